@@ -1,0 +1,44 @@
+# On a fresh machine: `make demo` or `make test`. Each first makes the virtual environment, once.
+
+VENV      ?= .venv#   where the virtual environment is made
+PYTHON    ?=#         the interpreter that makes it; by default the first Python 3.10 to 3.12 found
+WORKERS   ?= auto#    test processes, by default one per core (at most 8); 0: no extra process
+ARGUMENTS ?=#         passed on to the demo, or to pytest
+
+export PYTHON
+
+RUN    := $(VENV)/bin/python
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format types doctest environment clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: environment ## train a strict and a soft network on MNIST6-180
+	$(RUN) examples/mnist6_180.py $(ARGUMENTS)
+
+test: environment ## run the tests, one process per core
+	$(PYTEST) -n $(WORKERS) --maxprocesses 8 $(ARGUMENTS)
+
+lint: environment ## check style and formatting
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+format: environment ## put style and formatting right where a tool can
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+types: environment ## check the type annotations
+	$(RUN) -m mypy
+
+doctest: environment ## run the examples in the docstrings
+	$(PYTEST) --doctest-modules escnn_relaxed
+
+environment: ## make the virtual environment where it is missing or old
+	@scripts/environment.sh "$(VENV)"
+
+clean: ## remove the virtual environment and all caches
+	rm -rf "$(VENV)" build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +

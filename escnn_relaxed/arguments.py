@@ -1,0 +1,206 @@
+"""Checks of the layer's arguments: every error names the argument, the value and what would be right."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from escnn.gspaces import GSpace2D
+from escnn.nn import FieldType, GeometricTensor
+
+from torch import Tensor
+
+from .coordinates import SUBGROUPS, circle_harmonic_limit, has_subgroup
+from .domain_frequency import Frequency, frequency_values
+
+__all__ = [
+    "check_choice",
+    "check_field_types",
+    "check_groups",
+    "check_input",
+    "check_integer",
+    "filter_frequencies",
+    "nominal_frequency",
+    "padding_pair",
+    "resolve_relaxation",
+    "rotations_of",
+    "warn_ignored",
+]
+
+DEFAULT_DOMAIN_FREQUENCY = 0.25
+BANDWIDTH_PER_PIXEL = 0.12
+DEFAULT_ROTATION_FREQUENCY = 0.3
+DEFAULT_REFLECTION_FREQUENCY = 1.0
+
+_warned: set[str] = set()
+
+
+def warn_once(message: str) -> None:
+    """Issue a ``UserWarning`` the first time this message comes up."""
+    if message not in _warned:
+        _warned.add(message)
+        warnings.warn(message, UserWarning, stacklevel=3)
+
+
+def check_field_types(in_type: Any, out_type: Any) -> None:
+    """Both are field types on one gspace of the plane."""
+    for name, value in (("in_type", in_type), ("out_type", out_type)):
+        if not isinstance(value, FieldType):
+            raise TypeError(f"{name} must be an escnn.nn.FieldType, got {type(value).__name__}: {value!r}")
+        if not isinstance(value.gspace, GSpace2D):
+            raise ValueError(
+                f"{name} must live on a gspace of the plane (escnn.gspaces.…OnR2), got {value.gspace!r}"
+            )
+        if len(value) == 0:
+            raise ValueError(f"{name} must have at least one field, got {value!r}")
+    if in_type.gspace != out_type.gspace:
+        raise ValueError(
+            f"in_type and out_type must share a gspace, got {in_type.gspace!r} and {out_type.gspace!r}"
+        )
+
+
+def check_integer(name: str, value: Any, least: int) -> int:
+    """An int (no bool) not below ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be >= {least}, got {value}")
+    return value
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """One of a few words."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
+    return str(value)
+
+
+def padding_pair(padding: Any) -> tuple[int, int]:
+    """An int or a pair (rows, columns) → the pair."""
+    pair = padding if isinstance(padding, (tuple, list)) else (padding, padding)
+    if len(pair) != 2:
+        raise ValueError(f"padding must be an integer or a pair (rows, columns), got {padding!r}")
+    return check_integer("padding", pair[0], 0), check_integer("padding", pair[1], 0)
+
+
+def check_groups(in_type: FieldType, out_type: FieldType, groups: Any) -> int:
+    """``groups`` divides the fields of both types into equal parts."""
+    check_integer("groups", groups, 1)
+    for name, field_type in (("in_type", in_type), ("out_type", out_type)):
+        count = len(field_type)
+        if count % groups:
+            raise ValueError(f"groups must divide the number of fields of {name}, got {groups} for {count}")
+        part = count // groups
+        fields = field_type.representations
+        if any(fields[i] != fields[i % part] for i in range(count)):
+            raise ValueError(
+                f"groups={groups} must split {name} into equal parts, got fields {[r.name for r in fields]}"
+            )
+    return int(groups)
+
+
+def rotations_of(gspace: GSpace2D, samples: int) -> int:
+    """Number of rotations that the layer averages over."""
+    return int(gspace.rotations_order) if gspace.rotations_order > 0 else samples
+
+
+def resolve_relaxation(
+    relax: Mapping[str, Frequency] | None | str, gspace: GSpace2D, rotations: int, form: str
+) -> dict[str, Frequency]:
+    """The starting ω′ of each subgroup that gets a domain coordinate, in a fixed order."""
+    limit = circle_harmonic_limit(form, rotations)
+    if relax is None:
+        return {}
+    if isinstance(relax, str):
+        check_choice("relax", relax, ("default",))
+        available = [name for name in ("rotation", "reflection") if has_subgroup(gspace, name)]
+        rotation = 1.0 if form == "log" else DEFAULT_DOMAIN_FREQUENCY
+        start = {"rotation": min(rotation, limit), "reflection": DEFAULT_DOMAIN_FREQUENCY}
+        return {name: start[name] for name in available}
+    if not isinstance(relax, Mapping):
+        raise TypeError(f"relax must be a dict from subgroup to domain frequency, or None, got {relax!r}")
+    for name, value in relax.items():
+        if name not in SUBGROUPS:
+            raise ValueError(f"relax: unknown subgroup {name!r}; subgroups are {list(SUBGROUPS)}")
+        if not has_subgroup(gspace, name):
+            raise ValueError(f"relax: {gspace.name} has no {name} to relax, got {name!r}: {value!r}")
+        frequency_values("relax", name, value)
+    if "rotation" in relax:
+        _warn_of_aliasing(frequency_values("relax", "rotation", relax["rotation"])[0], limit, rotations, form)
+    return {name: relax[name] for name in ("translation", "rotation", "reflection") if name in relax}
+
+
+def _warn_of_aliasing(frequency: float, limit: float, rotations: int, form: str) -> None:
+    if frequency <= limit or rotations <= 2:
+        return
+    reason = "N/2" if form == "log" else "N/4π, above which features hold harmonics over N/2"
+    warn_once(
+        f"relax: the domain frequency {frequency:g} of rotation is above {limit:.3g} ({reason}) for N = {rotations} "
+        f"rotations: it aliases, and a larger value makes the kernel no softer"
+    )
+
+
+def warn_ignored(arguments: Mapping[str, Any]) -> None:
+    """One warning for arguments of ``R2Conv`` that only shape escnn's own basis."""
+    given = sorted(name for name, value in arguments.items() if value is not None and value is not False)
+    if given:
+        warn_once(
+            f"{', '.join(given)}: ignored, because these only shape the basis of escnn's R2Conv and this layer "
+            f"has a continuous kernel"
+        )
+
+
+def filter_frequencies(
+    filter_frequency: Mapping[str, float] | float | None, kernel_size: int
+) -> dict[str, float]:
+    """ω of the position and of the relative subgroups, with defaults for what is not given."""
+    frequencies = {
+        "position": BANDWIDTH_PER_PIXEL * kernel_size / 2,
+        "rotation": DEFAULT_ROTATION_FREQUENCY,
+        "reflection": DEFAULT_REFLECTION_FREQUENCY,
+    }
+    if filter_frequency is None:
+        return frequencies
+    given = filter_frequency if isinstance(filter_frequency, Mapping) else {"position": filter_frequency}
+    for name, value in given.items():
+        if name not in frequencies:
+            raise ValueError(f"filter_frequency: unknown coordinate {name!r}; known are {list(frequencies)}")
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"filter_frequency: the frequency of {name!r} must be a number, got {value!r}")
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"filter_frequency: the frequency of {name!r} must be finite and >= 0, got {value!r}")
+        frequencies[name] = float(value)
+    return frequencies
+
+
+def check_input(input: Any, layer: Any) -> None:
+    """A floating-point GeometricTensor of the layer's input type, not smaller than the kernel."""
+    if not isinstance(input, GeometricTensor):
+        raise TypeError(
+            f"input must be a GeometricTensor of type {layer.in_type}, got {type(input).__name__}; wrap a tensor "
+            f"with in_type(tensor)"
+        )
+    if input.type != layer.in_type:
+        raise TypeError(f"input must be of type {layer.in_type}, got {input.type}")
+    tensor = input.tensor
+    if not tensor.is_floating_point():
+        raise TypeError(f"input must be a real floating-point tensor, got {tensor.dtype}")
+    if tensor.dim() != 4:
+        raise ValueError(f"input must be (batch, {layer.in_type.size}, H, W), got {tuple(tensor.shape)}")
+    reach = layer.dilation * (layer.kernel_size - 1) + 1
+    padded = [n + 2 * p for n, p in zip(tensor.shape[2:], layer.padding, strict=True)]
+    if min(padded) < reach:
+        raise ValueError(
+            f"input must not be smaller than the kernel: padded image {padded[0]}x{padded[1]}, kernel extent {reach}"
+        )
+
+
+def nominal_frequency(frequencies: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """ω′ with the default in place of 0: what the start of a layer that may soften later is fixed on."""
+    return {
+        name: torch.where(value == 0, DEFAULT_DOMAIN_FREQUENCY, value.detach())
+        for name, value in frequencies.items()
+    }

@@ -1,0 +1,48 @@
+"""The bias of trivial irreps, expanded to the channels of a field type."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from escnn.nn import FieldType
+from torch import Tensor, nn
+
+from .exact_constants import ExactConstants
+
+__all__ = ["InvariantBias", "has_trivial_irrep"]
+
+
+def has_trivial_irrep(field_type: FieldType) -> bool:
+    """Whether a bias can be added to any channel without breaking equivariance."""
+    return any(field_type.fibergroup.irrep(*irrep).is_trivial() for irrep in field_type.irreps)
+
+
+class InvariantBias(ExactConstants):
+    """One learned value for each trivial irrep, in ``R2Conv``'s order.
+
+    Args:
+        out_type: the field type.
+    """
+
+    expansion: Tensor
+
+    def __init__(self, out_type: FieldType) -> None:
+        super().__init__()
+        columns = []
+        start = 0
+        for representation in out_type.representations:
+            position = 0
+            for irrep_id in representation.irreps:
+                irrep = out_type.fibergroup.irrep(*irrep_id)
+                if irrep.is_trivial():
+                    column = np.zeros(out_type.size)
+                    column[start : start + representation.size] = representation.change_of_basis[:, position]
+                    columns.append(column)
+                position += irrep.size
+            start += representation.size
+        self.set_constant("expansion", np.stack(columns, axis=1))
+        self.values = nn.Parameter(torch.zeros(len(columns)))
+
+    def forward(self) -> Tensor:
+        """The bias of each channel, (C,)."""
+        return self.expansion @ self.values

@@ -1,0 +1,148 @@
+"""The points at which a layer evaluates its kernel, as tensors of scaled coordinates (design §2).
+
+Filter points are indexed by (sampled element g, relative element, tap), domain points by (g, position).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .coordinates import (
+    GroupSample,
+    group_coordinates,
+    padded_index,
+    pixel_positions,
+    steer,
+    support_window,
+    tap_grid,
+)
+from .exact_constants import ExactConstants
+
+__all__ = ["CoordinateGrid"]
+
+
+class CoordinateGrid(ExactConstants):
+    """Coordinates of the steered taps and of the domain.
+
+    Args:
+        sample: the sampled group elements.
+        kernel_size: k.
+        dilation: spacing of the taps in pixels.
+        edge: width of the smooth edge of the support in taps.
+        relative_subgroups: subgroups whose relative element the kernel sees (rotation, reflection).
+        filter_frequency: ω of the position and of the relative subgroups.
+        domain_subgroups: subgroups that may be soft.
+        rotation_coordinates: ``"circle"`` or ``"log"``.
+        frame: ``"group"``, positions are g⁻¹y; ``"image"``, positions are y.
+
+    Attributes:
+        taps: ω ⊙ α for every steered tap of the support, (M, R, T, F), R = 1 without relative coordinates.
+        window: weight of each of these taps, (T,).
+        support: their numbers in a flattened k×k grid, (T,).
+        filter_columns: what each filter coordinate is of: position, rotation or reflection.
+        domain_columns: the subgroup that scales each domain coordinate.
+    """
+
+    taps: Tensor
+    window: Tensor
+    support: Tensor
+    action: Tensor
+    group_points: Tensor
+
+    def __init__(
+        self,
+        sample: GroupSample,
+        kernel_size: int,
+        dilation: int,
+        edge: float,
+        relative_subgroups: tuple[str, ...],
+        filter_frequency: Mapping[str, float],
+        domain_subgroups: tuple[str, ...],
+        rotation_coordinates: str,
+        frame: str,
+    ) -> None:
+        super().__init__()
+        self._form = rotation_coordinates
+        self._frame = frame
+        # k/2 taps: the disk that touches the outer side of the outermost pixels.
+        self._radius = dilation * kernel_size / 2
+        self._grid = tap_grid(kernel_size, dilation)
+        window = support_window(self._grid, self._radius - (dilation / 2 if edge == 0 else 0), edge * dilation)
+        self.set_constant("support", np.flatnonzero(window > 0))
+        self.set_constant("window", window[window > 0])
+        sizes = {"position": 2, "translation": 2, "rotation": 2 if rotation_coordinates == "circle" else 1, "reflection": 1}
+        self._relative_subgroups = relative_subgroups
+        self.filter_columns = [
+            name for name in ("position", *relative_subgroups) for _ in range(sizes[name])
+        ]
+        self._filter_scale = np.array([filter_frequency[name] for name in self.filter_columns])
+        self.domain_columns = [name for name in domain_subgroups for _ in range(sizes[name])]
+        self._domain_subgroups = domain_subgroups
+        self.set_sample(sample)
+
+    def set_sample(self, sample: GroupSample) -> None:
+        """Steer the taps by other elements (a turned grid of a continuous group)."""
+        support = self._masters["support"].numpy()
+        coordinates = group_coordinates(sample, self._form)
+        position = steer(sample, self._grid[support] / self._radius)[:, None]
+        relative = [coordinates[name][None, :, None] for name in self._relative_subgroups]
+        shape = (len(sample), len(sample) if relative else 1, len(support))
+        columns = [np.broadcast_to(c, (*shape, c.shape[-1])) for c in (position, *relative)]
+        self.set_constant("taps", np.concatenate(columns, axis=-1) * self._filter_scale)
+        self.set_constant("action", sample.action)
+        soft = [coordinates[name] for name in self._domain_subgroups if name != "translation"]
+        self.set_constant("group_points", np.concatenate([np.zeros((len(sample), 0)), *soft], axis=-1))
+
+    def domain_points(self, frequency: Mapping[str, Tensor], positions: Tensor | None = None) -> Tensor:
+        """ω′ ⊙ a(g, y) for every element and position: (M, P, D), P = 1 without positions.
+
+        Args:
+            frequency: ω′ of each soft subgroup.
+            positions: y over half the longer side of the image, (P, 2).
+        """
+        points = self.group_points[:, None]
+        if "translation" in self._domain_subgroups:
+            if positions is None:
+                positions = self.action.new_zeros(1, 2)
+            if self._frame == "group":
+                position = torch.einsum("mji,pj->mpi", self.action, positions)
+            else:
+                position = positions.expand(len(self.action), -1, -1)
+            points = torch.cat([position, points.expand(-1, position.shape[1], -1)], dim=-1)
+        return points * _column_scale(self.domain_columns, frequency, points)
+
+    def pixel_grid(
+        self, size: tuple[int, int], padding: tuple[int, int], padding_mode: str
+    ) -> Tensor:
+        """Position of the pixel that each cell of the padded image copies: (H_padded, W_padded, 2)."""
+        index = [padded_index(n, p, padding_mode) for n, p in zip(size, padding, strict=True)]
+        positions = torch.from_numpy(pixel_positions(*size, index=(index[0], index[1])))
+        return positions.to(self.action)
+
+    def output_grid(
+        self,
+        size: tuple[int, int],
+        padding: tuple[int, int],
+        output_size: tuple[int, int],
+        stride: int,
+    ) -> Tensor:
+        """Position of each output point x in the input image: (H_out, W_out, 2)."""
+        # The first output point lies at the centre of the first window, d = 0.
+        reach = float(np.abs(self._grid).max())
+        rows, columns = (
+            np.arange(n) * stride - p + reach for n, p in zip(output_size, padding, strict=True)
+        )
+        return torch.from_numpy(pixel_positions(*size, index=(rows, columns))).to(self.action)
+
+
+def _column_scale(columns: list[str], frequency: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    """The frequency of each coordinate, (len(columns),); a subgroup's values serve its columns in turn."""
+    scales: list[Tensor] = []
+    for name in dict.fromkeys(columns):
+        count = columns.count(name)
+        scales.append(frequency[name].to(like).expand(count))
+    return torch.cat(scales) if scales else like.new_zeros(0)

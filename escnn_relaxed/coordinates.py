@@ -1,0 +1,207 @@
+"""Group elements and grid points → coordinates of the Lie group, what the kernel sees.
+
+The only module that reads escnn's element parametrisations and lie_learn's groups. Everything here is
+float64 NumPy: angles in radians, distances in pixels unless said, the y axis up as in escnn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from escnn.group import GroupElement
+from escnn.gspaces import GSpace2D
+from lie_learn.groups import SO2
+from numpy.typing import NDArray
+
+__all__ = [
+    "GroupSample",
+    "circle_harmonic_limit",
+    "group_coordinates",
+    "has_subgroup",
+    "padded_index",
+    "pixel_positions",
+    "relative_elements",
+    "sample_group",
+    "steer",
+    "support_window",
+    "tap_grid",
+]
+
+Array = NDArray[np.float64]
+
+SUBGROUPS = ("rotation", "reflection", "translation")
+
+
+@dataclass(frozen=True)
+class GroupSample:
+    """A finite sample of a fiber group as arrays, M elements.
+
+    Attributes:
+        elements: escnn's group elements.
+        action: their 2×2 matrices on the plane, (M, 2, 2).
+        angle: rotation of each element in radians, principal, in (−π, π], (M,).
+        reflected: 1 where the element reflects, else 0, (M,).
+    """
+
+    elements: tuple[GroupElement, ...]
+    action: Array
+    angle: Array
+    reflected: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.elements)
+
+
+def has_subgroup(gspace: GSpace2D, subgroup: str) -> bool:
+    """Whether the symmetries of ``gspace`` contain more than the identity of ``subgroup``.
+
+    Example:
+        >>> from escnn import gspaces
+        >>> has_subgroup(gspaces.rot2dOnR2(4), "reflection"), has_subgroup(gspaces.rot2dOnR2(4), "rotation")
+        (False, True)
+    """
+    return {
+        "rotation": gspace.rotations_order != 1,
+        "reflection": gspace.flips_order != 0,
+        "translation": True,
+    }[subgroup]
+
+
+def sample_group(gspace: GSpace2D, samples: int, offset: float = 0.0) -> GroupSample:
+    """All elements of a finite fiber group; of a continuous one, escnn's regular grid.
+
+    Args:
+        gspace: a symmetry of the plane.
+        samples: number N of rotations sampled where the group is continuous (2N elements of O(2)).
+        offset: angle in radians by which the grid of a continuous group is turned.
+
+    Example:
+        >>> from escnn import gspaces
+        >>> sample_group(gspaces.rot2dOnR2(4), samples=16).angle.round(2).tolist()
+        [0.0, 1.57, 3.14, -1.57]
+    """
+    group = gspace.fibergroup
+    if group.continuous:
+        grid = group.grid(type="regular", N=samples)
+    else:
+        grid = group.elements
+    action = np.stack([gspace.basespace_action(element) for element in grid]).astype(np.float64)
+    reflected = (np.linalg.det(action) < 0).astype(np.int64)
+    # escnn writes g = r^θ f^s and lists f itself first among the elements that reflect.
+    reflection = action[np.argmax(reflected)] if reflected.any() else np.eye(2)
+    rotation = np.where(reflected[:, None, None] == 1, action @ reflection, action)
+    if offset:
+        turn = _rotation_matrix(offset)
+        rotation, action = turn @ rotation, turn @ action
+        grid = [_rotation_element(gspace, offset) @ element for element in grid]
+    return GroupSample(tuple(grid), action, _principal_angle(rotation), reflected)
+
+
+def _rotation_matrix(angle: float) -> Array:
+    matrix: Array = SO2.change_parameterization(np.asarray(angle), p_from="ANG", p_to="MAT")
+    return matrix
+
+
+def _rotation_element(gspace: GSpace2D, angle: float) -> GroupElement:
+    value = (0, angle) if gspace.flips_order else angle
+    return gspace.fibergroup.element(value, param="radians")
+
+
+def _principal_angle(rotation: Array) -> Array:
+    """Angle of each rotation matrix in (−π, π]; a half turn is +π whatever the sign of its rounding error."""
+    angle: Array = SO2.change_parameterization(rotation, p_from="MAT", p_to="ANG")
+    return np.where(angle <= -np.pi + 1e-9, np.pi, angle)
+
+
+def relative_elements(sample: GroupSample) -> NDArray[np.int64]:
+    """Index of the relative element g′⁻¹g in a finite group: entry [g′, g], (M, M)."""
+    index = {element: i for i, element in enumerate(sample.elements)}
+    return np.array([[index[~v @ u] for u in sample.elements] for v in sample.elements], dtype=np.int64)
+
+
+def group_coordinates(sample: GroupSample, form: str) -> dict[str, Array]:
+    """Coordinates of each element per subgroup (design §2).
+
+    Args:
+        sample: the elements.
+        form: ``"circle"``, a rotation as the point (cos θ, sin θ); ``"log"``, the paper's principal angle
+            over 2π.
+
+    Returns:
+        ``{"rotation": (M, 2) or (M, 1), "reflection": (M, 1)}``.
+    """
+    if form == "circle":
+        rotation = np.stack([np.cos(sample.angle), np.sin(sample.angle)], axis=-1)
+    else:
+        rotation = sample.angle[:, None] / (2 * np.pi)
+    return {"rotation": rotation, "reflection": sample.reflected[:, None] / 2}
+
+
+def circle_harmonic_limit(form: str, rotations: int) -> float:
+    """The largest ω′_r whose features are resolved by ``rotations`` samples of the circle.
+
+    In log coordinates a feature turns ω′_r times over the circle: the limit is N/2. In circle coordinates
+    exp(2πi ω′_r w·(cos θ, sin θ)) holds the harmonics up to about 2π ω′_r |w| (Jacobi–Anger), and |w| is
+    of order one: the limit is N/4π.
+    """
+    return rotations / 2 if form == "log" else rotations / (4 * np.pi)
+
+
+def tap_grid(kernel_size: int, dilation: int = 1) -> Array:
+    """Offsets d of the k×k taps in pixels, (k², 2), in the order of a flattened ``conv2d`` weight, y up."""
+    centred = (np.arange(kernel_size) - (kernel_size - 1) / 2) * dilation
+    row, column = np.meshgrid(-centred, centred, indexing="ij")
+    return np.stack([column.ravel(), row.ravel()], axis=-1)
+
+
+def support_window(grid: Array, radius: float, edge: float) -> Array:
+    """Weight of each tap: 1 inside, falling as cos² over the outer ``edge`` of the radius, 0 outside, (T,).
+
+    Args:
+        grid: taps in pixels, (T, 2).
+        radius: radius of the support in pixels.
+        edge: width of the smooth edge in pixels; 0 gives the hard disk of the paper.
+    """
+    distance = np.linalg.norm(grid, axis=-1)
+    inside = distance <= radius + 1e-9
+    if edge == 0:
+        return inside.astype(np.float64)
+    fall = np.clip((distance - (radius - edge)) / edge, 0, 1)
+    return np.where(inside, np.cos(np.pi / 2 * fall) ** 2, 0.0)
+
+
+def steer(sample: GroupSample, points: Array) -> Array:
+    """g⁻¹p for each element and point: (M, 2, 2), (P, 2) → (M, P, 2)."""
+    steered: Array = np.einsum("mji,pj->mpi", sample.action, points)
+    return steered
+
+
+def pixel_positions(height: int, width: int, index: tuple[Any, Any] | None = None) -> Array:
+    """Position of each pixel from the image centre over half the longer side, in [−1, 1], (H, W, 2), y up.
+
+    Args:
+        height: rows of the image.
+        width: columns of the image.
+        index: rows and columns wanted, possibly fractional; all pixels by default.
+    """
+    rows, columns = (np.arange(height), np.arange(width)) if index is None else index
+    half_side = max(height, width) / 2
+    y, x = np.meshgrid(
+        ((height - 1) / 2 - np.asarray(rows)) / half_side,
+        (np.asarray(columns) - (width - 1) / 2) / half_side,
+        indexing="ij",
+    )
+    return np.stack([x, y], axis=-1)
+
+
+def padded_index(size: int, padding: int, padding_mode: str) -> NDArray[np.int64]:
+    """Index of the pixel whose value each cell of a padded axis copies, (size + 2·padding,).
+
+    A cell padded with zeros copies none and keeps its own, outside index: its value is 0 whatever K is.
+    """
+    numpy_mode = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+    if padding_mode == "zeros":
+        return np.arange(-padding, size + padding)
+    return np.pad(np.arange(size), padding, mode=numpy_mode[padding_mode])  # type: ignore[call-overload, no-any-return]

@@ -1,0 +1,75 @@
+"""ω′, the domain frequency of each subgroup: how fast the kernel may change over the group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["DomainFrequency"]
+
+Frequency = float | Sequence[float] | Tensor
+
+
+class DomainFrequency(nn.Module):
+    """The ω′ of the subgroups that a layer may soften, one value each, two (x, y) for translation.
+
+    Args:
+        start: starting value of each subgroup.
+        learn: make them parameters; else they are buffers, and part of the state all the same.
+    """
+
+    def __init__(self, start: Mapping[str, Frequency], learn: bool) -> None:
+        super().__init__()
+        self.learn = learn
+        self.names = tuple(start)
+        for name, value in start.items():
+            tensor = torch.tensor(frequency_values("relax", name, value))
+            if learn:
+                self.register_parameter(name, nn.Parameter(tensor))
+            else:
+                self.register_buffer(name, tensor)
+
+    def values(self) -> dict[str, Tensor]:
+        """Subgroup name → tensor of its ω′."""
+        return {name: getattr(self, name) for name in self.names}
+
+    @torch.no_grad()
+    def set(self, **frequencies: Frequency) -> None:
+        """Set values in place.
+
+        Raises:
+            ValueError: for a subgroup without a coordinate in this layer, or a value that is not finite and ≥ 0.
+        """
+        for name, value in frequencies.items():
+            if name not in self.names:
+                raise ValueError(
+                    f"{name!r} has no domain frequency in this layer, which has {list(self.names)}: name it in "
+                    f"`relax` when the layer is built, with 0.0 for strict"
+                )
+            values = frequency_values("set_domain_frequency", name, value)
+            getattr(self, name).copy_(torch.tensor(values, dtype=torch.float64))
+
+    def may_vary(self, name: str) -> bool:
+        """Whether the kernel can depend on this subgroup now, or start to by training."""
+        return name in self.names and (self.learn or bool((getattr(self, name) != 0).any()))
+
+
+def frequency_values(argument: str, name: str, value: Frequency) -> list[float]:
+    """The ω′ of one subgroup as a list of one or two checked floats."""
+    count = 2 if name == "translation" else 1
+    if isinstance(value, Tensor):
+        value = value.tolist()
+    try:
+        values = [float(v) for v in value] if isinstance(value, Sequence) else [float(value)] * count
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{argument}: the domain frequency of {name!r} must be a number, got {value!r}"
+        ) from None
+    if len(values) != count:
+        raise ValueError(f"{argument}: {name!r} takes {count} value(s) of the domain frequency, got {value!r}")
+    if not all(math.isfinite(v) and v >= 0 for v in values):
+        raise ValueError(f"{argument}: the domain frequency of {name!r} must be finite and >= 0, got {value!r}")
+    return values

@@ -1,0 +1,168 @@
+"""Coordinates → features → kernel values → filter bank: the continuous kernel of a layer, whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from escnn.group import Representation
+from escnn.gspaces import GSpace2D
+from torch import Tensor, nn
+
+from .coordinate_grid import CoordinateGrid
+from .coordinates import GroupSample, has_subgroup, sample_group
+from .field_structure import FieldStructure
+from .kernel import FourierKernel, KernelNet, SirenKernel
+from .steering import SteeredAverage, sees_relative_element
+
+__all__ = ["ContinuousFilterBank", "KernelSettings"]
+
+
+@dataclass(frozen=True)
+class KernelSettings:
+    """What a continuous kernel is made of; see the arguments of :class:`~escnn_relaxed.RelaxedR2Conv`."""
+
+    kernel_size: int
+    dilation: int
+    edge: float
+    filter_frequency: Mapping[str, float]
+    domain_subgroups: tuple[str, ...]
+    rotation_coordinates: str
+    frame: str
+    kernel_net: str
+    hidden_size: int
+    samples: int
+
+
+class ContinuousFilterBank(nn.Module):
+    """K of equation (2) for two lists of fields.
+
+    Args:
+        in_representations: fields of (one group of) the input.
+        out_representations: fields of the output.
+        gspace: their symmetry.
+        settings: the kernel's.
+    """
+
+    def __init__(
+        self,
+        in_representations: Sequence[Representation],
+        out_representations: Sequence[Representation],
+        gspace: GSpace2D,
+        settings: KernelSettings,
+    ) -> None:
+        super().__init__()
+        self.in_representations = list(in_representations)
+        self.out_representations = list(out_representations)
+        self.gspace = gspace
+        self.settings = settings
+        self._offset = 0.0
+        sample = sample_group(gspace, settings.samples)
+        in_structure, out_structure = self._structures(sample)
+        self.grid = CoordinateGrid(
+            sample,
+            settings.kernel_size,
+            settings.dilation,
+            settings.edge,
+            _relative_subgroups(in_structure, out_structure, gspace),
+            settings.filter_frequency,
+            settings.domain_subgroups,
+            settings.rotation_coordinates,
+            settings.frame,
+        )
+        self.kernel = self.build_kernel_net()
+        self.steered_average = SteeredAverage(in_structure, out_structure, sample)
+
+    def build_kernel_net(self) -> KernelNet:
+        """A kernel net for the coordinates of this filter bank, newly drawn."""
+        columns, settings = (self.grid.filter_columns, self.grid.domain_columns), self.settings
+        dimensions = [len(names) for names in columns]
+        if settings.kernel_net == "siren":
+            return SirenKernel(*dimensions, settings.hidden_size)
+        # Integer projections of the angle are smooth on the circle at integer frequencies (paper, section 5).
+        is_integer = settings.rotation_coordinates == "log"
+        integer = [
+            tuple(i for i, name in enumerate(names) if is_integer and name == "rotation") for names in columns
+        ]
+        return FourierKernel(
+            *dimensions, settings.hidden_size, integer_filter=integer[0], integer_domain=integer[1]
+        )
+
+    def forward(self, frequency: Mapping[str, Tensor]) -> Tensor:
+        """K where it does not depend on the position: (C_out, C_in, k, k).
+
+        Args:
+            frequency: ω′ of each subgroup of the domain.
+        """
+        domain_points = self.grid.domain_points(frequency).unsqueeze(1)
+        hidden = self._hidden_values(self.grid.taps, domain_points) * self.grid.window
+        bank = self.steered_average(self._on_grid(hidden))
+        size = self.settings.kernel_size
+        return bank.reshape(*bank.shape[:2], size, size)
+
+    def at_positions(self, frequency: Mapping[str, Tensor], number: int, positions: Tensor) -> Tensor:
+        """K at the n-th tap of the support for positions (P, 2): (C_out, C_in, P)."""
+        domain_points = self.grid.domain_points(frequency, positions).unsqueeze(1)
+        hidden = self._hidden_values(self.grid.taps[:, :, number, None], domain_points)
+        bank: Tensor = self.steered_average(hidden * self.grid.window[number])
+        return bank
+
+    def start_values(
+        self, kernel: KernelNet, frequency: Mapping[str, Tensor], positions: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Hidden values of ``kernel`` on the support and their mean over the domain.
+
+        Both (J + 1, M, R, T·P), P the number of ``positions``, which stand for all positions of an image.
+        """
+        points = self.grid.domain_points(frequency, positions)
+        window = self.grid.window.unsqueeze(-1)
+        taps = self.grid.taps.unsqueeze(3)
+        hidden = _with_constant(kernel(taps, points[:, None, None])) * window
+        mean = _with_constant(kernel.domain_mean(taps, points.flatten(0, 1))) * window
+        return hidden.flatten(3), mean.expand_as(hidden).flatten(3)
+
+    def turn(self, offset: float) -> None:
+        """Turn the sampled grid of a continuous group by an angle in radians."""
+        if offset == self._offset:
+            return
+        sample = sample_group(self.gspace, self.settings.samples, offset)
+        self.grid.set_sample(sample)
+        self.steered_average.set_structures(*self._structures(sample))
+        self._offset = offset
+
+    def random_offset(self) -> float:
+        """An angle uniform over one step of the sampled grid, in radians."""
+        return float(torch.rand(())) * 2 * math.pi / self.settings.samples
+
+    def _structures(self, sample: GroupSample) -> tuple[FieldStructure, FieldStructure]:
+        return (
+            FieldStructure(self.in_representations, sample),
+            FieldStructure(self.out_representations, sample),
+        )
+
+    def _hidden_values(self, filter_points: Tensor, domain_points: Tensor) -> Tensor:
+        return _with_constant(self.kernel(filter_points, domain_points))
+
+    def _on_grid(self, hidden: Tensor) -> Tensor:
+        """Hidden values (…, T) of the support on the whole grid (…, k²), zero off the support."""
+        support, taps = self.grid.support, self.settings.kernel_size**2
+        if len(support) == taps:
+            return hidden
+        index = support.new_full((taps,), len(support))
+        index[support] = torch.arange(len(support), device=support.device)
+        return nn.functional.pad(hidden, (0, 1)).index_select(-1, index)
+
+
+def _with_constant(hidden: Tensor) -> Tensor:
+    """φ and a constant feature, which carries the output bias of κ."""
+    return torch.cat([hidden, torch.ones_like(hidden[:1])])
+
+
+def _relative_subgroups(
+    in_structure: FieldStructure, out_structure: FieldStructure, gspace: GSpace2D
+) -> tuple[str, ...]:
+    relative = any(sees_relative_element(b, a) for a in out_structure.blocks for b in in_structure.blocks)
+    names = ("rotation", "reflection") if relative else ()
+    return tuple(name for name in names if has_subgroup(gspace, name))

@@ -1,0 +1,315 @@
+"""`RelaxedR2Conv`: `escnn.nn.R2Conv` with a kernel that may also depend on the absolute group element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from escnn.nn import EquivariantModule, FieldType, GeometricTensor
+from torch import Tensor
+
+from .arguments import (
+    check_choice,
+    check_field_types,
+    check_groups,
+    check_input,
+    check_integer,
+    filter_frequencies,
+    nominal_frequency,
+    padding_pair,
+    resolve_relaxation,
+    rotations_of,
+    warn_ignored,
+)
+from .bias import InvariantBias, has_trivial_irrep
+from .domain_frequency import DomainFrequency, Frequency
+from .filter_bank import ContinuousFilterBank, KernelSettings
+from .initialization import start_filter_bank
+from .integral_operator import integrate_non_stationary, integrate_stationary, output_size
+
+__all__ = ["RelaxedR2Conv"]
+
+
+class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
+    r"""A planar convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2Conv`.
+
+    .. math::
+        h(x) = \sum_d K(d; y) f(y), \quad y = x + d, \qquad
+        K(d; y) = \operatorname{mean}_{g} \rho_{out}(g)\, \kappa(g^{-1}d;\ \omega' \odot a(g, y))\, \rho_{in}(g)^{-1}
+
+    κ is a continuous kernel and a(g, y) the coordinates of the absolute group element and position. The domain
+    frequency ω′ of a subgroup says how fast κ may change over it: 0 is strict equivariance. The method is
+    van der Ouderaa, Romero and van der Wilk (NeurIPS 2022), section "Non-stationary Integral Operator".
+
+    Arguments up to ``initialize`` are those of ``R2Conv``, in its order and with its meaning; ``sigma``,
+    ``frequencies_cutoff``, ``rings``, ``maximum_offset``, ``recompute`` and ``basis_filter`` shape escnn's
+    own basis and are ignored with a warning.
+
+    Args:
+        in_type: field type of the input.
+        out_type: field type of the output, on the same gspace.
+        kernel_size: k, odd or even.
+        padding: pixels on both sides, an integer or a pair (rows, columns).
+        stride: step between output points in pixels.
+        dilation: spacing of the taps in pixels.
+        padding_mode: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
+        groups: number of blocks of fields that are convolved apart.
+        bias: add a bias to the trivial irreps of the output.
+        sigma: ignored.
+        frequencies_cutoff: ignored.
+        rings: ignored.
+        maximum_offset: ignored.
+        recompute: ignored.
+        basis_filter: ignored.
+        initialize: taken for compatibility: the start of this layer is cheap and part of its function.
+        relax: starting ω′ of each subgroup that may be soft: ``"rotation"``, ``"reflection"``,
+            ``"translation"`` (one value, or a pair for x and y). A subgroup left out is strict for good, one
+            at 0.0 is strict until changed. None: strict everywhere. Default: rotation and reflection, where
+            the group has them.
+        learn_relaxation: make ω′ parameters.
+        samples: number N of rotations by which a continuous group is sampled.
+        random_offset: turn the grid of a continuous group by a random angle at each training step.
+        frame: ``"group"``: the position that κ sees is g⁻¹y, so that soft translation leaves rotations about
+            the image centre exact. ``"image"``: it is y.
+        domain: ``"input"``: κ sees the position y of the input; ``"output"``: that of the output, x.
+        rotation_coordinates: ``"circle"``: a rotation is (cos θ, sin θ); ``"log"``: its angle over 2π, the
+            paper's form, smooth for integer frequencies only.
+        filter_frequency: ω of ``"position"``, ``"rotation"``, ``"reflection"``, or one number for the position.
+            Default: 0.12 per pixel of the radius.
+        kernel_net: ``"fourier"`` or ``"siren"``.
+        hidden_size: J, hidden values of the kernel net.
+        initial_softness: part of the kernel's energy that depends on the domain at the start.
+        support: ``"smooth"``: a disk with an edge that falls over a pixel; ``"disk"``: the paper's hard disk.
+
+    Raises:
+        TypeError: for an argument of the wrong type.
+        ValueError: for a value that has no meaning for these field types.
+
+    Shape:
+        GeometricTensor (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+
+    Example:
+        >>> import torch
+        >>> from escnn import gspaces, nn
+        >>> gspace = gspaces.rot2dOnR2(8)
+        >>> in_type = nn.FieldType(gspace, [gspace.trivial_repr])
+        >>> out_type = nn.FieldType(gspace, [gspace.regular_repr] * 4)
+        >>> layer = RelaxedR2Conv(in_type, out_type, kernel_size=5, padding=2, relax={"rotation": 0.5})
+        >>> layer(in_type(torch.randn(2, 1, 28, 28))).shape
+        torch.Size([2, 32, 28, 28])
+    """
+
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        kernel_size: int,
+        padding: int | tuple[int, int] = 0,
+        stride: int = 1,
+        dilation: int = 1,
+        padding_mode: str = "zeros",
+        groups: int = 1,
+        bias: bool = True,
+        sigma: list[float] | float | None = None,
+        frequencies_cutoff: float | Callable[[float], int] | None = None,
+        rings: list[float] | None = None,
+        maximum_offset: int | None = None,
+        recompute: bool = False,
+        basis_filter: Callable[[dict[str, Any]], bool] | None = None,
+        initialize: bool = True,
+        *,
+        relax: Mapping[str, Frequency] | None | str = "default",
+        learn_relaxation: bool = False,
+        samples: int = 16,
+        random_offset: bool = False,
+        frame: str = "group",
+        domain: str = "input",
+        rotation_coordinates: str = "circle",
+        filter_frequency: Mapping[str, float] | float | None = None,
+        kernel_net: str = "fourier",
+        hidden_size: int = 32,
+        initial_softness: float = 0.01,
+        support: str = "smooth",
+    ) -> None:
+        check_field_types(in_type, out_type)
+        super().__init__()
+        self.in_type = in_type
+        self.out_type = out_type
+        self.space = in_type.gspace
+        self.kernel_size = check_integer("kernel_size", kernel_size, 1)
+        self.padding = padding_pair(padding)
+        self.stride = check_integer("stride", stride, 1)
+        self.dilation = check_integer("dilation", dilation, 1)
+        self.padding_mode = check_choice(
+            "padding_mode", padding_mode, ("zeros", "reflect", "replicate", "circular")
+        )
+        self.groups = check_groups(in_type, out_type, groups)
+        self.samples = check_integer("samples", samples, 1)
+        self.frame = check_choice("frame", frame, ("group", "image"))
+        self.domain = check_choice("domain", domain, ("input", "output"))
+        self.random_offset = random_offset and self.space.fibergroup.continuous
+        check_choice("rotation_coordinates", rotation_coordinates, ("circle", "log"))
+        check_choice("kernel_net", kernel_net, ("fourier", "siren"))
+        check_choice("support", support, ("smooth", "disk"))
+        check_integer("hidden_size", hidden_size, 1)
+        rotations = rotations_of(self.space, samples)
+        start = resolve_relaxation(relax, self.space, rotations, rotation_coordinates)
+        frequencies = filter_frequencies(filter_frequency, kernel_size)
+        warn_ignored(
+            {
+                "sigma": sigma,
+                "frequencies_cutoff": frequencies_cutoff,
+                "rings": rings,
+                "maximum_offset": maximum_offset,
+                "recompute": recompute,
+                "basis_filter": basis_filter,
+            }
+        )
+        self._domain_frequency = DomainFrequency(start, learn_relaxation)
+        settings = KernelSettings(
+            kernel_size=self.kernel_size,
+            dilation=self.dilation,
+            edge=1.0 if support == "smooth" else 0.0,
+            filter_frequency=frequencies,
+            domain_subgroups=tuple(start),
+            rotation_coordinates=rotation_coordinates,
+            frame=frame,
+            kernel_net=kernel_net,
+            hidden_size=hidden_size,
+            samples=samples,
+        )
+        in_fields = in_type.representations[: len(in_type) // groups]
+        self.bank = ContinuousFilterBank(in_fields, out_type.representations, self.space, settings)
+        self.invariant_bias = InvariantBias(out_type) if bias and has_trivial_irrep(out_type) else None
+        start_filter_bank(self.bank, nominal_frequency(self.domain_frequency), initial_softness)
+
+    @property
+    def domain_frequency(self) -> dict[str, Tensor]:
+        """ω′ of each subgroup that may be soft: 2 values (x, y) for translation, else 1."""
+        return self._domain_frequency.values()
+
+    def set_domain_frequency(self, **frequencies: Frequency) -> None:
+        """Set ω′ of subgroups in place; 0 for all makes the layer strict.
+
+        Raises:
+            ValueError: for a subgroup that was not named in ``relax``, or a value that is not finite and ≥ 0.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
+            >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25})
+            >>> layer.set_domain_frequency(rotation=0.0)
+            >>> layer.domain_frequency
+            {'rotation': tensor([0.])}
+        """
+        self._domain_frequency.set(**frequencies)
+
+    @property
+    def is_stationary(self) -> bool:
+        """True where K does not depend on the position: the layer is a ``conv2d``."""
+        return not self._domain_frequency.may_vary("translation")
+
+    def filter_bank(self) -> Tensor:
+        """K of a stationary layer, (C_out, C_in/groups, k, k).
+
+        Raises:
+            RuntimeError: where K depends on the position.
+        """
+        if not self.is_stationary:
+            raise RuntimeError("filter_bank: this layer is soft in translation and has a filter bank per position")
+        bank: Tensor = self.bank(self.domain_frequency)
+        return bank
+
+    def expanded_bias(self) -> Tensor | None:
+        """The bias of each channel, (C_out,), None without trivial irreps or with ``bias=False``."""
+        return None if self.invariant_bias is None else self.invariant_bias()
+
+    def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
+        """Filter bank and bias of a stationary layer, as of ``R2Conv``."""
+        return self.filter_bank(), self.expanded_bias()
+
+    def forward(self, input: GeometricTensor) -> GeometricTensor:
+        """Apply the layer to a GeometricTensor (batch, C_in, H, W) of ``in_type``.
+
+        Raises:
+            TypeError: for anything but a floating-point GeometricTensor of ``in_type``.
+            ValueError: for an image smaller than the kernel.
+        """
+        check_input(input, self)
+        if self.random_offset:
+            self.bank.turn(self.bank.random_offset() if self.training else 0.0)
+        integrate = self._integrate_stationary if self.is_stationary else self._integrate_non_stationary
+        return GeometricTensor(integrate(input.tensor), self.out_type, coords=None)
+
+    def _integrate_stationary(self, features: Tensor) -> Tensor:
+        bank, bias = self.expand_parameters()
+        return integrate_stationary(
+            features,
+            bank,
+            bias,
+            padding=self.padding,
+            padding_mode=self.padding_mode,
+            stride=self.stride,
+            dilation=self.dilation,
+            groups=self.groups,
+        )
+
+    def _integrate_non_stationary(self, features: Tensor) -> Tensor:
+        size = (features.shape[2], features.shape[3])
+        return integrate_non_stationary(
+            features,
+            self._bank_per_position(size),
+            self.bank.grid.support.tolist(),
+            self.expanded_bias(),
+            kernel_size=self.kernel_size,
+            padding=self.padding,
+            padding_mode=self.padding_mode,
+            stride=self.stride,
+            dilation=self.dilation,
+            groups=self.groups,
+        )
+
+    def _bank_per_position(self, size: tuple[int, int]) -> Callable[[int, tuple[slice, slice]], Tensor]:
+        """K at the n-th tap of the support for the positions in a window of the padded image."""
+        if self.domain == "input":
+            grid = self.bank.grid.pixel_grid(size, self.padding, self.padding_mode)
+        else:
+            grid = self.bank.grid.output_grid(size, self.padding, self._output_size(size), self.stride)
+
+        def bank_at(number: int, window: tuple[slice, slice]) -> Tensor:
+            positions = grid[window] if self.domain == "input" else grid
+            return self.bank.at_positions(self.domain_frequency, number, positions.reshape(-1, 2))
+
+        return bank_at
+
+    def _output_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        return output_size(size, self.kernel_size, self.padding, self.stride, self.dilation)
+
+    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+        """(batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+
+        Raises:
+            ValueError: for a shape that is not (batch, C_in, H, W).
+        """
+        if len(input_shape) != 4 or input_shape[1] != self.in_type.size:
+            raise ValueError(
+                f"input_shape must be (batch, {self.in_type.size}, H, W), got {tuple(input_shape)}"
+            )
+        height, width = self._output_size((input_shape[2], input_shape[3]))
+        return input_shape[0], self.out_type.size, height, width
+
+    def extra_repr(self) -> str:
+        """Field types, the convolution's arguments that are not default, and ω′."""
+        parts = [f"{self.in_type}, {self.out_type}, kernel_size={self.kernel_size}, stride={self.stride}"]
+        defaults = {"padding": (0, 0), "dilation": 1, "padding_mode": "zeros", "groups": 1}
+        for name, default in defaults.items():
+            value = getattr(self, name)
+            if value != default:
+                parts.append(f"{name}={value!r}")
+        if self.invariant_bias is None:
+            parts.append("bias=False")
+        frequencies = {
+            name: [round(v, 4) for v in value.tolist()] for name, value in self.domain_frequency.items()
+        }
+        parts.append(f"domain_frequency={frequencies or 'strict'}")
+        return ", ".join(parts)

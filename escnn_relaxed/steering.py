@@ -1,0 +1,226 @@
+"""Hidden values φ → filter bank K of a pair of field types: the steered average, equation (2) of the design.
+
+κ = W φ is linear in the hidden values, so steering acts on φ alone. For a pair of blocks (A, B) the *steered
+features* S, of shape (P, |A|, |B|, points), are what the P output weights of every pair of fields multiply:
+
+- two permutation fields: S_j[g, g′] = φ_j(g′⁻¹d, g′⁻¹g; a(g′, y)), a gather (the paper's k(v⁻¹u, v));
+  quotient fields: its mean over the cosets;
+- any other pair: S_(m,n),j = mean_g ρ_A(g)[:, m] φ_j(g⁻¹d; a(g, y)) ρ_B(g)⁻¹[n, :], a matrix product over g.
+  One column n of κ is enough, since ρ_B(g)⁻¹ spreads it over the whole field.
+
+The number of output weights does not depend on the number of group elements for permutation fields.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .coordinates import GroupSample, relative_elements
+from .exact_constants import ExactConstants
+from .field_structure import Block, FieldStructure
+from .units import count_directions, weight_units
+
+__all__ = ["PairSteering", "SteeredAverage", "sees_relative_element"]
+
+
+def sees_relative_element(in_block: Block, out_block: Block) -> bool:
+    """Whether κ of this pair is one function of the relative element g′⁻¹g."""
+    return in_block.is_permutation and out_block.is_permutation
+
+
+class PairSteering(ExactConstants):
+    """The linear map from hidden values to the steered features of one pair of blocks.
+
+    Args:
+        in_block: B.
+        out_block: A.
+        sample: the group elements to steer by.
+    """
+
+    index: Tensor
+    coefficients: Tensor
+    out_cosets: Tensor
+    in_cosets: Tensor
+
+    def __init__(self, in_block: Block, out_block: Block, sample: GroupSample) -> None:
+        super().__init__()
+        self.is_relative = sees_relative_element(in_block, out_block)
+        self.is_quotient = self.is_relative and min(in_block.size, out_block.size) < len(sample)
+        self.entries = 1
+        if self.is_relative:
+            relative = relative_elements(sample)
+            elements = np.arange(len(sample))
+            # [g, g′] → the row of φ for the steering element g′ and the relative element g′⁻¹g.
+            self.set_constant("index", (elements[None, :] * len(sample) + relative.T).ravel())
+            if self.is_quotient:
+                self.set_constant("out_cosets", _coset_mean(out_block))
+                self.set_constant("in_cosets", _coset_mean(in_block))
+        else:
+            self.set_blocks(in_block, out_block)
+
+    def set_blocks(self, in_block: Block, out_block: Block) -> None:
+        """Average over the elements that the matrices of these blocks belong to."""
+        rows, columns = _kernel_entries(in_block, out_block)
+        self.entries = len(rows) * len(columns)
+        # ρ_B(g)⁻¹ = ρ_B(g)ᵀ: blocks are permutations or escnn's irreps, which are orthogonal.
+        coefficients = np.einsum(
+            "gam,gbn->mnabg", out_block.matrices[:, :, rows], in_block.matrices[:, :, columns]
+        )
+        self.set_constant("coefficients", coefficients / len(out_block.matrices))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Steered features (P, |A|, |B|, points) of hidden values (J, M, R, points), P = entries·J."""
+        count, elements, _, points = hidden.shape
+        if self.is_relative:
+            steered = hidden.flatten(1, 2).index_select(1, self.index)
+            steered = steered.view(count, elements, elements, points)
+            if self.is_quotient:
+                steered = torch.einsum("jghn,ag,bh->jabn", steered, self.out_cosets, self.in_cosets)
+            return steered
+        # Relative coordinates of a pair that has none are those of the identity, the first element.
+        values = hidden[:, :, 0].transpose(0, 1).reshape(elements, count * points)
+        rows, columns, out_size, in_size, _ = self.coefficients.shape
+        steered = self.coefficients.reshape(-1, elements) @ values
+        steered = steered.view(rows * columns, out_size, in_size, count, points)
+        return steered.permute(0, 3, 1, 2, 4).reshape(-1, out_size, in_size, points)
+
+
+class SteeredAverage(nn.Module):
+    """Output weights of κ for every pair of fields, and the filter bank that they give.
+
+    Args:
+        in_structure: blocks of (one group of) the input type.
+        out_structure: blocks of the output type.
+        sample: the group elements to steer by.
+    """
+
+    def __init__(
+        self, in_structure: FieldStructure, out_structure: FieldStructure, sample: GroupSample
+    ) -> None:
+        super().__init__()
+        self.in_counts = in_structure.counts
+        self.out_counts = out_structure.counts
+        self.pairs = nn.ModuleList(
+            _Pair(PairSteering(in_block, out_block, sample), is_average=_is_average(in_block, out_block, sample))
+            for out_block in out_structure.blocks
+            for in_block in in_structure.blocks
+        )
+        self.assembly = _Assembly(in_structure, out_structure)
+
+    def pair_counts(self) -> list[int]:
+        """Number of pairs of fields that each pair of blocks stands for."""
+        return [out_count * in_count for out_count in self.out_counts for in_count in self.in_counts]
+
+    def count_directions(self, hidden: Tensor) -> list[int | None]:
+        """How many directions of the kernel of each pair survive the average; None where none is averaged away."""
+        return [
+            count_directions(pair.steering(hidden)) if pair.is_average else None for pair in self.pairs
+        ]
+
+    def initialize(self, hidden: Tensor, ranks: list[int | None]) -> None:
+        """Fix the units of the weights on the given hidden values and draw the weights.
+
+        Args:
+            hidden: φ at the start, on the support, with the constant feature last: (J + 1, M, R, T).
+            ranks: number of directions to keep for each pair, None for all.
+        """
+        for pair, rank in zip(self.pairs, ranks, strict=True):
+            pair.units = weight_units(pair.steering(hidden), pair.steering.entries, rank)
+        for row, out_count in enumerate(self.out_counts):
+            pairs = self.pairs[row * len(self.in_counts) : (row + 1) * len(self.in_counts)]
+            # He's rule, with the features of an output channel of unit energy each.
+            fan_in = sum(
+                count * len(pair.units) for count, pair in zip(self.in_counts, pairs, strict=True)
+            )
+            for in_count, pair in zip(self.in_counts, pairs, strict=True):
+                weight = torch.randn(out_count, in_count, len(pair.units)).to(hidden)
+                pair.weights = nn.Parameter(weight * math.sqrt(2 / max(fan_in, 1)))
+
+    def set_structures(self, in_structure: FieldStructure, out_structure: FieldStructure) -> None:
+        """Steer by the elements for which these blocks hold matrices (a turned grid of a continuous group)."""
+        blocks = [(b, a) for a in out_structure.blocks for b in in_structure.blocks]
+        for pair, (in_block, out_block) in zip(self.pairs, blocks, strict=True):
+            pair.steering.set_blocks(in_block, out_block)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Filter bank (C_out, C_in, points) of hidden values, constant feature last, (J + 1, M, R, points)."""
+        return self.assembly([pair(hidden) for pair in self.pairs])
+
+
+class _Pair(nn.Module):
+    """The weights of all pairs of fields of one pair of blocks."""
+
+    weights: nn.Parameter
+    units: Tensor
+
+    def __init__(self, steering: PairSteering, is_average: bool) -> None:
+        super().__init__()
+        self.steering = steering
+        self.is_average = is_average
+        self.register_parameter("weights", None)
+        self.register_buffer("units", None)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """The bank of these fields in block order, (fields_out·|A|, fields_in·|B|, points)."""
+        steered = self.steering(hidden)
+        out_count, in_count, _ = self.weights.shape
+        # The units multiply the weights, not the features: a product without the points.
+        kernel = (self.weights @ self.units).flatten(0, 1) @ steered.flatten(1)
+        kernel = kernel.view(out_count, in_count, *steered.shape[1:])
+        return kernel.transpose(1, 2).flatten(2, 3).flatten(0, 1)
+
+
+class _Assembly(ExactConstants):
+    """Blocks in block order → the filter bank in the channels and the basis of the field types."""
+
+    def __init__(self, in_structure: FieldStructure, out_structure: FieldStructure) -> None:
+        super().__init__()
+        self._row_length = len(in_structure.blocks)
+        self._reorders = {}
+        for side, structure in (("in", in_structure), ("out", out_structure)):
+            self._reorders[side] = not np.array_equal(structure.channels, np.arange(structure.size))
+            self.set_constant(f"{side}_channels", structure.channels)
+        self._has_basis = {"in": in_structure.basis is not None, "out": out_structure.basis is not None}
+        if out_structure.basis is not None:
+            self.set_constant("out_basis", out_structure.basis)
+        if in_structure.basis_inverse is not None:
+            self.set_constant("in_basis_inverse", in_structure.basis_inverse)
+
+    def forward(self, blocks: list[Tensor]) -> Tensor:
+        rows = [
+            torch.cat(blocks[start : start + self._row_length], dim=1)
+            for start in range(0, len(blocks), self._row_length)
+        ]
+        bank = torch.cat(rows, dim=0)
+        if self._reorders["out"]:
+            bank = bank.index_select(0, self.out_channels)
+        if self._reorders["in"]:
+            bank = bank.index_select(1, self.in_channels)
+        if self._has_basis["out"]:
+            bank = torch.einsum("oc,cin->oin", self.out_basis, bank)
+        if self._has_basis["in"]:
+            bank = torch.einsum("ocn,ci->oin", bank, self.in_basis_inverse)
+        return bank
+
+
+def _is_average(in_block: Block, out_block: Block, sample: GroupSample) -> bool:
+    """Whether steering averages κ over the group, and with it most directions away."""
+    return len(sample) > 1 and not (in_block.is_permutation or out_block.is_permutation)
+
+
+def _kernel_entries(in_block: Block, out_block: Block) -> tuple[list[int], list[int]]:
+    """Rows and columns of κ that carry weights; steering spreads them over the whole matrix."""
+    if out_block.is_permutation:
+        return [0], list(range(in_block.size))
+    return list(range(out_block.size)), [0]
+
+
+def _coset_mean(block: Block) -> np.ndarray:
+    """The mean over the elements of each coset: (|block|, M)."""
+    assert block.image is not None
+    matrix = (block.image[None, :] == np.arange(block.size)[:, None]).astype(np.float64)
+    return matrix / matrix.sum(axis=1, keepdims=True)

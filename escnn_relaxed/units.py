@@ -1,0 +1,62 @@
+"""In which units output weights are trained: the one place that decides it (design §4).
+
+Optimisers change every weight by about the same amount in each step. Features of unequal size would make
+that a different step for each direction of the kernel, and layers that are started right would still learn
+slowly. So the weights multiply features that are centred, orthogonal and of unit energy on the grid at the
+start. The map from the plain features is linear, fixed and saved with the layer; it changes neither the
+functions that the layer can take nor, for permutation fields, the number of its parameters.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["count_directions", "weight_units"]
+
+# Directions of the kernel smaller than this part of the largest are scaled up no further, or dropped.
+_SMALLEST = 0.1
+# Features are of order one: below this they are zero, and an average has left nothing.
+_ROUNDING = 1e-6
+
+
+def count_directions(steered: Tensor) -> int:
+    """Number of directions that steering does not (nearly) average away.
+
+    Args:
+        steered: features (P, |A|, |B|, T).
+    """
+    size = torch.linalg.svdvals(steered.double().flatten(1))
+    return int((size > max(_SMALLEST * float(size[0]), _ROUNDING)).sum())
+
+
+def weight_units(steered: Tensor, entries: int, rank: int | None) -> Tensor:
+    """The map from P plain features to r normalised ones, (r, P).
+
+    Args:
+        steered: features (P, |A|, |B|, T) on the support; of each entry of κ the constant feature is last.
+        entries: number of entries of κ, P = entries·(J + 1).
+        rank: r, the number of directions to keep, for irreps about the dimension of the space of equivariant
+            kernels; None keeps all, r = P.
+    """
+    out_size = steered.shape[1]
+    features = steered.double().flatten(1)
+    identity = torch.eye(len(features), dtype=features.dtype, device=features.device)
+    # Sum of each feature over input channels and taps: its answer to a constant input.
+    answer = steered.double().sum(dim=(2, 3)).mean(dim=1)
+    constant = len(features) - 1
+    if entries > 1 or abs(answer[constant]) < _ROUNDING:
+        return _whitened(features, identity, out_size, rank).to(steered.dtype)
+    centring = identity[:-1] - torch.outer(answer[:-1] / answer[constant], identity[constant])
+    varying = _whitened(centring @ features, centring, out_size, None if rank is None else max(rank - 1, 0))
+    # Inputs of non-zero mean add up coherently over the constant kernel: unit answer, not unit energy.
+    return torch.cat([varying, identity[constant:] / answer[constant]]).to(steered.dtype)
+
+
+def _whitened(features: Tensor, combination: Tensor, out_size: int, rank: int | None) -> Tensor:
+    """The ``rank`` largest orthonormal combinations; energy is summed over input channels and taps."""
+    energy, direction = torch.linalg.eigh(features @ features.mT / out_size)
+    size, direction = energy.clamp_min(0).sqrt().flip(0), direction.flip(1)
+    # Features that do not vary at all (ω = 0) keep their own units.
+    scale = size.clamp_min(_SMALLEST * size[0]) if size[0] > _ROUNDING else torch.ones_like(size)
+    return (direction / scale).mT[:rank] @ combination

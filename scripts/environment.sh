@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Makes the virtual environment that the Makefile's targets run in: the pinned packages, and this package in place.
+#
+#     scripts/environment.sh DIRECTORY
+#
+# The interpreter is $PYTHON if that is set, else the first of python3, python3.12, ... that fits. Needs no root and
+# no compiler. Returns at once when DIRECTORY already holds what the pins say.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+venv=${1:?"usage: scripts/environment.sh DIRECTORY"}
+stamp=$venv/.pins
+py3nj=py3nj==0.2.1
+torch_cpu_index=https://download.pytorch.org/whl/cpu
+
+say() { printf 'environment: %s\n' "$*"; }
+fail() {
+    printf 'environment: error: %s\n' "$@" >&2
+    exit 1
+}
+
+# Prints major.minor; fails where the command is missing, broken or too old to answer.
+version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
+
+# What the environment is made from; its place counts because the package is installed in place.
+pins() {
+    printf '%s\n' "$PWD" "$venv"
+    cat constraints.txt setup.py scripts/environment.sh
+}
+
+is_ready() {
+    [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(pins | cksum)" ] || return 1
+    [ -z "${PYTHON:-}" ] || [ "$(version_of "$PYTHON")" = "$(version_of "$venv/bin/python")" ]
+}
+
+# Sets $python.
+choose_python() {
+    local candidates=(python3 python3.12 python3.11 python3.10) without_venv=
+    if [ -n "${PYTHON:-}" ]; then candidates=("$PYTHON"); fi
+    for python in "${candidates[@]}"; do
+        case $(version_of "$python") in
+        3.10 | 3.11 | 3.12) ;;
+        *) continue ;;
+        esac
+        if "$python" -c 'import ensurepip, venv' 2>/dev/null; then return; fi
+        without_venv=$python
+    done
+    if [ -n "$without_venv" ]; then
+        fail "$without_venv cannot make virtual environments: its module venv or ensurepip is missing." \
+            "On Debian or Ubuntu: apt install python$(version_of "$without_venv")-venv"
+    fi
+    fail "no Python 3.10, 3.11 or 3.12 that runs (tried: ${candidates[*]})." \
+        "NumPy 1.26 and lie_learn 0.0.2, which escnn needs, have no builds for other versions." \
+        "Name an interpreter with PYTHON, as in: make test PYTHON=/usr/bin/python3.12"
+}
+
+# --no-deps throughout: the pins are the whole set, and escnn's dependency py3nj must not come in by itself.
+pip_install() { "$venv/bin/python" -m pip install -qq --no-input --disable-pip-version-check --no-deps "$@"; }
+
+# On Linux plain torch is the CUDA build, which is gigabytes: ask for the CPU build by name, here and at its publisher's.
+install_torch() {
+    local torch
+    torch=$(grep '^torch==' constraints.txt)
+    if [ "$(uname -s)" != Linux ]; then
+        pip_install "$torch"
+    elif ! pip_install "$torch+cpu" 2>/dev/null; then
+        pip_install --index-url "$torch_cpu_index" "$torch+cpu"
+    fi
+}
+
+# Without a Fortran compiler only a wheel will do. An installed py3nj that does not import would be worse than none.
+install_py3nj() {
+    local limit=() wheels_only=(--only-binary :all:)
+    if command -v timeout >/dev/null; then limit=(timeout 300); fi
+    if command -v gfortran >/dev/null; then wheels_only=(); fi
+    # pip is called by its path, as `timeout` cannot run a function. ${a[@]+"${a[@]}"}: an empty array in bash 3.
+    if ${limit[@]+"${limit[@]}"} "$venv/bin/python" -m pip install -qqq --no-input --no-deps \
+        ${wheels_only[@]+"${wheels_only[@]}"} "$py3nj" >/dev/null 2>&1 &&
+        "$venv/bin/python" -c 'import py3nj' 2>/dev/null; then
+        say "$py3nj installed"
+    else
+        "$venv/bin/python" -m pip uninstall -qqq --yes py3nj >/dev/null 2>&1 || true
+        say "without py3nj, which needs a Fortran compiler (Debian: gfortran); only escnn's 3D groups use it"
+    fi
+}
+
+# pip's own view of the result; escnn's py3nj may be missing, nothing else.
+check_dependencies() {
+    local unmet
+    unmet=$("$venv/bin/python" -m pip check 2>/dev/null | grep -v -e 'requires py3nj,' -e '^No broken' || true)
+    [ -z "$unmet" ] || fail "the pins in constraints.txt do not fit together:" "$unmet"
+}
+
+if is_ready; then exit; fi
+
+choose_python
+if [ -d "$venv" ] && [ ! -f "$venv/pyvenv.cfg" ] && [ -n "$(ls -A "$venv")" ]; then
+    fail "$venv is a directory with something else in it; name another with VENV"
+fi
+
+say "making $venv with Python $(version_of "$python"); this takes a minute or two"
+"$python" -m venv --clear "$venv"
+pip_install "$(grep '^pip==' constraints.txt)" "$(grep '^setuptools==' constraints.txt)"
+install_torch || fail "the CPU build of torch could not be installed"
+pip_install -r constraints.txt ||
+    fail "the pinned packages could not be installed (lie_learn 0.0.2 has builds for Linux on x86-64 alone)"
+install_py3nj
+pip_install --no-build-isolation --editable .
+check_dependencies
+pins | cksum >"$stamp"
+say "ready after $SECONDS s"

@@ -1,0 +1,59 @@
+"""Metadata of the package; the settings of the tools are in pyproject.toml, the tested versions in constraints.txt."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+
+
+def read_version() -> str:
+    """Read the version from its one source, without importing the package and so torch."""
+    text = (ROOT / "escnn_relaxed" / "_version.py").read_text(encoding="utf-8")
+    match = re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE)
+    if match is None:
+        raise RuntimeError("escnn_relaxed/_version.py holds no line __version__ = \"…\"")
+    return match.group(1)
+
+
+EXTRAS = {
+    "test": ["pytest>=8", "pytest-xdist", "hypothesis", "scikit-learn"],
+    "examples": ["scikit-learn", "matplotlib", "rich"],
+    "docs": ["sphinx", "myst-nb", "pydata-sphinx-theme"],
+    "export": ["onnx", "onnxruntime", "onnxscript"],
+    "lint": ["ruff==0.17.5", "mypy==2.4.1"],
+}
+
+setup(
+    name="escnn_relaxed",
+    version=read_version(),
+    description="Convolutions for escnn whose equivariance is strict, soft, or learned, layer by layer",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    author="The escnn_relaxed authors",
+    license_expression="BSD-3-Clause",
+    license_files=["LICENSE"],
+    keywords=["equivariance", "steerable convolution", "escnn", "relaxed equivariance", "PyTorch"],
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+    packages=find_packages(include=["escnn_relaxed", "escnn_relaxed.*"]),
+    package_data={"escnn_relaxed": ["py.typed"]},
+    python_requires=">=3.10",
+    install_requires=[
+        "torch",
+        "escnn>=1.0.11",
+        "lie_learn",
+        "einops",
+        "numpy<2",  # lie_learn's compiled parts do not import on NumPy 2
+    ],
+    extras_require=EXTRAS,
+)
