@@ -17,7 +17,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: environment ## train a strict and a soft network on MNIST6-180
-	$(RUN) examples/mnist6_180.py $(ARGUMENTS)
+	$(RUN) -W 'ignore:`py3nj` package not found' examples/mnist6_180.py $(ARGUMENTS)
 
 test: environment ## run the tests, one process per core
 	$(PYTEST) -n $(WORKERS) --maxprocesses 8 $(ARGUMENTS)

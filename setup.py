@@ -1,4 +1,4 @@
-"""Metadata of the package; the settings of the tools are in pyproject.toml, the tested versions in constraints.txt."""
+"""Metadata of the package; pyproject.toml has the tools' settings, constraints.txt the tested versions."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ def read_version() -> str:
     text = (ROOT / "escnn_relaxed" / "_version.py").read_text(encoding="utf-8")
     match = re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE)
     if match is None:
-        raise RuntimeError("escnn_relaxed/_version.py holds no line __version__ = \"…\"")
+        raise RuntimeError("escnn_relaxed/_version.py holds no line of the form __version__ = '...'")
     return match.group(1)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from escnn.nn import FieldType
-from torch import Tensor, nn
+from torch import Tensor
 
 from .exact_constants import ExactConstants
 
@@ -18,10 +17,13 @@ def has_trivial_irrep(field_type: FieldType) -> bool:
 
 
 class InvariantBias(ExactConstants):
-    """One learned value for each trivial irrep, in ``R2Conv``'s order.
+    """One value for each trivial irrep, in ``R2Conv``'s order → the bias of each channel.
 
     Args:
         out_type: the field type.
+
+    Attributes:
+        dimension: number of trivial irreps.
     """
 
     expansion: Tensor
@@ -41,8 +43,8 @@ class InvariantBias(ExactConstants):
                 position += irrep.size
             start += representation.size
         self.set_constant("expansion", np.stack(columns, axis=1))
-        self.values = nn.Parameter(torch.zeros(len(columns)))
+        self.dimension = len(columns)
 
-    def forward(self) -> Tensor:
-        """The bias of each channel, (C,)."""
-        return self.expansion @ self.values
+    def forward(self, values: Tensor) -> Tensor:
+        """The bias of each channel, (C,), of the values (dimension,)."""
+        return self.expansion @ values

@@ -24,6 +24,10 @@ from .exact_constants import ExactConstants
 
 __all__ = ["CoordinateGrid"]
 
+# Positions over which means of the domain are taken, MEAN_SIDE² of them: the same for every image size, so that
+# the strict part of a layer is one kernel.
+MEAN_SIDE = 8
+
 
 class CoordinateGrid(ExactConstants):
     """Coordinates of the steered taps and of the domain.
@@ -52,6 +56,7 @@ class CoordinateGrid(ExactConstants):
     support: Tensor
     action: Tensor
     group_points: Tensor
+    mean_positions: Tensor
 
     def __init__(
         self,
@@ -74,6 +79,7 @@ class CoordinateGrid(ExactConstants):
         window = support_window(self._grid, self._radius - (dilation / 2 if edge == 0 else 0), edge * dilation)
         self.set_constant("support", np.flatnonzero(window > 0))
         self.set_constant("window", window[window > 0])
+        self.set_constant("mean_positions", pixel_positions(MEAN_SIDE, MEAN_SIDE).reshape(-1, 2))
         sizes = {"position": 2, "translation": 2, "rotation": 2 if rotation_coordinates == "circle" else 1, "reflection": 1}
         self._relative_subgroups = relative_subgroups
         self.filter_columns = [

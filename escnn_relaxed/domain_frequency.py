@@ -52,9 +52,10 @@ class DomainFrequency(nn.Module):
             values = frequency_values("set_domain_frequency", name, value)
             getattr(self, name).copy_(torch.tensor(values, dtype=torch.float64))
 
-    def may_vary(self, name: str) -> bool:
-        """Whether the kernel can depend on this subgroup now, or start to by training."""
-        return name in self.names and (self.learn or bool((getattr(self, name) != 0).any()))
+    def may_vary(self, *names: str) -> bool:
+        """Whether the kernel can depend on any of these subgroups (default: all) now, or start to by training."""
+        known = [name for name in names or self.names if name in self.names]
+        return any(self.learn or bool((getattr(self, name) != 0).any()) for name in known)
 
 
 def frequency_values(argument: str, name: str, value: Frequency) -> list[float]:

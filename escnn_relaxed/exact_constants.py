@@ -33,26 +33,33 @@ class ExactConstants(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self._masters: dict[str, Tensor] = {}
+        self._singles: dict[str, Tensor] = {}
 
-    def set_constant(self, name: str, value: NDArray[Any]) -> None:
+    def set_constant(self, name: str, value: NDArray[Any], single: NDArray[Any] | None = None) -> None:
         """Add or replace the constant ``name``; floating values take torch's default dtype.
 
         Args:
             name: the attribute under which the tensor is found.
             value: a float64 or integer array.
+            single: what to use below float64, if it is not ``value`` rounded.
         """
         master = torch.from_numpy(np.ascontiguousarray(value))
-        present = self._buffers.get(name)
-        if present is not None:
-            tensor = master.to(present)
-        else:
-            tensor = master.to(torch.get_default_dtype()) if master.is_floating_point() else master.clone()
         self._masters[name] = master
-        self.register_buffer(name, tensor, persistent=False)
+        if single is not None:
+            self._singles[name] = torch.from_numpy(np.ascontiguousarray(single))
+        present = self._buffers.get(name)
+        dtype = torch.get_default_dtype() if master.is_floating_point() else master.dtype
+        like = torch.empty(0, dtype=dtype) if present is None else present
+        self.register_buffer(name, self._cast(name, like), persistent=False)
+
+    def _cast(self, name: str, like: Tensor) -> Tensor:
+        source = self._masters[name]
+        if like.dtype != torch.float64:
+            source = self._singles.get(name, source)
+        return source.to(device=like.device, dtype=like.dtype, copy=True)
 
     def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> ExactConstants:
         super()._apply(fn, recurse)
-        for name, master in self._masters.items():
-            cast = getattr(self, name)
-            setattr(self, name, master.to(device=cast.device, dtype=cast.dtype))
+        for name in self._masters:
+            setattr(self, name, self._cast(name, getattr(self, name)))
         return self

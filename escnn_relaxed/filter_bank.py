@@ -44,6 +44,7 @@ class ContinuousFilterBank(nn.Module):
         out_representations: fields of the output.
         gspace: their symmetry.
         settings: the kernel's.
+        centred: subtract from φ its mean over the domain, so that K has no strict part (design §2a).
     """
 
     def __init__(
@@ -52,8 +53,10 @@ class ContinuousFilterBank(nn.Module):
         out_representations: Sequence[Representation],
         gspace: GSpace2D,
         settings: KernelSettings,
+        centred: bool = False,
     ) -> None:
         super().__init__()
+        self.centred = centred
         self.in_representations = list(in_representations)
         self.out_representations = list(out_representations)
         self.gspace = gspace
@@ -73,7 +76,9 @@ class ContinuousFilterBank(nn.Module):
             settings.frame,
         )
         self.kernel = self.build_kernel_net()
-        self.steered_average = SteeredAverage(in_structure, out_structure, sample)
+        self.steered_average = SteeredAverage(
+            in_structure, out_structure, sample, has_constant=not centred
+        )
 
     def build_kernel_net(self) -> KernelNet:
         """A kernel net for the coordinates of this filter bank, newly drawn."""
@@ -96,32 +101,56 @@ class ContinuousFilterBank(nn.Module):
         Args:
             frequency: ω′ of each subgroup of the domain.
         """
-        domain_points = self.grid.domain_points(frequency).unsqueeze(1)
-        hidden = self._hidden_values(self.grid.taps, domain_points) * self.grid.window
-        bank = self.steered_average(self._on_grid(hidden))
+        features = self.features(self.kernel, frequency, self.grid.domain_points(frequency))
+        bank = self.steered_average(self._on_grid(features.squeeze(-1)))
         size = self.settings.kernel_size
         return bank.reshape(*bank.shape[:2], size, size)
 
     def at_positions(self, frequency: Mapping[str, Tensor], number: int, positions: Tensor) -> Tensor:
         """K at the n-th tap of the support for positions (P, 2): (C_out, C_in, P)."""
-        domain_points = self.grid.domain_points(frequency, positions).unsqueeze(1)
-        hidden = self._hidden_values(self.grid.taps[:, :, number, None], domain_points)
-        bank: Tensor = self.steered_average(hidden * self.grid.window[number])
+        points = self.grid.domain_points(frequency, positions)
+        features = self.features(self.kernel, frequency, points, tap=number)
+        bank: Tensor = self.steered_average(features.squeeze(3))
         return bank
 
-    def start_values(
-        self, kernel: KernelNet, frequency: Mapping[str, Tensor], positions: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Hidden values of ``kernel`` on the support and their mean over the domain.
+    def features(
+        self,
+        kernel: KernelNet,
+        frequency: Mapping[str, Tensor],
+        domain_points: Tensor,
+        tap: int | None = None,
+    ) -> Tensor:
+        """What the output weights multiply before steering: φ and a constant, within the window.
 
-        Both (J + 1, M, R, T·P), P the number of ``positions``, which stand for all positions of an image.
+        Args:
+            kernel: the kernel net that gives φ.
+            frequency: ω′, for the mean over the domain.
+            domain_points: ω′ ⊙ a(g, y), (M, P, D).
+            tap: number of one tap of the support, all of them by default.
+
+        Returns:
+            (J + 1, M, R, T, P); (J, M, R, T, P) where the bank is centred, and a constant would be 0.
         """
-        points = self.grid.domain_points(frequency, positions)
-        window = self.grid.window.unsqueeze(-1)
+        wanted = slice(None) if tap is None else slice(tap, tap + 1)
+        taps = self.grid.taps[:, :, wanted].unsqueeze(3)
+        window = self.grid.window[wanted].unsqueeze(-1)
+        hidden = kernel(taps, domain_points[:, None, None])
+        if self.centred:
+            return (hidden - kernel.domain_mean(taps, self._whole_domain(frequency))) * window
+        return torch.cat([hidden, torch.ones_like(hidden[:1])]) * window
+
+    def strict_features(self, kernel: KernelNet, frequency: Mapping[str, Tensor]) -> Tensor:
+        """The mean of :meth:`features` over the domain, the features of the strict part: (J + 1, M, R, T, 1)."""
         taps = self.grid.taps.unsqueeze(3)
-        hidden = _with_constant(kernel(taps, points[:, None, None])) * window
-        mean = _with_constant(kernel.domain_mean(taps, points.flatten(0, 1))) * window
-        return hidden.flatten(3), mean.expand_as(hidden).flatten(3)
+        mean = kernel.domain_mean(taps, self._whole_domain(frequency))
+        if self.centred:
+            return torch.zeros_like(mean)
+        return torch.cat([mean, torch.ones_like(mean[:1])]) * self.grid.window.unsqueeze(-1)
+
+    def _whole_domain(self, frequency: Mapping[str, Tensor]) -> Tensor:
+        """ω′ ⊙ a over all sampled elements and a fixed grid of positions, for means over the domain: (L, D)."""
+        positions = self.grid.mean_positions if "translation" in frequency else None
+        return self.grid.domain_points(frequency, positions).flatten(0, 1)
 
     def turn(self, offset: float) -> None:
         """Turn the sampled grid of a continuous group by an angle in radians."""
@@ -142,9 +171,6 @@ class ContinuousFilterBank(nn.Module):
             FieldStructure(self.out_representations, sample),
         )
 
-    def _hidden_values(self, filter_points: Tensor, domain_points: Tensor) -> Tensor:
-        return _with_constant(self.kernel(filter_points, domain_points))
-
     def _on_grid(self, hidden: Tensor) -> Tensor:
         """Hidden values (…, T) of the support on the whole grid (…, k²), zero off the support."""
         support, taps = self.grid.support, self.settings.kernel_size**2
@@ -153,11 +179,6 @@ class ContinuousFilterBank(nn.Module):
         index = support.new_full((taps,), len(support))
         index[support] = torch.arange(len(support), device=support.device)
         return nn.functional.pad(hidden, (0, 1)).index_select(-1, index)
-
-
-def _with_constant(hidden: Tensor) -> Tensor:
-    """φ and a constant feature, which carries the output bias of κ."""
-    return torch.cat([hidden, torch.ones_like(hidden[:1])])
 
 
 def _relative_subgroups(

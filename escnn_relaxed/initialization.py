@@ -11,9 +11,10 @@ from escnn.group import Representation
 from torch import Tensor, nn
 
 from .filter_bank import ContinuousFilterBank
+from .kernel import KernelNet
 from .units import weight_units
 
-__all__ = ["start_filter_bank"]
+__all__ = ["start_filter_bank", "start_soft_part"]
 
 # Where a soft translation is sampled at the start: enough for energies, few enough for a quick construction.
 _POSITIONS = torch.cartesian_prod(torch.tensor([-0.6, 0.0, 0.6]), torch.tensor([-0.6, 0.0, 0.6]))
@@ -35,22 +36,54 @@ def start_filter_bank(
         frequency: ω′ at the start, none of them 0.
         initial_softness: expected part of the energy of K that depends on the domain.
     """
-    # The number of weights must not depend on the seed: it is counted on a kernel net of its own.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        reference = bank.build_kernel_net().to(bank.grid.taps)
-    ranks = bank.steered_average.count_directions(_start_values(bank, reference, frequency)[0])
+    ranks = _ranks(bank, frequency)
     if frequency:
         _soften(bank, frequency, ranks, initial_softness)
-    bank.steered_average.initialize(_start_values(bank, bank.kernel, frequency)[0], ranks)
+    bank.steered_average.initialize(_start_features(bank, bank.kernel, frequency), ranks)
     _scale(bank, _synthetic_features(bank), frequency)
 
 
-def _start_values(
-    bank: ContinuousFilterBank, kernel: nn.Module, frequency: Mapping[str, Tensor]
-) -> tuple[Tensor, Tensor]:
+@torch.no_grad()
+def start_soft_part(
+    bank: ContinuousFilterBank,
+    frequency: Mapping[str, Tensor],
+    initial_softness: float,
+    strict_bank: Tensor,
+) -> None:
+    """Start a centred filter bank that is added to a strict one, as small as the wanted softness makes it.
+
+    The units take the size, not the weights: so an optimiser's steps on the soft part are small too.
+
+    Args:
+        bank: the centred filter bank.
+        frequency: ω′ at the start, none of them 0.
+        initial_softness: wanted energy of ``bank`` over that of the whole kernel.
+        strict_bank: the strict part, (C_out, C_in, k, k).
+    """
+    ranks = _ranks(bank, frequency)
+    features = _start_features(bank, bank.kernel, frequency)
+    bank.steered_average.initialize(features, ranks)
+    positions = features.shape[-1] // len(bank.grid.support)
+    energy = float(bank.steered_average(features).square().sum()) / positions
+    wanted = initial_softness / (1 - initial_softness) * float(strict_bank.square().sum())
+    for pair in bank.steered_average.pairs:
+        pair.units.mul_(math.sqrt(wanted / energy) if energy > _TINY else 1.0)
+
+
+def _ranks(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor]) -> list[int | None]:
+    """Number of directions of each pair, counted on a kernel net of its own: it must not depend on the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        reference = bank.build_kernel_net().to(bank.grid.taps)
+    return bank.steered_average.count_directions(_start_features(bank, reference, frequency))
+
+
+def _start_features(
+    bank: ContinuousFilterBank, kernel: KernelNet, frequency: Mapping[str, Tensor]
+) -> Tensor:
+    """Features on the support at a few positions: (J + 1, M, R, T·P)."""
     positions = _POSITIONS.to(bank.grid.taps) if "translation" in frequency else None
-    return bank.start_values(kernel, frequency, positions)
+    return bank.features(kernel, frequency, bank.grid.domain_points(frequency, positions)).flatten(3)
 
 
 def _soften(
@@ -76,12 +109,14 @@ def _expected_softness(
     bank: ContinuousFilterBank, frequency: Mapping[str, Tensor], ranks: list[int | None]
 ) -> float:
     """E‖K − PK‖² / E‖K‖² over the draw of the output weights."""
-    hidden, mean = _start_values(bank, bank.kernel, frequency)
+    features = _start_features(bank, bank.kernel, frequency)
+    mean = bank.strict_features(bank.kernel, frequency)
+    mean = mean.expand(*mean.shape[:-1], features.shape[-1] // mean.shape[-2]).flatten(3)
     soft = total = 0.0
     for pair, count, rank in zip(
         bank.steered_average.pairs, bank.steered_average.pair_counts(), ranks, strict=True
     ):
-        steered, strict = pair.steering(hidden), pair.steering(mean)
+        steered, strict = pair.steering(features), pair.steering(mean)
         units = weight_units(steered, pair.steering.entries, rank)
         total += count * float((units @ steered.flatten(1)).square().sum())
         soft += count * float((units @ (steered - strict).flatten(1)).square().sum())
@@ -110,8 +145,8 @@ def _synthetic_features(bank: ContinuousFilterBank) -> Tensor:
     features = torch.randn(4, sum(field.size for field in few), size, size).to(bank.grid.taps)
     for _ in range(_SYNTHETIC_LAYERS):
         strict = ContinuousFilterBank(few, few, bank.gspace, settings).to(features)
-        hidden, _ = strict.start_values(strict.kernel, {}, None)
         average = strict.steered_average
+        hidden = _start_features(strict, strict.kernel, {})
         average.initialize(hidden, average.count_directions(hidden))
         before, after = (settings.kernel_size - 1) // 2, settings.kernel_size // 2
         padded = nn.functional.pad(features, (before, after, before, after), mode="circular")

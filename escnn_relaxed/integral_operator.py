@@ -65,7 +65,7 @@ def integrate_non_stationary(
 
     Args:
         features: f, (batch, C_in, H, W).
-        bank_at: K at the n-th of these taps for the positions y cut out of the padded image by a window of rows and
+        bank_at: K at one of these taps for the positions y cut out of the padded image by a window of rows and
             columns, (C_out, C_in/groups, H_out·W_out).
         taps: numbers of the taps in the support, in the order of a flattened k×k grid.
         bias: (C_out,) or None.
@@ -80,10 +80,10 @@ def integrate_non_stationary(
     padded = pad(features, padding, padding_mode)
     batch = padded.shape[0]
     total: Tensor | None = None
-    for number, tap in enumerate(taps):
+    for tap in taps:
         row, column = divmod(tap, kernel_size)
         window = _window(row * dilation, height, stride), _window(column * dilation, width, stride)
-        bank = bank_at(number, window)
+        bank = bank_at(tap, window)
         bank = bank.view(groups, -1, *bank.shape[1:])
         values = padded[:, :, window[0], window[1]].reshape(batch, groups, -1, height * width)
         term = torch.einsum("goix,bgix->bgox", bank, values)

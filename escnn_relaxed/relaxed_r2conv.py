@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
-from torch import Tensor
+from torch import Tensor, nn
 
 from .arguments import (
     check_choice,
@@ -24,8 +25,9 @@ from .arguments import (
 from .bias import InvariantBias, has_trivial_irrep
 from .domain_frequency import DomainFrequency, Frequency
 from .filter_bank import ContinuousFilterBank, KernelSettings
-from .initialization import start_filter_bank
+from .initialization import start_filter_bank, start_soft_part
 from .integral_operator import integrate_non_stationary, integrate_stationary, output_size
+from .steerable_basis import SteerableBasis
 
 __all__ = ["RelaxedR2Conv"]
 
@@ -41,9 +43,9 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
     frequency ω′ of a subgroup says how fast κ may change over it: 0 is strict equivariance. The method is
     van der Ouderaa, Romero and van der Wilk (NeurIPS 2022), section "Non-stationary Integral Operator".
 
-    Arguments up to ``initialize`` are those of ``R2Conv``, in its order and with its meaning; ``sigma``,
-    ``frequencies_cutoff``, ``rings``, ``maximum_offset``, ``recompute`` and ``basis_filter`` shape escnn's
-    own basis and are ignored with a warning.
+    Arguments up to ``initialize`` are those of ``R2Conv``, in its order and with its meaning. Those that shape
+    escnn's own basis (``sigma`` … ``basis_filter``) are ignored, with a warning, if ``strict_kernel`` is
+    ``"continuous"``. With nothing relaxed the layer is ``R2Conv``.
 
     Args:
         in_type: field type of the input.
@@ -55,17 +57,20 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
         padding_mode: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
         groups: number of blocks of fields that are convolved apart.
         bias: add a bias to the trivial irreps of the output.
-        sigma: ignored.
-        frequencies_cutoff: ignored.
-        rings: ignored.
-        maximum_offset: ignored.
-        recompute: ignored.
-        basis_filter: ignored.
-        initialize: taken for compatibility: the start of this layer is cheap and part of its function.
+        sigma: widths of the rings of the steerable basis.
+        frequencies_cutoff: highest frequency of the basis at each radius.
+        rings: radii of the basis.
+        maximum_offset: number of additional aliased frequencies.
+        recompute: build the basis anew instead of taking escnn's cached one.
+        basis_filter: which elements of the basis to keep.
+        initialize: draw the strict weights; without, they are 0. The soft part is always drawn.
         relax: starting ω′ of each subgroup that may be soft: ``"rotation"``, ``"reflection"``,
             ``"translation"`` (one value, or a pair for x and y). A subgroup left out is strict for good, one
             at 0.0 is strict until changed. None: strict everywhere. Default: rotation and reflection, where
             the group has them.
+        strict_kernel: ``"steerable"``: the strict part of K in ``R2Conv``'s basis, weight for weight, and a
+            continuous soft part that is centred on the domain. ``"continuous"``: one continuous kernel for both,
+            the paper's form, whose number of weights does not grow with the group.
         learn_relaxation: make ω′ parameters.
         samples: number N of rotations by which a continuous group is sampled.
         random_offset: turn the grid of a continuous group by a random angle at each training step.
@@ -119,6 +124,7 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
         initialize: bool = True,
         *,
         relax: Mapping[str, Frequency] | None | str = "default",
+        strict_kernel: str = "steerable",
         learn_relaxation: bool = False,
         samples: int = 16,
         random_offset: bool = False,
@@ -149,22 +155,21 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
         self.domain = check_choice("domain", domain, ("input", "output"))
         self.random_offset = random_offset and self.space.fibergroup.continuous
         check_choice("rotation_coordinates", rotation_coordinates, ("circle", "log"))
+        check_choice("strict_kernel", strict_kernel, ("steerable", "continuous"))
         check_choice("kernel_net", kernel_net, ("fourier", "siren"))
         check_choice("support", support, ("smooth", "disk"))
         check_integer("hidden_size", hidden_size, 1)
         rotations = rotations_of(self.space, samples)
         start = resolve_relaxation(relax, self.space, rotations, rotation_coordinates)
         frequencies = filter_frequencies(filter_frequency, kernel_size)
-        warn_ignored(
-            {
-                "sigma": sigma,
-                "frequencies_cutoff": frequencies_cutoff,
-                "rings": rings,
-                "maximum_offset": maximum_offset,
-                "recompute": recompute,
-                "basis_filter": basis_filter,
-            }
-        )
+        basis_arguments = {
+            "sigma": sigma,
+            "frequencies_cutoff": frequencies_cutoff,
+            "rings": rings,
+            "maximum_offset": maximum_offset,
+            "recompute": recompute,
+            "basis_filter": basis_filter,
+        }
         self._domain_frequency = DomainFrequency(start, learn_relaxation)
         settings = KernelSettings(
             kernel_size=self.kernel_size,
@@ -178,10 +183,48 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
             hidden_size=hidden_size,
             samples=samples,
         )
-        in_fields = in_type.representations[: len(in_type) // groups]
-        self.bank = ContinuousFilterBank(in_fields, out_type.representations, self.space, settings)
-        self.invariant_bias = InvariantBias(out_type) if bias and has_trivial_irrep(out_type) else None
+        has_bias = bias and has_trivial_irrep(out_type)
+        self.bias_expansion = InvariantBias(out_type) if has_bias else None
+        self.bias = nn.Parameter(torch.zeros(self.bias_expansion.dimension)) if has_bias else None
+        if strict_kernel == "steerable":
+            self._build_hybrid(settings, basis_arguments, initial_softness, initialize)
+        else:
+            warn_ignored(basis_arguments)
+            self._build_continuous(settings, initial_softness)
+
+    def _build_continuous(self, settings: KernelSettings, initial_softness: float) -> None:
+        """One continuous kernel, strict and soft (the paper's form)."""
+        self.steerable_basis = None
+        self.register_parameter("weights", None)
+        self.bank = self._continuous_bank(settings)
         start_filter_bank(self.bank, nominal_frequency(self.domain_frequency), initial_softness)
+
+    def _build_hybrid(
+        self,
+        settings: KernelSettings,
+        basis_arguments: dict[str, Any],
+        initial_softness: float,
+        initialize: bool,
+    ) -> None:
+        """The strict part in ``R2Conv``'s basis, the soft part continuous and centred (design §4)."""
+        self.steerable_basis = SteerableBasis(
+            self.in_type, self.out_type, self.kernel_size, self.dilation, self.groups, **basis_arguments
+        )
+        start = self.steerable_basis.start_weights().to(torch.get_default_dtype())
+        self.weights = nn.Parameter(start if initialize else torch.zeros_like(start))
+        self.bank = self._continuous_bank(settings, centred=True) if settings.domain_subgroups else None
+        if self.bank is not None:
+            with torch.no_grad():
+                strict_bank = self.steerable_basis(start)
+            frequency = nominal_frequency(self.domain_frequency)
+            start_soft_part(self.bank, frequency, initial_softness, strict_bank)
+        self.steerable_basis.discard_expansion()
+
+    def _continuous_bank(self, settings: KernelSettings, centred: bool = False) -> ContinuousFilterBank:
+        in_fields = self.in_type.representations[: len(self.in_type) // self.groups]
+        return ContinuousFilterBank(
+            in_fields, self.out_type.representations, self.space, settings, centred
+        )
 
     @property
     def domain_frequency(self) -> dict[str, Tensor]:
@@ -217,12 +260,16 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
         """
         if not self.is_stationary:
             raise RuntimeError("filter_bank: this layer is soft in translation and has a filter bank per position")
-        bank: Tensor = self.bank(self.domain_frequency)
-        return bank
+        if self.steerable_basis is None:
+            return self.bank(self.domain_frequency)
+        strict = self.steerable_basis(self.weights)
+        if self.bank is None or not self._domain_frequency.may_vary():
+            return strict
+        return strict + self.bank(self.domain_frequency)
 
     def expanded_bias(self) -> Tensor | None:
         """The bias of each channel, (C_out,), None without trivial irreps or with ``bias=False``."""
-        return None if self.invariant_bias is None else self.invariant_bias()
+        return None if self.bias_expansion is None else self.bias_expansion(self.bias)
 
     def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
         """Filter bank and bias of a stationary layer, as of ``R2Conv``."""
@@ -236,7 +283,7 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
             ValueError: for an image smaller than the kernel.
         """
         check_input(input, self)
-        if self.random_offset:
+        if self.random_offset and self.bank is not None:
             self.bank.turn(self.bank.random_offset() if self.training else 0.0)
         integrate = self._integrate_stationary if self.is_stationary else self._integrate_non_stationary
         return GeometricTensor(integrate(input.tensor), self.out_type, coords=None)
@@ -259,7 +306,7 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
         return integrate_non_stationary(
             features,
             self._bank_per_position(size),
-            self.bank.grid.support.tolist(),
+            self._taps(),
             self.expanded_bias(),
             kernel_size=self.kernel_size,
             padding=self.padding,
@@ -269,16 +316,26 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
             groups=self.groups,
         )
 
-    def _bank_per_position(self, size: tuple[int, int]) -> Callable[[int, tuple[slice, slice]], Tensor]:
-        """K at the n-th tap of the support for the positions in a window of the padded image."""
-        if self.domain == "input":
-            grid = self.bank.grid.pixel_grid(size, self.padding, self.padding_mode)
-        else:
-            grid = self.bank.grid.output_grid(size, self.padding, self._output_size(size), self.stride)
+    def _taps(self) -> list[int]:
+        """Numbers of the taps at which K may be non-zero, in the order of a flattened k×k grid."""
+        return list(range(self.kernel_size**2)) if self.steerable_basis else self.bank.grid.support.tolist()
 
-        def bank_at(number: int, window: tuple[slice, slice]) -> Tensor:
-            positions = grid[window] if self.domain == "input" else grid
-            return self.bank.at_positions(self.domain_frequency, number, positions.reshape(-1, 2))
+    def _bank_per_position(self, size: tuple[int, int]) -> Callable[[int, tuple[slice, slice]], Tensor]:
+        """K at a tap for the positions in a window of the padded image."""
+        bank = self.bank
+        strict = None if self.steerable_basis is None else self.steerable_basis(self.weights).flatten(2)
+        numbers = {tap: number for number, tap in enumerate(bank.grid.support.tolist())}
+        if self.domain == "input":
+            grid = bank.grid.pixel_grid(size, self.padding, self.padding_mode)
+        else:
+            grid = bank.grid.output_grid(size, self.padding, self._output_size(size), self.stride)
+
+        def bank_at(tap: int, window: tuple[slice, slice]) -> Tensor:
+            positions = (grid[window] if self.domain == "input" else grid).reshape(-1, 2)
+            if tap not in numbers:
+                return strict[..., tap, None].expand(-1, -1, len(positions))
+            soft = bank.at_positions(self.domain_frequency, numbers[tap], positions)
+            return soft if strict is None else soft + strict[..., tap, None]
 
         return bank_at
 
@@ -306,7 +363,7 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
             value = getattr(self, name)
             if value != default:
                 parts.append(f"{name}={value!r}")
-        if self.invariant_bias is None:
+        if self.bias is None:
             parts.append("bias=False")
         frequencies = {
             name: [round(v, 4) for v in value.tolist()] for name, value in self.domain_frequency.items()

@@ -96,12 +96,18 @@ class SteeredAverage(nn.Module):
         in_structure: blocks of (one group of) the input type.
         out_structure: blocks of the output type.
         sample: the group elements to steer by.
+        has_constant: whether the last feature is constant.
     """
 
     def __init__(
-        self, in_structure: FieldStructure, out_structure: FieldStructure, sample: GroupSample
+        self,
+        in_structure: FieldStructure,
+        out_structure: FieldStructure,
+        sample: GroupSample,
+        has_constant: bool,
     ) -> None:
         super().__init__()
+        self._has_constant = has_constant
         self.in_counts = in_structure.counts
         self.out_counts = out_structure.counts
         self.pairs = nn.ModuleList(
@@ -129,7 +135,9 @@ class SteeredAverage(nn.Module):
             ranks: number of directions to keep for each pair, None for all.
         """
         for pair, rank in zip(self.pairs, ranks, strict=True):
-            pair.units = weight_units(pair.steering(hidden), pair.steering.entries, rank)
+            pair.units = weight_units(
+                pair.steering(hidden), pair.steering.entries, rank, self._has_constant
+            )
         for row, out_count in enumerate(self.out_counts):
             pairs = self.pairs[row * len(self.in_counts) : (row + 1) * len(self.in_counts)]
             # He's rule, with the features of an output channel of unit energy each.

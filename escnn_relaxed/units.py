@@ -30,12 +30,13 @@ def count_directions(steered: Tensor) -> int:
     return int((size > max(_SMALLEST * float(size[0]), _ROUNDING)).sum())
 
 
-def weight_units(steered: Tensor, entries: int, rank: int | None) -> Tensor:
+def weight_units(steered: Tensor, entries: int, rank: int | None, has_constant: bool = True) -> Tensor:
     """The map from P plain features to r normalised ones, (r, P).
 
     Args:
         steered: features (P, |A|, |B|, T) on the support; of each entry of κ the constant feature is last.
         entries: number of entries of κ, P = entries·(J + 1).
+        has_constant: without, there is no constant feature, and P = entries·J.
         rank: r, the number of directions to keep, for irreps about the dimension of the space of equivariant
             kernels; None keeps all, r = P.
     """
@@ -45,7 +46,7 @@ def weight_units(steered: Tensor, entries: int, rank: int | None) -> Tensor:
     # Sum of each feature over input channels and taps: its answer to a constant input.
     answer = steered.double().sum(dim=(2, 3)).mean(dim=1)
     constant = len(features) - 1
-    if entries > 1 or abs(answer[constant]) < _ROUNDING:
+    if entries > 1 or not has_constant or abs(answer[constant]) < _ROUNDING:
         return _whitened(features, identity, out_size, rank).to(steered.dtype)
     centring = identity[:-1] - torch.outer(answer[:-1] / answer[constant], identity[constant])
     varying = _whitened(centring @ features, centring, out_size, None if rank is None else max(rank - 1, 0))

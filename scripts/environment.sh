@@ -98,9 +98,10 @@ if [ -d "$venv" ] && [ ! -f "$venv/pyvenv.cfg" ] && [ -n "$(ls -A "$venv")" ]; t
     fail "$venv is a directory with something else in it; name another with VENV"
 fi
 
-say "making $venv with Python $(version_of "$python"); this takes a minute or two"
+say "making $venv with Python $(version_of "$python")"
 "$python" -m venv --clear "$venv"
 pip_install "$(grep '^pip==' constraints.txt)" "$(grep '^setuptools==' constraints.txt)"
+say "installing torch (the CPU build, about 200 MB), then the other packages of constraints.txt"
 install_torch || fail "the CPU build of torch could not be installed"
 pip_install -r constraints.txt ||
     fail "the pinned packages could not be installed (lie_learn 0.0.2 has builds for Linux on x86-64 alone)"

@@ -1,0 +1,184 @@
+"""The strict part of a layer in the steerable basis of ``escnn.nn.R2Conv`` (design §4, the hybrid).
+
+The basis is escnn's own: the same elements, order and normalisation, so that weights mean what they mean
+in ``R2Conv`` and can be exchanged with it. It is copied, not shared between layers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from escnn.nn import FieldType, R2Conv
+from escnn.nn.init import generalized_he_init
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .coordinates import sample_group, tap_grid
+from .exact_constants import ExactConstants
+
+__all__ = ["SteerableBasis"]
+
+
+class SteerableBasis(ExactConstants):
+    """Weights of ``R2Conv`` → its filter bank, by one matrix product for each pair of representations.
+
+    Args:
+        in_type: field type of the input.
+        out_type: field type of the output.
+        kernel_size: k.
+        dilation: spacing of the taps.
+        groups: as of ``R2Conv``.
+        **basis_arguments: ``R2Conv``'s sigma, frequencies_cutoff, rings, maximum_offset, recompute, basis_filter.
+
+    Attributes:
+        dimension: number of weights.
+    """
+
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        kernel_size: int,
+        dilation: int,
+        groups: int,
+        **basis_arguments: Any,
+    ) -> None:
+        super().__init__()
+        if kernel_size == 2 and basis_arguments["rings"] is None:
+            # escnn's default ring of a 2×2 kernel is the origin, where it has no tap, and its basis is empty.
+            basis_arguments["rings"] = [dilation / math.sqrt(2) - 1e-6]
+            basis_arguments["frequencies_cutoff"] = basis_arguments["frequencies_cutoff"] or _one_frequency
+        in_part = in_type.index_select(list(range(len(in_type) // groups)))
+        self._size = (out_type.size, in_part.size, kernel_size)
+        self._pairs: list[_PairLayout] = []
+        self.dimension = 0
+        with _single_precision():
+            self._expansion = _basis_expansion(
+                in_type, out_type, kernel_size, dilation=dilation, groups=groups, **basis_arguments
+            )
+        if self._expansion is None:
+            return
+        self.dimension = self._expansion.dimension()
+        for number, names in enumerate(self._expansion._representations_pairs):
+            self._pairs.append(_PairLayout(names, in_part, out_type, self._expansion._weights_ranges[names]))
+            self._add_basis(number, names, in_part, out_type, tap_grid(kernel_size, dilation))
+
+    def _add_basis(
+        self, number: int, names: tuple[str, str], in_type: FieldType, out_type: FieldType, taps: NDArray[Any]
+    ) -> None:
+        block = getattr(self._expansion, f"block_expansion_{self._expansion._escape_pair(names)}")
+        single = block.sampled_basis.detach().numpy()
+        exact = _grid_exact(single.astype(np.float64), names, in_type, out_type, taps)
+        self.set_constant(f"basis_{number}", exact, single=single.copy())
+
+    def start_weights(self) -> Tensor:
+        """Weights drawn as ``R2Conv`` draws them (generalised He), in float32."""
+        weights = torch.zeros(self.dimension, dtype=torch.float32)
+        if self._expansion is not None:
+            generalized_he_init(weights, self._expansion)
+        return weights
+
+    def discard_expansion(self) -> None:
+        """Let go of escnn's basis objects, which only the start needs."""
+        self._expansion = None
+
+    def forward(self, weights: Tensor) -> Tensor:
+        """Filter bank (C_out, C_in/groups, k, k) of the weights (dimension,)."""
+        out_size, in_size, kernel_size = self._size
+        blocks = []
+        for number, pair in enumerate(self._pairs):
+            basis = getattr(self, f"basis_{number}")
+            coefficients = weights[pair.start : pair.end].view(-1, len(basis))
+            kernel = (coefficients @ basis.flatten(1)).view(pair.out_count, pair.in_count, *basis.shape[1:])
+            blocks.append(kernel.transpose(1, 2).flatten(2, 3).flatten(0, 1))
+        if len(blocks) == 1 and blocks[0].shape[:2] == (out_size, in_size):
+            return blocks[0].reshape(out_size, in_size, kernel_size, kernel_size)
+        bank = weights.new_zeros(out_size, in_size, kernel_size**2)
+        for pair, block in zip(self._pairs, blocks, strict=True):
+            rows = torch.as_tensor(pair.out_channels, device=weights.device)
+            columns = torch.as_tensor(pair.in_channels, device=weights.device)
+            bank = bank.index_put((rows[:, None], columns[None, :]), block.to(bank.dtype))
+        return bank.view(out_size, in_size, kernel_size, kernel_size)
+
+
+class _PairLayout:
+    """Where the weights and the channels of one pair of representations lie."""
+
+    def __init__(
+        self, names: tuple[str, str], in_type: FieldType, out_type: FieldType, weights: tuple[int, int]
+    ) -> None:
+        self.start, self.end = weights
+        self.in_channels = _channels_of(names[0], in_type)
+        self.out_channels = _channels_of(names[1], out_type)
+        self.in_count = [field.name for field in in_type.representations].count(names[0])
+        self.out_count = [field.name for field in out_type.representations].count(names[1])
+
+
+def _channels_of(name: str, field_type: FieldType) -> NDArray[np.int64]:
+    channels: list[int] = []
+    start = 0
+    for field in field_type.representations:
+        if field.name == name:
+            channels.extend(range(start, start + field.size))
+        start += field.size
+    return np.array(channels, dtype=np.int64)
+
+
+def _one_frequency(radius: float) -> float:
+    return 1.0
+
+
+@contextlib.contextmanager
+def _single_precision() -> Iterator[None]:
+    """escnn builds its bases in float32 and fails under any other default."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(default)
+
+
+def _basis_expansion(*arguments: Any, **keywords: Any) -> Any:
+    """escnn's sampled basis, None where no steerable kernel fits into the support."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return R2Conv(*arguments, bias=False, initialize=False, **keywords).basisexpansion
+    except ValueError as error:
+        if "basis for the steerable filter is empty" in str(error):
+            return None
+        raise
+
+
+def _grid_exact(
+    basis: NDArray[np.float64],
+    names: tuple[str, str],
+    in_type: FieldType,
+    out_type: FieldType,
+    taps: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """The basis (B, |A|, |B|, k²) averaged over the elements that map the grid to itself.
+
+    escnn samples in float32, and is equivariant to 1e-7; the average is, to float64.
+    """
+    in_field = next(field for field in in_type.representations if field.name == names[0])
+    out_field = next(field for field in out_type.representations if field.name == names[1])
+    index = {tuple(np.round(2 * tap).astype(int)): number for number, tap in enumerate(taps)}
+    sample = sample_group(in_type.gspace, samples=4)
+    total = np.zeros_like(basis)
+    count = 0
+    for element, action in zip(sample.elements, sample.action, strict=True):
+        if not np.allclose(action, action.round(), rtol=0, atol=1e-9):
+            continue
+        steered = [index[tuple(np.round(2 * tap).astype(int))] for tap in taps @ action]  # g⁻¹d
+        total += np.einsum(
+            "oa,mabt,ib->moit", out_field(element), basis[..., steered], np.linalg.inv(in_field(element)).T
+        )
+        count += 1
+    return total / count

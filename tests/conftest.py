@@ -1,0 +1,31 @@
+"""What every test of this suite starts from."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+# One thread a process: small tensors are slower with two, and xdist runs a process per core.
+torch.set_num_threads(1)
+
+# Constructing field types takes escnn a varying time, so no deadline; examples are fixed so that a run repeats.
+settings.register_profile(
+    "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.register_profile("search", parent=settings.get_profile("suite"), derandomize=False, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed() -> None:
+    """Every test draws the same numbers, whatever ran before it."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def warnings_not_yet_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warnings that are given once per process come up again in this test."""
+    monkeypatch.setattr("escnn_relaxed.arguments._warned", set())

@@ -1,0 +1,31 @@
+"""Layers as the tests want them: float64 after a start in float32, with every weight away from its start."""
+
+from __future__ import annotations
+
+import torch
+from escnn.nn import FieldType
+from torch import nn
+
+from escnn_relaxed import RelaxedR2Conv
+
+STRICT_KERNELS = ("continuous", "steerable")
+
+
+def build(in_type: FieldType, out_type: FieldType, kernel_size: int = 3, **arguments: object) -> RelaxedR2Conv:
+    """A layer in float64. Built in float32, so that constants that had lost digits would show."""
+    arguments.setdefault("strict_kernel", "continuous")
+    layer = RelaxedR2Conv(in_type, out_type, kernel_size, **arguments).double()
+    shake(layer)
+    return layer
+
+
+@torch.no_grad()
+def shake(layer: nn.Module) -> None:
+    """Move every weight and bias from its start; claims about a layer hold for any of them. ω′ stays."""
+    for name, parameter in layer.named_parameters():
+        if "domain_frequency" in name:
+            continue
+        if (parameter == 0).all():
+            parameter.copy_(torch.randn_like(parameter) / 4)
+        else:
+            parameter.mul_(1 + 0.2 * torch.randn_like(parameter))
