@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from escnn.group import Representation
+from escnn.gspaces import GSpace2D
 from torch import Tensor, nn
 
 from .filter_bank import ContinuousFilterBank
 from .kernel import KernelNet
+from .steerable_basis import SteerableBasis
+from .synthetic_features import rectified, synthetic_features
 from .units import weight_units
 
-__all__ = ["start_filter_bank", "start_soft_part"]
+__all__ = ["start_filter_bank", "start_soft_part", "strict_gain"]
 
 # Where a soft translation is sampled at the start: enough for energies, few enough for a quick construction.
 _POSITIONS = torch.cartesian_prod(torch.tensor([-0.6, 0.0, 0.6]), torch.tensor([-0.6, 0.0, 0.6]))
-_SYNTHETIC_SIZE = 24
-_SYNTHETIC_LAYERS = 4
-_MOST_FIELDS = 4
-_MOST_CHANNELS = 64
 _TINY = 1e-12
 
 
@@ -40,7 +39,7 @@ def start_filter_bank(
     if frequency:
         _soften(bank, frequency, ranks, initial_softness)
     bank.steered_average.initialize(_start_features(bank, bank.kernel, frequency), ranks)
-    _scale(bank, _synthetic_features(bank), frequency)
+    _calibrate(bank, frequency)
 
 
 @torch.no_grad()
@@ -123,61 +122,56 @@ def _expected_softness(
     return soft / total if total else 0.0
 
 
-def _scale(bank: ContinuousFilterBank, features: Tensor, frequency: Mapping[str, Tensor]) -> None:
-    """Scale the output weights so that the answer to ``features`` has twice their energy (He's rule for ReLU).
-
-    No closed form serves smooth kernels that meet smooth features of non-zero mean (design §4).
-    """
-    answer = nn.functional.conv2d(features, bank(frequency)[:_MOST_CHANNELS])
-    gain = float(answer.square().mean() / features.square().mean() / 2) ** 0.5
-    if gain > 1e-6:
-        for pair in bank.steered_average.pairs:
-            pair.weights.div_(gain)
-
-
-def _synthetic_features(bank: ContinuousFilterBank) -> Tensor:
-    """Rectified noise, as smooth as a few strict layers of this kind make it: (4, C_in, size, size)."""
-    fields = bank.in_representations
-    kinds = list(dict.fromkeys(fields))
-    few = [field for field in kinds for _ in range(min(_MOST_FIELDS, fields.count(field)))]
+def _calibrate(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor]) -> None:
+    """Scale the output weights of a continuous bank to unit gain."""
     settings = replace(bank.settings, domain_subgroups=())
-    size = max(_SYNTHETIC_SIZE, 2 * settings.kernel_size)
-    features = torch.randn(4, sum(field.size for field in few), size, size).to(bank.grid.taps)
-    for _ in range(_SYNTHETIC_LAYERS):
-        strict = ContinuousFilterBank(few, few, bank.gspace, settings).to(features)
+
+    def draw_bank(fields: list[Representation]) -> Tensor:
+        strict = ContinuousFilterBank(fields, fields, bank.gspace, settings).to(bank.grid.taps)
+        features = _start_features(strict, strict.kernel, {})
         average = strict.steered_average
-        hidden = _start_features(strict, strict.kernel, {})
-        average.initialize(hidden, average.count_directions(hidden))
-        before, after = (settings.kernel_size - 1) // 2, settings.kernel_size // 2
-        padded = nn.functional.pad(features, (before, after, before, after), mode="circular")
-        features = _rectified(nn.functional.conv2d(padded, strict({})), few)
-        features = features / features.square().mean().sqrt().clamp_min(_TINY)
-    return torch.cat([_field(features, few, field, number) for field, number in _numbered(fields)], dim=1)
+        average.initialize(features, average.count_directions(features))
+        return strict({})
+
+    gain = _gain(bank(frequency), bank.in_representations, bank.out_representations, bank.gspace, draw_bank)
+    for pair in bank.steered_average.pairs:
+        pair.weights.div_(gain)
 
 
-def _rectified(features: Tensor, fields: list[Representation]) -> Tensor:
-    """ReLU on the fields that allow it."""
-    parts = features.split([field.size for field in fields], dim=1)
-    return torch.cat(
-        [
-            part.relu() if "pointwise" in field.supported_nonlinearities else part
-            for part, field in zip(parts, fields, strict=True)
-        ],
-        dim=1,
-    )
+@torch.no_grad()
+def strict_gain(
+    strict_bank: Tensor,
+    in_fields: Sequence[Representation],
+    out_fields: Sequence[Representation],
+    gspace: GSpace2D,
+    build_basis: Callable[[list[Representation]], SteerableBasis],
+) -> float:
+    """Gain of a bank in the steerable basis on features made by layers of the same kind.
+
+    Args:
+        strict_bank: the bank, (C_out, C_in, k, k).
+        in_fields: its input.
+        out_fields: its output.
+        gspace: their symmetry.
+        build_basis: the steerable basis from a list of fields to itself.
+    """
+
+    def draw_bank(fields: list[Representation]) -> Tensor:
+        basis = build_basis(fields)
+        return basis(basis.centred(basis.start_weights().to(strict_bank)))
+
+    return _gain(strict_bank, in_fields, out_fields, gspace, draw_bank)
 
 
-def _numbered(fields: list[Representation]) -> Iterator[tuple[Representation, int]]:
-    """Each field with its number among its equals, counted modulo the fields that are drawn."""
-    seen: dict[Representation, int] = {}
-    for field in fields:
-        number = seen.get(field, 0)
-        seen[field] = number + 1
-        yield field, number % _MOST_FIELDS
-
-
-def _field(features: Tensor, fields: list[Representation], field: Representation, number: int) -> Tensor:
-    """The channels of the ``number``-th of the fields equal to ``field``."""
-    index = [i for i, other in enumerate(fields) if other == field][number]
-    start = sum(other.size for other in fields[:index])
-    return features[:, start : start + field.size]
+def _gain(
+    bank: Tensor,
+    in_fields: Sequence[Representation],
+    out_fields: Sequence[Representation],
+    gspace: GSpace2D,
+    draw_bank: Callable[[list[Representation]], Tensor],
+) -> float:
+    """Root of the energy of the rectified answer over that of the input, 1 where there is no answer."""
+    features = synthetic_features(in_fields, gspace, bank.shape[-1], draw_bank)
+    answer = rectified(nn.functional.conv2d(features, bank), out_fields, gspace)
+    gain = float(answer.square().mean() / features.square().mean()) ** 0.5
+    return gain if gain > _TINY else 1.0

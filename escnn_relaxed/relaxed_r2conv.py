@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from escnn.group import Representation
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
@@ -25,7 +26,7 @@ from .arguments import (
 from .bias import InvariantBias, has_trivial_irrep
 from .domain_frequency import DomainFrequency, Frequency
 from .filter_bank import ContinuousFilterBank, KernelSettings
-from .initialization import start_filter_bank, start_soft_part
+from .initialization import start_filter_bank, start_soft_part, strict_gain
 from .integral_operator import integrate_non_stationary, integrate_stationary, output_size
 from .steerable_basis import SteerableBasis
 
@@ -211,14 +212,27 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
             self.in_type, self.out_type, self.kernel_size, self.dilation, self.groups, **basis_arguments
         )
         start = self.steerable_basis.start_weights().to(torch.get_default_dtype())
-        self.weights = nn.Parameter(start if initialize else torch.zeros_like(start))
-        self.bank = self._continuous_bank(settings, centred=True) if settings.domain_subgroups else None
-        if self.bank is not None:
-            with torch.no_grad():
-                strict_bank = self.steerable_basis(start)
+        self.bank = None
+        if settings.domain_subgroups:
+            start = self.steerable_basis.centred(start)
+            start = start / self._strict_gain(start, basis_arguments)
+            self.bank = self._continuous_bank(settings, centred=True)
             frequency = nominal_frequency(self.domain_frequency)
-            start_soft_part(self.bank, frequency, initial_softness, strict_bank)
+            start_soft_part(self.bank, frequency, initial_softness, self.steerable_basis(start))
+        self.weights = nn.Parameter(start if initialize else torch.zeros_like(start))
         self.steerable_basis.discard_expansion()
+
+    def _strict_gain(self, weights: Tensor, basis_arguments: dict[str, Any]) -> float:
+        """Gain of the strict part; ``R2Conv``'s own start is kept only where the layer is ``R2Conv``."""
+
+        def build_basis(fields: list[Representation]) -> SteerableBasis:
+            field_type = FieldType(self.space, fields)
+            return SteerableBasis(field_type, field_type, self.kernel_size, 1, 1, **basis_arguments)
+
+        in_fields = self.in_type.representations[: len(self.in_type) // self.groups]
+        out_fields = self.out_type.representations
+        bank = self.steerable_basis(weights)
+        return strict_gain(bank, in_fields, out_fields, self.space, build_basis)
 
     def _continuous_bank(self, settings: KernelSettings, centred: bool = False) -> ContinuousFilterBank:
         in_fields = self.in_type.representations[: len(self.in_type) // self.groups]

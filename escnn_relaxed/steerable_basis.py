@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from escnn.group import Representation
 from escnn.nn import FieldType, R2Conv
 from escnn.nn.init import generalized_he_init
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from .coordinates import sample_group, tap_grid
 from .exact_constants import ExactConstants
 
 __all__ = ["SteerableBasis"]
+
+_TINY = 1e-4
 
 
 class SteerableBasis(ExactConstants):
@@ -84,6 +87,25 @@ class SteerableBasis(ExactConstants):
             generalized_he_init(weights, self._expansion)
         return weights
 
+    def centred(self, weights: Tensor) -> Tensor:
+        """The same weights with a small random answer to constant inputs in place of their own.
+
+        Features behind a ReLU have a mean, and the answers to it add up over fields and taps: left as they
+        are, they make the gain of a layer a matter of chance (design §4).
+        """
+        result = weights.clone()
+        for number, pair in enumerate(self._pairs):
+            basis = getattr(self, f"basis_{number}").to(weights)
+            # Answer of each basis element to a constant invariant input, along each invariant of the output.
+            answer = torch.einsum(
+                "boit,op,iq->bpq", basis, pair.out_invariants.to(basis), pair.in_invariants.to(basis)
+            ).flatten(1)
+            own = weights[pair.start : pair.end].view(-1, len(basis))
+            wanted = torch.randn(len(own), answer.shape[1]).to(own) / math.sqrt(pair.in_count * len(basis))
+            correction = (wanted - own @ answer) @ torch.linalg.pinv(answer, rtol=_TINY)
+            result[pair.start : pair.end] = (own + correction).flatten()
+        return result
+
     def discard_expansion(self) -> None:
         """Let go of escnn's basis objects, which only the start needs."""
         self._expansion = None
@@ -116,8 +138,25 @@ class _PairLayout:
         self.start, self.end = weights
         self.in_channels = _channels_of(names[0], in_type)
         self.out_channels = _channels_of(names[1], out_type)
+        in_field = next(field for field in in_type.representations if field.name == names[0])
+        out_field = next(field for field in out_type.representations if field.name == names[1])
+        # Scaled so that for a regular field both are about a constant 1: a sum over inputs, a mean over outputs.
+        self.in_invariants = _invariants(in_field) * math.sqrt(in_field.size)
+        self.out_invariants = _invariants(out_field) / math.sqrt(out_field.size)
         self.in_count = [field.name for field in in_type.representations].count(names[0])
         self.out_count = [field.name for field in out_type.representations].count(names[1])
+
+
+def _invariants(field: Representation) -> Tensor:
+    """The directions of a field that the group leaves alone, (size, number of trivial irreps)."""
+    columns = []
+    start = 0
+    for irrep_id in field.irreps:
+        irrep = field.group.irrep(*irrep_id)
+        if irrep.is_trivial():
+            columns.append(field.change_of_basis[:, start])
+        start += irrep.size
+    return torch.from_numpy(np.array(columns, dtype=np.float64).reshape(len(columns), field.size).T.copy())
 
 
 def _channels_of(name: str, field_type: FieldType) -> NDArray[np.int64]:

@@ -40,6 +40,7 @@ def save_picture(
         rotations: order of the group.
     """
     figure = Figure(figsize=(9, 7.7), layout="constrained")
+    figure.get_layout_engine().set(h_pad=0.08)
     top, middle, bottom = figure.subfigures(3, 1, height_ratios=(1.3, 3.7, 2.7))
     draw_images(top, *test_images)
     draw_filters(middle, filter_banks, rotations)
@@ -103,7 +104,7 @@ def draw_curves(panel: SubFigure, curves: Mapping[str, Curves]) -> None:
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.3)
-        axes.legend(frameon=False, loc="center right", bbox_to_anchor=(1, 0.6))
+    axes.legend(frameon=False, loc="lower right")
 
 
 def show(axes: Axes, pixels: Tensor, colours: str, largest: float, smallest: float) -> None:

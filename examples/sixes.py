@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 CLASSES = ("upright", "turned")
-# Odd, as is 15 after a pooling by 2: the points that a stride of 2 keeps are then mapped to each other by turns.
+# Odd, as is 15 after a pooling by 2, so that turns map the points that a stride of 2 keeps to each other.
 IMAGE_SIZE = 29
 BUNDLED_DIGIT_SIZE = 21
 TEST_SHARE = 0.3

@@ -174,6 +174,12 @@ def types(space: str, pair: str) -> tuple[FieldType, FieldType]:
     return field_type(space, left), field_type(space, right)
 
 
+def subgroups(space: str, value: float) -> dict[str, float]:
+    """The same ω′ for rotation and reflection, where the symmetry has them."""
+    names = {"rotation": space in WITH_ROTATION, "reflection": space in WITH_REFLECTION}
+    return {name: value for name, present in names.items() if present}
+
+
 def pairs(space: str) -> tuple[str, ...]:
     """The pairs of field types that this symmetry has."""
     if space in CONTINUOUS:

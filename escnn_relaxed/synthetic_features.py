@@ -1,0 +1,115 @@
+"""Synthetic feature maps on which the scale of a layer is calibrated at its start, never the user's data.
+
+Smooth kernels have a coherent mean and meet features of non-zero mean, as smooth as such layers make them: no
+closed form was found that predicts the energy of their answer (design §4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from escnn.group import Representation
+from escnn.gspaces import GSpace2D
+from torch import Tensor, nn
+
+from .coordinates import sample_group
+
+__all__ = ["rectified", "synthetic_features"]
+
+_SIZE = 24
+_LAYERS = 4
+_BATCH = 4
+_MOST_FIELDS = 4
+_SAMPLES = 16
+
+
+def synthetic_features(
+    fields: Sequence[Representation],
+    gspace: GSpace2D,
+    kernel_size: int,
+    draw_bank: Callable[[list[Representation]], Tensor],
+) -> Tensor:
+    """Noise after a few random strict layers with rectification, of unit energy: (4, C, H, W).
+
+    Args:
+        fields: the fields that make up C. A few of each kind are drawn and serve for all.
+        gspace: their symmetry.
+        kernel_size: k.
+        draw_bank: a new filter bank (C′, C′, k, k) from a list of fields to itself.
+    """
+    few = [field for field in dict.fromkeys(fields) for _ in range(min(_MOST_FIELDS, fields.count(field)))]
+    size = max(_SIZE, 2 * kernel_size)
+    before, after = (kernel_size - 1) // 2, kernel_size // 2
+    features: Tensor | None = None
+    for _ in range(_LAYERS):
+        bank = draw_bank(few)
+        if features is None:
+            features = torch.randn(_BATCH, bank.shape[1], size, size).to(bank)
+        padded = nn.functional.pad(features, (before, after, before, after), mode="circular")
+        features = rectified(nn.functional.conv2d(padded, bank), few, gspace)
+        features = features / features.square().mean().sqrt().clamp_min(torch.finfo(bank.dtype).tiny)
+    return torch.cat([_field(features, few, field, number) for field, number in _numbered(fields)], dim=1)
+
+
+def rectified(features: Tensor, fields: Sequence[Representation], gspace: GSpace2D) -> Tensor:
+    """What the usual non-linearities make of each field.
+
+    ReLU where channels may be rectified one by one; ReLU on the group (escnn's ``FourierPointwise``) on sums of
+    irreps; nothing on a single irrep, where the ReLU of the norm keeps the field as it is.
+    """
+    parts = features.split([field.size for field in fields], dim=1)
+    matrices = {field: _group_samples(field, gspace) for field in dict.fromkeys(fields)}
+    return torch.cat(
+        [_rectified_field(part, field, matrices[field]) for part, field in zip(parts, fields, strict=True)],
+        dim=1,
+    )
+
+
+def _rectified_field(
+    part: Tensor, field: Representation, samples: tuple[Tensor, Tensor] | None
+) -> Tensor:
+    if "pointwise" in field.supported_nonlinearities:
+        return part.relu()
+    if samples is None:
+        return part
+    forward, backward = (matrix.to(part) for matrix in samples)
+    values = torch.einsum("gc,bchw->bghw", forward, part).relu()
+    return torch.einsum("cg,bghw->bchw", backward, values)
+
+
+def _group_samples(field: Representation, gspace: GSpace2D) -> tuple[Tensor, Tensor] | None:
+    """The map from a sum of irreps to its values on the group and back; None where the values do not determine it."""
+    if len(field.irreps) == 1:
+        return None
+    seed = []
+    for number, irrep in enumerate(field.irreps):
+        size = gspace.fibergroup.irrep(*irrep).size
+        # The n-th copy of an irrep holds the n-th column of its matrix coefficients.
+        copy = field.irreps[:number].count(irrep)
+        seed.append(np.sqrt(size) * np.eye(size)[copy % size])
+    vector = field.change_of_basis @ np.concatenate(seed)
+    sample = sample_group(gspace, _SAMPLES)
+    forward = np.stack([field(element) @ vector for element in sample.elements])
+    if np.linalg.matrix_rank(forward, tol=1e-6) < field.size:
+        return None
+    return torch.from_numpy(forward), torch.from_numpy(np.linalg.pinv(forward))
+
+
+def _numbered(fields: Sequence[Representation]) -> Iterator[tuple[Representation, int]]:
+    """Each field with its number among its equals, counted modulo the fields that are drawn."""
+    seen: dict[Representation, int] = {}
+    for field in fields:
+        number = seen.get(field, 0)
+        seen[field] = number + 1
+        yield field, number % _MOST_FIELDS
+
+
+def _field(
+    features: Tensor, fields: list[Representation], field: Representation, number: int
+) -> Tensor:
+    """The channels of the ``number``-th of the fields equal to ``field``."""
+    index = [i for i, other in enumerate(fields) if other == field][number]
+    start = sum(other.size for other in fields[:index])
+    return features[:, start : start + field.size]

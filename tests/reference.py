@@ -1,0 +1,320 @@
+"""The slow oracle: equations (1) and (2) of the design by plain loops.
+
+    h(x) = Σ_d K(d; y) f(y),  y = x + d                                                             (1)
+    K(d; y) = mean_g ρ_out(g) κ(g⁻¹d; ω′ ⊙ a(g, y)) ρ_in(g)⁻¹                                       (2)
+    K_{g,g′}(d; y) = k(g′⁻¹d, g′⁻¹g; a(g′, y))  between regular fields, its mean over cosets between quotients
+
+It loops over output points, taps, group elements and fields, takes escnn's matrices of whole fields, and works
+out coordinates from escnn's element parametrisations. Of the layer it takes nothing but its numbers: the kernel
+net as a function of two points, the output weights of each pair of fields, ω′ and the bias.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from escnn.group import GroupElement, Representation
+from escnn.gspaces import GSpace2D
+from torch import Tensor
+
+from escnn_relaxed import RelaxedR2Conv
+
+Point = tuple[float, float]
+
+
+def angle_and_flip(space: GSpace2D, element: GroupElement) -> tuple[float, int]:
+    """Principal angle in (−π, π] and s of g = r^θ f^s."""
+    if space.rotations_order == 1 and space.flips_order:
+        return 0.0, element.to("int") if not isinstance(element.to("int"), tuple) else element.to("int")[0]
+    value = element.to("radians")
+    flip, angle = value if isinstance(value, tuple) else (0, value)
+    principal = math.remainder(angle, 2 * math.pi)
+    return (math.pi if principal < -math.pi + 1e-9 else principal), int(flip)
+
+
+def subgroup_coordinates(space: GSpace2D, element: GroupElement, form: str) -> dict[str, list[float]]:
+    """Coordinates of an element per subgroup: the table of design §2."""
+    angle, flip = angle_and_flip(space, element)
+    rotation = [math.cos(angle), math.sin(angle)] if form == "circle" else [angle / (2 * math.pi)]
+    return {"rotation": rotation, "reflection": [flip / 2]}
+
+
+def window_weight(tap: Point, kernel_size: int, dilation: int, support: str) -> float:
+    """1 in the disk, falling as cos² over its outer tap; the hard disk ends at the outermost taps."""
+    distance = math.hypot(*tap) / dilation
+    if support == "disk":
+        return 1.0 if distance <= (kernel_size - 1) / 2 + 1e-9 else 0.0
+    inside = kernel_size / 2 - 1
+    if distance >= inside + 1:
+        return 0.0
+    return math.cos(math.pi / 2 * max(distance - inside, 0)) ** 2
+
+
+def inverse_action(space: GSpace2D, element: GroupElement, point: Point) -> Point:
+    """g⁻¹p."""
+    x, y = space.basespace_action(~element) @ np.array(point)
+    return float(x), float(y)
+
+
+def copied_cell(index: int, size: int, mode: str) -> int | None:
+    """The pixel that a cell of a padded axis copies, None for a zero."""
+    if 0 <= index < size:
+        return index
+    if mode == "zeros":
+        return None
+    if mode == "circular":
+        return index % size
+    if mode == "replicate":
+        return min(max(index, 0), size - 1)
+    return -index if index < 0 else 2 * (size - 1) - index
+
+
+@dataclass
+class Field:
+    """A field of a type: where its channels start, and the kinds of block that it is made of."""
+
+    representation: Representation
+    start: int
+    blocks: list[tuple[str, int, int]]  # kind, first row in the field's irrep basis, number among its kind
+    is_permutation: bool
+
+    @property
+    def channels(self) -> slice:
+        return slice(self.start, self.start + self.representation.size)
+
+
+@dataclass
+class Fields:
+    """The fields of a type; equal blocks are counted together, in the order in which they first occur."""
+
+    representations: list[Representation]
+    elements: list[GroupElement]
+    fields: list[Field] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        counts: dict[str, int] = {}
+        start = 0
+        for representation in self.representations:
+            permutation = self._permutation_kind(representation)
+            kinds = [permutation] if permutation else [f"irrep {i}" for i in representation.irreps]
+            sizes = [representation.size] if permutation else [
+                representation.group.irrep(*i).size for i in representation.irreps
+            ]
+            blocks, row = [], 0
+            for kind, size in zip(kinds, sizes, strict=True):
+                blocks.append((kind, row, counts.get(kind, 0)))
+                counts[kind] = counts.get(kind, 0) + 1
+                row += size
+            self.fields.append(Field(representation, start, blocks, permutation is not None))
+            start += representation.size
+        self.kinds = list(counts)
+
+    def _permutation_kind(self, representation: Representation) -> str | None:
+        """What tells permutation fields apart; None for a field that does not permute its channels transitively."""
+        if representation.group.continuous or representation.size == 1:
+            return None
+        matrices = [representation(g) for g in self.elements]
+        # escnn computes these matrices from irreps: 0 and 1 up to rounding.
+        if any(np.abs(m - (m > 0.5)).max() > 1e-6 or ((m > 0.5).sum(axis=0) != 1).any() for m in matrices):
+            return None
+        images = [self.coset(representation, g) for g in self.elements]
+        return f"permutation {images}" if len(set(images)) == representation.size else None
+
+    @staticmethod
+    def coset(representation: Representation, element: GroupElement) -> int:
+        """The channel that g moves channel 0 to."""
+        return int(np.argmax(representation(element)[:, 0]))
+
+
+class Oracle:
+    """A layer evaluated by loops.
+
+    Args:
+        layer: gives its numbers.
+        filter_frequency: ω of position, rotation and reflection, as given to the layer.
+        support: as given to the layer.
+        rotation_coordinates: as given to the layer.
+    """
+
+    def __init__(
+        self,
+        layer: RelaxedR2Conv,
+        filter_frequency: dict[str, float],
+        support: str = "smooth",
+        rotation_coordinates: str = "circle",
+    ) -> None:
+        self.layer = layer
+        self.space: GSpace2D = layer.in_type.gspace
+        group = self.space.fibergroup
+        self.elements = list(
+            group.grid(type="regular", N=layer.samples) if group.continuous else group.elements
+        )
+        count = len(layer.in_type) // layer.groups
+        self.inputs = Fields(list(layer.in_type.representations[:count]), self.elements)
+        self.outputs = Fields(list(layer.out_type.representations), self.elements)
+        self.filter_frequency = filter_frequency
+        self.support = support
+        self.form = rotation_coordinates
+        both = [any(f.is_permutation for f in side.fields) for side in (self.inputs, self.outputs)]
+        self.sees_relative = all(both)
+        self._hidden: dict[tuple[object, ...], Tensor] = {}
+
+    def taps(self) -> list[Point]:
+        """Offsets in pixels, y up, in the order of a flattened filter."""
+        k, step = self.layer.kernel_size, self.layer.dilation
+        line = [(i - (k - 1) / 2) * step for i in range(k)]
+        return [(x, -y) for y, x in itertools.product(line, line)]
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Equation (1)."""
+        layer = self.layer
+        self._hidden.clear()
+        batch, _, height, width = features.shape
+        reach = layer.dilation * (layer.kernel_size - 1)
+        rows = (height + 2 * layer.padding[0] - reach - 1) // layer.stride + 1
+        columns = (width + 2 * layer.padding[1] - reach - 1) // layer.stride + 1
+        bias = layer.expanded_bias()
+        answers = []
+        for row, column in itertools.product(range(rows), range(columns)):
+            total = features.new_zeros(batch, layer.out_type.size)
+            for number, tap in enumerate(self.taps()):
+                down, right = divmod(number, layer.kernel_size)
+                y_row = row * layer.stride - layer.padding[0] + down * layer.dilation
+                y_column = column * layer.stride - layer.padding[1] + right * layer.dilation
+                cell = (
+                    copied_cell(y_row, height, layer.padding_mode),
+                    copied_cell(y_column, width, layer.padding_mode),
+                )
+                if None in cell or window_weight(tap, layer.kernel_size, layer.dilation, self.support) == 0:
+                    continue
+                if layer.domain == "output":  # x = y − d, before padding copies y
+                    position = self.position((y_row, y_column), (height, width), tap)
+                else:
+                    position = self.position(cell, (height, width))
+                total = total + self._apply(self.bank(tap, position), features[:, :, cell[0], cell[1]])
+            answers.append(total if bias is None else total + bias)
+        return torch.stack(answers, dim=-1).view(batch, -1, rows, columns)
+
+    def position(self, cell: tuple[int, int], size: tuple[int, int], tap: Point = (0.0, 0.0)) -> Point:
+        """Position of a pixel less a tap, from the image centre over half the longer side, y up."""
+        half = max(size) / 2
+        x = cell[1] - (size[1] - 1) / 2 - tap[0]
+        y = (size[0] - 1) / 2 - cell[0] - tap[1]
+        return x / half, y / half
+
+    def _apply(self, bank: Tensor, values: Tensor) -> Tensor:
+        """Each group of fields apart."""
+        parts = zip(bank.chunk(self.layer.groups), values.chunk(self.layer.groups, dim=1), strict=True)
+        return torch.cat([value @ part.mT for part, value in parts], dim=1)
+
+    def bank(self, tap: Point, position: Point = (0.0, 0.0)) -> Tensor:
+        """Equation (2): K(d; y), (C_out, C_in/groups)."""
+        rows = []
+        for out_field in self.outputs.fields:
+            blocks = []
+            for in_field in self.inputs.fields:
+                relative = out_field.is_permutation and in_field.is_permutation
+                pair = self._permutation_pair if relative else self._general_pair
+                blocks.append(pair(out_field, in_field, tap, position))
+            rows.append(torch.cat(blocks, dim=1))
+        return torch.cat(rows, dim=0)
+
+    def _permutation_pair(self, out_field: Field, in_field: Field, tap: Point, position: Point) -> Tensor:
+        """k(g′⁻¹d, g′⁻¹g; a(g′, y)); a channel is the mean over the elements of its coset."""
+        weights = self._weights(out_field.blocks[0], in_field.blocks[0])
+        out_coset = [Fields.coset(out_field.representation, g) for g in self.elements]
+        in_coset = [Fields.coset(in_field.representation, g) for g in self.elements]
+        out_size, in_size = out_field.representation.size, in_field.representation.size
+        share = out_size * in_size / len(self.elements) ** 2
+        entries = [[torch.zeros((), dtype=torch.float64) for _ in range(in_size)] for _ in range(out_size)]
+        for a, g in zip(out_coset, self.elements, strict=True):
+            for b, v in zip(in_coset, self.elements, strict=True):
+                value = weights @ self._features(v, tap, position, relative=~v @ g)
+                entries[a][b] = entries[a][b] + share * value
+        return torch.stack([torch.stack(row) for row in entries])
+
+    def _general_pair(self, out_field: Field, in_field: Field, tap: Point, position: Point) -> Tensor:
+        """mean_g ρ_out(g) κ(g⁻¹d; a(g, y)) ρ_in(g)⁻¹ with escnn's matrices of the whole fields."""
+        total = torch.zeros(out_field.representation.size, in_field.representation.size, dtype=torch.float64)
+        for g in self.elements:
+            features = self._features(g, tap, position, relative=self.space.fibergroup.identity)
+            kappa = self._kappa(out_field, in_field, features)
+            rho_out = torch.from_numpy(np.array(out_field.representation(g), dtype=np.float64))
+            rho_in = torch.from_numpy(np.array(in_field.representation(~g), dtype=np.float64))
+            total = total + rho_out @ kappa @ rho_in
+        return total / len(self.elements)
+
+    def _kappa(self, out_field: Field, in_field: Field, features: Tensor) -> Tensor:
+        """κ in the basis of the fields; it has weights in one row of a permutation, else in one column of a block."""
+        bases = [self._basis(out_field, "change_of_basis"), self._basis(in_field, "change_of_basis_inv")]
+        kappa = torch.zeros(len(bases[0]), len(bases[1]), dtype=torch.float64)
+        for out_block in out_field.blocks:
+            for in_block in in_field.blocks:
+                out_size, in_size = self._block_size(out_field, out_block), self._block_size(in_field, in_block)
+                rows = [0] if out_field.is_permutation else list(range(out_size))
+                columns = list(range(in_size)) if out_field.is_permutation else [0]
+                weights = self._weights(out_block, in_block).view(len(rows) * len(columns), -1)
+                for entry, (m, n) in enumerate(itertools.product(rows, columns)):
+                    place = torch.zeros_like(kappa)
+                    place[out_block[1] + m, in_block[1] + n] = 1
+                    kappa = kappa + place * (weights[entry] @ features)
+        return bases[0] @ kappa @ bases[1]
+
+    def _basis(self, field: Field, which: str) -> Tensor:
+        if field.is_permutation:
+            return torch.eye(field.representation.size, dtype=torch.float64)
+        return torch.from_numpy(np.array(getattr(field.representation, which), dtype=np.float64))
+
+    def _block_size(self, field: Field, block: tuple[str, int, int]) -> int:
+        if field.is_permutation:
+            return int(field.representation.size)
+        index = [number for number, other in enumerate(field.blocks) if other == block][0]
+        representation = field.representation
+        return int(representation.group.irrep(*representation.irreps[index]).size)
+
+    def _weights(self, out_block: tuple[str, int, int], in_block: tuple[str, int, int]) -> Tensor:
+        """Output weights of a pair of blocks on the plain hidden values."""
+        number = self.outputs.kinds.index(out_block[0]) * len(self.inputs.kinds) + self.inputs.kinds.index(in_block[0])
+        pair = self.layer.bank.steered_average.pairs[number]
+        return pair.weights[out_block[2], in_block[2]] @ pair.units
+
+    def _features(self, g: GroupElement, tap: Point, position: Point, relative: GroupElement) -> Tensor:
+        """φ and a constant at g⁻¹d, the relative element and a(g, y), within the window."""
+        if "translation" not in self.layer.domain_frequency:
+            position = (0.0, 0.0)
+        key = (g, tap, position, relative if self.sees_relative else None)
+        if key not in self._hidden:
+            hidden = self.layer.bank.kernel(self._filter_point(g, tap, relative), self._domain_point(g, position))
+            self._hidden[key] = torch.cat([hidden, hidden.new_ones(1)])
+        weight = window_weight(tap, self.layer.kernel_size, self.layer.dilation, self.support)
+        return self._hidden[key] * weight
+
+    def _filter_point(self, g: GroupElement, tap: Point, relative: GroupElement) -> Tensor:
+        radius = self.layer.dilation * self.layer.kernel_size / 2
+        x, y = inverse_action(self.space, g, tap)
+        point = [value / radius * self.filter_frequency["position"] for value in (x, y)]
+        if self.sees_relative:
+            coordinates = subgroup_coordinates(self.space, relative, self.form)
+            for name in self._subgroups():
+                point += [value * self.filter_frequency[name] for value in coordinates[name]]
+        return torch.tensor(point, dtype=torch.float64)
+
+    def _subgroups(self) -> list[str]:
+        return ["rotation"] * (self.space.rotations_order != 1) + ["reflection"] * (self.space.flips_order != 0)
+
+    def _domain_point(self, g: GroupElement, position: Point) -> Tensor:
+        coordinates = subgroup_coordinates(self.space, g, self.form)
+        coordinates["translation"] = list(
+            inverse_action(self.space, g, position) if self.layer.frame == "group" else position
+        )
+        point = torch.zeros(0, dtype=torch.float64)
+        for name in ("translation", "rotation", "reflection"):
+            if name in self.layer.domain_frequency:
+                values = torch.tensor(coordinates[name], dtype=torch.float64)
+                point = torch.cat([point, values * self.layer.domain_frequency[name]])
+        return point
