@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from .filter_bank import ContinuousFilterBank
 from .kernel import KernelNet
-from .steerable_basis import SteerableBasis
-from .synthetic_features import rectified, synthetic_features
+from .synthetic_features import Drawer, rectified, synthetic_features
 from .units import weight_units
 
-__all__ = ["start_filter_bank", "start_soft_part", "strict_gain"]
+__all__ = ["gain", "start_filter_bank", "start_soft_part"]
 
 # Where a soft translation is sampled at the start: enough for energies, few enough for a quick construction.
 _POSITIONS = torch.cartesian_prod(torch.tensor([-0.6, 0.0, 0.6]), torch.tensor([-0.6, 0.0, 0.6]))
@@ -39,7 +38,10 @@ def start_filter_bank(
     if frequency:
         _soften(bank, frequency, ranks, initial_softness)
     bank.steered_average.initialize(_start_features(bank, bank.kernel, frequency), ranks)
-    _calibrate(bank, frequency)
+    fields = bank.in_representations, bank.out_representations
+    scale = gain(bank(frequency), *fields, bank.gspace, _continuous_drawer(bank))
+    for pair in bank.steered_average.pairs:
+        pair.weights.div_(scale)
 
 
 @torch.no_grad()
@@ -122,56 +124,43 @@ def _expected_softness(
     return soft / total if total else 0.0
 
 
-def _calibrate(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor]) -> None:
-    """Scale the output weights of a continuous bank to unit gain."""
-    settings = replace(bank.settings, domain_subgroups=())
-
-    def draw_bank(fields: list[Representation]) -> Tensor:
-        strict = ContinuousFilterBank(fields, fields, bank.gspace, settings).to(bank.grid.taps)
-        features = _start_features(strict, strict.kernel, {})
-        average = strict.steered_average
-        average.initialize(features, average.count_directions(features))
-        return strict({})
-
-    gain = _gain(bank(frequency), bank.in_representations, bank.out_representations, bank.gspace, draw_bank)
-    for pair in bank.steered_average.pairs:
-        pair.weights.div_(gain)
-
-
-@torch.no_grad()
-def strict_gain(
-    strict_bank: Tensor,
-    in_fields: Sequence[Representation],
-    out_fields: Sequence[Representation],
-    gspace: GSpace2D,
-    build_basis: Callable[[list[Representation]], SteerableBasis],
-) -> float:
-    """Gain of a bank in the steerable basis on features made by layers of the same kind.
-
-    Args:
-        strict_bank: the bank, (C_out, C_in, k, k).
-        in_fields: its input.
-        out_fields: its output.
-        gspace: their symmetry.
-        build_basis: the steerable basis from a list of fields to itself.
-    """
-
-    def draw_bank(fields: list[Representation]) -> Tensor:
-        basis = build_basis(fields)
-        return basis(basis.centred(basis.start_weights().to(strict_bank)))
-
-    return _gain(strict_bank, in_fields, out_fields, gspace, draw_bank)
-
-
-def _gain(
+def gain(
     bank: Tensor,
     in_fields: Sequence[Representation],
     out_fields: Sequence[Representation],
     gspace: GSpace2D,
-    draw_bank: Callable[[list[Representation]], Tensor],
+    drawer: Drawer,
 ) -> float:
-    """Root of the energy of the rectified answer over that of the input, 1 where there is no answer."""
-    features = synthetic_features(in_fields, gspace, bank.shape[-1], draw_bank)
-    answer = rectified(nn.functional.conv2d(features, bank), out_fields, gspace)
-    gain = float(answer.square().mean() / features.square().mean()) ** 0.5
-    return gain if gain > _TINY else 1.0
+    """Root of the energy of the rectified answer of a bank over that of its input, 1 where there is no answer.
+
+    Args:
+        bank: (C_out, C_in, k, k).
+        in_fields: its input.
+        out_fields: its output.
+        gspace: their symmetry.
+        drawer: draws strict filter banks of the same kind, which make the input (:mod:`.synthetic_features`).
+    """
+    with torch.no_grad():
+        features = synthetic_features(in_fields, bank.shape[-1], gspace, drawer)
+        answer = rectified(nn.functional.conv2d(features, bank), out_fields, gspace)
+    ratio = float(answer.square().mean() / features.square().mean()) ** 0.5
+    return ratio if ratio > _TINY else 1.0
+
+
+def _continuous_drawer(bank: ContinuousFilterBank) -> Drawer:
+    """Draws strict continuous filter banks with the settings of ``bank``."""
+    settings = replace(bank.settings, domain_subgroups=())
+
+    def drawer(fields: list[Representation]) -> Callable[[], Tensor]:
+        strict = ContinuousFilterBank(fields, fields, bank.gspace, settings).to(bank.grid.taps)
+        average = strict.steered_average
+
+        def draw() -> Tensor:
+            features = _start_features(strict, strict.kernel, {})
+            average.initialize(features, average.count_directions(features))
+            filter_bank: Tensor = strict({})
+            return filter_bank
+
+        return draw
+
+    return drawer

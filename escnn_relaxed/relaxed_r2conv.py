@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from escnn.group import Representation
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
@@ -26,7 +25,7 @@ from .arguments import (
 from .bias import InvariantBias, has_trivial_irrep
 from .domain_frequency import DomainFrequency, Frequency
 from .filter_bank import ContinuousFilterBank, KernelSettings
-from .initialization import start_filter_bank, start_soft_part, strict_gain
+from .initialization import gain, start_filter_bank, start_soft_part
 from .integral_operator import integrate_non_stationary, integrate_stationary, output_size
 from .steerable_basis import SteerableBasis
 
@@ -214,25 +213,19 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
         start = self.steerable_basis.start_weights().to(torch.get_default_dtype())
         self.bank = None
         if settings.domain_subgroups:
+            # R2Conv's own start is kept only where the layer is R2Conv: its gain is a matter of chance.
             start = self.steerable_basis.centred(start)
-            start = start / self._strict_gain(start, basis_arguments)
             self.bank = self._continuous_bank(settings, centred=True)
+            start = start / gain(
+                self.steerable_basis(start),
+                self.bank.in_representations,
+                self.bank.out_representations,
+                self.space,
+                lambda fields: _steerable_draw(FieldType(self.space, fields), self.kernel_size, basis_arguments),
+            )
             frequency = nominal_frequency(self.domain_frequency)
             start_soft_part(self.bank, frequency, initial_softness, self.steerable_basis(start))
         self.weights = nn.Parameter(start if initialize else torch.zeros_like(start))
-        self.steerable_basis.discard_expansion()
-
-    def _strict_gain(self, weights: Tensor, basis_arguments: dict[str, Any]) -> float:
-        """Gain of the strict part; ``R2Conv``'s own start is kept only where the layer is ``R2Conv``."""
-
-        def build_basis(fields: list[Representation]) -> SteerableBasis:
-            field_type = FieldType(self.space, fields)
-            return SteerableBasis(field_type, field_type, self.kernel_size, 1, 1, **basis_arguments)
-
-        in_fields = self.in_type.representations[: len(self.in_type) // self.groups]
-        out_fields = self.out_type.representations
-        bank = self.steerable_basis(weights)
-        return strict_gain(bank, in_fields, out_fields, self.space, build_basis)
 
     def _continuous_bank(self, settings: KernelSettings, centred: bool = False) -> ContinuousFilterBank:
         in_fields = self.in_type.representations[: len(self.in_type) // self.groups]
@@ -384,3 +377,11 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
         }
         parts.append(f"domain_frequency={frequencies or 'strict'}")
         return ", ".join(parts)
+
+
+def _steerable_draw(
+    fields: FieldType, kernel_size: int, basis_arguments: dict[str, Any]
+) -> Callable[[], Tensor]:
+    """Draws filter banks in the steerable basis from fields to themselves."""
+    basis = SteerableBasis(fields, fields, kernel_size, dilation=1, groups=1, **basis_arguments)
+    return lambda: basis(basis.centred(basis.start_weights().to(torch.get_default_dtype())))

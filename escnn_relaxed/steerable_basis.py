@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from escnn.group import Representation
 from escnn.nn import FieldType, R2Conv
-from escnn.nn.init import generalized_he_init
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -60,32 +59,33 @@ class SteerableBasis(ExactConstants):
         in_part = in_type.index_select(list(range(len(in_type) // groups)))
         self._size = (out_type.size, in_part.size, kernel_size)
         self._pairs: list[_PairLayout] = []
+        self._deviations: list[Tensor] = []
         self.dimension = 0
-        with _single_precision():
-            self._expansion = _basis_expansion(
-                in_type, out_type, kernel_size, dilation=dilation, groups=groups, **basis_arguments
-            )
-        if self._expansion is None:
+        expansion = _basis_expansion(
+            in_type, out_type, kernel_size, dilation=dilation, groups=groups, **basis_arguments
+        )
+        if expansion is None:
             return
-        self.dimension = self._expansion.dimension()
-        for number, names in enumerate(self._expansion._representations_pairs):
-            self._pairs.append(_PairLayout(names, in_part, out_type, self._expansion._weights_ranges[names]))
-            self._add_basis(number, names, in_part, out_type, tap_grid(kernel_size, dilation))
-
-    def _add_basis(
-        self, number: int, names: tuple[str, str], in_type: FieldType, out_type: FieldType, taps: NDArray[Any]
-    ) -> None:
-        block = getattr(self._expansion, f"block_expansion_{self._expansion._escape_pair(names)}")
-        single = block.sampled_basis.detach().numpy()
-        exact = _grid_exact(single.astype(np.float64), names, in_type, out_type, taps)
-        self.set_constant(f"basis_{number}", exact, single=single.copy())
+        self.dimension = expansion.dimension()
+        elements = []
+        for number, names in enumerate(expansion._representations_pairs):
+            self._pairs.append(_PairLayout(names, in_part, out_type, expansion._weights_ranges[names]))
+            block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
+            elements.append(list(block.get_basis_info()))
+            single = block.sampled_basis.detach().numpy()
+            taps = tap_grid(kernel_size, dilation)
+            exact = _grid_exact(single.astype(np.float64), names, in_part, out_type, taps)
+            self.set_constant(f"basis_{number}", exact, single=single.copy())
+        self._deviations = _he_deviations(self._pairs, elements)
 
     def start_weights(self) -> Tensor:
-        """Weights drawn as ``R2Conv`` draws them (generalised He), in float32."""
-        weights = torch.zeros(self.dimension, dtype=torch.float32)
-        if self._expansion is not None:
-            generalized_he_init(weights, self._expansion)
-        return weights
+        """Weights drawn as ``R2Conv`` draws them (escnn's generalised He rule), in float32."""
+        deviations = [
+            deviation.repeat(pair.out_count * pair.in_count)
+            for pair, deviation in zip(self._pairs, self._deviations, strict=True)
+        ]
+        deviation = torch.cat([torch.zeros(0), *deviations])
+        return deviation * torch.randn_like(deviation)
 
     def centred(self, weights: Tensor) -> Tensor:
         """The same weights with a small random answer to constant inputs in place of their own.
@@ -106,10 +106,6 @@ class SteerableBasis(ExactConstants):
             result[pair.start : pair.end] = (own + correction).flatten()
         return result
 
-    def discard_expansion(self) -> None:
-        """Let go of escnn's basis objects, which only the start needs."""
-        self._expansion = None
-
     def forward(self, weights: Tensor) -> Tensor:
         """Filter bank (C_out, C_in/groups, k, k) of the weights (dimension,)."""
         out_size, in_size, kernel_size = self._size
@@ -129,6 +125,27 @@ class SteerableBasis(ExactConstants):
         return bank.view(out_size, in_size, kernel_size, kernel_size)
 
 
+def _he_deviations(pairs: list[_PairLayout], elements: list[list[dict[str, Any]]]) -> list[Tensor]:
+    """Standard deviation of the weight of each basis element, for each pair of representations.
+
+    escnn's rule, 1/√(irreps that reach an output irrep · basis elements from this irrep to it), computed per pair
+    of representations instead of per weight.
+    """
+    counts: dict[tuple[str, int], dict[Any, int]] = {}
+    for pair, attributes in zip(pairs, elements, strict=True):
+        for element in attributes:
+            reached = counts.setdefault((pair.out_name, element["out_irrep_idx"]), {})
+            reached[element["in_irrep"]] = reached.get(element["in_irrep"], 0) + pair.in_count
+    deviations = []
+    for pair, attributes in zip(pairs, elements, strict=True):
+        values = []
+        for element in attributes:
+            reached = counts[pair.out_name, element["out_irrep_idx"]]
+            values.append(1 / math.sqrt(len(reached) * reached[element["in_irrep"]]))
+        deviations.append(torch.tensor(values, dtype=torch.float32))
+    return deviations
+
+
 class _PairLayout:
     """Where the weights and the channels of one pair of representations lie."""
 
@@ -136,6 +153,7 @@ class _PairLayout:
         self, names: tuple[str, str], in_type: FieldType, out_type: FieldType, weights: tuple[int, int]
     ) -> None:
         self.start, self.end = weights
+        self.out_name = names[1]
         self.in_channels = _channels_of(names[0], in_type)
         self.out_channels = _channels_of(names[1], out_type)
         in_field = next(field for field in in_type.representations if field.name == names[0])
@@ -187,7 +205,7 @@ def _single_precision() -> Iterator[None]:
 def _basis_expansion(*arguments: Any, **keywords: Any) -> Any:
     """escnn's sampled basis, None where no steerable kernel fits into the support."""
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with _single_precision(), contextlib.redirect_stdout(io.StringIO()):
             return R2Conv(*arguments, bias=False, initialize=False, **keywords).basisexpansion
     except ValueError as error:
         if "basis for the steerable filter is empty" in str(error):
@@ -216,8 +234,7 @@ def _grid_exact(
         if not np.allclose(action, action.round(), rtol=0, atol=1e-9):
             continue
         steered = [index[tuple(np.round(2 * tap).astype(int))] for tap in taps @ action]  # g⁻¹d
-        total += np.einsum(
-            "oa,mabt,ib->moit", out_field(element), basis[..., steered], np.linalg.inv(in_field(element)).T
-        )
+        inverse = np.linalg.inv(in_field(element)).T
+        total += np.einsum("oa,mabt,ib->moit", out_field(element), basis[..., steered], inverse, optimize=True)
         count += 1
     return total / count

@@ -16,7 +16,10 @@ from torch import Tensor, nn
 
 from .coordinates import sample_group
 
-__all__ = ["rectified", "synthetic_features"]
+__all__ = ["Drawer", "rectified", "synthetic_features"]
+
+# For a list of fields, what draws a new filter bank from it to itself at each call.
+Drawer = Callable[[list[Representation]], Callable[[], Tensor]]
 
 _SIZE = 24
 _LAYERS = 4
@@ -27,24 +30,25 @@ _SAMPLES = 16
 
 def synthetic_features(
     fields: Sequence[Representation],
-    gspace: GSpace2D,
     kernel_size: int,
-    draw_bank: Callable[[list[Representation]], Tensor],
+    gspace: GSpace2D,
+    drawer: Drawer,
 ) -> Tensor:
     """Noise after a few random strict layers with rectification, of unit energy: (4, C, H, W).
 
     Args:
         fields: the fields that make up C. A few of each kind are drawn and serve for all.
-        gspace: their symmetry.
         kernel_size: k.
-        draw_bank: a new filter bank (C′, C′, k, k) from a list of fields to itself.
+        gspace: their symmetry.
+        drawer: for a list of fields, what draws a new filter bank (C′, C′, k, k) from it to itself.
     """
     few = [field for field in dict.fromkeys(fields) for _ in range(min(_MOST_FIELDS, fields.count(field)))]
     size = max(_SIZE, 2 * kernel_size)
     before, after = (kernel_size - 1) // 2, kernel_size // 2
+    draw_bank = drawer(few)
     features: Tensor | None = None
     for _ in range(_LAYERS):
-        bank = draw_bank(few)
+        bank = draw_bank()
         if features is None:
             features = torch.randn(_BATCH, bank.shape[1], size, size).to(bank)
         padded = nn.functional.pad(features, (before, after, before, after), mode="circular")

@@ -198,7 +198,7 @@ def results_table(runs: dict[str, list[Run]], sixes: Sixes) -> Table:
         table.add_row(
             kind,
             f"{float(network.first_layer.domain_frequency['rotation']):g}",
-            f"{mean(accuracies):.2f} ({min(accuracies):.2f}–{max(accuracies):.2f})",
+            f"{mean(accuracies):.1f} ({min(accuracies):.1f}–{max(accuracies):.1f})",
             f"{mean(run.error for run in kind_runs):.2g}",
             parameter_counts(network),
             f"{mean(run.seconds for run in kind_runs):.0f}",

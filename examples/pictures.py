@@ -40,13 +40,12 @@ def save_picture(
         rotations: order of the group.
     """
     figure = Figure(figsize=(9, 7.7), layout="constrained")
-    figure.get_layout_engine().set(h_pad=0.08)
     top, middle, bottom = figure.subfigures(3, 1, height_ratios=(1.3, 3.7, 2.7))
     draw_images(top, *test_images)
     draw_filters(middle, filter_banks, rotations)
     draw_curves(bottom, curves)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.15)
 
 
 def draw_images(panel: SubFigure, images: Tensor, labels: Tensor) -> None:

@@ -65,9 +65,10 @@ def _mixed(space: GSpace2D, orthogonal: bool) -> Representation:
 
 
 @functools.cache
-def _renamed_regular(space: GSpace2D) -> Representation:
-    """Channels in another order: a permutation field whose first channel is not the identity's."""
-    order = np.random.default_rng(1).permutation(space.fibergroup.order())
+def _reordered_regular(space: GSpace2D) -> Representation:
+    """A regular field whose last two channels are exchanged: they are no longer in the order of the elements."""
+    order = list(range(space.fibergroup.order()))
+    order[-2:] = order[:-3:-1]
     return change_basis(space.regular_repr, np.eye(len(order))[order], name="reordered regular")
 
 
@@ -120,7 +121,7 @@ FIELDS: dict[str, Fields] = {
     "induced": _induced,
     "mixed": lambda g: [_mixed(g, True)],
     "mixed, sheared": lambda g: [_mixed(g, False)],
-    "reordered regular": lambda g: [_renamed_regular(g)],
+    "reordered regular": lambda g: [_reordered_regular(g)],
     "two regular in one": lambda g: [_two_regular(g)],
     "hidden regular": lambda g: [_hidden_regular(g)],
     "band-limited": lambda g: [g.fibergroup.bl_regular_representation(2)],

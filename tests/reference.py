@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from escnn.group import GroupElement, Representation
+from escnn.group import GroupElement
 from escnn.gspaces import GSpace2D
+from reference_fields import Block, Field, Fields, coset
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv
@@ -73,64 +73,6 @@ def copied_cell(index: int, size: int, mode: str) -> int | None:
     return -index if index < 0 else 2 * (size - 1) - index
 
 
-@dataclass
-class Field:
-    """A field of a type: where its channels start, and the kinds of block that it is made of."""
-
-    representation: Representation
-    start: int
-    blocks: list[tuple[str, int, int]]  # kind, first row in the field's irrep basis, number among its kind
-    is_permutation: bool
-
-    @property
-    def channels(self) -> slice:
-        return slice(self.start, self.start + self.representation.size)
-
-
-@dataclass
-class Fields:
-    """The fields of a type; equal blocks are counted together, in the order in which they first occur."""
-
-    representations: list[Representation]
-    elements: list[GroupElement]
-    fields: list[Field] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        counts: dict[str, int] = {}
-        start = 0
-        for representation in self.representations:
-            permutation = self._permutation_kind(representation)
-            kinds = [permutation] if permutation else [f"irrep {i}" for i in representation.irreps]
-            sizes = [representation.size] if permutation else [
-                representation.group.irrep(*i).size for i in representation.irreps
-            ]
-            blocks, row = [], 0
-            for kind, size in zip(kinds, sizes, strict=True):
-                blocks.append((kind, row, counts.get(kind, 0)))
-                counts[kind] = counts.get(kind, 0) + 1
-                row += size
-            self.fields.append(Field(representation, start, blocks, permutation is not None))
-            start += representation.size
-        self.kinds = list(counts)
-
-    def _permutation_kind(self, representation: Representation) -> str | None:
-        """What tells permutation fields apart; None for a field that does not permute its channels transitively."""
-        if representation.group.continuous or representation.size == 1:
-            return None
-        matrices = [representation(g) for g in self.elements]
-        # escnn computes these matrices from irreps: 0 and 1 up to rounding.
-        if any(np.abs(m - (m > 0.5)).max() > 1e-6 or ((m > 0.5).sum(axis=0) != 1).any() for m in matrices):
-            return None
-        images = [self.coset(representation, g) for g in self.elements]
-        return f"permutation {images}" if len(set(images)) == representation.size else None
-
-    @staticmethod
-    def coset(representation: Representation, element: GroupElement) -> int:
-        """The channel that g moves channel 0 to."""
-        return int(np.argmax(representation(element)[:, 0]))
-
-
 class Oracle:
     """A layer evaluated by loops.
 
@@ -163,6 +105,7 @@ class Oracle:
         both = [any(f.is_permutation for f in side.fields) for side in (self.inputs, self.outputs)]
         self.sees_relative = all(both)
         self._hidden: dict[tuple[object, ...], Tensor] = {}
+        self._banks: dict[tuple[Point, Point], Tensor] = {}
 
     def taps(self) -> list[Point]:
         """Offsets in pixels, y up, in the order of a flattened filter."""
@@ -174,6 +117,7 @@ class Oracle:
         """Equation (1)."""
         layer = self.layer
         self._hidden.clear()
+        self._banks.clear()
         batch, _, height, width = features.shape
         reach = layer.dilation * (layer.kernel_size - 1)
         rows = (height + 2 * layer.padding[0] - reach - 1) // layer.stride + 1
@@ -213,7 +157,14 @@ class Oracle:
         return torch.cat([value @ part.mT for part, value in parts], dim=1)
 
     def bank(self, tap: Point, position: Point = (0.0, 0.0)) -> Tensor:
-        """Equation (2): K(d; y), (C_out, C_in/groups)."""
+        """Equation (2): K(d; y), (C_out, C_in/groups); each is evaluated once."""
+        if "translation" not in self.layer.domain_frequency:
+            position = (0.0, 0.0)
+        if (tap, position) not in self._banks:
+            self._banks[tap, position] = self._evaluate_bank(tap, position)
+        return self._banks[tap, position]
+
+    def _evaluate_bank(self, tap: Point, position: Point) -> Tensor:
         rows = []
         for out_field in self.outputs.fields:
             blocks = []
@@ -227,8 +178,8 @@ class Oracle:
     def _permutation_pair(self, out_field: Field, in_field: Field, tap: Point, position: Point) -> Tensor:
         """k(g′⁻¹d, g′⁻¹g; a(g′, y)); a channel is the mean over the elements of its coset."""
         weights = self._weights(out_field.blocks[0], in_field.blocks[0])
-        out_coset = [Fields.coset(out_field.representation, g) for g in self.elements]
-        in_coset = [Fields.coset(in_field.representation, g) for g in self.elements]
+        out_coset = [coset(out_field.representation, g) for g in self.elements]
+        in_coset = [coset(in_field.representation, g) for g in self.elements]
         out_size, in_size = out_field.representation.size, in_field.representation.size
         share = out_size * in_size / len(self.elements) ** 2
         entries = [[torch.zeros((), dtype=torch.float64) for _ in range(in_size)] for _ in range(out_size)]
@@ -255,13 +206,13 @@ class Oracle:
         kappa = torch.zeros(len(bases[0]), len(bases[1]), dtype=torch.float64)
         for out_block in out_field.blocks:
             for in_block in in_field.blocks:
-                out_size, in_size = self._block_size(out_field, out_block), self._block_size(in_field, in_block)
+                out_size, in_size = out_block.size, in_block.size
                 rows = [0] if out_field.is_permutation else list(range(out_size))
                 columns = list(range(in_size)) if out_field.is_permutation else [0]
                 weights = self._weights(out_block, in_block).view(len(rows) * len(columns), -1)
                 for entry, (m, n) in enumerate(itertools.product(rows, columns)):
                     place = torch.zeros_like(kappa)
-                    place[out_block[1] + m, in_block[1] + n] = 1
+                    place[out_block.row + m, in_block.row + n] = 1
                     kappa = kappa + place * (weights[entry] @ features)
         return bases[0] @ kappa @ bases[1]
 
@@ -270,23 +221,15 @@ class Oracle:
             return torch.eye(field.representation.size, dtype=torch.float64)
         return torch.from_numpy(np.array(getattr(field.representation, which), dtype=np.float64))
 
-    def _block_size(self, field: Field, block: tuple[str, int, int]) -> int:
-        if field.is_permutation:
-            return int(field.representation.size)
-        index = [number for number, other in enumerate(field.blocks) if other == block][0]
-        representation = field.representation
-        return int(representation.group.irrep(*representation.irreps[index]).size)
-
-    def _weights(self, out_block: tuple[str, int, int], in_block: tuple[str, int, int]) -> Tensor:
+    def _weights(self, out_block: Block, in_block: Block) -> Tensor:
         """Output weights of a pair of blocks on the plain hidden values."""
-        number = self.outputs.kinds.index(out_block[0]) * len(self.inputs.kinds) + self.inputs.kinds.index(in_block[0])
+        number = self.outputs.kinds.index(out_block.kind) * len(self.inputs.kinds)
+        number += self.inputs.kinds.index(in_block.kind)
         pair = self.layer.bank.steered_average.pairs[number]
-        return pair.weights[out_block[2], in_block[2]] @ pair.units
+        return pair.weights[out_block.number, in_block.number] @ pair.units
 
     def _features(self, g: GroupElement, tap: Point, position: Point, relative: GroupElement) -> Tensor:
         """φ and a constant at g⁻¹d, the relative element and a(g, y), within the window."""
-        if "translation" not in self.layer.domain_frequency:
-            position = (0.0, 0.0)
         key = (g, tap, position, relative if self.sees_relative else None)
         if key not in self._hidden:
             hidden = self.layer.bank.kernel(self._filter_point(g, tap, relative), self._domain_point(g, position))

@@ -166,7 +166,13 @@ def network(space: str, fields: str, strict_kernel: str) -> nn.SequentialModule:
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize(
     ("space", "fields"),
-    [("C4", "two regular"), ("C8", "regular"), ("D4", "regular + quotient"), ("D6", "regular"), ("flip", "regular")],
+    [
+        ("C4", "two regular + regular"),
+        ("C8", "two regular"),
+        ("D4", "regular + quotient"),
+        ("D6", "two regular"),
+        ("flip", "two regular + two regular"),
+    ],
 )
 def test_strict_network_is_equivariant(space: str, fields: str, mode: str, strict_kernel: str) -> None:
     module = network(space, fields, strict_kernel)

@@ -1,0 +1,154 @@
+"""The layer equals equations (1) and (2) of the design, evaluated by plain loops: values and gradients."""
+
+from __future__ import annotations
+
+import battery
+import pytest
+import torch
+from layers import build
+from reference import Oracle
+from transformations import relative_error
+
+# Two orders of summation of some hundred terms in float64; found: 3e-15.
+ROUNDING = 1e-12
+FREQUENCY = {"position": 0.4, "rotation": 0.3, "reflection": 0.7}
+
+# Every kind of pair for symmetries of every kind; the loops take seconds for more than eight elements.
+STATIONARY = [
+    (space, pair)
+    for space in ("trivial", "flip axis 0", "C3", "C4", "D3", "D4", "O(2)")
+    for pair in battery.pairs(space)
+]
+SOFT_IN_TRANSLATION = [
+    *[("flip", pair) for pair in battery.pairs("flip")],
+    *[("C4", pair) for pair in battery.PAIRS_ROTATION],
+    ("C3", "reordered regular -> regular"),
+    ("D4", "trivial -> regular"),
+    ("D4 axis 45°", "regular -> irreps"),
+    ("D4 axis 45°", "two regular -> regular"),
+    *[("SO(2)", pair) for pair in battery.pairs("SO(2)")],
+    ("O(2)", "induced -> induced"),
+]
+
+
+def compare(space: str, pair: str, size: tuple[int, int], relax, support: str = "smooth", **arguments) -> float:
+    """Relative difference between a layer and the oracle on white noise."""
+    in_type, out_type = battery.types(space, pair)
+    form = arguments.get("rotation_coordinates", "circle")
+    arguments = {"padding": 1, "samples": 4, "hidden_size": 4, **arguments}
+    layer = build(
+        in_type,
+        out_type,
+        relax=relax,
+        filter_frequency=FREQUENCY,
+        initial_softness=0.3,
+        support=support,
+        **arguments,
+    )
+    features = battery.random_input(in_type, *size)
+    with torch.no_grad():
+        found = layer(in_type(features)).tensor
+        expected = Oracle(layer, FREQUENCY, support, form)(features)
+    assert found.shape == expected.shape
+    return relative_error(found, expected)
+
+
+@pytest.mark.parametrize(("space", "pair"), STATIONARY)
+def test_stationary_layer_equals_the_loops(space: str, pair: str) -> None:
+    assert compare(space, pair, (2, 2), battery.subgroups(space, 0.2)) <= ROUNDING
+
+
+@pytest.mark.parametrize(("space", "pair"), SOFT_IN_TRANSLATION)
+def test_layer_soft_in_translation_equals_the_loops(space: str, pair: str) -> None:
+    relax = battery.subgroups(space, 0.15) | {"translation": (0.3, 0.5)}
+    assert compare(space, pair, (2, 3), relax) <= ROUNDING
+
+
+OPTIONS = {
+    "strict": ((4, 4), {"relax": None}),
+    "kernel 1": ((2, 3), {"kernel_size": 1}),
+    "kernel 2": ((3, 2), {"kernel_size": 2}),
+    "kernel 4": ((3, 3), {"kernel_size": 4}),
+    "stride": ((4, 5), {"stride": 2}),
+    "dilation": ((3, 4), {"dilation": 2, "padding": 2}),
+    "zeros": ((3, 4), {"padding": 2}),
+    "unequal padding": ((3, 4), {"padding": (0, 2)}),
+    "reflect": ((3, 3), {"padding_mode": "reflect", "padding": (2, 1)}),
+    "replicate": ((3, 2), {"padding_mode": "replicate", "padding": 2}),
+    "circular": ((3, 3), {"padding_mode": "circular", "padding": (1, 3)}),
+    "groups": ((3, 3), {"groups": 2}),
+    "no bias": ((3, 3), {"bias": False}),
+    "output position": ((3, 4), {"domain": "output"}),
+    "output position, stride and padding": (
+        (5, 4),
+        {"domain": "output", "stride": 2, "kernel_size": 2, "padding_mode": "circular"},
+    ),
+    "image frame": ((3, 4), {"frame": "image"}),
+    "hard disk": ((3, 3), {"kernel_size": 3, "support": "disk"}),
+    "log coordinates": ((3, 3), {"rotation_coordinates": "log"}),
+    "siren": ((3, 3), {"kernel_net": "siren"}),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("soft", ["stationary", "soft in translation"])
+def test_every_option_equals_the_loops(option: str, soft: str) -> None:
+    size, given = OPTIONS[option]
+    arguments = {"relax": {"rotation": 0.2} | ({} if soft == "stationary" else {"translation": (0.3, 0.5)})} | given
+    relax = arguments.pop("relax")
+    assert compare("C4", "regular + regular -> irreps + irreps", size, relax, **arguments) <= ROUNDING
+
+
+def test_grouped_layer_of_several_kinds_equals_the_loops() -> None:
+    in_fields, out_fields = "regular + trivial + trivial", "quotient + last irrep"
+    pair = f"{in_fields} + {in_fields} -> {out_fields} + {out_fields}"
+    relax = {"rotation": 0.2, "reflection": 0.5, "translation": 0.3}
+    assert compare("D2", pair, (3, 3), relax, groups=2) <= ROUNDING
+
+
+@pytest.mark.parametrize("translation", [False, True], ids=["stationary", "soft in translation"])
+@pytest.mark.parametrize(
+    ("space", "pair"),
+    [
+        ("C4", "regular -> quotient"),
+        ("D2", "regular + irreps -> mixed, sheared + regular"),
+        ("SO(2)", "trivial -> irreps"),
+        ("flip", "irreps -> regular"),
+    ],
+)
+def test_gradients_equal_those_of_the_loops(space: str, pair: str, translation: bool) -> None:
+    in_type, out_type = battery.types(space, pair)
+    layer = build(
+        in_type,
+        out_type,
+        padding=1,
+        relax=battery.subgroups(space, 0.2) | ({"translation": (0.3, 0.5)} if translation else {}),
+        learn_relaxation=True,
+        samples=4,
+        hidden_size=4,
+        filter_frequency=FREQUENCY,
+        initial_softness=0.3,
+    )
+    features = battery.random_input(in_type, 2, 3).requires_grad_()
+    answers = layer(in_type(features)).tensor, Oracle(layer, FREQUENCY)(features)
+    cotangent = torch.randn_like(answers[0])
+    names = ["input", *[name for name, _ in layer.named_parameters()]]
+    gradients = [
+        torch.autograd.grad(answer, [features, *layer.parameters()], cotangent) for answer in answers
+    ]
+    for name, found, expected in zip(names, *gradients, strict=True):
+        assert expected.norm() > 0, name
+        assert relative_error(found, expected) <= ROUNDING, name
+
+
+def test_oracle_sees_a_kernel_in_the_wrong_frame() -> None:
+    """The comparison can fail: the same numbers with positions in the image's axes."""
+    in_type, out_type = battery.types("C4", "regular -> regular")
+    layer = build(
+        in_type, out_type, padding=1, relax={"translation": 0.4}, filter_frequency=FREQUENCY, initial_softness=0.3
+    )
+    features = battery.random_input(in_type, 3, 3)
+    with torch.no_grad():
+        found = layer(in_type(features)).tensor
+        layer.frame = "image"  # what the oracle reads; the layer's coordinates are made when it is built
+        assert relative_error(found, Oracle(layer, FREQUENCY)(features)) > 1e-2
