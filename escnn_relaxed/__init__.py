@@ -1,5 +1,20 @@
+"""Relaxed equivariance for escnn: a layer in place of ``R2Conv`` that is as equivariant as the data.
+
+The pipeline, a file a stage, M sampled group elements, T taps in the support, J hidden values::
+
+    group elements, taps, positions   coordinates.py            (M, 2, 2), (T, 2), (P, 2)
+    → coordinates ω ⊙ α, ω′ ⊙ α       coordinate_grid.py        (M, R, T, F), (M, P, D)
+    → hidden values φ                 kernel.py                 (J, M, R, T, P)
+    → steered features → K            steering.py, filter_bank.py  (C_out, C_in, T)
+    + strict part in R2Conv's basis   steerable_basis.py        (C_out, C_in, k, k)
+    → h = Σ_d K(d; y) f(y)            integral_operator.py      (batch, C_out, H, W)
+    → GeometricTensor                 planar_convolution.py, relaxed_r2conv.py
+"""
+
 from ._version import __version__
 from .escnn_compatibility import use_scipy_svd
 from .relaxed_r2conv import RelaxedR2Conv
+
+__all__ = ["RelaxedR2Conv", "__version__"]
 
 use_scipy_svd()

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from escnn.gspaces import GSpace2D
 from escnn.nn import FieldType, GeometricTensor
-
 from torch import Tensor
 
 from .coordinates import SUBGROUPS, circle_harmonic_limit, has_subgroup
 from .domain_frequency import Frequency, frequency_values
+from .integral_operator import ConvolutionGeometry
 
 __all__ = [
     "check_choice",
@@ -51,15 +51,11 @@ def check_field_types(in_type: Any, out_type: Any) -> None:
         if not isinstance(value, FieldType):
             raise TypeError(f"{name} must be an escnn.nn.FieldType, got {type(value).__name__}: {value!r}")
         if not isinstance(value.gspace, GSpace2D):
-            raise ValueError(
-                f"{name} must live on a gspace of the plane (escnn.gspaces.…OnR2), got {value.gspace!r}"
-            )
+            raise ValueError(f"{name} must live on a gspace of the plane (escnn.gspaces.…OnR2), got {value.gspace!r}")
         if len(value) == 0:
             raise ValueError(f"{name} must have at least one field, got {value!r}")
     if in_type.gspace != out_type.gspace:
-        raise ValueError(
-            f"in_type and out_type must share a gspace, got {in_type.gspace!r} and {out_type.gspace!r}"
-        )
+        raise ValueError(f"in_type and out_type must share a gspace, got {in_type.gspace!r} and {out_type.gspace!r}")
 
 
 def check_integer(name: str, value: Any, least: int) -> int:
@@ -108,7 +104,7 @@ def rotations_of(gspace: GSpace2D, samples: int) -> int:
 
 
 def resolve_relaxation(
-    relax: Mapping[str, Frequency] | None | str, gspace: GSpace2D, rotations: int, form: str
+    relax: Mapping[str, Frequency] | str | None, gspace: GSpace2D, rotations: int, form: str
 ) -> dict[str, Frequency]:
     """The starting ω′ of each subgroup that gets a domain coordinate, in a fixed order."""
     limit = circle_harmonic_limit(form, rotations)
@@ -138,8 +134,8 @@ def _warn_of_aliasing(frequency: float, limit: float, rotations: int, form: str)
         return
     reason = "N/2" if form == "log" else "N/4π, above which features hold harmonics over N/2"
     warn_once(
-        f"relax: the domain frequency {frequency:g} of rotation is above {limit:.3g} ({reason}) for N = {rotations} "
-        f"rotations: it aliases, and a larger value makes the kernel no softer"
+        f"relax: the domain frequency {frequency:g} of rotation is above {limit:.3g} ({reason}) for "
+        f"N = {rotations} rotations: it aliases, and a larger value makes the kernel no softer"
     )
 
 
@@ -148,14 +144,12 @@ def warn_ignored(arguments: Mapping[str, Any]) -> None:
     given = sorted(name for name, value in arguments.items() if value is not None and value is not False)
     if given:
         warn_once(
-            f"{', '.join(given)}: ignored, because these only shape the basis of escnn's R2Conv and this layer "
-            f"has a continuous kernel"
+            f"{', '.join(given)}: ignored, because these only shape the basis of escnn's R2Conv; "
+            f"strict_kernel='steerable' uses them"
         )
 
 
-def filter_frequencies(
-    filter_frequency: Mapping[str, float] | float | None, kernel_size: int
-) -> dict[str, float]:
+def filter_frequencies(filter_frequency: Mapping[str, float] | float | None, kernel_size: int) -> dict[str, float]:
     """ω of the position and of the relative subgroups, with defaults for what is not given."""
     frequencies = {
         "position": BANDWIDTH_PER_PIXEL * kernel_size / 2,
@@ -176,31 +170,30 @@ def filter_frequencies(
     return frequencies
 
 
-def check_input(input: Any, layer: Any) -> None:
+def check_input(input: Any, in_type: FieldType, geometry: ConvolutionGeometry) -> None:
     """A floating-point GeometricTensor of the layer's input type, not smaller than the kernel."""
     if not isinstance(input, GeometricTensor):
         raise TypeError(
-            f"input must be a GeometricTensor of type {layer.in_type}, got {type(input).__name__}; wrap a tensor "
-            f"with in_type(tensor)"
+            f"input must be a GeometricTensor of type {in_type}, got {type(input).__name__}; "
+            f"wrap a tensor with in_type(tensor)"
         )
-    if input.type != layer.in_type:
-        raise TypeError(f"input must be of type {layer.in_type}, got {input.type}")
+    if input.type != in_type:
+        raise TypeError(f"input must be of type {in_type}, got {input.type}")
     tensor = input.tensor
     if not tensor.is_floating_point():
         raise TypeError(f"input must be a real floating-point tensor, got {tensor.dtype}")
     if tensor.dim() != 4:
-        raise ValueError(f"input must be (batch, {layer.in_type.size}, H, W), got {tuple(tensor.shape)}")
-    reach = layer.dilation * (layer.kernel_size - 1) + 1
-    padded = [n + 2 * p for n, p in zip(tensor.shape[2:], layer.padding, strict=True)]
-    if min(padded) < reach:
+        raise ValueError(f"input must be (batch, {in_type.size}, H, W), got {tuple(tensor.shape)}")
+    padded = [n + 2 * p for n, p in zip(tensor.shape[2:], geometry.padding, strict=True)]
+    if min(padded) < geometry.extent:
         raise ValueError(
-            f"input must not be smaller than the kernel: padded image {padded[0]}x{padded[1]}, kernel extent {reach}"
+            f"input must not be smaller than the kernel: the padded image is {padded[0]}x{padded[1]}, "
+            f"the kernel spans {geometry.extent}"
         )
 
 
 def nominal_frequency(frequencies: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """ω′ with the default in place of 0: what the start of a layer that may soften later is fixed on."""
     return {
-        name: torch.where(value == 0, DEFAULT_DOMAIN_FREQUENCY, value.detach())
-        for name, value in frequencies.items()
+        name: torch.where(value == 0, DEFAULT_DOMAIN_FREQUENCY, value.detach()) for name, value in frequencies.items()
     }

@@ -80,11 +80,14 @@ class CoordinateGrid(ExactConstants):
         self.set_constant("support", np.flatnonzero(window > 0))
         self.set_constant("window", window[window > 0])
         self.set_constant("mean_positions", pixel_positions(MEAN_SIDE, MEAN_SIDE).reshape(-1, 2))
-        sizes = {"position": 2, "translation": 2, "rotation": 2 if rotation_coordinates == "circle" else 1, "reflection": 1}
+        sizes = {
+            "position": 2,
+            "translation": 2,
+            "rotation": 2 if rotation_coordinates == "circle" else 1,
+            "reflection": 1,
+        }
         self._relative_subgroups = relative_subgroups
-        self.filter_columns = [
-            name for name in ("position", *relative_subgroups) for _ in range(sizes[name])
-        ]
+        self.filter_columns = [name for name in ("position", *relative_subgroups) for _ in range(sizes[name])]
         self._filter_scale = np.array([filter_frequency[name] for name in self.filter_columns])
         self.domain_columns = [name for name in domain_subgroups for _ in range(sizes[name])]
         self._domain_subgroups = domain_subgroups
@@ -121,9 +124,7 @@ class CoordinateGrid(ExactConstants):
             points = torch.cat([position, points.expand(-1, position.shape[1], -1)], dim=-1)
         return points * _column_scale(self.domain_columns, frequency, points)
 
-    def pixel_grid(
-        self, size: tuple[int, int], padding: tuple[int, int], padding_mode: str
-    ) -> Tensor:
+    def pixel_grid(self, size: tuple[int, int], padding: tuple[int, int], padding_mode: str) -> Tensor:
         """Position of the pixel that each cell of the padded image copies: (H_padded, W_padded, 2)."""
         index = [padded_index(n, p, padding_mode) for n, p in zip(size, padding, strict=True)]
         positions = torch.from_numpy(pixel_positions(*size, index=(index[0], index[1])))
@@ -139,9 +140,7 @@ class CoordinateGrid(ExactConstants):
         """Position of each output point x in the input image: (H_out, W_out, 2)."""
         # The first output point lies at the centre of the first window, d = 0.
         reach = float(np.abs(self._grid).max())
-        rows, columns = (
-            np.arange(n) * stride - p + reach for n, p in zip(output_size, padding, strict=True)
-        )
+        rows, columns = (np.arange(n) * stride - p + reach for n, p in zip(output_size, padding, strict=True))
         return torch.from_numpy(pixel_positions(*size, index=(rows, columns))).to(self.action)
 
 

@@ -83,10 +83,7 @@ def sample_group(gspace: GSpace2D, samples: int, offset: float = 0.0) -> GroupSa
         [0.0, 1.57, 3.14, -1.57]
     """
     group = gspace.fibergroup
-    if group.continuous:
-        grid = group.grid(type="regular", N=samples)
-    else:
-        grid = group.elements
+    grid = group.grid(type="regular", N=samples) if group.continuous else group.elements
     action = np.stack([gspace.basespace_action(element) for element in grid]).astype(np.float64)
     reflected = (np.linalg.det(action) < 0).astype(np.int64)
     # escnn writes g = r^θ f^s and lists f itself first among the elements that reflect.
@@ -204,4 +201,4 @@ def padded_index(size: int, padding: int, padding_mode: str) -> NDArray[np.int64
     numpy_mode = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
     if padding_mode == "zeros":
         return np.arange(-padding, size + padding)
-    return np.pad(np.arange(size), padding, mode=numpy_mode[padding_mode])  # type: ignore[call-overload, no-any-return]
+    return np.pad(np.arange(size), padding, mode=numpy_mode[padding_mode])  # type: ignore[call-overload]

@@ -66,9 +66,7 @@ def frequency_values(argument: str, name: str, value: Frequency) -> list[float]:
     try:
         values = [float(v) for v in value] if isinstance(value, Sequence) else [float(value)] * count
     except (TypeError, ValueError):
-        raise TypeError(
-            f"{argument}: the domain frequency of {name!r} must be a number, got {value!r}"
-        ) from None
+        raise TypeError(f"{argument}: the domain frequency of {name!r} must be a number, got {value!r}") from None
     if len(values) != count:
         raise ValueError(f"{argument}: {name!r} takes {count} value(s) of the domain frequency, got {value!r}")
     if not all(math.isfinite(v) and v >= 0 for v in values):

@@ -76,23 +76,22 @@ class ContinuousFilterBank(nn.Module):
             settings.frame,
         )
         self.kernel = self.build_kernel_net()
-        self.steered_average = SteeredAverage(
-            in_structure, out_structure, sample, has_constant=not centred
-        )
+        self.steered_average = SteeredAverage(in_structure, out_structure, sample, has_constant=not centred)
 
     def build_kernel_net(self) -> KernelNet:
         """A kernel net for the coordinates of this filter bank, newly drawn."""
-        columns, settings = (self.grid.filter_columns, self.grid.domain_columns), self.settings
-        dimensions = [len(names) for names in columns]
+        settings = self.settings
+        filter_columns, domain_columns = self.grid.filter_columns, self.grid.domain_columns
         if settings.kernel_net == "siren":
-            return SirenKernel(*dimensions, settings.hidden_size)
+            return SirenKernel(len(filter_columns), len(domain_columns), settings.hidden_size)
         # Integer projections of the angle are smooth on the circle at integer frequencies (paper, section 5).
-        is_integer = settings.rotation_coordinates == "log"
-        integer = [
-            tuple(i for i, name in enumerate(names) if is_integer and name == "rotation") for names in columns
-        ]
+        rounded = "rotation" if settings.rotation_coordinates == "log" else None
         return FourierKernel(
-            *dimensions, settings.hidden_size, integer_filter=integer[0], integer_domain=integer[1]
+            len(filter_columns),
+            len(domain_columns),
+            settings.hidden_size,
+            integer_filter=tuple(i for i, name in enumerate(filter_columns) if name == rounded),
+            integer_domain=tuple(i for i, name in enumerate(domain_columns) if name == rounded),
         )
 
     def forward(self, frequency: Mapping[str, Tensor]) -> Tensor:

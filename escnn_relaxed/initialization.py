@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from escnn.group import Representation
 from escnn.gspaces import GSpace2D
+from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from .filter_bank import ContinuousFilterBank
 from .kernel import KernelNet
+from .steerable_basis import SteerableBasis
 from .synthetic_features import Drawer, rectified, synthetic_features
 from .units import weight_units
 
-__all__ = ["gain", "start_filter_bank", "start_soft_part"]
+__all__ = ["gain", "start_filter_bank", "start_soft_part", "steerable_drawer"]
 
 # Where a soft translation is sampled at the start: enough for energies, few enough for a quick construction.
 _POSITIONS = torch.cartesian_prod(torch.tensor([-0.6, 0.0, 0.6]), torch.tensor([-0.6, 0.0, 0.6]))
@@ -24,9 +27,7 @@ _TINY = 1e-12
 
 
 @torch.no_grad()
-def start_filter_bank(
-    bank: ContinuousFilterBank, frequency: Mapping[str, Tensor], initial_softness: float
-) -> None:
+def start_filter_bank(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor], initial_softness: float) -> None:
     """Fix how soft a filter bank starts and the units of its weights, draw these and set their scale.
 
     Args:
@@ -40,7 +41,7 @@ def start_filter_bank(
     bank.steered_average.initialize(_start_features(bank, bank.kernel, frequency), ranks)
     fields = bank.in_representations, bank.out_representations
     scale = gain(bank(frequency), *fields, bank.gspace, _continuous_drawer(bank))
-    for pair in bank.steered_average.pairs:
+    for pair in bank.steered_average.block_pairs:
         pair.weights.div_(scale)
 
 
@@ -67,7 +68,7 @@ def start_soft_part(
     positions = features.shape[-1] // len(bank.grid.support)
     energy = float(bank.steered_average(features).square().sum()) / positions
     wanted = initial_softness / (1 - initial_softness) * float(strict_bank.square().sum())
-    for pair in bank.steered_average.pairs:
+    for pair in bank.steered_average.block_pairs:
         pair.units.mul_(math.sqrt(wanted / energy) if energy > _TINY else 1.0)
 
 
@@ -79,9 +80,7 @@ def _ranks(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor]) -> list[
     return bank.steered_average.count_directions(_start_features(bank, reference, frequency))
 
 
-def _start_features(
-    bank: ContinuousFilterBank, kernel: KernelNet, frequency: Mapping[str, Tensor]
-) -> Tensor:
+def _start_features(bank: ContinuousFilterBank, kernel: KernelNet, frequency: Mapping[str, Tensor]) -> Tensor:
     """Features on the support at a few positions: (J + 1, M, R, T·P)."""
     positions = _POSITIONS.to(bank.grid.taps) if "translation" in frequency else None
     return bank.features(kernel, frequency, bank.grid.domain_points(frequency, positions)).flatten(3)
@@ -95,6 +94,8 @@ def _soften(
     Small domain weights start a layer nearly strict while ω′ keeps its meaning (design §4, "How soft").
     """
     weight = bank.kernel.domain_weight
+    if weight is None:
+        return
     scale = 0.1
     weight.mul_(scale)
     for _ in range(4):
@@ -106,16 +107,14 @@ def _soften(
         weight.mul_(step)
 
 
-def _expected_softness(
-    bank: ContinuousFilterBank, frequency: Mapping[str, Tensor], ranks: list[int | None]
-) -> float:
+def _expected_softness(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor], ranks: list[int | None]) -> float:
     """E‖K − PK‖² / E‖K‖² over the draw of the output weights."""
     features = _start_features(bank, bank.kernel, frequency)
     mean = bank.strict_features(bank.kernel, frequency)
     mean = mean.expand(*mean.shape[:-1], features.shape[-1] // mean.shape[-2]).flatten(3)
     soft = total = 0.0
     for pair, count, rank in zip(
-        bank.steered_average.pairs, bank.steered_average.pair_counts(), ranks, strict=True
+        bank.steered_average.block_pairs, bank.steered_average.pair_counts(), ranks, strict=True
     ):
         steered, strict = pair.steering(features), pair.steering(mean)
         units = weight_units(steered, pair.steering.entries, rank)
@@ -162,5 +161,16 @@ def _continuous_drawer(bank: ContinuousFilterBank) -> Drawer:
             return filter_bank
 
         return draw
+
+    return drawer
+
+
+def steerable_drawer(gspace: GSpace2D, kernel_size: int, basis_arguments: Mapping[str, Any]) -> Drawer:
+    """Draws filter banks in the steerable basis."""
+
+    def drawer(fields: list[Representation]) -> Callable[[], Tensor]:
+        field_type = FieldType(gspace, fields)
+        basis = SteerableBasis(field_type, field_type, kernel_size, dilation=1, groups=1, **basis_arguments)
+        return lambda: basis(basis.centred(basis.start_weights().to(torch.get_default_dtype())))
 
     return drawer

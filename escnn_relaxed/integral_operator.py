@@ -1,99 +1,104 @@
-"""The filter bank applied to a feature map: equation (1) of the design, h(x) = Σ_d K(d; y) f(y), y = x + d."""
+"""The filter bank applied to a feature map, equation (1): h(x) = Σ_d K(d; y) f(y), y = x + d."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["integrate_non_stationary", "integrate_stationary", "output_size", "pad"]
+__all__ = ["ConvolutionGeometry", "PositionalBank", "integrate_non_stationary", "integrate_stationary"]
+
+# K at one tap for the positions y that a window of rows and columns cuts out of the padded image:
+# (C_out, C_in/groups, H_out·W_out).
+PositionalBank = Callable[[int, tuple[slice, slice]], Tensor]
 
 
-def output_size(
-    size: tuple[int, int], kernel_size: int, padding: tuple[int, int], stride: int, dilation: int
-) -> tuple[int, int]:
-    """Height and width of the output, as of ``conv2d``."""
-    height, width = (
-        (n + 2 * p - dilation * (kernel_size - 1) - 1) // stride + 1
-        for n, p in zip(size, padding, strict=True)
-    )
-    return height, width
+@dataclass(frozen=True)
+class ConvolutionGeometry:
+    """Where a k×k kernel meets the image, as of ``conv2d``; ``padding`` is (rows, columns)."""
 
+    kernel_size: int
+    padding: tuple[int, int] = (0, 0)
+    padding_mode: str = "zeros"
+    stride: int = 1
+    dilation: int = 1
+    groups: int = 1
 
-def pad(features: Tensor, padding: tuple[int, int], padding_mode: str) -> Tensor:
-    """Pad (rows, columns) on both sides; ``"zeros"`` or a mode of :func:`torch.nn.functional.pad`."""
-    vertical, horizontal = padding
-    if not vertical and not horizontal:
-        return features
-    mode = "constant" if padding_mode == "zeros" else padding_mode
-    return functional.pad(features, (horizontal, horizontal, vertical, vertical), mode=mode)
+    @property
+    def extent(self) -> int:
+        """Pixels that the kernel spans."""
+        return self.dilation * (self.kernel_size - 1) + 1
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of the output."""
+        rows, columns = self.padding
+        return (
+            (height + 2 * rows - self.extent) // self.stride + 1,
+            (width + 2 * columns - self.extent) // self.stride + 1,
+        )
+
+    def pad(self, features: Tensor) -> Tensor:
+        """The image with its padding, in the padding mode."""
+        rows, columns = self.padding
+        if not rows and not columns:
+            return features
+        mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
+        return functional.pad(features, (columns, columns, rows, rows), mode=mode)
+
+    def window(self, tap: int, height: int, width: int) -> tuple[slice, slice]:
+        """Rows and columns of the padded image that one tap reads for an output of this size."""
+        row, column = divmod(tap, self.kernel_size)
+        return self._reads(row, height), self._reads(column, width)
+
+    def _reads(self, tap: int, count: int) -> slice:
+        start = tap * self.dilation
+        return slice(start, start + (count - 1) * self.stride + 1, self.stride)
 
 
 def integrate_stationary(
-    features: Tensor,
-    filter_bank: Tensor,
-    bias: Tensor | None,
-    *,
-    padding: tuple[int, int],
-    padding_mode: str,
-    stride: int,
-    dilation: int,
-    groups: int,
+    features: Tensor, filter_bank: Tensor, bias: Tensor | None, geometry: ConvolutionGeometry
 ) -> Tensor:
-    """K does not depend on y: a convolution (:func:`torch.nn.functional.conv2d`)."""
-    if padding_mode != "zeros":
-        features, padding = pad(features, padding, padding_mode), (0, 0)
-    return functional.conv2d(features, filter_bank, bias, stride, padding, dilation, groups)
+    """K does not depend on y: a convolution.
+
+    Args:
+        features: f, (batch, C_in, H, W).
+        filter_bank: (C_out, C_in/groups, k, k).
+        bias: (C_out,) or None.
+        geometry: where taps and pixels meet.
+    """
+    padding = geometry.padding
+    if geometry.padding_mode != "zeros":
+        features, padding = geometry.pad(features), (0, 0)
+    return functional.conv2d(features, filter_bank, bias, geometry.stride, padding, geometry.dilation, geometry.groups)
 
 
 def integrate_non_stationary(
     features: Tensor,
-    bank_at: Callable[[int, tuple[slice, slice]], Tensor],
+    bank_at: PositionalBank,
     taps: list[int],
     bias: Tensor | None,
-    *,
-    kernel_size: int,
-    padding: tuple[int, int],
-    padding_mode: str,
-    stride: int,
-    dilation: int,
-    groups: int,
+    geometry: ConvolutionGeometry,
 ) -> Tensor:
     """K depends on y: the sum over taps as it stands, a filter for every position of one tap at a time.
 
     Args:
         features: f, (batch, C_in, H, W).
-        bank_at: K at one of these taps for the positions y cut out of the padded image by a window of rows and
-            columns, (C_out, C_in/groups, H_out·W_out).
-        taps: numbers of the taps in the support, in the order of a flattened k×k grid.
+        bank_at: K at a tap for a window of positions.
+        taps: numbers of the taps where K may be non-zero, in the order of a flattened k×k grid.
         bias: (C_out,) or None.
-        kernel_size: k.
-        padding: rows and columns.
-        padding_mode: as of ``conv2d``.
-        stride: as of ``conv2d``.
-        dilation: as of ``conv2d``.
-        groups: as of ``conv2d``.
+        geometry: where taps and pixels meet.
     """
-    height, width = output_size(features.shape[2:], kernel_size, padding, stride, dilation)
-    padded = pad(features, padding, padding_mode)
-    batch = padded.shape[0]
-    total: Tensor | None = None
+    height, width = geometry.output_size(features.shape[2], features.shape[3])
+    padded = geometry.pad(features)
+    groups, total = geometry.groups, []
     for tap in taps:
-        row, column = divmod(tap, kernel_size)
-        window = _window(row * dilation, height, stride), _window(column * dilation, width, stride)
+        window = geometry.window(tap, height, width)
         bank = bank_at(tap, window)
-        bank = bank.view(groups, -1, *bank.shape[1:])
-        values = padded[:, :, window[0], window[1]].reshape(batch, groups, -1, height * width)
-        term = torch.einsum("goix,bgix->bgox", bank, values)
-        total = term if total is None else total + term
-    if total is None:
-        raise ValueError("the support has no tap")
-    result = total.reshape(batch, -1, height, width)
+        bank = bank.reshape(groups, -1, *bank.shape[1:])
+        values = padded[:, :, window[0], window[1]].reshape(len(padded), groups, -1, height * width)
+        total.append(torch.einsum("goix,bgix->bgox", bank, values))
+    result = sum(total[1:], total[0]).reshape(len(padded), -1, height, width)
     return result if bias is None else result + bias.view(-1, 1, 1)
-
-
-def _window(start: int, count: int, stride: int) -> slice:
-    """The ``count`` cells from ``start`` on that one tap reads along an axis."""
-    return slice(start, start + (count - 1) * stride + 1, stride)

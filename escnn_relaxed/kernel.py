@@ -87,22 +87,22 @@ class FourierKernel(KernelNet):
             self.domain_weight = None
 
     def forward(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
+        """Hidden values (J, …)."""
         filter_phase, domain_phase = self._phases(filter_coordinates, domain_coordinates)
         return torch.cos(filter_phase if domain_phase is None else filter_phase + domain_phase)
 
     def domain_mean(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
+        """Mean of the hidden values over the domain points, exact and without a value per pair of points."""
         filter_phase, domain_phase = self._phases(filter_coordinates, domain_coordinates)
         if domain_phase is None:
             return torch.cos(filter_phase)
-        # cos(p + q) = cos p cos q − sin p sin q: the mean over q needs no value per pair of points.
+        # cos(p + q) = cos p cos q − sin p sin q
         shape = (-1,) + (1,) * (filter_phase.dim() - 1)
         mean_cosine = torch.cos(domain_phase).mean(dim=1).view(shape)
         mean_sine = torch.sin(domain_phase).mean(dim=1).view(shape)
         return torch.cos(filter_phase) * mean_cosine - torch.sin(filter_phase) * mean_sine
 
-    def _phases(
-        self, filter_coordinates: Tensor, domain_coordinates: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
+    def _phases(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> tuple[Tensor, Tensor | None]:
         filter_phase = _linear(
             self.filter_weight, _fourier_features(filter_coordinates, self.filter_projection), self.bias
         )
@@ -133,13 +133,12 @@ class SirenKernel(KernelNet):
         # Phases 2πW(ω ⊙ α) of unit weights, as in the Fourier features, so that ω means the same in both nets.
         self.filter_weight = nn.Parameter(torch.randn(hidden_size, filter_dimension))
         self.bias = nn.Parameter(torch.empty(hidden_size).uniform_(-0.5, 0.5))
-        self.domain_weight = (
-            nn.Parameter(torch.randn(hidden_size, domain_dimension)) if domain_dimension else None
-        )
+        self.domain_weight = nn.Parameter(torch.randn(hidden_size, domain_dimension)) if domain_dimension else None
         self.hidden_weight = nn.Parameter(torch.randn(hidden_size, hidden_size) * math.sqrt(2 / hidden_size))
         self.hidden_bias = nn.Parameter(torch.empty(hidden_size).uniform_(-math.pi, math.pi))
 
     def forward(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
+        """Hidden values (J, …)."""
         phase = _linear(self.filter_weight, filter_coordinates, self.bias)
         if self.domain_weight is not None:
             phase = phase + _linear(self.domain_weight, domain_coordinates)
@@ -148,6 +147,7 @@ class SirenKernel(KernelNet):
         return torch.sin(second)
 
     def domain_mean(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
+        """Mean of the hidden values over the domain points."""
         # The second sine layer mixes filter and domain: the mean is taken over all pairs of points.
         return self(filter_coordinates.unsqueeze(-2), domain_coordinates).mean(dim=-1)
 

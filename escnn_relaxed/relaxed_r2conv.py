@@ -6,33 +6,30 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from escnn.nn import EquivariantModule, FieldType, GeometricTensor
+from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, nn
 
 from .arguments import (
     check_choice,
-    check_field_types,
-    check_groups,
-    check_input,
     check_integer,
     filter_frequencies,
     nominal_frequency,
-    padding_pair,
     resolve_relaxation,
     rotations_of,
     warn_ignored,
 )
-from .bias import InvariantBias, has_trivial_irrep
 from .domain_frequency import DomainFrequency, Frequency
 from .filter_bank import ContinuousFilterBank, KernelSettings
-from .initialization import gain, start_filter_bank, start_soft_part
-from .integral_operator import integrate_non_stationary, integrate_stationary, output_size
+from .initialization import gain, start_filter_bank, start_soft_part, steerable_drawer
+from .integral_operator import PositionalBank
+from .planar_convolution import PlanarConvolution
+from .r2conv_state import adopt_r2conv_state
 from .steerable_basis import SteerableBasis
 
 __all__ = ["RelaxedR2Conv"]
 
 
-class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
+class RelaxedR2Conv(PlanarConvolution):
     r"""A planar convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2Conv`.
 
     .. math::
@@ -45,7 +42,7 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
 
     Arguments up to ``initialize`` are those of ``R2Conv``, in its order and with its meaning. Those that shape
     escnn's own basis (``sigma`` … ``basis_filter``) are ignored, with a warning, if ``strict_kernel`` is
-    ``"continuous"``. With nothing relaxed the layer is ``R2Conv``.
+    ``"continuous"``. With nothing relaxed the layer is ``R2Conv``, and state dicts of ``R2Conv`` load.
 
     Args:
         in_type: field type of the input.
@@ -123,7 +120,7 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
         basis_filter: Callable[[dict[str, Any]], bool] | None = None,
         initialize: bool = True,
         *,
-        relax: Mapping[str, Frequency] | None | str = "default",
+        relax: Mapping[str, Frequency] | str | None = "default",
         strict_kernel: str = "steerable",
         learn_relaxation: bool = False,
         samples: int = 16,
@@ -137,21 +134,8 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
         initial_softness: float = 0.01,
         support: str = "smooth",
     ) -> None:
-        check_field_types(in_type, out_type)
-        super().__init__()
-        self.in_type = in_type
-        self.out_type = out_type
-        self.space = in_type.gspace
-        self.kernel_size = check_integer("kernel_size", kernel_size, 1)
-        self.padding = padding_pair(padding)
-        self.stride = check_integer("stride", stride, 1)
-        self.dilation = check_integer("dilation", dilation, 1)
-        self.padding_mode = check_choice(
-            "padding_mode", padding_mode, ("zeros", "reflect", "replicate", "circular")
-        )
-        self.groups = check_groups(in_type, out_type, groups)
+        super().__init__(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups, bias)
         self.samples = check_integer("samples", samples, 1)
-        self.frame = check_choice("frame", frame, ("group", "image"))
         self.domain = check_choice("domain", domain, ("input", "output"))
         self.random_offset = random_offset and self.space.fibergroup.continuous
         check_choice("rotation_coordinates", rotation_coordinates, ("circle", "log"))
@@ -172,20 +156,20 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
         }
         self._domain_frequency = DomainFrequency(start, learn_relaxation)
         settings = KernelSettings(
-            kernel_size=self.kernel_size,
-            dilation=self.dilation,
+            kernel_size=kernel_size,
+            dilation=dilation,
             edge=1.0 if support == "smooth" else 0.0,
             filter_frequency=frequencies,
             domain_subgroups=tuple(start),
             rotation_coordinates=rotation_coordinates,
-            frame=frame,
+            frame=check_choice("frame", frame, ("group", "image")),
             kernel_net=kernel_net,
             hidden_size=hidden_size,
             samples=samples,
         )
-        has_bias = bias and has_trivial_irrep(out_type)
-        self.bias_expansion = InvariantBias(out_type) if has_bias else None
-        self.bias = nn.Parameter(torch.zeros(self.bias_expansion.dimension)) if has_bias else None
+        self.steerable_basis: SteerableBasis | None = None
+        self.bank: ContinuousFilterBank | None = None
+        self.register_parameter("weights", None)
         if strict_kernel == "steerable":
             self._build_hybrid(settings, basis_arguments, initial_softness, initialize)
         else:
@@ -194,9 +178,7 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
 
     def _build_continuous(self, settings: KernelSettings, initial_softness: float) -> None:
         """One continuous kernel, strict and soft (the paper's form)."""
-        self.steerable_basis = None
-        self.register_parameter("weights", None)
-        self.bank = self._continuous_bank(settings)
+        self.bank = self._continuous_bank(settings, centred=False)
         start_filter_bank(self.bank, nominal_frequency(self.domain_frequency), initial_softness)
 
     def _build_hybrid(
@@ -207,31 +189,22 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
         initialize: bool,
     ) -> None:
         """The strict part in ``R2Conv``'s basis, the soft part continuous and centred (design §4)."""
-        self.steerable_basis = SteerableBasis(
-            self.in_type, self.out_type, self.kernel_size, self.dilation, self.groups, **basis_arguments
-        )
-        start = self.steerable_basis.start_weights().to(torch.get_default_dtype())
-        self.bank = None
+        kernel_size, dilation = settings.kernel_size, settings.dilation
+        basis = SteerableBasis(self.in_type, self.out_type, kernel_size, dilation, self.groups, **basis_arguments)
+        start = basis.start_weights().to(torch.get_default_dtype())
         if settings.domain_subgroups:
             # R2Conv's own start is kept only where the layer is R2Conv: its gain is a matter of chance.
-            start = self.steerable_basis.centred(start)
+            start = basis.centred(start)
+            drawer = steerable_drawer(self.space, kernel_size, basis_arguments)
+            start = start / gain(basis(start), self.in_fields, self.out_type.representations, self.space, drawer)
             self.bank = self._continuous_bank(settings, centred=True)
-            start = start / gain(
-                self.steerable_basis(start),
-                self.bank.in_representations,
-                self.bank.out_representations,
-                self.space,
-                lambda fields: _steerable_draw(FieldType(self.space, fields), self.kernel_size, basis_arguments),
-            )
             frequency = nominal_frequency(self.domain_frequency)
-            start_soft_part(self.bank, frequency, initial_softness, self.steerable_basis(start))
+            start_soft_part(self.bank, frequency, initial_softness, basis(start))
+        self.steerable_basis = basis
         self.weights = nn.Parameter(start if initialize else torch.zeros_like(start))
 
-    def _continuous_bank(self, settings: KernelSettings, centred: bool = False) -> ContinuousFilterBank:
-        in_fields = self.in_type.representations[: len(self.in_type) // self.groups]
-        return ContinuousFilterBank(
-            in_fields, self.out_type.representations, self.space, settings, centred
-        )
+    def _continuous_bank(self, settings: KernelSettings, centred: bool) -> ContinuousFilterBank:
+        return ContinuousFilterBank(self.in_fields, self.out_type.representations, self.space, settings, centred)
 
     @property
     def domain_frequency(self) -> dict[str, Tensor]:
@@ -267,20 +240,40 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
         """
         if not self.is_stationary:
             raise RuntimeError("filter_bank: this layer is soft in translation and has a filter bank per position")
-        if self.steerable_basis is None:
-            return self.bank(self.domain_frequency)
-        strict = self.steerable_basis(self.weights)
-        if self.bank is None or not self._domain_frequency.may_vary():
-            return strict
-        return strict + self.bank(self.domain_frequency)
+        parts = []
+        if self.steerable_basis is not None:
+            parts.append(self.steerable_basis(self.weights))
+        if self.bank is not None and (not self.bank.centred or self._domain_frequency.may_vary()):
+            parts.append(self.bank(self.domain_frequency))
+        bank: Tensor = sum(parts[1:], parts[0])
+        return bank
 
-    def expanded_bias(self) -> Tensor | None:
-        """The bias of each channel, (C_out,), None without trivial irreps or with ``bias=False``."""
-        return None if self.bias_expansion is None else self.bias_expansion(self.bias)
+    def positional_bank(self, height: int, width: int) -> tuple[list[int], PositionalBank]:
+        """The taps where K may be non-zero, and K at a tap for an image of this size."""
+        bank, geometry = self.bank, self.geometry
+        if bank is None:
+            raise RuntimeError("positional_bank: nothing is relaxed in this layer, use filter_bank")
+        if self.domain == "input":
+            grid = bank.grid.pixel_grid((height, width), geometry.padding, geometry.padding_mode)
+        else:
+            size = geometry.output_size(height, width)
+            grid = bank.grid.output_grid((height, width), geometry.padding, size, geometry.stride)
+        numbers = {tap: number for number, tap in enumerate(bank.grid.support.tolist())}
+        strict = None
+        if self.steerable_basis is not None:
+            strict = self.steerable_basis(self.weights).flatten(2)
 
-    def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
-        """Filter bank and bias of a stationary layer, as of ``R2Conv``."""
-        return self.filter_bank(), self.expanded_bias()
+        def bank_at(tap: int, window: tuple[slice, slice]) -> Tensor:
+            positions = (grid[window] if self.domain == "input" else grid).reshape(-1, 2)
+            parts = []
+            if strict is not None:
+                parts.append(strict[..., tap, None].expand(-1, -1, len(positions)))
+            if tap in numbers:
+                parts.append(bank.at_positions(self.domain_frequency, numbers[tap], positions))
+            at_tap: Tensor = sum(parts[1:], parts[0])
+            return at_tap
+
+        return list(numbers) if strict is None else list(range(geometry.kernel_size**2)), bank_at
 
     def forward(self, input: GeometricTensor) -> GeometricTensor:
         """Apply the layer to a GeometricTensor (batch, C_in, H, W) of ``in_type``.
@@ -289,99 +282,16 @@ class RelaxedR2Conv(EquivariantModule):  # type: ignore[misc]
             TypeError: for anything but a floating-point GeometricTensor of ``in_type``.
             ValueError: for an image smaller than the kernel.
         """
-        check_input(input, self)
         if self.random_offset and self.bank is not None:
             self.bank.turn(self.bank.random_offset() if self.training else 0.0)
-        integrate = self._integrate_stationary if self.is_stationary else self._integrate_non_stationary
-        return GeometricTensor(integrate(input.tensor), self.out_type, coords=None)
+        return super().forward(input)
 
-    def _integrate_stationary(self, features: Tensor) -> Tensor:
-        bank, bias = self.expand_parameters()
-        return integrate_stationary(
-            features,
-            bank,
-            bias,
-            padding=self.padding,
-            padding_mode=self.padding_mode,
-            stride=self.stride,
-            dilation=self.dilation,
-            groups=self.groups,
-        )
-
-    def _integrate_non_stationary(self, features: Tensor) -> Tensor:
-        size = (features.shape[2], features.shape[3])
-        return integrate_non_stationary(
-            features,
-            self._bank_per_position(size),
-            self._taps(),
-            self.expanded_bias(),
-            kernel_size=self.kernel_size,
-            padding=self.padding,
-            padding_mode=self.padding_mode,
-            stride=self.stride,
-            dilation=self.dilation,
-            groups=self.groups,
-        )
-
-    def _taps(self) -> list[int]:
-        """Numbers of the taps at which K may be non-zero, in the order of a flattened k×k grid."""
-        return list(range(self.kernel_size**2)) if self.steerable_basis else self.bank.grid.support.tolist()
-
-    def _bank_per_position(self, size: tuple[int, int]) -> Callable[[int, tuple[slice, slice]], Tensor]:
-        """K at a tap for the positions in a window of the padded image."""
-        bank = self.bank
-        strict = None if self.steerable_basis is None else self.steerable_basis(self.weights).flatten(2)
-        numbers = {tap: number for number, tap in enumerate(bank.grid.support.tolist())}
-        if self.domain == "input":
-            grid = bank.grid.pixel_grid(size, self.padding, self.padding_mode)
-        else:
-            grid = bank.grid.output_grid(size, self.padding, self._output_size(size), self.stride)
-
-        def bank_at(tap: int, window: tuple[slice, slice]) -> Tensor:
-            positions = (grid[window] if self.domain == "input" else grid).reshape(-1, 2)
-            if tap not in numbers:
-                return strict[..., tap, None].expand(-1, -1, len(positions))
-            soft = bank.at_positions(self.domain_frequency, numbers[tap], positions)
-            return soft if strict is None else soft + strict[..., tap, None]
-
-        return bank_at
-
-    def _output_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        return output_size(size, self.kernel_size, self.padding, self.stride, self.dilation)
-
-    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-        """(batch, C_in, H, W) → (batch, C_out, H_out, W_out).
-
-        Raises:
-            ValueError: for a shape that is not (batch, C_in, H, W).
-        """
-        if len(input_shape) != 4 or input_shape[1] != self.in_type.size:
-            raise ValueError(
-                f"input_shape must be (batch, {self.in_type.size}, H, W), got {tuple(input_shape)}"
-            )
-        height, width = self._output_size((input_shape[2], input_shape[3]))
-        return input_shape[0], self.out_type.size, height, width
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        if self.steerable_basis is not None:
+            adopt_r2conv_state(state_dict, prefix, self.state_dict())
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def extra_repr(self) -> str:
         """Field types, the convolution's arguments that are not default, and ω′."""
-        parts = [f"{self.in_type}, {self.out_type}, kernel_size={self.kernel_size}, stride={self.stride}"]
-        defaults = {"padding": (0, 0), "dilation": 1, "padding_mode": "zeros", "groups": 1}
-        for name, default in defaults.items():
-            value = getattr(self, name)
-            if value != default:
-                parts.append(f"{name}={value!r}")
-        if self.bias is None:
-            parts.append("bias=False")
-        frequencies = {
-            name: [round(v, 4) for v in value.tolist()] for name, value in self.domain_frequency.items()
-        }
-        parts.append(f"domain_frequency={frequencies or 'strict'}")
-        return ", ".join(parts)
-
-
-def _steerable_draw(
-    fields: FieldType, kernel_size: int, basis_arguments: dict[str, Any]
-) -> Callable[[], Tensor]:
-    """Draws filter banks in the steerable basis from fields to themselves."""
-    basis = SteerableBasis(fields, fields, kernel_size, dilation=1, groups=1, **basis_arguments)
-    return lambda: basis(basis.centred(basis.start_weights().to(torch.get_default_dtype())))
+        frequencies = {name: [round(v, 4) for v in value.tolist()] for name, value in self.domain_frequency.items()}
+        return f"{super().extra_repr()}, domain_frequency={frequencies or 'strict'}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -193,7 +193,7 @@ def _one_frequency(radius: float) -> float:
 
 @contextlib.contextmanager
 def _single_precision() -> Iterator[None]:
-    """escnn builds its bases in float32 and fails under any other default."""
+    """Escnn builds its bases in float32 and fails under any other default."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -203,7 +203,7 @@ def _single_precision() -> Iterator[None]:
 
 
 def _basis_expansion(*arguments: Any, **keywords: Any) -> Any:
-    """escnn's sampled basis, None where no steerable kernel fits into the support."""
+    """Escnn's sampled basis, None where no steerable kernel fits into the support."""
     try:
         with _single_precision(), contextlib.redirect_stdout(io.StringIO()):
             return R2Conv(*arguments, bias=False, initialize=False, **keywords).basisexpansion

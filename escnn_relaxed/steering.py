@@ -17,6 +17,7 @@ import math
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .coordinates import GroupSample, relative_elements
@@ -24,7 +25,7 @@ from .exact_constants import ExactConstants
 from .field_structure import Block, FieldStructure
 from .units import count_directions, weight_units
 
-__all__ = ["PairSteering", "SteeredAverage", "sees_relative_element"]
+__all__ = ["BlockPair", "PairSteering", "SteeredAverage", "sees_relative_element"]
 
 
 def sees_relative_element(in_block: Block, out_block: Block) -> bool:
@@ -67,9 +68,7 @@ class PairSteering(ExactConstants):
         rows, columns = _kernel_entries(in_block, out_block)
         self.entries = len(rows) * len(columns)
         # ρ_B(g)⁻¹ = ρ_B(g)ᵀ: blocks are permutations or escnn's irreps, which are orthogonal.
-        coefficients = np.einsum(
-            "gam,gbn->mnabg", out_block.matrices[:, :, rows], in_block.matrices[:, :, columns]
-        )
+        coefficients = np.einsum("gam,gbn->mnabg", out_block.matrices[:, :, rows], in_block.matrices[:, :, columns])
         self.set_constant("coefficients", coefficients / len(out_block.matrices))
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -111,11 +110,16 @@ class SteeredAverage(nn.Module):
         self.in_counts = in_structure.counts
         self.out_counts = out_structure.counts
         self.pairs = nn.ModuleList(
-            _Pair(PairSteering(in_block, out_block, sample), is_average=_is_average(in_block, out_block, sample))
+            BlockPair(PairSteering(in_block, out_block, sample), is_average=_is_average(in_block, out_block, sample))
             for out_block in out_structure.blocks
             for in_block in in_structure.blocks
         )
         self.assembly = _Assembly(in_structure, out_structure)
+
+    @property
+    def block_pairs(self) -> list[BlockPair]:
+        """Every pair of blocks, those of one output block after the other."""
+        return [pair for pair in self.pairs if isinstance(pair, BlockPair)]
 
     def pair_counts(self) -> list[int]:
         """Number of pairs of fields that each pair of blocks stands for."""
@@ -123,9 +127,7 @@ class SteeredAverage(nn.Module):
 
     def count_directions(self, hidden: Tensor) -> list[int | None]:
         """How many directions of the kernel of each pair survive the average; None where none is averaged away."""
-        return [
-            count_directions(pair.steering(hidden)) if pair.is_average else None for pair in self.pairs
-        ]
+        return [count_directions(pair.steering(hidden)) if pair.is_average else None for pair in self.block_pairs]
 
     def initialize(self, hidden: Tensor, ranks: list[int | None]) -> None:
         """Fix the units of the weights on the given hidden values and draw the weights.
@@ -134,16 +136,12 @@ class SteeredAverage(nn.Module):
             hidden: φ at the start, on the support, with the constant feature last: (J + 1, M, R, T).
             ranks: number of directions to keep for each pair, None for all.
         """
-        for pair, rank in zip(self.pairs, ranks, strict=True):
-            pair.units = weight_units(
-                pair.steering(hidden), pair.steering.entries, rank, self._has_constant
-            )
+        for pair, rank in zip(self.block_pairs, ranks, strict=True):
+            pair.units = weight_units(pair.steering(hidden), pair.steering.entries, rank, self._has_constant)
         for row, out_count in enumerate(self.out_counts):
-            pairs = self.pairs[row * len(self.in_counts) : (row + 1) * len(self.in_counts)]
+            pairs = self.block_pairs[row * len(self.in_counts) : (row + 1) * len(self.in_counts)]
             # He's rule, with the features of an output channel of unit energy each.
-            fan_in = sum(
-                count * len(pair.units) for count, pair in zip(self.in_counts, pairs, strict=True)
-            )
+            fan_in = sum(count * len(pair.units) for count, pair in zip(self.in_counts, pairs, strict=True))
             for in_count, pair in zip(self.in_counts, pairs, strict=True):
                 weight = torch.randn(out_count, in_count, len(pair.units)).to(hidden)
                 pair.weights = nn.Parameter(weight * math.sqrt(2 / max(fan_in, 1)))
@@ -151,18 +149,19 @@ class SteeredAverage(nn.Module):
     def set_structures(self, in_structure: FieldStructure, out_structure: FieldStructure) -> None:
         """Steer by the elements for which these blocks hold matrices (a turned grid of a continuous group)."""
         blocks = [(b, a) for a in out_structure.blocks for b in in_structure.blocks]
-        for pair, (in_block, out_block) in zip(self.pairs, blocks, strict=True):
+        for pair, (in_block, out_block) in zip(self.block_pairs, blocks, strict=True):
             pair.steering.set_blocks(in_block, out_block)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Filter bank (C_out, C_in, points) of hidden values, constant feature last, (J + 1, M, R, points)."""
-        return self.assembly([pair(hidden) for pair in self.pairs])
+        return self.assembly([pair(hidden) for pair in self.block_pairs])
 
 
-class _Pair(nn.Module):
+class BlockPair(nn.Module):
     """The weights of all pairs of fields of one pair of blocks."""
 
     weights: nn.Parameter
+    steering: PairSteering
     units: Tensor
 
     def __init__(self, steering: PairSteering, is_average: bool) -> None:
@@ -184,6 +183,11 @@ class _Pair(nn.Module):
 
 class _Assembly(ExactConstants):
     """Blocks in block order → the filter bank in the channels and the basis of the field types."""
+
+    in_channels: Tensor
+    out_channels: Tensor
+    in_basis_inverse: Tensor
+    out_basis: Tensor
 
     def __init__(self, in_structure: FieldStructure, out_structure: FieldStructure) -> None:
         super().__init__()
@@ -227,8 +231,8 @@ def _kernel_entries(in_block: Block, out_block: Block) -> tuple[list[int], list[
     return list(range(out_block.size)), [0]
 
 
-def _coset_mean(block: Block) -> np.ndarray:
+def _coset_mean(block: Block) -> NDArray[np.float64]:
     """The mean over the elements of each coset: (|block|, M)."""
-    assert block.image is not None
-    matrix = (block.image[None, :] == np.arange(block.size)[:, None]).astype(np.float64)
-    return matrix / matrix.sum(axis=1, keepdims=True)
+    members = np.equal(np.asarray(block.image), np.arange(block.size)[:, None]).astype(np.float64)
+    mean: NDArray[np.float64] = members / members.sum(axis=1, keepdims=True)
+    return mean

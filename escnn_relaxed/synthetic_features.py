@@ -46,14 +46,13 @@ def synthetic_features(
     size = max(_SIZE, 2 * kernel_size)
     before, after = (kernel_size - 1) // 2, kernel_size // 2
     draw_bank = drawer(few)
-    features: Tensor | None = None
+    bank = draw_bank()
+    features = torch.randn(_BATCH, bank.shape[1], size, size).to(bank)
     for _ in range(_LAYERS):
-        bank = draw_bank()
-        if features is None:
-            features = torch.randn(_BATCH, bank.shape[1], size, size).to(bank)
         padded = nn.functional.pad(features, (before, after, before, after), mode="circular")
         features = rectified(nn.functional.conv2d(padded, bank), few, gspace)
         features = features / features.square().mean().sqrt().clamp_min(torch.finfo(bank.dtype).tiny)
+        bank = draw_bank()
     return torch.cat([_field(features, few, field, number) for field, number in _numbered(fields)], dim=1)
 
 
@@ -71,9 +70,7 @@ def rectified(features: Tensor, fields: Sequence[Representation], gspace: GSpace
     )
 
 
-def _rectified_field(
-    part: Tensor, field: Representation, samples: tuple[Tensor, Tensor] | None
-) -> Tensor:
+def _rectified_field(part: Tensor, field: Representation, samples: tuple[Tensor, Tensor] | None) -> Tensor:
     if "pointwise" in field.supported_nonlinearities:
         return part.relu()
     if samples is None:
@@ -110,9 +107,7 @@ def _numbered(fields: Sequence[Representation]) -> Iterator[tuple[Representation
         yield field, number % _MOST_FIELDS
 
 
-def _field(
-    features: Tensor, fields: list[Representation], field: Representation, number: int
-) -> Tensor:
+def _field(features: Tensor, fields: list[Representation], field: Representation, number: int) -> Tensor:
     """The channels of the ``number``-th of the fields equal to ``field``."""
     index = [i for i, other in enumerate(fields) if other == field][number]
     start = sum(other.size for other in fields[:index])

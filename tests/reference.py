@@ -93,9 +93,7 @@ class Oracle:
         self.layer = layer
         self.space: GSpace2D = layer.in_type.gspace
         group = self.space.fibergroup
-        self.elements = list(
-            group.grid(type="regular", N=layer.samples) if group.continuous else group.elements
-        )
+        self.elements = list(group.grid(type="regular", N=layer.samples) if group.continuous else group.elements)
         count = len(layer.in_type) // layer.groups
         self.inputs = Fields(list(layer.in_type.representations[:count]), self.elements)
         self.outputs = Fields(list(layer.out_type.representations), self.elements)
@@ -185,7 +183,7 @@ class Oracle:
         entries = [[torch.zeros((), dtype=torch.float64) for _ in range(in_size)] for _ in range(out_size)]
         for a, g in zip(out_coset, self.elements, strict=True):
             for b, v in zip(in_coset, self.elements, strict=True):
-                value = weights @ self._features(v, tap, position, relative=~v @ g)
+                value = weights @ self.hidden_values(v, tap, position, relative=~v @ g)
                 entries[a][b] = entries[a][b] + share * value
         return torch.stack([torch.stack(row) for row in entries])
 
@@ -193,7 +191,7 @@ class Oracle:
         """mean_g ρ_out(g) κ(g⁻¹d; a(g, y)) ρ_in(g)⁻¹ with escnn's matrices of the whole fields."""
         total = torch.zeros(out_field.representation.size, in_field.representation.size, dtype=torch.float64)
         for g in self.elements:
-            features = self._features(g, tap, position, relative=self.space.fibergroup.identity)
+            features = self.hidden_values(g, tap, position, relative=self.space.fibergroup.identity)
             kappa = self._kappa(out_field, in_field, features)
             rho_out = torch.from_numpy(np.array(out_field.representation(g), dtype=np.float64))
             rho_in = torch.from_numpy(np.array(in_field.representation(~g), dtype=np.float64))
@@ -228,7 +226,7 @@ class Oracle:
         pair = self.layer.bank.steered_average.pairs[number]
         return pair.weights[out_block.number, in_block.number] @ pair.units
 
-    def _features(self, g: GroupElement, tap: Point, position: Point, relative: GroupElement) -> Tensor:
+    def hidden_values(self, g: GroupElement, tap: Point, position: Point, relative: GroupElement) -> Tensor:
         """φ and a constant at g⁻¹d, the relative element and a(g, y), within the window."""
         key = (g, tap, position, relative if self.sees_relative else None)
         if key not in self._hidden:

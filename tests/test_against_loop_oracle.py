@@ -133,9 +133,7 @@ def test_gradients_equal_those_of_the_loops(space: str, pair: str, translation: 
     answers = layer(in_type(features)).tensor, Oracle(layer, FREQUENCY)(features)
     cotangent = torch.randn_like(answers[0])
     names = ["input", *[name for name, _ in layer.named_parameters()]]
-    gradients = [
-        torch.autograd.grad(answer, [features, *layer.parameters()], cotangent) for answer in answers
-    ]
+    gradients = [torch.autograd.grad(answer, [features, *layer.parameters()], cotangent) for answer in answers]
     for name, found, expected in zip(names, *gradients, strict=True):
         assert expected.norm() > 0, name
         assert relative_error(found, expected) <= ROUNDING, name

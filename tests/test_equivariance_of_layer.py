@@ -21,9 +21,7 @@ TOO_LARGE = {("D6", "two regular in one -> hidden regular"), ("D8", "two regular
 @pytest.mark.parametrize(("space", "pair"), [case for case in battery.ALL if case not in TOO_LARGE])
 def test_strict_layer_is_equivariant(space: str, pair: str, strict_kernel: str) -> None:
     in_type, out_type = battery.types(space, pair)
-    layer = build(
-        in_type, out_type, padding=1, padding_mode="circular", relax=None, strict_kernel=strict_kernel
-    )
+    layer = build(in_type, out_type, padding=1, padding_mode="circular", relax=None, strict_kernel=strict_kernel)
     features = battery.random_input(in_type, 5, 5)
     if on_grid_elements(in_type.gspace):
         assert largest_error(layer, features) <= ROUNDING
@@ -44,9 +42,7 @@ def test_strict_layer_is_equivariant(space: str, pair: str, strict_kernel: str) 
         ("O(2)", "induced -> induced"),
     ],
 )
-def test_layer_with_every_frequency_at_zero_is_strict(
-    space: str, pair: str, learn: bool, strict_kernel: str
-) -> None:
+def test_layer_with_every_frequency_at_zero_is_strict(space: str, pair: str, learn: bool, strict_kernel: str) -> None:
     in_type, out_type = battery.types(space, pair)
     layer = build(
         in_type,

@@ -38,9 +38,7 @@ def soft_layer(space: str, pair: str, **arguments):
 def test_soft_translation_keeps_the_group_about_the_image_centre(
     space: str, pair: str, domain: str, strict_kernel: str
 ) -> None:
-    layer = soft_layer(
-        space, pair, padding=1, padding_mode="circular", domain=domain, strict_kernel=strict_kernel
-    )
+    layer = soft_layer(space, pair, padding=1, padding_mode="circular", domain=domain, strict_kernel=strict_kernel)
     features = battery.random_input(layer.in_type, 5, 5)
     assert not layer.is_stationary
     assert largest_error(layer, features) <= ROUNDING

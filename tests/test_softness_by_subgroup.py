@@ -29,11 +29,7 @@ CONTINUOUS_PAIRS = ("trivial -> irreps", "band-limited -> irreps", "mixed -> tri
 
 
 def cases(spaces: tuple[str, ...]) -> list[tuple[str, str]]:
-    return [
-        (space, pair)
-        for space in spaces
-        for pair in (CONTINUOUS_PAIRS if space in battery.CONTINUOUS else PAIRS)
-    ]
+    return [(space, pair) for space in spaces for pair in (CONTINUOUS_PAIRS if space in battery.CONTINUOUS else PAIRS)]
 
 
 def soft_layer(space: str, pair: str, relax: dict[str, float], strict_kernel: str = "continuous", **arguments):
@@ -92,9 +88,7 @@ def test_soft_rotation_softens_reflections_too(pair: str) -> None:
         ("D4", "two regular -> regular", "translation"),
     ],
 )
-def test_error_grows_from_zero_with_the_frequency(
-    space: str, pair: str, subgroup: str, strict_kernel: str
-) -> None:
+def test_error_grows_from_zero_with_the_frequency(space: str, pair: str, subgroup: str, strict_kernel: str) -> None:
     layer = soft_layer(space, pair, {subgroup: 0.2}, strict_kernel)
     features = battery.random_input(layer.in_type, 5, 5)
 

@@ -67,9 +67,7 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
-def equivariance_error(
-    module: EquivariantModule, features: Tensor, element: GroupElement
-) -> float:
+def equivariance_error(module: EquivariantModule, features: Tensor, element: GroupElement) -> float:
     """Relative error ‖f(gx) − g f(x)‖ / ‖f(x)‖."""
     with torch.no_grad():
         answer = module(module.in_type(features)).tensor

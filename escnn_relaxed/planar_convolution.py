@@ -1,0 +1,148 @@
+"""What a layer on GeometricTensors of the plane needs whatever its kernel: arguments, bias, input and output."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from escnn.nn import EquivariantModule, FieldType, GeometricTensor
+from torch import Tensor, nn
+
+from .arguments import (
+    check_choice,
+    check_field_types,
+    check_groups,
+    check_input,
+    check_integer,
+    padding_pair,
+)
+from .bias import InvariantBias, has_trivial_irrep
+from .integral_operator import (
+    ConvolutionGeometry,
+    PositionalBank,
+    integrate_non_stationary,
+    integrate_stationary,
+)
+
+__all__ = ["PlanarConvolution"]
+
+PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+
+
+class PlanarConvolution(EquivariantModule):
+    """A linear map of fields with the arguments of ``R2Conv``; a subclass gives the filter bank.
+
+    Attributes:
+        geometry: where the taps meet the image.
+        bias: one value for each trivial irrep of the output, None without.
+    """
+
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        kernel_size: int,
+        padding: int | tuple[int, int],
+        stride: int,
+        dilation: int,
+        padding_mode: str,
+        groups: int,
+        bias: bool,
+    ) -> None:
+        check_field_types(in_type, out_type)
+        super().__init__()
+        self.in_type = in_type
+        self.out_type = out_type
+        self.space = in_type.gspace
+        self.geometry = ConvolutionGeometry(
+            kernel_size=check_integer("kernel_size", kernel_size, 1),
+            padding=padding_pair(padding),
+            padding_mode=check_choice("padding_mode", padding_mode, PADDING_MODES),
+            stride=check_integer("stride", stride, 1),
+            dilation=check_integer("dilation", dilation, 1),
+            groups=check_groups(in_type, out_type, groups),
+        )
+        self.bias_expansion: InvariantBias | None = None
+        self.register_parameter("bias", None)
+        if bias and has_trivial_irrep(out_type):
+            self.bias_expansion = InvariantBias(out_type)
+            self.bias = nn.Parameter(torch.zeros(self.bias_expansion.dimension))
+
+    @property
+    def kernel_size(self) -> int:
+        """Side of the kernel in taps."""
+        return self.geometry.kernel_size
+
+    @property
+    def groups(self) -> int:
+        """Number of blocks of fields that are convolved apart."""
+        return self.geometry.groups
+
+    @property
+    def in_fields(self) -> list[Any]:
+        """The representations of one group of the input."""
+        return list(self.in_type.representations[: len(self.in_type) // self.groups])
+
+    @property
+    @abstractmethod
+    def is_stationary(self) -> bool:
+        """True where K does not depend on the position: the layer is a ``conv2d``."""
+
+    @abstractmethod
+    def filter_bank(self) -> Tensor:
+        """K of a stationary layer, (C_out, C_in/groups, k, k)."""
+
+    @abstractmethod
+    def positional_bank(self, height: int, width: int) -> tuple[list[int], PositionalBank]:
+        """The taps where K may be non-zero, and K at a tap for an image of this size."""
+
+    def expanded_bias(self) -> Tensor | None:
+        """The bias of each channel, (C_out,), None without trivial irreps or with ``bias=False``."""
+        if self.bias_expansion is None:
+            return None
+        expanded: Tensor = self.bias_expansion(self.bias)
+        return expanded
+
+    def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
+        """Filter bank and bias of a stationary layer, as of ``R2Conv``."""
+        return self.filter_bank(), self.expanded_bias()
+
+    def forward(self, input: GeometricTensor) -> GeometricTensor:
+        """Apply the layer to a GeometricTensor (batch, C_in, H, W) of ``in_type``.
+
+        Raises:
+            TypeError: for anything but a floating-point GeometricTensor of ``in_type``.
+            ValueError: for an image smaller than the kernel.
+        """
+        check_input(input, self.in_type, self.geometry)
+        features = input.tensor
+        if self.is_stationary:
+            output = integrate_stationary(features, *self.expand_parameters(), self.geometry)
+        else:
+            taps, bank_at = self.positional_bank(features.shape[2], features.shape[3])
+            output = integrate_non_stationary(features, bank_at, taps, self.expanded_bias(), self.geometry)
+        return GeometricTensor(output, self.out_type, coords=None)
+
+    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+        """(batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+
+        Raises:
+            ValueError: for a shape that is not (batch, C_in, H, W).
+        """
+        if len(input_shape) != 4 or input_shape[1] != self.in_type.size:
+            raise ValueError(f"input_shape must be (batch, {self.in_type.size}, H, W), got {tuple(input_shape)}")
+        return input_shape[0], self.out_type.size, *self.geometry.output_size(*input_shape[2:])
+
+    def extra_repr(self) -> str:
+        """Field types and the arguments of the convolution that are not default."""
+        geometry = self.geometry
+        parts = [f"{self.in_type}, {self.out_type}, kernel_size={geometry.kernel_size}, stride={geometry.stride}"]
+        default = ConvolutionGeometry(geometry.kernel_size)
+        for name in ("padding", "padding_mode", "dilation", "groups"):
+            value = getattr(geometry, name)
+            if value != getattr(default, name):
+                parts.append(f"{name}={value!r}")
+        if self.bias_expansion is None:
+            parts.append("bias=False")
+        return ", ".join(parts)
