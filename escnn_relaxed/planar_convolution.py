@@ -146,3 +146,7 @@ class PlanarConvolution(EquivariantModule):
         if self.bias_expansion is None:
             parts.append("bias=False")
         return ", ".join(parts)
+
+    def __repr__(self) -> str:
+        # In one line, as R2Conv: the modules inside are no layers of the user's.
+        return f"{type(self).__name__}({self.extra_repr()})"

@@ -28,6 +28,9 @@ from .steerable_basis import SteerableBasis
 
 __all__ = ["RelaxedR2Conv"]
 
+HIDDEN_SIZE = 32
+SOFT_HIDDEN_SIZE = 8
+
 
 class RelaxedR2Conv(PlanarConvolution):
     r"""A planar convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2Conv`.
@@ -79,7 +82,8 @@ class RelaxedR2Conv(PlanarConvolution):
         filter_frequency: ω of ``"position"``, ``"rotation"``, ``"reflection"``, or one number for the position.
             Default: 0.12 per pixel of the radius.
         kernel_net: ``"fourier"`` or ``"siren"``.
-        hidden_size: J, hidden values of the kernel net.
+        hidden_size: J, hidden values of the kernel net. Default: 32, the paper's; 8 where the continuous kernel
+            is the soft part alone.
         initial_softness: part of the kernel's energy that depends on the domain at the start.
         support: ``"smooth"``: a disk with an edge that falls over a pixel; ``"disk"``: the paper's hard disk.
 
@@ -130,7 +134,7 @@ class RelaxedR2Conv(PlanarConvolution):
         rotation_coordinates: str = "circle",
         filter_frequency: Mapping[str, float] | float | None = None,
         kernel_net: str = "fourier",
-        hidden_size: int = 32,
+        hidden_size: int | None = None,
         initial_softness: float = 0.01,
         support: str = "smooth",
     ) -> None:
@@ -142,7 +146,8 @@ class RelaxedR2Conv(PlanarConvolution):
         check_choice("strict_kernel", strict_kernel, ("steerable", "continuous"))
         check_choice("kernel_net", kernel_net, ("fourier", "siren"))
         check_choice("support", support, ("smooth", "disk"))
-        check_integer("hidden_size", hidden_size, 1)
+        if hidden_size is None:
+            hidden_size = SOFT_HIDDEN_SIZE if strict_kernel == "steerable" else HIDDEN_SIZE
         rotations = rotations_of(self.space, samples)
         start = resolve_relaxation(relax, self.space, rotations, rotation_coordinates)
         frequencies = filter_frequencies(filter_frequency, kernel_size)
@@ -164,7 +169,7 @@ class RelaxedR2Conv(PlanarConvolution):
             rotation_coordinates=rotation_coordinates,
             frame=check_choice("frame", frame, ("group", "image")),
             kernel_net=kernel_net,
-            hidden_size=hidden_size,
+            hidden_size=check_integer("hidden_size", hidden_size, 1),
             samples=samples,
         )
         self.steerable_basis: SteerableBasis | None = None

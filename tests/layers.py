@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from escnn.nn import FieldType
+from reference import Oracle
 from torch import nn
 
 from escnn_relaxed import RelaxedR2Conv
@@ -17,6 +18,15 @@ def build(in_type: FieldType, out_type: FieldType, kernel_size: int = 3, **argum
     layer = RelaxedR2Conv(in_type, out_type, kernel_size, **arguments).double()
     shake(layer)
     return layer
+
+
+def build_with_oracle(
+    in_type: FieldType, out_type: FieldType, kernel_size: int = 3, **arguments: object
+) -> tuple[RelaxedR2Conv, Oracle]:
+    """The same layer and the loops that evaluate it."""
+    arguments.setdefault("filter_frequency", {"position": 0.4, "rotation": 0.3, "reflection": 0.7})
+    layer = build(in_type, out_type, kernel_size, **arguments)
+    return layer, Oracle(layer, kernel_size=kernel_size, **arguments)
 
 
 @torch.no_grad()

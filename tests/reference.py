@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,33 +74,46 @@ def copied_cell(index: int, size: int, mode: str) -> int | None:
     return -index if index < 0 else 2 * (size - 1) - index
 
 
+# What the layer's arguments are where they are not given.
+DEFAULTS: dict[str, Any] = {
+    "kernel_size": 3,
+    "padding": 0,
+    "stride": 1,
+    "dilation": 1,
+    "padding_mode": "zeros",
+    "groups": 1,
+    "samples": 16,
+    "frame": "group",
+    "domain": "input",
+    "rotation_coordinates": "circle",
+    "support": "smooth",
+}
+
+
 class Oracle:
-    """A layer evaluated by loops.
+    """A layer with a continuous kernel, evaluated by loops.
 
     Args:
         layer: gives its numbers.
-        filter_frequency: ω of position, rotation and reflection, as given to the layer.
-        support: as given to the layer.
-        rotation_coordinates: as given to the layer.
+        arguments: those that the layer was built with, ``filter_frequency`` among them.
     """
 
-    def __init__(
-        self,
-        layer: RelaxedR2Conv,
-        filter_frequency: dict[str, float],
-        support: str = "smooth",
-        rotation_coordinates: str = "circle",
-    ) -> None:
+    def __init__(self, layer: RelaxedR2Conv, **arguments: Any) -> None:
         self.layer = layer
+        given = DEFAULTS | arguments
+        self.kernel_size, self.stride, self.dilation = (given[name] for name in ("kernel_size", "stride", "dilation"))
+        padding = given["padding"]
+        self.padding: tuple[int, int] = padding if isinstance(padding, tuple) else (padding, padding)
+        self.padding_mode, self.groups = given["padding_mode"], given["groups"]
+        self.frame, self.domain, self.form = given["frame"], given["domain"], given["rotation_coordinates"]
+        self.support = given["support"]
+        self.filter_frequency: dict[str, float] = given["filter_frequency"]
         self.space: GSpace2D = layer.in_type.gspace
         group = self.space.fibergroup
-        self.elements = list(group.grid(type="regular", N=layer.samples) if group.continuous else group.elements)
-        count = len(layer.in_type) // layer.groups
+        self.elements = list(group.grid(type="regular", N=given["samples"]) if group.continuous else group.elements)
+        count = len(layer.in_type) // self.groups
         self.inputs = Fields(list(layer.in_type.representations[:count]), self.elements)
         self.outputs = Fields(list(layer.out_type.representations), self.elements)
-        self.filter_frequency = filter_frequency
-        self.support = support
-        self.form = rotation_coordinates
         both = [any(f.is_permutation for f in side.fields) for side in (self.inputs, self.outputs)]
         self.sees_relative = all(both)
         self._hidden: dict[tuple[object, ...], Tensor] = {}
@@ -107,7 +121,7 @@ class Oracle:
 
     def taps(self) -> list[Point]:
         """Offsets in pixels, y up, in the order of a flattened filter."""
-        k, step = self.layer.kernel_size, self.layer.dilation
+        k, step = self.kernel_size, self.dilation
         line = [(i - (k - 1) / 2) * step for i in range(k)]
         return [(x, -y) for y, x in itertools.product(line, line)]
 
@@ -117,24 +131,24 @@ class Oracle:
         self._hidden.clear()
         self._banks.clear()
         batch, _, height, width = features.shape
-        reach = layer.dilation * (layer.kernel_size - 1)
-        rows = (height + 2 * layer.padding[0] - reach - 1) // layer.stride + 1
-        columns = (width + 2 * layer.padding[1] - reach - 1) // layer.stride + 1
+        reach = self.dilation * (self.kernel_size - 1)
+        rows = (height + 2 * self.padding[0] - reach - 1) // self.stride + 1
+        columns = (width + 2 * self.padding[1] - reach - 1) // self.stride + 1
         bias = layer.expanded_bias()
         answers = []
         for row, column in itertools.product(range(rows), range(columns)):
             total = features.new_zeros(batch, layer.out_type.size)
             for number, tap in enumerate(self.taps()):
-                down, right = divmod(number, layer.kernel_size)
-                y_row = row * layer.stride - layer.padding[0] + down * layer.dilation
-                y_column = column * layer.stride - layer.padding[1] + right * layer.dilation
+                down, right = divmod(number, self.kernel_size)
+                y_row = row * self.stride - self.padding[0] + down * self.dilation
+                y_column = column * self.stride - self.padding[1] + right * self.dilation
                 cell = (
-                    copied_cell(y_row, height, layer.padding_mode),
-                    copied_cell(y_column, width, layer.padding_mode),
+                    copied_cell(y_row, height, self.padding_mode),
+                    copied_cell(y_column, width, self.padding_mode),
                 )
-                if None in cell or window_weight(tap, layer.kernel_size, layer.dilation, self.support) == 0:
+                if None in cell or window_weight(tap, self.kernel_size, self.dilation, self.support) == 0:
                     continue
-                if layer.domain == "output":  # x = y − d, before padding copies y
+                if self.domain == "output":  # x = y − d, before padding copies y
                     position = self.position((y_row, y_column), (height, width), tap)
                 else:
                     position = self.position(cell, (height, width))
@@ -151,7 +165,7 @@ class Oracle:
 
     def _apply(self, bank: Tensor, values: Tensor) -> Tensor:
         """Each group of fields apart."""
-        parts = zip(bank.chunk(self.layer.groups), values.chunk(self.layer.groups, dim=1), strict=True)
+        parts = zip(bank.chunk(self.groups), values.chunk(self.groups, dim=1), strict=True)
         return torch.cat([value @ part.mT for part, value in parts], dim=1)
 
     def bank(self, tap: Point, position: Point = (0.0, 0.0)) -> Tensor:
@@ -230,13 +244,13 @@ class Oracle:
         """φ and a constant at g⁻¹d, the relative element and a(g, y), within the window."""
         key = (g, tap, position, relative if self.sees_relative else None)
         if key not in self._hidden:
-            hidden = self.layer.bank.kernel(self._filter_point(g, tap, relative), self._domain_point(g, position))
+            hidden = self.layer.bank.kernel(self._filter_point(g, tap, relative), self.domain_point(g, position))
             self._hidden[key] = torch.cat([hidden, hidden.new_ones(1)])
-        weight = window_weight(tap, self.layer.kernel_size, self.layer.dilation, self.support)
+        weight = window_weight(tap, self.kernel_size, self.dilation, self.support)
         return self._hidden[key] * weight
 
     def _filter_point(self, g: GroupElement, tap: Point, relative: GroupElement) -> Tensor:
-        radius = self.layer.dilation * self.layer.kernel_size / 2
+        radius = self.dilation * self.kernel_size / 2
         x, y = inverse_action(self.space, g, tap)
         point = [value / radius * self.filter_frequency["position"] for value in (x, y)]
         if self.sees_relative:
@@ -248,10 +262,10 @@ class Oracle:
     def _subgroups(self) -> list[str]:
         return ["rotation"] * (self.space.rotations_order != 1) + ["reflection"] * (self.space.flips_order != 0)
 
-    def _domain_point(self, g: GroupElement, position: Point) -> Tensor:
+    def domain_point(self, g: GroupElement, position: Point) -> Tensor:
         coordinates = subgroup_coordinates(self.space, g, self.form)
         coordinates["translation"] = list(
-            inverse_action(self.space, g, position) if self.layer.frame == "group" else position
+            inverse_action(self.space, g, position) if self.frame == "group" else position
         )
         point = torch.zeros(0, dtype=torch.float64)
         for name in ("translation", "rotation", "reflection"):
