@@ -1,6 +1,6 @@
 """Does the swap cost accuracy, and what does softness bring? Trains both sides of each row and prints a table.
 
-    python benchmarks/accuracy.py --data DIRECTORY [--rows PART] [--networks PARTS] [--seeds 3] [--log runs.jsonl] [--smoke]
+    python benchmarks/accuracy.py --data DIRECTORY [--rows PART] [--networks PARTS] [--seeds 3]
 
 Each side takes the best of three learning rates, chosen with the first seed, and is then trained with every
 seed at that rate. Runs are logged as they end, and a second call goes on from the log.
@@ -88,7 +88,7 @@ ROWS = [
 ]
 
 
-def train(row: Row, side: Side, rate: float, seed: int, root: Path) -> dict[str, Any]:
+def train(row: Row, side: Side, rate: float, seed: int, root: Path | None) -> dict[str, Any]:
     """One network: its test accuracy, training losses, parameters and CPU time."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
@@ -144,7 +144,7 @@ def describe(row: Row, side: Side, rate: float, seed: int) -> str:
     return json.dumps(parts, sort_keys=True)
 
 
-def run_all(runs: Iterable[tuple[Row, Side, float, int]], root: Path, log: Log, workers: int) -> None:
+def run_all(runs: Iterable[tuple[Row, Side, float, int]], root: Path | None, log: Log, workers: int) -> None:
     """Train what the log does not hold yet, a process a core."""
     missing = {describe(*run): run for run in runs if describe(*run) not in log.runs}
     with ProcessPoolExecutor(workers) as pool:
@@ -194,7 +194,7 @@ def table(rows: list[Row], rates: tuple[float, ...], seeds: int, log: Log) -> st
 def main() -> None:
     """Parse the command line, train, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of MNIST's idx files")
+    parser.add_argument("--data", type=Path, help="folder of MNIST's idx files; without, scikit-learn's digits")
     parser.add_argument("--rows", default="", help="only rows whose name contains this")
     parser.add_argument(
         "--networks", default="", help="only networks whose name contains one of these, comma-separated"

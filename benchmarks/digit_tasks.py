@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from escnn import gspaces
 from escnn import nn as enn
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -27,8 +28,10 @@ TASKS = {"upright": 0.0, "within 60°": math.pi / 3, "turned": math.pi}
 TEST_IMAGES = 4000
 
 
-def digit_task(name: str, images: int, seed: int, root: Path) -> tuple[Split, Split]:
-    """Training and test split of MNIST on 29×29 pixels, each image turned by its own random angle.
+def digit_task(name: str, images: int, seed: int, root: Path | None) -> tuple[Split, Split]:
+    """Training and test split on 29×29 pixels, each image turned by its own random angle.
+
+    MNIST's own splits, or without ``root`` scikit-learn's bundled digits, which are few and only good for a trial.
 
     ``"quadrant"`` instead puts each digit, halved in size, into a random quadrant, and the class is the digit
     plus the number of the quadrant modulo 10: position matters. ``"in a quadrant"`` asks for the digit alone.
@@ -36,10 +39,10 @@ def digit_task(name: str, images: int, seed: int, root: Path) -> tuple[Split, Sp
     generator = torch.Generator().manual_seed(1000 + seed)
     splits = []
     for split, count in (("train", images), ("t10k", TEST_IMAGES)):
-        pixels, labels = (torch.from_numpy(array.copy()) for array in mnist_split(root, split))
+        pixels, labels = _bundled_digits(split) if root is None else _mnist(root, split)
         chosen = torch.randperm(len(pixels), generator=generator)[:count]
-        digits = functional.pad(pixels[chosen, None].float() / 255, (0, 1, 0, 1))
-        classes = labels[chosen].long()
+        digits = functional.pad(pixels[chosen], (0, 1, 0, 1))
+        classes = labels[chosen]
         if name in TASKS:
             angles = (torch.rand(len(digits), generator=generator) * 2 - 1) * TASKS[name]
             splits.append((_turned(digits, angles), classes))
@@ -48,6 +51,18 @@ def digit_task(name: str, images: int, seed: int, root: Path) -> tuple[Split, Sp
             moved = _in_quadrants(digits, quadrants)
             splits.append((moved, (classes + quadrants) % 10 if name == "quadrant" else classes))
     return splits[0], splits[1]
+
+
+def _mnist(root: Path, split: str) -> Split:
+    pixels, labels = (torch.from_numpy(array.copy()) for array in mnist_split(root, split))
+    return pixels[:, None].float() / 255, labels.long()
+
+
+def _bundled_digits(split: str) -> Split:
+    digits = load_digits()
+    half = slice(0, None, 2) if split == "train" else slice(1, None, 2)
+    pixels = torch.from_numpy(digits.images[half]).float()[:, None] / 16
+    return functional.interpolate(pixels, size=28, mode="bilinear"), torch.from_numpy(digits.target[half]).long()
 
 
 def _turned(images: Tensor, angles: Tensor) -> Tensor:

@@ -93,12 +93,16 @@ def integrate_non_stationary(
     """
     height, width = geometry.output_size(features.shape[2], features.shape[3])
     padded = geometry.pad(features)
-    groups, total = geometry.groups, []
+    batch, groups = len(padded), geometry.groups
+    answers = []
     for tap in taps:
         window = geometry.window(tap, height, width)
         bank = bank_at(tap, window)
-        bank = bank.reshape(groups, -1, *bank.shape[1:])
-        values = padded[:, :, window[0], window[1]].reshape(len(padded), groups, -1, height * width)
-        total.append(torch.einsum("goix,bgix->bgox", bank, values))
-    result = sum(total[1:], total[0]).reshape(len(padded), -1, height, width)
+        # A matrix product for each position and group; contiguous, or bmm copies matrix by matrix.
+        bank = bank.reshape(groups, -1, *bank.shape[1:]).permute(3, 0, 1, 2).flatten(0, 1).contiguous()
+        values = padded[:, :, window[0], window[1]].reshape(batch, groups, -1, height * width)
+        values = values.permute(3, 1, 2, 0).flatten(0, 1).contiguous()
+        answers.append(torch.bmm(bank, values))
+    answer = sum(answers[1:], answers[0])
+    result = answer.reshape(height * width, -1, batch).permute(2, 1, 0).reshape(batch, -1, height, width)
     return result if bias is None else result + bias.view(-1, 1, 1)

@@ -118,7 +118,10 @@ class PlanarConvolution(EquivariantModule):
         check_input(input, self.in_type, self.geometry)
         features = input.tensor
         if self.is_stationary:
-            output = integrate_stationary(features, *self.expand_parameters(), self.geometry)
+            # Under autocast the filter bank is built in full precision all the same; the convolution is not.
+            with torch.autocast(features.device.type, enabled=False):
+                parameters = self.expand_parameters()
+            output = integrate_stationary(features, *parameters, self.geometry)
         else:
             taps, bank_at = self.positional_bank(features.shape[2], features.shape[3])
             output = integrate_non_stationary(features, bank_at, taps, self.expanded_bias(), self.geometry)

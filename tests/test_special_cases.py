@@ -111,9 +111,7 @@ def test_one_by_one_kernel_is_a_linear_product_at_each_position(
     space: str, pair: str, relax: dict[str, float], domain: str
 ) -> None:
     in_type, out_type = battery.types(space, pair)
-    layer, oracle = build_with_oracle(
-        in_type, out_type, 1, relax=relax, domain=domain, initial_softness=0.3, samples=4
-    )
+    layer, oracle = build_with_oracle(in_type, out_type, 1, relax=relax, domain=domain, initial_softness=0.3, samples=4)
     size = (3, 4)
     features = battery.random_input(in_type, *size)
     expected = torch.empty(2, out_type.size, *size, dtype=torch.float64)

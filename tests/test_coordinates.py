@@ -1,0 +1,178 @@
+"""Coordinates of elements, taps and pixels, against lie_learn, escnn's own matrices, and torch's padding."""
+
+from __future__ import annotations
+
+import math
+
+import battery
+import numpy as np
+import pytest
+import torch
+from escnn.nn.modules.conv.rd_convolution import get_grid_coords
+from lie_learn.groups import SO2
+from reference import angle_and_flip, copied_cell, window_weight
+
+from escnn_relaxed.coordinates import (
+    circle_harmonic_limit,
+    group_coordinates,
+    has_subgroup,
+    padded_index,
+    pixel_positions,
+    relative_elements,
+    sample_group,
+    steer,
+    support_window,
+    tap_grid,
+)
+
+# Angles and matrices go through a few sines and arc tangents in float64.
+ROUNDING = 1e-14
+
+
+def rotation_matrix(angle: float) -> np.ndarray:
+    return SO2.change_parameterization(np.asarray(angle), p_from="ANG", p_to="MAT")
+
+
+@pytest.mark.parametrize("space", battery.GSPACES)
+def test_angle_is_principal_and_rebuilds_the_action(space: str) -> None:
+    """g = r^θ f^s: a rotation by θ after the reflection that escnn calls f."""
+    gspace = battery.gspace(space)
+    sample = sample_group(gspace, samples=12)
+    assert (sample.angle > -math.pi).all()
+    assert (sample.angle <= math.pi).all()
+    reflection = next((a for a in sample.action if np.linalg.det(a) < 0), np.eye(2))
+    for element, angle, flip in zip(sample.elements, sample.angle, sample.reflected, strict=True):
+        expected = rotation_matrix(angle) @ (reflection if flip else np.eye(2))
+        assert np.abs(gspace.basespace_action(element) - expected).max() <= ROUNDING
+
+
+@pytest.mark.parametrize("space", battery.GSPACES)
+def test_angle_and_flip_are_those_of_escnns_parametrisation(space: str) -> None:
+    sample = sample_group(battery.gspace(space), samples=8)
+    expected = [angle_and_flip(battery.gspace(space), element) for element in sample.elements]
+    assert np.allclose(sample.angle, [angle for angle, _ in expected], rtol=0, atol=ROUNDING)
+    assert sample.reflected.tolist() == [flip for _, flip in expected]
+
+
+def test_three_quarters_of_a_turn_is_wrapped() -> None:
+    """escnn's C4 element 3 is 4.71 in 'radians'."""
+    assert sample_group(battery.gspace("C4"), 1).angle.tolist() == pytest.approx([0, math.pi / 2, math.pi, -math.pi / 2])
+
+
+@pytest.mark.parametrize("space", ["C2", "C4", "C6", "C8", "D2", "D4", "D6", "D8", "SO(2)", "O(2)"])
+def test_half_a_turn_is_plus_pi_whatever_its_rounding(space: str) -> None:
+    sample = sample_group(battery.gspace(space), samples=10)
+    half_turns = np.abs(sample.angle) > math.pi - 1e-6
+    assert half_turns.any()
+    assert (sample.angle[half_turns] > 0).all()
+
+
+@pytest.mark.parametrize("space", battery.CONTINUOUS)
+@pytest.mark.parametrize("offset", [0.1, 1.0, 3.0])
+def test_offset_turns_every_element(space: str, offset: float) -> None:
+    gspace = battery.gspace(space)
+    plain, turned = sample_group(gspace, 6), sample_group(gspace, 6, offset)
+    assert np.allclose(turned.action, rotation_matrix(offset) @ plain.action, rtol=0, atol=ROUNDING)
+    assert turned.reflected.tolist() == plain.reflected.tolist()
+    difference = np.angle(np.exp(1j * (turned.angle - plain.angle - offset)))
+    assert np.allclose(difference, 0, atol=ROUNDING)
+    for element, action in zip(turned.elements, turned.action, strict=True):
+        assert np.allclose(gspace.basespace_action(element), action, rtol=0, atol=ROUNDING)
+
+
+def test_continuous_groups_are_sampled_on_a_regular_grid() -> None:
+    assert len(sample_group(battery.gspace("SO(2)"), 12)) == 12
+    sample = sample_group(battery.gspace("O(2)"), 12)
+    assert len(sample) == 24
+    assert sorted(np.diff(np.sort(sample.angle[:12]))) == pytest.approx([math.pi / 6] * 11)
+
+
+@pytest.mark.parametrize("space", [name for name in battery.GSPACES if name not in battery.CONTINUOUS])
+def test_relative_elements_are_products_of_actions(space: str) -> None:
+    sample = sample_group(battery.gspace(space), 1)
+    relative = relative_elements(sample)
+    for v, u in np.ndindex(relative.shape):
+        expected = sample.action[v].T @ sample.action[u]
+        assert np.allclose(sample.action[relative[v, u]], expected, rtol=0, atol=ROUNDING)
+
+
+def test_coordinates_of_subgroups() -> None:
+    sample = sample_group(battery.gspace("D4"), 1)
+    circle, log = group_coordinates(sample, "circle"), group_coordinates(sample, "log")
+    assert np.allclose(circle["rotation"], np.stack([np.cos(sample.angle), np.sin(sample.angle)], axis=1))
+    assert np.allclose(np.linalg.norm(circle["rotation"], axis=1), 1)
+    assert log["rotation"][:4, 0] == pytest.approx([0, 0.25, 0.5, -0.25])
+    assert circle["reflection"][:, 0].tolist() == [0, 0, 0, 0, 0.5, 0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("space", battery.GSPACES)
+def test_subgroups_of_each_symmetry(space: str) -> None:
+    gspace = battery.gspace(space)
+    assert has_subgroup(gspace, "rotation") == (space in battery.WITH_ROTATION)
+    assert has_subgroup(gspace, "reflection") == (space in battery.WITH_REFLECTION)
+    assert has_subgroup(gspace, "translation")
+
+
+def test_harmonic_limit_grows_with_the_number_of_rotations() -> None:
+    assert circle_harmonic_limit("log", 8) == 4
+    assert circle_harmonic_limit("circle", 8) == pytest.approx(2 / math.pi)
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+@pytest.mark.parametrize("kernel_size", [1, 2, 3, 4, 7])
+def test_taps_are_in_escnns_axes_and_order(kernel_size: int, dilation: int) -> None:
+    expected = get_grid_coords(2, kernel_size, dilation)
+    assert np.allclose(tap_grid(kernel_size, dilation), expected, rtol=0, atol=ROUNDING)
+
+
+def test_first_row_of_taps_is_on_top() -> None:
+    assert tap_grid(3)[:4].tolist() == [[-1, 1], [0, 1], [1, 1], [-1, 0]]
+    assert tap_grid(2, dilation=2).tolist() == [[-1, 1], [1, 1], [-1, -1], [1, -1]]
+
+
+@pytest.mark.parametrize("kernel_size", [1, 2, 3, 4, 5, 7])
+@pytest.mark.parametrize("support", ["smooth", "disk"])
+def test_window_is_that_of_the_loop_oracle(kernel_size: int, support: str) -> None:
+    grid = tap_grid(kernel_size)
+    radius, edge = (kernel_size / 2, 1.0) if support == "smooth" else ((kernel_size - 1) / 2, 0.0)
+    expected = [window_weight(tuple(tap), kernel_size, 1, support) for tap in grid]
+    assert support_window(grid, radius, edge) == pytest.approx(expected, abs=ROUNDING)
+
+
+def test_window_falls_smoothly_from_one_to_zero() -> None:
+    points = np.stack([np.linspace(0, 4, 4001), np.zeros(4001)], axis=-1)
+    window = support_window(points, radius=3.5, edge=1.0)
+    assert (window[points[:, 0] <= 2.5] == 1).all()
+    assert (window[points[:, 0] > 3.5] == 0).all()
+    assert (np.diff(window) <= 0).all()
+    assert np.abs(np.diff(window)).max() < 2e-3  # steps of 0.001: a slope of π/2 at most
+
+
+def test_pixels_are_centred_over_half_the_longer_side_with_y_up() -> None:
+    positions = pixel_positions(2, 4)
+    assert positions[..., 0].tolist() == [[-0.75, -0.25, 0.25, 0.75]] * 2
+    assert positions[..., 1].tolist() == [[0.25] * 4, [-0.25] * 4]
+    assert np.abs(pixel_positions(9, 5)).max() < 1
+    assert (pixel_positions(3, 3)[1, 1] == 0).all()
+
+
+@pytest.mark.parametrize("space", ["C4", "D4", "flip axis 0", "O(2)"])
+def test_steering_permutes_the_pixels_of_a_square_image(space: str) -> None:
+    sample = sample_group(battery.gspace(space), 4)
+    positions = pixel_positions(5, 5).reshape(-1, 2)
+    for action, steered in zip(sample.action, steer(sample, positions), strict=True):
+        assert np.allclose(steered, positions @ action, rtol=0, atol=ROUNDING)  # g⁻¹ = gᵀ
+        assert {tuple(p.round(9) + 0.0) for p in steered} == {tuple(p.round(9) + 0.0) for p in positions}
+
+
+@pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
+@pytest.mark.parametrize(("size", "padding"), [(4, 0), (4, 1), (4, 3), (5, 2), (3, 2)])
+def test_padded_cell_copies_the_pixel_that_torch_copies(mode: str, size: int, padding: int) -> None:
+    index = padded_index(size, padding, mode)
+    if mode == "zeros":
+        assert index.tolist() == list(range(-padding, size + padding))
+        return
+    row = torch.arange(size, dtype=torch.float64).view(1, 1, size)
+    padded = torch.nn.functional.pad(row, (padding, padding), mode=mode)
+    assert index.tolist() == padded.flatten().tolist()
+    assert index.tolist() == [copied_cell(i, size, mode) for i in range(-padding, size + padding)]

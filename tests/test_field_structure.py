@@ -1,0 +1,99 @@
+"""Field types taken apart into blocks: put together again they are the representation."""
+
+from __future__ import annotations
+
+import battery
+import numpy as np
+import pytest
+from escnn.group import change_basis, directsum
+
+from escnn_relaxed.coordinates import sample_group
+from escnn_relaxed.field_structure import FieldStructure
+
+# escnn's matrices of regular, quotient and induced fields come from sums over irreps.
+ROUNDING = 1e-9
+
+TYPES = sorted({(space, fields) for space, pair in battery.ALL for fields in pair.split(" -> ")})
+
+
+def rebuilt(structure: FieldStructure, number: int) -> np.ndarray:
+    """ρ(g) of the whole type from the blocks, for the number-th element."""
+    blocks = [
+        block.matrices[number]
+        for block, count in zip(structure.blocks, structure.counts, strict=True)
+        for _ in range(count)
+    ]
+    matrix = np.zeros((structure.size, structure.size))
+    start = 0
+    for block in blocks:
+        matrix[start : start + len(block), start : start + len(block)] = block
+        start += len(block)
+    matrix = matrix[np.ix_(structure.channels, structure.channels)]
+    if structure.basis is None:
+        return matrix
+    return structure.basis @ matrix @ structure.basis_inverse
+
+
+@pytest.mark.parametrize(("space", "fields"), TYPES)
+def test_blocks_make_up_the_representation(space: str, fields: str) -> None:
+    field_type = battery.field_type(space, fields)
+    sample = sample_group(battery.gspace(space), samples=6)
+    structure = FieldStructure(field_type.representations, sample)
+    assert structure.size == field_type.size
+    for number, element in enumerate(sample.elements):
+        expected = field_type.representation(element)
+        assert np.abs(rebuilt(structure, number) - expected).max() <= ROUNDING
+
+
+@pytest.mark.parametrize(("space", "fields"), TYPES)
+def test_channels_are_a_permutation_and_bases_are_inverse(space: str, fields: str) -> None:
+    field_type = battery.field_type(space, fields)
+    structure = FieldStructure(field_type.representations, sample_group(battery.gspace(space), samples=6))
+    assert sorted(structure.channels) == list(range(field_type.size))
+    if structure.basis is not None:
+        product = structure.basis @ structure.basis_inverse
+        assert np.abs(product - np.eye(structure.size)).max() <= ROUNDING
+
+
+@pytest.mark.parametrize(("space", "field"), [("C4", "regular"), ("D4", "regular"), ("D4", "quotient"), ("C8", "quotient")])
+def test_permutation_fields_are_kept_whole(space: str, field: str) -> None:
+    field_type = battery.field_type(space, f"{field} + {field}")
+    sample = sample_group(battery.gspace(space), samples=1)
+    structure = FieldStructure(field_type.representations, sample)
+    assert all(block.is_permutation for block in structure.blocks)
+    assert structure.basis is None
+    for block in structure.blocks:
+        assert set(np.unique(block.matrices)) == {0.0, 1.0}
+        assert (block.matrices[np.arange(len(sample)), block.image, 0] == 1).all()
+
+
+@pytest.mark.parametrize("field", ["hidden regular", "two regular in one", "mixed", "induced"])
+def test_other_fields_are_taken_apart_into_irreps(field: str) -> None:
+    field_type = battery.field_type("D4", field)
+    structure = FieldStructure(field_type.representations, sample_group(battery.gspace("D4"), samples=1))
+    assert not any(block.is_permutation for block in structure.blocks)
+    assert sum(structure.counts) == len(field_type.irreps)
+
+
+def test_equal_blocks_are_gathered_across_fields() -> None:
+    structure = FieldStructure(
+        battery.field_type("C4", "regular + irreps + regular + mixed").representations,
+        sample_group(battery.gspace("C4"), samples=1),
+    )
+    assert len({block.name for block in structure.blocks}) == len(structure.blocks)
+    counts = dict(zip([block.name for block in structure.blocks], structure.counts, strict=True))
+    assert sorted(counts.values()) == [2, 2, 2, 3]  # regular, two irreps twice, the trivial one three times
+
+
+def test_signed_permutation_is_no_permutation_field() -> None:
+    space = battery.gspace("C4")
+    signs = np.diag([1.0, -1.0, 1.0, 1.0])
+    field = change_basis(space.regular_repr, signs, name="signed regular")
+    structure = FieldStructure([field], sample_group(space, samples=1))
+    assert not any(block.is_permutation for block in structure.blocks)
+
+
+def test_field_of_irreps_in_their_own_basis_needs_no_basis() -> None:
+    space = battery.gspace("C4")
+    field = directsum([space.irrep(0), space.irrep(1)], name="plain sum")
+    assert FieldStructure([field], sample_group(space, samples=1)).basis is None

@@ -1,0 +1,89 @@
+"""The units of output weights: orthonormal features at the start, the same functions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from escnn_relaxed.units import count_directions, weight_units
+from torch import Tensor
+
+ROUNDING = 1e-9  # an eigenvalue problem of 12 features, well conditioned
+
+
+def features(count: int, out_size: int = 4, in_size: int = 3, taps: int = 9) -> Tensor:
+    """Random steered features (P, |A|, |B|, T); the last one constant."""
+    values = torch.randn(count, out_size, in_size, taps, dtype=torch.float64)
+    values[-1] = 1
+    return values
+
+
+def gram(values: Tensor) -> Tensor:
+    """Inner products over input channels and taps, averaged over output channels."""
+    return torch.einsum("paib,qaib->pq", values, values) / values.shape[1]
+
+
+@pytest.mark.parametrize("count", [2, 5, 12])
+def test_varying_features_become_orthonormal(count: int) -> None:
+    steered = features(count)
+    units = weight_units(steered, 1, None)
+    assert units.shape == (count, count)
+    normalised = torch.einsum("rp,paib->raib", units, steered)[:-1]
+    assert torch.allclose(gram(normalised), torch.eye(count - 1, dtype=torch.float64), rtol=0, atol=ROUNDING)
+
+
+def test_varying_features_do_not_answer_a_constant_input_and_the_constant_one_answers_by_one() -> None:
+    steered = features(6)
+    normalised = torch.einsum("rp,paib->raib", weight_units(steered, 1, None), steered)
+    answer = normalised.sum(dim=(2, 3)).mean(dim=1)
+    expected = torch.tensor([0.0] * 5 + [1.0], dtype=torch.float64)
+    assert torch.allclose(answer, expected, rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("has_constant", [True, False])
+def test_units_change_no_function(has_constant: bool) -> None:
+    """The map is invertible: every bank of plain weights has weights in the new units."""
+    units = weight_units(features(8), 1, None, has_constant)
+    assert torch.linalg.matrix_rank(units) == 8
+
+
+def test_features_without_a_constant_are_orthonormal_as_they_stand() -> None:
+    steered = torch.randn(6, 4, 3, 9, dtype=torch.float64)
+    normalised = torch.einsum("rp,paib->raib", weight_units(steered, 1, None, False), steered)
+    assert torch.allclose(gram(normalised), torch.eye(6, dtype=torch.float64), rtol=0, atol=ROUNDING)
+
+
+def test_rank_keeps_the_largest_directions() -> None:
+    basis = torch.randn(3, 4, 3, 9, dtype=torch.float64)
+    mixing = torch.randn(10, 3, dtype=torch.float64)
+    steered = torch.einsum("pq,qaib->paib", mixing, basis)  # ten features of three directions
+    assert count_directions(steered) == 3
+    units = weight_units(steered, 2, 3)
+    assert units.shape == (3, 10)
+    normalised = torch.einsum("rp,paib->raib", units, steered)
+    assert torch.allclose(gram(normalised), torch.eye(3, dtype=torch.float64), rtol=0, atol=ROUNDING)
+
+
+def test_small_directions_are_not_blown_up() -> None:
+    """Below a tenth of the largest, a direction keeps its part of the energy: noise stays small."""
+    steered = torch.randn(4, 4, 3, 9, dtype=torch.float64)
+    steered[2] *= 1e-4
+    steered[3] *= 1e-4
+    units = weight_units(steered, 2, None)
+    energy = gram(torch.einsum("rp,paib->raib", units, steered)).diagonal()
+    assert energy[:2].min() > 0.5
+    assert energy[2:].max() < 1e-5  # (1e-4 / 0.1)², times what random directions scatter
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-9])
+def test_features_that_are_averaged_away_give_no_direction_and_no_infinite_unit(scale: float) -> None:
+    steered = scale * torch.randn(5, 4, 3, 9, dtype=torch.float64)
+    assert count_directions(steered) == 0
+    units = weight_units(steered, 2, None)
+    assert torch.isfinite(units).all()
+    assert units.abs().max() <= 1 + ROUNDING  # orthogonal: rounding is not amplified
+    assert weight_units(steered, 2, 0).shape == (0, 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_units_are_of_the_features_dtype(dtype: torch.dtype) -> None:
+    assert weight_units(features(4).to(dtype), 1, None).dtype == dtype
