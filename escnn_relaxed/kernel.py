@@ -4,8 +4,8 @@
 (:mod:`escnn_relaxed.filter_bank`). A kernel net gives J hidden values at each pair of a filter point and a
 domain point. Coordinates are already scaled by their frequencies, ω ⊙ α and ω′ ⊙ α.
 
-Shapes: coordinates have their dimension last; hidden values have J first. The leading dimensions of filter
-and domain coordinates broadcast against each other.
+Shapes: coordinates have their dimension last; hidden values have J first. Filter and domain coordinates have
+the same number of leading dimensions, which broadcast against each other.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ class SirenKernel(KernelNet):
     def domain_mean(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
         """Mean of the hidden values over the domain points."""
         # The second sine layer mixes filter and domain: the mean is taken over all pairs of points.
-        return self(filter_coordinates.unsqueeze(-2), domain_coordinates).mean(dim=-1)
+        points = domain_coordinates.reshape((1,) * (filter_coordinates.dim() - 1) + domain_coordinates.shape)
+        return self(filter_coordinates.unsqueeze(-2), points).mean(dim=-1)
 
 
 def _projection(features: int, dimension: int, integer: tuple[int, ...]) -> Tensor:

@@ -80,7 +80,8 @@ class RelaxedR2Conv(PlanarConvolution):
         rotation_coordinates: ``"circle"``: a rotation is (cos θ, sin θ); ``"log"``: its angle over 2π, the
             paper's form, smooth for integer frequencies only.
         filter_frequency: ω of ``"position"``, ``"rotation"``, ``"reflection"``, or one number for the position.
-            Default: 0.12 per pixel of the radius.
+            Default: 0.05 per pixel of the radius, above which
+            kernels turn worse off the pixel grid than those of ``R2Conv``.
         kernel_net: ``"fourier"`` or ``"siren"``.
         hidden_size: J, hidden values of the kernel net. Default: 32, the paper's; 8 where the continuous kernel
             is the soft part alone.

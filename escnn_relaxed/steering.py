@@ -53,10 +53,10 @@ class PairSteering(ExactConstants):
         self.is_quotient = self.is_relative and min(in_block.size, out_block.size) < len(sample)
         self.entries = 1
         if self.is_relative:
-            relative = relative_elements(sample)
-            elements = np.arange(len(sample))
+            out_elements, in_elements = _elements(out_block, self.is_quotient), _elements(in_block, self.is_quotient)
             # [g, g′] → the row of φ for the steering element g′ and the relative element g′⁻¹g.
-            self.set_constant("index", (elements[None, :] * len(sample) + relative.T).ravel())
+            relative = relative_elements(sample)[np.ix_(in_elements, out_elements)]
+            self.set_constant("index", (in_elements[:, None] * len(sample) + relative).T.ravel())
             if self.is_quotient:
                 self.set_constant("out_cosets", _coset_mean(out_block))
                 self.set_constant("in_cosets", _coset_mean(in_block))
@@ -229,6 +229,12 @@ def _kernel_entries(in_block: Block, out_block: Block) -> tuple[list[int], list[
     if out_block.is_permutation:
         return [0], list(range(in_block.size))
     return list(range(out_block.size)), [0]
+
+
+def _elements(block: Block, in_own_order: bool) -> NDArray[np.int64]:
+    """The elements in the order of a regular field's channels, or in their own where cosets are formed from them."""
+    image = np.asarray(block.image)
+    return np.arange(len(image)) if in_own_order else np.argsort(image)
 
 
 def _coset_mean(block: Block) -> NDArray[np.float64]:

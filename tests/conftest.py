@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -29,3 +30,12 @@ def fixed_seed() -> None:
 def warnings_not_yet_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """Warnings that are given once per process come up again in this test."""
     monkeypatch.setattr("escnn_relaxed.arguments._warned", set())
+
+
+@pytest.fixture
+def float64_default() -> Iterator[None]:
+    """Torch builds in float64 during this test."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)

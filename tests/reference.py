@@ -87,11 +87,14 @@ DEFAULTS: dict[str, Any] = {
     "domain": "input",
     "rotation_coordinates": "circle",
     "support": "smooth",
+    "strict_kernel": "continuous",
 }
+# Positions over which a centred kernel is averaged: the pixels of an image of this many rows and columns.
+MEAN_SIDE = 8
 
 
 class Oracle:
-    """A layer with a continuous kernel, evaluated by loops.
+    """A layer evaluated by loops: its continuous kernel, which is all of it unless ``strict_kernel="steerable"``.
 
     Args:
         layer: gives its numbers.
@@ -107,6 +110,7 @@ class Oracle:
         self.padding_mode, self.groups = given["padding_mode"], given["groups"]
         self.frame, self.domain, self.form = given["frame"], given["domain"], given["rotation_coordinates"]
         self.support = given["support"]
+        self.is_centred = given["strict_kernel"] == "steerable"
         self.filter_frequency: dict[str, float] = given["filter_frequency"]
         self.space: GSpace2D = layer.in_type.gspace
         group = self.space.fibergroup
@@ -241,13 +245,31 @@ class Oracle:
         return pair.weights[out_block.number, in_block.number] @ pair.units
 
     def hidden_values(self, g: GroupElement, tap: Point, position: Point, relative: GroupElement) -> Tensor:
-        """φ and a constant at g⁻¹d, the relative element and a(g, y), within the window."""
+        """φ and a constant at g⁻¹d, the relative element and a(g, y), within the window.
+
+        Of a centred kernel, φ less its mean over the domain, and no constant.
+        """
         key = (g, tap, position, relative if self.sees_relative else None)
         if key not in self._hidden:
-            hidden = self.layer.bank.kernel(self._filter_point(g, tap, relative), self.domain_point(g, position))
-            self._hidden[key] = torch.cat([hidden, hidden.new_ones(1)])
-        weight = window_weight(tap, self.kernel_size, self.dilation, self.support)
-        return self._hidden[key] * weight
+            filter_point = self._filter_point(g, tap, relative)
+            hidden = self.layer.bank.kernel(filter_point, self.domain_point(g, position))
+            if self.is_centred:
+                self._hidden[key] = hidden - self._mean_over_domain(filter_point)
+            else:
+                self._hidden[key] = torch.cat([hidden, hidden.new_ones(1)])
+        return self._hidden[key] * window_weight(tap, self.kernel_size, self.dilation, self.support)
+
+    def _mean_over_domain(self, filter_point: Tensor) -> Tensor:
+        pixels = list(itertools.product(range(MEAN_SIDE), range(MEAN_SIDE)))
+        positions = [self.position(cell, (MEAN_SIDE, MEAN_SIDE)) for cell in pixels]
+        if "translation" not in self.layer.domain_frequency:
+            positions = [(0.0, 0.0)]
+        values = [
+            self.layer.bank.kernel(filter_point, self.domain_point(g, position))
+            for g in self.elements
+            for position in positions
+        ]
+        return torch.stack(values).mean(dim=0)
 
     def _filter_point(self, g: GroupElement, tap: Point, relative: GroupElement) -> Tensor:
         radius = self.dilation * self.kernel_size / 2

@@ -1,0 +1,120 @@
+"""Continuous groups: the error falls with the number of samples; the grid is turned at random in training alone."""
+
+from __future__ import annotations
+
+import math
+
+import battery
+import numpy as np
+import pytest
+import torch
+from layers import STRICT_KERNELS, build
+from transformations import relative_error
+
+from escnn_relaxed import RelaxedR2Conv
+
+SAMPLES = (4, 8, 16, 32)
+
+
+def error_against_continuous_constraint(layer: RelaxedR2Conv, angles: list[float]) -> float:
+    """Mean of ‖K_turned − K‖ / ‖K‖ over angles.
+
+    The bank on a grid turned by r is ρ_out(r) K(r⁻¹d) ρ_in(r)⁻¹, evaluated without resampling: the continuous
+    constraint says that it is K.
+    """
+    errors = []
+    with torch.no_grad():
+        bank = layer.filter_bank()
+        for angle in angles:
+            layer.bank.turn(angle)
+            errors.append(relative_error(layer.filter_bank(), bank))
+    layer.bank.turn(0.0)
+    assert torch.equal(layer.filter_bank(), bank)
+    return float(np.mean(errors))
+
+
+@pytest.mark.parametrize(
+    ("space", "pair"),
+    [("SO(2)", "irreps -> irreps"), ("SO(2)", "band-limited + trivial -> irreps + mixed"), ("O(2)", "irreps -> irreps")],
+)
+def test_error_against_the_continuous_constraint_falls_with_the_number_of_samples(
+    space: str, pair: str, record_property: pytest.RecordProperty
+) -> None:
+    in_type, out_type = battery.types(space, pair)
+    table = []
+    for samples in SAMPLES:
+        errors = []
+        for seed in range(3):
+            torch.manual_seed(seed)
+            layer = build(in_type, out_type, 5, relax=None, samples=samples)
+            angles = (2 * math.pi * torch.rand(4)).tolist()
+            errors.append(error_against_continuous_constraint(layer, angles))
+        table.append(float(np.mean(errors)))
+        record_property(f"N = {samples}", table[-1])
+    print(f"{space} {pair}: " + ", ".join(f"N = {n}: {e:.2g}" for n, e in zip(SAMPLES, table, strict=True)))
+    assert table == sorted(table, reverse=True)
+    # Band-limited kernels: once the samples resolve their harmonics the error falls faster than any power of N.
+    assert table[0] > 0.1
+    assert table[2] < 0.05
+    assert table[3] < 1e-3
+
+
+@pytest.mark.parametrize("space", battery.CONTINUOUS)
+def test_strict_layer_on_many_samples_is_equivariant_to_every_angle(space: str) -> None:
+    layer = build(*battery.types(space, "irreps -> irreps"), relax=None, samples=64)
+    # 64 samples resolve every harmonic that a bandwidth of this size has above rounding.
+    assert error_against_continuous_constraint(layer, [0.3, 1.0, 2.0]) < 1e-9
+
+
+@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+@pytest.mark.parametrize("space", battery.CONTINUOUS)
+def test_offset_is_random_in_training_and_fixed_in_evaluation(space: str, strict_kernel: str) -> None:
+    in_type, out_type = battery.types(space, "irreps -> irreps")
+    layer = build(
+        in_type,
+        out_type,
+        relax=battery.subgroups(space, 0.2),
+        samples=4,
+        random_offset=True,
+        initial_softness=0.3,
+        strict_kernel=strict_kernel,
+    )
+    features = in_type(battery.random_input(in_type, 5, 5))
+
+    def answers() -> list[torch.Tensor]:
+        with torch.no_grad():
+            return [layer(features).tensor for _ in range(3)]
+
+    fixed = layer.eval() and answers()
+    assert torch.equal(fixed[0], fixed[1])
+    drawn = layer.train() and answers()
+    assert not torch.allclose(drawn[0], drawn[1])
+    assert not torch.allclose(drawn[1], drawn[2])
+    # Back on the fixed grid, to the last digit, also when asked for the filter bank without a forward pass.
+    assert torch.equal(layer.eval() and answers()[0], fixed[0])
+
+
+def test_filter_bank_of_an_evaluated_layer_is_that_of_the_fixed_grid() -> None:
+    in_type, out_type = battery.types("SO(2)", "irreps -> irreps")
+    layer = build(in_type, out_type, relax=None, samples=4, random_offset=True)
+    expected = layer.eval().filter_bank().detach()
+    layer.train()(in_type(battery.random_input(in_type, 4, 4)))
+    assert torch.equal(layer.eval().filter_bank().detach(), expected)
+
+
+def test_offset_follows_the_seed() -> None:
+    in_type, out_type = battery.types("SO(2)", "irreps -> irreps")
+    layer = build(in_type, out_type, relax=None, samples=4, random_offset=True)
+    features = in_type(battery.random_input(in_type, 4, 4))
+    answers = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        answers.append(layer(features).tensor)
+    assert torch.equal(*answers)
+
+
+def test_finite_groups_take_no_offset() -> None:
+    in_type, out_type = battery.types("C4", "irreps -> irreps")
+    layer = build(in_type, out_type, relax={"rotation": 0.2}, random_offset=True)
+    features = in_type(battery.random_input(in_type, 4, 4))
+    assert torch.equal(layer(features).tensor, layer(features).tensor)
