@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -20,8 +21,10 @@ __all__ = [
     "check_choice",
     "check_field_types",
     "check_groups",
+    "check_image",
     "check_input",
     "check_integer",
+    "check_softness",
     "filter_frequencies",
     "nominal_frequency",
     "padding_pair",
@@ -59,12 +62,21 @@ def check_field_types(in_type: Any, out_type: Any) -> None:
 
 
 def check_integer(name: str, value: Any, least: int) -> int:
-    """An int (no bool) not below ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    """An integer of any kind (no bool) not below ``least``."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < least:
         raise ValueError(f"{name} must be >= {least}, got {value}")
-    return value
+    return int(value)
+
+
+def check_softness(value: Any) -> float:
+    """A part of the kernel's energy, in [0, 1)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"initial_softness must be a number, got {value!r}")
+    if not 0 <= value < 1:
+        raise ValueError(f"initial_softness must be in [0, 1), got {value}")
+    return float(value)
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
@@ -184,7 +196,19 @@ def check_input(input: Any, in_type: FieldType, geometry: ConvolutionGeometry) -
         raise TypeError(f"input must be a real floating-point tensor, got {tensor.dtype}")
     if tensor.dim() != 4:
         raise ValueError(f"input must be (batch, {in_type.size}, H, W), got {tuple(tensor.shape)}")
-    padded = [n + 2 * p for n, p in zip(tensor.shape[2:], geometry.padding, strict=True)]
+    check_image(tensor.shape[2], tensor.shape[3], geometry)
+
+
+def check_image(height: int, width: int, geometry: ConvolutionGeometry) -> None:
+    """An image that the padding mode can pad and that is not smaller than the kernel."""
+    for size, padding in zip((height, width), geometry.padding, strict=True):
+        most = {"reflect": size - 1, "circular": size}.get(geometry.padding_mode, padding)
+        if padding > most:
+            raise ValueError(
+                f"padding {geometry.padding} is more than padding_mode={geometry.padding_mode!r} can copy from an "
+                f"image of {height}x{width}: at most {most}"
+            )
+    padded = height + 2 * geometry.padding[0], width + 2 * geometry.padding[1]
     if min(padded) < geometry.extent:
         raise ValueError(
             f"input must not be smaller than the kernel: the padded image is {padded[0]}x{padded[1]}, "

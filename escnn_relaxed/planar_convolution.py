@@ -13,6 +13,7 @@ from .arguments import (
     check_choice,
     check_field_types,
     check_groups,
+    check_image,
     check_input,
     check_integer,
     padding_pair,
@@ -131,10 +132,11 @@ class PlanarConvolution(EquivariantModule):
         """(batch, C_in, H, W) → (batch, C_out, H_out, W_out).
 
         Raises:
-            ValueError: for a shape that is not (batch, C_in, H, W).
+            ValueError: for a shape that is not (batch, C_in, H, W), or smaller than the kernel.
         """
         if len(input_shape) != 4 or input_shape[1] != self.in_type.size:
             raise ValueError(f"input_shape must be (batch, {self.in_type.size}, H, W), got {tuple(input_shape)}")
+        check_image(input_shape[2], input_shape[3], self.geometry)
         return input_shape[0], self.out_type.size, *self.geometry.output_size(*input_shape[2:])
 
     def extra_repr(self) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .arguments import (
     check_choice,
     check_integer,
+    check_softness,
     filter_frequencies,
     nominal_frequency,
     resolve_relaxation,
@@ -142,6 +143,7 @@ class RelaxedR2Conv(PlanarConvolution):
         super().__init__(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups, bias)
         self.samples = check_integer("samples", samples, 1)
         self.domain = check_choice("domain", domain, ("input", "output"))
+        initial_softness = check_softness(initial_softness)
         self.random_offset = random_offset and self.space.fibergroup.continuous
         check_choice("rotation_coordinates", rotation_coordinates, ("circle", "log"))
         check_choice("strict_kernel", strict_kernel, ("steerable", "continuous"))
@@ -149,9 +151,9 @@ class RelaxedR2Conv(PlanarConvolution):
         check_choice("support", support, ("smooth", "disk"))
         if hidden_size is None:
             hidden_size = SOFT_HIDDEN_SIZE if strict_kernel == "steerable" else HIDDEN_SIZE
-        rotations = rotations_of(self.space, samples)
+        rotations = rotations_of(self.space, self.samples)
         start = resolve_relaxation(relax, self.space, rotations, rotation_coordinates)
-        frequencies = filter_frequencies(filter_frequency, kernel_size)
+        frequencies = filter_frequencies(filter_frequency, self.kernel_size)
         basis_arguments = {
             "sigma": sigma,
             "frequencies_cutoff": frequencies_cutoff,
@@ -162,8 +164,8 @@ class RelaxedR2Conv(PlanarConvolution):
         }
         self._domain_frequency = DomainFrequency(start, learn_relaxation)
         settings = KernelSettings(
-            kernel_size=kernel_size,
-            dilation=dilation,
+            kernel_size=self.geometry.kernel_size,
+            dilation=self.geometry.dilation,
             edge=1.0 if support == "smooth" else 0.0,
             filter_frequency=frequencies,
             domain_subgroups=tuple(start),
@@ -171,7 +173,7 @@ class RelaxedR2Conv(PlanarConvolution):
             frame=check_choice("frame", frame, ("group", "image")),
             kernel_net=kernel_net,
             hidden_size=check_integer("hidden_size", hidden_size, 1),
-            samples=samples,
+            samples=self.samples,
         )
         self.steerable_basis: SteerableBasis | None = None
         self.bank: ContinuousFilterBank | None = None
@@ -288,9 +290,16 @@ class RelaxedR2Conv(PlanarConvolution):
             TypeError: for anything but a floating-point GeometricTensor of ``in_type``.
             ValueError: for an image smaller than the kernel.
         """
-        if self.random_offset and self.bank is not None:
-            self.bank.turn(self.bank.random_offset() if self.training else 0.0)
+        if self.random_offset and self.training and self.bank is not None:
+            self.bank.turn(self.bank.random_offset())
         return super().forward(input)
+
+    def train(self, mode: bool = True) -> RelaxedR2Conv:
+        """Set the mode; evaluation goes back to the fixed grid of a continuous group."""
+        if not mode and self.bank is not None:
+            self.bank.turn(0.0)
+        super().train(mode)
+        return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         if self.steerable_basis is not None:

@@ -146,12 +146,13 @@ def test_bad_input_raises_an_error_that_says_so(case: str, relax: dict[str, floa
 def test_dilated_kernel_counts_with_its_whole_extent() -> None:
     layer = layer_of(dilation=2, padding=1)
     assert layer(REGULAR(torch.randn(1, 8, 3, 3))).tensor.shape[2:] == (1, 1)
-    with pytest.raises(ValueError, match="4x5.*5"):
+    with pytest.raises(ValueError, match=r"4x5.*5"):
         layer(REGULAR(torch.randn(1, 8, 2, 3)))
 
 
 @pytest.mark.parametrize(
-    ("mode", "padding", "size"), [("reflect", 3, 3), ("reflect", (0, 4), 4), ("circular", 4, 3), ("circular", (5, 0), 4)]
+    ("mode", "padding", "size"),
+    [("reflect", 3, 3), ("reflect", (0, 4), 4), ("circular", 4, 3), ("circular", (5, 0), 4)],
 )
 @pytest.mark.parametrize("relax", [None, {"translation": 0.2}], ids=["stationary", "soft in translation"])
 def test_padding_that_the_mode_cannot_fill_is_refused(mode: str, padding: object, size: int, relax: object) -> None:
@@ -179,13 +180,13 @@ def test_output_shape_of_an_image_smaller_than_the_kernel() -> None:
 )
 def test_bad_frequency_is_refused_when_set_and_changes_nothing(value: object, error: type[Exception]) -> None:
     layer = layer_of(relax={"rotation": 0.25})
-    with pytest.raises(error, match="set_domain_frequency.*rotation"):
+    with pytest.raises(error, match=r"set_domain_frequency.*rotation"):
         layer.set_domain_frequency(rotation=value)
     assert layer.domain_frequency["rotation"].item() == 0.25
 
 
 def test_subgroup_that_was_not_named_cannot_be_set() -> None:
-    with pytest.raises(ValueError, match="translation.*rotation"):
+    with pytest.raises(ValueError, match=r"translation.*rotation"):
         layer_of(relax={"rotation": 0.25}).set_domain_frequency(translation=0.1)
 
 

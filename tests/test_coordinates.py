@@ -56,7 +56,9 @@ def test_angle_and_flip_are_those_of_escnns_parametrisation(space: str) -> None:
 
 def test_three_quarters_of_a_turn_is_wrapped() -> None:
     """escnn's C4 element 3 is 4.71 in 'radians'."""
-    assert sample_group(battery.gspace("C4"), 1).angle.tolist() == pytest.approx([0, math.pi / 2, math.pi, -math.pi / 2])
+    assert sample_group(battery.gspace("C4"), 1).angle.tolist() == pytest.approx(
+        [0, math.pi / 2, math.pi, -math.pi / 2]
+    )
 
 
 @pytest.mark.parametrize("space", ["C2", "C4", "C6", "C8", "D2", "D4", "D6", "D8", "SO(2)", "O(2)"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import battery
 import pytest
 import torch
@@ -185,7 +187,7 @@ def test_strict_network_of_irreps_is_equivariant(space: str, strict_kernel: str)
     irreps = battery.field_type(space, "irreps + irreps")
     types = [battery.field_type(space, "trivial"), irreps, irreps, irreps, battery.field_type(space, "trivial")]
     modules: list[nn.EquivariantModule] = []
-    for in_type, out_type in zip(types[:-1], types[1:], strict=True):
+    for in_type, out_type in itertools.pairwise(types):
         modules += [
             build(in_type, out_type, padding=1, relax=None, strict_kernel=strict_kernel),
             nn.IIDBatchNorm2d(out_type),

@@ -55,7 +55,9 @@ def test_channels_are_a_permutation_and_bases_are_inverse(space: str, fields: st
         assert np.abs(product - np.eye(structure.size)).max() <= ROUNDING
 
 
-@pytest.mark.parametrize(("space", "field"), [("C4", "regular"), ("D4", "regular"), ("D4", "quotient"), ("C8", "quotient")])
+@pytest.mark.parametrize(
+    ("space", "field"), [("C4", "regular"), ("D4", "regular"), ("D4", "quotient"), ("C8", "quotient")]
+)
 def test_permutation_fields_are_kept_whole(space: str, field: str) -> None:
     field_type = battery.field_type(space, f"{field} + {field}")
     sample = sample_group(battery.gspace(space), samples=1)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformations import relative_error
+
 from escnn_relaxed.integral_operator import (
     ConvolutionGeometry,
     integrate_non_stationary,
     integrate_stationary,
 )
-from torch import Tensor, nn
-from torch.nn import functional
-from transformations import relative_error
 
 ROUNDING = 1e-12  # sums of some dozen terms in float64, in two orders
 

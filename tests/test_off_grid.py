@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from escnn.group import GroupElement
-from escnn.nn import EquivariantModule, FieldType, R2Conv
-from layers import build
+from escnn.nn import EquivariantModule, R2Conv
+from layers import STRICT_KERNELS, build
 from torch import Tensor
 from transformations import fiber_action
 
@@ -53,11 +53,6 @@ def error_at_centre(module: EquivariantModule, waves: Waves, element: GroupEleme
     return float((found - fiber_action(answer, module.out_type, element)).norm() / answer.norm())
 
 
-def r2conv_in_float64(in_type: FieldType, out_type: FieldType) -> R2Conv:
-    """escnn builds its basis in float32 alone; the sampled basis is then exact to float32."""
-    return R2Conv(in_type, out_type, SIZE, bias=False).double()
-
-
 def test_the_measure_is_exact_on_the_grid() -> None:
     in_type, out_type = battery.types("C8", "two regular -> regular")
     layer = build(in_type, out_type, SIZE, relax=None, bias=False)
@@ -65,27 +60,51 @@ def test_the_measure_is_exact_on_the_grid() -> None:
     assert error_at_centre(layer, Waves(in_type.size, 0.2), quarter) <= 1e-12  # rounding in float64
 
 
-# Two cycles over the image, and one in four pixels; at the second R2Conv errs by the 0.010 of design §9.
-@pytest.mark.parametrize("cycles_per_pixel", [0.15, 0.25])
-def test_error_off_the_grid_is_no_worse_than_that_of_r2conv(
-    cycles_per_pixel: float, record_property: pytest.RecordProperty
-) -> None:
-    """C8, regular fields, 7×7, turned by 45°: the same types, kernel size and images for both."""
+def mean_errors(cycles_per_pixel: float) -> dict[str, float]:
+    """C8, regular fields, 7×7, turned by 45°: the same types, kernel size and images for each kind of layer."""
     in_type, out_type = battery.types("C8", "two regular -> two regular")
     turn = in_type.fibergroup.element(1)
-    errors: dict[str, list[float]] = {"R2Conv": [], "continuous": [], "steerable": []}
+    errors: dict[str, list[float]] = {"R2Conv": [], "steerable": [], "continuous": []}
     for seed in range(6):
         torch.manual_seed(seed)
         waves = Waves(in_type.size, cycles_per_pixel)
-        errors["R2Conv"].append(error_at_centre(r2conv_in_float64(in_type, out_type), waves, turn))
-        for form in ("continuous", "steerable"):
-            layer = RelaxedR2Conv(in_type, out_type, SIZE, bias=False, relax=None, strict_kernel=form).double()
-            errors[form].append(error_at_centre(layer, waves, turn))
-    means = {name: float(np.mean(values)) for name, values in errors.items()}
+        convolution = R2Conv(in_type, out_type, SIZE, bias=False)
+        layers = {"R2Conv": convolution.double()}
+        for form in STRICT_KERNELS:
+            layers[form] = RelaxedR2Conv(in_type, out_type, SIZE, bias=False, relax=None, strict_kernel=form).double()
+        for name, module in layers.items():
+            errors[name].append(error_at_centre(module, waves, turn))
+    return {name: float(np.mean(values)) for name, values in errors.items()}
+
+
+# 0.11: where R2Conv errs by the 0.010 of design §9; the others, one wave over the image and one in four pixels.
+@pytest.mark.parametrize("cycles_per_pixel", [0.05, 0.11, 0.15, 0.25])
+def test_error_off_the_grid_is_no_worse_than_that_of_r2conv(
+    cycles_per_pixel: float, record_property: pytest.RecordProperty
+) -> None:
+    means = mean_errors(cycles_per_pixel)
     for name, value in means.items():
         record_property(name, value)
         print(f"{name:>12} at {cycles_per_pixel} cycles per pixel, 45 degrees off the grid: {value:.4f}")
-    assert means["continuous"] <= means["R2Conv"]
-    # The same basis: only the drawn weights differ, and six draws of them agree within a few per cent.
-    assert means["steerable"] <= 1.1 * means["R2Conv"]
     assert means["R2Conv"] > 1e-4  # there is an error to compare with
+    # The same basis, other weights: means over six draws of them agree within a few per cent.
+    assert means["steerable"] <= 1.1 * means["R2Conv"]
+    # R2Conv's error falls with the square of the waves' frequency; that of a continuous kernel goes to a constant,
+    # since sampled kernels that are turned differ in their sum over the taps. On smoother images R2Conv is ahead.
+    if cycles_per_pixel >= 0.15:
+        assert means["continuous"] <= means["R2Conv"]
+    else:
+        assert means["continuous"] <= 0.015
+
+
+def test_soft_layer_with_the_weights_of_an_r2conv_errs_like_it_at_zero() -> None:
+    in_type, out_type = battery.types("C8", "two regular -> two regular")
+    turn = in_type.fibergroup.element(1)
+    convolution = R2Conv(in_type, out_type, SIZE, bias=False)
+    layer = RelaxedR2Conv(in_type, out_type, SIZE, bias=False, relax={"rotation": 0.25}, strict_kernel="steerable")
+    layer.load_state_dict(convolution.state_dict())
+    layer.set_domain_frequency(rotation=0.0)
+    waves = Waves(in_type.size, 0.15)
+    errors = [error_at_centre(module.double(), waves, turn) for module in (convolution, layer)]
+    # escnn's basis is exact to float32 alone, 1e-7 of the answers.
+    assert errors[1] == pytest.approx(errors[0], abs=1e-5)

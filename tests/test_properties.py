@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from layers import STRICT_KERNELS, build, build_with_oracle
 from torch import Tensor
 from torch.nn import functional
-from transformations import largest_error, on_grid_elements, relative_error, shift_error
+from transformations import largest_error, on_grid_elements, shift_error
 
 from escnn_relaxed import RelaxedR2Conv
 
@@ -111,17 +111,15 @@ def test_soft_translation_leaves_the_group_exact(data: st.DataObject, pair, geom
 
 
 @settings(max_examples=75)
-@given(data=st.data(), pair=type_pairs(), kernel_size=st.integers(1, 3), side=st.integers(3, 5))
+@given(data=st.data(), pair=type_pairs(), kernel_size=st.sampled_from([1, 3, 5]), side=st.integers(3, 5))
 def test_soft_groups_leave_translation_exact(data: st.DataObject, pair, kernel_size: int, side: int) -> None:
     space, types = pair
     in_type, out_type = battery.types(space, types)
-    # An even kernel on a torus needs one more cell than a pair of equal paddings gives: it crops the image.
-    padding = (kernel_size - 1) // 2
     layer = build(
         in_type,
         out_type,
-        kernel_size | 1,
-        padding=padding if kernel_size % 2 else (kernel_size | 1) // 2,
+        kernel_size,
+        padding=kernel_size // 2,
         padding_mode="circular",
         relax=data.draw(relaxations(space, translation=False)),
         strict_kernel=data.draw(st.sampled_from(STRICT_KERNELS)),
@@ -162,7 +160,9 @@ def test_layers_equal_their_banks_on_unfolded_patches(data: st.DataObject, pair,
 
 
 @settings(max_examples=60)
-@given(data=st.data(), pair=type_pairs(("trivial", "flip axis 0", "C2", "C3", "C4", "D2", "SO(2)")), geometry=geometries())
+@given(
+    data=st.data(), pair=type_pairs(("trivial", "flip axis 0", "C2", "C3", "C4", "D2", "SO(2)")), geometry=geometries()
+)
 def test_continuous_layers_equal_the_loop_oracle(data: st.DataObject, pair, geometry) -> None:
     space, types = pair
     arguments, size = geometry

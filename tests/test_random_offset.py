@@ -35,7 +35,11 @@ def error_against_continuous_constraint(layer: RelaxedR2Conv, angles: list[float
 
 @pytest.mark.parametrize(
     ("space", "pair"),
-    [("SO(2)", "irreps -> irreps"), ("SO(2)", "band-limited + trivial -> irreps + mixed"), ("O(2)", "irreps -> irreps")],
+    [
+        ("SO(2)", "irreps -> irreps"),
+        ("SO(2)", "band-limited + trivial -> irreps + mixed"),
+        ("O(2)", "irreps -> irreps"),
+    ],
 )
 def test_error_against_the_continuous_constraint_falls_with_the_number_of_samples(
     space: str, pair: str, record_property: pytest.RecordProperty
@@ -52,7 +56,8 @@ def test_error_against_the_continuous_constraint_falls_with_the_number_of_sample
         table.append(float(np.mean(errors)))
         record_property(f"N = {samples}", table[-1])
     print(f"{space} {pair}: " + ", ".join(f"N = {n}: {e:.2g}" for n, e in zip(SAMPLES, table, strict=True)))
-    assert table == sorted(table, reverse=True)
+    # Four and eight samples both alias: which of the two errs more is chance.
+    assert min(table[:2]) > table[2] > table[3]
     # Band-limited kernels: once the samples resolve their harmonics the error falls faster than any power of N.
     assert table[0] > 0.1
     assert table[2] < 0.05

@@ -105,9 +105,7 @@ def test_types_without_a_trivial_irrep_have_no_bias() -> None:
 @pytest.mark.parametrize("padding", [0, (1, 2)])
 def test_output_shape_is_evaluated_without_evaluating(kernel_size, padding, relax, strict_kernel) -> None:
     in_type, out_type = small_types()
-    layer = RelaxedR2Conv(
-        in_type, out_type, kernel_size, padding, stride=2, relax=relax, strict_kernel=strict_kernel
-    )
+    layer = RelaxedR2Conv(in_type, out_type, kernel_size, padding, stride=2, relax=relax, strict_kernel=strict_kernel)
     features = battery.random_input(in_type, 5, 8, dtype=torch.float32)
     output = layer(in_type(features))
     assert isinstance(output, GeometricTensor)

@@ -6,12 +6,13 @@ import battery
 import numpy as np
 import pytest
 import torch
-from escnn_relaxed.coordinates import relative_elements, sample_group
-from escnn_relaxed.field_structure import Block, FieldStructure
-from escnn_relaxed.steering import PairSteering, SteeredAverage, sees_relative_element
 from layers import build
 from reference_fields import coset
 from transformations import relative_error
+
+from escnn_relaxed.coordinates import relative_elements, sample_group
+from escnn_relaxed.field_structure import Block, FieldStructure
+from escnn_relaxed.steering import PairSteering, SteeredAverage, sees_relative_element
 
 ROUNDING = 1e-12  # sums of some hundred terms in float64, in two orders
 
@@ -86,9 +87,7 @@ def test_other_blocks_are_averaged_over_the_group(space: str, in_fields: str, ou
     pair = block(space, in_fields), block(space, out_fields)
     hidden = torch.randn(HIDDEN, len(sample), 1, POINTS, dtype=torch.float64)
     steering = PairSteering(*pair, sample).double()
-    rows, columns = (
-        ([0], range(in_field.size)) if pair[1].is_permutation else (range(out_field.size), [0])
-    )
+    rows, columns = ([0], range(in_field.size)) if pair[1].is_permutation else (range(out_field.size), [0])
     expected = [
         sum(
             torch.einsum(

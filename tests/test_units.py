@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from escnn_relaxed.units import count_directions, weight_units
 from torch import Tensor
+
+from escnn_relaxed.units import count_directions, weight_units
 
 ROUNDING = 1e-9  # an eigenvalue problem of 12 features, well conditioned
 

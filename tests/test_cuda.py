@@ -1,0 +1,93 @@
+"""The same answers and gradients on a GPU as on the CPU, to float32 rounding."""
+
+from __future__ import annotations
+
+import copy
+
+import battery
+import pytest
+import torch
+from layers import STRICT_KERNELS, build
+from transformations import largest_error, relative_error
+
+from escnn_relaxed import RelaxedR2Conv
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+# Sums of some hundred float32 terms in another order; TF32 is off.
+SINGLE = 1e-5
+ROUNDING = 1e-12
+
+CASES = [
+    ("C8", "two regular -> regular"),
+    ("D4", "trivial + regular + irreps + regular -> last irrep + regular + trivial + mixed"),
+    ("C8", "induced + quotient + trivial -> regular + induced"),
+    ("SO(2)", "band-limited + trivial -> irreps + mixed"),
+    ("O(2)", "irreps -> irreps"),
+]
+SOFT = {"strict": {}, "soft": {"rotation": 0.2}, "soft translation": {"rotation": 0.2, "translation": (0.2, 0.4)}}
+
+
+@pytest.fixture(autouse=True)
+def full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+def layer_of(space: str, pair: str, soft: str, strict_kernel: str, **arguments: object) -> RelaxedR2Conv:
+    return build(
+        *battery.types(space, pair),
+        relax=SOFT[soft],
+        learn_relaxation=True,
+        initial_softness=0.3,
+        padding=1,
+        strict_kernel=strict_kernel,
+        **arguments,
+    )
+
+
+@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+@pytest.mark.parametrize("soft", SOFT)
+@pytest.mark.parametrize(("space", "pair"), CASES)
+def test_answers_and_gradients_are_those_of_the_cpu(space: str, pair: str, soft: str, strict_kernel: str) -> None:
+    layer = layer_of(space, pair, soft, strict_kernel).float()
+    features = battery.random_input(layer.in_type, 7, 8, dtype=torch.float32)
+    cotangent = torch.randn(layer.evaluate_output_shape(features.shape))
+    results = []
+    for device in ("cpu", "cuda"):
+        moved = copy.deepcopy(layer).to(device)
+        values = features.to(device).requires_grad_()
+        answer = moved(moved.in_type(values)).tensor
+        assert answer.device.type == device
+        gradients = torch.autograd.grad(answer, [values, *moved.parameters()], cotangent.to(device))
+        results.append([result.detach().cpu() for result in (answer, *gradients)])
+    for expected, found in zip(*results, strict=True):
+        # Gradients sum over the batch, the pixels and the taps as well.
+        assert relative_error(found, expected) <= 10 * SINGLE
+
+
+@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+@pytest.mark.parametrize(("space", "pair"), CASES)
+def test_strict_layer_on_the_gpu_is_equivariant_in_float64(space: str, pair: str, strict_kernel: str) -> None:
+    """Constants keep their digits on the way."""
+    in_type, out_type = battery.types(space, pair)
+    layer = RelaxedR2Conv(in_type, out_type, 3, padding=1, relax=None, strict_kernel=strict_kernel).cuda().double()
+    assert largest_error(layer, battery.random_input(in_type, 6, 6).cuda()) <= ROUNDING
+
+
+def test_random_offset_on_the_gpu() -> None:
+    layer = layer_of("SO(2)", "irreps -> irreps", "strict", "continuous", samples=4, random_offset=True).cuda()
+    features = layer.in_type(battery.random_input(layer.in_type, 5, 5).cuda())
+    first, second = layer(features).tensor, layer(features).tensor
+    assert first.is_cuda
+    assert not torch.allclose(first, second)
+
+
+def test_padding_modes_on_the_gpu() -> None:
+    for mode in ("zeros", "reflect", "replicate", "circular"):
+        layer = layer_of("C4", "regular -> irreps", "soft translation", "continuous", padding_mode=mode)
+        features = battery.random_input(layer.in_type, 5, 5)
+        with torch.no_grad():
+            expected = layer(layer.in_type(features)).tensor
+            found = layer.cuda()(layer.in_type(features.cuda())).tensor.cpu()
+        assert relative_error(found, expected) <= ROUNDING

@@ -1,0 +1,168 @@
+"""The start of a layer: variance through ten of them, as soft as asked for, nothing drawn from small numbers."""
+
+from __future__ import annotations
+
+import battery
+import numpy as np
+import pytest
+import torch
+from escnn.nn import EquivariantModule, FieldType, FourierPointwise, ReLU
+from layers import STRICT_KERNELS
+from torch.nn import functional
+from transformations import equivariance_error, largest_error
+
+from escnn_relaxed import RelaxedR2Conv
+
+DEPTH = 10
+SIZE = 16
+
+
+def nonlinearity(space: str) -> EquivariantModule:
+    """ReLU on regular fields; ReLU on the group, sampled, on fields of irreps."""
+    gspace = battery.gspace(space)
+    if space in battery.CONTINUOUS:
+        irreps = gspace.fibergroup.bl_irreps(2)
+        return FourierPointwise(gspace, 6, irreps, function="p_relu", type="regular", N=16)
+    return ReLU(FieldType(gspace, [gspace.regular_repr] * 8))
+
+
+@torch.no_grad()
+def variance_by_depth(space: str, frequency: float, strict_kernel: str) -> np.ndarray:
+    """Variance of the activations after each of ten layers without batch norm; on the torus, which has no border."""
+    gspace = battery.gspace(space)
+    activation = nonlinearity(space)
+    in_type = FieldType(gspace, [gspace.trivial_repr])
+    features = in_type(functional.avg_pool2d(torch.randn(4, 1, SIZE + 2, SIZE + 2), 3, stride=1))
+    variances = []
+    for _ in range(DEPTH):
+        layer = RelaxedR2Conv(
+            features.type,
+            activation.in_type,
+            kernel_size=5,
+            padding=2,
+            padding_mode="circular",
+            relax=battery.subgroups(space, frequency),
+            strict_kernel=strict_kernel,
+        )
+        features = activation(layer(features))
+        variances.append(float(features.tensor.var()))
+    return np.array(variances)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:relax. the domain frequency .* aliases:UserWarning")
+@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+@pytest.mark.parametrize("frequency", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("space", ["C8", "D4", "SO(2)", "O(2)"])
+def test_variance_stays_within_a_factor_of_two_through_ten_layers(
+    space: str, frequency: float, strict_kernel: str, record_property: pytest.RecordProperty
+) -> None:
+    draws = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        draws.append(variance_by_depth(space, frequency, strict_kernel))
+    # Geometric mean over draws: a layer of few fields scatters by about 1.4 in variance, ten of them by more.
+    ratios = np.exp(np.mean(np.log(draws), axis=0))
+    ratios /= ratios[0]
+    record_property("variance by depth", ratios.round(2).tolist())
+    print(f"{space} at {frequency}, {strict_kernel}: {ratios.round(2)}")
+    assert ratios.max() <= 2
+    assert ratios.min() >= 0.5
+
+
+SOFT_STARTS = [
+    ("C4", "two regular -> two regular"),
+    ("D4", "two regular -> regular"),
+    ("D4", "irreps -> irreps"),
+    ("C8", "regular -> irreps"),
+    ("SO(2)", "irreps -> irreps"),
+    ("O(2)", "band-limited -> band-limited"),
+]
+
+
+@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+@pytest.mark.parametrize("kernel_size", [1, 3, 5])
+@pytest.mark.parametrize(("space", "pair"), SOFT_STARTS)
+def test_layer_starts_as_soft_as_asked(space: str, pair: str, kernel_size: int, strict_kernel: str) -> None:
+    """On white noise the mean square error over the group is twice the softness (design §2a)."""
+    in_type, out_type = battery.types(space, pair)
+    softness = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        layer = RelaxedR2Conv(
+            in_type,
+            out_type,
+            kernel_size,
+            padding=kernel_size // 2,
+            padding_mode="circular",
+            relax=battery.subgroups(space, 0.25),
+            initial_softness=0.01,
+            strict_kernel=strict_kernel,
+        ).double()
+        features = battery.random_input(in_type, 8, 8, batch=8)
+        elements = in_type.gspace.fibergroup.grid(type="regular", N=4) if space in battery.CONTINUOUS else None
+        elements = elements or [g for g in in_type.fibergroup.elements if is_on_grid(in_type, g)]
+        squares = [equivariance_error(layer, features, g) ** 2 for g in elements]
+        softness.append(np.mean(squares) / 2)
+    # One kernel of few fields scatters; elements off the pixel grid are not measured: a factor of 3.
+    assert 0.01 / 3 <= np.mean(softness) <= 0.01 * 3
+
+
+def is_on_grid(field_type: FieldType, element: object) -> bool:
+    action = field_type.gspace.basespace_action(element)
+    return np.allclose(action, action.round(), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+@pytest.mark.parametrize("kernel_size", [1, 2, 3, 5])
+@pytest.mark.parametrize(("space", "pair"), SOFT_STARTS)
+def test_layer_in_float32_is_equivariant_to_float32_rounding_at_zero(
+    space: str, pair: str, kernel_size: int, strict_kernel: str
+) -> None:
+    """Also between fields that have no strict kernel: units must not blow rounding errors up."""
+    in_type, out_type = battery.types(space, pair)
+    relax = battery.subgroups(space, 0.25)
+    layer = RelaxedR2Conv(in_type, out_type, kernel_size, relax=relax, strict_kernel=strict_kernel)
+    layer.set_domain_frequency(**battery.subgroups(space, 0.0))
+    # Rounding is 1e-7; sums of some hundred terms of both signs lose a digit or two.
+    assert largest_error(layer, battery.random_input(in_type, 7, 7, dtype=torch.float32)) <= 1e-5
+
+
+@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+def test_start_follows_the_seed(strict_kernel: str) -> None:
+    in_type, out_type = battery.types("C4", "regular -> irreps")
+    states = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        layer = RelaxedR2Conv(in_type, out_type, 3, relax={"rotation": 0.2}, strict_kernel=strict_kernel)
+        states.append(layer.state_dict())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert any(not torch.equal(states[0][name], states[2][name]) for name in states[0])
+
+
+@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+@pytest.mark.parametrize("relax", [{"rotation": 0.0}, {"rotation": 0.0, "translation": 0.0}], ids=["0", "0, 0"])
+def test_layer_that_starts_strict_can_become_soft(relax: dict[str, float], strict_kernel: str) -> None:
+    """Units and sizes are fixed on a frequency that is not 0."""
+    in_type, out_type = battery.types("C4", "regular -> regular")
+    layer = RelaxedR2Conv(in_type, out_type, 3, padding=1, relax=relax, strict_kernel=strict_kernel).double()
+    features = battery.random_input(in_type, 6, 6, batch=8)
+    assert largest_error(layer, features) <= 1e-12  # float64 rounding
+    layer.set_domain_frequency(rotation=0.25)
+    # √(2 · 0.01) at the default softness, for one kernel within a factor of 3.
+    assert 0.14 / 3 <= largest_error(layer, features) <= 0.14 * 3
+
+
+@pytest.mark.parametrize("kernel_size", [1, 2, 3, 4, 5, 7])
+@pytest.mark.parametrize("support", ["smooth", "disk"])
+def test_no_kernel_size_starts_empty(kernel_size: int, support: str) -> None:
+    in_type, out_type = battery.types("C4", "trivial -> regular")
+    layer = RelaxedR2Conv(in_type, out_type, kernel_size, relax=None, strict_kernel="continuous", support=support)
+    assert layer.filter_bank().abs().max() > 0
+
+
+def test_synthetic_calibration_leaves_no_trace_in_the_layer() -> None:
+    """No gradient graph, no forward hook, and float32 as asked for."""
+    layer = RelaxedR2Conv(*battery.types("C4", "regular -> regular"), 3)
+    assert all(parameter.is_leaf and parameter.grad is None for parameter in layer.parameters())
+    assert {parameter.dtype for parameter in layer.parameters()} == {torch.float32}
