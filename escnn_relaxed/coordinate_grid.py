@@ -73,10 +73,13 @@ class CoordinateGrid(ExactConstants):
         super().__init__()
         self._form = rotation_coordinates
         self._frame = frame
-        # k/2 taps: the disk that touches the outer side of the outermost pixels.
+        # k/2 taps: the disk that touches the outer side of the outermost pixels. The paper's hard disk is 7 pixels
+        # wide for k = 7 from centre to centre; for even k that would be empty at k = 2.
         self._radius = dilation * kernel_size / 2
         self._grid = tap_grid(kernel_size, dilation)
-        window = support_window(self._grid, self._radius - (dilation / 2 if edge == 0 else 0), edge * dilation)
+        is_centred_on_a_tap = kernel_size % 2 == 1
+        inset = dilation / 2 if edge == 0 and is_centred_on_a_tap else 0
+        window = support_window(self._grid, self._radius - inset, edge * dilation)
         self.set_constant("support", np.flatnonzero(window > 0))
         self.set_constant("window", window[window > 0])
         self.set_constant("mean_positions", pixel_positions(MEAN_SIDE, MEAN_SIDE).reshape(-1, 2))

@@ -17,7 +17,6 @@ from .filter_bank import ContinuousFilterBank
 from .kernel import KernelNet
 from .steerable_basis import SteerableBasis
 from .synthetic_features import Drawer, rectified, synthetic_features
-from .units import weight_units
 
 __all__ = ["gain", "start_filter_bank", "start_soft_part", "steerable_drawer"]
 
@@ -98,7 +97,7 @@ def _soften(
         return
     scale = 0.1
     weight.mul_(scale)
-    for _ in range(4):
+    for _ in range(6):
         softness = _expected_softness(bank, frequency, ranks)
         if softness < _TINY:
             return
@@ -117,7 +116,7 @@ def _expected_softness(bank: ContinuousFilterBank, frequency: Mapping[str, Tenso
         bank.steered_average.block_pairs, bank.steered_average.pair_counts(), ranks, strict=True
     ):
         steered, strict = pair.steering(features), pair.steering(mean)
-        units = weight_units(steered, pair.steering.entries, rank)
+        units = bank.steered_average.units_of(pair, features, rank)
         total += count * float((units @ steered.flatten(1)).square().sum())
         soft += count * float((units @ (steered - strict).flatten(1)).square().sum())
     return soft / total if total else 0.0

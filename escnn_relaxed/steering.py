@@ -137,7 +137,7 @@ class SteeredAverage(nn.Module):
             ranks: number of directions to keep for each pair, None for all.
         """
         for pair, rank in zip(self.block_pairs, ranks, strict=True):
-            pair.units = weight_units(pair.steering(hidden), pair.steering.entries, rank, self._has_constant)
+            pair.units = self.units_of(pair, hidden, rank)
         for row, out_count in enumerate(self.out_counts):
             pairs = self.block_pairs[row * len(self.in_counts) : (row + 1) * len(self.in_counts)]
             # He's rule, with the features of an output channel of unit energy each.
@@ -145,6 +145,13 @@ class SteeredAverage(nn.Module):
             for in_count, pair in zip(self.in_counts, pairs, strict=True):
                 weight = torch.randn(out_count, in_count, len(pair.units)).to(hidden)
                 pair.weights = nn.Parameter(weight * math.sqrt(2 / max(fan_in, 1)))
+
+    def units_of(self, pair: BlockPair, hidden: Tensor, rank: int | None) -> Tensor:
+        """The units in which the weights of a pair are trained, on the given hidden values."""
+        entries = pair.steering.entries
+        # A centred bank gets its size as a whole, from the softness that is asked for.
+        unsteered = float(hidden.square().sum(-1).mean().sqrt()) if self._has_constant else 0.0
+        return weight_units(pair.steering(hidden), entries, rank, self._has_constant, unsteered)
 
     def set_structures(self, in_structure: FieldStructure, out_structure: FieldStructure) -> None:
         """Steer by the elements for which these blocks hold matrices (a turned grid of a continuous group)."""

@@ -22,7 +22,7 @@ __all__ = ["Drawer", "rectified", "synthetic_features"]
 Drawer = Callable[[list[Representation]], Callable[[], Tensor]]
 
 _SIZE = 24
-_LAYERS = 4
+_LAYERS = 6
 _BATCH = 4
 _MOST_FIELDS = 4
 _SAMPLES = 16

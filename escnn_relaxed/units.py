@@ -30,34 +30,41 @@ def count_directions(steered: Tensor) -> int:
     return int((size > max(_SMALLEST * float(size[0]), _ROUNDING)).sum())
 
 
-def weight_units(steered: Tensor, entries: int, rank: int | None, has_constant: bool = True) -> Tensor:
+def weight_units(
+    steered: Tensor, entries: int, rank: int | None, has_constant: bool = True, unsteered: float = 0.0
+) -> Tensor:
     """The map from P plain features to r normalised ones, (r, P).
 
     Args:
         steered: features (P, |A|, |B|, T) on the support; of each entry of κ the constant feature is last.
         entries: number of entries of κ, P = entries·(J + 1).
+        unsteered: root of the energy of a feature over the taps before steering: directions of which steering
+            leaves less than a tenth are scaled up no further, else what is soft alone would start as large as
+            what is strict.
         has_constant: without, there is no constant feature, and P = entries·J.
         rank: r, the number of directions to keep, for irreps about the dimension of the space of equivariant
             kernels; None keeps all, r = P.
     """
     out_size = steered.shape[1]
+    smallest = _SMALLEST * unsteered / out_size**0.5
     features = steered.double().flatten(1)
     identity = torch.eye(len(features), dtype=features.dtype, device=features.device)
     # Sum of each feature over input channels and taps: its answer to a constant input.
     answer = steered.double().sum(dim=(2, 3)).mean(dim=1)
     constant = len(features) - 1
     if entries > 1 or not has_constant or abs(answer[constant]) < _ROUNDING:
-        return _whitened(features, identity, out_size, rank).to(steered.dtype)
+        return _whitened(features, identity, out_size, rank, smallest).to(steered.dtype)
     centring = identity[:-1] - torch.outer(answer[:-1] / answer[constant], identity[constant])
-    varying = _whitened(centring @ features, centring, out_size, None if rank is None else max(rank - 1, 0))
+    varying = _whitened(centring @ features, centring, out_size, None if rank is None else max(rank - 1, 0), smallest)
     # Inputs of non-zero mean add up coherently over the constant kernel: unit answer, not unit energy.
     return torch.cat([varying, identity[constant:] / answer[constant]]).to(steered.dtype)
 
 
-def _whitened(features: Tensor, combination: Tensor, out_size: int, rank: int | None) -> Tensor:
+def _whitened(features: Tensor, combination: Tensor, out_size: int, rank: int | None, smallest: float) -> Tensor:
     """The ``rank`` largest orthonormal combinations; energy is summed over input channels and taps."""
     energy, direction = torch.linalg.eigh(features @ features.mT / out_size)
     size, direction = energy.clamp_min(0).sqrt().flip(0), direction.flip(1)
     # Features that do not vary at all (ω = 0) keep their own units.
-    scale = size.clamp_min(_SMALLEST * size[0]) if size[0] > _ROUNDING else torch.ones_like(size)
+    least = max(_SMALLEST * float(size[0]), smallest)
+    scale = size.clamp_min(least) if size[0] > _ROUNDING else torch.ones_like(size)
     return (direction / scale).mT[:rank] @ combination

@@ -254,7 +254,10 @@ class Oracle:
             filter_point = self._filter_point(g, tap, relative)
             hidden = self.layer.bank.kernel(filter_point, self.domain_point(g, position))
             if self.is_centred:
-                self._hidden[key] = hidden - self._mean_over_domain(filter_point)
+                mean_key = ("mean", *key[:2], key[3])
+                if mean_key not in self._hidden:
+                    self._hidden[mean_key] = self._mean_over_domain(filter_point)
+                self._hidden[key] = hidden - self._hidden[mean_key]
             else:
                 self._hidden[key] = torch.cat([hidden, hidden.new_ones(1)])
         return self._hidden[key] * window_weight(tap, self.kernel_size, self.dilation, self.support)
