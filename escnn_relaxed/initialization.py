@@ -18,11 +18,15 @@ from .kernel import KernelNet
 from .steerable_basis import SteerableBasis
 from .synthetic_features import Drawer, rectified, synthetic_features
 
-__all__ = ["gain", "start_filter_bank", "start_soft_part", "steerable_drawer"]
+__all__ = ["STEERABLE_LAYERS", "gain", "start_filter_bank", "start_soft_part", "steerable_drawer"]
 
 # Where a soft translation is sampled at the start: enough for energies, few enough for a quick construction.
 _POSITIONS = torch.cartesian_prod(torch.tensor([-0.6, 0.0, 0.6]), torch.tensor([-0.6, 0.0, 0.6]))
 _TINY = 1e-12
+# Layers after which synthetic features are as smooth as those inside a deep network; found by the variance through
+# ten layers. Steerable kernels are rougher than continuous ones and take more of them.
+CONTINUOUS_LAYERS = 4
+STEERABLE_LAYERS = 6
 
 
 @torch.no_grad()
@@ -39,7 +43,7 @@ def start_filter_bank(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor
         _soften(bank, frequency, ranks, initial_softness)
     bank.steered_average.initialize(_start_features(bank, bank.kernel, frequency), ranks)
     fields = bank.in_representations, bank.out_representations
-    scale = gain(bank(frequency), *fields, bank.gspace, _continuous_drawer(bank))
+    scale = gain(bank(frequency), *fields, bank.gspace, _continuous_drawer(bank), CONTINUOUS_LAYERS)
     for pair in bank.steered_average.block_pairs:
         pair.weights.div_(scale)
 
@@ -128,6 +132,7 @@ def gain(
     out_fields: Sequence[Representation],
     gspace: GSpace2D,
     drawer: Drawer,
+    layers: int,
 ) -> float:
     """Root of the energy of the rectified answer of a bank over that of its input, 1 where there is no answer.
 
@@ -137,9 +142,10 @@ def gain(
         out_fields: its output.
         gspace: their symmetry.
         drawer: draws strict filter banks of the same kind, which make the input (:mod:`.synthetic_features`).
+        layers: how many of them.
     """
     with torch.no_grad():
-        features = synthetic_features(in_fields, bank.shape[-1], gspace, drawer)
+        features = synthetic_features(in_fields, bank.shape[-1], gspace, drawer, layers)
         answer = rectified(nn.functional.conv2d(features, bank), out_fields, gspace)
     ratio = float(answer.square().mean() / features.square().mean()) ** 0.5
     return ratio if ratio > _TINY else 1.0

@@ -21,7 +21,7 @@ from .arguments import (
 )
 from .domain_frequency import DomainFrequency, Frequency
 from .filter_bank import ContinuousFilterBank, KernelSettings
-from .initialization import gain, start_filter_bank, start_soft_part, steerable_drawer
+from .initialization import STEERABLE_LAYERS, gain, start_filter_bank, start_soft_part, steerable_drawer
 from .integral_operator import PositionalBank
 from .planar_convolution import PlanarConvolution
 from .r2conv_state import adopt_r2conv_state
@@ -204,7 +204,9 @@ class RelaxedR2Conv(PlanarConvolution):
             # R2Conv's own start is kept only where the layer is R2Conv: its gain is a matter of chance.
             start = basis.centred(start)
             drawer = steerable_drawer(self.space, kernel_size, basis_arguments)
-            start = start / gain(basis(start), self.in_fields, self.out_type.representations, self.space, drawer)
+            start = start / gain(
+                basis(start), self.in_fields, self.out_type.representations, self.space, drawer, STEERABLE_LAYERS
+            )
             self.bank = self._continuous_bank(settings, centred=True)
             frequency = nominal_frequency(self.domain_frequency)
             start_soft_part(self.bank, frequency, initial_softness, basis(start))

@@ -22,7 +22,6 @@ __all__ = ["Drawer", "rectified", "synthetic_features"]
 Drawer = Callable[[list[Representation]], Callable[[], Tensor]]
 
 _SIZE = 24
-_LAYERS = 6
 _BATCH = 4
 _MOST_FIELDS = 4
 _SAMPLES = 16
@@ -33,6 +32,7 @@ def synthetic_features(
     kernel_size: int,
     gspace: GSpace2D,
     drawer: Drawer,
+    layers: int,
 ) -> Tensor:
     """Noise after a few random strict layers with rectification, of unit energy: (4, C, H, W).
 
@@ -41,6 +41,7 @@ def synthetic_features(
         kernel_size: k.
         gspace: their symmetry.
         drawer: for a list of fields, what draws a new filter bank (C′, C′, k, k) from it to itself.
+        layers: how many.
     """
     few = [field for field in dict.fromkeys(fields) for _ in range(min(_MOST_FIELDS, fields.count(field)))]
     size = max(_SIZE, 2 * kernel_size)
@@ -48,7 +49,7 @@ def synthetic_features(
     draw_bank = drawer(few)
     bank = draw_bank()
     features = torch.randn(_BATCH, bank.shape[1], size, size).to(bank)
-    for _ in range(_LAYERS):
+    for _ in range(layers):
         padded = nn.functional.pad(features, (before, after, before, after), mode="circular")
         features = rectified(nn.functional.conv2d(padded, bank), few, gspace)
         features = features / features.square().mean().sqrt().clamp_min(torch.finfo(bank.dtype).tiny)
