@@ -45,10 +45,10 @@ def subgroup_coordinates(space: GSpace2D, element: GroupElement, form: str) -> d
 
 
 def window_weight(tap: Point, kernel_size: int, dilation: int, support: str) -> float:
-    """1 in the disk, falling as cos² over its outer tap; the hard disk ends at the outermost taps."""
+    """1 in the disk, falling as cos² over its outer tap; the hard disk has a radius of ⌊k/2⌋ taps."""
     distance = math.hypot(*tap) / dilation
     if support == "disk":
-        return 1.0 if distance <= (kernel_size - 1) / 2 + 1e-9 else 0.0
+        return 1.0 if distance <= kernel_size // 2 + 1e-9 else 0.0
     inside = kernel_size / 2 - 1
     if distance >= inside + 1:
         return 0.0
@@ -118,10 +118,10 @@ class Oracle:
         count = len(layer.in_type) // self.groups
         self.inputs = Fields(list(layer.in_type.representations[:count]), self.elements)
         self.outputs = Fields(list(layer.out_type.representations), self.elements)
-        both = [any(f.is_permutation for f in side.fields) for side in (self.inputs, self.outputs)]
-        self.sees_relative = all(both)
+        self.sees_relative = all(any(f.is_permutation for f in side.fields) for side in (self.inputs, self.outputs))
         self._hidden: dict[tuple[object, ...], Tensor] = {}
         self._banks: dict[tuple[Point, Point], Tensor] = {}
+        self._known_weights: dict[tuple[Block, Block], Tensor] = {}
 
     def taps(self) -> list[Point]:
         """Offsets in pixels, y up, in the order of a flattened filter."""
@@ -132,8 +132,8 @@ class Oracle:
     def __call__(self, features: Tensor) -> Tensor:
         """Equation (1)."""
         layer = self.layer
-        self._hidden.clear()
-        self._banks.clear()
+        for known in (self._hidden, self._banks, self._known_weights):
+            known.clear()
         batch, _, height, width = features.shape
         reach = self.dilation * (self.kernel_size - 1)
         rows = (height + 2 * self.padding[0] - reach - 1) // self.stride + 1
@@ -146,10 +146,8 @@ class Oracle:
                 down, right = divmod(number, self.kernel_size)
                 y_row = row * self.stride - self.padding[0] + down * self.dilation
                 y_column = column * self.stride - self.padding[1] + right * self.dilation
-                cell = (
-                    copied_cell(y_row, height, self.padding_mode),
-                    copied_cell(y_column, width, self.padding_mode),
-                )
+                axes = ((y_row, height), (y_column, width))
+                cell = tuple(copied_cell(*axis, self.padding_mode) for axis in axes)
                 if None in cell or window_weight(tap, self.kernel_size, self.dilation, self.support) == 0:
                     continue
                 if self.domain == "output":  # x = y − d, before padding copies y
@@ -239,10 +237,12 @@ class Oracle:
 
     def _weights(self, out_block: Block, in_block: Block) -> Tensor:
         """Output weights of a pair of blocks on the plain hidden values."""
-        number = self.outputs.kinds.index(out_block.kind) * len(self.inputs.kinds)
-        number += self.inputs.kinds.index(in_block.kind)
-        pair = self.layer.bank.steered_average.pairs[number]
-        return pair.weights[out_block.number, in_block.number] @ pair.units
+        if (out_block, in_block) not in self._known_weights:
+            number = self.outputs.kinds.index(out_block.kind) * len(self.inputs.kinds)
+            pair = self.layer.bank.steered_average.pairs[number + self.inputs.kinds.index(in_block.kind)]
+            weights = pair.weights[out_block.number, in_block.number] @ pair.units
+            self._known_weights[out_block, in_block] = weights
+        return self._known_weights[out_block, in_block]
 
     def hidden_values(self, g: GroupElement, tap: Point, position: Point, relative: GroupElement) -> Tensor:
         """φ and a constant at g⁻¹d, the relative element and a(g, y), within the window.

@@ -136,7 +136,7 @@ def test_first_row_of_taps_is_on_top() -> None:
 @pytest.mark.parametrize("support", ["smooth", "disk"])
 def test_window_is_that_of_the_loop_oracle(kernel_size: int, support: str) -> None:
     grid = tap_grid(kernel_size)
-    radius, edge = (kernel_size / 2, 1.0) if support == "smooth" else ((kernel_size - 1) / 2, 0.0)
+    radius, edge = (kernel_size / 2, 1.0) if support == "smooth" else (kernel_size // 2, 0.0)
     expected = [window_weight(tuple(tap), kernel_size, 1, support) for tap in grid]
     assert support_window(grid, radius, edge) == pytest.approx(expected, abs=ROUNDING)
 

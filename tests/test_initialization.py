@@ -9,7 +9,7 @@ import torch
 from escnn.nn import EquivariantModule, FieldType, FourierPointwise, ReLU
 from layers import STRICT_KERNELS
 from torch.nn import functional
-from transformations import equivariance_error, largest_error
+from transformations import equivariance_error, largest_error, rotations
 
 from escnn_relaxed import RelaxedR2Conv
 
@@ -127,6 +127,39 @@ def test_layer_in_float32_is_equivariant_to_float32_rounding_at_zero(
     layer.set_domain_frequency(**battery.subgroups(space, 0.0))
     # Rounding is 1e-7; sums of some hundred terms of both signs lose a digit or two.
     assert largest_error(layer, battery.random_input(in_type, 7, 7, dtype=torch.float32)) <= 1e-5
+
+
+@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+@pytest.mark.parametrize("kernel_size", [1, 3, 5])
+@pytest.mark.parametrize("space", ["D4", "D6", "O(2)"])
+def test_soft_reflection_in_float32_keeps_rotations_to_float32_rounding(
+    space: str, kernel_size: int, strict_kernel: str
+) -> None:
+    in_type, out_type = battery.types(space, "irreps -> irreps")
+    layer = RelaxedR2Conv(in_type, out_type, kernel_size, relax={"reflection": 0.25}, strict_kernel=strict_kernel)
+    features = battery.random_input(in_type, 7, 7, dtype=torch.float32)
+    assert largest_error(layer, features, rotations) <= 1e-5  # as above
+
+
+@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+@pytest.mark.parametrize("initial_softness", [0.001, 0.01, 0.3, 0.9])
+@pytest.mark.parametrize("hidden_size", [2, 8])
+@pytest.mark.parametrize(("space", "pair"), [*SOFT_STARTS, ("O(2)", "last irrep -> last irrep")])
+def test_domain_weights_never_start_large(
+    space: str, pair: str, hidden_size: int, initial_softness: float, strict_kernel: str
+) -> None:
+    """Also where a kernel net cannot be as soft as asked for: ω′ must keep its meaning."""
+    layer = RelaxedR2Conv(
+        *battery.types(space, pair),
+        3,
+        relax=battery.subgroups(space, 0.2),
+        hidden_size=hidden_size,
+        initial_softness=initial_softness,
+        samples=4,
+        strict_kernel=strict_kernel,
+    )
+    # Standard normal draws stay below 5; ten times that would be another frequency altogether.
+    assert layer.bank.kernel.domain_weight.abs().max() < 50
 
 
 @pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)

@@ -173,7 +173,7 @@ def test_continuous_layers_equal_the_loop_oracle(data: st.DataObject, pair, geom
         relax=data.draw(relaxations(space, translation=True)),
         domain=data.draw(st.sampled_from(["input", "output"])),
         frame=data.draw(st.sampled_from(["group", "image"])),
-        support=data.draw(st.sampled_from(["smooth", "disk"])) if arguments["kernel_size"] != 2 else "smooth",
+        support=data.draw(st.sampled_from(["smooth", "disk"])),
         initial_softness=0.3,
         samples=4,
         hidden_size=3,

@@ -1,0 +1,55 @@
+"""ω′ of the subgroups: how many values, learned or fixed, set in place."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from escnn_relaxed.domain_frequency import DomainFrequency, frequency_values
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("rotation", 0.5, [0.5]),
+        ("rotation", 1, [1.0]),
+        ("rotation", [0.25], [0.25]),
+        ("reflection", torch.tensor(0.5), [0.5]),
+        ("reflection", torch.tensor([0.5]), [0.5]),
+        ("translation", 0.5, [0.5, 0.5]),
+        ("translation", (0.25, 0.5), [0.25, 0.5]),
+        ("translation", torch.tensor([0.25, 0.5]), [0.25, 0.5]),
+    ],
+)
+def test_frequency_is_a_number_or_for_translation_a_pair(name: str, value: object, expected: list[float]) -> None:
+    assert frequency_values("relax", name, value) == expected
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_values_are_state_and_parameters_where_learned(learn: bool) -> None:
+    frequency = DomainFrequency({"translation": (0.1, 0.2), "rotation": 0.5}, learn)
+    assert set(frequency.state_dict()) == {"translation", "rotation"}
+    assert len(list(frequency.parameters())) == (2 if learn else 0)
+
+
+def test_set_keeps_the_dtype_and_the_digits_of_float64() -> None:
+    frequency = DomainFrequency({"rotation": 0.5}, learn=False).double()
+    frequency.set(rotation=1 / 3)
+    assert frequency.values()["rotation"].item() == 1 / 3
+
+
+def test_set_is_all_or_nothing_for_an_unknown_subgroup() -> None:
+    frequency = DomainFrequency({"rotation": 0.5}, learn=False)
+    with pytest.raises(ValueError, match=r"'reflection'.*rotation"):
+        frequency.set(reflection=0.1)
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_a_kernel_may_vary_over_what_is_not_zero_or_learned(learn: bool) -> None:
+    frequency = DomainFrequency({"translation": (0.0, 0.1), "rotation": 0.0}, learn)
+    assert frequency.may_vary("translation")
+    assert frequency.may_vary("rotation") == learn
+    assert not frequency.may_vary("reflection")
+    assert frequency.may_vary()
+    frequency.set(translation=0.0)
+    assert frequency.may_vary() == learn
