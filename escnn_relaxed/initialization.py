@@ -23,6 +23,8 @@ __all__ = ["STEERABLE_LAYERS", "gain", "start_filter_bank", "start_soft_part", "
 # Where a soft translation is sampled at the start: enough for energies, few enough for a quick construction.
 _POSITIONS = torch.cartesian_prod(torch.tensor([-0.6, 0.0, 0.6]), torch.tensor([-0.6, 0.0, 0.6]))
 _TINY = 1e-12
+# A kernel of which steering leaves next to nothing is not scaled up beyond this: it would be made of rounding errors.
+_LEAST_GAIN = 0.1
 # Layers after which synthetic features are as smooth as those inside a deep network; found by the variance through
 # ten layers. Steerable kernels are rougher than continuous ones and take more of them.
 CONTINUOUS_LAYERS = 4
@@ -148,7 +150,7 @@ def gain(
         features = synthetic_features(in_fields, bank.shape[-1], gspace, drawer, layers)
         answer = rectified(nn.functional.conv2d(features, bank), out_fields, gspace)
     ratio = float(answer.square().mean() / features.square().mean()) ** 0.5
-    return ratio if ratio > _TINY else 1.0
+    return max(ratio, _LEAST_GAIN) if ratio > _TINY else 1.0
 
 
 def _continuous_drawer(bank: ContinuousFilterBank) -> Drawer:

@@ -149,8 +149,7 @@ class SteeredAverage(nn.Module):
     def units_of(self, pair: BlockPair, hidden: Tensor, rank: int | None) -> Tensor:
         """The units in which the weights of a pair are trained, on the given hidden values."""
         entries = pair.steering.entries
-        # A centred bank gets its size as a whole, from the softness that is asked for.
-        unsteered = float(hidden.square().sum(-1).mean().sqrt()) if self._has_constant else 0.0
+        unsteered = float(hidden.square().sum(-1).mean().sqrt())
         return weight_units(pair.steering(hidden), entries, rank, self._has_constant, unsteered)
 
     def set_structures(self, in_structure: FieldStructure, out_structure: FieldStructure) -> None:
