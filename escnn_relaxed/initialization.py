@@ -25,6 +25,8 @@ _POSITIONS = torch.cartesian_prod(torch.tensor([-0.6, 0.0, 0.6]), torch.tensor([
 _TINY = 1e-12
 # A kernel of which steering leaves next to nothing is not scaled up beyond this: it would be made of rounding errors.
 _LEAST_GAIN = 0.1
+# Domain weights larger than this would make the kernel change faster over the group than ω′ says.
+_MOST_SCALE = 3.0
 # Layers after which synthetic features are as smooth as those inside a deep network; found by the variance through
 # ten layers. Steerable kernels are rougher than continuous ones and take more of them.
 CONTINUOUS_LAYERS = 4
@@ -108,8 +110,9 @@ def _soften(
         if softness < _TINY:
             return
         # Softness grows as the square of small weights.
-        step = min(max(math.sqrt(wanted / softness), 0.1), 10.0)
+        step = min(max(math.sqrt(wanted / softness), 0.1), 10.0, _MOST_SCALE / scale)
         weight.mul_(step)
+        scale *= step
 
 
 def _expected_softness(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor], ranks: list[int | None]) -> float:
