@@ -1,6 +1,6 @@
 """Does the swap cost accuracy, and what does softness bring? Trains both sides of each row and prints a table.
 
-    python benchmarks/accuracy.py --data DIRECTORY [--rows PART] [--networks PARTS] [--seeds 3]
+    python benchmarks/accuracy.py --data DIRECTORY [--rows PARTS] [--networks PARTS] [--images 2000] [--seeds 3]
 
 Each side takes the best of three learning rates, chosen with the first seed, and is then trained with every
 seed at that rate. Runs are logged as they end, and a second call goes on from the log.
@@ -21,20 +21,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from digit_tasks import DigitNetwork, digit_task
+from networks import build_network
+from tasks import image_task
+from torch import nn
 from torch.nn import functional
 
-RATES = (1e-3, 3e-3, 1e-2)
+RATES = {"Adam": (1e-3, 3e-3, 1e-2), "SGD": (1e-2, 3e-2, 1e-1)}
+Rates = dict[str, tuple[float, ...]]
 BATCH = 64
 REPORTED_EPOCHS = (1, 3, 10)
 
 
 @dataclass(frozen=True)
 class Side:
-    """One network of a row: its name and the options of its layers, None for ``R2Conv``."""
+    """One network of a row: its name, the options of its layers (None for ``R2Conv``), and its precision."""
 
     name: str
     options: dict[str, Any] | None
+    autocast: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,13 @@ class Row:
     name: str
     task: str
     sides: tuple[Side, ...]
-    family: str = "C8 regular"
+    network: str = "C8 regular"
     kernel_size: int = 5
     widths: tuple[int, ...] = (6, 6, 6, 12)
     images: int = 3000
     epochs: int = 12
+    optimiser: str = "Adam"
+    weight_decay: float = 0.0
 
 
 R2CONV = Side("R2Conv", None)
@@ -56,28 +62,45 @@ STRICT = Side("strict, steerable", {"relax": None})
 CONTINUOUS = Side("strict, continuous", {"relax": None, "strict_kernel": "continuous"})
 SOFT = Side("soft (default)", {})
 SOFT_CONTINUOUS = Side("soft, continuous", {"strict_kernel": "continuous"})
+TRANSLATION = Side("soft in translation", {"relax": {"translation": 0.25}})
+
+
+def _bandwidth(per_pixel: float, kernel_size: int) -> tuple[Side, Side]:
+    """Continuous strict and default soft layers at some ω per pixel of the radius."""
+    omega = {"filter_frequency": per_pixel * kernel_size / 2}
+    return (
+        Side(f"strict, continuous, ω = {per_pixel:g} per pixel", {**(CONTINUOUS.options or {}), **omega}),
+        Side(f"soft, ω = {per_pixel:g} per pixel", omega),
+    )
+
 
 ROWS = [
+    *(Row(f"strict, C8, {k}×{k}", "turned", (R2CONV, STRICT, CONTINUOUS), kernel_size=k) for k in (3, 5, 7)),
     *(
-        Row(f"strict, C8, {k}×{k}", "turned", (R2CONV, STRICT, CONTINUOUS), kernel_size=k, images=5000)
-        for k in (3, 5, 7)
+        Row(f"strict, {network}", "turned", (R2CONV, STRICT, CONTINUOUS), network, widths=widths)
+        for network, widths in (
+            ("D4 regular", (6, 6, 6, 12)),
+            ("D8 regular", (3, 3, 3, 6)),
+            ("C8 regular, quotient, trivial", (6, 6, 6, 12)),
+            ("SO(2) irreps, gated", (6, 6, 6, 12)),
+            ("O(2) irreps, gated", (6, 6, 6, 12)),
+        )
     ),
-    *(
-        Row(f"strict, {family}", "turned", (R2CONV, STRICT, CONTINUOUS), family)
-        for family in ("D4 regular", "D8 regular", "C8 regular, quotient, trivial")
+    Row(
+        "strict, CIFAR-10, C4 Wide-ResNet",
+        "CIFAR-10",
+        (R2CONV, STRICT, CONTINUOUS, SOFT),
+        "C4 Wide-ResNet",
+        widths=(4, 8, 16),
+        images=10_000,
+        epochs=6,
     ),
     *(
         Row(f"soft, digits {task}", task, (R2CONV, SOFT, SOFT_CONTINUOUS))
         for task in ("upright", "within 60°", "turned")
     ),
     *(
-        Row(
-            f"translation, {task}",
-            task,
-            (R2CONV, Side("soft in translation", {"relax": {"translation": 0.3}})),
-            family="plain CNN",
-            epochs=6,
-        )
+        Row(f"translation, {task}", task, (R2CONV, TRANSLATION), "plain CNN", epochs=6)
         for task in ("quadrant", "in a quadrant")
     ),
     Row(
@@ -85,37 +108,68 @@ ROWS = [
         "within 60°",
         tuple(Side(f"ω′ = {w:g}", {"relax": {"rotation": w}}) for w in (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0)),
     ),
+    *(
+        Row(
+            f"ω, {k}×{k}, digits within 60°",
+            "within 60°",
+            tuple(side for w in (0.03, 0.05, 0.08, 0.12, 0.2) for side in _bandwidth(w, k)),
+            kernel_size=k,
+        )
+        for k in (3, 5, 7)
+    ),
+    *(
+        Row(
+            f"{optimiser}, weight decay {decay:g}",
+            "within 60°",
+            (R2CONV, STRICT, SOFT),
+            optimiser=optimiser,
+            weight_decay=decay,
+        )
+        for optimiser, decay in (("Adam", 1e-4), ("SGD", 0.0), ("SGD", 1e-4))
+    ),
+    Row("bf16 autocast", "within 60°", (SOFT, replace(SOFT, name="soft, bf16", autocast=True))),
 ]
 
 
+def _optimiser(row: Row, network: nn.Module, rate: float) -> torch.optim.Optimizer:
+    if row.optimiser == "SGD":
+        return torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9, weight_decay=row.weight_decay)
+    return torch.optim.Adam(network.parameters(), lr=rate, weight_decay=row.weight_decay)
+
+
 def train(row: Row, side: Side, rate: float, seed: int, root: Path | None) -> dict[str, Any]:
-    """One network: its test accuracy, training losses, parameters and CPU time."""
+    """One network: its test accuracy, training losses, change under a quarter turn, parameters and CPU time."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    (images, labels), (test_images, test_labels) = digit_task(row.task, row.images, seed, root)
-    network = DigitNetwork(row.family, row.widths, row.kernel_size, side.options)
-    optimiser = torch.optim.Adam(network.parameters(), lr=rate)
+    (images, labels), (test_images, test_labels) = image_task(row.task, row.images, seed, root)
+    network = build_network(row.network, row.widths, row.kernel_size, side.options)
+    optimiser = _optimiser(row, network, rate)
     steps = row.epochs * (len(images) // BATCH)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     start, losses = time.process_time(), []
     for _ in range(row.epochs):
         total = 0.0
         for batch in torch.randperm(len(images))[: len(images) // BATCH * BATCH].view(-1, BATCH):
-            loss = functional.cross_entropy(network(images[batch]), labels[batch])
+            with torch.autocast("cpu", torch.bfloat16, enabled=side.autocast):
+                logits = network(images[batch])
+            loss = functional.cross_entropy(logits.float(), labels[batch])
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
             schedule.step()
             total += float(loss)
         losses.append(total / (len(images) // BATCH))
+    seconds = time.process_time() - start
     network.eval()
     with torch.no_grad():
-        predictions = torch.cat([network(part).argmax(dim=1) for part in test_images.split(500)])
+        logits = torch.cat([network(part) for part in test_images.split(500)])
+        turned = network(test_images[:500].rot90(1, (2, 3)))
     return {
-        "accuracy": 100 * float((predictions == test_labels).float().mean()),
+        "accuracy": 100 * float((logits.argmax(dim=1) == test_labels).float().mean()),
         "losses": losses,
+        "change": float((turned - logits[:500]).norm() / logits[:500].norm()),
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
-        "seconds": time.process_time() - start,
+        "seconds": seconds,
     }
 
 
@@ -139,7 +193,7 @@ class Log:
 
 def describe(row: Row, side: Side, rate: float, seed: int) -> str:
     """All that determines a run."""
-    parts = {**asdict(replace(row, sides=())), "options": side.options, "rate": rate, "seed": seed}
+    parts = {**asdict(replace(row, sides=())), **asdict(side), "rate": rate, "seed": seed}
     del parts["sides"], parts["name"]
     return json.dumps(parts, sort_keys=True)
 
@@ -159,18 +213,18 @@ def run_all(runs: Iterable[tuple[Row, Side, float, int]], root: Path | None, log
             )
 
 
-def best_rate(row: Row, side: Side, rates: tuple[float, ...], log: Log) -> float:
+def best_rate(row: Row, side: Side, rates: Rates, log: Log) -> float:
     """The rate of the highest accuracy with the first seed."""
-    return max(rates, key=lambda rate: log.runs[describe(row, side, rate, 0)]["accuracy"])
+    return max(rates[row.optimiser], key=lambda rate: log.runs[describe(row, side, rate, 0)]["accuracy"])
 
 
-def table(rows: list[Row], rates: tuple[float, ...], seeds: int, log: Log) -> str:
+def table(rows: list[Row], rates: Rates, seeds: int, log: Log) -> str:
     """Markdown: mean accuracy and standard error, losses, parameters, for each side of each row."""
     lines = [
         "| row | network | rate | test accuracy, % | loss after "
         + ", ".join(map(str, REPORTED_EPOCHS))
-        + " epochs | parameters | CPU s |",
-        "|---|---|---|---|---|---|---|",
+        + " epochs | change at 90° | parameters | CPU s |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         for side in row.sides:
@@ -185,40 +239,50 @@ def table(rows: list[Row], rates: tuple[float, ...], seeds: int, log: Log) -> st
             ]
             lines.append(
                 f"| {row.name} | {side.name} | {rate:g} | {float(accuracies.mean()):.2f} ± {error:.2f} | "
-                f"{', '.join(losses)} | {results[0]['parameters']:,} | "
-                f"{sum(result['seconds'] for result in results) / seeds:.0f} |"
+                f"{', '.join(losses)} | {_mean(results, 'change'):.2g} | {results[0]['parameters']:,} | "
+                f"{_mean(results, 'seconds'):.0f} |"
             )
     return "\n".join(lines)
+
+
+def _mean(results: list[dict[str, Any]], key: str) -> float:
+    return float(sum(result[key] for result in results) / len(results))
+
+
+def _chosen_rows(names: list[str], networks: list[str]) -> list[Row]:
+    rows = [row for row in ROWS if any(name in row.name for name in names)]
+    return [
+        replace(row, sides=tuple(side for side in row.sides if any(name in side.name for name in networks)))
+        for row in rows
+    ]
 
 
 def main() -> None:
     """Parse the command line, train, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of MNIST's idx files; without, scikit-learn's digits")
-    parser.add_argument("--rows", default="", help="only rows whose name contains this")
-    parser.add_argument(
-        "--networks", default="", help="only networks whose name contains one of these, comma-separated"
-    )
+    parser.add_argument("--rows", default="", help="only rows whose name contains one of these, separated by ;")
+    parser.add_argument("--networks", default="", help="only networks whose name contains one of these, by ;")
+    parser.add_argument("--images", type=int, help="training images, instead of each row's own number")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rates", type=float, nargs="+", help="learning rates, instead of each optimiser's own")
     parser.add_argument("--log", type=Path, default=Path("accuracy.jsonl"))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of one thread each")
     parser.add_argument("--smoke", action="store_true", help="128 images, one epoch, one seed, one rate")
     arguments = parser.parse_args()
-    rows = [row for row in ROWS if arguments.rows in row.name]
+    rows = _chosen_rows(arguments.rows.split(";"), arguments.networks.split(";"))
     if not rows:
         parser.error(f"--rows {arguments.rows!r} matches none of {[row.name for row in ROWS]}")
-    wanted = arguments.networks.split(",")
-    rows = [
-        replace(row, sides=tuple(side for side in row.sides if any(name in side.name for name in wanted)))
-        for row in rows
-    ]
-    rates, seeds = RATES, arguments.seeds
+    rates, seeds = {name: tuple(arguments.rates or usual) for name, usual in RATES.items()}, arguments.seeds
+    if arguments.images:
+        rows = [replace(row, images=arguments.images) for row in rows]
     if arguments.smoke:
-        rates, seeds = RATES[-1:], 1
+        rates, seeds = {name: usual[-1:] for name, usual in RATES.items()}, 1
         rows = [replace(row, images=128, epochs=1) for row in rows]
     log = Log(arguments.log)
     sides = [(row, side) for row in rows for side in row.sides]
-    run_all([(row, side, rate, 0) for row, side in sides for rate in rates], arguments.data, log, arguments.workers)
+    first = [(row, side, rate, 0) for row, side in sides for rate in rates[row.optimiser]]
+    run_all(first, arguments.data, log, arguments.workers)
     chosen = [(row, side, best_rate(row, side, rates, log)) for row, side in sides]
     run_all([(*choice, seed) for choice in chosen for seed in range(1, seeds)], arguments.data, log, arguments.workers)
     print(f"\ntorch {torch.__version__}, {platform.machine()}, one thread a run\n")
