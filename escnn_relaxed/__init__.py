@@ -8,13 +8,22 @@ The pipeline, a file a stage, M sampled group elements, T taps in the support, J
     → steered features → K            steering.py, filter_bank.py  (C_out, C_in, T)
     + strict part in R2Conv's basis   steerable_basis.py        (C_out, C_in, k, k)
     → h = Σ_d K(d; y) f(y)            integral_operator.py      (batch, C_out, H, W)
-    → GeometricTensor                 planar_convolution.py, relaxed_r2conv.py
+    → GeometricTensor                 planar_convolution.py, relaxed_convolution.py, relaxed_r2conv.py
+
+What is done with layers once they exist: their strict part and softness (strict_part.py), networks relaxed and hardened
+(conversion.py), learning how soft to be (learning.py), bounds on the equivariance error (error_bound.py).
 """
 
 from ._version import __version__
+from .conversion import harden_network, relax_network
 from .escnn_compatibility import use_scipy_svd
 from .relaxed_r2conv import RelaxedR2Conv
 
-__all__ = ["RelaxedR2Conv", "__version__"]
+__all__ = [
+    "RelaxedR2Conv",
+    "__version__",
+    "harden_network",
+    "relax_network",
+]
 
 use_scipy_svd()

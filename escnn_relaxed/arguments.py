@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ __all__ = [
     "check_input",
     "check_integer",
     "check_softness",
+    "check_subgroups",
     "filter_frequencies",
     "nominal_frequency",
     "padding_pair",
@@ -77,6 +78,14 @@ def check_softness(value: Any) -> float:
     if not 0 <= value < 1:
         raise ValueError(f"initial_softness must be in [0, 1), got {value}")
     return float(value)
+
+
+def check_subgroups(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of subgroups; none means all."""
+    for name in names:
+        if name not in SUBGROUPS:
+            raise ValueError(f"subgroups must be of {list(SUBGROUPS)}, got {name!r}")
+    return tuple(names) or SUBGROUPS
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:

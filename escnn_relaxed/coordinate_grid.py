@@ -5,10 +5,11 @@ Filter points are indexed by (sampled element g, relative element, tap), domain 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .coordinates import (
@@ -19,14 +20,17 @@ from .coordinates import (
     steer,
     support_window,
     tap_grid,
+    translates,
 )
 from .exact_constants import ExactConstants
 
 __all__ = ["CoordinateGrid"]
 
-# Positions over which means of the domain are taken, MEAN_SIDE² of them: the same for every image size, so that
-# the strict part of a layer is one kernel.
+# Means over positions are taken over the pixels of an image of this many rows and columns: the same for every image
+# size, so that the strict part of a layer is one kernel.
 MEAN_SIDE = 8
+# What may be averaged over of the fiber group.
+_GROUP_MEANS = ((), ("rotation",), ("reflection",), ("rotation", "reflection"))
 
 
 class CoordinateGrid(ExactConstants):
@@ -49,6 +53,7 @@ class CoordinateGrid(ExactConstants):
         support: their numbers in a flattened k×k grid, (T,).
         filter_columns: what each filter coordinate is of: position, rotation or reflection.
         domain_columns: the subgroup that scales each domain coordinate.
+        image_positions: positions y over which means are taken, (P, 2).
     """
 
     taps: Tensor
@@ -56,7 +61,8 @@ class CoordinateGrid(ExactConstants):
     support: Tensor
     action: Tensor
     group_points: Tensor
-    mean_positions: Tensor
+    image_positions: Tensor
+    turned_positions: Tensor
 
     def __init__(
         self,
@@ -82,7 +88,7 @@ class CoordinateGrid(ExactConstants):
         window = support_window(self._grid, self._radius - inset, edge * dilation)
         self.set_constant("support", np.flatnonzero(window > 0))
         self.set_constant("window", window[window > 0])
-        self.set_constant("mean_positions", pixel_positions(MEAN_SIDE, MEAN_SIDE).reshape(-1, 2))
+        self.set_constant("image_positions", pixel_positions(MEAN_SIDE, MEAN_SIDE).reshape(-1, 2))
         sizes = {
             "position": 2,
             "translation": 2,
@@ -99,15 +105,39 @@ class CoordinateGrid(ExactConstants):
     def set_sample(self, sample: GroupSample) -> None:
         """Steer the taps by other elements (a turned grid of a continuous group)."""
         support = self._masters["support"].numpy()
-        coordinates = group_coordinates(sample, self._form)
+        coordinates = group_coordinates(sample.angle, sample.reflected, self._form)
         position = steer(sample, self._grid[support] / self._radius)[:, None]
         relative = [coordinates[name][None, :, None] for name in self._relative_subgroups]
         shape = (len(sample), len(sample) if relative else 1, len(support))
         columns = [np.broadcast_to(c, (*shape, c.shape[-1])) for c in (position, *relative)]
         self.set_constant("taps", np.concatenate(columns, axis=-1) * self._filter_scale)
         self.set_constant("action", sample.action)
+        self.set_constant("group_points", self._soft_coordinates(coordinates, (len(sample),)))
+        self._set_translates(sample)
+
+    def _set_translates(self, sample: GroupSample) -> None:
+        """Points over which means are taken: hg for each h of a subgroup, and positions that all g share."""
+        for subgroups in _GROUP_MEANS:
+            angle, reflected, action = translates(sample, subgroups)
+            if len(angle) == angle.shape[1]:
+                # All of the group: the same elements for every g.
+                angle, reflected, action = angle[:1], reflected[:1], action[:1]
+            coordinates = group_coordinates(angle, reflected, self._form)
+            self.set_constant(_name("points", subgroups), self._soft_coordinates(coordinates, angle.shape))
+            self.set_constant(_name("action", subgroups), action)
+        # Every g⁻¹y: off the pixel grid the pixels alone are not mapped to themselves.
+        known: dict[bytes, NDArray[np.float64]] = {}
+        for turned in steer(sample, self._masters["image_positions"].numpy()):
+            ordered = turned[np.lexsort(turned.round(6).T)]
+            known.setdefault((ordered.round(6) + 0.0).tobytes(), turned)
+        self.set_constant("turned_positions", np.concatenate(list(known.values())))
+
+    def _soft_coordinates(
+        self, coordinates: Mapping[str, NDArray[np.float64]], shape: tuple[int, ...]
+    ) -> NDArray[np.float64]:
+        """Those of the fiber group that the kernel sees, (…, D)."""
         soft = [coordinates[name] for name in self._domain_subgroups if name != "translation"]
-        self.set_constant("group_points", np.concatenate([np.zeros((len(sample), 0)), *soft], axis=-1))
+        return np.concatenate([np.zeros((*shape, 0)), *soft], axis=-1)
 
     def domain_points(self, frequency: Mapping[str, Tensor], positions: Tensor | None = None) -> Tensor:
         """ω′ ⊙ a(g, y) for every element and position: (M, P, D), P = 1 without positions.
@@ -125,6 +155,39 @@ class CoordinateGrid(ExactConstants):
             else:
                 position = positions.expand(len(self.action), -1, -1)
             points = torch.cat([position, points.expand(-1, position.shape[1], -1)], dim=-1)
+        return points * _column_scale(self.domain_columns, frequency, points)
+
+    def mean_points(
+        self, frequency: Mapping[str, Tensor], averaged: Sequence[str], positions: Tensor | None = None
+    ) -> Tensor:
+        """ω′ ⊙ a(hg, hy) for every h of the subgroup that is averaged over: (M, P, L, D), M or P 1 where all agree.
+
+        The mean of the kernel over L is its projection on the kernels that are equivariant to that subgroup.
+
+        Args:
+            frequency: ω′ of each soft subgroup.
+            averaged: any of rotation, reflection, translation.
+            positions: y over half the longer side of the image, (P, 2).
+        """
+        subgroups = tuple(name for name in ("rotation", "reflection") if name in averaged)
+        points, action = getattr(self, _name("points", subgroups)), getattr(self, _name("action", subgroups))
+        points = points[:, None]
+        if points.shape[-1] == 0 and self._frame == "group":
+            # All hg are alike to the kernel.
+            points = points[:1, :, :1]
+        if "translation" in self._domain_subgroups:
+            # p, the position in the frame of g, and of hg: the mean over h leaves it alone.
+            if "translation" in averaged:
+                own = self.turned_positions[None, None]
+            else:
+                positions = self.action.new_zeros(1, 2) if positions is None else positions
+                own = torch.einsum("mji,pj->mpi", self.action, positions).unsqueeze(2)
+            moved = own.unsqueeze(2)
+            if self._frame == "image":
+                moved = (action[:, None, :, None] @ moved.unsqueeze(-1)).squeeze(-1)
+            points = points.unsqueeze(3)
+            shape = torch.broadcast_shapes(points.shape[:-1], moved.shape[:-1])
+            points = torch.cat([moved.expand(*shape, -1), points.expand(*shape, -1)], dim=-1).flatten(2, 3)
         return points * _column_scale(self.domain_columns, frequency, points)
 
     def pixel_grid(self, size: tuple[int, int], padding: tuple[int, int], padding_mode: str) -> Tensor:
@@ -145,6 +208,10 @@ class CoordinateGrid(ExactConstants):
         reach = float(np.abs(self._grid).max())
         rows, columns = (np.arange(n) * stride - p + reach for n, p in zip(output_size, padding, strict=True))
         return torch.from_numpy(pixel_positions(*size, index=(rows, columns))).to(self.action)
+
+
+def _name(kind: str, subgroups: Sequence[str]) -> str:
+    return "_".join(["orbit", kind, *subgroups])
 
 
 def _column_scale(columns: list[str], frequency: Mapping[str, Tensor], like: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ float64 NumPy: angles in radians, distances in pixels unless said, the y axis up
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from lie_learn.groups import SO2
 from numpy.typing import NDArray
 
 __all__ = [
+    "SUBGROUPS",
     "GroupSample",
     "circle_harmonic_limit",
     "group_coordinates",
@@ -27,6 +29,7 @@ __all__ = [
     "steer",
     "support_window",
     "tap_grid",
+    "translates",
 ]
 
 Array = NDArray[np.float64]
@@ -43,12 +46,14 @@ class GroupSample:
         action: their 2×2 matrices on the plane, (M, 2, 2).
         angle: rotation of each element in radians, principal, in (−π, π], (M,).
         reflected: 1 where the element reflects, else 0, (M,).
+        reflection: the 2×2 matrix of f, where an element is g = r^θ f^s; the identity without reflections.
     """
 
     elements: tuple[GroupElement, ...]
     action: Array
     angle: Array
     reflected: NDArray[np.int64]
+    reflection: Array
 
     def __len__(self) -> int:
         return len(self.elements)
@@ -93,7 +98,7 @@ def sample_group(gspace: GSpace2D, samples: int, offset: float = 0.0) -> GroupSa
         turn = _rotation_matrix(offset)
         rotation, action = turn @ rotation, turn @ action
         grid = [_rotation_element(gspace, offset) @ element for element in grid]
-    return GroupSample(tuple(grid), action, _principal_angle(rotation), reflected)
+    return GroupSample(tuple(grid), action, _principal_angle(rotation), reflected, reflection)
 
 
 def _rotation_matrix(angle: float) -> Array:
@@ -118,22 +123,52 @@ def relative_elements(sample: GroupSample) -> NDArray[np.int64]:
     return np.array([[index[~v @ u] for u in sample.elements] for v in sample.elements], dtype=np.int64)
 
 
-def group_coordinates(sample: GroupSample, form: str) -> dict[str, Array]:
-    """Coordinates of each element per subgroup (design §2).
+def translates(sample: GroupSample, subgroups: Sequence[str]) -> tuple[Array, NDArray[np.int64], Array]:
+    """Hg for every sampled g and every h of a subgroup H of the fiber group.
 
     Args:
-        sample: the elements.
+        sample: the elements g.
+        subgroups: what H is made of: ``"rotation"``, all sampled rotations; ``"reflection"``, the identity and f.
+
+    Returns:
+        Principal angle (M, |H|), reflected (M, |H|) and action (M, |H|, 2, 2) of hg.
+
+    Example:
+        >>> from escnn import gspaces
+        >>> sample = sample_group(gspaces.flipRot2dOnR2(4), samples=16)
+        >>> translates(sample, ["reflection"])[1][:2].tolist()  # f turns a rotation into a reflection
+        [[0, 1], [0, 1]]
+    """
+    count = int((sample.reflected == 0).sum())
+    turns = np.arange(count) * 2 * np.pi / count if "rotation" in subgroups else np.zeros(1)
+    has_reflection = "reflection" in subgroups and sample.reflected.any()
+    flips = np.array([0, 1] if has_reflection else [0])
+    angle, reflected = sample.angle[:, None, None], sample.reflected[:, None, None]
+    # r^α f^t · r^θ f^s = r^(α ± θ) f^(t + s), with − where f stands before the rotation.
+    turned = turns[:, None] + np.where(flips == 1, -angle, angle)
+    mirrored = np.broadcast_to((reflected + flips) % 2, turned.shape)
+    matrices = np.stack([_rotation_matrix(turn) for turn in turns])[:, None]
+    matrices = matrices @ np.where(flips[:, None, None] == 1, sample.reflection, np.eye(2))
+    action = np.einsum("tfij,mjk->mtfik", matrices, sample.action)
+    shape = (len(sample), -1)
+    principal = _principal_angle(np.stack([_rotation_matrix(turn) for turn in turned.ravel()]))
+    return principal.reshape(shape), mirrored.reshape(shape), action.reshape(*shape, 2, 2)
+
+
+def group_coordinates(angle: Array, reflected: NDArray[np.int64], form: str) -> dict[str, Array]:
+    """Coordinates of elements per subgroup (design §2).
+
+    Args:
+        angle: rotation of each element in radians, principal, (…).
+        reflected: 1 where the element reflects, else 0, (…).
         form: ``"circle"``, a rotation as the point (cos θ, sin θ); ``"log"``, the paper's principal angle
             over 2π.
 
     Returns:
-        ``{"rotation": (M, 2) or (M, 1), "reflection": (M, 1)}``.
+        ``{"rotation": (…, 2) or (…, 1), "reflection": (…, 1)}``.
     """
-    if form == "circle":
-        rotation = np.stack([np.cos(sample.angle), np.sin(sample.angle)], axis=-1)
-    else:
-        rotation = sample.angle[:, None] / (2 * np.pi)
-    return {"rotation": rotation, "reflection": sample.reflected[:, None] / 2}
+    rotation = np.stack([np.cos(angle), np.sin(angle)], axis=-1) if form == "circle" else angle[..., None] / (2 * np.pi)
+    return {"rotation": rotation, "reflection": reflected[..., None] / 2}
 
 
 def circle_harmonic_limit(form: str, rotations: int) -> float:

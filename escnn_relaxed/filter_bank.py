@@ -12,7 +12,7 @@ from escnn.gspaces import GSpace2D
 from torch import Tensor, nn
 
 from .coordinate_grid import CoordinateGrid
-from .coordinates import GroupSample, has_subgroup, sample_group
+from .coordinates import SUBGROUPS, GroupSample, has_subgroup, sample_group
 from .field_structure import FieldStructure
 from .kernel import FourierKernel, KernelNet, SirenKernel
 from .steering import SteeredAverage, sees_relative_element
@@ -94,21 +94,23 @@ class ContinuousFilterBank(nn.Module):
             integer_domain=tuple(i for i, name in enumerate(domain_columns) if name == rounded),
         )
 
-    def forward(self, frequency: Mapping[str, Tensor]) -> Tensor:
+    def forward(self, frequency: Mapping[str, Tensor], averaged: Sequence[str] = ()) -> Tensor:
         """K where it does not depend on the position: (C_out, C_in, k, k).
 
         Args:
             frequency: ω′ of each subgroup of the domain.
+            averaged: subgroups to project on.
         """
-        features = self.features(self.kernel, frequency, self.grid.domain_points(frequency))
+        features = self.features(self.kernel, frequency, averaged=averaged)
         bank = self.steered_average(self._on_grid(features.squeeze(-1)))
         size = self.settings.kernel_size
         return bank.reshape(*bank.shape[:2], size, size)
 
-    def at_positions(self, frequency: Mapping[str, Tensor], number: int, positions: Tensor) -> Tensor:
+    def at_positions(
+        self, frequency: Mapping[str, Tensor], number: int, positions: Tensor, averaged: Sequence[str] = ()
+    ) -> Tensor:
         """K at the n-th tap of the support for positions (P, 2): (C_out, C_in, P)."""
-        points = self.grid.domain_points(frequency, positions)
-        features = self.features(self.kernel, frequency, points, tap=number)
+        features = self.features(self.kernel, frequency, positions, number, averaged)
         bank: Tensor = self.steered_average(features.squeeze(3))
         return bank
 
@@ -116,40 +118,36 @@ class ContinuousFilterBank(nn.Module):
         self,
         kernel: KernelNet,
         frequency: Mapping[str, Tensor],
-        domain_points: Tensor,
+        positions: Tensor | None = None,
         tap: int | None = None,
+        averaged: Sequence[str] = (),
     ) -> Tensor:
         """What the output weights multiply before steering: φ and a constant, within the window.
 
         Args:
             kernel: the kernel net that gives φ.
-            frequency: ω′, for the mean over the domain.
-            domain_points: ω′ ⊙ a(g, y), (M, P, D).
+            frequency: ω′ of each subgroup of the domain.
+            positions: y over half the longer side of the image, (P, 2).
             tap: number of one tap of the support, all of them by default.
+            averaged: subgroups over which φ is replaced by its mean, which projects K on the kernels that are
+                equivariant to them (design §2a).
 
         Returns:
-            (J + 1, M, R, T, P); (J, M, R, T, P) where the bank is centred, and a constant would be 0.
+            (J + 1, M, R, T, P); (J, M, R, T, P) where the bank is centred, and a constant would be 0. P is 1 where
+            the features do not depend on the position.
         """
         wanted = slice(None) if tap is None else slice(tap, tap + 1)
         taps = self.grid.taps[:, :, wanted].unsqueeze(3)
         window = self.grid.window[wanted].unsqueeze(-1)
-        hidden = kernel(taps, domain_points[:, None, None])
+        if averaged:
+            points = self.grid.mean_points(frequency, averaged, positions)
+            hidden = kernel.domain_mean(taps, points[:, None, None])
+        else:
+            hidden = kernel(taps, self.grid.domain_points(frequency, positions)[:, None, None])
         if self.centred:
-            return (hidden - kernel.domain_mean(taps, self._whole_domain(frequency))) * window
+            points = self.grid.mean_points(frequency, SUBGROUPS)
+            return (hidden - kernel.domain_mean(taps, points[:, None, None])) * window
         return torch.cat([hidden, torch.ones_like(hidden[:1])]) * window
-
-    def strict_features(self, kernel: KernelNet, frequency: Mapping[str, Tensor]) -> Tensor:
-        """The mean of :meth:`features` over the domain, the features of the strict part: (J + 1, M, R, T, 1)."""
-        taps = self.grid.taps.unsqueeze(3)
-        mean = kernel.domain_mean(taps, self._whole_domain(frequency))
-        if self.centred:
-            return torch.zeros_like(mean)
-        return torch.cat([mean, torch.ones_like(mean[:1])]) * self.grid.window.unsqueeze(-1)
-
-    def _whole_domain(self, frequency: Mapping[str, Tensor]) -> Tensor:
-        """ω′ ⊙ a over all sampled elements and a fixed grid of positions, for means over the domain: (L, D)."""
-        positions = self.grid.mean_positions if "translation" in frequency else None
-        return self.grid.domain_points(frequency, positions).flatten(0, 1)
 
     def turn(self, offset: float) -> None:
         """Turn the sampled grid of a continuous group by an angle in radians."""

@@ -13,12 +13,13 @@ from escnn.gspaces import GSpace2D
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
-from .filter_bank import ContinuousFilterBank
+from .coordinates import SUBGROUPS
+from .filter_bank import ContinuousFilterBank, KernelSettings
 from .kernel import KernelNet
-from .steerable_basis import SteerableBasis
+from .steerable_basis import SteerableBasis, sampled_basis
 from .synthetic_features import Drawer, rectified, synthetic_features
 
-__all__ = ["STEERABLE_LAYERS", "gain", "start_filter_bank", "start_soft_part", "steerable_drawer"]
+__all__ = ["gain", "start_continuous", "start_filter_bank", "start_hybrid", "start_soft_part", "steerable_drawer"]
 
 # Where a soft translation is sampled at the start: enough for energies, few enough for a quick construction.
 _POSITIONS = torch.cartesian_prod(torch.tensor([-0.6, 0.0, 0.6]), torch.tensor([-0.6, 0.0, 0.6]))
@@ -31,6 +32,46 @@ _MOST_SCALE = 3.0
 # ten layers. Steerable kernels are rougher than continuous ones and take more of them.
 CONTINUOUS_LAYERS = 4
 STEERABLE_LAYERS = 6
+
+
+def start_continuous(
+    in_fields: Sequence[Representation],
+    out_fields: Sequence[Representation],
+    gspace: GSpace2D,
+    settings: KernelSettings,
+    frequency: Mapping[str, Tensor],
+    initial_softness: float,
+) -> ContinuousFilterBank:
+    """One continuous kernel, strict and soft (the paper's form)."""
+    bank = ContinuousFilterBank(in_fields, out_fields, gspace, settings)
+    start_filter_bank(bank, frequency, initial_softness)
+    return bank
+
+
+def start_hybrid(
+    in_type: FieldType,
+    out_type: FieldType,
+    groups: int,
+    settings: KernelSettings,
+    basis_arguments: Mapping[str, Any],
+    frequency: Mapping[str, Tensor],
+    initial_softness: float,
+) -> tuple[SteerableBasis, Tensor, ContinuousFilterBank | None]:
+    """The strict part in ``R2Conv``'s basis with its weights, the soft part continuous and centred (design §4)."""
+    kernel_size, gspace = settings.kernel_size, in_type.gspace
+    place = in_type, out_type, kernel_size, settings.dilation, groups
+    basis = SteerableBasis(*place, sampled_basis(*place, **basis_arguments))
+    weights = basis.start_weights().to(torch.get_default_dtype())
+    if not settings.domain_subgroups:
+        return basis, weights, None
+    # R2Conv's own start is kept only where the layer is R2Conv: its gain is a matter of chance.
+    fields = in_type.representations[: len(in_type) // groups], out_type.representations
+    weights = basis.centred(weights)
+    drawer = steerable_drawer(gspace, kernel_size, basis_arguments)
+    weights = weights / gain(basis(weights), *fields, gspace, drawer, STEERABLE_LAYERS)
+    bank = ContinuousFilterBank(*fields, gspace, settings, centred=True)
+    start_soft_part(bank, frequency, initial_softness, basis(weights))
+    return basis, weights, bank
 
 
 @torch.no_grad()
@@ -90,7 +131,7 @@ def _ranks(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor]) -> list[
 def _start_features(bank: ContinuousFilterBank, kernel: KernelNet, frequency: Mapping[str, Tensor]) -> Tensor:
     """Features on the support at a few positions: (J + 1, M, R, T·P)."""
     positions = _POSITIONS.to(bank.grid.taps) if "translation" in frequency else None
-    return bank.features(kernel, frequency, bank.grid.domain_points(frequency, positions)).flatten(3)
+    return bank.features(kernel, frequency, positions).flatten(3)
 
 
 def _soften(
@@ -118,7 +159,7 @@ def _soften(
 def _expected_softness(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor], ranks: list[int | None]) -> float:
     """E‖K − PK‖² / E‖K‖² over the draw of the output weights."""
     features = _start_features(bank, bank.kernel, frequency)
-    mean = bank.strict_features(bank.kernel, frequency)
+    mean = bank.features(bank.kernel, frequency, averaged=SUBGROUPS)
     mean = mean.expand(*mean.shape[:-1], features.shape[-1] // mean.shape[-2]).flatten(3)
     soft = total = 0.0
     for pair, count, rank in zip(
@@ -180,7 +221,8 @@ def steerable_drawer(gspace: GSpace2D, kernel_size: int, basis_arguments: Mappin
 
     def drawer(fields: list[Representation]) -> Callable[[], Tensor]:
         field_type = FieldType(gspace, fields)
-        basis = SteerableBasis(field_type, field_type, kernel_size, dilation=1, groups=1, **basis_arguments)
+        place = field_type, field_type, kernel_size, 1, 1
+        basis = SteerableBasis(*place, sampled_basis(*place, **basis_arguments))
         return lambda: basis(basis.centred(basis.start_weights().to(torch.get_default_dtype())))
 
     return drawer

@@ -36,7 +36,7 @@ class KernelNet(nn.Module, ABC):
 
     @abstractmethod
     def domain_mean(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
-        """Mean of the hidden values over the domain points (L, D): (J, …) at filter coordinates (…, F)."""
+        """Mean of the hidden values over domain points (…, L, D), over L: (J, …) at filter coordinates (…, F)."""
 
 
 class FourierKernel(KernelNet):
@@ -97,9 +97,7 @@ class FourierKernel(KernelNet):
         if domain_phase is None:
             return torch.cos(filter_phase)
         # cos(p + q) = cos p cos q − sin p sin q
-        shape = (-1,) + (1,) * (filter_phase.dim() - 1)
-        mean_cosine = torch.cos(domain_phase).mean(dim=1).view(shape)
-        mean_sine = torch.sin(domain_phase).mean(dim=1).view(shape)
+        mean_cosine, mean_sine = torch.cos(domain_phase).mean(dim=-1), torch.sin(domain_phase).mean(dim=-1)
         return torch.cos(filter_phase) * mean_cosine - torch.sin(filter_phase) * mean_sine
 
     def _phases(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -149,8 +147,7 @@ class SirenKernel(KernelNet):
     def domain_mean(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
         """Mean of the hidden values over the domain points."""
         # The second sine layer mixes filter and domain: the mean is taken over all pairs of points.
-        points = domain_coordinates.reshape((1,) * (filter_coordinates.dim() - 1) + domain_coordinates.shape)
-        return self(filter_coordinates.unsqueeze(-2), points).mean(dim=-1)
+        return self(filter_coordinates.unsqueeze(-2), domain_coordinates).mean(dim=-1)
 
 
 def _projection(features: int, dimension: int, integer: tuple[int, ...]) -> Tensor:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from escnn.nn import FieldType, GeometricTensor
-from torch import Tensor, nn
+from escnn.nn import FieldType
+from torch import nn
 
 from .arguments import (
     check_choice,
@@ -20,12 +20,10 @@ from .arguments import (
     warn_ignored,
 )
 from .domain_frequency import DomainFrequency, Frequency
-from .filter_bank import ContinuousFilterBank, KernelSettings
-from .initialization import STEERABLE_LAYERS, gain, start_filter_bank, start_soft_part, steerable_drawer
-from .integral_operator import PositionalBank
-from .planar_convolution import PlanarConvolution
+from .filter_bank import KernelSettings
+from .initialization import start_continuous, start_hybrid
 from .r2conv_state import adopt_r2conv_state
-from .steerable_basis import SteerableBasis
+from .relaxed_convolution import RelaxedConvolution
 
 __all__ = ["RelaxedR2Conv"]
 
@@ -33,7 +31,7 @@ HIDDEN_SIZE = 32
 SOFT_HIDDEN_SIZE = 8
 
 
-class RelaxedR2Conv(PlanarConvolution):
+class RelaxedR2Conv(RelaxedConvolution):
     r"""A planar convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2Conv`.
 
     .. math::
@@ -152,7 +150,7 @@ class RelaxedR2Conv(PlanarConvolution):
         if hidden_size is None:
             hidden_size = SOFT_HIDDEN_SIZE if strict_kernel == "steerable" else HIDDEN_SIZE
         rotations = rotations_of(self.space, self.samples)
-        start = resolve_relaxation(relax, self.space, rotations, rotation_coordinates)
+        soft = resolve_relaxation(relax, self.space, rotations, rotation_coordinates)
         frequencies = filter_frequencies(filter_frequency, self.kernel_size)
         basis_arguments = {
             "sigma": sigma,
@@ -162,153 +160,31 @@ class RelaxedR2Conv(PlanarConvolution):
             "recompute": recompute,
             "basis_filter": basis_filter,
         }
-        self._domain_frequency = DomainFrequency(start, learn_relaxation)
+        self._domain_frequency = DomainFrequency(soft, learn_relaxation)
         settings = KernelSettings(
             kernel_size=self.geometry.kernel_size,
             dilation=self.geometry.dilation,
             edge=1.0 if support == "smooth" else 0.0,
             filter_frequency=frequencies,
-            domain_subgroups=tuple(start),
+            domain_subgroups=tuple(soft),
             rotation_coordinates=rotation_coordinates,
             frame=check_choice("frame", frame, ("group", "image")),
             kernel_net=kernel_net,
             hidden_size=check_integer("hidden_size", hidden_size, 1),
             samples=self.samples,
         )
-        self.steerable_basis: SteerableBasis | None = None
-        self.bank: ContinuousFilterBank | None = None
-        self.register_parameter("weights", None)
+        frequency = nominal_frequency(self.domain_frequency)
         if strict_kernel == "steerable":
-            self._build_hybrid(settings, basis_arguments, initial_softness, initialize)
+            self.steerable_basis, start, self.bank = start_hybrid(
+                in_type, out_type, self.groups, settings, basis_arguments, frequency, initial_softness
+            )
+            self.weights = nn.Parameter(start if initialize else torch.zeros_like(start))
         else:
             warn_ignored(basis_arguments)
-            self._build_continuous(settings, initial_softness)
-
-    def _build_continuous(self, settings: KernelSettings, initial_softness: float) -> None:
-        """One continuous kernel, strict and soft (the paper's form)."""
-        self.bank = self._continuous_bank(settings, centred=False)
-        start_filter_bank(self.bank, nominal_frequency(self.domain_frequency), initial_softness)
-
-    def _build_hybrid(
-        self,
-        settings: KernelSettings,
-        basis_arguments: dict[str, Any],
-        initial_softness: float,
-        initialize: bool,
-    ) -> None:
-        """The strict part in ``R2Conv``'s basis, the soft part continuous and centred (design §4)."""
-        kernel_size, dilation = settings.kernel_size, settings.dilation
-        basis = SteerableBasis(self.in_type, self.out_type, kernel_size, dilation, self.groups, **basis_arguments)
-        start = basis.start_weights().to(torch.get_default_dtype())
-        if settings.domain_subgroups:
-            # R2Conv's own start is kept only where the layer is R2Conv: its gain is a matter of chance.
-            start = basis.centred(start)
-            drawer = steerable_drawer(self.space, kernel_size, basis_arguments)
-            start = start / gain(
-                basis(start), self.in_fields, self.out_type.representations, self.space, drawer, STEERABLE_LAYERS
-            )
-            self.bank = self._continuous_bank(settings, centred=True)
-            frequency = nominal_frequency(self.domain_frequency)
-            start_soft_part(self.bank, frequency, initial_softness, basis(start))
-        self.steerable_basis = basis
-        self.weights = nn.Parameter(start if initialize else torch.zeros_like(start))
-
-    def _continuous_bank(self, settings: KernelSettings, centred: bool) -> ContinuousFilterBank:
-        return ContinuousFilterBank(self.in_fields, self.out_type.representations, self.space, settings, centred)
-
-    @property
-    def domain_frequency(self) -> dict[str, Tensor]:
-        """ω′ of each subgroup that may be soft: 2 values (x, y) for translation, else 1."""
-        return self._domain_frequency.values()
-
-    def set_domain_frequency(self, **frequencies: Frequency) -> None:
-        """Set ω′ of subgroups in place; 0 for all makes the layer strict.
-
-        Raises:
-            ValueError: for a subgroup that was not named in ``relax``, or a value that is not finite and ≥ 0.
-
-        Example:
-            >>> from escnn import gspaces, nn
-            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
-            >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25})
-            >>> layer.set_domain_frequency(rotation=0.0)
-            >>> layer.domain_frequency
-            {'rotation': tensor([0.])}
-        """
-        self._domain_frequency.set(**frequencies)
-
-    @property
-    def is_stationary(self) -> bool:
-        """True where K does not depend on the position: the layer is a ``conv2d``."""
-        return not self._domain_frequency.may_vary("translation")
-
-    def filter_bank(self) -> Tensor:
-        """K of a stationary layer, (C_out, C_in/groups, k, k).
-
-        Raises:
-            RuntimeError: where K depends on the position.
-        """
-        if not self.is_stationary:
-            raise RuntimeError("filter_bank: this layer is soft in translation and has a filter bank per position")
-        parts = []
-        if self.steerable_basis is not None:
-            parts.append(self.steerable_basis(self.weights))
-        if self.bank is not None and (not self.bank.centred or self._domain_frequency.may_vary()):
-            parts.append(self.bank(self.domain_frequency))
-        bank: Tensor = sum(parts[1:], parts[0])
-        return bank
-
-    def positional_bank(self, height: int, width: int) -> tuple[list[int], PositionalBank]:
-        """The taps where K may be non-zero, and K at a tap for an image of this size."""
-        bank, geometry = self.bank, self.geometry
-        if bank is None:
-            raise RuntimeError("positional_bank: nothing is relaxed in this layer, use filter_bank")
-        if self.domain == "input":
-            grid = bank.grid.pixel_grid((height, width), geometry.padding, geometry.padding_mode)
-        else:
-            size = geometry.output_size(height, width)
-            grid = bank.grid.output_grid((height, width), geometry.padding, size, geometry.stride)
-        numbers = {tap: number for number, tap in enumerate(bank.grid.support.tolist())}
-        strict = None
-        if self.steerable_basis is not None:
-            strict = self.steerable_basis(self.weights).flatten(2)
-
-        def bank_at(tap: int, window: tuple[slice, slice]) -> Tensor:
-            positions = (grid[window] if self.domain == "input" else grid).reshape(-1, 2)
-            parts = []
-            if strict is not None:
-                parts.append(strict[..., tap, None].expand(-1, -1, len(positions)))
-            if tap in numbers:
-                parts.append(bank.at_positions(self.domain_frequency, numbers[tap], positions))
-            at_tap: Tensor = sum(parts[1:], parts[0])
-            return at_tap
-
-        return list(numbers) if strict is None else list(range(geometry.kernel_size**2)), bank_at
-
-    def forward(self, input: GeometricTensor) -> GeometricTensor:
-        """Apply the layer to a GeometricTensor (batch, C_in, H, W) of ``in_type``.
-
-        Raises:
-            TypeError: for anything but a floating-point GeometricTensor of ``in_type``.
-            ValueError: for an image smaller than the kernel.
-        """
-        if self.random_offset and self.training and self.bank is not None:
-            self.bank.turn(self.bank.random_offset())
-        return super().forward(input)
-
-    def train(self, mode: bool = True) -> RelaxedR2Conv:
-        """Set the mode; evaluation goes back to the fixed grid of a continuous group."""
-        if not mode and self.bank is not None:
-            self.bank.turn(0.0)
-        super().train(mode)
-        return self
+            fields = self.in_fields, out_type.representations
+            self.bank = start_continuous(*fields, self.space, settings, frequency, initial_softness)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         if self.steerable_basis is not None:
             adopt_r2conv_state(state_dict, prefix, self.state_dict())
         super()._load_from_state_dict(state_dict, prefix, *arguments)
-
-    def extra_repr(self) -> str:
-        """Field types, the convolution's arguments that are not default, and ω′."""
-        frequencies = {name: [round(v, 4) for v in value.tolist()] for name, value in self.domain_frequency.items()}
-        return f"{super().extra_repr()}, domain_frequency={frequencies or 'strict'}"

@@ -22,7 +22,7 @@ from torch import Tensor
 from .coordinates import sample_group, tap_grid
 from .exact_constants import ExactConstants
 
-__all__ = ["SteerableBasis"]
+__all__ = ["SteerableBasis", "sampled_basis"]
 
 _TINY = 1e-4
 
@@ -36,7 +36,8 @@ class SteerableBasis(ExactConstants):
         kernel_size: k.
         dilation: spacing of the taps.
         groups: as of ``R2Conv``.
-        **basis_arguments: ``R2Conv``'s sigma, frequencies_cutoff, rings, maximum_offset, recompute, basis_filter.
+        expansion: escnn's sampled basis, of :func:`sampled_basis` or of an ``R2Conv`` with these arguments; None
+            where no steerable kernel fits into the support.
 
     Attributes:
         dimension: number of weights.
@@ -49,21 +50,14 @@ class SteerableBasis(ExactConstants):
         kernel_size: int,
         dilation: int,
         groups: int,
-        **basis_arguments: Any,
+        expansion: Any,
     ) -> None:
         super().__init__()
-        if kernel_size == 2 and basis_arguments["rings"] is None:
-            # escnn's default ring of a 2×2 kernel is the origin, where it has no tap, and its basis is empty.
-            basis_arguments["rings"] = [dilation / math.sqrt(2) - 1e-6]
-            basis_arguments["frequencies_cutoff"] = basis_arguments["frequencies_cutoff"] or _one_frequency
         in_part = in_type.index_select(list(range(len(in_type) // groups)))
         self._size = (out_type.size, in_part.size, kernel_size)
         self._pairs: list[_PairLayout] = []
         self._deviations: list[Tensor] = []
         self.dimension = 0
-        expansion = _basis_expansion(
-            in_type, out_type, kernel_size, dilation=dilation, groups=groups, **basis_arguments
-        )
         if expansion is None:
             return
         self.dimension = expansion.dimension()
@@ -76,6 +70,7 @@ class SteerableBasis(ExactConstants):
             taps = tap_grid(kernel_size, dilation)
             exact = _grid_exact(single.astype(np.float64), names, in_part, out_type, taps)
             self.set_constant(f"basis_{number}", exact, single=single.copy())
+            self.set_constant(f"gram_{number}", _gram(exact, names, in_part, out_type))
         self._deviations = _he_deviations(self._pairs, elements)
 
     def start_weights(self) -> Tensor:
@@ -123,6 +118,15 @@ class SteerableBasis(ExactConstants):
             columns = torch.as_tensor(pair.in_channels, device=weights.device)
             bank = bank.index_put((rows[:, None], columns[None, :]), block.to(bank.dtype))
         return bank.view(out_size, in_size, kernel_size, kernel_size)
+
+    def energy(self, weights: Tensor) -> Tensor:
+        """‖K‖², in the basis of permutations and irreps where ρ is orthogonal."""
+        energy = weights.new_zeros(())
+        for number, pair in enumerate(self._pairs):
+            gram = getattr(self, f"gram_{number}")
+            coefficients = weights[pair.start : pair.end].view(-1, len(gram))
+            energy = energy + (coefficients @ gram).mul(coefficients).sum()
+        return energy
 
 
 def _he_deviations(pairs: list[_PairLayout], elements: list[list[dict[str, Any]]]) -> list[Tensor]:
@@ -202,15 +206,42 @@ def _single_precision() -> Iterator[None]:
         torch.set_default_dtype(default)
 
 
-def _basis_expansion(*arguments: Any, **keywords: Any) -> Any:
-    """Escnn's sampled basis, None where no steerable kernel fits into the support."""
+def sampled_basis(
+    in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, groups: int, **basis_arguments: Any
+) -> Any:
+    """Escnn's sampled basis, None where no steerable kernel fits into the support.
+
+    Args:
+        in_type: field type of the input.
+        out_type: field type of the output.
+        kernel_size: k.
+        dilation: spacing of the taps.
+        groups: as of ``R2Conv``.
+        **basis_arguments: ``R2Conv``'s sigma, frequencies_cutoff, rings, maximum_offset, recompute, basis_filter.
+    """
+    if kernel_size == 2 and basis_arguments["rings"] is None:
+        # escnn's default ring of a 2×2 kernel is the origin, where it has no tap, and its basis is empty.
+        basis_arguments["rings"] = [dilation / math.sqrt(2) - 1e-6]
+        basis_arguments["frequencies_cutoff"] = basis_arguments["frequencies_cutoff"] or _one_frequency
+    arguments = {"dilation": dilation, "groups": groups, "bias": False, "initialize": False, **basis_arguments}
     try:
         with _single_precision(), contextlib.redirect_stdout(io.StringIO()):
-            return R2Conv(*arguments, bias=False, initialize=False, **keywords).basisexpansion
+            return R2Conv(in_type, out_type, kernel_size, **arguments).basisexpansion
     except ValueError as error:
         if "basis for the steerable filter is empty" in str(error):
             return None
         raise
+
+
+def _gram(
+    basis: NDArray[np.float64], names: tuple[str, str], in_type: FieldType, out_type: FieldType
+) -> NDArray[np.float64]:
+    """Inner products of the elements of a basis (B, |A|, |B|, k²) where ρ is orthogonal, (B, B)."""
+    in_field = next(field for field in in_type.representations if field.name == names[0])
+    out_field = next(field for field in out_type.representations if field.name == names[1])
+    change = out_field.change_of_basis_inv, in_field.change_of_basis
+    orthogonal = np.einsum("oa,mabt,bi->moit", change[0], basis, change[1], optimize=True).reshape(len(basis), -1)
+    return orthogonal @ orthogonal.T
 
 
 def _grid_exact(

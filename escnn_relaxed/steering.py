@@ -162,6 +162,19 @@ class SteeredAverage(nn.Module):
         """Filter bank (C_out, C_in, points) of hidden values, constant feature last, (J + 1, M, R, points)."""
         return self.assembly([pair(hidden) for pair in self.block_pairs])
 
+    def energy(self, hidden: Tensor) -> Tensor:
+        """‖K‖², in the basis of permutations and irreps where ρ is orthogonal, without building K.
+
+        Args:
+            hidden: as of :meth:`forward`.
+        """
+        energy = hidden.new_zeros(())
+        for pair in self.block_pairs:
+            features = pair.steering(hidden).flatten(1)
+            weights = (pair.weights @ pair.units).flatten(0, 1)
+            energy = energy + (weights @ (features @ features.mT)).mul(weights).sum()
+        return energy
+
 
 class BlockPair(nn.Module):
     """The weights of all pairs of fields of one pair of blocks."""

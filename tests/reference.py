@@ -267,12 +267,11 @@ class Oracle:
         positions = [self.position(cell, (MEAN_SIDE, MEAN_SIDE)) for cell in pixels]
         if "translation" not in self.layer.domain_frequency:
             positions = [(0.0, 0.0)]
-        values = [
-            self.layer.bank.kernel(filter_point, self.domain_point(g, position))
-            for g in self.elements
-            for position in positions
-        ]
-        return torch.stack(values).mean(dim=0)
+        # Positions in the frame of an element: as all elements see them.
+        own = [inverse_action(self.space, g, position) for g in self.elements for position in positions]
+        points = [self.domain_point(g, position, is_own=True) for g in self.elements for position in own]
+        hidden = self.layer.bank.kernel(filter_point.expand(len(points), -1), torch.stack(points))
+        return hidden.mean(dim=1)
 
     def _filter_point(self, g: GroupElement, tap: Point, relative: GroupElement) -> Tensor:
         radius = self.dilation * self.kernel_size / 2
@@ -287,11 +286,14 @@ class Oracle:
     def _subgroups(self) -> list[str]:
         return ["rotation"] * (self.space.rotations_order != 1) + ["reflection"] * (self.space.flips_order != 0)
 
-    def domain_point(self, g: GroupElement, position: Point) -> Tensor:
+    def domain_point(self, g: GroupElement, position: Point, is_own: bool = False) -> Tensor:
+        """ω′ ⊙ a(g, y) at a position y, or at one in the frame of g (g⁻¹y)."""
         coordinates = subgroup_coordinates(self.space, g, self.form)
-        coordinates["translation"] = list(
-            inverse_action(self.space, g, position) if self.frame == "group" else position
-        )
+        if self.frame == "group":
+            seen = position if is_own else inverse_action(self.space, g, position)
+        else:
+            seen = inverse_action(self.space, ~g, position) if is_own else position
+        coordinates["translation"] = list(seen)
         point = torch.zeros(0, dtype=torch.float64)
         for name in ("translation", "rotation", "reflection"):
             if name in self.layer.domain_frequency:

@@ -100,7 +100,7 @@ def test_relative_elements_are_products_of_actions(space: str) -> None:
 
 def test_coordinates_of_subgroups() -> None:
     sample = sample_group(battery.gspace("D4"), 1)
-    circle, log = group_coordinates(sample, "circle"), group_coordinates(sample, "log")
+    circle, log = (group_coordinates(sample.angle, sample.reflected, form) for form in ("circle", "log"))
     assert np.allclose(circle["rotation"], np.stack([np.cos(sample.angle), np.sin(sample.angle)], axis=1))
     assert np.allclose(np.linalg.norm(circle["rotation"], axis=1), 1)
     assert log["rotation"][:4, 0] == pytest.approx([0, 0.25, 0.5, -0.25])

@@ -81,8 +81,9 @@ def test_leading_dimensions_broadcast(name: str) -> None:
 @pytest.mark.parametrize("name", NETS)
 def test_domain_mean_is_the_mean_over_the_domain_points(name: str, count: int, shape: tuple[int, ...]) -> None:
     kernel = net(name, 3, 2)
-    filter_points, domain_points = points(*shape, 3), points(count, 2)
-    expected = sum(kernel(filter_points, point.expand(*shape, 2)) for point in domain_points) / count
+    filter_points, domain_points = points(*shape, 3), points(shape[0], *(1 for _ in shape[1:]), count, 2)
+    domain = domain_points.unbind(-2)
+    expected = sum(kernel(filter_points, point.expand(*shape, 2)) for point in domain) / count
     found = kernel.domain_mean(filter_points, domain_points)
     assert found.shape == (5, *shape)
     assert torch.allclose(found, expected, rtol=0, atol=ROUNDING)
@@ -96,7 +97,7 @@ def test_net_without_domain_coordinates_takes_an_empty_domain(name: str) -> None
     filter_points = points(4, 6, 3)
     hidden = kernel(filter_points, points(4, 1, 0))
     assert hidden.shape == (5, 4, 6)
-    assert torch.allclose(kernel.domain_mean(filter_points, points(4, 0)), hidden, rtol=0, atol=ROUNDING)
+    assert torch.allclose(kernel.domain_mean(filter_points, points(1, 1, 4, 0)), hidden, rtol=0, atol=ROUNDING)
 
 
 @torch.no_grad()

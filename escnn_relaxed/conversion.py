@@ -1,0 +1,127 @@
+"""Networks that exist: relaxed, and made strict again."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from escnn.group import Group, Representation
+from escnn.gspaces import GSpace
+from escnn.nn import FieldType, R2Conv
+from torch import nn
+
+from .arguments import check_subgroups
+from .relaxed_convolution import RelaxedConvolution
+from .relaxed_r2conv import RelaxedR2Conv
+from .steerable_basis import SteerableBasis
+
+__all__ = ["harden_network", "named_relaxed_layers", "relax_network"]
+
+# Descriptions that layers share and never change; groups are singletons in escnn.
+_SHARED = (FieldType, GSpace, Group, Representation)
+
+
+def named_relaxed_layers(network: nn.Module) -> Iterator[tuple[str, RelaxedConvolution]]:
+    """Name and layer of every relaxed layer of a network, in its order."""
+    for name, module in network.named_modules():
+        if isinstance(module, RelaxedConvolution):
+            yield name, module
+
+
+def relax_network(network: nn.Module, freeze: bool = False, **options: Any) -> nn.Module:
+    """A copy of a network in which every ``R2Conv`` is a :class:`~escnn_relaxed.RelaxedR2Conv`.
+
+    It computes what the network computed: a layer's kernel is the trained one plus a soft part whose output weights
+    are 0. The soft part is centred on the domain, so that the trained kernel is and stays the layer's strict part
+    (design §2a.4), and :func:`harden_network` returns it to the last bit.
+
+    Args:
+        network: any module; layers that are relaxed already are copied as they are.
+        freeze: keep the trained kernels fixed, so that only soft parts learn (with the rest of the network).
+        **options: keyword arguments of ``RelaxedR2Conv``, ``relax`` among them. ``strict_kernel`` is "steerable".
+
+    Raises:
+        ValueError: if the network has no ``R2Conv``, or for ``strict_kernel="continuous"``.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> network = nn.SequentialModule(nn.R2Conv(fields, fields, 3), nn.ReLU(fields))
+        >>> [type(module).__name__ for module in relax_network(network, relax={"rotation": 0.25})]
+        ['RelaxedR2Conv', 'ReLU']
+    """
+    if options.setdefault("strict_kernel", "steerable") != "steerable":
+        raise ValueError(
+            f"strict_kernel must be 'steerable', whose strict part can hold a trained R2Conv, "
+            f"got {options['strict_kernel']!r}"
+        )
+    convolutions = [module for module in network.modules() if isinstance(module, R2Conv)]
+    if not convolutions:
+        raise ValueError("network has no escnn.nn.R2Conv to relax")
+    return _copy(network, {id(module): _relaxed(module, freeze, options) for module in convolutions})
+
+
+def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Module:
+    """A copy of a network in which every relaxed layer is its strict part PK, the nearest strict layer.
+
+    It is exactly equivariant (as far as the rest of the network is) and stays so in further training. It is not the
+    network at ω′ = 0, which is some other strict function. Batch norm keeps the statistics of the soft network:
+    estimate them again, or train on.
+
+    Args:
+        network: any module, a single layer too.
+        subgroups: only these of ``"rotation"``, ``"reflection"``, ``"translation"``; all by default. Layers then keep
+            their soft parts in the others.
+
+    Raises:
+        ValueError: for a name that is not of a subgroup.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25}, initial_softness=0.1)
+        >>> layer.softness().item() > 0.05, harden_network(layer).softness().item()
+        (True, 0.0)
+    """
+    check_subgroups(subgroups)
+    hardened = _copy(network)
+    for _, layer in named_relaxed_layers(hardened):
+        layer.harden(*subgroups)
+    return hardened
+
+
+def _copy(network: nn.Module, replacements: dict[int, nn.Module] | None = None) -> nn.Module:
+    """A deep copy with other modules in place of some, by identity; field types are shared."""
+    memo: dict[int, Any] = dict(replacements or {})
+    for module in network.modules():
+        memo |= {id(value): value for value in vars(module).values() if isinstance(value, _SHARED)}
+        if isinstance(module, R2Conv) and not module.training:
+            # Buffers with a history, which deepcopy refuses.
+            memo |= {id(buffer): buffer.detach().clone() for buffer in (module.filter, module.expanded_bias)}
+    return copy.deepcopy(network, memo)
+
+
+def _relaxed(convolution: R2Conv, freeze: bool, options: dict[str, Any]) -> RelaxedR2Conv:
+    """The layer that takes the place of a trained ``R2Conv``."""
+    names = ("kernel_size", "padding", "stride", "dilation", "padding_mode", "groups")
+    arguments = {name: getattr(convolution, name) for name in names}
+    types = convolution.in_type, convolution.out_type
+    layer = RelaxedR2Conv(*types, **arguments, bias=convolution.bias is not None, **options)
+    place = *types, layer.kernel_size, layer.geometry.dilation, layer.groups
+    with torch.no_grad():
+        drawn = layer.strict_energy()
+        layer.steerable_basis = SteerableBasis(*place, convolution.basisexpansion)
+        layer.weights = nn.Parameter(convolution.weights.detach().cpu().clone(), requires_grad=not freeze)
+        if layer.bias is not None:
+            layer.bias.copy_(convolution.bias)
+        if layer.bank is not None:
+            # The soft part starts at 0 in units that fit the trained kernel as they did the drawn one.
+            scale = (layer.strict_energy() / drawn).sqrt() if drawn > 0 else 1.0
+            for pair in layer.bank.steered_average.block_pairs:
+                pair.weights.zero_()
+                pair.units.mul_(scale)
+    return layer.to(convolution.weights).train(convolution.training)

@@ -1,0 +1,195 @@
+"""A convolution whose kernel has a strict part and a soft one: what a layer does once it is built."""
+
+from __future__ import annotations
+
+import torch
+from escnn.nn import FieldType, GeometricTensor
+from torch import Tensor
+
+from .arguments import check_subgroups
+from .coordinates import SUBGROUPS
+from .domain_frequency import DomainFrequency, Frequency
+from .filter_bank import ContinuousFilterBank
+from .integral_operator import PositionalBank
+from .planar_convolution import PlanarConvolution
+from .steerable_basis import SteerableBasis
+from .strict_part import softness
+
+__all__ = ["RelaxedConvolution"]
+
+
+class RelaxedConvolution(PlanarConvolution):
+    """A planar convolution with the kernel K = strict part + continuous part; a subclass builds both.
+
+    Attributes:
+        steerable_basis: basis of the strict part, None where the continuous kernel has one of its own.
+        bank: the continuous kernel, None where nothing may be soft.
+        hardened: subgroups on which the kernel is projected.
+        domain: whether κ sees the position of the ``"input"`` or of the ``"output"``.
+        random_offset: turn the grid of a continuous group at each training step.
+    """
+
+    steerable_basis: SteerableBasis | None
+    bank: ContinuousFilterBank | None
+    _domain_frequency: DomainFrequency
+    domain: str
+    random_offset: bool
+
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        kernel_size: int,
+        padding: int | tuple[int, int],
+        stride: int,
+        dilation: int,
+        padding_mode: str,
+        groups: int,
+        bias: bool,
+    ) -> None:
+        super().__init__(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups, bias)
+        self.steerable_basis = None
+        self.bank = None
+        self.hardened: tuple[str, ...] = ()
+        self.register_parameter("weights", None)
+
+    @property
+    def domain_frequency(self) -> dict[str, Tensor]:
+        """ω′ of each subgroup that may be soft: 2 values (x, y) for translation, else 1."""
+        return self._domain_frequency.values()
+
+    def set_domain_frequency(self, **frequencies: Frequency) -> None:
+        """Set ω′ of subgroups in place; 0 for all makes the layer strict.
+
+        Raises:
+            ValueError: for a subgroup that was not named in ``relax``, or a value that is not finite and ≥ 0.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
+            >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25})
+            >>> layer.set_domain_frequency(rotation=0.0)
+            >>> layer.domain_frequency
+            {'rotation': tensor([0.])}
+        """
+        self._domain_frequency.set(**frequencies)
+
+    @property
+    def is_stationary(self) -> bool:
+        """True where K does not depend on the position: the layer is a ``conv2d``."""
+        return "translation" in self.hardened or not self._domain_frequency.may_vary("translation")
+
+    def softness(self, *subgroups: str) -> Tensor:
+        """S = ‖K − PK‖² / ‖K‖² in [0, 1], from the weights alone: the part of K that is not equivariant.
+
+        P projects on the kernels that are equivariant to the named subgroups, to all of them without names. The norm
+        is taken over taps, positions and entries, in the basis of permutations and irreps where ρ is orthogonal.
+        √(2s) is the relative equivariance error on white noise (root mean square over the subgroup).
+
+        Args:
+            *subgroups: of ``"rotation"``, ``"reflection"``, ``"translation"``.
+
+        Returns:
+            A tensor without dimensions, differentiable.
+
+        Raises:
+            ValueError: for another name.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = nn.FieldType(gspaces.flipRot2dOnR2(4), [gspaces.flipRot2dOnR2(4).regular_repr])
+            >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"reflection": 0.25}, initial_softness=0.05)
+            >>> round(layer.softness().item(), 4), layer.softness("rotation").item()
+            (0.05, 0.0)
+        """
+        return softness(
+            self.bank, self.domain_frequency, self.strict_energy(), self.hardened, check_subgroups(subgroups)
+        )
+
+    def strict_energy(self) -> Tensor:
+        """‖·‖² of the strict part in the steerable basis, 0 without one."""
+        return torch.zeros(()) if self.steerable_basis is None else self.steerable_basis.energy(self.weights)
+
+    def harden(self, *subgroups: str) -> None:
+        """Replace K by PK in place: the nearest kernel that is equivariant to the named subgroups, or to all.
+
+        The layer is then exactly equivariant to them and stays so in training. A soft part beside a steerable
+        kernel is removed where nothing may be soft any more.
+
+        Raises:
+            ValueError: for a name that is not of a subgroup.
+        """
+        wanted = {*self.hardened, *(check_subgroups(subgroups))}
+        self.hardened = tuple(name for name in SUBGROUPS if name in wanted)
+        if self.hardened == SUBGROUPS and self.steerable_basis is not None:
+            self.bank = None
+            self._domain_frequency = DomainFrequency({}, learn=False)
+
+    def filter_bank(self) -> Tensor:
+        """K of a stationary layer, (C_out, C_in/groups, k, k).
+
+        Raises:
+            RuntimeError: where K depends on the position.
+        """
+        if not self.is_stationary:
+            raise RuntimeError("filter_bank: this layer is soft in translation and has a filter bank per position")
+        parts = []
+        if self.steerable_basis is not None:
+            parts.append(self.steerable_basis(self.weights))
+        if self.bank is not None and (not self.bank.centred or self._domain_frequency.may_vary()):
+            parts.append(self.bank(self.domain_frequency, self.hardened))
+        bank: Tensor = sum(parts[1:], parts[0])
+        return bank
+
+    def positional_bank(self, height: int, width: int) -> tuple[list[int], PositionalBank]:
+        """The taps where K may be non-zero, and K at a tap for an image of this size."""
+        bank, geometry = self.bank, self.geometry
+        if bank is None:
+            raise RuntimeError("positional_bank: nothing is relaxed in this layer, use filter_bank")
+        if self.domain == "input":
+            grid = bank.grid.pixel_grid((height, width), geometry.padding, geometry.padding_mode)
+        else:
+            size = geometry.output_size(height, width)
+            grid = bank.grid.output_grid((height, width), geometry.padding, size, geometry.stride)
+        numbers = {tap: number for number, tap in enumerate(bank.grid.support.tolist())}
+        strict = None
+        if self.steerable_basis is not None:
+            strict = self.steerable_basis(self.weights).flatten(2)
+
+        def bank_at(tap: int, window: tuple[slice, slice]) -> Tensor:
+            positions = (grid[window] if self.domain == "input" else grid).reshape(-1, 2)
+            parts = []
+            if strict is not None:
+                parts.append(strict[..., tap, None].expand(-1, -1, len(positions)))
+            if tap in numbers:
+                parts.append(bank.at_positions(self.domain_frequency, numbers[tap], positions, self.hardened))
+            at_tap: Tensor = sum(parts[1:], parts[0])
+            return at_tap
+
+        return list(numbers) if strict is None else list(range(geometry.kernel_size**2)), bank_at
+
+    def forward(self, input: GeometricTensor) -> GeometricTensor:
+        """Apply the layer to a GeometricTensor (batch, C_in, H, W) of ``in_type``.
+
+        Raises:
+            TypeError: for anything but a floating-point GeometricTensor of ``in_type``.
+            ValueError: for an image smaller than the kernel.
+        """
+        if self.random_offset and self.training and self.bank is not None:
+            self.bank.turn(self.bank.random_offset())
+        return super().forward(input)
+
+    def train(self, mode: bool = True) -> RelaxedConvolution:
+        """Set the mode; evaluation goes back to the fixed grid of a continuous group."""
+        if not mode and self.bank is not None:
+            self.bank.turn(0.0)
+        super().train(mode)
+        return self
+
+    def extra_repr(self) -> str:
+        """Field types, the convolution's arguments that are not default, and ω′."""
+        frequencies = {name: [round(v, 4) for v in value.tolist()] for name, value in self.domain_frequency.items()}
+        hardened = f", hardened={self.hardened}" if self.hardened else ""
+        return f"{super().extra_repr()}, domain_frequency={frequencies or 'strict'}{hardened}"

@@ -1,0 +1,48 @@
+"""How far a layer is from equivariance, exactly, from its weights (design §2a)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from .coordinates import SUBGROUPS
+from .filter_bank import ContinuousFilterBank
+
+__all__ = ["softness"]
+
+
+def softness(
+    bank: ContinuousFilterBank | None,
+    frequency: Mapping[str, Tensor],
+    strict: Tensor,
+    hardened: Sequence[str],
+    subgroups: Sequence[str],
+) -> Tensor:
+    """‖K − PK‖² / (‖PK‖² + ‖K − PK‖²), P the projection on what is equivariant to some subgroups.
+
+    The denominator is ‖K‖² where the group maps the pixel grid to itself; elsewhere K − PK and PK are orthogonal
+    only nearly, and this form keeps the result in [0, 1].
+
+    Args:
+        bank: the continuous kernel, centred or not; None where nothing is soft.
+        frequency: ω′ of each subgroup of the domain.
+        strict: ‖·‖² of a strict kernel that is added to a centred bank.
+        hardened: subgroups on which K is projected as it is.
+        subgroups: those that P projects on.
+    """
+    if bank is None:
+        return strict.new_zeros(())
+    positions = bank.grid.image_positions if "translation" in frequency else None
+    joint = tuple(name for name in SUBGROUPS if name in (*hardened, *subgroups))
+    features = bank.features(bank.kernel, frequency, positions, averaged=hardened)
+    projected = bank.features(bank.kernel, frequency, positions, averaged=joint)
+    soft = _mean_energy(bank, features - projected)
+    total = soft + _mean_energy(bank, projected) + (strict if bank.centred else 0)
+    return torch.where(total > 0, soft / total.clamp_min(torch.finfo(total.dtype).tiny), 0)
+
+
+def _mean_energy(bank: ContinuousFilterBank, features: Tensor) -> Tensor:
+    """‖K‖² of features (J, M, R, T, P), a mean over the positions."""
+    return bank.steered_average.energy(features.flatten(3)) / features.shape[-1]
