@@ -101,21 +101,22 @@ def _copy(network: nn.Module, replacements: dict[int, nn.Module] | None = None) 
         memo |= {id(value): value for value in vars(module).values() if isinstance(value, _SHARED)}
         if isinstance(module, R2Conv) and not module.training:
             # Buffers with a history, which deepcopy refuses.
-            memo |= {id(buffer): buffer.detach().clone() for buffer in (module.filter, module.expanded_bias)}
+            buffers = [buffer for buffer in (module.filter, module.expanded_bias) if buffer is not None]
+            memo |= {id(buffer): buffer.detach().clone() for buffer in buffers}
     return copy.deepcopy(network, memo)
 
 
 def _relaxed(convolution: R2Conv, freeze: bool, options: dict[str, Any]) -> RelaxedR2Conv:
     """The layer that takes the place of a trained ``R2Conv``."""
     names = ("kernel_size", "padding", "stride", "dilation", "padding_mode", "groups")
-    arguments = {name: getattr(convolution, name) for name in names}
-    types = convolution.in_type, convolution.out_type
-    layer = RelaxedR2Conv(*types, **arguments, bias=convolution.bias is not None, **options)
-    place = *types, layer.kernel_size, layer.geometry.dilation, layer.groups
+    arguments: dict[str, Any] = {name: getattr(convolution, name) for name in names}
+    arguments["bias"] = convolution.bias is not None
+    layer = RelaxedR2Conv(convolution.in_type, convolution.out_type, **arguments, **options).to(convolution.weights)
+    place = convolution.in_type, convolution.out_type, layer.kernel_size, layer.geometry.dilation, layer.groups
     with torch.no_grad():
         drawn = layer.strict_energy()
-        layer.steerable_basis = SteerableBasis(*place, convolution.basisexpansion)
-        layer.weights = nn.Parameter(convolution.weights.detach().cpu().clone(), requires_grad=not freeze)
+        layer.steerable_basis = SteerableBasis(*place, convolution.basisexpansion).to(convolution.weights)
+        layer.weights = nn.Parameter(convolution.weights.detach().clone(), requires_grad=not freeze)
         if layer.bias is not None:
             layer.bias.copy_(convolution.bias)
         if layer.bank is not None:
@@ -124,4 +125,4 @@ def _relaxed(convolution: R2Conv, freeze: bool, options: dict[str, Any]) -> Rela
             for pair in layer.bank.steered_average.block_pairs:
                 pair.weights.zero_()
                 pair.units.mul_(scale)
-    return layer.to(convolution.weights).train(convolution.training)
+    return layer.train(convolution.training)

@@ -101,7 +101,7 @@ class RelaxedConvolution(PlanarConvolution):
             >>> from escnn_relaxed import RelaxedR2Conv
             >>> fields = nn.FieldType(gspaces.flipRot2dOnR2(4), [gspaces.flipRot2dOnR2(4).regular_repr])
             >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"reflection": 0.25}, initial_softness=0.05)
-            >>> round(layer.softness().item(), 4), layer.softness("rotation").item()
+            >>> round(layer.softness().item(), 4), round(layer.softness("rotation").item(), 4)
             (0.05, 0.0)
         """
         return softness(
@@ -124,7 +124,7 @@ class RelaxedConvolution(PlanarConvolution):
         wanted = {*self.hardened, *(check_subgroups(subgroups))}
         self.hardened = tuple(name for name in SUBGROUPS if name in wanted)
         if self.hardened == SUBGROUPS and self.steerable_basis is not None:
-            self.bank = None
+            self.bank, self.hardened = None, ()
             self._domain_frequency = DomainFrequency({}, learn=False)
 
     def filter_bank(self) -> Tensor:

@@ -66,7 +66,7 @@ class SteerableBasis(ExactConstants):
             self._pairs.append(_PairLayout(names, in_part, out_type, expansion._weights_ranges[names]))
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
             elements.append(list(block.get_basis_info()))
-            single = block.sampled_basis.detach().numpy()
+            single = block.sampled_basis.detach().cpu().float().numpy()
             taps = tap_grid(kernel_size, dilation)
             exact = _grid_exact(single.astype(np.float64), names, in_part, out_type, taps)
             self.set_constant(f"basis_{number}", exact, single=single.copy())
