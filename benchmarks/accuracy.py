@@ -23,12 +23,10 @@ from typing import Any
 import torch
 from networks import build_network
 from tasks import image_task
-from torch import nn
-from torch.nn import functional
+from training import accuracy, build_optimiser, change_under_quarter_turn, fit
 
 RATES = {"Adam": (1e-3, 3e-3, 1e-2), "SGD": (1e-2, 3e-2, 1e-1)}
 Rates = dict[str, tuple[float, ...]]
-BATCH = 64
 REPORTED_EPOCHS = (1, 3, 10)
 
 
@@ -131,45 +129,21 @@ ROWS = [
 ]
 
 
-def _optimiser(row: Row, network: nn.Module, rate: float) -> torch.optim.Optimizer:
-    if row.optimiser == "SGD":
-        return torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9, weight_decay=row.weight_decay)
-    return torch.optim.Adam(network.parameters(), lr=rate, weight_decay=row.weight_decay)
-
-
 def train(row: Row, side: Side, rate: float, seed: int, root: Path | None) -> dict[str, Any]:
     """One network: its test accuracy, training losses, change under a quarter turn, parameters and CPU time."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    (images, labels), (test_images, test_labels) = image_task(row.task, row.images, seed, root)
+    train_split, test_split = image_task(row.task, row.images, seed, root)
     network = build_network(row.network, row.widths, row.kernel_size, side.options)
-    optimiser = _optimiser(row, network, rate)
-    steps = row.epochs * (len(images) // BATCH)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-    start, losses = time.process_time(), []
-    for _ in range(row.epochs):
-        total = 0.0
-        for batch in torch.randperm(len(images))[: len(images) // BATCH * BATCH].view(-1, BATCH):
-            with torch.autocast("cpu", torch.bfloat16, enabled=side.autocast):
-                logits = network(images[batch])
-            loss = functional.cross_entropy(logits.float(), labels[batch])
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            schedule.step()
-            total += float(loss)
-        losses.append(total / (len(images) // BATCH))
-    seconds = time.process_time() - start
-    network.eval()
-    with torch.no_grad():
-        logits = torch.cat([network(part) for part in test_images.split(500)])
-        turned = network(test_images[:500].rot90(1, (2, 3)))
+    optimiser = build_optimiser(row.optimiser, network, rate, row.weight_decay)
+    start = time.process_time()
+    losses = fit(network, train_split, optimiser, row.epochs, autocast=side.autocast)
     return {
-        "accuracy": 100 * float((logits.argmax(dim=1) == test_labels).float().mean()),
+        "accuracy": accuracy(network, test_split),
         "losses": losses,
-        "change": float((turned - logits[:500]).norm() / logits[:500].norm()),
+        "change": change_under_quarter_turn(network, test_split[0][:500]),
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
-        "seconds": seconds,
+        "seconds": time.process_time() - start,
     }
 
 

@@ -27,7 +27,8 @@ SIDE = 33
 # Largest angle in radians by which the digits of a task are turned.
 ANGLES = {"upright": 0.0, "within 60°": math.pi / 3, "turned": math.pi}
 QUADRANT_TASKS = ("quadrant", "in a quadrant")
-TASKS = (*ANGLES, *QUADRANT_TASKS, "CIFAR-10")
+SIXES = "MNIST6-180"
+TASKS = (*ANGLES, *QUADRANT_TASKS, SIXES, "CIFAR-10")
 TEST_IMAGES = 4000
 
 
@@ -39,11 +40,14 @@ def image_task(name: str, images: int, seed: int, root: Path | None) -> tuple[Sp
 
     ``"quadrant"`` instead puts each digit, halved in size, into a random quadrant, and the class is the digit
     plus the number of the quadrant modulo 10: position matters. ``"in a quadrant"`` asks for the digit alone.
+    ``"MNIST6-180"`` has the sixes alone, half of them turned by 180°, and asks which: an invariant network cannot tell.
     """
     generator = torch.Generator().manual_seed(1000 + seed)
     splits = []
     for split, count in (("train", images), ("test", TEST_IMAGES)):
         pixels, labels = _pixels(name, split, root)
+        if name == SIXES:
+            pixels, labels = pixels[labels == 6], labels[labels == 6]
         chosen = torch.randperm(len(pixels), generator=generator)[:count]
         splits.append(_posed(name, pixels[chosen].float() / 255, labels[chosen].long(), generator))
     return splits[0], splits[1]
@@ -74,6 +78,9 @@ def _posed(name: str, images: Tensor, labels: Tensor, generator: torch.Generator
     if name in QUADRANT_TASKS:
         quadrants = torch.randint(4, (len(images),), generator=generator)
         return _in_quadrants(images, quadrants), (labels + quadrants) % 10 if name == "quadrant" else labels
+    if name == SIXES:
+        is_turned = torch.arange(len(images)) % 2
+        return torch.where(is_turned.bool().view(-1, 1, 1, 1), images.rot90(2, (2, 3)), images), is_turned
     return images - images.mean(dim=(0, 2, 3), keepdim=True), labels
 
 

@@ -11,19 +11,32 @@ The pipeline, a file a stage, M sampled group elements, T taps in the support, J
     → GeometricTensor                 planar_convolution.py, relaxed_convolution.py, relaxed_r2conv.py
 
 What is done with layers once they exist: their strict part and softness (strict_part.py), networks relaxed and hardened
-(conversion.py), learning how soft to be (learning.py), bounds on the equivariance error (error_bound.py).
+(conversion.py), what is lost without softness (ablation.py), learning how soft to be (learning.py), a bound on the
+equivariance error (error_bound.py).
 """
 
 from ._version import __version__
+from .ablation import AblationRow, ablation_table, softness_ablation
 from .conversion import harden_network, relax_network
+from .error_bound import BoundRow, equivariance_error_bound, soft_part_norm
 from .escnn_compatibility import use_scipy_svd
+from .learning import HardeningSchedule, SoftnessBound, equivariance_penalty
 from .relaxed_r2conv import RelaxedR2Conv
 
 __all__ = [
+    "AblationRow",
+    "BoundRow",
+    "HardeningSchedule",
     "RelaxedR2Conv",
+    "SoftnessBound",
     "__version__",
+    "ablation_table",
+    "equivariance_error_bound",
+    "equivariance_penalty",
     "harden_network",
     "relax_network",
+    "soft_part_norm",
+    "softness_ablation",
 ]
 
 use_scipy_svd()

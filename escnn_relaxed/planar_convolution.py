@@ -117,16 +117,22 @@ class PlanarConvolution(EquivariantModule):
             ValueError: for an image smaller than the kernel.
         """
         check_input(input, self.in_type, self.geometry)
-        features = input.tensor
+        with torch.autocast(input.tensor.device.type, enabled=False):
+            bias = self.expanded_bias()
+        return GeometricTensor(self._integrate(input.tensor, bias), self.out_type, coords=None)
+
+    def linear(self, features: Tensor) -> Tensor:
+        """The layer without its bias, on the plain tensor (batch, C_in, H, W)."""
+        return self._integrate(features, None)
+
+    def _integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
         if self.is_stationary:
             # Under autocast the filter bank is built in full precision all the same; the convolution is not.
             with torch.autocast(features.device.type, enabled=False):
-                parameters = self.expand_parameters()
-            output = integrate_stationary(features, *parameters, self.geometry)
-        else:
-            taps, bank_at = self.positional_bank(features.shape[2], features.shape[3])
-            output = integrate_non_stationary(features, bank_at, taps, self.expanded_bias(), self.geometry)
-        return GeometricTensor(output, self.out_type, coords=None)
+                filter_bank = self.filter_bank()
+            return integrate_stationary(features, filter_bank, bias, self.geometry)
+        taps, bank_at = self.positional_bank(features.shape[2], features.shape[3])
+        return integrate_non_stationary(features, bank_at, taps, bias, self.geometry)
 
     def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, int, int, int]:
         """(batch, C_in, H, W) → (batch, C_out, H_out, W_out).

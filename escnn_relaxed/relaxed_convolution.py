@@ -124,6 +124,9 @@ class RelaxedConvolution(PlanarConvolution):
         wanted = {*self.hardened, *(check_subgroups(subgroups))}
         self.hardened = tuple(name for name in SUBGROUPS if name in wanted)
         if self.hardened == SUBGROUPS and self.steerable_basis is not None:
+            for parameter in self.bank.parameters() if self.bank is not None else ():
+                # An optimiser may still hold it, and would go on with a gradient that is there.
+                parameter.grad = None
             self.bank, self.hardened = None, ()
             self._domain_frequency = DomainFrequency({}, learn=False)
 

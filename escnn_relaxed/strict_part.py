@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -10,7 +12,7 @@ from torch import Tensor
 from .coordinates import SUBGROUPS
 from .filter_bank import ContinuousFilterBank
 
-__all__ = ["softness"]
+__all__ = ["projected", "softness"]
 
 
 def softness(
@@ -41,6 +43,23 @@ def softness(
     soft = _mean_energy(bank, features - projected)
     total = soft + _mean_energy(bank, projected) + (strict if bank.centred else 0)
     return torch.where(total > 0, soft / total.clamp_min(torch.finfo(total.dtype).tiny), 0)
+
+
+class _Hardened(Protocol):
+    hardened: tuple[str, ...]
+
+
+@contextlib.contextmanager
+def projected(layers: Iterable[_Hardened], subgroups: Sequence[str]) -> Iterator[None]:
+    """Replace the kernels of layers by their projections on some subgroups, for a while."""
+    before = [(layer, layer.hardened) for layer in layers]
+    for layer, hardened in before:
+        layer.hardened = tuple(name for name in SUBGROUPS if name in (*hardened, *subgroups))
+    try:
+        yield
+    finally:
+        for layer, hardened in before:
+            layer.hardened = hardened
 
 
 def _mean_energy(bank: ContinuousFilterBank, features: Tensor) -> Tensor:

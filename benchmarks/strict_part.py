@@ -1,0 +1,168 @@
+"""Where softness sits and whether it is needed: hardening ablations, annealing and bounds on real digits.
+
+    python benchmarks/strict_part.py --data DIRECTORY [--runs PARTS] [--seeds 3] [--images 3000]
+
+Networks of four layers (C8, 6, 6, 6, 12 regular fields, 7×7 then 5×5), Adam at 1e-2, 12 epochs. Runs are logged as they
+end, and a second call goes on from the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accuracy import Log
+from networks import build_network
+from tasks import image_task
+from torch import Tensor, nn
+from training import accuracy, build_optimiser, change_under_quarter_turn, count_steps, fit
+
+from escnn_relaxed import HardeningSchedule, SoftnessBound, equivariance_penalty, softness_ablation
+
+RATE = 1e-2
+EPOCHS = 12
+WIDTHS = (6, 6, 6, 12)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A way to train on a task.
+
+    Attributes:
+        name: of the run.
+        task: of :mod:`tasks`.
+        options: of ``RelaxedR2Conv``.
+        penalty: λ of Σ √s.
+        harden_at: part of the steps after which the network is strict, 0 for never.
+        bound: ε of s ≤ ε, None for none.
+    """
+
+    name: str
+    task: str
+    options: dict[str, Any] = field(default_factory=dict)
+    penalty: float = 0.0
+    harden_at: float = 0.0
+    bound: float | None = None
+
+
+STRICT: dict[str, Any] = {"relax": None}
+LEARNED: dict[str, Any] = {"relax": {"rotation": 0.1}, "learn_relaxation": True}
+RUNS = [
+    *(Run(f"strict, {task}", task, STRICT) for task in ("MNIST6-180", "turned", "within 60°")),
+    Run("ablation, MNIST6-180", "MNIST6-180", penalty=1.0),
+    Run("ablation, turned", "turned", LEARNED, penalty=0.1),
+    Run("ablation, within 60°", "within 60°"),
+    *(
+        Run(f"annealed, {task}, λ to {largest:g}", task, penalty=largest, harden_at=2 / 3)
+        for task in ("turned", "within 60°")
+        for largest in (0.0, 0.3)
+    ),
+    *(Run(f"bound, {task}", task, bound=0.01) for task in ("MNIST6-180", "turned", "within 60°")),
+]
+
+
+def train(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]:
+    """One network: accuracy, error, softness by layer, the ablation, multipliers."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    train_split, test_split = image_task(run.task, images, seed, root)
+    network = build_network("C8 regular", WIDTHS, 5, run.options)
+    steps = count_steps(len(train_split[0]), EPOCHS)
+    bound = None if run.bound is None else SoftnessBound(network, run.bound)
+    schedule = HardeningSchedule(network, steps, run.harden_at, run.penalty) if run.harden_at else None
+
+    def penalty() -> Tensor:
+        if schedule is not None:
+            return schedule.penalty()
+        if bound is not None:
+            return bound.penalty()
+        return run.penalty * equivariance_penalty(network, "softness") if run.penalty else torch.zeros(())
+
+    def after_step() -> None:
+        for rule in (schedule, bound):
+            if rule is not None:
+                rule.step()
+
+    fit(network, train_split, build_optimiser("Adam", network, RATE), EPOCHS, penalty=penalty, after_step=after_step)
+    rows = softness_ablation(network, lambda net: accuracy(net, test_split), progress=False)
+    return {
+        "accuracy": accuracy(network, test_split),
+        "change": change_under_quarter_turn(network, test_split[0][:500]),
+        "ablation": {row.part: row.value for row in rows},
+        "softness": {row.part: row.softness for row in rows if row.kind == "layer"},
+        "frequency": _frequencies(network),
+        "multipliers": {} if bound is None else bound.multipliers,
+    }
+
+
+def _frequencies(network: nn.Module) -> list[float]:
+    return [float(value) for name, value in network.state_dict().items() if name.endswith("_domain_frequency.rotation")]
+
+
+def _mean(values: list[float]) -> str:
+    """Mean ± standard error."""
+    tensor = torch.tensor(values)
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    return f"{float(tensor.mean()):.2f} ± {float(tensor.std()) / math.sqrt(len(values)):.2f}"
+
+
+def _short(values: list[float]) -> str:
+    return ", ".join(f"{value:.2g}" for value in values)
+
+
+def report(run: Run, results: list[dict[str, Any]]) -> str:
+    """A run as lines of text."""
+    changes = _short([result["change"] for result in results])
+    lines = [f"{run.name}: accuracy {_mean([result['accuracy'] for result in results])} %, change at 90° {changes}"]
+    for part in results[0]["ablation"]:
+        if all(part in result["ablation"] for result in results):
+            line = f"    {part} hardened: {_mean([result['ablation'][part] for result in results])} %"
+            for key in ("softness", "multipliers"):
+                if all(part in result[key] for result in results):
+                    line += f", {key} {_short([result[key][part] for result in results])}"
+            lines.append(line)
+    lines.append(f"    ω′ {[[round(value, 3) for value in result['frequency']] for result in results]}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Parse the command line, train, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of MNIST's idx files; without, scikit-learn's digits")
+    parser.add_argument("--runs", default="", help="only runs whose name contains one of these, separated by ;")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--images", type=int, default=3000)
+    parser.add_argument("--log", type=Path, default=Path("strict_part.jsonl"))
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of one thread each")
+    arguments = parser.parse_args()
+    runs = [run for run in RUNS if any(part in run.name for part in arguments.runs.split(";"))]
+    log = Log(arguments.log)
+    wanted = {
+        json.dumps([asdict(run), seed, arguments.images]): (run, seed)
+        for run in runs
+        for seed in range(arguments.seeds)
+    }
+    with ProcessPoolExecutor(arguments.workers) as pool:
+        futures = {
+            name: pool.submit(train, *choice, arguments.images, arguments.data)
+            for name, choice in wanted.items()
+            if name not in log.runs
+        }
+        for name, future in futures.items():
+            log.add(name, future.result())
+            print(report(wanted[name][0], [log.runs[name]]), flush=True)
+    print()
+    for run in runs:
+        print(report(run, [log.runs[name] for name, (other, _) in wanted.items() if other == run]))
+
+
+if __name__ == "__main__":
+    main()

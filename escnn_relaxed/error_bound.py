@@ -1,0 +1,222 @@
+"""A bound on the equivariance error that holds for any group element, from the weights (design §2a.2).
+
+For one layer ‖f(hx) − h f(x)‖ ≤ 2 ‖K − PK‖_op ‖x‖, because hKh⁻¹ − K = h(K − PK)h⁻¹ − (K − PK). Through a network
+of layers f_l with Lipschitz constants L_l the errors add up: e_l ≤ L_l e_{l−1} + 2 ‖K_l − PK_l‖_op ‖x_{l−1}‖.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from escnn import nn as enn
+from torch import Tensor, nn
+
+from .arguments import check_subgroups
+from .coordinates import padded_index
+from .integral_operator import ConvolutionGeometry
+from .relaxed_convolution import RelaxedConvolution
+from .strict_part import projected
+
+__all__ = ["BoundRow", "convolution_norm", "equivariance_error_bound", "soft_part_norm"]
+
+_POWER_STEPS = 50
+# Of the modules that only rectify, pool or pass on, in the Euclidean norm.
+_NON_EXPANSIVE = (
+    enn.ReLU,
+    enn.GroupPooling,
+    enn.NormPool,
+    enn.PointwiseAvgPool,
+    enn.PointwiseAvgPoolAntialiased,
+    enn.PointwiseDropout,
+    enn.FieldDropout,
+    enn.IdentityModule,
+    enn.DisentangleModule,
+)
+
+
+@dataclass(frozen=True)
+class BoundRow:
+    """One module of a network.
+
+    Attributes:
+        name: of the module.
+        lipschitz: L, an upper bound.
+        soft_norm: ‖K − PK‖_op, 0 for modules that are equivariant.
+        error: bound on ‖f(hx) − h f(x)‖ / ‖f(x)‖ up to and with this module, the largest of the batch.
+    """
+
+    name: str
+    lipschitz: float
+    soft_norm: float
+    error: float
+
+
+def convolution_norm(kernel: Tensor, size: tuple[int, int], geometry: ConvolutionGeometry) -> float:
+    """‖·‖_op of a convolution on images of a size, from above.
+
+    The convolution is a restriction of one on the torus, whose norm is the largest singular value of the kernel's
+    Fourier transform at any frequency. It is exact for stride 1 and circular padding that keeps the size.
+
+    Args:
+        kernel: (C_out, C_in/groups, k, k).
+        size: height and width of the image in pixels.
+        geometry: where taps and pixels meet.
+    """
+    height, width = size
+    rows, columns = geometry.padding
+    output = geometry.output_size(height, width)
+    if geometry.padding_mode == "circular":
+        torus = height, width
+        copies = math.ceil(output[0] * geometry.stride / height) * math.ceil(output[1] * geometry.stride / width)
+    else:
+        torus = height + 2 * rows, width + 2 * columns
+        copies = _copies(height, rows, geometry.padding_mode) * _copies(width, columns, geometry.padding_mode)
+    frequencies = [torch.fft.fftfreq(n, dtype=kernel.dtype, device=kernel.device) for n in torus]
+    taps = torch.arange(geometry.kernel_size, device=kernel.device) * geometry.dilation
+    waves = [torch.exp(-2j * math.pi * frequency[:, None] * taps) for frequency in frequencies]
+    largest = 0.0
+    for block in kernel.detach().chunk(geometry.groups):
+        transform = torch.einsum("ua,vb,oiab->uvoi", waves[0], waves[1], block.to(waves[0].dtype))
+        largest = max(largest, float(torch.linalg.matrix_norm(transform, ord=2).max()))
+    return largest * math.sqrt(copies)
+
+
+def soft_part_norm(layer: RelaxedConvolution, size: tuple[int, int], subgroups: tuple[str, ...] = ()) -> float:
+    """‖K − PK‖_op on images of a size: ‖f(hx) − h f(x)‖ is at most twice that times ‖x‖.
+
+    An upper bound for a stationary layer (:func:`convolution_norm`); for one that is soft in translation the result of
+    a power iteration, which comes close from below.
+
+    Args:
+        layer: the layer.
+        size: height and width of the image in pixels.
+        subgroups: of ``"rotation"``, ``"reflection"``, ``"translation"``, all by default.
+
+    Raises:
+        ValueError: for another name.
+    """
+    averaged = check_subgroups(subgroups)
+    if not layer.is_stationary:
+
+        def soft_part(features: Tensor) -> Tensor:
+            with projected([layer], averaged):
+                strict = layer.linear(features)
+            return layer.linear(features) - strict
+
+        return _power_iteration(soft_part, (layer.in_type.size, *size), next(layer.parameters()))
+    with torch.no_grad():
+        kernel = layer.filter_bank()
+        with projected([layer], averaged):
+            kernel = kernel - layer.filter_bank()
+    return convolution_norm(kernel, size, layer.geometry)
+
+
+@torch.no_grad()
+def equivariance_error_bound(
+    network: nn.Module,
+    input: enn.GeometricTensor,
+    lipschitz: Mapping[type[nn.Module], float] | None = None,
+) -> list[BoundRow]:
+    """A bound on the equivariance error of a network on an input, module by module.
+
+    It holds for every group element that maps the pixel grid to itself, and all of them at once, as far as the other
+    modules are equivariant (pooling with strides is, on sizes that fit).
+
+    Args:
+        network: a layer, or (nested) ``SequentialModule`` of layers, batch norms, ReLUs and pooling; in eval mode.
+        input: a batch.
+        lipschitz: constants of further modules by type.
+
+    Raises:
+        ValueError: for a module whose constant is not known.
+        RuntimeError: for a network in training mode, whose batch norm has no fixed constant.
+
+    Example:
+        >>> import torch
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> layer = RelaxedR2Conv(fields, fields, 3, padding=1, relax=None)
+        >>> network = nn.SequentialModule(layer, nn.ReLU(fields)).eval()
+        >>> equivariance_error_bound(network, fields(torch.randn(1, 4, 9, 9)))[-1].error  # strict
+        0.0
+    """
+    if network.training:
+        raise RuntimeError("network is in training mode: call network.eval() first")
+    rows = []
+    error = torch.zeros(len(input.tensor), dtype=input.tensor.dtype, device=input.tensor.device)
+    for name, module in _in_order(network):
+        size = (input.tensor.shape[2], input.tensor.shape[3])
+        constant = _lipschitz(name, module, size, lipschitz or {})
+        soft = soft_part_norm(module, size) if isinstance(module, RelaxedConvolution) else 0.0
+        error = constant * error + 2 * soft * input.tensor.flatten(1).norm(dim=1)
+        input = module(input)
+        relative = error / input.tensor.flatten(1).norm(dim=1)
+        rows.append(BoundRow(name, constant, soft, float(relative.max())))
+    return rows
+
+
+def _in_order(network: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
+    if isinstance(network, enn.SequentialModule):
+        for child_name, child in network.named_children():
+            yield from _in_order(child, f"{name}.{child_name}" if name else child_name)
+    else:
+        yield name, network
+
+
+def _lipschitz(name: str, module: nn.Module, size: tuple[int, int], known: Mapping[type[nn.Module], float]) -> float:
+    for kind, constant in known.items():
+        if isinstance(module, kind):
+            return constant
+    if isinstance(module, RelaxedConvolution) and not module.is_stationary:
+        return _power_iteration(module.linear, (module.in_type.size, *size), next(module.parameters()))
+    if isinstance(module, RelaxedConvolution):
+        return convolution_norm(module.filter_bank(), size, module.geometry)
+    if isinstance(module, enn.R2Conv):
+        padding = module.padding if isinstance(module.padding, tuple) else (module.padding, module.padding)
+        names = ("kernel_size", "padding_mode", "stride", "dilation", "groups")
+        geometry = ConvolutionGeometry(padding=padding, **{name: getattr(module, name) for name in names})
+        return convolution_norm(module.expand_parameters()[0], size, geometry)
+    if isinstance(module, enn.InnerBatchNorm):
+        return max(_batch_norm_scale(norm) for norm in module.modules() if isinstance(norm, nn.BatchNorm2d))
+    if isinstance(module, _NON_EXPANSIVE):
+        return 1.0
+    raise ValueError(
+        f"lipschitz: no constant is known of {name!r}, a {type(module).__name__}; "
+        f"give one as lipschitz={{{type(module).__name__}: …}}"
+    )
+
+
+def _batch_norm_scale(norm: nn.BatchNorm2d) -> float:
+    variance = norm.running_var
+    if variance is None:
+        raise ValueError("a batch norm without running statistics has no fixed Lipschitz constant")
+    scale = (variance + norm.eps).rsqrt()
+    return float((scale if norm.weight is None else scale * norm.weight.abs()).max())
+
+
+def _copies(size: int, padding: int, mode: str) -> int:
+    """How often a pixel stands in the padded image, at most."""
+    index = padded_index(size, padding, mode)
+    return int(np.unique(index, return_counts=True)[1].max())
+
+
+def _power_iteration(linear: Callable[[Tensor], Tensor], shape: tuple[int, ...], like: Tensor) -> float:
+    """The largest singular value of a linear map, from below."""
+    generator = torch.Generator().manual_seed(0)
+    vector = torch.randn(1, *shape, generator=generator).to(like)
+    largest = 0.0
+    for _ in range(_POWER_STEPS):
+        with torch.enable_grad():
+            vector = (vector / vector.norm()).requires_grad_()
+            answer = linear(vector)
+            largest = float(answer.detach().norm())
+            if largest == 0:
+                return 0.0
+            (vector,) = torch.autograd.grad(answer, vector, answer.detach())
+    return largest
