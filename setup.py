@@ -18,6 +18,8 @@ def read_version() -> str:
 
 
 EXTRAS = {
+    "lightning": ["lightning>=2.4"],
+    "plots": ["matplotlib"],
     "test": ["pytest>=8", "pytest-xdist", "hypothesis", "scikit-learn"],
     "examples": ["scikit-learn", "matplotlib", "rich"],
     "docs": ["sphinx", "myst-nb", "pydata-sphinx-theme"],

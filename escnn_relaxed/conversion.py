@@ -67,9 +67,10 @@ def relax_network(network: nn.Module, freeze: bool = False, **options: Any) -> n
 def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Module:
     """A copy of a network in which every relaxed layer is its strict part PK, the nearest strict layer.
 
-    It is exactly equivariant (as far as the rest of the network is) and stays so in further training. It is not the
-    network at ω′ = 0, which is some other strict function. Batch norm keeps the statistics of the soft network:
-    estimate them again, or train on.
+    Where its strict part is in the steerable basis, a layer is then that of ``relax=None``; a continuous one keeps its
+    parameters and is ``hardened``. The network is exactly equivariant (as far as its other modules are) and stays so in
+    further training. It is not the network at ω′ = 0, which is some other strict function. Batch norm keeps the
+    statistics of the soft network: estimate them again (``torch.optim.swa_utils.update_bn``), or train on.
 
     Args:
         network: any module, a single layer too.
@@ -91,6 +92,7 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
     hardened = _copy(network)
     for _, layer in named_relaxed_layers(hardened):
         layer.harden(*subgroups)
+        layer.drop_soft_part()
     return hardened
 
 

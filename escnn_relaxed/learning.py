@@ -106,9 +106,22 @@ class HardeningSchedule:
         """Count a training step, and harden when its time has come."""
         self._step += 1
         if self._step >= self._harden_at and not self.is_hardened:
-            for layer in self._layers.values():
-                layer.harden()
-            self.is_hardened = True
+            self._harden()
+
+    def state_dict(self) -> dict[str, float]:
+        """The step, to go on from."""
+        return {"step": self._step, "is_hardened": self.is_hardened}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Go on from a saved step; a network that was hardened by then is hardened."""
+        self._step = int(state["step"])
+        if state["is_hardened"]:
+            self._harden()
+
+    def _harden(self) -> None:
+        for layer in self._layers.values():
+            layer.harden()
+        self.is_hardened = True
 
 
 class SoftnessBound:

@@ -105,7 +105,7 @@ class RelaxedConvolution(PlanarConvolution):
             (0.05, 0.0)
         """
         return softness(
-            self.bank, self.domain_frequency, self.strict_energy(), self.hardened, check_subgroups(subgroups)
+            self._soft_bank, self.domain_frequency, self.strict_energy(), self.hardened, check_subgroups(subgroups)
         )
 
     def strict_energy(self) -> Tensor:
@@ -115,20 +115,29 @@ class RelaxedConvolution(PlanarConvolution):
     def harden(self, *subgroups: str) -> None:
         """Replace K by PK in place: the nearest kernel that is equivariant to the named subgroups, or to all.
 
-        The layer is then exactly equivariant to them and stays so in training. A soft part beside a steerable
-        kernel is removed where nothing may be soft any more.
+        The layer is then exactly equivariant to them and stays so in training. Its parameters and the keys of its
+        state dict remain; ``layer.hardened`` is not part of the state. :func:`~escnn_relaxed.harden_network` also drops
+        what is not needed any more.
 
         Raises:
             ValueError: for a name that is not of a subgroup.
         """
-        wanted = {*self.hardened, *(check_subgroups(subgroups))}
+        wanted = {*self.hardened, *check_subgroups(subgroups)}
         self.hardened = tuple(name for name in SUBGROUPS if name in wanted)
+
+    def drop_soft_part(self) -> None:
+        """Remove the soft part of a hardened layer that has its strict part in the steerable basis."""
         if self.hardened == SUBGROUPS and self.steerable_basis is not None:
-            for parameter in self.bank.parameters() if self.bank is not None else ():
-                # An optimiser may still hold it, and would go on with a gradient that is there.
-                parameter.grad = None
             self.bank, self.hardened = None, ()
             self._domain_frequency = DomainFrequency({}, learn=False)
+
+    @property
+    def _soft_bank(self) -> ContinuousFilterBank | None:
+        """The continuous kernel, None where it is 0: centred, and all of its domain averaged or not seen."""
+        if self.bank is None or not self.bank.centred:
+            return self.bank
+        is_soft = self.hardened != SUBGROUPS and self._domain_frequency.may_vary()
+        return self.bank if is_soft else None
 
     def filter_bank(self) -> Tensor:
         """K of a stationary layer, (C_out, C_in/groups, k, k).
@@ -141,8 +150,8 @@ class RelaxedConvolution(PlanarConvolution):
         parts = []
         if self.steerable_basis is not None:
             parts.append(self.steerable_basis(self.weights))
-        if self.bank is not None and (not self.bank.centred or self._domain_frequency.may_vary()):
-            parts.append(self.bank(self.domain_frequency, self.hardened))
+        if self._soft_bank is not None:
+            parts.append(self._soft_bank(self.domain_frequency, self.hardened))
         bank: Tensor = sum(parts[1:], parts[0])
         return bank
 

@@ -46,7 +46,10 @@ def acted(layer: RelaxedR2Conv, bank: Tensor, elements: Sequence[GroupElement]) 
 def in_orthogonal_basis(layer: RelaxedR2Conv, bank: Tensor) -> Tensor:
     """B_out⁻¹ K B_in, where B changes the basis of each field from its irreps; (…, C_out, C_in/groups, k, k)."""
     in_fields, out_fields = _fields(layer)
-    inverse, basis = _matrix(out_fields, lambda r: r.change_of_basis_inv), _matrix(in_fields, lambda r: r.change_of_basis)
+    inverse, basis = (
+        _matrix(out_fields, lambda r: r.change_of_basis_inv),
+        _matrix(in_fields, lambda r: r.change_of_basis),
+    )
     return torch.einsum("oa,...abhw,bi->...oihw", inverse, bank, basis)
 
 

@@ -1,0 +1,123 @@
+"""Callbacks for Lightning (the extra ``lightning``): a network that ends strict, or whose softness is bounded.
+
+Both add the gradient of their penalty right before the optimiser's step, where gradients are accumulated, unscaled and
+reduced over processes; the loss that the module logs is its own. One optimiser only.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.optim.swa_utils import update_bn
+
+from .learning import HardeningSchedule, SoftnessBound
+
+__all__ = ["BoundSoftness", "HardenInTraining"]
+
+
+class _PenaltyCallback(Callback):
+    """Adds the gradient of a rule's penalty to each optimiser step, and lets the rule take its own step after it."""
+
+    rule: HardeningSchedule | SoftnessBound | None = None
+
+    def __init__(self) -> None:
+        self._restored: dict[str, Any] | None = None
+        self._steps_seen = 0
+
+    @abstractmethod
+    def _build_rule(self, trainer: Trainer, network: LightningModule) -> HardeningSchedule | SoftnessBound:
+        """The rule, once the number of training steps is known."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Build the rule, or go on with that of a checkpoint."""
+        self.rule = self._build_rule(trainer, pl_module)
+        if self._restored is not None:
+            self.rule.load_state_dict(self._restored)
+        self._steps_seen = trainer.global_step
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Add the gradient of the penalty."""
+        penalty = torch.zeros(()) if self.rule is None else self.rule.penalty()
+        if penalty.requires_grad:
+            penalty.backward()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count optimiser steps, which may take several batches."""
+        if self.rule is not None and trainer.global_step > self._steps_seen:
+            self._steps_seen = trainer.global_step
+            self.rule.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the rule, for checkpoints."""
+        return {} if self.rule is None else dict(self.rule.state_dict())
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._restored = dict(state_dict) or None
+
+
+class HardenInTraining(_PenaltyCallback):
+    """Relaxed in training, strict at the end: :class:`~escnn_relaxed.HardeningSchedule` over a Lightning run.
+
+    Args:
+        harden_at: part of the steps after which the layers become their strict parts, in (0, 1]. At 1, statistics of
+            batch norm are estimated anew with a pass over the training data at the end.
+        largest_penalty: λ of Σ √s at that step; it rises linearly from 0.
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> trainer = Trainer(max_epochs=30, callbacks=[HardenInTraining(2 / 3)], logger=False, accelerator="cpu")
+    """
+
+    def __init__(self, harden_at: float = 2 / 3, largest_penalty: float = 0.0) -> None:
+        super().__init__()
+        self._harden_at = harden_at
+        self._largest_penalty = largest_penalty
+
+    def _build_rule(self, trainer: Trainer, network: LightningModule) -> HardeningSchedule:
+        steps = trainer.estimated_stepping_batches
+        if steps == float("inf"):
+            raise ValueError("HardenInTraining needs max_epochs or max_steps, to know when to harden")
+        return HardeningSchedule(network, int(steps), self._harden_at, self._largest_penalty)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Statistics of a network that was hardened at the very end."""
+        if self._harden_at == 1 and trainer.train_dataloader is not None:
+            update_bn(trainer.train_dataloader, pl_module, device=pl_module.device)
+
+
+class BoundSoftness(_PenaltyCallback):
+    """s ≤ ε in each layer by dual ascent: :class:`~escnn_relaxed.SoftnessBound` over a Lightning run.
+
+    The multipliers are logged as ``multiplier/<layer>`` at the end of each epoch.
+
+    Args:
+        bound: ε, one for all layers or a dict from the name of a layer (in the Lightning module) to its own.
+        rate: step size of the multipliers.
+    """
+
+    def __init__(self, bound: float | Mapping[str, float], rate: float = 1.0) -> None:
+        super().__init__()
+        self._bound = bound
+        self._rate = rate
+
+    @property
+    def multipliers(self) -> dict[str, float]:
+        """Name of each layer → its multiplier."""
+        return dict(self.rule.multipliers) if isinstance(self.rule, SoftnessBound) else {}
+
+    def _build_rule(self, trainer: Trainer, network: LightningModule) -> SoftnessBound:
+        return SoftnessBound(network, self._bound, self._rate)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the multipliers."""
+        for name, value in self.multipliers.items():
+            pl_module.log(f"multiplier/{name}", value)
