@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from escnn.group import Representation
+from escnn.group import GroupElement, Representation
+from escnn.gspaces import GSpace2D
 from escnn.nn import FieldType, R2Conv
 from numpy.typing import NDArray
 from torch import Tensor
@@ -62,15 +63,16 @@ class SteerableBasis(ExactConstants):
             return
         self.dimension = expansion.dimension()
         elements = []
+        symmetries = _grid_symmetries(in_type.gspace, tap_grid(kernel_size, dilation))
         for number, names in enumerate(expansion._representations_pairs):
             self._pairs.append(_PairLayout(names, in_part, out_type, expansion._weights_ranges[names]))
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
             elements.append(list(block.get_basis_info()))
             single = block.sampled_basis.detach().cpu().float().numpy()
-            taps = tap_grid(kernel_size, dilation)
-            exact = _grid_exact(single.astype(np.float64), names, in_part, out_type, taps)
+            fields = _field_named(names[0], in_part), _field_named(names[1], out_type)
+            exact = _grid_exact(single.astype(np.float64), *fields, symmetries)
             self.set_constant(f"basis_{number}", exact, single=single.copy())
-            self.set_constant(f"gram_{number}", _gram(exact, names, in_part, out_type))
+            self.set_constant(f"gram_{number}", _gram(exact, *fields))
         self._deviations = _he_deviations(self._pairs, elements)
 
     def start_weights(self) -> Tensor:
@@ -160,8 +162,7 @@ class _PairLayout:
         self.out_name = names[1]
         self.in_channels = _channels_of(names[0], in_type)
         self.out_channels = _channels_of(names[1], out_type)
-        in_field = next(field for field in in_type.representations if field.name == names[0])
-        out_field = next(field for field in out_type.representations if field.name == names[1])
+        in_field, out_field = _field_named(names[0], in_type), _field_named(names[1], out_type)
         # Scaled so that for a regular field both are about a constant 1: a sum over inputs, a mean over outputs.
         self.in_invariants = _invariants(in_field) * math.sqrt(in_field.size)
         self.out_invariants = _invariants(out_field) / math.sqrt(out_field.size)
@@ -233,39 +234,43 @@ def sampled_basis(
         raise
 
 
-def _gram(
-    basis: NDArray[np.float64], names: tuple[str, str], in_type: FieldType, out_type: FieldType
-) -> NDArray[np.float64]:
+def _field_named(name: str, field_type: FieldType) -> Representation:
+    return next(field for field in field_type.representations if field.name == name)
+
+
+def _gram(basis: NDArray[np.float64], in_field: Representation, out_field: Representation) -> NDArray[np.float64]:
     """Inner products of the elements of a basis (B, |A|, |B|, k²) where ρ is orthogonal, (B, B)."""
-    in_field = next(field for field in in_type.representations if field.name == names[0])
-    out_field = next(field for field in out_type.representations if field.name == names[1])
-    change = out_field.change_of_basis_inv, in_field.change_of_basis
-    orthogonal = np.einsum("oa,mabt,bi->moit", change[0], basis, change[1], optimize=True).reshape(len(basis), -1)
-    return orthogonal @ orthogonal.T
+    left, right = out_field.change_of_basis_inv, in_field.change_of_basis.T
+    orthogonal = (right[None, None] @ (left @ basis.transpose(0, 3, 1, 2)).swapaxes(2, 3)).reshape(len(basis), -1)
+    gram: NDArray[np.float64] = orthogonal @ orthogonal.T
+    return gram
+
+
+def _grid_symmetries(gspace: GSpace2D, taps: NDArray[np.float64]) -> list[tuple[GroupElement, list[int]]]:
+    """The elements that map the grid of taps to itself, and for each the number of the tap g⁻¹d of every tap d."""
+    number = {tuple(np.round(2 * tap).astype(int)): index for index, tap in enumerate(taps)}
+    sample = sample_group(gspace, samples=4)
+    symmetries = []
+    for element, action in zip(sample.elements, sample.action, strict=True):
+        if np.allclose(action, action.round(), rtol=0, atol=1e-9):
+            steered = [number[tuple(tap)] for tap in np.round(2 * taps @ action).astype(int)]
+            symmetries.append((element, steered))
+    return symmetries
 
 
 def _grid_exact(
     basis: NDArray[np.float64],
-    names: tuple[str, str],
-    in_type: FieldType,
-    out_type: FieldType,
-    taps: NDArray[np.float64],
+    in_field: Representation,
+    out_field: Representation,
+    symmetries: list[tuple[GroupElement, list[int]]],
 ) -> NDArray[np.float64]:
     """The basis (B, |A|, |B|, k²) averaged over the elements that map the grid to itself.
 
     escnn samples in float32, and is equivariant to 1e-7; the average is, to float64.
     """
-    in_field = next(field for field in in_type.representations if field.name == names[0])
-    out_field = next(field for field in out_type.representations if field.name == names[1])
-    index = {tuple(np.round(2 * tap).astype(int)): number for number, tap in enumerate(taps)}
-    sample = sample_group(in_type.gspace, samples=4)
     total = np.zeros_like(basis)
-    count = 0
-    for element, action in zip(sample.elements, sample.action, strict=True):
-        if not np.allclose(action, action.round(), rtol=0, atol=1e-9):
-            continue
-        steered = [index[tuple(np.round(2 * tap).astype(int))] for tap in taps @ action]  # g⁻¹d
-        inverse = np.linalg.inv(in_field(element)).T
-        total += np.einsum("oa,mabt,ib->moit", out_field(element), basis[..., steered], inverse, optimize=True)
-        count += 1
-    return total / count
+    for element, steered in symmetries:
+        # ρ_out(g) K(g⁻¹d) ρ_in(g)⁻¹, with the taps first.
+        kernel = out_field(element) @ basis[..., steered].transpose(0, 3, 1, 2) @ in_field(~element)
+        total += kernel.transpose(0, 2, 3, 1)
+    return total / len(symmetries)
