@@ -44,8 +44,7 @@ CASES = [
     ("C4", "regular -> irreps", "translation alone"),
     ("C4", "regular -> irreps", "with rotation"),
     ("C4", "mixed, sheared -> mixed, sheared", "with rotation"),
-    ("D4", "irreps -> trivial", "with reflection"),
-    ("D4", "regular -> trivial", "with both"),
+    ("D4", "trivial + induced -> trivial", "with both"),
 ]
 
 EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
@@ -88,9 +87,10 @@ def averaged(layer: RelaxedR2Conv, side: int = SIDE) -> Case:
         start = over_shifts if not names or "translation" in names else matrix
         in_group = [name for name in names if name != "translation"]
         elements = subgroup_elements(layer.in_type.gspace, in_group)
-        if names and not in_group:
-            elements = elements[:1]
-        means[names] = mean_over_elements(start, layer.in_type, layer.out_type, elements)
+        if names == ("translation",) or len(elements) == 1:
+            means[names] = start
+        else:
+            means[names] = mean_over_elements(start, layer.in_type, layer.out_type, elements)
     return Case(layer, matrix, means)
 
 
@@ -102,6 +102,7 @@ def case(space: str, pair: str, soft: str, frame: str, strict_kernel: str) -> Ca
 
 
 EVERY_CASE = pytest.mark.parametrize(("space", "pair", "soft"), CASES)
+EVERY_CASE_WITH_A_GROUP = pytest.mark.parametrize(("space", "pair", "soft"), CASES[1:])
 
 
 @EVERY_KERNEL
@@ -128,11 +129,9 @@ def test_softness_is_the_part_of_the_matrix_that_the_mean_leaves_out(space, pair
 
 
 @EVERY_KERNEL
-@EVERY_CASE
+@EVERY_CASE_WITH_A_GROUP
 def test_softness_in_the_group_depends_on_the_frame(space, pair, soft, strict_kernel) -> None:
     """In the frame of g the position of what is soft leaves the group exact, in the image's axes it does not."""
-    if space == "trivial":
-        return
     is_soft = soft != "translation alone"
     in_group, in_image = (case(space, pair, soft, frame, strict_kernel).layer for frame in ("group", "image"))
     assert (in_group.softness("rotation", "reflection").item() > 1e-3) == is_soft
@@ -176,11 +175,9 @@ def test_hardened_in_translation_is_a_convolution(space, pair, soft, frame, stri
 
 @EVERY_KERNEL
 @EVERY_FRAME
-@EVERY_CASE
+@EVERY_CASE_WITH_A_GROUP
 def test_hardened_in_the_group_is_exact_about_the_centre_of_any_image(space, pair, soft, frame, strict_kernel) -> None:
     """No mean over positions enters."""
-    if space == "trivial":
-        return
     soft_in_translation = case(space, pair, soft, frame, strict_kernel).layer
     layer = harden_network(soft_in_translation, ("rotation", "reflection"))
     features = battery.random_input(layer.in_type, 5, 5)
@@ -190,13 +187,36 @@ def test_hardened_in_the_group_is_exact_about_the_centre_of_any_image(space, pai
 
 
 @EVERY_KERNEL
-def test_layer_at_zero_is_its_own_strict_part(strict_kernel: str) -> None:
-    for learn in (False, True):
-        layer = soft_layer(
-            "C4", "regular -> irreps", "with rotation", strict_kernel=strict_kernel, learn_relaxation=learn
-        )
-        assert layer.softness().item() > 1e-3
-        layer.set_domain_frequency(rotation=0.0, translation=0.0)
-        assert layer.softness().item() <= 1e-15
-        assert layer.softness("translation").item() <= 1e-15
-        assert relative_error(dense_matrix(harden_network(layer), SIDE), dense_matrix(layer, SIDE)) <= ROUNDING
+@pytest.mark.parametrize("learn", [False, True], ids=["fixed", "learned"])
+def test_layer_at_zero_is_its_own_strict_part(learn: bool, strict_kernel: str) -> None:
+    layer = soft_layer("C4", "regular -> irreps", "with rotation", strict_kernel=strict_kernel, learn_relaxation=learn)
+    assert layer.softness().item() > 1e-3
+    layer.set_domain_frequency(rotation=0.0, translation=0.0)
+    assert layer.softness().item() <= 1e-15
+    assert layer.softness("translation").item() <= 1e-15
+    assert relative_error(dense_matrix(harden_network(layer), SIDE), dense_matrix(layer, SIDE)) <= ROUNDING
+
+
+# Largest difference of the kernels, relative, and of softness: measured over four seeds and ω′ of 0.1 … 0.5 in both
+# forms, 0.02 and 0.15; 0.005 and 0.033; 0.005 and 0.015; doubled.
+OTHER_SIDES = {4: (0.04, 0.3), 6: (0.01, 0.07), 16: (0.01, 0.03)}
+
+
+@EVERY_KERNEL
+@EVERY_FRAME
+@pytest.mark.parametrize("side", OTHER_SIDES)
+def test_on_an_image_of_another_size_the_mean_is_a_sum_over_other_points(
+    side: int, frame: str, strict_kernel: str, record_property: pytest.RecordProperty
+) -> None:
+    """One kernel serves every size, so it is near the mean over the shifts of this torus, not equal to it."""
+    layer = soft_layer("trivial", "trivial -> trivial", "translation alone", frame=frame, strict_kernel=strict_kernel)
+    given = averaged(layer, side)
+    difference = relative_error(dense_matrix(harden_network(layer), side), given.means[()])
+    expected = given.energy(given.matrix - given.means[()]) / given.energy(given.matrix)
+    softness = abs(layer.softness().item() / expected - 1)
+    record_property("difference of kernels", difference)
+    record_property("difference of softness", softness)
+    print(f"{side}x{side}: kernel differs by {difference:.1e}, softness by {softness:.1e}")
+    most_of_kernel, most_of_softness = OTHER_SIDES[side]
+    assert ROUNDING < difference <= most_of_kernel
+    assert ROUNDING < softness <= most_of_softness
