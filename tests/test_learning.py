@@ -1,4 +1,4 @@
-"""Penalties, the schedule that ends strict, and the bound on softness by dual ascent."""
+"""What is added to the loss so that layers are only as soft as they need to be."""
 
 from __future__ import annotations
 
@@ -9,46 +9,15 @@ import battery
 import pytest
 import torch
 from escnn import nn as enn
-from layers import STRICT_KERNELS, build
+from layers import STRICT_KERNELS
+from soft_networks import network_of, soft_layer, without_soft_part
 from torch import Tensor, nn
-from transformations import largest_error
 
-from escnn_relaxed import HardeningSchedule, RelaxedR2Conv, SoftnessBound, equivariance_penalty, harden_network
+from escnn_relaxed import HardeningSchedule, SoftnessBound, equivariance_penalty, harden_network
 
 EXACT = 1e-12  # sums of a few terms in float64
-ROUNDING = 1e-12  # the bound for what is exactly equivariant; found: 1e-15
-# Kernels that are rough on 3×3 taps: the default ones are almost constant there, and invariant with it.
-ROUGH = {"position": 0.4, "rotation": 0.3, "reflection": 0.7}
 
 EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
-
-
-def soft_layer(
-    strict_kernel: str = "steerable", space: str = "C4", relax: dict[str, float] | None = None, **arguments
-) -> RelaxedR2Conv:
-    """A layer of 3×3 on the torus between regular fields; by default soft in rotation."""
-    in_type, out_type = battery.types(space, "regular -> regular")
-    relax = {"rotation": 0.2} if relax is None else relax
-    arguments = {"initial_softness": 0.1, "filter_frequency": ROUGH, **arguments}
-    return build(
-        in_type, out_type, padding=1, padding_mode="circular", relax=relax, strict_kernel=strict_kernel, **arguments
-    )
-
-
-def network_of(*layers: RelaxedR2Conv) -> enn.SequentialModule:
-    """Layers with ReLUs between them."""
-    modules: list[nn.Module] = [layers[0]]
-    for layer in layers[1:]:
-        modules += [enn.ReLU(layer.in_type), layer]
-    return enn.SequentialModule(*modules)
-
-
-def without_soft_part(layer: RelaxedR2Conv) -> RelaxedR2Conv:
-    """The output weights of the continuous kernel at 0, so that nothing is left that is soft."""
-    with torch.no_grad():
-        for pair in layer.bank.steered_average.block_pairs:
-            pair.weights.zero_()
-    return layer
 
 
 def gradients(loss: Tensor, module: nn.Module) -> dict[str, Tensor]:
@@ -56,9 +25,6 @@ def gradients(loss: Tensor, module: nn.Module) -> dict[str, Tensor]:
     names, parameters = zip(*module.named_parameters(), strict=True)
     found = torch.autograd.grad(loss, parameters, allow_unused=True)
     return {name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None}
-
-
-# --- equivariance_penalty ---------------------------------------------------------------------------------------------
 
 
 def test_frequency_penalty_is_the_sum_of_squares_over_layers_and_subgroups() -> None:
@@ -207,133 +173,3 @@ def test_penalty_alone_takes_softness_to_zero(strict_kernel: str) -> None:
         schedule.step()
     # √s is as steep near 0 as far from it: steps overshoot by their own size, which falls; found: below 2e-6.
     assert layer.softness().item() < 1e-5
-
-
-# --- HardeningSchedule ------------------------------------------------------------------------------------------------
-
-
-def train(network: nn.Module, optimiser: torch.optim.Optimizer, schedule: HardeningSchedule, steps: int) -> None:
-    in_type = network[0].in_type
-    for _ in range(steps):
-        features = in_type(battery.random_input(in_type, 5, 5))
-        optimiser.zero_grad()
-        (network(features).tensor.square().mean() + schedule.penalty()).backward()
-        optimiser.step()
-        schedule.step()
-
-
-def hardened(network: nn.Module) -> list[tuple[str, ...]]:
-    return [module.hardened for module in network.modules() if isinstance(module, RelaxedR2Conv)]
-
-
-ALL = ("rotation", "reflection", "translation")
-
-
-def test_penalty_rises_linearly_up_to_hardening() -> None:
-    network = network_of(soft_layer(), soft_layer())
-    schedule = HardeningSchedule(network, steps=12, harden_at=0.75, largest_penalty=0.3)
-    roots = equivariance_penalty(network, "softness").item()
-    for step in range(9):
-        assert not schedule.is_hardened
-        assert schedule.penalty().item() == pytest.approx(0.3 * step / 9 * roots, rel=EXACT, abs=0)
-        schedule.step()
-    assert schedule.is_hardened
-    assert schedule.penalty().item() == 0
-
-
-@pytest.mark.parametrize(
-    ("steps", "harden_at", "expected"), [(30, 2 / 3, 20), (10, 0.25, 2), (10, 1, 10), (10, 1e-6, 1), (1, 0.5, 1)]
-)
-def test_layers_are_hardened_after_their_part_of_the_steps(steps: int, harden_at: float, expected: int) -> None:
-    network = network_of(soft_layer(), soft_layer())
-    schedule = HardeningSchedule(network, steps, harden_at)
-    for _ in range(expected - 1):
-        schedule.step()
-    assert not schedule.is_hardened
-    assert hardened(network) == [(), ()]
-    schedule.step()
-    assert schedule.is_hardened
-    assert hardened(network) == [ALL, ALL]
-
-
-@EVERY_KERNEL
-def test_hardening_takes_the_nearest_strict_network(strict_kernel: str) -> None:
-    network = network_of(soft_layer(strict_kernel), soft_layer(strict_kernel))
-    features = network.in_type(battery.random_input(network.in_type, 5, 5))
-    expected = harden_network(network)(features).tensor
-    HardeningSchedule(network, 1).step()
-    assert torch.allclose(network(features).tensor, expected, rtol=EXACT, atol=EXACT)
-
-
-OPTIMISERS = {
-    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-2),
-    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.1),
-    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=1e-2, momentum=0.9, weight_decay=0.01),
-}
-
-
-@pytest.mark.parametrize(
-    ("strict_kernel", "name"), [("steerable", "Adam"), ("steerable", "SGD"), ("continuous", "AdamW")]
-)
-def test_network_is_exactly_equivariant_once_hardened_and_stays_so(strict_kernel: str, name: str) -> None:
-    relax = {"rotation": 0.2, "reflection": 0.4, "translation": 0.2}
-    network = network_of(*(soft_layer(strict_kernel, "D4", relax, learn_relaxation=True) for _ in range(2)))
-    features = battery.random_input(network.in_type, 5, 5)
-    schedule = HardeningSchedule(network, steps=6, harden_at=0.5, largest_penalty=0.1)
-    optimiser = OPTIMISERS[name](network.parameters())
-    train(network, optimiser, schedule, 2)
-    assert largest_error(network, features) > 0.05
-    train(network, optimiser, schedule, 1)
-    assert largest_error(network, features) <= ROUNDING
-    before = network(network.in_type(features)).tensor
-    train(network, optimiser, schedule, 3)
-    assert largest_error(network, features) <= ROUNDING
-    assert not torch.allclose(network(network.in_type(features)).tensor, before)  # it has learned on
-
-
-def test_state_before_hardening_resumes() -> None:
-    network = network_of(soft_layer())
-    schedule = HardeningSchedule(network, steps=10, harden_at=0.5, largest_penalty=0.2)
-    for _ in range(3):
-        schedule.step()
-    state = schedule.state_dict()
-    schedule.step()
-    resumed = HardeningSchedule(network, steps=10, harden_at=0.5, largest_penalty=0.2)
-    resumed.load_state_dict(state)
-    assert not resumed.is_hardened
-    expected = 0.2 * 3 / 5 * equivariance_penalty(network, "softness").item()
-    assert resumed.penalty().item() == pytest.approx(expected, rel=EXACT)
-    resumed.step()
-    assert not resumed.is_hardened
-    resumed.step()
-    assert resumed.is_hardened
-
-
-def test_state_after_hardening_hardens_a_network_built_anew() -> None:
-    schedule = HardeningSchedule(network_of(soft_layer()), steps=10, harden_at=0.5)
-    for _ in range(7):
-        schedule.step()
-    network = network_of(soft_layer(), soft_layer())
-    resumed = HardeningSchedule(network, steps=10, harden_at=0.5, largest_penalty=1.0)
-    resumed.load_state_dict(schedule.state_dict())
-    assert resumed.is_hardened
-    assert hardened(network) == [ALL, ALL]
-    assert resumed.penalty().item() == 0
-    assert resumed.state_dict() == schedule.state_dict()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"steps": 10, "harden_at": 0}, r"harden_at must be in \(0, 1\], got 0"),
-        ({"steps": 10, "harden_at": 1.5}, r"harden_at must be in \(0, 1\], got 1.5"),
-        ({"steps": 10, "harden_at": math.nan}, r"harden_at must be in \(0, 1\], got nan"),
-        ({"steps": 10, "largest_penalty": -0.1}, "largest_penalty must be finite and >= 0, got -0.1"),
-        ({"steps": 10, "largest_penalty": math.inf}, "largest_penalty must be finite and >= 0, got inf"),
-        ({"steps": 10, "largest_penalty": math.nan}, "largest_penalty must be finite and >= 0, got nan"),
-    ],
-)
-def test_argument_out_of_range_is_named(arguments: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        HardeningSchedule(soft_layer(), **arguments)

@@ -1,0 +1,42 @@
+"""Small soft layers and networks of them, for what is done with layers once they exist."""
+
+from __future__ import annotations
+
+import battery
+import torch
+from escnn import nn as enn
+from layers import build
+from torch import nn
+
+from escnn_relaxed import RelaxedR2Conv
+
+# Kernels that are rough on 3×3 taps: the default ones are almost constant there, and invariant with it.
+ROUGH = {"position": 0.4, "rotation": 0.3, "reflection": 0.7}
+
+
+def soft_layer(
+    strict_kernel: str = "steerable", space: str = "C4", relax: dict[str, float] | None = None, **arguments
+) -> RelaxedR2Conv:
+    """A layer of 3×3 on the torus between regular fields; by default soft in rotation."""
+    in_type, out_type = battery.types(space, "regular -> regular")
+    relax = {"rotation": 0.2} if relax is None else relax
+    arguments = {"initial_softness": 0.1, "filter_frequency": ROUGH, **arguments}
+    return build(
+        in_type, out_type, padding=1, padding_mode="circular", relax=relax, strict_kernel=strict_kernel, **arguments
+    )
+
+
+def network_of(*layers: RelaxedR2Conv) -> enn.SequentialModule:
+    """Layers with ReLUs between them."""
+    modules: list[nn.Module] = [layers[0]]
+    for layer in layers[1:]:
+        modules += [enn.ReLU(layer.in_type), layer]
+    return enn.SequentialModule(*modules)
+
+
+def without_soft_part(layer: RelaxedR2Conv) -> RelaxedR2Conv:
+    """The output weights of the continuous kernel at 0, so that nothing is left that is soft."""
+    with torch.no_grad():
+        for pair in layer.bank.steered_average.block_pairs:
+            pair.weights.zero_()
+    return layer
