@@ -21,6 +21,7 @@ from .conversion import harden_network, relax_network
 from .error_bound import BoundRow, equivariance_error_bound, soft_part_norm
 from .escnn_compatibility import use_scipy_svd
 from .learning import HardeningSchedule, SoftnessBound, equivariance_penalty
+from .pickling import register_reducers
 from .relaxed_r2conv import RelaxedR2Conv
 
 __all__ = [
@@ -40,3 +41,4 @@ __all__ = [
 ]
 
 use_scipy_svd()
+register_reducers()

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from escnn.group import Group, Representation
-from escnn.gspaces import GSpace
-from escnn.nn import FieldType, R2Conv
+from escnn.nn import R2Conv
 from torch import nn
 
 from .arguments import check_subgroups
@@ -18,9 +16,6 @@ from .relaxed_r2conv import RelaxedR2Conv
 from .steerable_basis import SteerableBasis
 
 __all__ = ["harden_network", "named_relaxed_layers", "relax_network"]
-
-# Descriptions that layers share and never change; groups are singletons in escnn.
-_SHARED = (FieldType, GSpace, Group, Representation)
 
 
 def named_relaxed_layers(network: nn.Module) -> Iterator[tuple[str, RelaxedConvolution]]:
@@ -97,10 +92,9 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
 
 
 def _copy(network: nn.Module, replacements: dict[int, nn.Module] | None = None) -> nn.Module:
-    """A deep copy with other modules in place of some, by identity; field types are shared."""
+    """A deep copy with other modules in place of some, by identity."""
     memo: dict[int, Any] = dict(replacements or {})
     for module in network.modules():
-        memo |= {id(value): value for value in vars(module).values() if isinstance(value, _SHARED)}
         if isinstance(module, R2Conv) and not module.training:
             # Buffers with a history, which deepcopy refuses.
             buffers = [buffer for buffer in (module.filter, module.expanded_bias) if buffer is not None]

@@ -45,6 +45,9 @@ class ContinuousFilterBank(nn.Module):
         gspace: their symmetry.
         settings: the kernel's.
         centred: subtract from φ its mean over the domain, so that K has no strict part (design §2a).
+
+    Attributes:
+        offset: angle in radians by which the sampled grid of a continuous group is turned.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class ContinuousFilterBank(nn.Module):
         self.out_representations = list(out_representations)
         self.gspace = gspace
         self.settings = settings
-        self._offset = 0.0
+        self.offset = 0.0
         sample = sample_group(gspace, settings.samples)
         in_structure, out_structure = self._structures(sample)
         self.grid = CoordinateGrid(
@@ -151,12 +154,12 @@ class ContinuousFilterBank(nn.Module):
 
     def turn(self, offset: float) -> None:
         """Turn the sampled grid of a continuous group by an angle in radians."""
-        if offset == self._offset:
+        if offset == self.offset:
             return
         sample = sample_group(self.gspace, self.settings.samples, offset)
         self.grid.set_sample(sample)
         self.steered_average.set_structures(*self._structures(sample))
-        self._offset = offset
+        self.offset = offset
 
     def random_offset(self) -> float:
         """An angle uniform over one step of the sampled grid, in radians."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from .arguments import (
     padding_pair,
 )
 from .bias import InvariantBias, has_trivial_irrep
+from .filter_bank_cache import FilterBankCache
 from .integral_operator import (
     ConvolutionGeometry,
     PositionalBank,
@@ -64,6 +66,7 @@ class PlanarConvolution(EquivariantModule):
             dilation=check_integer("dilation", dilation, 1),
             groups=check_groups(in_type, out_type, groups),
         )
+        self._cache = FilterBankCache()
         self.bias_expansion: InvariantBias | None = None
         self.register_parameter("bias", None)
         if bias and has_trivial_irrep(out_type):
@@ -129,10 +132,23 @@ class PlanarConvolution(EquivariantModule):
         if self.is_stationary:
             # Under autocast the filter bank is built in full precision all the same; the convolution is not.
             with torch.autocast(features.device.type, enabled=False):
-                filter_bank = self.filter_bank()
+                filter_bank = self._cached_filter_bank()
             return integrate_stationary(features, filter_bank, bias, self.geometry)
         taps, bank_at = self.positional_bank(features.shape[2], features.shape[3])
         return integrate_non_stationary(features, bank_at, taps, bias, self.geometry)
+
+    def _cached_filter_bank(self) -> Tensor:
+        """The filter bank; in eval mode the last one, unless a gradient is wanted or something has changed."""
+        if self.training or torch.compiler.is_compiling() or _is_transformed():
+            return self.filter_bank()
+        sources = list(self.state_dict(keep_vars=True).values())
+        if torch.is_grad_enabled() and any(source.requires_grad for source in sources):
+            return self.filter_bank()
+        return self._cache.get(self.filter_bank, sources, self._filter_bank_setting())
+
+    def _filter_bank_setting(self) -> Hashable:
+        """What the filter bank depends on beside the state."""
+        return None
 
     def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, int, int, int]:
         """(batch, C_in, H, W) → (batch, C_out, H_out, W_out).
@@ -161,3 +177,8 @@ class PlanarConvolution(EquivariantModule):
     def __repr__(self) -> str:
         # In one line, as R2Conv: the modules inside are no layers of the user's.
         return f"{type(self).__name__}({self.extra_repr()})"
+
+
+def _is_transformed() -> bool:
+    """Whether a transform of torch.func is at work, under which tensors have no values to compare."""
+    return torch._C._functorch.peek_interpreter_stack() is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor
@@ -154,6 +156,10 @@ class RelaxedConvolution(PlanarConvolution):
             parts.append(self._soft_bank(self.domain_frequency, self.hardened))
         bank: Tensor = sum(parts[1:], parts[0])
         return bank
+
+    def _filter_bank_setting(self) -> Hashable:
+        offset = None if self.bank is None else self.bank.offset
+        return self.hardened, offset, self._domain_frequency.learn
 
     def positional_bank(self, height: int, width: int) -> tuple[list[int], PositionalBank]:
         """The taps where K may be non-zero, and K at a tap for an image of this size."""

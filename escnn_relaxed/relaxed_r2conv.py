@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from .arguments import (
 from .domain_frequency import DomainFrequency, Frequency
 from .filter_bank import KernelSettings
 from .initialization import start_continuous, start_hybrid
-from .r2conv_state import adopt_r2conv_state
+from .layer_state import FORMAT_VERSION, adopt_r2conv_state, differences
 from .relaxed_convolution import RelaxedConvolution
 
 __all__ = ["RelaxedR2Conv"]
@@ -105,6 +106,8 @@ class RelaxedR2Conv(RelaxedConvolution):
         torch.Size([2, 32, 28, 28])
     """
 
+    _version = FORMAT_VERSION
+
     def __init__(
         self,
         in_type: FieldType,
@@ -160,6 +163,7 @@ class RelaxedR2Conv(RelaxedConvolution):
             "recompute": recompute,
             "basis_filter": basis_filter,
         }
+        self._register_state_dict_hook(_describe_state)
         self._domain_frequency = DomainFrequency(soft, learn_relaxation)
         settings = KernelSettings(
             kernel_size=self.geometry.kernel_size,
@@ -184,7 +188,38 @@ class RelaxedR2Conv(RelaxedConvolution):
             fields = self.in_fields, out_type.representations
             self.bank = start_continuous(*fields, self.space, settings, frequency, initial_softness)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+    def describe(self) -> dict[str, Any]:
+        """What decides the shapes of the layer's state; kept in the metadata of its state dict."""
+        bank = self.bank
+        return {
+            "kernel size": self.kernel_size,
+            "group": self.space.name,
+            "input": _summary(self.in_type),
+            "output": _summary(self.out_type),
+            "number of groups": self.groups,
+            "strict kernel": "continuous" if self.steerable_basis is None else "steerable",
+            "soft in": [] if bank is None else list(bank.settings.domain_subgroups),
+            "kernel net": None if bank is None else [bank.settings.kernel_net, bank.settings.hidden_size],
+        }
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *arguments: Any
+    ) -> None:
         if self.steerable_basis is not None:
             adopt_r2conv_state(state_dict, prefix, self.state_dict())
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        found = differences(local_metadata.get("layer", {}), self.describe(), local_metadata.get("version"))
+        if found:
+            *_, error_messages = arguments
+            error_messages.append(
+                f"the state of {prefix.rstrip('.') or 'this layer'!r} does not fit: {'; '.join(found)}"
+            )
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
+
+
+def _summary(field_type: FieldType) -> str:
+    runs = [(name, len(list(run))) for name, run in groupby(field.name for field in field_type.representations)]
+    return " + ".join(f"{count} {name}" for name, count in runs)
+
+
+def _describe_state(layer: RelaxedR2Conv, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
+    metadata["layer"] = layer.describe()

@@ -1,12 +1,18 @@
-"""State dicts of ``escnn.nn.R2Conv`` → state of a relaxed layer."""
+"""State dicts: those of ``escnn.nn.R2Conv``, and what a layer says of itself beside its tensors.
+
+The description is in the metadata of the state dict, not among its keys, so that all values are tensors.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from typing import Any
 
 from torch import Tensor
 
-__all__ = ["adopt_r2conv_state"]
+__all__ = ["FORMAT_VERSION", "adopt_r2conv_state", "differences"]
+
+FORMAT_VERSION = 1
 
 # What R2Conv saves besides its parameters; all of it follows from them.
 _DERIVED = ("filter", "expanded_bias", "bias_expansion", "_basisexpansion.")
@@ -31,3 +37,20 @@ def adopt_r2conv_state(state: MutableMapping[str, Tensor], prefix: str, own: Map
     for name, value in own.items():
         is_output_weight = name.startswith("bank.steered_average.") and name.endswith(".weights")
         state.setdefault(prefix + name, value * 0 if is_output_weight else value)
+
+
+def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int | None) -> list[str]:
+    """What keeps a saved state from fitting a layer, in words; nothing where a state does not say what it is of.
+
+    Args:
+        saved: description of the layer that the state is of, empty if it has none.
+        own: description of the layer that it is loaded into.
+        version: format version of the state, None if it has none.
+    """
+    found = []
+    if version is not None and version > FORMAT_VERSION:
+        found.append(f"its format version is {version}, newer than {FORMAT_VERSION}: update escnn_relaxed")
+    found += [
+        f"{name} is {saved[name]}, here {value}" for name, value in own.items() if saved.get(name, value) != value
+    ]
+    return found

@@ -1,0 +1,55 @@
+"""A layer's filter bank in evaluation: built once, and anew as soon as anything that it is made of has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["FilterBankCache"]
+
+
+class FilterBankCache:
+    """Holds one filter bank with what it was built from. It is not state: copies and pickles of it are empty.
+
+    On the CPU the tensors behind the bank are compared value by value, which no way of changing them escapes. On other
+    devices that would wait for the device, and their version counters are compared: of the common ways to change a
+    parameter only writing to ``parameter.data`` escapes these.
+    """
+
+    def __init__(self) -> None:
+        # One tuple, replaced whole: threads see the old entry or the new one.
+        self._entry: tuple[Hashable, list[Tensor], Tensor] | None = None
+
+    def get(self, build: Callable[[], Tensor], sources: Sequence[Tensor], setting: Hashable) -> Tensor:
+        """The bank that ``build`` gives, without a gradient.
+
+        Args:
+            build: builds the bank from ``sources``.
+            sources: all tensors that it depends on and that can change.
+            setting: all else that it depends on.
+        """
+        key = (setting, *(_identity(source) for source in sources))
+        entry = self._entry
+        if entry is not None and entry[0] == key and _are_equal(entry[1], sources):
+            return entry[2]
+        # A normal tensor, even where inference_mode is on: it may be used outside of it later.
+        with torch.inference_mode(False), torch.no_grad():
+            copies = [source.detach().clone() if source.device.type == "cpu" else source for source in sources]
+            bank = build()
+        self._entry = (key, copies, bank)
+        return bank
+
+    def __reduce__(self) -> tuple[type[FilterBankCache], tuple[()]]:
+        return FilterBankCache, ()
+
+
+def _identity(source: Tensor) -> Hashable:
+    version = None if source.device.type == "cpu" else (id(source), source.data_ptr(), source._version)
+    return source.dtype, source.device, tuple(source.shape), version
+
+
+def _are_equal(copies: Sequence[Tensor], sources: Sequence[Tensor]) -> bool:
+    pairs = zip(copies, sources, strict=True)
+    return all(copy is source or torch.equal(copy, source) for copy, source in pairs)

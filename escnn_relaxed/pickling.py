@@ -1,0 +1,92 @@
+"""Pickling of what layers hold of escnn: field types, gspaces, groups and representations.
+
+escnn's groups and representations hold local functions, which pickle refuses. They are determined by little, though: a
+group by its class and order, a representation by its group, irreps and change of basis. Reducers that say so are
+registered with :mod:`copyreg`, which pickle, ``torch.save``, :mod:`copy` and spawned processes look into; escnn itself
+stays as it is. Unpickled groups and known representations are escnn's own objects, not copies.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from typing import Any
+
+import numpy as np
+from escnn.group import (
+    O2,
+    SO2,
+    CyclicGroup,
+    DihedralGroup,
+    Group,
+    GroupElement,
+    IrreducibleRepresentation,
+    Representation,
+)
+from escnn.gspaces import GSpace2D
+from escnn.nn import FieldType
+from numpy.typing import NDArray
+
+__all__ = ["register_reducers"]
+
+# What escnn assumes where a group has no maximum frequency of its own.
+_MAXIMUM_FREQUENCY = 6
+
+
+def register_reducers() -> None:
+    """Make everything that a field type on the plane consists of picklable."""
+    for group in (CyclicGroup, DihedralGroup, SO2, O2):
+        copyreg.pickle(group, _reduce_group)
+    copyreg.pickle(IrreducibleRepresentation, _reduce_irrep)
+    copyreg.pickle(Representation, _reduce_representation)
+    copyreg.pickle(GroupElement, _reduce_element)
+    copyreg.pickle(GSpace2D, _reduce_gspace)
+    copyreg.pickle(FieldType, _reduce_field_type)
+
+
+def _reduce_group(group: Group) -> tuple[Any, ...]:
+    return _group, (type(group), dict(group._keys))
+
+
+def _group(kind: type[Group], keys: dict[str, Any]) -> Group:
+    return kind._generator(**keys)
+
+
+def _reduce_irrep(irrep: IrreducibleRepresentation) -> tuple[Any, ...]:
+    return _irrep, (irrep.group, irrep.id)
+
+
+def _irrep(group: Group, identifier: tuple[Any, ...]) -> IrreducibleRepresentation:
+    return group.irrep(*identifier)
+
+
+def _reduce_representation(representation: Representation) -> tuple[Any, ...]:
+    return _representation, (
+        representation.group,
+        representation.name,
+        list(representation.irreps),
+        np.asarray(representation.change_of_basis),
+        sorted(representation.supported_nonlinearities),
+    )
+
+
+def _representation(
+    group: Group, name: str, irreps: list[tuple[Any, ...]], basis: NDArray[np.float64], nonlinearities: list[str]
+) -> Representation:
+    # escnn's own object where the group has it, which its modules compare faster.
+    known = group.representations.get(name)
+    if known is not None and known.irreps == irreps and np.array_equal(known.change_of_basis, basis):
+        return known
+    return Representation(group, name, irreps, basis, nonlinearities)
+
+
+def _reduce_element(element: GroupElement) -> tuple[Any, ...]:
+    return GroupElement, (element.value, element.group, element.param)
+
+
+def _reduce_gspace(gspace: GSpace2D) -> tuple[Any, ...]:
+    frequency = getattr(gspace.fibergroup, "_maximum_frequency", _MAXIMUM_FREQUENCY)
+    return GSpace2D, (gspace._sg_id, frequency)
+
+
+def _reduce_field_type(field_type: FieldType) -> tuple[Any, ...]:
+    return FieldType, (field_type.gspace, list(field_type.representations))

@@ -1,0 +1,313 @@
+"""The hardening ablation: its rows against networks hardened one by one, and the network as it was."""
+
+from __future__ import annotations
+
+import copy
+import io
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import battery
+import pytest
+import rich
+import rich.console
+import torch
+from escnn import nn as enn
+from layers import STRICT_KERNELS
+from soft_networks import soft_layer
+from torch import nn
+from transformations import shift_error
+
+from escnn_relaxed import (
+    AblationRow,
+    RelaxedR2Conv,
+    ablation_table,
+    harden_network,
+    softness_ablation,
+)
+
+EXACT = 1e-12  # the same sums in float64
+SUBGROUPS = ("rotation", "reflection", "translation")
+SOFT = ("first", "body.0", "body.3")
+
+
+class Network(nn.Module):
+    """R2Conv and relaxed layers, batch norm between them, on the torus."""
+
+    def __init__(self, strict_kernel: str = "steerable") -> None:
+        super().__init__()
+        self.first = soft_layer(strict_kernel, "D4", {"rotation": 0.2})
+        fields = self.first.out_type
+        self.plain = enn.R2Conv(fields, fields, 3, padding=1, padding_mode="circular").double()
+        self.body = enn.SequentialModule(
+            soft_layer(strict_kernel, "D4", {"reflection": 0.5}),
+            enn.InnerBatchNorm(fields).double(),
+            enn.ReLU(fields),
+            soft_layer(strict_kernel, "D4", {"rotation": 0.1, "translation": 0.3}),
+        )
+        self.strict = soft_layer(strict_kernel, "D4", {})
+        self.features = battery.random_input(fields, 5, 5)
+        for norm in self.batch_norms():
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2)
+
+    def batch_norms(self) -> list[nn.BatchNorm3d]:
+        return [module for module in self.modules() if isinstance(module, nn.BatchNorm3d)]
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return self.strict(self.body(self.plain(self.first(self.first.in_type(features))))).tensor
+
+
+def evaluate(network: nn.Module) -> float:
+    """A number that depends on every layer."""
+    return network(network.features)[0, 0, 1, 2].item()
+
+
+def hardened_copy(network: nn.Module, names: tuple[str, ...], subgroups: tuple[str, ...] = ()) -> nn.Module:
+    """A copy whose named layers are their strict parts."""
+    result = copy.deepcopy(network)
+    for name in names:
+        parent, _, child = name.rpartition(".")
+        layer = result.get_submodule(name)
+        setattr(result.get_submodule(parent), child, harden_network(layer, subgroups))
+    return result.eval()
+
+
+def softness_of(network: nn.Module, names: tuple[str, ...], *subgroups: str) -> float:
+    return max(network.get_submodule(name).softness(*subgroups).item() for name in names)
+
+
+@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+def test_rows_are_those_of_networks_hardened_one_by_one(strict_kernel: str) -> None:
+    network = Network(strict_kernel)
+    groups = {"early": ("first", "strict"), "body": ["body"], "ends": ["first", "body.3"]}
+    rows = softness_ablation(network, evaluate, groups, progress=False)
+    members = {name: (name,) for name in SOFT} | {"early": ("first",), "body": SOFT[1:], "ends": SOFT[::2]}
+    parts = [("nothing", "network")] + [(name, "layer") for name in SOFT] + [(name, "group") for name in groups]
+    parts += [(name, "subgroup") for name in SUBGROUPS] + [("everything", "network")]
+    assert [(row.part, row.kind) for row in rows] == parts
+    whole = evaluate(hardened_copy(network, ()))
+    for row in rows:
+        subgroups = (row.part,) if row.kind == "subgroup" else ()
+        hardened = () if row.part == "nothing" else members.get(row.part, SOFT)
+        assert row.value == pytest.approx(evaluate(hardened_copy(network, hardened, subgroups)), rel=EXACT)
+        assert row.change == pytest.approx(row.value - whole, abs=EXACT)
+        assert row.softness == pytest.approx(softness_of(network, hardened or SOFT, *subgroups), rel=EXACT)
+    assert rows[-1].value == pytest.approx(evaluate(harden_network(network).eval()), rel=EXACT)
+    assert len({round(row.value, 10) for row in rows}) == len(rows) - 1  # "early" is "first"; no two others agree
+
+
+def modes(network: nn.Module) -> dict[str, bool]:
+    return {name: module.training for name, module in network.named_modules()}
+
+
+def everything_of(network: nn.Module) -> dict[str, object]:
+    """What the ablation must not change."""
+    layers = {n: m for n, m in network.named_modules() if isinstance(m, RelaxedR2Conv)}
+    return {
+        "modes": modes(network),
+        "hardened": {name: layer.hardened for name, layer in layers.items()},
+        "state": {name: value.clone() for name, value in network.state_dict().items()},
+        "gradients": {n: (p.requires_grad, copy.deepcopy(p.grad)) for n, p in network.named_parameters()},
+        "output": network(network.features).detach(),
+    }
+
+
+def assert_is(found: dict[str, object], expected: dict[str, object]) -> None:
+    for name in ("modes", "hardened"):
+        assert found[name] == expected[name], name
+    assert torch.equal(found["output"], expected["output"])
+    assert found["state"].keys() == expected["state"].keys()
+    assert [n for n, v in expected["state"].items() if not torch.equal(found["state"][n], v)] == []
+    for name, (requires, gradient) in expected["gradients"].items():
+        assert found["gradients"][name][0] == requires
+        assert torch.equal(found["gradients"][name][1], gradient) if gradient is not None else True
+
+
+def mixed(network: Network, mode: str) -> Network:
+    """Training and evaluation side by side; batch norm always evaluates, so that looking changes nothing."""
+    network.train(mode != "eval")
+    if mode == "R2Conv in eval":
+        network.plain.eval()
+    if mode == "R2Conv in train":
+        network.eval()
+        network.plain.train()
+        network.body[0].train()
+    for norm in network.batch_norms():
+        norm.eval()
+    return network
+
+
+def plainly(network: nn.Module) -> float:
+    return evaluate(network)
+
+
+def without_leaving_train_mode(network: nn.Module) -> float:
+    value = evaluate(network)
+    network.train()
+    return value
+
+
+def in_eval_mode_of_its_own(network: nn.Module) -> float:
+    network.train()
+    network.eval()
+    return evaluate(network)
+
+
+EVALUATIONS = (plainly, without_leaving_train_mode, in_eval_mode_of_its_own)
+
+
+@pytest.mark.parametrize("evaluation", EVALUATIONS)
+@pytest.mark.parametrize("mode", ["train", "eval", "R2Conv in eval", "R2Conv in train"])
+def test_network_is_left_as_it_was(mode: str, evaluation: Callable[[nn.Module], float]) -> None:
+    network = Network()
+    network.body[3].harden("translation")
+    network(network.features).square().mean().backward()
+    before = everything_of(mixed(network, mode))
+    rows = softness_ablation(network, evaluation, progress=False)
+    assert_is(everything_of(network), before)
+    assert softness_ablation(network, plainly, progress=False) == rows
+
+
+class StopError(Exception):
+    """Not one that the package could catch."""
+
+
+def failing_at(call: int) -> Callable[[nn.Module], float]:
+    calls = []
+
+    def fails(network: nn.Module) -> float:
+        calls.append(network)
+        if len(calls) == call:
+            network.train()
+            raise StopError
+        return evaluate(network)
+
+    return fails
+
+
+@pytest.mark.parametrize("call", [1, 3, 5, 8])
+@pytest.mark.parametrize("mode", ["train", "eval", "R2Conv in eval"])
+def test_network_is_left_as_it_was_after_an_error(mode: str, call: int) -> None:
+    """At nothing, a layer, a subgroup, everything."""
+    network = Network()
+    network.body[0].harden("rotation")
+    before = everything_of(mixed(network, mode))
+    with pytest.raises(StopError):
+        softness_ablation(network, failing_at(call), progress=False)
+    assert_is(everything_of(network), before)
+
+
+def test_batch_norm_estimated_anew_for_each_part_is_left_as_it_was() -> None:
+    """What a hardened network needs before it can be judged (``update_bn``)."""
+    network = Network().eval()
+    before = everything_of(network)
+
+    def estimate_and_evaluate(hardened: nn.Module) -> float:
+        hardened.train()
+        for _ in range(3):
+            hardened(hardened.features)
+        hardened.eval()
+        return evaluate(hardened)
+
+    rows = softness_ablation(network, estimate_and_evaluate, progress=False)
+    assert_is(everything_of(network), before)
+    for row in rows[1:4]:
+        assert row.value == pytest.approx(estimate_and_evaluate(hardened_copy(network, (row.part,))), rel=EXACT)
+
+
+def test_evaluation_is_in_eval_mode_without_gradients() -> None:
+    network = Network().train()
+    network.body.eval()
+
+    def check(hardened: nn.Module) -> float:
+        assert not any(modes(hardened).values())
+        assert not hardened(hardened.features).requires_grad
+        hardened.train()  # the next part starts in eval mode all the same
+        return 1
+
+    assert len(softness_ablation(network, check, progress=False)) == 8
+
+
+@pytest.mark.parametrize("group", [["nowhere"], [], ["plain"], ["bod"], ["body.0.bank"]])
+def test_group_without_a_relaxed_layer_is_named(group: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"groups: 'mine' \(\[.*\]\) has no relaxed layer; those are \['first', "):
+        softness_ablation(Network(), evaluate, {"mine": group}, progress=False)
+
+
+def test_network_without_relaxed_layers_is_refused() -> None:
+    fields = battery.field_type("C4", "regular")
+    with pytest.raises(ValueError, match="network has no RelaxedR2Conv"):
+        softness_ablation(enn.SequentialModule(enn.R2Conv(fields, fields, 3)), lambda _: 0.0)
+
+
+@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+def test_what_is_not_soft_has_no_row(strict_kernel: str) -> None:
+    """Strict for good, strict at ω′ = 0, and hardened; nor has a subgroup in which no layer is soft."""
+    at_zero, hardened = (soft_layer(strict_kernel, relax={"rotation": 0.2, "translation": 0.0}) for _ in range(2))
+    at_zero.set_domain_frequency(rotation=0.0)
+    hardened.harden()
+    soft = soft_layer(strict_kernel, relax={"rotation": 0.2, "translation": 0.0})
+    network = nn.ModuleList([soft_layer(strict_kernel, relax={}), at_zero, hardened, soft])
+    rows = softness_ablation(network, lambda net: net[3].softness().item(), progress=False)
+    assert [row.part for row in rows] == ["nothing", "3", "rotation", "everything"]
+
+
+def test_layer_that_is_soft_in_translation_is_hardened_in_it() -> None:
+    layer = soft_layer(relax={"translation": 0.3})
+    network = enn.SequentialModule(layer, enn.ReLU(layer.out_type))
+    features = battery.random_input(layer.in_type, 5, 5)
+    rows = softness_ablation(network, lambda net: shift_error(net, features), progress=False)
+    assert [row.part for row in rows] == ["nothing", "0", "translation", "everything"]
+    assert rows[0].value > 0.01
+    assert all(row.value <= EXACT and row.change == row.value - rows[0].value for row in rows[1:])
+    assert all(row.softness == layer.softness().item() > 0 for row in rows)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What rich writes to a terminal."""
+    text = io.StringIO()
+    monkeypatch.setattr(rich, "_console", rich.console.Console(file=text, force_terminal=True))
+    return text
+
+
+def test_progress_is_shown_where_rich_is_there(terminal: io.StringIO) -> None:
+    network = Network()
+    expected = softness_ablation(network, evaluate, progress=False)
+    assert terminal.getvalue() == ""
+    assert softness_ablation(network, evaluate) == expected
+    assert "hardening ablation" in terminal.getvalue()
+
+
+def test_progress_is_over_after_an_error(terminal: io.StringIO) -> None:
+    """The exception is still held, as a notebook holds the last one."""
+    threads = threading.active_count()
+    with pytest.raises(StopError) as held:
+        softness_ablation(Network(), failing_at(2))
+    assert held
+    assert "hardening ablation" in terminal.getvalue()
+    assert threading.active_count() == threads
+    assert terminal.getvalue().endswith("\x1b[?25h") or "\x1b[?25h" in terminal.getvalue()  # the cursor is shown again
+
+
+@pytest.mark.parametrize("missing", ["rich", "rich.progress"])
+def test_rich_is_not_needed(missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    network = Network()
+    expected = softness_ablation(network, evaluate, progress=False)
+    monkeypatch.setitem(__import__("sys").modules, missing, None)
+    assert softness_ablation(network, evaluate, progress=True) == expected
+    assert capsys.readouterr() == ("", "")
+
+
+def test_table_has_a_line_for_each_row() -> None:
+    row = AblationRow("nothing", "network", 96.5, 0.0, 0.123456)
+    rows = [row, replace(row, part="layers.0.convolution", kind="layer", value=85.25, change=-11.25, softness=0.0)]
+    rows.append(replace(row, part="everything", value=100.0, change=3.5, softness=1.0))
+    assert ablation_table(rows).splitlines() == [
+        "hardened                  value   change  softness",
+        "nothing                   96.50             0.1235",
+        "layers.0.convolution      85.25   -11.25    0.0000",
+        "everything               100.00    +3.50    1.0000",
+    ]
