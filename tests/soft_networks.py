@@ -40,3 +40,30 @@ def without_soft_part(layer: RelaxedR2Conv) -> RelaxedR2Conv:
         for pair in layer.bank.steered_average.block_pairs:
             pair.weights.zero_()
     return layer
+
+
+class Network(nn.Module):
+    """R2Conv and relaxed layers, batch norm between them, on the torus."""
+
+    def __init__(self, strict_kernel: str = "steerable") -> None:
+        super().__init__()
+        self.first = soft_layer(strict_kernel, "D2", {"rotation": 0.15})
+        fields = self.first.out_type
+        self.plain = enn.R2Conv(fields, fields, 3, padding=1, padding_mode="circular").double()
+        self.body = enn.SequentialModule(
+            soft_layer(strict_kernel, "D2", {"reflection": 0.5}),
+            enn.InnerBatchNorm(fields).double(),
+            enn.ReLU(fields),
+            soft_layer(strict_kernel, "D2", {"rotation": 0.1, "translation": 0.3}),
+        )
+        self.strict = soft_layer(strict_kernel, "D2", {})
+        self.features = battery.random_input(fields, 5, 5)
+        for norm in self.batch_norms():
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2)
+
+    def batch_norms(self) -> list[nn.BatchNorm3d]:
+        return [module for module in self.modules() if isinstance(module, nn.BatchNorm3d)]
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return self.strict(self.body(self.plain(self.first(self.first.in_type(features))))).tensor
