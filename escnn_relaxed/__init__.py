@@ -11,18 +11,23 @@ The pipeline, a file a stage, M sampled group elements, T taps in the support, J
     → GeometricTensor                 planar_convolution.py, relaxed_convolution.py, relaxed_r2conv.py
 
 What is done with layers once they exist: their strict part and softness (strict_part.py), networks relaxed and hardened
-(conversion.py), what is lost without softness (ablation.py), learning how soft to be (learning.py), a bound on the
-equivariance error (error_bound.py).
+(conversion.py), plain PyTorch without escnn (export.py, exported.py), what is lost without softness (ablation.py),
+learning how soft to be (learning.py), a bound on the equivariance error (error_bound.py).
 """
 
 from ._version import __version__
-from .ablation import AblationRow, ablation_table, softness_ablation
-from .conversion import harden_network, relax_network
-from .error_bound import BoundRow, equivariance_error_bound, soft_part_norm
-from .escnn_compatibility import use_scipy_svd
-from .learning import HardeningSchedule, SoftnessBound, equivariance_penalty
-from .pickling import register_reducers
-from .relaxed_r2conv import RelaxedR2Conv
+
+try:
+    from .ablation import AblationRow, ablation_table, softness_ablation
+    from .conversion import harden_network, relax_network
+    from .error_bound import BoundRow, equivariance_error_bound, soft_part_norm
+    from .export import export_network
+    from .learning import HardeningSchedule, SoftnessBound, equivariance_penalty
+    from .relaxed_r2conv import RelaxedR2Conv
+except ModuleNotFoundError as error:
+    # Exported networks load their classes from here where escnn is not installed.
+    if error.name not in ("escnn", "lie_learn"):
+        raise
 
 __all__ = [
     "AblationRow",
@@ -34,11 +39,15 @@ __all__ = [
     "ablation_table",
     "equivariance_error_bound",
     "equivariance_penalty",
+    "export_network",
     "harden_network",
     "relax_network",
     "soft_part_norm",
     "softness_ablation",
 ]
 
-use_scipy_svd()
-register_reducers()
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        raise ImportError(f"{name} needs escnn and lie_learn, which are not installed; exported networks do not")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -25,7 +25,12 @@ def named_relaxed_layers(network: nn.Module) -> Iterator[tuple[str, RelaxedConvo
             yield name, module
 
 
-def relax_network(network: nn.Module, freeze: bool = False, **options: Any) -> nn.Module:
+def relax_network(
+    network: nn.Module,
+    where: Callable[[str, R2Conv], bool] | None = None,
+    freeze: bool = False,
+    **options: Any,
+) -> nn.Module:
     """A copy of a network in which every ``R2Conv`` is a :class:`~escnn_relaxed.RelaxedR2Conv`.
 
     It computes what the network computed: a layer's kernel is the trained one plus a soft part whose output weights
@@ -33,12 +38,13 @@ def relax_network(network: nn.Module, freeze: bool = False, **options: Any) -> n
     (design §2a.4), and :func:`harden_network` returns it to the last bit.
 
     Args:
-        network: any module; layers that are relaxed already are copied as they are.
+        network: any module, whatever its forward; names of modules stay, and layers that are relaxed already too.
+        where: from the name of an ``R2Conv`` in the network and the layer to whether it is relaxed; all by default.
         freeze: keep the trained kernels fixed, so that only soft parts learn (with the rest of the network).
         **options: keyword arguments of ``RelaxedR2Conv``, ``relax`` among them. ``strict_kernel`` is "steerable".
 
     Raises:
-        ValueError: if the network has no ``R2Conv``, or for ``strict_kernel="continuous"``.
+        ValueError: if the network has no ``R2Conv`` that ``where`` picks, or for ``strict_kernel="continuous"``.
 
     Example:
         >>> from escnn import gspaces, nn
@@ -53,9 +59,11 @@ def relax_network(network: nn.Module, freeze: bool = False, **options: Any) -> n
             f"strict_kernel must be 'steerable', whose strict part can hold a trained R2Conv, "
             f"got {options['strict_kernel']!r}"
         )
-    convolutions = [module for module in network.modules() if isinstance(module, R2Conv)]
+    named = [(name, module) for name, module in network.named_modules() if isinstance(module, R2Conv)]
+    convolutions = [module for name, module in named if where is None or where(name, module)]
     if not convolutions:
-        raise ValueError("network has no escnn.nn.R2Conv to relax")
+        names = [name for name, _ in named]
+        raise ValueError(f"network has no escnn.nn.R2Conv to relax{f': where picks none of {names}' if names else ''}")
     return _copy(network, {id(module): _relaxed(module, freeze, options) for module in convolutions})
 
 

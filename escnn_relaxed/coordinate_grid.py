@@ -51,6 +51,7 @@ class CoordinateGrid(ExactConstants):
         taps: ω ⊙ α for every steered tap of the support, (M, R, T, F), R = 1 without relative coordinates.
         window: weight of each of these taps, (T,).
         support: their numbers in a flattened k×k grid, (T,).
+        support_numbers: the same as a list.
         filter_columns: what each filter coordinate is of: position, rotation or reflection.
         domain_columns: the subgroup that scales each domain coordinate.
         image_positions: positions y over which means are taken, (P, 2).
@@ -87,6 +88,7 @@ class CoordinateGrid(ExactConstants):
         inset = dilation / 2 if edge == 0 and is_centred_on_a_tap else 0
         window = support_window(self._grid, self._radius - inset, edge * dilation)
         self.set_constant("support", np.flatnonzero(window > 0))
+        self.support_numbers: list[int] = np.flatnonzero(window > 0).tolist()
         self.set_constant("window", window[window > 0])
         self.set_constant("image_positions", pixel_positions(MEAN_SIDE, MEAN_SIDE).reshape(-1, 2))
         sizes = {

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from escnn.group import GroupElement
-from escnn.gspaces import GSpace2D
-from lie_learn.groups import SO2
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # exported layers come here too, and run without escnn and lie_learn
+    from escnn.group import GroupElement
+    from escnn.gspaces import GSpace2D
 
 __all__ = [
     "SUBGROUPS",
@@ -102,6 +103,8 @@ def sample_group(gspace: GSpace2D, samples: int, offset: float = 0.0) -> GroupSa
 
 
 def _rotation_matrix(angle: float) -> Array:
+    from lie_learn.groups import SO2
+
     matrix: Array = SO2.change_parameterization(np.asarray(angle), p_from="ANG", p_to="MAT")
     return matrix
 
@@ -113,6 +116,8 @@ def _rotation_element(gspace: GSpace2D, angle: float) -> GroupElement:
 
 def _principal_angle(rotation: Array) -> Array:
     """Angle of each rotation matrix in (−π, π]; a half turn is +π whatever the sign of its rounding error."""
+    from lie_learn.groups import SO2
+
     angle: Array = SO2.change_parameterization(rotation, p_from="MAT", p_to="ANG")
     return np.where(angle <= -np.pi + 1e-9, np.pi, angle)
 

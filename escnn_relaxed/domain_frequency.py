@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from .tracing import has_no_values
+
 __all__ = ["DomainFrequency"]
 
 Frequency = float | Sequence[float] | Tensor
@@ -24,6 +26,8 @@ class DomainFrequency(nn.Module):
     def __init__(self, start: Mapping[str, Frequency], learn: bool) -> None:
         super().__init__()
         self.learn = learn
+        # What was seen of a tensor at some version of it: whether it is 0.
+        self._seen: dict[str, tuple[Tensor, int, bool]] = {}
         self.names = tuple(start)
         for name, value in start.items():
             tensor = torch.tensor(frequency_values("relax", name, value))
@@ -55,7 +59,17 @@ class DomainFrequency(nn.Module):
     def may_vary(self, *names: str) -> bool:
         """Whether the kernel can depend on any of these subgroups (default: all) now, or start to by training."""
         known = [name for name in names or self.names if name in self.names]
-        return any(self.learn or bool((getattr(self, name) != 0).any()) for name in known)
+        return bool(known) and (self.learn or not all(self._is_zero(name) for name in known))
+
+    def _is_zero(self, name: str) -> bool:
+        """Whether ω′ is 0, read once for each change of it: reading waits for the device, and cannot be compiled."""
+        value: Tensor = getattr(self, name)
+        if has_no_values():
+            return False
+        seen = self._seen.get(name)
+        if seen is None or seen[0] is not value or seen[1] != value._version:
+            seen = self._seen[name] = value, value._version, not bool(value.any())
+        return seen[2]
 
 
 def frequency_values(argument: str, name: str, value: Frequency) -> list[float]:

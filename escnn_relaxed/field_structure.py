@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from escnn.group import Representation
 from numpy.typing import NDArray
 
 from .coordinates import GroupSample
+
+if TYPE_CHECKING:
+    from escnn.group import Representation
 
 __all__ = ["Block", "FieldStructure"]
 

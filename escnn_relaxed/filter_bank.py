@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
-from escnn.group import Representation
-from escnn.gspaces import GSpace2D
 from torch import Tensor, nn
 
 from .coordinate_grid import CoordinateGrid
@@ -16,6 +16,10 @@ from .coordinates import SUBGROUPS, GroupSample, has_subgroup, sample_group
 from .field_structure import FieldStructure
 from .kernel import FourierKernel, KernelNet, SirenKernel
 from .steering import SteeredAverage, sees_relative_element
+
+if TYPE_CHECKING:
+    from escnn.group import Representation
+    from escnn.gspaces import GSpace2D
 
 __all__ = ["ContinuousFilterBank", "KernelSettings"]
 
@@ -164,6 +168,16 @@ class ContinuousFilterBank(nn.Module):
     def random_offset(self) -> float:
         """An angle uniform over one step of the sampled grid, in radians."""
         return float(torch.rand(())) * 2 * math.pi / self.settings.samples
+
+    def without_escnn(self) -> ContinuousFilterBank:
+        """A copy that holds nothing of escnn; its grid cannot be turned any more."""
+        kept = self.__dict__
+        escnn_objects: dict[str, Any] = {"in_representations": [], "out_representations": [], "gspace": None}
+        self.__dict__ = {**kept, **escnn_objects}
+        try:
+            return copy.deepcopy(self)
+        finally:
+            self.__dict__ = kept
 
     def _structures(self, sample: GroupSample) -> tuple[FieldStructure, FieldStructure]:
         return (

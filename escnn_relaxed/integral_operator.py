@@ -6,10 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["ConvolutionGeometry", "PositionalBank", "integrate_non_stationary", "integrate_stationary"]
+__all__ = [
+    "ConvolutionGeometry",
+    "PositionalBank",
+    "as_convolution",
+    "integrate_non_stationary",
+    "integrate_stationary",
+]
 
 # K at one tap for the positions y that a window of rows and columns cuts out of the padded image:
 # (C_out, C_in/groups, H_out·W_out).
@@ -56,6 +62,37 @@ class ConvolutionGeometry:
     def _reads(self, tap: int, count: int) -> slice:
         start = tap * self.dilation
         return slice(start, start + (count - 1) * self.stride + 1, self.stride)
+
+
+def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: ConvolutionGeometry) -> nn.Conv2d:
+    """A ``Conv2d`` with these weights, in memory of its own.
+
+    Args:
+        filter_bank: (C_out, C_in/groups, k, k).
+        bias: (C_out,) or None.
+        geometry: where taps and pixels meet.
+    """
+    out_channels, in_channels = filter_bank.shape[:2]
+    # Without drawing weights, which would change the state of the random numbers.
+    convolution: nn.Conv2d = nn.utils.skip_init(
+        nn.Conv2d,
+        in_channels * geometry.groups,
+        out_channels,
+        geometry.kernel_size,
+        stride=geometry.stride,
+        padding=geometry.padding,
+        dilation=geometry.dilation,
+        groups=geometry.groups,
+        bias=bias is not None,
+        padding_mode=geometry.padding_mode,
+        device=filter_bank.device,
+        dtype=filter_bank.dtype,
+    )
+    with torch.no_grad():
+        convolution.weight.copy_(filter_bank)
+        if bias is not None and convolution.bias is not None:
+            convolution.bias.copy_(bias)
+    return convolution.eval()
 
 
 def integrate_stationary(

@@ -20,6 +20,7 @@ from .arguments import (
     padding_pair,
 )
 from .bias import InvariantBias, has_trivial_irrep
+from .escnn_compatibility import use_scipy_svd
 from .filter_bank_cache import FilterBankCache
 from .integral_operator import (
     ConvolutionGeometry,
@@ -27,8 +28,13 @@ from .integral_operator import (
     integrate_non_stationary,
     integrate_stationary,
 )
+from .pickling import register_reducers
+from .tracing import has_no_values
 
 __all__ = ["PlanarConvolution"]
+
+use_scipy_svd()
+register_reducers()
 
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
@@ -139,7 +145,7 @@ class PlanarConvolution(EquivariantModule):
 
     def _cached_filter_bank(self) -> Tensor:
         """The filter bank; in eval mode the last one, unless a gradient is wanted or something has changed."""
-        if self.training or torch.compiler.is_compiling() or _is_transformed():
+        if self.training or has_no_values():
             return self.filter_bank()
         sources = list(self.state_dict(keep_vars=True).values())
         if torch.is_grad_enabled() and any(source.requires_grad for source in sources):
@@ -177,8 +183,3 @@ class PlanarConvolution(EquivariantModule):
     def __repr__(self) -> str:
         # In one line, as R2Conv: the modules inside are no layers of the user's.
         return f"{type(self).__name__}({self.extra_repr()})"
-
-
-def _is_transformed() -> bool:
-    """Whether a transform of torch.func is at work, under which tensors have no values to compare."""
-    return torch._C._functorch.peek_interpreter_stack() is not None

@@ -6,14 +6,16 @@ from collections.abc import Hashable
 
 import torch
 from escnn.nn import FieldType, GeometricTensor
-from torch import Tensor
+from torch import Tensor, nn
 
 from .arguments import check_subgroups
 from .coordinates import SUBGROUPS
 from .domain_frequency import DomainFrequency, Frequency
+from .exported import SoftTranslationConvolution
 from .filter_bank import ContinuousFilterBank
-from .integral_operator import PositionalBank
+from .integral_operator import PositionalBank, as_convolution
 from .planar_convolution import PlanarConvolution
+from .positional_bank import positional_bank
 from .steerable_basis import SteerableBasis
 from .strict_part import softness
 
@@ -163,30 +165,36 @@ class RelaxedConvolution(PlanarConvolution):
 
     def positional_bank(self, height: int, width: int) -> tuple[list[int], PositionalBank]:
         """The taps where K may be non-zero, and K at a tap for an image of this size."""
-        bank, geometry = self.bank, self.geometry
-        if bank is None:
+        if self.bank is None:
             raise RuntimeError("positional_bank: nothing is relaxed in this layer, use filter_bank")
-        if self.domain == "input":
-            grid = bank.grid.pixel_grid((height, width), geometry.padding, geometry.padding_mode)
+        strict = None if self.steerable_basis is None else self.steerable_basis(self.weights)
+        size = height, width
+        return positional_bank(
+            self.bank, strict, self.domain_frequency, self.hardened, self.geometry, self.domain, size
+        )
+
+    @torch.no_grad()
+    def export(self) -> nn.Module:
+        """This layer on plain tensors, without escnn, sharing no memory with it: the same numbers as in eval mode.
+
+        A ``Conv2d`` where the layer is stationary, else a module that evaluates the kernel at each position.
+
+        Shape:
+            of the result: (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+        """
+        mode = self.training
+        self.eval()
+        strict = None if self.steerable_basis is None else self.steerable_basis(self.weights)
+        bias = self.expanded_bias()
+        exported: nn.Module
+        if self.bank is None or self.is_stationary:
+            exported = as_convolution(self.filter_bank(), bias, self.geometry)
         else:
-            size = geometry.output_size(height, width)
-            grid = bank.grid.output_grid((height, width), geometry.padding, size, geometry.stride)
-        numbers = {tap: number for number, tap in enumerate(bank.grid.support.tolist())}
-        strict = None
-        if self.steerable_basis is not None:
-            strict = self.steerable_basis(self.weights).flatten(2)
-
-        def bank_at(tap: int, window: tuple[slice, slice]) -> Tensor:
-            positions = (grid[window] if self.domain == "input" else grid).reshape(-1, 2)
-            parts = []
-            if strict is not None:
-                parts.append(strict[..., tap, None].expand(-1, -1, len(positions)))
-            if tap in numbers:
-                parts.append(bank.at_positions(self.domain_frequency, numbers[tap], positions, self.hardened))
-            at_tap: Tensor = sum(parts[1:], parts[0])
-            return at_tap
-
-        return list(numbers) if strict is None else list(range(geometry.kernel_size**2)), bank_at
+            frequency = {name: value.detach().clone() for name, value in self.domain_frequency.items()}
+            arguments = frequency, self.hardened, self.geometry, self.domain
+            exported = SoftTranslationConvolution(self.bank.without_escnn(), strict, bias, *arguments).eval()
+        self.train(mode)
+        return exported
 
     def forward(self, input: GeometricTensor) -> GeometricTensor:
         """Apply the layer to a GeometricTensor (batch, C_in, H, W) of ``in_type``.
