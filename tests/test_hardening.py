@@ -62,8 +62,8 @@ def network(
     return module
 
 
-def inputs(module: nn.EquivariantModule, side: int = 6) -> nn.GeometricTensor:
-    return module.in_type(battery.random_input(module.in_type, side, side))
+def inputs(module: nn.EquivariantModule) -> nn.GeometricTensor:
+    return module.in_type(battery.random_input(module.in_type, 6, 6))
 
 
 def pooled_shift_error(module: nn.EquivariantModule) -> float:

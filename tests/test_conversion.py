@@ -1,0 +1,218 @@
+"""Networks of R2Conv relaxed: they compute what they computed, learn to be soft, and find their way back."""
+
+from __future__ import annotations
+
+import copy
+
+import battery
+import pytest
+import torch
+from escnn import nn
+from escnn.nn import EquivariantModule, R2Conv
+from group_average import acted, subgroup_elements
+from trained_networks import answer, convolution, network, softnesses, train_a_step
+from transformations import largest_error, relative_error
+
+from escnn_relaxed import RelaxedR2Conv, harden_network, relax_network
+from escnn_relaxed.conversion import named_relaxed_layers
+
+# R2Conv works in float32, and samples its basis in it also where the layer is cast to float64.
+SINGLE = 1e-6
+ROUNDING = 1e-12  # the same in float64, of kernels in the one basis
+
+SOFT = {"rotation": 0.2}
+MODES = ("train", "eval")
+EVERY_MODE = pytest.mark.parametrize("mode", MODES)
+
+
+FORMS = {
+    "plain": {},
+    "padding": {"padding": 1},
+    "padding pair": {"padding": (1, 2)},
+    "reflect": {"padding": 1, "padding_mode": "reflect"},
+    "replicate": {"padding": 2, "padding_mode": "replicate"},
+    "circular": {"padding": 2, "padding_mode": "circular"},
+    "stride": {"padding": 1, "stride": 2},
+    "dilation": {"dilation": 2},
+    "groups": {"groups": 2},
+    "no bias": {"bias": False},
+    "kernel 4": {"kernel_size": 4},
+    "rings and sigma": {"kernel_size": 5, "rings": [0.0, 1.0, 2.0], "sigma": [0.4, 0.5, 0.6]},
+    "cutoff": {"kernel_size": 5, "frequencies_cutoff": 1.0},
+    "basis filter": {"kernel_size": 5, "basis_filter": lambda attributes: attributes["radius"] > 0.5},
+}
+TYPES = {
+    "C4": "regular + regular -> irreps + irreps",
+    "D4": "irreps + irreps -> regular + regular",
+    "SO(2)": "irreps + irreps -> band-limited + band-limited",
+}
+# Every form in both modes, on two symmetries in turn.
+CASES = [
+    (list(TYPES)[(row + turn) % 3], form, mode) for row, form in enumerate(FORMS) for turn, mode in enumerate(MODES)
+]
+
+
+@pytest.mark.parametrize(("space", "form", "mode"), CASES)
+def test_relaxed_layer_computes_what_the_layer_computed_and_finds_its_way_back(
+    space: str, form: str, mode: str
+) -> None:
+    trained = convolution(space, TYPES[space], **FORMS[form]).train(mode == "train")
+    expected = answer(trained)
+    relaxed = relax_network(trained, relax=SOFT)
+    assert relaxed.training == (mode == "train")
+    assert relative_error(answer(relaxed), expected) <= SINGLE
+    back = harden_network(relaxed)
+    assert torch.equal(back.weights, trained.weights)
+    assert (back.bias is None) == (trained.bias is None)
+    assert back.bias is None or torch.equal(back.bias, trained.bias)
+    assert relative_error(answer(back), expected) <= SINGLE
+
+
+def test_hardened_again_its_parameters_are_those_of_an_r2conv() -> None:
+    trained, other = (convolution("D4", "irreps -> regular") for _ in range(2))
+    back = harden_network(relax_network(trained, relax=SOFT))
+    other.load_state_dict(dict(back.named_parameters()), strict=False)
+    assert torch.equal(answer(other), answer(trained))
+
+
+@pytest.mark.parametrize(
+    "relax",
+    [None, "default", {"translation": (0.2, 0.4)}, {"rotation": 0.2, "reflection": 0.5, "translation": 0.3}],
+    ids=["strict", "default", "translation", "everything"],
+)
+def test_function_is_kept_whatever_may_become_soft(relax: dict[str, float] | str | None) -> None:
+    trained = network("D4").eval()
+    relaxed = relax_network(trained, relax=relax)
+    assert relative_error(answer(relaxed), answer(trained)) <= SINGLE
+    assert softnesses(relaxed) == [0, 0, 0]
+    assert torch.equal(answer(harden_network(relaxed)), answer(trained))
+
+
+@EVERY_MODE
+def test_network_in_double_precision_is_that_of_exact_kernels(mode: str) -> None:
+    """R2Conv itself is equivariant to float32 alone; the layer that its state makes is to float64, and is relaxed."""
+    trained = network("D4")
+    exact = nn.SequentialModule(*(_strict(module) for module in trained)).double().train(mode == "train")
+    trained.double().train(mode == "train")
+    relaxed = relax_network(trained, relax=SOFT)
+    assert all(parameter.dtype == torch.float64 for parameter in relaxed.parameters())
+    assert relative_error(answer(relaxed), answer(trained)) <= SINGLE
+    assert relative_error(answer(relaxed), answer(exact)) <= ROUNDING
+    features = battery.random_input(trained.in_type, 8, 8)
+    assert largest_error(relaxed, features) <= ROUNDING
+    assert largest_error(trained, features) > ROUNDING
+
+
+def _strict(module: EquivariantModule) -> EquivariantModule:
+    if not isinstance(module, R2Conv):
+        return copy.deepcopy(module)
+    layer = RelaxedR2Conv(module.in_type, module.out_type, 3, padding=1, relax=None)
+    layer.load_state_dict(module.state_dict())
+    return layer
+
+
+@pytest.mark.parametrize("freeze", [False, True], ids=["learning", "frozen"])
+@pytest.mark.parametrize("relax", [SOFT, {"rotation": 0.2, "translation": 0.3}], ids=["rotation", "translation too"])
+def test_soft_part_learns(relax: dict[str, float], freeze: bool) -> None:
+    trained = network()
+    relaxed = relax_network(trained, freeze=freeze, relax=relax)
+    assert softnesses(relaxed) == [0, 0, 0]
+    train_a_step(relaxed)
+    assert min(softnesses(relaxed)) > 0
+    kept = [torch.equal(relaxed[i].weights, trained[i].weights) for i in (0, 3, 5)]
+    assert kept == [freeze] * 3
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("freeze", [False, True], ids=["learning", "frozen"])
+@pytest.mark.parametrize("space", ["C4", "D4"])
+def test_trained_kernel_is_the_strict_part_whatever_the_soft_part_learns(space: str, freeze: bool) -> None:
+    """Of the explicit mean over the group."""
+    trained = convolution(space, "regular -> irreps", padding=1).double()
+    relaxed = relax_network(trained, freeze=freeze, relax=battery.subgroups(space, 0.2))
+    before = relaxed.filter_bank()
+    for step in range(2):
+        bank = relaxed.filter_bank()
+        mean = acted(relaxed, bank, subgroup_elements(relaxed.in_type.gspace)).mean(dim=0)
+        assert relative_error(harden_network(relaxed).filter_bank(), mean) <= ROUNDING
+        if freeze:
+            assert relative_error(mean, before) <= ROUNDING
+        if step:
+            assert relative_error(mean, bank) > 1e-4
+        with torch.enable_grad():
+            train_a_step(relaxed, rate=10.0)
+    back = harden_network(relaxed)
+    assert torch.equal(back.weights, trained.weights) == freeze
+
+
+def test_frozen_network_hardened_after_training_is_the_trained_one() -> None:
+    trained = network().eval()
+    relaxed = relax_network(trained, freeze=True, relax=SOFT)
+    for _ in range(2):
+        train_a_step(relaxed)
+    for number in (0, 3, 5):
+        back = harden_network(relaxed[number])
+        assert torch.equal(back.weights, trained[number].weights)
+        with torch.no_grad():
+            back.bias.copy_(trained[number].bias)  # biases are equivariant, and learn
+        assert torch.equal(answer(back), answer(trained[number]))
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+def test_soft_part_learns_in_units_of_the_trained_kernel(factor: float) -> None:
+    trained = convolution("C4", "two regular -> regular")
+    larger = copy.deepcopy(trained)
+    with torch.no_grad():
+        larger.weights.mul_(factor)
+    units = []
+    for module in (trained, larger):
+        torch.manual_seed(0)
+        (pair,) = relax_network(module, relax=SOFT).bank.steered_average.block_pairs
+        units.append(float(pair.units.norm()))
+    assert units[1] / units[0] == pytest.approx(factor, rel=1e-5)
+
+
+def test_soft_part_of_a_layer_that_starts_at_zero_can_learn() -> None:
+    """As the last layer of a residual block often does."""
+    trained = R2Conv(*battery.types("C4", "two regular -> regular"), 3, initialize=False)
+    relaxed = relax_network(trained, relax=SOFT)
+    for _ in range(2):
+        train_a_step(relaxed)
+    assert relaxed.softness().item() > 0
+
+
+def test_layers_are_picked_by_name_and_by_what_they_are() -> None:
+    relaxed = relax_network(network(), lambda name, layer: name == "3" or layer.in_type.size == 1, relax=SOFT)
+    assert [name for name, _ in named_relaxed_layers(relaxed)] == ["0", "3"]
+    assert isinstance(relaxed[5], R2Conv)
+    with pytest.raises(ValueError, match=r"where picks none of \['0', '3', '5'\]"):
+        relax_network(network(), lambda name, layer: False)
+
+
+def test_options_are_those_of_the_layer() -> None:
+    relaxed = relax_network(network(), relax=SOFT, learn_relaxation=True, hidden_size=5, frame="image")
+    for _, layer in named_relaxed_layers(relaxed):
+        assert isinstance(layer.domain_frequency["rotation"], torch.nn.Parameter)
+        assert layer.bank.kernel.hidden_size == 5
+        assert layer.bank.settings.frame == "image"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strict_kernel": "continuous"}, "strict_kernel must be 'steerable'.*got 'continuous'"),
+        ({"relax": {"spin": 0.2}}, "unknown subgroup 'spin'"),
+        ({"relax": {"reflection": 0.2}}, "no reflection to relax"),
+        ({"initial_softness": 2.0}, r"initial_softness must be in \[0, 1\), got 2"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        relax_network(network(), **options)
+
+
+@pytest.mark.parametrize("name", ["network", "soft"])
+def test_network_without_an_r2conv_is_refused(name: str) -> None:
+    soft = RelaxedR2Conv(*battery.types("C4", "trivial -> regular"), 3)
+    with pytest.raises(ValueError, match=r"network has no escnn\.nn\.R2Conv to relax"):
+        relax_network({"network": torch.nn.Linear(2, 2), "soft": soft}[name])

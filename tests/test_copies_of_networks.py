@@ -1,0 +1,84 @@
+"""What relaxed copies of networks share, with their source and among their modules."""
+
+from __future__ import annotations
+
+import battery
+import pytest
+import torch
+from escnn import gspaces, nn
+from escnn.nn import FieldType, R2Conv
+from trained_networks import answer, convolution, network, softnesses, train_a_step
+
+from escnn_relaxed import RelaxedR2Conv, harden_network, relax_network
+
+SOFT = {"rotation": 0.2}
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_source_is_left_as_it_is_and_shares_nothing(mode: str) -> None:
+    trained = network().train(mode == "train")
+    before = {name: value.clone() for name, value in trained.state_dict().items()}
+    relaxed = relax_network(trained, relax=SOFT)
+    shared = {tensor.data_ptr() for tensor in [*trained.parameters(), *trained.buffers()] if tensor.numel()}
+    assert not shared & {tensor.data_ptr() for tensor in [*relaxed.parameters(), *relaxed.buffers()]}
+    train_a_step(relaxed.train())
+    after = trained.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert all(isinstance(trained[i], R2Conv) for i in (0, 3, 5))
+    assert all(module.training == (mode == "train") for module in trained.modules())
+
+
+def test_other_modules_are_copied_and_names_are_kept() -> None:
+    trained = network()
+    relaxed = relax_network(trained, relax=SOFT)
+    kinds = [type(module) for module in trained]
+    assert [type(module) for module in relaxed] == [RelaxedR2Conv if kind is R2Conv else kind for kind in kinds]
+    assert {name for name, _ in trained.named_parameters()} <= {name for name, _ in relaxed.named_parameters()}
+    assert not any(a is b for a, b in zip(trained, relaxed, strict=True))
+    assert all(a.out_type == b.out_type for a, b in zip(trained, relaxed, strict=True))
+
+
+class Twice(torch.nn.Module):
+    """One layer, used twice and known under two names and in a list; and one that shares its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = convolution("C4", "regular -> regular", padding=1)
+        self.second = self.first
+        self.known = [self.first]
+        self.third = convolution("C4", "regular -> regular", padding=1)
+        self.third.weights = self.first.weights
+
+
+def test_module_that_appears_twice_stays_one() -> None:
+    relaxed = relax_network(Twice(), relax=SOFT)
+    assert isinstance(relaxed.first, RelaxedR2Conv)
+    assert relaxed.second is relaxed.first
+    assert relaxed.known[0] is relaxed.first
+    assert relaxed.third is not relaxed.first
+
+
+def test_weights_that_are_shared_stay_shared() -> None:
+    relaxed = relax_network(Twice(), relax=SOFT)
+    assert relaxed.third.weights is relaxed.first.weights
+
+
+def test_layers_that_are_relaxed_already_are_copied() -> None:
+    soft = RelaxedR2Conv(*battery.types("C4", "regular -> regular"), 3, relax=SOFT, initial_softness=0.1)
+    relaxed = relax_network(nn.SequentialModule(soft, convolution("C4", "regular -> regular")), relax=SOFT)
+    assert relaxed[0] is not soft
+    assert torch.equal(answer(relaxed[0]), answer(soft))
+    assert softnesses(relaxed) == [soft.softness().item(), 0]
+
+
+def test_other_modules_of_escnn_do_not_hinder() -> None:
+    """In evaluation they keep tensors with a history, as R2Conv does."""
+    regular = battery.field_type("C4", "regular")
+    c4 = regular.fibergroup
+    vectors = FieldType(gspaces.no_base_space(c4), [c4.regular_representation])
+    for other in (nn.R2ConvTransposed(regular, regular, 3), nn.Linear(vectors, vectors)):
+        module = torch.nn.ModuleDict({"layer": convolution("C4", "regular -> regular"), "other": other}).eval()
+        relaxed = relax_network(module, relax=SOFT)
+        assert isinstance(relaxed["layer"], RelaxedR2Conv)
+        assert type(harden_network(relaxed)["other"]) is type(other)

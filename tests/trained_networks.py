@@ -1,0 +1,56 @@
+"""Trained layers and networks of ``R2Conv``, for what is done with networks that exist."""
+
+from __future__ import annotations
+
+import battery
+import torch
+from escnn import nn
+from escnn.nn import EquivariantModule, R2Conv
+from layers import shake
+from torch import Tensor
+
+from escnn_relaxed.conversion import named_relaxed_layers
+
+
+def convolution(space: str, pair: str, kernel_size: int = 3, **arguments: object) -> R2Conv:
+    """A trained layer: weights and bias away from their start."""
+    layer = R2Conv(*battery.types(space, pair), kernel_size, **arguments)
+    shake(layer)
+    return layer
+
+
+def network(space: str = "C4", **arguments: object) -> nn.SequentialModule:
+    """Three layers with escnn's batch norm, ReLU and pooling."""
+    regular = battery.field_type(space, "two regular")
+    return nn.SequentialModule(
+        convolution(space, "trivial -> two regular", padding=1, **arguments),
+        nn.InnerBatchNorm(regular),
+        nn.ReLU(regular),
+        convolution(space, "two regular -> two regular", padding=1, **arguments),
+        nn.PointwiseMaxPool2D(regular, kernel_size=2),
+        convolution(space, "two regular -> two regular", padding=1, **arguments),
+        nn.GroupPooling(regular),
+    )
+
+
+@torch.no_grad()
+def answer(module: EquivariantModule, side: int = 8) -> Tensor:
+    """Of the same input in every call."""
+    in_type = module.in_type
+    dtype = next(module.parameters()).dtype
+    features = torch.arange(2 * in_type.size * side**2, dtype=torch.float64).mul(7).sin().view(2, -1, side, side)
+    return module(in_type(features.to(dtype))).tensor
+
+
+def train_a_step(module: torch.nn.Module, rate: float = 0.1) -> None:
+    """One step of gradient descent on a target that is not equivariant."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    optimiser = torch.optim.SGD(parameters, lr=rate)
+    dtype = parameters[0].dtype
+    found = module(module.in_type(battery.random_input(module.in_type, 8, 8, dtype=dtype))).tensor
+    torch.nn.functional.mse_loss(found, torch.randn_like(found)).backward()
+    optimiser.step()
+
+
+def softnesses(module: torch.nn.Module) -> list[float]:
+    return [layer.softness().item() for _, layer in named_relaxed_layers(module)]
