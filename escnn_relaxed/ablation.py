@@ -85,16 +85,18 @@ def softness_ablation(
     soft = {name: layer for name, layer in layers.items() if layer.softness() > 0}
     parts += [(name, "layer", {name: layer}, SUBGROUPS) for name, layer in soft.items()]
     parts += [(name, "group", _members(name, group, layers), SUBGROUPS) for name, group in (groups or {}).items()]
-    subgroups = [s for s in SUBGROUPS if any(s in layer.domain_frequency for layer in soft.values())]
+    subgroups = [name for name in SUBGROUPS if any(layer.softness(name) > 0 for layer in soft.values())]
     parts += [(subgroup, "subgroup", layers, (subgroup,)) for subgroup in subgroups]
     parts.append(("everything", "network", layers, SUBGROUPS))
     rows: list[AblationRow] = []
-    with _as_it_was(network):
-        for part, kind, members, averaged in _track(parts, progress):
-            network.eval()
-            softness = max((float(layer.softness(*averaged)) for layer in (members or layers).values()), default=0.0)
-            with projected(members.values(), averaged):
-                value = float(evaluate(network))
+    with _tracked(parts, progress) as tracked:
+        for part, kind, members, averaged in tracked:
+            with _as_it_was(network), torch.no_grad():
+                network.eval()
+                concerned = (members or layers).values()
+                softness = max((float(layer.softness(*averaged)) for layer in concerned), default=0.0)
+                with projected(members.values(), averaged):
+                    value = float(evaluate(network))
             change = value - rows[0].value if rows else 0.0
             rows.append(AblationRow(part, kind, value, change, softness))
     return rows
@@ -126,21 +128,30 @@ def _members(
 
 @contextlib.contextmanager
 def _as_it_was(network: nn.Module) -> Iterator[None]:
-    """Restore the mode of every module, and evaluate without gradients."""
+    """Restore parameters, buffers (statistics of batch norm) and the mode of every module."""
     modes = {module: module.training for module in network.modules()}
+    tensors = [(tensor, tensor.detach().clone()) for tensor in (*network.parameters(), *network.buffers())]
     try:
-        with torch.no_grad():
-            yield
+        yield
     finally:
+        with torch.no_grad():
+            for tensor, before in tensors:
+                if not torch.equal(tensor, before):
+                    tensor.copy_(before)
         # From the outside in, as train(mode) goes on to the modules inside.
         for module, mode in modes.items():
             module.train(mode)
 
 
-def _track(parts: list[_Part], progress: bool) -> Iterable[_Part]:
-    if progress:
-        with contextlib.suppress(ImportError):
-            from rich.progress import track
-
-            return track(parts, description="hardening ablation", transient=True)
-    return parts
+@contextlib.contextmanager
+def _tracked(parts: list[_Part], progress: bool) -> Iterator[Iterable[_Part]]:
+    """The parts, behind a progress bar if one is wanted and ``rich`` is there."""
+    try:
+        from rich.progress import Progress
+    except ImportError:
+        progress = False
+    if not progress:
+        yield parts
+        return
+    with Progress(transient=True) as bar:
+        yield bar.track(parts, description="hardening ablation")

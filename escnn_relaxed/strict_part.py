@@ -14,6 +14,9 @@ from .filter_bank import ContinuousFilterBank
 
 __all__ = ["projected", "softness"]
 
+# Below this many units in the last place, the root of s is rounding.
+_ROUNDING = 16
+
 
 def softness(
     bank: ContinuousFilterBank | None,
@@ -42,7 +45,10 @@ def softness(
     projected = bank.features(bank.kernel, frequency, positions, averaged=joint)
     soft = _mean_energy(bank, features - projected)
     total = soft + _mean_energy(bank, projected) + (strict if bank.centred else 0)
-    return torch.where(total > 0, soft / total.clamp_min(torch.finfo(total.dtype).tiny), 0)
+    # Of features that are equal rounding is left, whose root would have a slope in a direction of chance.
+    rounding = _ROUNDING * torch.finfo(total.dtype).eps
+    is_soft = soft > rounding**2 * total
+    return torch.where(is_soft, soft / torch.where(is_soft, total, 1), 0)
 
 
 class _Hardened(Protocol):
