@@ -154,4 +154,11 @@ def _tracked(parts: list[_Part], progress: bool) -> Iterator[Iterable[_Part]]:
         yield parts
         return
     with Progress(transient=True) as bar:
-        yield bar.track(parts, description="hardening ablation")
+        task = bar.add_task("hardening ablation", total=len(parts))
+        yield _counted(parts, lambda: bar.advance(task))
+
+
+def _counted(parts: list[_Part], advance: Callable[[], None]) -> Iterator[_Part]:
+    for part in parts:
+        yield part
+        advance()
