@@ -23,6 +23,7 @@ from escnn_relaxed.coordinates import (
     steer,
     support_window,
     tap_grid,
+    translates,
 )
 
 # Angles and matrices go through a few sines and arc tangents in float64.
@@ -96,6 +97,53 @@ def test_relative_elements_are_products_of_actions(space: str) -> None:
     for v, u in np.ndindex(relative.shape):
         expected = sample.action[v].T @ sample.action[u]
         assert np.allclose(sample.action[relative[v, u]], expected, rtol=0, atol=ROUNDING)
+
+
+FINITE = [name for name in battery.GSPACES if name not in battery.CONTINUOUS]
+
+
+@pytest.mark.parametrize("space", FINITE)
+def test_translates_are_products_of_elements(space: str) -> None:
+    """The set of hg for each g: as many as h, with the angle, the flip and the action of escnn's product."""
+    gspace = battery.gspace(space)
+    sample = sample_group(gspace, 1)
+    for subgroups in ((), ("rotation",), ("reflection",), ("rotation", "reflection")):
+        own = [
+            h
+            for h, angle, flip in zip(sample.elements, sample.angle, sample.reflected, strict=True)
+            if (abs(angle) < 1e-9 or "rotation" in subgroups) and (not flip or "reflection" in subgroups)
+        ]
+        angle, reflected, action = translates(sample, subgroups)
+        assert angle.shape == reflected.shape == action.shape[:2] == (len(sample), len(own))
+        assert (angle > -math.pi).all()
+        assert (angle <= math.pi).all()
+        for row, g in enumerate(sample.elements):
+            products = {(*angle_and_flip(gspace, h @ g), *gspace.basespace_action(h @ g).ravel()) for h in own}
+            found = {(a, r, *m.ravel()) for a, r, m in zip(angle[row], reflected[row], action[row], strict=True)}
+            assert in_order(found) == pytest.approx(in_order(products), abs=ROUNDING)
+
+
+def in_order(rows: set[tuple[float, ...]]) -> np.ndarray:
+    """Rows sorted by what is left of them without their rounding errors."""
+    return np.array(sorted(rows, key=lambda row: tuple(round(value, 6) + 0.0 for value in row)))
+
+
+@pytest.mark.parametrize("space", ["C6", "D3", "SO(2)", "O(2)"])
+@pytest.mark.parametrize("offset", [0.0, 0.1])
+def test_translates_have_the_action_that_their_angle_and_flip_say(space: str, offset: float) -> None:
+    """R^θ f^s, also on a turned grid; translates of one element are the subgroup's distance from it."""
+    gspace = battery.gspace(space)
+    sample = sample_group(gspace, 4, offset if space in battery.CONTINUOUS else 0.0)
+    for subgroups in (("rotation",), ("reflection",), ("rotation", "reflection")):
+        angle, reflected, action = translates(sample, subgroups)
+        for index in np.ndindex(angle.shape):
+            expected = rotation_matrix(angle[index]) @ (sample.reflection if reflected[index] else np.eye(2))
+            assert np.allclose(action[index], expected, rtol=0, atol=ROUNDING)
+            distance = action[index] @ sample.action[index[0]].T  # h = (hg)g⁻¹
+            assert np.isclose(np.linalg.det(distance), 1) or "reflection" in subgroups
+            if subgroups == ("reflection",):
+                candidates = [np.eye(2), sample.reflection]
+                assert any(np.allclose(distance, h, rtol=0, atol=ROUNDING) for h in candidates)
 
 
 def test_coordinates_of_subgroups() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from escnn import gspaces
 from escnn.nn import FieldType, R2Conv
+from group_average import energy
 from layers import build_with_oracle, shake
 from transformations import relative_error
 
@@ -152,3 +153,40 @@ def test_layer_without_initialisation_starts_from_zero_weights() -> None:
     in_type, out_type = battery.types("C4", "regular -> regular")
     layer = RelaxedR2Conv(in_type, out_type, 3, relax=None, initialize=False, strict_kernel="steerable")
     assert (layer.filter_bank() == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("space", "pair"),
+    [
+        ("C4", "two regular -> irreps"),
+        ("C8", "trivial + regular + irreps + regular -> last irrep + regular + trivial + mixed"),
+        ("D4", "quotient -> induced"),
+        ("O(2)", "irreps -> band-limited"),
+        ("D4", "mixed, sheared -> mixed, sheared"),
+    ],
+)
+def test_energy_is_that_of_the_bank(space: str, pair: str, dtype: torch.dtype) -> None:
+    """Without building it; of a changed basis that is not orthogonal, in the basis of irreps."""
+    layer = RelaxedR2Conv(*battery.types(space, pair), 3, relax=None).to(dtype)
+    shake(layer)
+    with torch.no_grad():
+        bank = layer.filter_bank().double()
+        found = layer.steerable_basis.energy(layer.weights).item()
+    expected = float(energy(layer, bank))
+    assert found == pytest.approx(expected, rel=ROUNDING if dtype == torch.float64 else SINGLE)
+    if "sheared" in pair:
+        assert abs(float(bank.square().sum()) / expected - 1) > 0.01  # it matters
+
+
+def test_energy_of_groups_is_that_of_their_part_of_the_bank() -> None:
+    in_type, out_type = battery.types("C4", "regular + regular -> irreps + irreps")
+    layer = RelaxedR2Conv(in_type, out_type, 3, groups=2, relax=None).double()
+    bank = layer.filter_bank()
+    assert layer.strict_energy().item() == pytest.approx(float(bank.square().sum().detach()), rel=ROUNDING)
+
+
+def test_energy_of_no_kernel_is_zero() -> None:
+    space = gspaces.rot2dOnR2(-1)
+    in_type, out_type = FieldType(space, [space.irrep(0)]), FieldType(space, [space.irrep(3)])
+    assert RelaxedR2Conv(in_type, out_type, 1, relax=None).strict_energy().item() == 0

@@ -6,6 +6,7 @@ import battery
 import numpy as np
 import pytest
 import torch
+from escnn.nn import FieldType
 from layers import build
 from reference_fields import coset
 from transformations import relative_error
@@ -126,6 +127,41 @@ def test_bank_is_linear_in_the_hidden_values(space: str, fields: str) -> None:
     with torch.no_grad():
         expected = 2 * average(first) - 3 * average(second)
         assert relative_error(average(2 * first - 3 * second), expected) <= ROUNDING
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("space", "pair"),
+    [
+        ("trivial", "irreps -> two regular"),
+        ("C8", "two regular -> regular"),
+        ("D4", "quotient -> regular"),
+        ("D4", "induced -> irreps"),
+        ("D3", "reordered regular -> two regular in one"),
+        ("C4", "trivial + regular + irreps + regular -> last irrep + regular + trivial + mixed"),
+        ("O(2)", "irreps -> band-limited"),
+        ("D4", "mixed, sheared -> regular + mixed, sheared"),
+    ],
+)
+def test_energy_is_that_of_the_bank(space: str, pair: str) -> None:
+    """Without building it; of a changed basis that is not orthogonal, in the basis of irreps."""
+    sample = sample_group(battery.gspace(space), 4)
+    in_type, out_type = battery.types(space, pair)
+    structures = [FieldStructure(field_type.representations, sample) for field_type in (in_type, out_type)]
+    average = SteeredAverage(*structures, sample, has_constant=True).double()
+    hidden = torch.randn(HIDDEN + 1, len(sample), len(sample), POINTS, dtype=torch.float64)
+    average.initialize(hidden, average.count_directions(hidden))
+    bank = average(hidden)
+    if "sheared" in pair:
+        out_basis, in_basis = (change_of_basis(field_type) for field_type in (out_type, in_type))
+        assert abs(float(bank.square().sum() / average.energy(hidden)) - 1) > 0.01  # it matters
+        bank = torch.einsum("oa,abn,bi->oin", out_basis.inverse(), bank, in_basis)
+    assert average.energy(hidden).item() == pytest.approx(float(bank.square().sum()), rel=ROUNDING)
+
+
+def change_of_basis(field_type: FieldType) -> torch.Tensor:
+    fields = field_type.representations
+    return torch.block_diag(*(torch.from_numpy(np.array(field.change_of_basis, dtype=float)) for field in fields))
 
 
 @torch.no_grad()
