@@ -65,18 +65,34 @@ def _reduce_representation(representation: Representation) -> tuple[Any, ...]:
         representation.name,
         list(representation.irreps),
         np.asarray(representation.change_of_basis),
+        np.asarray(representation.change_of_basis_inv),
         sorted(representation.supported_nonlinearities),
     )
 
 
 def _representation(
-    group: Group, name: str, irreps: list[tuple[Any, ...]], basis: NDArray[np.float64], nonlinearities: list[str]
+    group: Group,
+    name: str,
+    irreps: list[tuple[Any, ...]],
+    basis: NDArray[np.float64],
+    inverse: NDArray[np.float64],
+    nonlinearities: list[str],
 ) -> Representation:
     # escnn's own object where the group has it, which its modules compare faster.
     known = group.representations.get(name)
     if known is not None and known.irreps == irreps and np.array_equal(known.change_of_basis, basis):
         return known
-    return Representation(group, name, irreps, basis, nonlinearities)
+    # escnn refuses a name that the group knows, though here it may have found another basis (its solvers draw).
+    representation = Representation(
+        group,
+        name if known is None else f"{name}, unpickled",
+        irreps,
+        basis,
+        nonlinearities,
+        change_of_basis_inv=inverse,
+    )
+    representation.name = name
+    return representation
 
 
 def _reduce_element(element: GroupElement) -> tuple[Any, ...]:

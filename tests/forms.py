@@ -1,0 +1,104 @@
+"""The forms that a layer can have, for what must hold in each: state, caches, export, and what PyTorch does around."""
+
+from __future__ import annotations
+
+import copy
+import functools
+
+import battery
+import pytest
+import torch
+from escnn.nn import EquivariantModule
+from layers import build
+from torch import Tensor, nn
+
+from escnn_relaxed import RelaxedR2Conv
+
+ROUNDING = 1e-12  # sums of some hundred terms in float64, in two orders
+
+_C4 = ("C4", "regular + irreps -> irreps + regular")
+_SO2 = ("SO(2)", "irreps -> irreps")
+_SOFT = {"rotation": 0.2}
+_EVERYWHERE = {"rotation": 0.2, "translation": (0.2, 0.4)}
+
+# Name → symmetry, field types, arguments.
+FORMS: dict[str, tuple[str, str, dict[str, object]]] = {
+    "strict": (*_C4, {"relax": None, "strict_kernel": "steerable"}),
+    "strict, continuous": (*_C4, {"relax": None}),
+    "soft": (*_C4, {"relax": _SOFT, "strict_kernel": "steerable"}),
+    "soft, continuous": (*_C4, {"relax": _SOFT}),
+    "learned": ("D4", "regular -> mixed", {"relax": {"rotation": 0.2, "reflection": 0.3}, "learn_relaxation": True}),
+    "siren": (*_C4, {"relax": _SOFT, "kernel_net": "siren"}),
+    "random offset": (*_SO2, {"relax": _SOFT, "random_offset": True, "samples": 4, "strict_kernel": "steerable"}),
+    "soft in translation": (*_C4, {"relax": _EVERYWHERE, "strict_kernel": "steerable"}),
+    "soft in translation, continuous": (*_SO2, {"relax": _EVERYWHERE, "samples": 4, "random_offset": True}),
+    "learned in translation": (
+        "C4",
+        "regular -> regular",
+        {"relax": {"translation": 0.3}, "learn_relaxation": True, "kernel_net": "siren", "frame": "image"},
+    ),
+}
+STATIONARY = tuple(form for form in FORMS if "translation" not in form)
+SOFT_IN_TRANSLATION = tuple(form for form in FORMS if "translation" in form)
+# One of each kind, where the others would go the same way through the code.
+FEW = ("soft", "strict, continuous", "soft in translation")
+
+EVERY_FORM = pytest.mark.parametrize("form", FORMS)
+EVERY_STATIONARY_FORM = pytest.mark.parametrize("form", STATIONARY)
+A_FEW_FORMS = pytest.mark.parametrize("form", FEW)
+EVERY_MODE = pytest.mark.parametrize("mode", ["train", "eval"])
+
+
+@functools.cache
+def _built(form: str, seed: int) -> RelaxedR2Conv:
+    space, pair, arguments = FORMS[form]
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return build(*battery.types(space, pair), padding=1, initial_softness=0.3, **arguments)
+
+
+def layer_of(form: str, dtype: torch.dtype = torch.float64) -> RelaxedR2Conv:
+    """A layer of its own, the same one in every call."""
+    return copy.deepcopy(_built(form, 1)).to(dtype)
+
+
+def another_draw(form: str) -> RelaxedR2Conv:
+    """A layer of the same form with other weights."""
+    return copy.deepcopy(_built(form, 2))
+
+
+def features_of(module: EquivariantModule, side: int = 6, batch: int = 2) -> Tensor:
+    """White noise in the type and the dtype of a module, the same in every call."""
+    dtype = next(module.parameters()).dtype
+    generator = torch.Generator().manual_seed(1)
+    noise = torch.randn(batch, module.in_type.size, side, side, generator=generator, dtype=torch.float64)
+    return noise.to(dtype)
+
+
+def answer(module: EquivariantModule, features: Tensor | None = None) -> Tensor:
+    """The module's answer to white noise, without a gradient."""
+    features = features_of(module) if features is None else features
+    with torch.no_grad():
+        found: Tensor = module(module.in_type(features)).tensor
+    return found
+
+
+def answer_in_eval(module: EquivariantModule) -> Tensor:
+    """The answer in eval mode; the mode is left as it was."""
+    mode = module.training
+    found = answer(module.eval())
+    module.train(mode)
+    return found
+
+
+def train_a_step(module: EquivariantModule, optimiser: torch.optim.Optimizer | None = None) -> None:
+    """One step of gradient descent on the square of the answer to white noise."""
+    optimiser = optimiser or torch.optim.SGD(module.parameters(), lr=1e-3)
+    optimiser.zero_grad()
+    module(module.in_type(features_of(module))).tensor.square().mean().backward()
+    optimiser.step()
+
+
+def tensors_of(module: nn.Module) -> list[Tensor]:
+    """Every tensor that a module holds, whether or not it is state."""
+    return [tensor for tensor in [*module.parameters(), *module.buffers()] if tensor.numel()]
