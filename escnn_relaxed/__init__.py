@@ -12,7 +12,7 @@ The pipeline, a file a stage, M sampled group elements, T taps in the support, J
 
 What is done with layers once they exist: their strict part and softness (strict_part.py), networks relaxed and hardened
 (conversion.py), plain PyTorch without escnn (export.py, exported.py), what is lost without softness (ablation.py),
-learning how soft to be (learning.py), a bound on the equivariance error (error_bound.py).
+which layer is how soft (summary.py), learning it (learning.py), a bound on the equivariance error (error_bound.py).
 """
 
 from ._version import __version__
@@ -24,6 +24,7 @@ try:
     from .export import export_network
     from .learning import HardeningSchedule, SoftnessBound, equivariance_penalty
     from .relaxed_r2conv import RelaxedR2Conv
+    from .summary import RelaxationSummary, relaxation_summary
 except ModuleNotFoundError as error:
     # Exported networks load their classes from here where escnn is not installed.
     if error.name not in ("escnn", "lie_learn"):
@@ -33,6 +34,7 @@ __all__ = [
     "AblationRow",
     "BoundRow",
     "HardeningSchedule",
+    "RelaxationSummary",
     "RelaxedR2Conv",
     "SoftnessBound",
     "__version__",
@@ -42,6 +44,7 @@ __all__ = [
     "export_network",
     "harden_network",
     "relax_network",
+    "relaxation_summary",
     "soft_part_norm",
     "softness_ablation",
 ]

@@ -6,11 +6,13 @@ The description is in the metadata of the state dict, not among its keys, so tha
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from itertools import groupby
 from typing import Any
 
+from escnn.nn import FieldType
 from torch import Tensor
 
-__all__ = ["FORMAT_VERSION", "adopt_r2conv_state", "differences"]
+__all__ = ["FORMAT_VERSION", "adopt_r2conv_state", "describe_fields", "differences"]
 
 FORMAT_VERSION = 1
 
@@ -54,3 +56,9 @@ def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int |
         f"{name} is {saved[name]}, here {value}" for name, value in own.items() if saved.get(name, value) != value
     ]
     return found
+
+
+def describe_fields(field_type: FieldType) -> str:
+    """The fields of a type in words, equal neighbours counted."""
+    runs = [(name, len(list(run))) for name, run in groupby(field.name for field in field_type.representations)]
+    return " + ".join(f"{count} {name}" for name, count in runs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from .arguments import (
 from .domain_frequency import DomainFrequency, Frequency
 from .filter_bank import KernelSettings
 from .initialization import start_continuous, start_hybrid
-from .layer_state import FORMAT_VERSION, adopt_r2conv_state, differences
+from .layer_state import FORMAT_VERSION, adopt_r2conv_state, describe_fields, differences
 from .relaxed_convolution import RelaxedConvolution
 
 __all__ = ["RelaxedR2Conv"]
@@ -194,8 +193,8 @@ class RelaxedR2Conv(RelaxedConvolution):
         return {
             "kernel size": self.kernel_size,
             "group": self.space.name,
-            "input": _summary(self.in_type),
-            "output": _summary(self.out_type),
+            "input": describe_fields(self.in_type),
+            "output": describe_fields(self.out_type),
             "number of groups": self.groups,
             "strict kernel": "continuous" if self.steerable_basis is None else "steerable",
             "soft in": [] if bank is None else list(bank.settings.domain_subgroups),
@@ -214,11 +213,6 @@ class RelaxedR2Conv(RelaxedConvolution):
                 f"the state of {prefix.rstrip('.') or 'this layer'!r} does not fit: {'; '.join(found)}"
             )
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
-
-
-def _summary(field_type: FieldType) -> str:
-    runs = [(name, len(list(run))) for name, run in groupby(field.name for field in field_type.representations)]
-    return " + ".join(f"{count} {name}" for name, count in runs)
 
 
 def _describe_state(layer: RelaxedR2Conv, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
