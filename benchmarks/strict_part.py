@@ -24,7 +24,7 @@ from tasks import image_task
 from torch import Tensor, nn
 from training import accuracy, build_optimiser, change_under_quarter_turn, count_steps, fit
 
-from escnn_relaxed import HardeningSchedule, SoftnessBound, equivariance_penalty, softness_ablation
+from escnn_relaxed import HardeningSchedule, SoftnessBound, equivariance_penalty, relax_network, softness_ablation
 
 RATE = 1e-2
 EPOCHS = 12
@@ -42,6 +42,7 @@ class Run:
         penalty: λ of Σ √s.
         harden_at: part of the steps after which the network is strict, 0 for never.
         bound: ε of s ≤ ε, None for none.
+        relax_at: epochs after which a network of ``R2Conv`` is relaxed, 0 for one that is relaxed from the start.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Run:
     penalty: float = 0.0
     harden_at: float = 0.0
     bound: float | None = None
+    relax_at: int = 0
 
 
 STRICT: dict[str, Any] = {"relax": None}
@@ -65,6 +67,7 @@ RUNS = [
         for largest in (0.0, 0.3)
     ),
     *(Run(f"bound, {task}", task, bound=0.01) for task in ("MNIST6-180", "turned", "within 60°")),
+    *(Run(f"relaxed after 8 epochs, {task}", task, relax_at=8) for task in ("MNIST6-180", "within 60°")),
 ]
 
 
@@ -73,7 +76,10 @@ def train(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     train_split, test_split = image_task(run.task, images, seed, root)
-    network = build_network("C8 regular", WIDTHS, 5, run.options)
+    network = build_network("C8 regular", WIDTHS, 5, None if run.relax_at else run.options)
+    if run.relax_at:
+        fit(network, train_split, build_optimiser("Adam", network, RATE), run.relax_at)
+        network = relax_network(network, **run.options)
     steps = count_steps(len(train_split[0]), EPOCHS)
     bound = None if run.bound is None else SoftnessBound(network, run.bound)
     schedule = HardeningSchedule(network, steps, run.harden_at, run.penalty) if run.harden_at else None
@@ -90,7 +96,8 @@ def train(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]
             if rule is not None:
                 rule.step()
 
-    fit(network, train_split, build_optimiser("Adam", network, RATE), EPOCHS, penalty=penalty, after_step=after_step)
+    optimiser = build_optimiser("Adam", network, RATE)
+    fit(network, train_split, optimiser, EPOCHS - run.relax_at, penalty=penalty, after_step=after_step)
     rows = softness_ablation(network, lambda net: accuracy(net, test_split), progress=False)
     return {
         "accuracy": accuracy(network, test_split),
