@@ -19,7 +19,7 @@ from escnn_relaxed.error_bound import BoundRow, convolution_norm
 
 EXACT = 1e-12  # a few products in float64
 ROUNDING = 1e-12  # singular values of some hundred rows in float64; found: 1e-15
-SINGLE = 1e-6  # errors of a network with an R2Conv built in float32, as its basis stays in float64; found: 1e-7
+SINGLE = 1e-5  # errors of a network with an R2Conv built in float32, as its basis stays in float64; found: 1e-6
 
 EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 
@@ -41,7 +41,7 @@ def batch_norm(field_type: FieldType) -> enn.InnerBatchNorm:
 
 
 def network_of(space: str, relax: dict[str, float], strict_kernel: str, normalised: bool) -> enn.SequentialModule:
-    """Seven modules or nine, some of them in blocks of their own; sizes 9 → 5 keep turns about the centre."""
+    """Seven modules or nine, some of them in blocks of their own; sizes 7 → 4 keep turns about the centre."""
     image, fields = battery.field_type(space, "trivial"), battery.field_type(space, "two regular")
     first = enn.R2Conv(image, fields, 3, padding=1).double()
     norms = [[batch_norm(fields)] if normalised else [] for _ in range(2)]
@@ -73,17 +73,21 @@ RELAXED = {
 }
 
 
-@EVERY_KERNEL
-@pytest.mark.parametrize("normalised", [False, True], ids=["", "batch norm"])
-@pytest.mark.parametrize("relaxed", RELAXED)
+CASES = [
+    (relaxed, normalised, k) for relaxed in ("rotation", "both") for normalised in (False, True) for k in STRICT_KERNELS
+]
+CASES += [("with translation", False, "continuous"), ("with translation", True, "steerable")]
+
+
+@pytest.mark.parametrize(("relaxed", "normalised", "strict_kernel"), CASES)
 def test_errors_of_a_network_are_below_the_bound(relaxed: str, normalised: bool, strict_kernel: str) -> None:
     space, relax = RELAXED[relaxed]
     network = network_of(space, relax, strict_kernel, normalised)
-    features = battery.random_input(network.in_type, 9, 9, batch=4)
+    features = battery.random_input(network.in_type, 7, 7, batch=4)
     rows = equivariance_error_bound(network, network.in_type(features))
     worst = measured_errors(network, features).max().item()
     assert 1e-3 < worst <= rows[-1].error
-    # Every layer's worst, added up, over what white noise gives. Found: 30 to 240 times; 60 to 1600 with batch norm.
+    # Every layer's worst, added up, over what white noise gives. Found: 30 to 160 times; 80 to 1000 with batch norm.
     assert rows[-1].error < 3000 * worst
 
 
@@ -91,7 +95,7 @@ def test_errors_of_a_network_are_below_the_bound(relaxed: str, normalised: bool,
 @pytest.mark.parametrize("normalised", [False, True], ids=["", "batch norm"])
 def test_bound_of_a_strict_network_is_zero(normalised: bool, strict_kernel: str) -> None:
     network = harden_network(network_of("D4", {"rotation": 0.3, "reflection": 0.5}, strict_kernel, normalised))
-    features = battery.random_input(network.in_type, 9, 9)
+    features = battery.random_input(network.in_type, 7, 7)
     rows = equivariance_error_bound(network, network.in_type(features))
     assert [row.error for row in rows] == [0.0] * (9 if normalised else 7)
     assert measured_errors(network, features).max() <= SINGLE
