@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,16 +57,22 @@ class DomainFrequency(nn.Module):
             values = frequency_values("set_domain_frequency", name, value)
             getattr(self, name).copy_(torch.tensor(values, dtype=torch.float64))
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The versions of copied tensors count anew.
+        return {**self.__dict__, "_seen": {}}
+
     def may_vary(self, *names: str) -> bool:
         """Whether the kernel can depend on any of these subgroups (default: all) now, or start to by training."""
         known = [name for name in names or self.names if name in self.names]
         return bool(known) and (self.learn or not all(self._is_zero(name) for name in known))
 
     def _is_zero(self, name: str) -> bool:
-        """Whether ω′ is 0, read once for each change of it: reading waits for the device, and cannot be compiled."""
+        """Whether ω′ is 0; on other devices than the CPU, where reading waits, read once for each change of it."""
         value: Tensor = getattr(self, name)
-        if has_no_values():
+        if has_no_values() or value.is_meta:
             return False
+        if value.device.type == "cpu" or value.is_inference():
+            return not bool(value.any())
         seen = self._seen.get(name)
         if seen is None or seen[0] is not value or seen[1] != value._version:
             seen = self._seen[name] = value, value._version, not bool(value.any())

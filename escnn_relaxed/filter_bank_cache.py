@@ -36,7 +36,7 @@ class FilterBankCache:
             return entry[2]
         # A normal tensor, even where inference_mode is on: it may be used outside of it later.
         with torch.inference_mode(False), torch.no_grad():
-            copies = [source.detach().clone() if source.device.type == "cpu" else source for source in sources]
+            copies = [source if _counts_versions(source) else source.detach().clone() for source in sources]
             bank = build()
         self._entry = (key, copies, bank)
         return bank
@@ -46,8 +46,13 @@ class FilterBankCache:
 
 
 def _identity(source: Tensor) -> Hashable:
-    version = None if source.device.type == "cpu" else (id(source), source.data_ptr(), source._version)
+    version = (id(source), source.data_ptr(), source._version) if _counts_versions(source) else None
     return source.dtype, source.device, tuple(source.shape), version
+
+
+def _counts_versions(source: Tensor) -> bool:
+    """Whether the version of a tensor is compared, not its values; tensors of inference mode have none."""
+    return source.device.type != "cpu" and not source.is_inference()
 
 
 def _are_equal(copies: Sequence[Tensor], sources: Sequence[Tensor]) -> bool:
