@@ -91,6 +91,19 @@ def answer_in_eval(module: EquivariantModule) -> Tensor:
     return found
 
 
+def evaluated(layer: RelaxedR2Conv) -> Tensor:
+    """The answer on the layer's own device."""
+    return answer(layer, features_of(layer).to(next(layer.parameters()).device))
+
+
+def uncached(layer: RelaxedR2Conv) -> Tensor:
+    """The answer of a bank built now, by a copy that remembers nothing."""
+    with torch.no_grad():
+        bank, bias = copy.deepcopy(layer).expand_parameters()
+        geometry, features = layer.geometry, features_of(layer).to(bank)
+        return nn.functional.conv2d(features, bank, bias, geometry.stride, geometry.padding)
+
+
 def train_a_step(module: EquivariantModule, optimiser: torch.optim.Optimizer | None = None) -> None:
     """One step of gradient descent on the square of the answer to white noise."""
     optimiser = optimiser or torch.optim.SGD(module.parameters(), lr=1e-3)
