@@ -1,0 +1,256 @@
+"""The Lightning callbacks against plain loops with the rules that they wrap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import battery
+import pytest
+import torch
+from escnn import nn as enn
+from soft_networks import soft_layer
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+from transformations import largest_error
+
+from escnn_relaxed import HardeningSchedule, SoftnessBound
+
+pytest.importorskip("lightning")
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from escnn_relaxed.lightning_callbacks import BoundSoftness, HardenInTraining
+
+pytestmark = [
+    # Lightning's own: what it uses of torch, and advice on loaders and logging that is none for 12 images
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:The number of training batches .* is smaller than the logging interval"),
+]
+
+EXACT = 1e-12  # the same sums in float64
+ROUNDING = 1e-12  # the bound for what is exactly equivariant; found: 1e-15
+BATCHES = 3  # an epoch
+
+
+class Classifier(LightningModule):
+    """Two soft layers with batch norm between them, and a linear one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        first, second = soft_layer(), soft_layer()
+        norm = enn.InnerBatchNorm(first.out_type).double()
+        self.network = enn.SequentialModule(first, norm, enn.ReLU(first.out_type), second)
+        self.head = nn.Linear(second.out_type.size, 2).double()
+
+    @property
+    def hardened(self) -> list[tuple[str, ...]]:
+        return [self.network[0].hardened, self.network[3].hardened]
+
+    @property
+    def statistics(self) -> nn.BatchNorm3d:
+        return next(module for module in self.modules() if isinstance(module, nn.BatchNorm3d))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.head(self.network(self.network.in_type(features)).tensor.mean(dim=(2, 3)))
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        return self.loss(batch)
+
+    def test_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        self.log("loss", self.loss(batch))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=1e-2)
+
+
+SOFT, STRICT = [(), ()], [("rotation", "reflection", "translation")] * 2
+
+
+def loader() -> DataLoader:
+    torch.manual_seed(2)
+    features = torch.randn(4 * BATCHES, 4, 5, 5, dtype=torch.float64)
+    return DataLoader(TensorDataset(features, torch.randint(0, 2, (len(features),))), batch_size=4)
+
+
+def trainer(*callbacks: Callback, max_epochs: int = 4, **arguments: Any) -> Trainer:
+    quiet = {
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    return Trainer(max_epochs=max_epochs, callbacks=list(callbacks), **quiet, **arguments)
+
+
+class Watch(Callback):
+    """After each batch: steps of the optimiser, what is hardened, batches that batch norm has seen."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, bool]] = []
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        assert pl_module.hardened in (SOFT, STRICT)
+        self.seen.append((trainer.global_step, pl_module.hardened == STRICT))
+
+
+def chunks(batches: list[Any], size: int) -> Iterator[list[Any]]:
+    for start in range(0, len(batches), size):
+        yield batches[start : start + size]
+
+
+def plain_loop(
+    rule_of: Callable[[Classifier], HardeningSchedule | SoftnessBound], epochs: int = 4, accumulate: int = 1
+) -> tuple[Classifier, HardeningSchedule | SoftnessBound]:
+    """What a callback has to do: the penalty once in a step, however many batches it takes."""
+    module = Classifier()
+    optimiser, rule = module.configure_optimizers(), rule_of(module)
+    for _ in range(epochs):
+        for chunk in chunks(list(loader()), accumulate):
+            optimiser.zero_grad()
+            for batch in chunk:
+                (module.loss(batch) / accumulate).backward()
+            (rule.penalty() + 0 * module.head.bias.sum()).backward()
+            optimiser.step()
+            rule.step()
+    return module, rule
+
+
+def assert_same_state(found: nn.Module, expected: nn.Module) -> None:
+    state, wanted = found.state_dict(), expected.state_dict()
+    assert state.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert torch.allclose(state[name], value, rtol=EXACT, atol=EXACT), name
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("harden_at", [1 / 4, 2 / 3])
+def test_network_is_hardened_at_its_step_and_ends_strict(harden_at: float, accumulate: int) -> None:
+    module, watch = Classifier(), Watch()
+    callbacks = HardenInTraining(harden_at), watch
+    trainer(*callbacks, accumulate_grad_batches=accumulate).fit(module, loader())
+    steps = 4 * BATCHES if accumulate == 1 else 4 * 2  # an epoch ends with a step of one batch
+    assert watch.seen[-1] == (steps, True)
+    assert watch.seen == [(step, step >= round(steps * harden_at)) for step, _ in watch.seen]
+    assert module.hardened == STRICT
+    features = battery.random_input(module.network.in_type, 5, 5)
+    assert largest_error(module.network.eval(), features) <= ROUNDING
+    # Estimated in every step, the strict ones last; not anew at the end.
+    assert module.statistics.num_batches_tracked == 4 * BATCHES
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_schedule_is_that_of_a_plain_loop(accumulate: int) -> None:
+    module = Classifier()
+    trainer(HardenInTraining(2 / 3, 0.5), accumulate_grad_batches=accumulate).fit(module, loader())
+    steps = 4 * BATCHES if accumulate == 1 else 4 * 2
+    expected, rule = plain_loop(lambda m: HardeningSchedule(m, steps, 2 / 3, 0.5), accumulate=accumulate)
+    assert rule.is_hardened
+    assert_same_state(module, expected)
+    without, _ = plain_loop(lambda m: HardeningSchedule(m, steps, 2 / 3), accumulate=accumulate)
+    assert not torch.allclose(module.head.weight, without.head.weight)  # the penalty has an effect
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("bound", [0.02, {"network.3": 0.01}], ids=["one", "by name"])
+def test_bound_is_that_of_a_plain_loop(bound: float | dict[str, float], accumulate: int) -> None:
+    module, callback = Classifier(), BoundSoftness(bound, rate=2.0)
+    assert callback.multipliers == {}
+    run = trainer(callback, accumulate_grad_batches=accumulate)
+    run.fit(module, loader())
+    expected, rule = plain_loop(lambda m: SoftnessBound(m, bound, rate=2.0), accumulate=accumulate)
+    assert_same_state(module, expected)
+    assert callback.multipliers == pytest.approx(rule.multipliers, rel=EXACT)
+    assert max(callback.multipliers.values()) > 0.1
+    logged = {name: value.item() for name, value in run.callback_metrics.items()}
+    assert logged == pytest.approx({f"multiplier/{n}": m for n, m in rule.multipliers.items()}, rel=1e-6)  # in float32
+
+
+def expected_statistics(module: Classifier) -> tuple[Tensor, Tensor]:
+    """Mean over the batches of mean and variance in front of batch norm, over images, pixels and the group."""
+    with torch.no_grad():
+        answers = [module.network[0](module.network.in_type(features)).tensor.flatten() for features, _ in loader()]
+    return torch.stack([a.mean() for a in answers]).mean(), torch.stack([a.var() for a in answers]).mean()
+
+
+@pytest.mark.parametrize("harden_at", [1, 1.0, 0.99])
+def test_statistics_are_those_of_the_strict_network_where_the_last_step_hardens(harden_at: float) -> None:
+    module, watch = Classifier(), Watch()
+    trainer(HardenInTraining(harden_at), watch).fit(module, loader())
+    assert [strict for _, strict in watch.seen] == [False] * (4 * BATCHES - 1) + [True]
+    mean, variance = expected_statistics(module)
+    assert module.statistics.running_mean.item() == pytest.approx(mean.item(), rel=EXACT)
+    assert module.statistics.running_var.item() == pytest.approx(variance.item(), rel=EXACT)
+    features = battery.random_input(module.network.in_type, 5, 5)
+    assert largest_error(module.network.eval(), features) <= ROUNDING
+
+
+def test_training_without_an_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="HardenInTraining needs max_epochs or max_steps"):
+        trainer(HardenInTraining(), max_epochs=-1).fit(Classifier(), loader())
+
+
+def test_steps_may_be_given_in_place_of_epochs() -> None:
+    module, watch = Classifier(), Watch()
+    trainer(HardenInTraining(0.5), watch, max_epochs=-1, max_steps=8).fit(module, loader())
+    assert watch.seen == [(step, step >= 4) for step in range(1, 9)]
+
+
+@pytest.mark.parametrize("callback", [HardenInTraining(1.5), BoundSoftness(2.0), BoundSoftness({"head": 0.1})])
+def test_arguments_are_those_of_the_rules(callback: Callback) -> None:
+    with pytest.raises(ValueError, match=r"harden_at must be|must be bounded|are not relaxed layers"):
+        trainer(callback, max_epochs=1).fit(Classifier(), loader())
+
+
+class SaveAfterEpoch(Callback):
+    """A checkpoint in the middle of a run that goes on."""
+
+    def __init__(self, path: Path, epoch: int) -> None:
+        self.path, self.epoch = path, epoch
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.current_epoch == self.epoch:
+            trainer.save_checkpoint(self.path)
+
+
+CALLBACKS = {
+    "before hardening": lambda: HardenInTraining(3 / 4, 0.5),
+    "after hardening": lambda: HardenInTraining(1 / 4, 0.5),
+    "bound": lambda: BoundSoftness(0.02, rate=2.0),
+}
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_run_resumed_from_a_checkpoint_ends_as_the_run_that_went_on(accumulate: int, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "middle.ckpt"
+    module, callback = Classifier(), CALLBACKS[name]()
+    trainer(callback, SaveAfterEpoch(path, 1), accumulate_grad_batches=accumulate).fit(module, loader())
+    resumed, other, watch = Classifier(), CALLBACKS[name](), Watch()
+    trainer(other, watch, accumulate_grad_batches=accumulate).fit(resumed, loader(), ckpt_path=path)
+    assert len(watch.seen) == 2 * BATCHES
+    assert resumed.hardened == module.hardened == (SOFT if name == "bound" else STRICT)
+    assert watch.seen[0][1] == (name == "after hardening")
+    assert_same_state(resumed, module)
+    assert other.rule.state_dict() == callback.rule.state_dict()
+
+
+def test_network_of_a_hardened_checkpoint_is_tested_strict(tmp_path: Path) -> None:
+    """In a process of its own, where nothing was trained."""
+    path = tmp_path / "end.ckpt"
+    module = Classifier()
+    trained = trainer(HardenInTraining(1 / 2))
+    trained.fit(module, loader())
+    trained.save_checkpoint(path)
+    (expected,) = trained.test(module, loader(), verbose=False)
+    fresh = Classifier()
+    (found,) = trainer(HardenInTraining(1 / 2)).test(fresh, loader(), ckpt_path=path, verbose=False)
+    assert fresh.hardened == STRICT
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-6)  # logged in float32
