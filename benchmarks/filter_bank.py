@@ -1,6 +1,6 @@
 """What a layer's filter bank, softness and construction cost beside ``escnn.nn.R2Conv``'s.
 
-    python benchmarks/filter_bank.py [--repetitions 20]
+    python benchmarks/filter_bank.py [--repetitions 20] [--fields PART]
 
 Ratios of medians of CPU time in one process and one thread, the two sides alternating. Filter banks are built and
 differentiated, as in a training step; construction is with escnn's cache of bases warm.
@@ -96,7 +96,8 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=20)
-    repetitions = parser.parse_args().repetitions
+    parser.add_argument("--fields", default="", help="only cases whose name contains this")
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, {platform.machine()}, one thread, 5×5 kernels\n")
     print(
@@ -104,7 +105,8 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|---|")
     for name, build in CASES:
-        print(row(name, build(), repetitions), flush=True)
+        if arguments.fields in name:
+            print(row(name, build(), arguments.repetitions), flush=True)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def image_task(name: str, images: int, seed: int, root: Path | None) -> tuple[Sp
     """
     generator = torch.Generator().manual_seed(1000 + seed)
     splits = []
-    for split, count in (("train", images), ("test", TEST_IMAGES)):
+    for split, count in (("train", images), ("test", min(TEST_IMAGES, 4 * images))):
         pixels, labels = _pixels(name, split, root)
         if name == SIXES:
             pixels, labels = pixels[labels == 6], labels[labels == 6]

@@ -85,7 +85,7 @@ class RelaxedConvolution(PlanarConvolution):
         return "translation" in self.hardened or not self._domain_frequency.may_vary("translation")
 
     def softness(self, *subgroups: str) -> Tensor:
-        """S = ‖K − PK‖² / ‖K‖² in [0, 1], from the weights alone: the part of K that is not equivariant.
+        """The softness s = ‖K − PK‖² / ‖K‖² in [0, 1]: the part of K that is not equivariant, from the weights alone.
 
         P projects on the kernels that are equivariant to the named subgroups, to all of them without names. The norm
         is taken over taps, positions and entries, in the basis of permutations and irreps where ρ is orthogonal.

@@ -1,4 +1,4 @@
-"""The accuracy benchmark runs, goes on from its log, and says what it found; no accuracy is asserted."""
+"""The benchmarks run, go on from their logs, and say what they found; no accuracy and no time is asserted."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from networks import NETWORKS, build_network
+from tasks import TASKS, image_task
+from training import change_under_quarter_turn
 
-BENCHMARK = Path(__file__).parent.parent / "benchmarks" / "accuracy.py"
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
-def run(log: Path) -> str:
-    command = [sys.executable, str(BENCHMARK), "--smoke", "--rows", "digits upright", "--log", str(log)]
-    environment = {**os.environ, "PYTHONPATH": str(BENCHMARK.parent.parent), "PYTHONWARNINGS": "ignore"}
+def run(script: str, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS.parent), "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, str(BENCHMARKS / script), *arguments]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert result.returncode == 0, result.stderr
     return result.stdout
@@ -23,9 +26,49 @@ def run(log: Path) -> str:
 @pytest.mark.slow
 def test_a_second_run_takes_every_network_from_the_log(tmp_path: Path) -> None:
     log = tmp_path / "runs.jsonl"
-    first, second = run(log), run(log)
+    arguments = "--smoke", "--rows", "digits upright", "--log", str(log)
+    first, second = run("accuracy.py", *arguments), run("accuracy.py", *arguments)
     assert first.count("soft, digits upright; ") == len(log.read_text().splitlines()) == 3
     assert "soft, digits upright; " not in second
     table = first[first.index("| row |") :]
     assert table == second[second.index("| row |") :]
     assert table.count("| soft, digits upright |") == 3
+
+
+@pytest.mark.slow
+def test_ablation_annealing_and_bound_run(tmp_path: Path) -> None:
+    names = "bound, turned", "annealed, turned, λ to 0.3", "relaxed after 8 epochs, within 60°"
+    arguments = "--seeds", "1", "--images", "64", "--runs", ";".join(names), "--log", str(tmp_path / "runs.jsonl")
+    answer = run("strict_part.py", *arguments)
+    assert all(answer.count(f"{name}: accuracy") == 2 for name in names)
+    assert "multipliers" in answer
+
+
+@pytest.mark.slow
+def test_filter_banks_are_measured() -> None:
+    table = run("filter_bank.py", "--repetitions", "1", "--fields", "C4").splitlines()
+    assert sum(line.startswith("| C4") for line in table) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "plain CNN"])
+def test_strict_networks_of_the_benchmark_are_invariant(name: str) -> None:
+    """Or both sides would learn which way is up, and the baseline would not be strict."""
+    channels = 3 if "ResNet" in name else 1
+    network = build_network(name, (2, 2, 2, 2), 3, None)
+    images, _ = image_task("turned", 8, seed=0, root=None)[1]
+    change = change_under_quarter_turn(network, images[:8].expand(-1, channels, -1, -1))
+    assert change < 1e-5  # float32, five layers
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if name != "CIFAR-10"])
+def test_tasks_have_images_of_the_networks_size_and_ten_classes(name: str) -> None:
+    for images, labels in image_task(name, 50, seed=0, root=None):
+        assert images.shape[1:] == (1, 33, 33)
+        assert len(images) == len(labels)
+        assert set(labels.tolist()) <= set(range(10))
+        assert 0 <= images.min() < images.max() <= 1 + 1e-6
+
+
+def test_cifar_needs_its_files() -> None:
+    with pytest.raises(ValueError, match="--data"):
+        image_task("CIFAR-10", 10, seed=0, root=None)
