@@ -59,7 +59,7 @@ LEARNED: dict[str, Any] = {"relax": {"rotation": 0.1}, "learn_relaxation": True}
 RUNS = [
     *(Run(f"strict, {task}", task, STRICT) for task in ("MNIST6-180", "turned", "within 60°")),
     Run("ablation, MNIST6-180", "MNIST6-180", penalty=1.0),
-    Run("ablation, turned", "turned", LEARNED, penalty=0.1),
+    *(Run(f"ablation, turned, λ = {penalty:g}", "turned", LEARNED, penalty=penalty) for penalty in (0.1, 1.0)),
     Run("ablation, within 60°", "within 60°"),
     *(
         Run(f"annealed, {task}, λ to {largest:g}", task, penalty=largest, harden_at=2 / 3)
