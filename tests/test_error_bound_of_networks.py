@@ -76,7 +76,7 @@ RELAXED = {
 CASES = [
     (relaxed, normalised, k) for relaxed in ("rotation", "both") for normalised in (False, True) for k in STRICT_KERNELS
 ]
-CASES += [("with translation", False, "continuous"), ("with translation", True, "steerable")]
+CASES += [("with translation", True, "steerable")]
 
 
 @pytest.mark.parametrize(("relaxed", "normalised", "strict_kernel"), CASES)
@@ -151,10 +151,12 @@ def constant(module: nn.Module, size: int = 4, dtype: torch.dtype = torch.float6
     return row.lipschitz
 
 
-def largest_slope(module: enn.EquivariantModule, size: int = 4, dtype: torch.dtype = torch.float64) -> float:
-    """The largest singular value of the module's Jacobian at a few images."""
+def largest_slope(
+    module: enn.EquivariantModule, size: int = 4, dtype: torch.dtype = torch.float64, images: int = 1
+) -> float:
+    """The largest singular value of the module's Jacobian at some images."""
     found = []
-    for _ in range(3):
+    for _ in range(images):
         features = battery.random_input(module.in_type, size, size, batch=1, dtype=dtype)
         jacobian = torch.autograd.functional.jacobian(lambda x: module(module.in_type(x)).tensor, features)
         found.append(torch.linalg.matrix_norm(jacobian.reshape(-1, features.numel()), ord=2).item())
@@ -182,7 +184,7 @@ def test_modules_taken_as_non_expansive_are(name: str) -> None:
     module = NON_EXPANSIVE[name].eval()
     assert constant(module, dtype=torch.float32) == 1
     # In float32, as NormPool computes in nothing else.
-    assert 0.5 < largest_slope(module, dtype=torch.float32) <= 1 + 1e-5
+    assert 0.5 < largest_slope(module, dtype=torch.float32, images=3) <= 1 + 1e-5
 
 
 def test_convolutions_have_the_norm_of_their_bank() -> None:

@@ -199,13 +199,13 @@ def test_layer_that_wants_softness_ends_at_the_bound_and_another_below(strict_ke
 
 def test_multiplier_is_the_rate_at_which_the_loss_falls_with_the_bound() -> None:
     losses, multipliers = [], []
-    for limit in (0.04, 0.05, 0.06):
+    for limit in (0.04, 0.06):
         torch.manual_seed(0)
         layer, target = soft_layer(initial_softness=0.03), soft_layer(initial_softness=0.3)
         problem = Regression({"layer": layer}, {"layer": target})
         bound = SoftnessBound(problem.layers, limit)
         losses.append(problem.train(bound))
         multipliers.append(bound.multipliers["layer"])
-    # A difference over 40 % of ε; the loss is nearly a parabola there. Found: within 3 % after these few steps,
-    # 0.5 % after 250.
-    assert (losses[0] - losses[2]) / 0.02 == pytest.approx(multipliers[1], rel=0.1)
+    assert multipliers[0] > multipliers[1] > 1
+    # The loss is nearly a parabola between the two. Found: within 5 % after these few steps, 1.5 % after 250.
+    assert (losses[0] - losses[1]) / 0.02 == pytest.approx(sum(multipliers) / 2, rel=0.15)
