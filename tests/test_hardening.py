@@ -88,8 +88,15 @@ def train_a_step(module: nn.EquivariantModule) -> None:
 
 
 @EVERY_KERNEL
-@pytest.mark.parametrize("mode", ["train", "eval"])
-@pytest.mark.parametrize(("space", "fields"), [("C4", "two regular"), ("C8", "regular"), ("D4", "two regular")])
+@pytest.mark.parametrize(
+    ("space", "fields", "mode"),
+    [
+        ("C4", "two regular", "train"),
+        ("C4", "regular", "eval"),
+        ("C8", "regular", "eval"),
+        ("D4", "two regular", "eval"),
+    ],
+)
 def test_hardened_network_is_equivariant(space: str, fields: str, mode: str, strict_kernel: str) -> None:
     relax = battery.subgroups(space, 0.2)
     soft = network(space, relax, strict_kernel, fields=fields).train(mode == "train")
@@ -101,10 +108,9 @@ def test_hardened_network_is_equivariant(space: str, fields: str, mode: str, str
     assert largest_error(soft, features) > BROKEN  # the network is left as it is
 
 
-@EVERY_KERNEL
-@pytest.mark.parametrize("frame", ["group", "image"])
+@pytest.mark.parametrize(("frame", "strict_kernel"), [("group", "steerable"), ("image", "continuous")])
 def test_hardened_in_one_subgroup_is_equivariant_to_it_alone(frame: str, strict_kernel: str) -> None:
-    soft = network("D4", EVERYTHING, strict_kernel, layers=2, frame=frame).eval()
+    soft = network("D4", EVERYTHING, strict_kernel, layers=1, frame=frame).eval()
     features = inputs(soft).tensor
     space = soft.in_type.gspace
 

@@ -90,14 +90,23 @@ def test_points_are_those_of_the_translates_of_each_element(space: str, averaged
 
 @pytest.mark.parametrize("frame", ["group", "image"])
 @pytest.mark.parametrize("averaged", AVERAGED, ids=" + ".join)
-@pytest.mark.parametrize("space", ["D3", "D4 axis 45°", "O(2)"])
+@pytest.mark.parametrize("space", ["C3", "D4 axis 45°", "O(2)"])
 def test_positions_move_with_the_elements(space: str, averaged: tuple[str, ...], frame: str) -> None:
-    check(*layer_and_oracle(space, translation=True, frame=frame), averaged, POSITIONS)
+    check(*layer_and_oracle(space, translation=True, frame=frame), averaged, POSITIONS[1:])
 
 
 @pytest.mark.parametrize("frame", ["group", "image"])
-@pytest.mark.parametrize("averaged", [(), *AVERAGED], ids=lambda names: " + ".join(names) or "alone")
-@pytest.mark.parametrize("space", ["trivial", "flip axis 0", "C2", "D2"])
+@pytest.mark.parametrize(
+    ("space", "averaged"),
+    [
+        ("trivial", ()),
+        ("flip axis 0", ("reflection",)),
+        ("C2", ()),
+        ("C2", ("rotation",)),
+        ("D2", ("reflection",)),
+        ("D2", ("rotation", "reflection")),
+    ],
+)
 def test_translation_is_averaged_over_the_pixels_of_an_image(space: str, averaged: tuple[str, ...], frame: str) -> None:
     layer, oracle = layer_and_oracle(space, translation=True, frame=frame)
     check(layer, oracle, ("translation", *averaged), POSITIONS[:1])

@@ -23,20 +23,24 @@ SOFT = {"rotation": 0.3, "reflection": 0.5}
 # Kernels that are rough on 3×3 taps: the default ones are almost constant there, and invariant with it.
 ROUGH = {"position": 0.4, "rotation": 0.3, "reflection": 0.7}
 
-# Every pair of field types, in both forms of the kernel, for these; for the rest, which are like them, pairs in turn.
-WHOLE = ("flip", "C4", "D4")
-IN_PART = ("trivial", "flip axis 0", "C2", "D1", "D2", "D4 axis 45°")
+# Every pair of field types: in both forms of the kernel, or in one on D4 and in the other on D2. The rest are like
+# these in other axes, or smaller, and have every third pair.
+BOTH_FORMS = ("flip", "C4")
+ONE_FORM = ("D4", "D2")
+IN_PART = ("trivial", "flip axis 0", "C2", "D1", "D4 axis 45°")
+SPACES = BOTH_FORMS + ONE_FORM + IN_PART
 
 
 def cases() -> list[tuple[str, str, str, int]]:
     """Symmetry, pair of field types, form of the kernel, kernel size: odd and even in turn."""
     chosen = []
-    for row, space in enumerate(WHOLE + IN_PART):
+    for row, space in enumerate(SPACES):
         for number, pair in enumerate(battery.pairs(space)):
-            if space in WHOLE:
-                chosen += [(space, pair, form, 3 + (row + number) % 2) for form in STRICT_KERNELS]
-            elif number % 3 == row % 3:
-                chosen.append((space, pair, STRICT_KERNELS[number % 2], 3 + number // 2 % 2))
+            kernel_size = 3 + (row + number // 2) % 2
+            if space in BOTH_FORMS:
+                chosen += [(space, pair, form, kernel_size) for form in STRICT_KERNELS]
+            elif space in ONE_FORM or number % 3 == row % 3:
+                chosen.append((space, pair, STRICT_KERNELS[(row + number) % 2], kernel_size))
     return chosen
 
 
@@ -102,7 +106,7 @@ def check_strict_part(given: Case, *subgroups: str) -> None:
 
 def test_every_element_is_averaged_over() -> None:
     """What is called the explicit average below is one over the whole group."""
-    for space in WHOLE + IN_PART:
+    for space in SPACES:
         gspace = battery.gspace(space)
         assert len(subgroup_elements(gspace)) == gspace.fibergroup.order()
     d4 = battery.gspace("D4")
