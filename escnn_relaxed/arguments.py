@@ -82,6 +82,8 @@ def check_softness(value: Any) -> float:
 
 def check_subgroups(names: Sequence[str]) -> tuple[str, ...]:
     """Names of subgroups; none means all."""
+    if isinstance(names, str):
+        raise TypeError(f"subgroups must be a tuple of names, got {names!r}: write ({names!r},)")
     for name in names:
         if name not in SUBGROUPS:
             raise ValueError(f"subgroups must be of {list(SUBGROUPS)}, got {name!r}")

@@ -64,7 +64,9 @@ def relax_network(
     if not convolutions:
         names = [name for name, _ in named]
         raise ValueError(f"network has no escnn.nn.R2Conv to relax{f': where picks none of {names}' if names else ''}")
-    return _copy(network, {id(module): _relaxed(module, freeze, options) for module in convolutions})
+    weights = _copied_parameters(convolutions, freeze)
+    relaxed = {id(module): _relaxed(module, weights[id(module.weights)], options) for module in convolutions}
+    return _copy(network, {**relaxed, **weights})
 
 
 def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Module:
@@ -81,6 +83,7 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
             their soft parts in the others.
 
     Raises:
+        TypeError: for a name in place of a tuple of names.
         ValueError: for a name that is not of a subgroup.
 
     Example:
@@ -99,18 +102,23 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
     return hardened
 
 
-def _copy(network: nn.Module, replacements: dict[int, nn.Module] | None = None) -> nn.Module:
-    """A deep copy with other modules in place of some, by identity."""
+def _copy(network: nn.Module, replacements: dict[int, Any] | None = None) -> nn.Module:
+    """A deep copy with other objects in place of some, by identity."""
     memo: dict[int, Any] = dict(replacements or {})
-    for module in network.modules():
-        if isinstance(module, R2Conv) and not module.training:
-            # Buffers with a history, which deepcopy refuses.
-            buffers = [buffer for buffer in (module.filter, module.expanded_bias) if buffer is not None]
-            memo |= {id(buffer): buffer.detach().clone() for buffer in buffers}
+    for buffer in network.buffers():
+        if not buffer.is_leaf:
+            # escnn's layers build buffers from parameters in eval mode, with a history that deepcopy refuses.
+            memo.setdefault(id(buffer), buffer.detach().clone())
     return copy.deepcopy(network, memo)
 
 
-def _relaxed(convolution: R2Conv, freeze: bool, options: dict[str, Any]) -> RelaxedR2Conv:
+def _copied_parameters(convolutions: list[R2Conv], freeze: bool) -> dict[int, nn.Parameter]:
+    """A copy of the weights of each layer by identity, so that what layers share they go on sharing."""
+    shared = {id(convolution.weights): convolution.weights for convolution in convolutions}
+    return {name: nn.Parameter(weights.detach().clone(), requires_grad=not freeze) for name, weights in shared.items()}
+
+
+def _relaxed(convolution: R2Conv, weights: nn.Parameter, options: dict[str, Any]) -> RelaxedR2Conv:
     """The layer that takes the place of a trained ``R2Conv``."""
     names = ("kernel_size", "padding", "stride", "dilation", "padding_mode", "groups")
     arguments: dict[str, Any] = {name: getattr(convolution, name) for name in names}
@@ -120,12 +128,13 @@ def _relaxed(convolution: R2Conv, freeze: bool, options: dict[str, Any]) -> Rela
     with torch.no_grad():
         drawn = layer.strict_energy()
         layer.steerable_basis = SteerableBasis(*place, convolution.basisexpansion).to(convolution.weights)
-        layer.weights = nn.Parameter(convolution.weights.detach().clone(), requires_grad=not freeze)
+        layer.weights = weights
         if layer.bias is not None:
             layer.bias.copy_(convolution.bias)
         if layer.bank is not None:
             # The soft part starts at 0 in units that fit the trained kernel as they did the drawn one.
-            scale = (layer.strict_energy() / drawn).sqrt() if drawn > 0 else 1.0
+            trained = layer.strict_energy()
+            scale = (trained / drawn).sqrt() if drawn > 0 and trained > 0 else 1.0
             for pair in layer.bank.steered_average.block_pairs:
                 pair.weights.zero_()
                 pair.units.mul_(scale)

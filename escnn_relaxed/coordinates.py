@@ -48,6 +48,7 @@ class GroupSample:
         angle: rotation of each element in radians, principal, in (−π, π], (M,).
         reflected: 1 where the element reflects, else 0, (M,).
         reflection: the 2×2 matrix of f, where an element is g = r^θ f^s; the identity without reflections.
+        offset: angle in radians by which the grid of a continuous group is turned.
     """
 
     elements: tuple[GroupElement, ...]
@@ -55,6 +56,7 @@ class GroupSample:
     angle: Array
     reflected: NDArray[np.int64]
     reflection: Array
+    offset: float
 
     def __len__(self) -> int:
         return len(self.elements)
@@ -99,7 +101,7 @@ def sample_group(gspace: GSpace2D, samples: int, offset: float = 0.0) -> GroupSa
         turn = _rotation_matrix(offset)
         rotation, action = turn @ rotation, turn @ action
         grid = [_rotation_element(gspace, offset) @ element for element in grid]
-    return GroupSample(tuple(grid), action, _principal_angle(rotation), reflected, reflection)
+    return GroupSample(tuple(grid), action, _principal_angle(rotation), reflected, reflection, offset)
 
 
 def _rotation_matrix(angle: float) -> Array:
@@ -133,7 +135,8 @@ def translates(sample: GroupSample, subgroups: Sequence[str]) -> tuple[Array, ND
 
     Args:
         sample: the elements g.
-        subgroups: what H is made of: ``"rotation"``, all sampled rotations; ``"reflection"``, the identity and f.
+        subgroups: what H is made of: ``"rotation"``, all steps of the grid; ``"reflection"``, the identity and f. On a
+            grid that is turned by an offset f is turned with it, so that H maps the sample to itself.
 
     Returns:
         Principal angle (M, |H|), reflected (M, |H|) and action (M, |H|, 2, 2) of hg.
@@ -149,11 +152,12 @@ def translates(sample: GroupSample, subgroups: Sequence[str]) -> tuple[Array, ND
     has_reflection = "reflection" in subgroups and sample.reflected.any()
     flips = np.array([0, 1] if has_reflection else [0])
     angle, reflected = sample.angle[:, None, None], sample.reflected[:, None, None]
-    # r^α f^t · r^θ f^s = r^(α ± θ) f^(t + s), with − where f stands before the rotation.
-    turned = turns[:, None] + np.where(flips == 1, -angle, angle)
+    # r^α f^t · r^θ f^s = r^(α ± θ) f^(t + s), with − where f stands before the rotation; f turned is r^(2 offset) f.
+    turned = turns[:, None] + np.where(flips == 1, 2 * sample.offset - angle, angle)
     mirrored = np.broadcast_to((reflected + flips) % 2, turned.shape)
     matrices = np.stack([_rotation_matrix(turn) for turn in turns])[:, None]
-    matrices = matrices @ np.where(flips[:, None, None] == 1, sample.reflection, np.eye(2))
+    reflection = _rotation_matrix(2 * sample.offset) @ sample.reflection
+    matrices = matrices @ np.where(flips[:, None, None] == 1, reflection, np.eye(2))
     action = np.einsum("tfij,mjk->mtfik", matrices, sample.action)
     shape = (len(sample), -1)
     principal = _principal_angle(np.stack([_rotation_matrix(turn) for turn in turned.ravel()]))

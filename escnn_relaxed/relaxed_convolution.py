@@ -133,7 +133,7 @@ class RelaxedConvolution(PlanarConvolution):
         """Remove the soft part of a hardened layer that has its strict part in the steerable basis."""
         if self.hardened == SUBGROUPS and self.steerable_basis is not None:
             self.bank, self.hardened = None, ()
-            self._domain_frequency = DomainFrequency({}, learn=False)
+            self._domain_frequency = DomainFrequency({}, learn=False).train(self.training)
 
     @property
     def _soft_bank(self) -> ContinuousFilterBank | None:
