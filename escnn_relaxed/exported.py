@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from .filter_bank import ContinuousFilterBank
-from .integral_operator import ConvolutionGeometry, integrate_non_stationary
+from .integral_operator import ConvolutionGeometry, image_size, integrate_non_stationary
 from .positional_bank import positional_bank
 
 __all__ = ["SoftTranslationConvolution"]
@@ -56,8 +56,7 @@ class SoftTranslationConvolution(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """(batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
         frequency = {name: getattr(self, f"frequency_{name}") for name in self._subgroups}
-        size = features.shape[2], features.shape[3]
         taps, bank_at = positional_bank(
-            self.bank, self.strict, frequency, self.hardened, self.geometry, self.domain, size
+            self.bank, self.strict, frequency, self.hardened, self.geometry, self.domain, image_size(features)
         )
         return integrate_non_stationary(features, bank_at, taps, self.bias, self.geometry)

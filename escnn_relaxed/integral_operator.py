@@ -13,6 +13,7 @@ __all__ = [
     "ConvolutionGeometry",
     "PositionalBank",
     "as_convolution",
+    "image_size",
     "integrate_non_stationary",
     "integrate_stationary",
 ]
@@ -62,6 +63,11 @@ class ConvolutionGeometry:
     def _reads(self, tap: int, count: int) -> slice:
         start = tap * self.dilation
         return slice(start, start + (count - 1) * self.stride + 1, self.stride)
+
+
+def image_size(features: Tensor) -> tuple[int, int]:
+    """Height and width as integers, which a trace holds as tensors."""
+    return int(features.shape[2]), int(features.shape[3])
 
 
 def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: ConvolutionGeometry) -> nn.Conv2d:
@@ -128,9 +134,10 @@ def integrate_non_stationary(
         bias: (C_out,) or None.
         geometry: where taps and pixels meet.
     """
-    height, width = geometry.output_size(features.shape[2], features.shape[3])
+    height, width = geometry.output_size(*image_size(features))
     padded = geometry.pad(features)
-    batch, groups = len(padded), geometry.groups
+    # Not len(), which would make the batch size of an example part of a graph.
+    batch, groups = padded.shape[0], geometry.groups
     answers = []
     for tap in taps:
         window = geometry.window(tap, height, width)

@@ -25,6 +25,7 @@ from .filter_bank_cache import FilterBankCache
 from .integral_operator import (
     ConvolutionGeometry,
     PositionalBank,
+    image_size,
     integrate_non_stationary,
     integrate_stationary,
 )
@@ -140,7 +141,7 @@ class PlanarConvolution(EquivariantModule):
             with torch.autocast(features.device.type, enabled=False):
                 filter_bank = self._cached_filter_bank()
             return integrate_stationary(features, filter_bank, bias, self.geometry)
-        taps, bank_at = self.positional_bank(features.shape[2], features.shape[3])
+        taps, bank_at = self.positional_bank(*image_size(features))
         return integrate_non_stationary(features, bank_at, taps, bias, self.geometry)
 
     def _cached_filter_bank(self) -> Tensor:
