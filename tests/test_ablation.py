@@ -119,7 +119,13 @@ def in_eval_mode_of_its_own(network: nn.Module) -> float:
     return evaluate(network)
 
 
-EVALUATIONS = (evaluate, without_leaving_train_mode, in_eval_mode_of_its_own)
+def after_changing_weights(network: nn.Module) -> float:
+    for parameter in network.parameters():
+        parameter += 1
+    return evaluate(network)
+
+
+EVALUATIONS = (evaluate, without_leaving_train_mode, in_eval_mode_of_its_own, after_changing_weights)
 
 
 @pytest.mark.parametrize("evaluation", EVALUATIONS)
