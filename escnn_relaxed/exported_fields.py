@@ -1,0 +1,153 @@
+"""Modules of escnn on plain tensors, for exported networks; nothing here needs escnn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["ByChannels", "FieldMaximum", "FieldNorm", "Gate", "Mask", "NormNonLinearity", "Squash"]
+
+
+class FieldMaximum(nn.Module):
+    """The largest channel of each field: (batch, C, …) → (batch, fields, …)."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.sizes = list(sizes)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """One channel for each field."""
+        if len(set(self.sizes)) == 1:
+            return features.unflatten(1, (-1, self.sizes[0])).amax(dim=2)
+        return torch.cat([field.amax(dim=1, keepdim=True) for field in features.split(self.sizes, dim=1)], dim=1)
+
+    def extra_repr(self) -> str:
+        """Number and size of the fields."""
+        return f"{len(self.sizes)} fields of {sorted(set(self.sizes))} channels"
+
+
+class _FieldNorms(nn.Module):
+    """‖·‖² of each field.
+
+    Args:
+        sizes: number of channels of each field.
+    """
+
+    field_of_channel: Tensor
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.fields = len(sizes)
+        numbers = [number for number, size in enumerate(sizes) for _ in range(size)]
+        self.register_buffer("field_of_channel", torch.tensor(numbers), persistent=False)
+
+    def squares(self, features: Tensor) -> Tensor:
+        """(batch, C, …) → (batch, fields, …)."""
+        shape = features.shape[0], self.fields, *features.shape[2:]
+        return features.new_zeros(shape).index_add(1, self.field_of_channel, features.square())
+
+
+class FieldNorm(_FieldNorms):
+    """The norm of each field: (batch, C, …) → (batch, fields, …)."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """One channel for each field."""
+        return self.squares(features).sqrt()
+
+
+class Squash(nn.Module):
+    """Norm n → n / (1 + n)."""
+
+    def forward(self, norms: Tensor) -> Tensor:
+        """Element by element."""
+        return norms / (1 + norms)
+
+
+class NormNonLinearity(_FieldNorms):
+    """Fields keep their direction; their norms go through a function.
+
+    Args:
+        sizes: number of channels of each field.
+        function: new norms of old ones.
+        log_bias: (fields,), what is subtracted from norms before, as logarithm; or None.
+        least: fields of a smaller norm become 0.
+    """
+
+    log_bias: Tensor | None
+
+    def __init__(self, sizes: Sequence[int], function: nn.Module, log_bias: Tensor | None, least: float) -> None:
+        super().__init__(sizes)
+        self.function = function
+        self.least = least
+        self.log_bias = None if log_bias is None else nn.Parameter(log_bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(batch, C, H, W) → the same."""
+        squares = self.squares(features)
+        # Not below the least, where the slope of the root has no bound.
+        norms = squares.clamp_min(self.least**2).sqrt()
+        new = norms if self.log_bias is None else norms - self.log_bias.exp().view(-1, 1, 1)
+        factors = torch.where(squares > self.least**2, self.function(new) / norms, 0)
+        return features * factors.index_select(1, self.field_of_channel)
+
+
+class Gate(nn.Module):
+    """Channels times the sigmoids of other channels.
+
+    Args:
+        channels: the channels that are gated, in the order of the output.
+        gates: the channel that gates each of them.
+        bias: (C_out,), what is subtracted from each gate.
+    """
+
+    channels: Tensor
+    gates: Tensor
+
+    def __init__(self, channels: Sequence[int], gates: Sequence[int], bias: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("channels", torch.tensor(channels), persistent=False)
+        self.register_buffer("gates", torch.tensor(gates), persistent=False)
+        self.bias = nn.Parameter(bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(batch, C, H, W) → (batch, C_out, H, W)."""
+        gates = torch.sigmoid(features.index_select(1, self.gates) - self.bias.view(-1, 1, 1))
+        return features.index_select(1, self.channels) * gates
+
+
+class Mask(nn.Module):
+    """A fixed factor for each pixel."""
+
+    mask: Tensor
+
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mask", mask)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(batch, C, H, W) → the same."""
+        return features * self.mask
+
+
+class ByChannels(nn.Module):
+    """Modules on some of the channels each, their outputs side by side.
+
+    Args:
+        branches: numbers of channels, and the module that takes them.
+    """
+
+    def __init__(self, branches: Sequence[tuple[Tensor, nn.Module]]) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(module for _, module in branches)
+        for number, (channels, _) in enumerate(branches):
+            self.register_buffer(f"channels_{number}", channels, persistent=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(batch, C, …) → (batch, C_out, …)."""
+        parts = [
+            module(features.index_select(1, getattr(self, f"channels_{number}")))
+            for number, module in enumerate(self.branches)
+        ]
+        return torch.cat(parts, dim=1)

@@ -1,0 +1,60 @@
+"""Networks that mix R2Conv and relaxed layers, and their answers beside those of what was exported."""
+
+from __future__ import annotations
+
+import battery
+import torch
+from escnn import nn as enn
+from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
+from forms import tensors_of
+from torch import Tensor, nn
+
+from escnn_relaxed import RelaxedR2Conv
+
+C4 = battery.field_type("C4", "two regular")
+MIXED = battery.field_type("D4", "regular + trivial + regular + quotient")
+IRREPS = FieldType(battery.gspace("SO(2)"), battery.field_type("SO(2)", "irreps + trivial + irreps").representations)
+
+
+def soft_layer(fields: FieldType, soft_translation: bool = False, **arguments: object) -> RelaxedR2Conv:
+    relax = {"rotation": 0.2, "translation": (0.2, 0.4)} if soft_translation else {"rotation": 0.2}
+    return RelaxedR2Conv(fields, fields, 3, padding=1, relax=relax, initial_softness=0.3, **arguments)
+
+
+def settled(module: nn.Module) -> nn.Module:
+    """With statistics and parameters away from their start."""
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        with torch.no_grad():
+            if name.endswith("running_var"):
+                tensor.uniform_(0.5, 2)
+            elif name.endswith(("running_mean", "bias")):
+                tensor.normal_(std=0.3)
+    return module
+
+
+def answers(module: EquivariantModule, exported: nn.Module, side: int = 9) -> tuple[Tensor, Tensor]:
+    """Of the network in eval mode and of what was exported."""
+    dtype = next((value.dtype for value in tensors_of(module) if value.is_floating_point()), torch.float32)
+    features = battery.random_input(module.in_type, side, side, dtype=dtype)
+    mode = module.training
+    with torch.no_grad():
+        expected = module.eval()(module.in_type(features))
+        module.train(mode)
+        return expected.tensor if isinstance(expected, GeometricTensor) else expected, exported(features)
+
+
+def mixed_network() -> enn.SequentialModule:
+    """R2Conv and relaxed layers in any order, nested, one soft in translation."""
+    return enn.SequentialModule(
+        soft_layer(C4),
+        enn.SequentialModule(
+            enn.InnerBatchNorm(C4),
+            enn.ReLU(C4),
+            R2Conv(C4, C4, 3, padding=2, padding_mode="reflect"),
+            enn.SequentialModule(enn.ELU(C4), soft_layer(C4, soft_translation=True)),
+        ),
+        enn.PointwiseMaxPool2D(C4, 2),
+        R2Conv(C4, C4, 3, padding=(1, 2), padding_mode="circular"),
+        soft_layer(C4, strict_kernel="continuous"),
+        enn.GroupPooling(C4),
+    )

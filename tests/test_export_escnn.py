@@ -1,0 +1,146 @@
+"""escnn's own modules exported: same numbers and dtype, memory of their own, and no need of escnn."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import battery
+import pytest
+import torch
+from escnn import nn as enn
+from escnn.nn import EquivariantModule, FieldType
+from forms import tensors_of
+from networks_to_export import C4, IRREPS, MIXED, answers, mixed_network, settled
+from transformations import relative_error
+
+from escnn_relaxed import export_network
+
+SINGLE = 1e-6  # the issue's bound
+ROUNDING = 1e-12
+
+# Modules that pool channels make float32 of any dtype, in escnn.
+MODULES: dict[str, tuple[EquivariantModule, float]] = {
+    "relu": (enn.ReLU(MIXED), 0),
+    "elu": (enn.ELU(MIXED, alpha=0.5), 0),
+    "leaky relu": (enn.LeakyReLU(MIXED), 0),
+    "identity": (enn.IdentityModule(MIXED), 0),
+    "max pool": (enn.PointwiseMaxPool2D(C4, 3, stride=2, padding=1), 0),
+    "max pool, ceil": (enn.PointwiseMaxPool2D(C4, 2, ceil_mode=True), 0),
+    "max pool, antialiased": (enn.PointwiseMaxPoolAntialiased2D(C4, 3, stride=2, padding=1), ROUNDING),
+    "average pool": (enn.PointwiseAvgPool2D(MIXED, 2, stride=1, padding=1), ROUNDING),
+    "average pool, ceil": (enn.PointwiseAvgPool2D(MIXED, 2, ceil_mode=True), ROUNDING),
+    "average pool, antialiased": (enn.PointwiseAvgPoolAntialiased2D(MIXED, 0.66, stride=2), ROUNDING),
+    "adaptive average": (enn.PointwiseAdaptiveAvgPool2D(MIXED, 3), ROUNDING),
+    "adaptive maximum": (enn.PointwiseAdaptiveMaxPool2D(C4, 3), 0),
+    "group pooling": (enn.GroupPooling(C4), SINGLE),
+    "group pooling, sizes mixed": (enn.GroupPooling(MIXED), SINGLE),
+    "norm pooling": (enn.NormPool(IRREPS), SINGLE),
+    "inner batch norm": (enn.InnerBatchNorm(C4), ROUNDING),
+    "inner batch norm, sizes mixed": (enn.InnerBatchNorm(MIXED), ROUNDING),
+    "inner batch norm, not affine": (enn.InnerBatchNorm(MIXED, affine=False), ROUNDING),
+    "iid batch norm": (enn.IIDBatchNorm2d(C4), ROUNDING),
+    "mask": (enn.MaskModule(MIXED, 9, margin=1), 0),
+    "dropout": (enn.PointwiseDropout(MIXED, 0.5), 0),
+    "field dropout": (enn.FieldDropout(MIXED, 0.5), 0),
+    "upsampling": (enn.R2Upsampling(MIXED, scale_factor=2), ROUNDING),
+    "restriction": (enn.RestrictionModule(C4, 2), 0),
+    "norm relu": (enn.NormNonLinearity(IRREPS), ROUNDING),
+    "norm sigmoid": (enn.NormNonLinearity(IRREPS, "n_sigmoid"), ROUNDING),
+    "norm softplus, no bias": (enn.NormNonLinearity(IRREPS, "n_softplus", bias=False), ROUNDING),
+    "squash": (enn.NormNonLinearity(IRREPS, "squash", bias=False), ROUNDING),
+}
+
+
+def gated(fields: FieldType, order: str) -> enn.GatedNonLinearity1:
+    """Gates first, or last, or each before its field."""
+    trivial = [fields.gspace.trivial_repr]
+    values = list(fields.representations)
+    if order == "in turn":
+        representations = [field for value in values for field in (*trivial, value)]
+        labels = ["gate", "gated"] * len(values)
+    else:
+        parts = [(trivial * len(values), ["gate"] * len(values)), (values, ["gated"] * len(values))]
+        (first, first_labels), (second, second_labels) = parts if order == "first" else parts[::-1]
+        representations, labels = first + second, first_labels + second_labels
+    return enn.GatedNonLinearity1(FieldType(fields.gspace, representations), labels)
+
+
+for _order in ("first", "last", "in turn"):
+    MODULES[f"gates {_order}"] = (gated(IRREPS, _order), SINGLE)
+MODULES["multiple modules"] = (
+    enn.MultipleModule(
+        FieldType(IRREPS.gspace, [*IRREPS.representations, IRREPS.gspace.trivial_repr]),
+        ["norm"] * len(IRREPS) + ["relu"],
+        [
+            (enn.ReLU(FieldType(IRREPS.gspace, [IRREPS.gspace.trivial_repr])), "relu"),
+            (enn.NormNonLinearity(IRREPS), "norm"),
+        ],
+    ),
+    SINGLE,
+)
+
+
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
+# escnn's gates do not take float64.
+IN_PRECISIONS = [(name, "float32") for name in MODULES]
+IN_PRECISIONS += [(name, "float64") for name in MODULES if not name.startswith("gates")]
+
+
+@pytest.mark.parametrize(("name", "precision"), IN_PRECISIONS)
+def test_modules_of_escnn_are_exported(name: str, precision: str) -> None:
+    original, bound = MODULES[name]
+    bound = bound if precision == "float64" else SINGLE
+    module = settled(copy.deepcopy(original)).to(PRECISIONS[precision]).train()
+    expected, found = answers(module, export_network(module))
+    assert found.shape == expected.shape
+    assert relative_error(found, expected.to(found)) <= bound
+    shared = {tensor.data_ptr() for tensor in tensors_of(module)}
+    assert not shared & {tensor.data_ptr() for tensor in tensors_of(export_network(module))}
+
+
+def test_norm_non_linearity_has_finite_gradients_at_zero() -> None:
+    exported = export_network(settled(copy.deepcopy(MODULES["norm softplus, no bias"][0])))
+    features = torch.zeros(1, IRREPS.size, 3, 3, requires_grad=True)
+    exported(features).sum().backward()
+    assert features.grad.isfinite().all()
+
+
+LOAD = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("escnn", "lie_learn"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[0])
+
+sys.meta_path.insert(0, Blocker())
+import torch
+saved = torch.load(sys.argv[1], weights_only=False)
+assert not any(name.split(".")[0] in ("escnn", "lie_learn") for name in sys.modules)
+for network, features, expected in saved:
+    error = (network(features) - expected).norm() / expected.norm()
+    assert error <= 1e-6, error
+import escnn_relaxed
+try:
+    escnn_relaxed.RelaxedR2Conv
+except ImportError as error:
+    assert "needs escnn and lie_learn, which are not installed" in str(error)
+    print("done")
+"""
+
+
+@pytest.mark.slow
+def test_exported_networks_run_where_escnn_is_not_installed(tmp_path: Path) -> None:
+    modules = [settled(mixed_network()), *(settled(copy.deepcopy(module)) for module, _ in MODULES.values())]
+    saved = []
+    for module in modules:
+        features = battery.random_input(module.in_type, 9, 9, dtype=torch.float32)
+        exported = export_network(module)
+        saved.append((exported, features, exported(features).detach()))
+    torch.save(saved, tmp_path / "networks.pt")
+    command = [sys.executable, "-c", LOAD, str(tmp_path / "networks.pt")]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.stdout.strip() == "done", found.stderr

@@ -1,0 +1,148 @@
+"""``export_network``: whole networks as plain PyTorch, with the same numbers, that run where escnn is not installed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from escnn import nn as enn
+from escnn.nn import EquivariantModule, GeometricTensor
+from forms import EVERY_MODE, tensors_of
+from networks_to_export import C4, IRREPS, answers, mixed_network, settled, soft_layer
+from torch import Tensor, nn
+from transformations import relative_error
+
+from escnn_relaxed import export_network
+
+SINGLE = 1e-6  # the issue's bound
+
+
+@EVERY_MODE
+def test_network_that_mixes_strict_and_soft_layers_is_exported(mode: str) -> None:
+    network = settled(mixed_network()).train(mode == "train")
+    exported = export_network(network)
+    expected, found = answers(network, exported)
+    assert relative_error(found, expected) <= SINGLE
+    assert not any(isinstance(module, EquivariantModule) for module in exported.modules())
+    names = [name for name, _ in network.named_modules() if name.count(".") == 0 and name]
+    assert [name for name, _ in exported.named_children()] == names
+
+
+@EVERY_MODE
+def test_network_is_left_as_it_was_and_shares_no_memory(mode: str) -> None:
+    network = settled(mixed_network()).train(mode == "train")
+    network[1][0].train(mode != "train")
+    modes = [module.training for module in network.modules()]
+    # R2Conv builds its filter when the mode changes.
+    before = {name: value.clone() for name, value in network.state_dict().items() if "filter" not in name}
+    state = torch.random.get_rng_state()
+    exported = export_network(network)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert [module.training for module in network.modules()] == modes
+    assert not any(module.training for module in exported.modules())
+    assert all(torch.equal(network.state_dict()[name], value) for name, value in before.items())
+    assert not {t.data_ptr() for t in tensors_of(network)} & {t.data_ptr() for t in tensors_of(exported)}
+
+
+def test_export_of_a_sequential_module_itself_takes_our_layers_too() -> None:
+    """escnn's own container calls each module's ``export()``."""
+    network = settled(enn.SequentialModule(soft_layer(C4), enn.ReLU(C4), soft_layer(C4, soft_translation=True)))
+    expected, found = answers(network, network.export())
+    assert relative_error(found, expected) <= SINGLE
+
+
+class Leave(nn.Module):
+    def forward(self, features: Tensor | GeometricTensor) -> Tensor:
+        return getattr(features, "tensor", features).mean((2, 3))
+
+
+@EVERY_MODE
+def test_plain_modules_behind_the_fields_are_copied(mode: str) -> None:
+    head = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 5), nn.Dropout(0.5))
+    network = settled(nn.Sequential(enn.SequentialModule(soft_layer(C4), enn.GroupPooling(C4)), Leave(), head))
+    network.in_type = C4
+    network.train(mode == "train")
+    exported = export_network(network)
+    expected, found = answers(network, exported)
+    assert relative_error(found, expected) <= SINGLE
+    assert not any(module.training for module in exported.modules())
+    assert head.training == (mode == "train")
+    with torch.no_grad():
+        head[1].weight.zero_()
+    _, again = answers(network, exported)
+    assert not torch.allclose(again, again[:1].expand_as(again))
+
+
+def test_module_that_appears_twice_is_applied_twice_and_stays_one() -> None:
+    shared = soft_layer(C4)
+    network = enn.SequentialModule(shared, enn.ReLU(C4), shared)
+    exported = export_network(network)
+    assert len(exported) == 3
+    assert exported[0] is exported[2]
+    expected, found = answers(network, exported)
+    assert relative_error(found, expected) <= SINGLE
+
+
+class Residual(EquivariantModule):
+    """A forward of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_type = self.out_type = C4
+        self.body = soft_layer(C4)
+
+    def forward(self, features: GeometricTensor) -> GeometricTensor:
+        return features + self.body(features)
+
+    def evaluate_output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape
+
+
+class PlainResidual(nn.Module):
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features + self.body(features)
+
+
+class ResidualWithExport(Residual):
+    def export(self) -> nn.Module:
+        return PlainResidual(export_network(self.body))
+
+
+class SequentialOfItsOwn(enn.SequentialModule):
+    def forward(self, features: GeometricTensor) -> GeometricTensor:
+        return features + super().forward(features)
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = soft_layer(C4)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.body(C4(features)).tensor
+
+
+def test_block_with_an_export_of_its_own_is_exported() -> None:
+    network = enn.SequentialModule(ResidualWithExport(), enn.ReLU(C4))
+    expected, found = answers(network, export_network(network))
+    assert relative_error(found, expected) <= SINGLE
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: enn.SequentialModule(enn.ReLU(C4), Residual()), r"network\.1: Residual has no export\(\)"),
+        (lambda: SequentialOfItsOwn(soft_layer(C4)), r"network: SequentialOfItsOwn has a forward of its own"),
+        (Network, r"network: Network has a forward of its own on GeometricTensors; export its parts one by one"),
+        (lambda: enn.NormMaxPool(IRREPS, 2), r"network: NormMaxPool has no export\(\)"),
+        (lambda: enn.InnerBatchNorm(C4, track_running_stats=False), "InnerBatchNorm without running statistics"),
+    ],
+)
+def test_what_cannot_be_exported_is_named(build, message: str) -> None:
+    network = build().train()
+    with pytest.raises(TypeError, match=message):
+        export_network(network)
+    assert all(module.training for module in network.modules())
