@@ -6,24 +6,23 @@ of layers f_l with Lipschitz constants L_l the errors add up: e_l ≤ L_l e_{l�
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from escnn import nn as enn
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from .arguments import check_subgroups
-from .coordinates import padded_index
 from .integral_operator import ConvolutionGeometry
+from .operator_norm import convolution_norm, largest_singular_value
 from .relaxed_convolution import RelaxedConvolution
 from .strict_part import projected
 
-__all__ = ["BoundRow", "convolution_norm", "equivariance_error_bound", "soft_part_norm"]
+__all__ = ["BoundRow", "equivariance_error_bound", "soft_part_norm"]
 
-_POWER_STEPS = 50
 # Of the modules that only rectify, pool or pass on, in the Euclidean norm.
 _NON_EXPANSIVE = (
     enn.ReLU,
@@ -55,41 +54,11 @@ class BoundRow:
     error: float
 
 
-def convolution_norm(kernel: Tensor, size: tuple[int, int], geometry: ConvolutionGeometry) -> float:
-    """‖·‖_op of a convolution on images of a size, from above.
-
-    The convolution is a restriction of one on the torus, whose norm is the largest singular value of the kernel's
-    Fourier transform at any frequency. It is exact for stride 1 and circular padding that keeps the size.
-
-    Args:
-        kernel: (C_out, C_in/groups, k, k).
-        size: height and width of the image in pixels.
-        geometry: where taps and pixels meet.
-    """
-    height, width = size
-    rows, columns = geometry.padding
-    output = geometry.output_size(height, width)
-    if geometry.padding_mode == "circular":
-        torus = height, width
-        copies = math.ceil(output[0] * geometry.stride / height) * math.ceil(output[1] * geometry.stride / width)
-    else:
-        torus = height + 2 * rows, width + 2 * columns
-        copies = _copies(height, rows, geometry.padding_mode) * _copies(width, columns, geometry.padding_mode)
-    frequencies = [torch.fft.fftfreq(n, dtype=kernel.dtype, device=kernel.device) for n in torus]
-    taps = torch.arange(geometry.kernel_size, device=kernel.device) * geometry.dilation
-    waves = [torch.exp(-2j * math.pi * frequency[:, None] * taps) for frequency in frequencies]
-    largest = 0.0
-    for block in kernel.detach().chunk(geometry.groups):
-        transform = torch.einsum("ua,vb,oiab->uvoi", waves[0], waves[1], block.to(waves[0].dtype))
-        largest = max(largest, float(torch.linalg.matrix_norm(transform, ord=2).max()))
-    return largest * math.sqrt(copies)
-
-
 def soft_part_norm(layer: RelaxedConvolution, size: tuple[int, int], subgroups: tuple[str, ...] = ()) -> float:
     """‖K − PK‖_op on images of a size: ‖f(hx) − h f(x)‖ is at most twice that times ‖x‖.
 
-    An upper bound for a stationary layer (:func:`convolution_norm`); for one that is soft in translation the result of
-    a power iteration, which comes close from below.
+    An upper bound for a stationary layer; for one that is soft in translation the result of a Lanczos iteration, which
+    comes close from below.
 
     Args:
         layer: the layer.
@@ -97,9 +66,10 @@ def soft_part_norm(layer: RelaxedConvolution, size: tuple[int, int], subgroups: 
         subgroups: of ``"rotation"``, ``"reflection"``, ``"translation"``, all by default.
 
     Raises:
-        ValueError: for another name.
+        ValueError: for another name, or for fields on which the group does not act by orthogonal matrices.
     """
     averaged = check_subgroups(subgroups)
+    _check_orthogonal(layer.in_type, layer.out_type)
     if not layer.is_stationary:
 
         def soft_part(features: Tensor) -> Tensor:
@@ -107,12 +77,29 @@ def soft_part_norm(layer: RelaxedConvolution, size: tuple[int, int], subgroups: 
                 strict = layer.linear(features)
             return layer.linear(features) - strict
 
-        return _power_iteration(soft_part, (layer.in_type.size, *size), next(layer.parameters()))
+        return largest_singular_value(soft_part, (layer.in_type.size, *size), next(layer.parameters()))
     with torch.no_grad():
         kernel = layer.filter_bank()
         with projected([layer], averaged):
             kernel = kernel - layer.filter_bank()
-    return convolution_norm(kernel, size, layer.geometry)
+    return _norm_either_way(kernel, size, layer.geometry)
+
+
+def _norm_either_way(kernel: Tensor, size: tuple[int, int], geometry: ConvolutionGeometry) -> float:
+    """A quarter turn makes an image of the other orientation, on which the norm may be larger."""
+    return max(convolution_norm(kernel, way, geometry) for way in {size, size[::-1]})
+
+
+def _check_orthogonal(*field_types: enn.FieldType) -> None:
+    for field_type in field_types:
+        group = field_type.gspace.fibergroup
+        for field in set(field_type.representations):
+            for element in group.testing_elements():
+                matrix = field(element)
+                if not np.allclose(matrix.T @ matrix, np.eye(len(matrix)), atol=1e-6):
+                    raise ValueError(
+                        f"the bound needs fields that the group acts on by orthogonal matrices; {field.name!r} is none"
+                    )
 
 
 @torch.no_grad()
@@ -146,7 +133,7 @@ def equivariance_error_bound(
         >>> equivariance_error_bound(network, fields(torch.randn(1, 4, 9, 9)))[-1].error  # strict
         0.0
     """
-    if network.training:
+    if any(module.training for _, module in _in_order(network)):
         raise RuntimeError("network is in training mode: call network.eval() first")
     rows = []
     error = torch.zeros(len(input.tensor), dtype=input.tensor.dtype, device=input.tensor.device)
@@ -156,7 +143,7 @@ def equivariance_error_bound(
         soft = soft_part_norm(module, size) if isinstance(module, RelaxedConvolution) else 0.0
         error = constant * error + 2 * soft * input.tensor.flatten(1).norm(dim=1)
         input = module(input)
-        relative = error / input.tensor.flatten(1).norm(dim=1)
+        relative = torch.where(error > 0, error / input.tensor.flatten(1).norm(dim=1), error)
         rows.append(BoundRow(name, constant, soft, float(relative.max())))
     return rows
 
@@ -174,16 +161,16 @@ def _lipschitz(name: str, module: nn.Module, size: tuple[int, int], known: Mappi
         if isinstance(module, kind):
             return constant
     if isinstance(module, RelaxedConvolution) and not module.is_stationary:
-        return _power_iteration(module.linear, (module.in_type.size, *size), next(module.parameters()))
+        return largest_singular_value(module.linear, (module.in_type.size, *size), next(module.parameters()))
     if isinstance(module, RelaxedConvolution):
-        return convolution_norm(module.filter_bank(), size, module.geometry)
+        return _norm_either_way(module.filter_bank(), size, module.geometry)
     if isinstance(module, enn.R2Conv):
         padding = module.padding if isinstance(module.padding, tuple) else (module.padding, module.padding)
         names = ("kernel_size", "padding_mode", "stride", "dilation", "groups")
         geometry = ConvolutionGeometry(padding=padding, **{name: getattr(module, name) for name in names})
-        return convolution_norm(module.expand_parameters()[0], size, geometry)
+        return _norm_either_way(module.expand_parameters()[0], size, geometry)
     if isinstance(module, enn.InnerBatchNorm):
-        return max(_batch_norm_scale(norm) for norm in module.modules() if isinstance(norm, nn.BatchNorm2d))
+        return max(_batch_norm_scale(norm) for norm in module.modules() if isinstance(norm, _BatchNorm))
     if isinstance(module, _NON_EXPANSIVE):
         return 1.0
     raise ValueError(
@@ -192,31 +179,9 @@ def _lipschitz(name: str, module: nn.Module, size: tuple[int, int], known: Mappi
     )
 
 
-def _batch_norm_scale(norm: nn.BatchNorm2d) -> float:
+def _batch_norm_scale(norm: _BatchNorm) -> float:
     variance = norm.running_var
     if variance is None:
         raise ValueError("a batch norm without running statistics has no fixed Lipschitz constant")
     scale = (variance + norm.eps).rsqrt()
     return float((scale if norm.weight is None else scale * norm.weight.abs()).max())
-
-
-def _copies(size: int, padding: int, mode: str) -> int:
-    """How often a pixel stands in the padded image, at most."""
-    index = padded_index(size, padding, mode)
-    return int(np.unique(index, return_counts=True)[1].max())
-
-
-def _power_iteration(linear: Callable[[Tensor], Tensor], shape: tuple[int, ...], like: Tensor) -> float:
-    """The largest singular value of a linear map, from below."""
-    generator = torch.Generator().manual_seed(0)
-    vector = torch.randn(1, *shape, generator=generator).to(like)
-    largest = 0.0
-    for _ in range(_POWER_STEPS):
-        with torch.enable_grad():
-            vector = (vector / vector.norm()).requires_grad_()
-            answer = linear(vector)
-            largest = float(answer.detach().norm())
-            if largest == 0:
-                return 0.0
-            (vector,) = torch.autograd.grad(answer, vector, answer.detach())
-    return largest

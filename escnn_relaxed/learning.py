@@ -118,6 +118,11 @@ class HardeningSchedule:
         if state["is_hardened"]:
             self._harden()
 
+    @property
+    def was_hardened_last(self) -> bool:
+        """Whether no step has followed on the one that hardened."""
+        return self.is_hardened and self._step <= self._harden_at
+
     def _harden(self) -> None:
         for layer in self._layers.values():
             layer.harden()
@@ -154,6 +159,8 @@ class SoftnessBound:
     def __init__(self, network: nn.Module, bound: float | Mapping[str, float], rate: float = 1.0) -> None:
         self._layers = _layers(network)
         self._bounds = dict(bound) if isinstance(bound, Mapping) else dict.fromkeys(self._layers, bound)
+        if not self._bounds:
+            raise ValueError(f"bound: no layer is bounded; relaxed layers are {list(self._layers)}")
         unknown = self._bounds.keys() - self._layers.keys()
         if unknown:
             raise ValueError(f"bound: {sorted(unknown)} are not relaxed layers; those are {list(self._layers)}")

@@ -14,6 +14,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim.swa_utils import update_bn
 
+from .conversion import named_relaxed_layers
 from .learning import HardeningSchedule, SoftnessBound
 
 __all__ = ["BoundSoftness", "HardenInTraining"]
@@ -67,6 +68,9 @@ class _PenaltyCallback(Callback):
 class HardenInTraining(_PenaltyCallback):
     """Relaxed in training, strict at the end: :class:`~escnn_relaxed.HardeningSchedule` over a Lightning run.
 
+    A checkpoint that was written after hardening says so to this callback, in ``Trainer.fit`` and ``Trainer.test``;
+    ``LightningModule.load_from_checkpoint`` does not ask it: call ``layer.harden()`` or ``harden_network`` there.
+
     Args:
         harden_at: part of the steps after which the layers become their strict parts, in (0, 1]. At 1, statistics of
             batch norm are estimated anew with a pass over the training data at the end.
@@ -88,9 +92,16 @@ class HardenInTraining(_PenaltyCallback):
             raise ValueError("HardenInTraining needs max_epochs or max_steps, to know when to harden")
         return HardeningSchedule(network, int(steps), self._harden_at, self._largest_penalty)
 
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """A network that was hardened is so when it is only tested, too."""
+        if checkpoint.get("callbacks", {}).get(self.state_key, {}).get("is_hardened"):
+            for _, layer in named_relaxed_layers(pl_module):
+                layer.harden()
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Statistics of a network that was hardened at the very end."""
-        if self._harden_at == 1 and trainer.train_dataloader is not None:
+        rule = self.rule
+        if isinstance(rule, HardeningSchedule) and rule.was_hardened_last and trainer.train_dataloader is not None:
             update_bn(trainer.train_dataloader, pl_module, device=pl_module.device)
 
 

@@ -15,7 +15,8 @@ from torch import nn
 from transformations import on_grid_elements, transform
 
 from escnn_relaxed import RelaxedR2Conv, equivariance_error_bound, harden_network, soft_part_norm
-from escnn_relaxed.error_bound import BoundRow, convolution_norm
+from escnn_relaxed.error_bound import BoundRow
+from escnn_relaxed.operator_norm import convolution_norm
 
 EXACT = 1e-12  # a few products in float64
 ROUNDING = 1e-12  # singular values of some hundred rows in float64; found: 1e-15
