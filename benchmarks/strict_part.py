@@ -24,7 +24,14 @@ from tasks import image_task
 from torch import Tensor, nn
 from training import accuracy, build_optimiser, change_under_quarter_turn, count_steps, fit
 
-from escnn_relaxed import HardeningSchedule, SoftnessBound, equivariance_penalty, relax_network, softness_ablation
+from escnn_relaxed import (
+    AblationRow,
+    HardeningSchedule,
+    SoftnessBound,
+    equivariance_penalty,
+    relax_network,
+    softness_ablation,
+)
 
 RATE = 1e-2
 EPOCHS = 12
@@ -140,6 +147,35 @@ def report(run: Run, results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def draw(path: Path, results: dict[str, list[dict[str, Any]]]) -> None:
+    """Ablation and softness by depth of each run, means over the seeds."""
+    from matplotlib import pyplot
+
+    from escnn_relaxed.plots import plot_ablation
+
+    figure, panels = pyplot.subplots(
+        2, len(results), figsize=(4 * len(results), 6), layout="constrained", squeeze=False
+    )
+    for column, (name, runs) in enumerate(results.items()):
+        layers = list(runs[0]["softness"])
+        rows = [
+            AblationRow(_label(part, layers), "layer" if part in layers else "network", value, 0.0, 0.0)
+            for part in ("nothing", *layers, "everything")
+            for value in [sum(run["ablation"][part] for run in runs) / len(runs)]
+        ]
+        plot_ablation(rows, axes=panels[0, column]).set_title(name)
+        softness = [sum(run["softness"][layer] for run in runs) / len(runs) for layer in layers]
+        panels[1, column].bar(range(1, len(layers) + 1), softness, color="#0072b2")
+        panels[1, column].set(yscale="log", ylim=(1e-16, 1), xlabel="layer", ylabel="softness s")
+        panels[0, column].set_ylim(0, 100)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def _label(part: str, layers: list[str]) -> str:
+    return f"layer {layers.index(part) + 1}" if part in layers else part
+
+
 def main() -> None:
     """Parse the command line, train, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -148,6 +184,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--images", type=int, default=3000)
     parser.add_argument("--log", type=Path, default=Path("strict_part.jsonl"))
+    parser.add_argument("--picture", type=Path, help="where to draw the ablations of the chosen runs")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of one thread each")
     arguments = parser.parse_args()
     runs = [run for run in RUNS if any(part in run.name for part in arguments.runs.split(";"))]
@@ -167,8 +204,11 @@ def main() -> None:
             log.add(name, future.result())
             print(report(wanted[name][0], [log.runs[name]]), flush=True)
     print()
+    results = {run.name: [log.runs[name] for name, (other, _) in wanted.items() if other == run] for run in runs}
     for run in runs:
-        print(report(run, [log.runs[name] for name, (other, _) in wanted.items() if other == run]))
+        print(report(run, results[run.name]))
+    if arguments.picture:
+        draw(arguments.picture, results)
 
 
 if __name__ == "__main__":

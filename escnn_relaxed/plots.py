@@ -36,7 +36,7 @@ def plot_ablation(rows: Sequence[AblationRow], quantity: str = "accuracy, %", ax
     for row in rows:
         if row.part == "nothing":
             axes.axhline(row.value, color="black", linewidth=1, linestyle="--", label="nothing hardened")
-            axes.legend(loc="lower left", frameon=False)
+            axes.legend(loc="lower right", framealpha=0.9)
     axes.set_xticks(range(len(parts)), [row.part for row in parts], rotation=30, ha="right")
     axes.set_xlabel("hardened")
     axes.set_ylabel(quantity)
