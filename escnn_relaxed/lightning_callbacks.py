@@ -6,6 +6,7 @@ reduced over processes; the loss that the module logs is its own. One optimiser 
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -99,8 +100,10 @@ class HardenInTraining(_PenaltyCallback):
                 layer.harden()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Statistics of a network that was hardened at the very end."""
+        """Statistics of a network that was hardened at the very end; a warning for one that never was."""
         rule = self.rule
+        if isinstance(rule, HardeningSchedule) and not rule.is_hardened:
+            warnings.warn("HardenInTraining: training ended before its step, the network is soft", stacklevel=2)
         if isinstance(rule, HardeningSchedule) and rule.was_hardened_last and trainer.train_dataloader is not None:
             update_bn(trainer.train_dataloader, pl_module, device=pl_module.device)
 

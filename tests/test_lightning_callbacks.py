@@ -197,6 +197,17 @@ def test_training_without_an_end_is_refused() -> None:
         trainer(HardenInTraining(), max_epochs=-1).fit(Classifier(), loader())
 
 
+def test_training_that_ends_early_says_that_the_network_is_soft() -> None:
+    class Stop(Callback):
+        def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            trainer.should_stop = True
+
+    module = Classifier()
+    with pytest.warns(UserWarning, match="ended before its step, the network is soft"):
+        trainer(HardenInTraining(), Stop()).fit(module, loader())
+    assert module.hardened == [(), ()]
+
+
 def test_steps_may_be_given_in_place_of_epochs() -> None:
     module, watch = Classifier(), Watch()
     trainer(HardenInTraining(0.5), watch, max_epochs=-1, max_steps=8).fit(module, loader())
