@@ -28,11 +28,11 @@ def test_a_second_run_takes_every_network_from_the_log(tmp_path: Path) -> None:
     log = tmp_path / "runs.jsonl"
     arguments = "--smoke", "--rows", "digits upright", "--log", str(log)
     first, second = run("accuracy.py", *arguments), run("accuracy.py", *arguments)
-    assert first.count("soft, digits upright; ") == len(log.read_text().splitlines()) == 3
+    assert first.count("soft, digits upright; ") == len(log.read_text().splitlines()) == 4
     assert "soft, digits upright; " not in second
     table = first[first.index("| row |") :]
     assert table == second[second.index("| row |") :]
-    assert table.count("| soft, digits upright |") == 3
+    assert table.count("| soft, digits upright |") == 4
 
 
 @pytest.mark.slow
