@@ -84,6 +84,8 @@ class CoordinateGrid(ExactConstants):
         # wide for k = 7 from centre to centre; for even k that would be empty at k = 2.
         self._radius = dilation * kernel_size / 2
         self._grid = tap_grid(kernel_size, dilation)
+        # From the first tap to the centre of the window, in pixels.
+        self._reach = dilation * (kernel_size - 1) / 2
         is_centred_on_a_tap = kernel_size % 2 == 1
         inset = dilation / 2 if edge == 0 and is_centred_on_a_tap else 0
         window = support_window(self._grid, self._radius - inset, edge * dilation)
@@ -207,8 +209,7 @@ class CoordinateGrid(ExactConstants):
     ) -> Tensor:
         """Position of each output point x in the input image: (H_out, W_out, 2)."""
         # The first output point lies at the centre of the first window, d = 0.
-        reach = float(np.abs(self._grid).max())
-        rows, columns = (np.arange(n) * stride - p + reach for n, p in zip(output_size, padding, strict=True))
+        rows, columns = (np.arange(n) * stride - p + self._reach for n, p in zip(output_size, padding, strict=True))
         return torch.from_numpy(pixel_positions(*size, index=(rows, columns))).to(self.action)
 
 

@@ -30,7 +30,7 @@ from .integral_operator import (
     integrate_stationary,
 )
 from .pickling import register_reducers
-from .tracing import has_no_values
+from .tracing import has_no_values, is_traced
 
 __all__ = ["PlanarConvolution"]
 
@@ -146,7 +146,7 @@ class PlanarConvolution(EquivariantModule):
 
     def _cached_filter_bank(self) -> Tensor:
         """The filter bank; in eval mode the last one, unless a gradient is wanted or something has changed."""
-        if self.training or has_no_values():
+        if self.training or has_no_values() or is_traced():
             return self.filter_bank()
         sources = list(self.state_dict(keep_vars=True).values())
         if torch.is_grad_enabled() and any(source.requires_grad for source in sources):
