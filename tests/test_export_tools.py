@@ -1,0 +1,239 @@
+"""What PyTorch makes of exported modules, and of networks of GeometricTensors: graphs, traces, compilation, ONNX."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable
+
+import battery
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from escnn import nn as enn
+from escnn.nn import EquivariantModule, R2Conv
+from networks_to_export import C4, settled
+from torch import Tensor, nn
+from transformations import relative_error
+
+from escnn_relaxed import RelaxedR2Conv, export_network
+
+SINGLE = 1e-6  # the same sums in float32
+REORDERED = 1e-5  # sums of some hundred terms in float32, in another order
+BATCH = torch.export.Dim("batch")
+
+pytestmark = [
+    # Of torch's own: a trace bakes in what Python computes from sizes, of images and of fields.
+    pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.* is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
+]
+
+
+def small_layer(soft_in_translation: bool, **arguments: object) -> RelaxedR2Conv:
+    """Few taps and blocks: every tap is a part of the graph."""
+    arguments.setdefault("kernel_size", 1 if soft_in_translation else 3)
+    relax = {"rotation": 0.2, "translation": (0.2, 0.4)} if soft_in_translation else {"rotation": 0.2}
+    return RelaxedR2Conv(C4, C4, relax=relax, initial_softness=0.3, **arguments)
+
+
+def network(soft_in_translation: bool) -> enn.SequentialModule:
+    """R2Conv, a relaxed layer, and escnn's modules between them."""
+    return settled(
+        enn.SequentialModule(
+            R2Conv(C4, C4, 3, padding=1, padding_mode="circular"),
+            enn.InnerBatchNorm(C4),
+            enn.ReLU(C4),
+            small_layer(soft_in_translation),
+            enn.GroupPooling(C4),
+        )
+    )
+
+
+FORMS: dict[str, Callable[[], EquivariantModule]] = {
+    "stationary": lambda: small_layer(False),
+    "soft in translation": lambda: small_layer(True, kernel_size=2),
+    "position of the output": lambda: small_layer(True, domain="output", frame="image", stride=2, kernel_net="siren"),
+    "network": lambda: network(False),
+    "network soft in translation": lambda: network(True),
+}
+EVERY_FORM = pytest.mark.parametrize("form", FORMS)
+# All that a network has, with one tap that is soft in translation.
+ONE_OF_ALL = pytest.mark.parametrize("form", ["position of the output", "network soft in translation"])
+
+
+def images(batch: int = 2) -> Tensor:
+    return battery.random_input(C4, 6, 6, batch=batch, dtype=torch.float32)
+
+
+def assert_same_gradients(module: nn.Module, compiled: Callable[[Tensor], Tensor], features: Tensor) -> None:
+    """The same answers, and gradients of their squares for the features and every parameter."""
+    results = []
+    for call in (module, compiled):
+        values = features.clone().requires_grad_()
+        answer = call(values)
+        gradients = torch.autograd.grad(answer.square().sum(), [values, *module.parameters()])
+        results.append([answer.detach(), *gradients])
+    for expected, found in zip(*results, strict=True):
+        assert relative_error(found, expected) <= REORDERED
+
+
+@torch.no_grad()
+@EVERY_FORM
+def test_exported_module_is_a_graph_for_torch_export(form: str, tmp_path) -> None:
+    exported = export_network(FORMS[form]())
+    program = torch.export.export(exported, (images(),), dynamic_shapes=({0: BATCH},))
+    torch.export.save(program, tmp_path / "program.pt2")
+    loaded = torch.export.load(tmp_path / "program.pt2").module()
+    for batch in (1, 5):
+        features = images(batch)
+        assert relative_error(loaded(features), exported(features)) <= SINGLE
+
+
+@torch.no_grad()
+@EVERY_FORM
+def test_exported_module_is_traced_saved_and_loaded(form: str) -> None:
+    exported = export_network(FORMS[form]())
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.trace(exported, images()), file)
+    file.seek(0)
+    loaded = torch.jit.load(file)
+    for batch in (1, 5):
+        features = images(batch)
+        assert relative_error(loaded(features), exported(features)) <= SINGLE
+
+
+@ONE_OF_ALL
+def test_exported_module_is_compiled_into_one_graph_forward_and_backward(form: str) -> None:
+    """By everything but the generation of code, which takes a C++ compiler a minute for each."""
+    torch.compiler.reset()
+    exported = export_network(FORMS[form]())
+    compiled = torch.compile(exported, fullgraph=True, backend="aot_eager")
+    assert_same_gradients(exported, compiled, images())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not any(map(shutil.which, ("g++", "c++", "clang++"))), reason="no C++ compiler")
+def test_exported_convolution_is_compiled_into_code() -> None:
+    torch.compiler.reset()
+    exported = export_network(enn.SequentialModule(small_layer(False), enn.ReLU(C4)))
+    compiled = torch.compile(exported, fullgraph=True)
+    assert_same_gradients(exported, compiled, images())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["stationary", "soft in translation", "network soft in translation"])
+def test_onnx_runtime_computes_the_same_for_any_batch_size(form: str) -> None:
+    exported = export_network(FORMS[form]())
+    program = torch.onnx.export(exported, (images(),), dynamo=True, dynamic_shapes=({0: BATCH},), verbose=False)
+    file = io.BytesIO()
+    program.save(file)
+    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    (argument,) = session.get_inputs()
+    assert argument.shape == ["batch", C4.size, 6, 6]
+    for batch in (1, 2, 5):
+        features = images(batch)
+        (found,) = session.run(None, {argument.name: features.numpy()})
+        with torch.no_grad():
+            expected = exported(features)
+        assert np.isfinite(found).all()
+        assert relative_error(torch.from_numpy(found), expected) <= REORDERED
+
+
+R2CONV_IN_EVAL = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+
+
+class OnTensors(nn.Module):
+    """A network of GeometricTensors from tensor to tensor."""
+
+    def __init__(self, fields: EquivariantModule) -> None:
+        super().__init__()
+        self.fields = fields
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.fields(self.fields.in_type(features)).tensor
+
+
+LAYERS: dict[str, Callable[[], EquivariantModule]] = {
+    "R2Conv": lambda: R2Conv(C4, C4, 3, padding=1),
+    "stationary": lambda: small_layer(False),
+    "continuous": lambda: small_layer(False, strict_kernel="continuous"),
+    "soft in translation": lambda: small_layer(True),
+    "hardened": lambda: _hardened(small_layer(False, strict_kernel="continuous")),
+}
+EVERY_LAYER = pytest.mark.parametrize("layer", LAYERS)
+
+
+def _hardened(layer: RelaxedR2Conv) -> RelaxedR2Conv:
+    layer.harden()
+    return layer
+
+
+@R2CONV_IN_EVAL
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@EVERY_LAYER
+def test_layer_on_geometric_tensors_is_compiled_into_one_graph(layer: str, mode: str) -> None:
+    torch.compiler.reset()
+    module = OnTensors(LAYERS[layer]()).train(mode == "train")
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    features = images()
+    if (layer, mode) == ("R2Conv", "eval"):
+        # It keeps the graph of its filter, of which the first pass is the last.
+        with torch.no_grad():
+            assert relative_error(compiled(features), module(features)) <= SINGLE
+        return
+    assert_same_gradients(module, compiled, features)
+
+
+@pytest.mark.parametrize("layer", ["stationary", "continuous"])
+def test_compiled_layer_sees_changes_in_evaluation(layer: str) -> None:
+    torch.compiler.reset()
+    module = OnTensors(LAYERS[layer]()).eval()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    features = images()
+    with torch.no_grad():
+        before = compiled(features)
+        for parameter in module.parameters():
+            parameter.mul_(1.5)
+        assert relative_error(compiled(features), module(features)) <= SINGLE
+        assert relative_error(compiled(features), before) > 1e-2
+
+
+def test_escnn_batch_norm_breaks_the_graph_and_is_compiled_around_it() -> None:
+    """It slices by numbers that it keeps in tensors. Exported, the same network is one graph."""
+    torch.compiler.reset()
+    module = OnTensors(enn.SequentialModule(enn.InnerBatchNorm(C4), small_layer(False))).eval()
+    features = images()
+    with pytest.raises(torch._dynamo.exc.UserError, match="data-dependent expression"):
+        torch.compile(module, fullgraph=True, backend="aot_eager")(features)
+    torch.compiler.reset()
+    compiled = torch.compile(module, backend="aot_eager")
+    with torch.no_grad():
+        assert relative_error(compiled(features), module(features)) <= SINGLE
+
+
+@EVERY_LAYER
+def test_layer_on_geometric_tensors_is_traced(layer: str) -> None:
+    module = OnTensors(LAYERS[layer]()).eval()
+    with torch.no_grad():
+        traced = torch.jit.trace(module, images())
+        features = images(5)
+        assert relative_error(traced(features), module(features)) <= SINGLE
+
+
+@pytest.mark.parametrize("layer", [name for name in LAYERS if name != "R2Conv"])
+def test_layer_on_geometric_tensors_is_a_graph_for_torch_export(layer: str) -> None:
+    module = OnTensors(LAYERS[layer]()).eval()
+    program = torch.export.export(module, (images(),), dynamic_shapes=({0: BATCH},))
+    features = images(5)
+    with torch.no_grad():
+        assert relative_error(program.module()(features), module(features)) <= SINGLE
+
+
+@R2CONV_IN_EVAL
+def test_r2conv_on_geometric_tensors_is_no_graph_for_torch_export() -> None:
+    """Its state has a history."""
+    module = OnTensors(LAYERS["R2Conv"]()).eval()
+    with pytest.raises(RuntimeError, match="Cannot access data pointer of Tensor"):
+        torch.export.export(module, (images(),))
