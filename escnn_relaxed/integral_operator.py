@@ -150,4 +150,5 @@ def integrate_non_stationary(
     answer = sum(answers[1:], answers[0])
     answer = answer.unflatten(0, (height * width, groups)).flatten(1, 2)
     result = answer.permute(2, 1, 0).reshape(batch, answer.shape[1], height, width)
-    return result if bias is None else result + bias.view(-1, 1, 1)
+    # Autocast casts the bias of a convolution too.
+    return result if bias is None else result + bias.to(result.dtype).view(-1, 1, 1)

@@ -30,6 +30,7 @@ from .integral_operator import (
     integrate_stationary,
 )
 from .pickling import register_reducers
+from .precision import full_precision
 from .tracing import has_no_values, is_traced
 
 __all__ = ["PlanarConvolution"]
@@ -127,7 +128,7 @@ class PlanarConvolution(EquivariantModule):
             ValueError: for an image smaller than the kernel.
         """
         check_input(input, self.in_type, self.geometry)
-        with torch.autocast(input.tensor.device.type, enabled=False):
+        with full_precision(input.tensor):
             bias = self.expanded_bias()
         return GeometricTensor(self._integrate(input.tensor, bias), self.out_type, coords=None)
 
@@ -137,11 +138,11 @@ class PlanarConvolution(EquivariantModule):
 
     def _integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
         if self.is_stationary:
-            # Under autocast the filter bank is built in full precision all the same; the convolution is not.
-            with torch.autocast(features.device.type, enabled=False):
+            with full_precision(features):
                 filter_bank = self._cached_filter_bank()
             return integrate_stationary(features, filter_bank, bias, self.geometry)
-        taps, bank_at = self.positional_bank(*image_size(features))
+        with full_precision(features):
+            taps, bank_at = self.positional_bank(*image_size(features))
         return integrate_non_stationary(features, bank_at, taps, bias, self.geometry)
 
     def _cached_filter_bank(self) -> Tensor:

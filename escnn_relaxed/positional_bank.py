@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .filter_bank import ContinuousFilterBank
 from .integral_operator import ConvolutionGeometry, PositionalBank
+from .precision import full_precision
 
 __all__ = ["positional_bank"]
 
@@ -45,7 +46,8 @@ def positional_bank(
         if flat is not None:
             parts.append(flat[..., tap, None].expand(-1, -1, len(positions)))
         if tap in numbers:
-            parts.append(bank.at_positions(frequency, numbers[tap], positions, hardened))
+            with full_precision(positions):
+                parts.append(bank.at_positions(frequency, numbers[tap], positions, hardened))
         at_tap: Tensor = sum(parts[1:], parts[0])
         return at_tap
 
