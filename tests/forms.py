@@ -112,6 +112,14 @@ def train_a_step(module: EquivariantModule, optimiser: torch.optim.Optimizer | N
     optimiser.step()
 
 
+def loss_and_gradients(layer: RelaxedR2Conv, features: Tensor) -> list[Tensor]:
+    """The mean square of the answer, and its gradients for the features and every parameter."""
+    features = features.clone().requires_grad_()
+    found = layer(layer.in_type(features)).tensor
+    loss = found.to(features.dtype).square().mean()
+    return [loss.detach(), *torch.autograd.grad(loss, [features, *layer.parameters()])]
+
+
 def tensors_of(module: nn.Module) -> list[Tensor]:
     """Every tensor that a module holds, whether or not it is state."""
     return [tensor for tensor in [*module.parameters(), *module.buffers()] if tensor.numel()]

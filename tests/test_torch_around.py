@@ -1,0 +1,244 @@
+"""What PyTorch does around a layer: memory formats, derivatives of all kinds, parametrizations, devices."""
+
+from __future__ import annotations
+
+import copy
+
+import battery
+import pytest
+import torch
+from forms import (
+    A_FEW_FORMS,
+    EVERY_FORM,
+    FEW,
+    ROUNDING,
+    answer,
+    features_of,
+    layer_of,
+    loss_and_gradients,
+    train_a_step,
+)
+from layers import build
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jacrev, stack_module_state, vmap
+from torch.nn.utils import parametrizations, parametrize
+from torch.utils.checkpoint import checkpoint
+from transformations import relative_error
+
+from escnn_relaxed import RelaxedR2Conv
+
+SINGLE = 1e-5  # sums of some hundred terms in float32, in another order
+
+
+@EVERY_FORM
+def test_channels_last_images_give_the_same_answer_and_gradients(form: str) -> None:
+    layer = layer_of(form).eval()
+    features = features_of(layer)
+    last = features.contiguous(memory_format=torch.channels_last)
+    for a, b in zip(loss_and_gradients(layer, last), loss_and_gradients(layer, features), strict=True):
+        assert relative_error(a, b) <= ROUNDING
+    # Sliced and transposed ones too.
+    strided = torch.stack([features, features], dim=-1)[..., 0]
+    assert relative_error(answer(layer, strided), answer(layer, features)) <= ROUNDING
+
+
+@pytest.mark.parametrize("relax", [{"rotation": 0.2}, {"translation": 0.3}], ids=["stationary", "soft in translation"])
+def test_groups_take_channels_last_images(relax: dict[str, float]) -> None:
+    layer = build(*battery.types("C4", "two regular -> two regular"), groups=2, relax=relax, stride=2)
+    features = features_of(layer)
+    last = features.contiguous(memory_format=torch.channels_last)
+    assert relative_error(answer(layer, last), answer(layer, features)) <= ROUNDING
+
+
+@pytest.mark.parametrize("relax", [{"rotation": 0.2}, {"translation": 0.3}], ids=["stationary", "soft in translation"])
+def test_second_derivatives_are_right(relax: dict[str, float]) -> None:
+    """Of every parameter, ω′ among them, and of the image."""
+    in_type, out_type = battery.types("C2", "regular -> regular")
+    layer = build(in_type, out_type, kernel_size=2, relax=relax, learn_relaxation=True, hidden_size=2)
+    names = [name for name, _ in layer.named_parameters() if not name.endswith("filter_weight")]
+
+    def of(features: Tensor, *values: Tensor) -> Tensor:
+        return functional_call(Plain(layer), {f"layer.{n}": v for n, v in zip(names, values, strict=True)}, (features,))
+
+    values = [dict(layer.named_parameters())[name].detach().requires_grad_() for name in names]
+    features = battery.random_input(in_type, 3, 3, batch=1).requires_grad_()
+    assert torch.autograd.gradgradcheck(of, (features, *values), fast_mode=True)
+
+
+class Plain(nn.Module):
+    """A layer from tensor to tensor."""
+
+    def __init__(self, layer: RelaxedR2Conv) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.layer(self.layer.in_type(features)).tensor
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("form", FEW)
+def test_ensemble_of_layers_is_mapped_over_its_parameters(form: str, mode: str) -> None:
+    """``vmap`` of ``functional_call``, and of its gradient, as of any module."""
+    layers = [Plain(layer_of(form)) for _ in range(3)]
+    for seed, layer in enumerate(layers):
+        torch.manual_seed(seed)
+        train_a_step(layer.layer, torch.optim.SGD(layer.parameters(), lr=0.1 * (seed + 1)))
+        layer.train(mode == "train")
+    state, constants = stack_module_state(layers)
+    skeleton = copy.deepcopy(layers[0]).to("meta")
+    features = features_of(layers[0].layer)
+
+    def loss(parameters: dict[str, Tensor], constants: dict[str, Tensor], features: Tensor) -> Tensor:
+        return functional_call(skeleton, (parameters, constants), (features,)).square().mean()
+
+    losses = vmap(loss, in_dims=(0, 0, None))(state, constants, features)
+    gradients = vmap(grad(loss), in_dims=(0, 0, None))(state, constants, features)
+    assert len(set(losses.tolist())) == len(layers)
+    for number, layer in enumerate(layers):
+        expected = layer(features).square().mean()
+        assert relative_error(losses[number].detach(), expected.detach()) <= ROUNDING
+        for (name, _), gradient in zip(
+            layer.named_parameters(), torch.autograd.grad(expected, list(layer.parameters())), strict=True
+        ):
+            assert relative_error(gradients[name][number].detach(), gradient) <= ROUNDING
+
+
+@A_FEW_FORMS
+def test_gradients_of_each_sample_come_from_vmap(form: str) -> None:
+    layer = Plain(layer_of(form).eval())
+    parameters = {name: value.detach() for name, value in layer.named_parameters()}
+    features = features_of(layer.layer, batch=3)
+
+    def loss(parameters: dict[str, Tensor], image: Tensor) -> Tensor:
+        return functional_call(layer, parameters, (image[None],)).square().mean()
+
+    each = vmap(grad(loss), in_dims=(None, 0))(parameters, features)
+    expected = torch.autograd.grad(layer(features).square().mean(), list(layer.parameters()))
+    for (name, _), gradient in zip(layer.named_parameters(), expected, strict=True):
+        assert relative_error(each[name].mean(dim=0), gradient) <= ROUNDING
+
+
+def test_jacobian_of_the_layer_is_its_matrix() -> None:
+    layer = Plain(layer_of("soft"))
+    features = features_of(layer.layer, side=3, batch=1)
+    jacobian = jacrev(layer)(features)
+    bias = layer(torch.zeros_like(features))
+    product = torch.einsum("...bchw,bchw->...", jacobian, features)
+    assert relative_error(product.detach(), (layer(features) - bias).detach()) <= ROUNDING
+
+
+@pytest.mark.parametrize("form", ["soft", "random offset", "soft in translation", "soft in translation, continuous"])
+def test_checkpoint_recomputes_the_same_layer(form: str) -> None:
+    """The same random offset among it."""
+    layer = Plain(layer_of(form))
+    results = []
+    for recompute in (False, True):
+        torch.manual_seed(3)
+        features = features_of(layer.layer).requires_grad_()
+        found = checkpoint(layer, features, use_reentrant=False) if recompute else layer(features)
+        results.append([found.detach(), *torch.autograd.grad(found.square().sum(), [features, *layer.parameters()])])
+    for a, b in zip(*results, strict=True):
+        assert torch.equal(a, b)
+
+
+class Doubled(nn.Module):
+    def forward(self, values: Tensor) -> Tensor:
+        return 2 * values
+
+
+def parametrized(layer: RelaxedR2Conv) -> dict[str, nn.Module]:
+    """The modules of a layer that hold output weights, by name."""
+    pairs = [] if layer.bank is None else layer.bank.steered_average.block_pairs
+    modules = {f"pair {number}": pair for number, pair in enumerate(pairs)}
+    return modules if layer.steerable_basis is None else {"layer": layer, **modules}
+
+
+@A_FEW_FORMS
+def test_parametrized_weights_are_those_that_count(form: str) -> None:
+    layer, doubled = layer_of(form), layer_of(form)
+    with torch.no_grad():
+        for module in parametrized(doubled).values():
+            module.weights.mul_(2)
+    for module in parametrized(layer).values():
+        parametrize.register_parametrization(module, "weights", Doubled())
+    for mode in (True, False):
+        assert relative_error(answer(layer.train(mode)), answer(doubled.train(mode))) <= ROUNDING
+    features = features_of(layer)
+    with torch.no_grad():
+        assert relative_error(layer.export()(features), answer(doubled)) <= ROUNDING
+    assert layer.softness().item() == pytest.approx(doubled.softness().item())
+    train_a_step(layer)
+    for module in parametrized(layer).values():
+        assert module.parametrizations.weights.original.grad.any()
+        parametrize.remove_parametrizations(module, "weights")
+    assert layer.state_dict().keys() == doubled.state_dict().keys()
+
+
+@A_FEW_FORMS
+def test_weight_norm_trains_lengths_and_directions_and_keeps_the_function(form: str) -> None:
+    layer, plain = layer_of(form), layer_of(form)
+    for module in parametrized(layer).values():
+        parametrizations.weight_norm(module, "weights")
+    assert relative_error(answer(layer), answer(plain)) <= ROUNDING
+    before = answer(layer.eval())
+    train_a_step(layer.train(), torch.optim.Adam(layer.parameters(), lr=0.01))
+    for module in parametrized(layer).values():
+        assert module.parametrizations.weights.original0.grad.any()
+    after = answer(layer.eval())
+    assert relative_error(after, before) > 1e-4
+    other = layer_of(form).eval()
+    for module in parametrized(other).values():
+        parametrizations.weight_norm(module, "weights")
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(answer(other), after)
+
+
+@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+@EVERY_FORM
+def test_deterministic_algorithms_are_all_that_is_needed(form: str, device: str) -> None:
+    layer = layer_of(form).to(device).eval()
+    features = features_of(layer).to(device)
+    torch.use_deterministic_algorithms(True)
+    try:
+        results = [loss_and_gradients(layer, features) for _ in range(2)]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@EVERY_FORM
+def test_empty_batch_and_batch_of_one_have_gradients(form: str) -> None:
+    layer = layer_of(form).eval()
+    features = features_of(layer, batch=3)
+    whole = answer(layer, features)
+    assert relative_error(answer(layer, features[1:2]), whole[1:2]) <= ROUNDING
+    empty = layer(layer.in_type(features[:0])).tensor
+    assert empty.shape == (0, *whole.shape[1:])
+    gradients = torch.autograd.grad(empty.sum(), list(layer.parameters()), allow_unused=True)
+    assert all(gradient is None or not gradient.any() for gradient in gradients)
+
+
+@EVERY_FORM
+def test_layer_on_the_meta_device_gives_shapes(form: str) -> None:
+    """As counters of operations and of memory want it."""
+    layer = layer_of(form)
+    features = features_of(layer)
+    expected = answer(layer, features)
+    with torch.no_grad():
+        found = layer.to("meta").eval()(layer.in_type(features.to("meta"))).tensor
+    assert found.is_meta
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+
+
+@pytest.mark.usefixtures("warnings_not_yet_given")
+@pytest.mark.parametrize("kernel_net", ["fourier", "siren"])
+@pytest.mark.parametrize("form", ["stationary", "soft in translation"])
+def test_very_large_frequency_warns_and_stays_finite(form: str, kernel_net: str) -> None:
+    in_type, out_type = battery.types("C8", "regular -> regular")
+    relax = {"rotation": 1e3} | ({"translation": 1e3} if form == "soft in translation" else {})
+    with pytest.warns(UserWarning, match=r"the domain frequency 1000 of rotation is above .* it aliases"):
+        layer = RelaxedR2Conv(in_type, out_type, 3, relax=relax, learn_relaxation=True, kernel_net=kernel_net)
+    results = loss_and_gradients(layer, features_of(layer))
+    assert all(result.isfinite().all() for result in results)
+    assert 0 <= layer.softness().item() <= 1
