@@ -1,0 +1,88 @@
+"""DistributedDataParallel: two processes train to the parameters of one that sees both their batches."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from forms import ROUNDING, features_of, layer_of
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from transformations import relative_error
+
+from escnn_relaxed import RelaxedR2Conv
+
+FORMS = ("soft", "learned", "random offset", "soft in translation, continuous")
+PROCESSES = 2
+STEPS = 3
+
+
+class Plain(nn.Module):
+    """A layer from tensor to tensor."""
+
+    def __init__(self, layer: RelaxedR2Conv) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.layer(self.layer.in_type(features)).tensor
+
+
+def train(model: nn.Module, features: Tensor, first_seed: int) -> None:
+    """Adam, with the random offset of each step from a seed."""
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(STEPS):
+        torch.manual_seed(first_seed + step)
+        optimiser.zero_grad()
+        (model(features) - 1).square().mean().backward()
+        optimiser.step()
+
+
+def _train_a_part(rank: int, layers: dict[str, RelaxedR2Conv], folder: str) -> None:
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=PROCESSES)
+    found = {}
+    for name, shared in layers.items():
+        # torch sends tensors to processes as memory that they share.
+        layer = copy.deepcopy(shared)
+        model = DistributedDataParallel(Plain(layer))
+        seed = 100 * rank if name == "an offset for each" else 0
+        train(model, features_of(layer, batch=2 * PROCESSES).chunk(PROCESSES)[rank], seed)
+        found[name] = layer.state_dict()
+    torch.save(found, f"{folder}/{rank}.pt")
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Tensor]]]:
+    """What each process ended with: form → state."""
+    folder = tmp_path_factory.mktemp("distributed")
+    layers = {form: layer_of(form) for form in FORMS}
+    layers["an offset for each"] = layer_of("random offset")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        torch.multiprocessing.spawn(_train_a_part, args=(layers, str(folder)), nprocs=PROCESSES)
+    return [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(PROCESSES)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_two_processes_train_to_the_parameters_of_one_with_the_joined_batch(form: str, trained) -> None:
+    layer = layer_of(form)
+    before = {name: value.detach().clone() for name, value in layer.named_parameters()}
+    train(Plain(layer), features_of(layer, batch=2 * PROCESSES), 0)
+    for name, value in layer.state_dict().items():
+        assert torch.equal(trained[0][form][name], trained[1][form][name])
+        assert (trained[0][form][name] - value).abs().max() <= ROUNDING
+        assert name not in before or relative_error(value, before[name]) > 1e-3
+
+
+@pytest.mark.slow
+def test_offsets_of_their_own_leave_processes_with_the_same_parameters(trained) -> None:
+    """Each process steers by another grid; their mean gradient is that of both grids."""
+    first, second = (states["an offset for each"] for states in trained)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert any(not torch.equal(first[name], value) for name, value in trained[0]["random offset"].items())
