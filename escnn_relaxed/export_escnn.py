@@ -115,6 +115,17 @@ def _(module: enn.PointwiseMaxPoolAntialiased2D, export: Export, name: str) -> n
     return nn.Sequential(maximum, _blur(module.filter, module.stride, module._pad))
 
 
+@plain_module.register(enn.DisentangleModule)
+@plain_module.register(enn.ReshuffleModule)
+def _(module: Any, export: Export, name: str) -> nn.Module:
+    # The matrix of a map that acts on the channels of each pixel, by sending every unit vector through.
+    values = next(chain(module.parameters(), module.buffers()))
+    dtype = values.dtype if values.is_floating_point() else torch.get_default_dtype()
+    units = torch.eye(module.in_type.size, dtype=dtype, device=values.device)[..., None, None]
+    matrix = module(module.in_type(units)).tensor.transpose(0, 1).contiguous()
+    return as_convolution(matrix, None, ConvolutionGeometry(1)).requires_grad_(False)
+
+
 @plain_module.register
 def _(module: enn.MaskModule, export: Export, name: str) -> nn.Module:
     return Mask(module.mask.detach().clone())

@@ -21,6 +21,11 @@ from escnn_relaxed import export_network
 SINGLE = 1e-6  # the bound
 ROUNDING = 1e-12
 
+
+def _restricted(fields: FieldType) -> FieldType:
+    return fields.restrict((None, 4))
+
+
 # Modules that pool channels make float32 of any dtype, in escnn.
 MODULES: dict[str, tuple[EquivariantModule, float]] = {
     "relu": (enn.ReLU(MIXED), 0),
@@ -47,6 +52,8 @@ MODULES: dict[str, tuple[EquivariantModule, float]] = {
     "field dropout": (enn.FieldDropout(MIXED, 0.5), 0),
     "upsampling": (enn.R2Upsampling(MIXED, scale_factor=2), ROUNDING),
     "restriction": (enn.RestrictionModule(C4, 2), 0),
+    "disentangling": (enn.DisentangleModule(_restricted(MIXED)), ROUNDING),
+    "reshuffling": (enn.ReshuffleModule(MIXED, [2, 0, *range(3, len(MIXED)), 1]), 0),
     "norm relu": (enn.NormNonLinearity(IRREPS), ROUNDING),
     "norm sigmoid": (enn.NormNonLinearity(IRREPS, "n_sigmoid"), ROUNDING),
     "norm softplus, no bias": (enn.NormNonLinearity(IRREPS, "n_softplus", bias=False), ROUNDING),
