@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from escnn.nn.modules.basismanager.basisexpansion_singleblock import _stored_filters
 from hypothesis import HealthCheck, settings
 
 # One thread a process: small tensors are slower with two, and xdist runs a process per core.
@@ -24,6 +25,15 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 def fixed_seed() -> None:
     """Every test draws the same numbers, whatever ran before it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def no_cast_bases() -> None:
+    """Escnn shares bases between layers: ``.double()`` on an R2Conv of one test would break those of the next."""
+    for key, block in list(_stored_filters.items()):
+        basis = block.sampled_basis
+        if basis.dtype != torch.float32 or basis.device.type != "cpu":
+            del _stored_filters[key]
 
 
 @pytest.fixture
