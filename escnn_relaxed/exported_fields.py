@@ -54,7 +54,10 @@ class FieldNorm(_FieldNorms):
 
     def forward(self, features: Tensor) -> Tensor:
         """One channel for each field."""
-        return self.squares(features).sqrt()
+        squares = self.squares(features)
+        # The root has no slope at 0, where that of a norm is 0.
+        positive = squares > 0
+        return torch.where(positive, torch.where(positive, squares, 1).sqrt(), 0)
 
 
 class Squash(nn.Module):

@@ -108,8 +108,9 @@ def test_modules_of_escnn_are_exported(name: str, precision: str) -> None:
     assert not shared & {tensor.data_ptr() for tensor in tensors_of(export_network(module))}
 
 
-def test_norm_non_linearity_has_finite_gradients_at_zero() -> None:
-    exported = export_network(settled(copy.deepcopy(MODULES["norm softplus, no bias"][0])))
+@pytest.mark.parametrize("name", ["norm softplus, no bias", "norm relu", "norm pooling"])
+def test_norms_have_finite_gradients_at_zero(name: str) -> None:
+    exported = export_network(settled(copy.deepcopy(MODULES[name][0])))
     features = torch.zeros(1, IRREPS.size, 3, 3, requires_grad=True)
     exported(features).sum().backward()
     assert features.grad.isfinite().all()

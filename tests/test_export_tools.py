@@ -7,17 +7,18 @@ import shutil
 from collections.abc import Callable
 
 import battery
-import numpy as np
 import onnxruntime
 import pytest
 import torch
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, R2Conv
 from networks_to_export import C4, settled
+from published_networks import NETWORKS
+from published_networks import images as published_images
 from torch import Tensor, nn
 from transformations import relative_error
 
-from escnn_relaxed import RelaxedR2Conv, export_network
+from escnn_relaxed import RelaxedR2Conv, export_network, relax_network
 
 SINGLE = 1e-6  # the same sums in float32
 REORDERED = 1e-5  # sums of some hundred terms in float32, in another order
@@ -70,10 +71,11 @@ def images(batch: int = 2) -> Tensor:
 def assert_same_gradients(module: nn.Module, compiled: Callable[[Tensor], Tensor], features: Tensor) -> None:
     """The same answers, and gradients of their squares for the features and every parameter."""
     results = []
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     for call in (module, compiled):
         values = features.clone().requires_grad_()
         answer = call(values)
-        gradients = torch.autograd.grad(answer.square().sum(), [values, *module.parameters()])
+        gradients = torch.autograd.grad(answer.square().sum(), [values, *parameters])
         results.append([answer.detach(), *gradients])
     for expected, found in zip(*results, strict=True):
         assert relative_error(found, expected) <= REORDERED
@@ -126,19 +128,39 @@ def test_exported_convolution_is_compiled_into_code() -> None:
 @pytest.mark.parametrize("form", ["stationary", "soft in translation", "network soft in translation"])
 def test_onnx_runtime_computes_the_same_for_any_batch_size(form: str) -> None:
     exported = export_network(FORMS[form]())
-    program = torch.onnx.export(exported, (images(),), dynamo=True, dynamic_shapes=({0: BATCH},), verbose=False)
-    file = io.BytesIO()
-    program.save(file)
-    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
-    (argument,) = session.get_inputs()
-    assert argument.shape == ["batch", C4.size, 6, 6]
+    session = onnx_session(exported, images())
+    assert session.get_inputs()[0].shape == ["batch", C4.size, 6, 6]
     for batch in (1, 2, 5):
         features = images(batch)
-        (found,) = session.run(None, {argument.name: features.numpy()})
         with torch.no_grad():
-            expected = exported(features)
-        assert np.isfinite(found).all()
-        assert relative_error(torch.from_numpy(found), expected) <= REORDERED
+            assert relative_error(run(session, features), exported(features)) <= REORDERED
+
+
+def onnx_session(exported: nn.Module, features: Tensor) -> onnxruntime.InferenceSession:
+    """The module in ONNX Runtime, for any number of images of this size."""
+    program = torch.onnx.export(exported, (features,), dynamo=True, dynamic_shapes=({0: BATCH},), verbose=False)
+    file = io.BytesIO()
+    program.save(file)
+    return onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+
+
+def run(session: onnxruntime.InferenceSession, features: Tensor) -> Tensor:
+    (found,) = session.run(None, {session.get_inputs()[0].name: features.numpy()})
+    return torch.from_numpy(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETWORKS)
+def test_published_networks_are_graphs_that_compile_and_run_in_onnx_runtime(name: str) -> None:
+    torch.compiler.reset()
+    exported = relax_network(settled(NETWORKS[name](R2Conv))).export().eval()
+    compiled = torch.compile(exported, fullgraph=True, backend="aot_eager")
+    assert_same_gradients(exported, compiled, published_images())
+    session = onnx_session(exported, published_images())
+    for batch in (1, 5):
+        images = published_images(batch)
+        with torch.no_grad():
+            assert relative_error(run(session, images), exported(images)) <= REORDERED
 
 
 R2CONV_IN_EVAL = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
