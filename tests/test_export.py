@@ -65,17 +65,16 @@ def test_exported_layer_computes_the_same_whatever_the_convolution(geometry: str
 
 CASES = [
     ("C4", "regular -> irreps"),
-    ("D4", "mixed, sheared -> regular"),
+    ("D2", "mixed, sheared -> regular"),
     ("SO(2)", "irreps -> band-limited"),
     ("O(2)", "irreps -> irreps"),
 ]
 
 
 @EVERY_KERNEL
-@pytest.mark.parametrize("kernel_net", ["fourier", "siren"])
-@pytest.mark.parametrize("frame", ["group", "image"])
+@pytest.mark.parametrize(("kernel_net", "frame"), [("fourier", "group"), ("fourier", "image"), ("siren", "image")])
 @pytest.mark.parametrize(("space", "pair"), CASES)
-def test_exported_layer_computes_the_same_whatever_the_kernel(space, pair, frame, kernel_net, strict_kernel) -> None:
+def test_exported_layer_computes_the_same_whatever_the_kernel(space, pair, kernel_net, frame, strict_kernel) -> None:
     layer = build(
         *battery.types(space, pair),
         kernel_size=2,

@@ -43,8 +43,7 @@ def through_a_file(thing: Any, **arguments: Any) -> Any:
 
 
 @EVERY_FORM
-@pytest.mark.parametrize("load", ["train", "eval"])
-@pytest.mark.parametrize("save", ["train", "eval"])
+@pytest.mark.parametrize(("save", "load"), [("train", "eval"), ("eval", "train"), ("eval", "eval")])
 def test_any_mode_loads_the_state_of_any_mode(form: str, save: str, load: str) -> None:
     layer, other = layer_of(form).train(save == "train"), another_draw(form).train(load == "train")
     answer(layer)  # a cache, if it were state, would be there now
