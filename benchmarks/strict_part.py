@@ -64,7 +64,7 @@ class Run:
 STRICT: dict[str, Any] = {"relax": None}
 LEARNED: dict[str, Any] = {"relax": {"rotation": 0.1}, "learn_relaxation": True}
 RUNS = [
-    *(Run(f"strict, {task}", task, STRICT) for task in ("MNIST6-180", "turned", "within 60°")),
+    *(Run(f"strict, {task}", task, STRICT) for task in ("MNIST6-180", "turned", "within 60°", "upright")),
     Run("ablation, MNIST6-180", "MNIST6-180", penalty=1.0),
     *(Run(f"ablation, turned, λ = {penalty:g}", "turned", LEARNED, penalty=penalty) for penalty in (0.1, 1.0)),
     Run("ablation, within 60°", "within 60°"),
@@ -74,7 +74,8 @@ RUNS = [
         for largest in (0.0, 0.3)
     ),
     *(Run(f"bound, {task}", task, bound=0.01) for task in ("MNIST6-180", "turned", "within 60°")),
-    *(Run(f"relaxed after 8 epochs, {task}", task, relax_at=8) for task in ("MNIST6-180", "within 60°")),
+    *(Run(f"relaxed from the start, {task}", task) for task in ("MNIST6-180", "within 60°", "upright")),
+    *(Run(f"relaxed after 8 epochs, {task}", task, relax_at=8) for task in ("MNIST6-180", "within 60°", "upright")),
 ]
 
 
