@@ -12,7 +12,8 @@ The pipeline, a file a stage, M sampled group elements, T taps in the support, J
 
 What is done with layers once they exist: their strict part and softness (strict_part.py), networks relaxed and hardened
 (conversion.py), plain PyTorch without escnn (export.py, exported.py), what is lost without softness (ablation.py),
-which layer is how soft (summary.py), learning it (learning.py), a bound on the equivariance error (error_bound.py).
+which layer is how soft (summary.py), learning it (learning.py, parameter_groups.py), a bound on the equivariance error
+(error_bound.py), the error measured (equivariance.py, invariance.py) and logged in training (monitoring.py).
 """
 
 from ._version import __version__
@@ -20,9 +21,13 @@ from ._version import __version__
 try:
     from .ablation import AblationRow, ablation_table, softness_ablation
     from .conversion import harden_network, relax_network
+    from .equivariance import EquivarianceReport, ErrorRow, equivariance_error
     from .error_bound import BoundRow, equivariance_error_bound, soft_part_norm
     from .export import export_network
+    from .invariance import AgreementReport, AgreementRow, prediction_agreement
     from .learning import HardeningSchedule, SoftnessBound, equivariance_penalty
+    from .monitoring import RelaxationMonitor, TensorBoardHook, relaxation_scalars
+    from .parameter_groups import parameter_groups
     from .relaxed_r2conv import RelaxedR2Conv
     from .summary import RelaxationSummary, relaxation_summary
 except ModuleNotFoundError as error:
@@ -32,18 +37,28 @@ except ModuleNotFoundError as error:
 
 __all__ = [
     "AblationRow",
+    "AgreementReport",
+    "AgreementRow",
     "BoundRow",
+    "EquivarianceReport",
+    "ErrorRow",
     "HardeningSchedule",
+    "RelaxationMonitor",
     "RelaxationSummary",
     "RelaxedR2Conv",
     "SoftnessBound",
+    "TensorBoardHook",
     "__version__",
     "ablation_table",
+    "equivariance_error",
     "equivariance_error_bound",
     "equivariance_penalty",
     "export_network",
     "harden_network",
+    "parameter_groups",
+    "prediction_agreement",
     "relax_network",
+    "relaxation_scalars",
     "relaxation_summary",
     "soft_part_norm",
     "softness_ablation",

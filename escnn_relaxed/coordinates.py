@@ -21,6 +21,7 @@ __all__ = [
     "SUBGROUPS",
     "GroupSample",
     "circle_harmonic_limit",
+    "element_with_action",
     "group_coordinates",
     "has_subgroup",
     "padded_index",
@@ -122,6 +123,30 @@ def _principal_angle(rotation: Array) -> Array:
 
     angle: Array = SO2.change_parameterization(rotation, p_from="MAT", p_to="ANG")
     return np.where(angle <= -np.pi + 1e-9, np.pi, angle)
+
+
+def element_with_action(gspace: GSpace2D, action: Array) -> GroupElement | None:
+    """The element of a fiber group that acts on the plane by a 2×2 matrix, None where there is none.
+
+    Example:
+        >>> from escnn import gspaces
+        >>> element_with_action(gspaces.rot2dOnR2(4), np.array([[0.0, -1.0], [1.0, 0.0]]))
+        1[2pi/4]
+        >>> element_with_action(gspaces.rot2dOnR2(4), np.array([[1.0, 0.0], [0.0, -1.0]])) is None
+        True
+    """
+    group = gspace.fibergroup
+    candidates = group.elements
+    if group.continuous:
+        is_reflection = np.linalg.det(action) < 0
+        if is_reflection and not gspace.flips_order:
+            return None
+        flip = gspace.basespace_action(group.element((1, 0.0), param="radians")) if is_reflection else np.eye(2)
+        angle = float(_principal_angle((action @ flip)[None])[0])
+        value = (int(is_reflection), angle) if gspace.flips_order else angle
+        candidates = [group.element(value, param="radians")]
+    matches = (e for e in candidates if np.allclose(gspace.basespace_action(e), action, rtol=0, atol=1e-6))
+    return next(matches, None)
 
 
 def relative_elements(sample: GroupSample) -> NDArray[np.int64]:

@@ -1,24 +1,28 @@
-"""Callbacks for Lightning (the extra ``lightning``): a network that ends strict, or whose softness is bounded.
+"""Callbacks for Lightning (the extra ``lightning``): a network that ends strict, whose softness is bounded, or logged.
 
-Both add the gradient of their penalty right before the optimiser's step, where gradients are accumulated, unscaled and
-reduced over processes; the loss that the module logs is its own. One optimiser only.
+The first two add the gradient of their penalty right before the optimiser's step, where gradients are accumulated,
+unscaled and reduced over processes; the loss that the module logs is its own. One optimiser only.
 """
 
 from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from escnn.nn import FieldType
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
 from torch.optim.swa_utils import update_bn
 
 from .conversion import named_relaxed_layers
 from .learning import HardeningSchedule, SoftnessBound
+from .measured_network import Shifts
+from .monitoring import RelaxationMonitor
 
-__all__ = ["BoundSoftness", "HardenInTraining"]
+__all__ = ["BoundSoftness", "HardenInTraining", "LogRelaxation"]
 
 
 class _PenaltyCallback(Callback):
@@ -135,3 +139,66 @@ class BoundSoftness(_PenaltyCallback):
         """Log the multipliers."""
         for name, value in self.multipliers.items():
             pl_module.log(f"multiplier/{name}", value)
+
+
+class LogRelaxation(Callback):
+    """Logs ω′, softness, penalty and measured equivariance error of each layer, at the start and after each epoch.
+
+    The tags are those of :func:`~escnn_relaxed.relaxation_scalars`; they go to the trainer's logger, TensorBoard's for
+    instance, and to its ``callback_metrics``, for early stopping and checkpoints. Nothing in the module changes.
+
+    Args:
+        measure: whether to measure the error, on 32 images of the first training batch: its first floating-point
+            tensor (batch, C, H, W), which the module's ``forward`` has to take. Without such a tensor it is not logged.
+        in_type: fields of the images; by default those of the first escnn module inside.
+        shifts: rows down and columns to the right in pixels, to measure beside the group elements.
+
+    Attributes:
+        history: tag → a pair (step, value) for each time, for ``escnn_relaxed.plots.plot_domain_frequency``.
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> trainer = Trainer(max_epochs=30, callbacks=[LogRelaxation()], logger=False, accelerator="cpu")
+    """
+
+    def __init__(self, measure: bool = True, in_type: FieldType | None = None, shifts: Shifts = ()) -> None:
+        super().__init__()
+        self._measure = measure
+        self._in_type = in_type
+        self._shifts = shifts
+        self._monitor: RelaxationMonitor | None = None
+        self.history: dict[str, list[tuple[int, float]]] = {}
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Take images from the first batch, and log what the network is at the start."""
+        if self._monitor is not None:
+            return
+        images = next(_images(batch), None) if self._measure else None
+        self._monitor = RelaxationMonitor(pl_module, images, self._in_type, self._shifts)
+        self._monitor.history = self.history
+        scalars = self._monitor.record(trainer.global_step)
+        for logger in trainer.loggers:
+            logger.log_metrics(scalars, trainer.global_step)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log what the network is now."""
+        if self._monitor is not None:
+            pl_module.log_dict(self._monitor.record(trainer.global_step))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The history, for checkpoints."""
+        return {"history": self.history}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.history = state_dict["history"]
+
+
+def _images(batch: Any) -> Iterator[Tensor]:
+    """The floating-point tensors (batch, C, H, W) of a batch, in its order."""
+    if isinstance(batch, Tensor):
+        if batch.dim() == 4 and batch.is_floating_point():
+            yield batch
+    elif isinstance(batch, (Mapping, tuple, list)):
+        for part in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from _images(part)

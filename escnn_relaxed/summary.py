@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
+from escnn.nn import FieldType
 from torch import nn
 
 from .ablation import AblationRow
 from .conversion import named_relaxed_layers
+from .equivariance import largest_exact_errors
+from .forward_probe import evaluated
 from .layer_state import describe_fields
 from .learning import equivariance_penalty
+from .measured_network import Data, MeasuredNetwork, Shifts
+from .tables import plain_table, rich_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 __all__ = ["LayerSummary", "RelaxationSummary", "relaxation_summary"]
 
@@ -25,7 +34,10 @@ class LayerSummary:
         fields: its input and output fields, in words.
         domain_frequency: ω′ of each subgroup that may be soft.
         penalty: ‖ω′‖².
+        penalty_share: its part of the sum over layers, 0 where that is 0.
         softness: s of each of these subgroups, and of all as ``"all"``.
+        own_error: largest exact error of the layer alone, on what reaches it, over the group; None where not measured.
+        error: the same of the network up to this layer, over shifts too.
         hardened_value: what the ablation gave with this layer hardened, None without one.
     """
 
@@ -33,35 +45,51 @@ class LayerSummary:
     fields: str
     domain_frequency: Mapping[str, tuple[float, ...]]
     penalty: float
+    penalty_share: float
     softness: Mapping[str, float]
+    own_error: float | None
+    error: float | None
     hardened_value: float | None
 
 
 @dataclass(frozen=True)
 class RelaxationSummary:
-    """A row for each relaxed layer; its text is a table."""
+    """A row for each relaxed layer; its text is a table, ``rich.print`` shows it as one of rich."""
 
     rows: tuple[LayerSummary, ...]
 
     def __str__(self) -> str:
-        with_ablation = any(row.hardened_value is not None for row in self.rows)
-        header = ["layer", "fields", "ω′", "‖ω′‖²", "softness s"] + ["hardened"] * with_ablation
-        cells = [header, *(_cells(row, with_ablation) for row in self.rows)]
-        widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
-        return "\n".join(line.rstrip() for line in lines)
+        return plain_table(*self._cells())
+
+    def __rich__(self) -> Table:
+        return rich_table(*self._cells())
+
+    def _cells(self) -> tuple[list[str], list[list[str]]]:
+        columns = [column for column in _COLUMNS if any(column.text(row) for row in self.rows)]
+        return [column.header for column in columns], [[column.text(row) for column in columns] for row in self.rows]
 
 
 @torch.no_grad()
-def relaxation_summary(network: nn.Module, ablation: Sequence[AblationRow] = ()) -> RelaxationSummary:
-    """A row for each relaxed layer of a network: its fields, ω′, softness, and what it is needed for.
+def relaxation_summary(
+    network: nn.Module,
+    ablation: Sequence[AblationRow] = (),
+    *,
+    data: Data = None,
+    in_type: FieldType | None = None,
+    shifts: Shifts = (),
+) -> RelaxationSummary:
+    """A row for each relaxed layer of a network: its fields, ω′, softness, what it is needed for, and measured errors.
 
     Args:
         network: any module.
         ablation: rows of :func:`~escnn_relaxed.softness_ablation`, to show what each layer's softness is needed for.
+        data: a batch (batch, C, H, W) to measure equivariance errors on, of group elements that map pixels to pixels;
+            without one nothing is measured.
+        in_type: fields of the input, where the network does not say.
+        shifts: rows down and columns to the right in pixels, to measure beside the group elements.
 
     Raises:
-        ValueError: for a network without a relaxed layer.
+        ValueError: for a network without a relaxed layer, and as :func:`~escnn_relaxed.equivariance_error`.
 
     Example:
         >>> from escnn import gspaces, nn
@@ -70,34 +98,78 @@ def relaxation_summary(network: nn.Module, ablation: Sequence[AblationRow] = ())
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr] * 2)
         >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3), nn.ReLU(fields))
         >>> print(relaxation_summary(network))
-        layer  fields                  ω′             ‖ω′‖²   softness s
-        0      2 regular -> 2 regular  rotation 0.25  0.0625  0.01
+        layer  fields                  ω′             ‖ω′‖²   share  softness s
+        0      2 regular -> 2 regular  rotation 0.25  0.0625  100 %  0.01
     """
+    layers = dict(named_relaxed_layers(network))
+    if not layers:
+        raise ValueError("network has no RelaxedR2Conv")
     values = {row.part: row.value for row in ablation if row.kind == "layer"}
+    penalties = {name: equivariance_penalty(layer).item() for name, layer in layers.items()}
+    total = sum(penalties.values())
+    own_errors, errors = ({}, {}) if data is None else _measured(network, list(layers), data, in_type, shifts)
     rows = []
-    for name, layer in named_relaxed_layers(network):
+    for name, layer in layers.items():
         frequency = {subgroup: tuple(value.tolist()) for subgroup, value in layer.domain_frequency.items()}
         parts = {subgroup: layer.softness(subgroup).item() for subgroup in frequency}
         rows.append(
             LayerSummary(
-                name,
-                f"{describe_fields(layer.in_type)} -> {describe_fields(layer.out_type)}",
-                frequency,
-                equivariance_penalty(layer).item(),
-                {**parts, "all": layer.softness().item()},
-                values.get(name),
+                name=name,
+                fields=f"{describe_fields(layer.in_type)} -> {describe_fields(layer.out_type)}",
+                domain_frequency=frequency,
+                penalty=penalties[name],
+                penalty_share=penalties[name] / total if total > 0 else 0.0,
+                softness={**parts, "all": layer.softness().item()},
+                own_error=own_errors.get(name),
+                error=errors.get(name),
+                hardened_value=values.get(name),
             )
         )
-    if not rows:
-        raise ValueError("network has no RelaxedR2Conv")
     return RelaxationSummary(tuple(rows))
 
 
-def _cells(row: LayerSummary, with_ablation: bool) -> list[str]:
-    frequency = ", ".join(
-        f"{name} {' '.join(f'{value:.3g}' for value in values)}" for name, values in row.domain_frequency.items()
-    )
+def _measured(
+    network: nn.Module, names: Sequence[str], data: Data, in_type: FieldType | None, shifts: Shifts
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The errors of layers alone and of the network up to them, by name."""
+    with evaluated(network):
+        reached = MeasuredNetwork(network, None, data, in_type, None, names).inputs()
+    layers = dict(network.named_modules())
+    # A shift of the image is a smaller one of the features behind a stride: it is for the network alone.
+    alone = {name: largest_exact_errors(layers[name], features, ("",)) for name, features in reached.items()}
+    own = {name: error[""] for name, error in alone.items() if error}
+    return own, largest_exact_errors(network, data, names, in_type, shifts)
+
+
+@dataclass(frozen=True)
+class _Column:
+    header: str
+    text: Callable[[LayerSummary], str]
+
+
+def _frequency_text(row: LayerSummary) -> str:
+    parts = (f"{name} {' '.join(f'{v:.3g}' for v in values)}" for name, values in row.domain_frequency.items())
+    return ", ".join(parts) or "strict"
+
+
+def _softness_text(row: LayerSummary) -> str:
     parts = [f"{name} {value:.2g}" for name, value in row.softness.items() if name != "all"]
-    softness = f"{row.softness['all']:.2g}" + (f" ({', '.join(parts)})" if len(parts) > 1 else "")
-    cells = [row.name, row.fields, frequency or "strict", f"{row.penalty:.3g}", softness]
-    return cells + (["" if row.hardened_value is None else f"{row.hardened_value:.2f}"] if with_ablation else [])
+    return f"{row.softness['all']:.2g}" + (f" ({', '.join(parts)})" if len(parts) > 1 else "")
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+# Columns that are empty in every row are left out.
+_COLUMNS = (
+    _Column("layer", lambda row: row.name),
+    _Column("fields", lambda row: row.fields),
+    _Column("ω′", _frequency_text),
+    _Column("‖ω′‖²", lambda row: f"{row.penalty:.3g}"),
+    _Column("share", lambda row: f"{row.penalty_share:.0%}".replace("%", " %")),
+    _Column("softness s", _softness_text),
+    _Column("own error", lambda row: _number(row.own_error, ".2g")),
+    _Column("error so far", lambda row: _number(row.error, ".2g")),
+    _Column("hardened", lambda row: _number(row.hardened_value, ".2f")),
+)

@@ -1,0 +1,33 @@
+"""Tables as text, and for ``rich`` where it is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["plain_table", "rich_table"]
+
+
+def plain_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Columns of equal width, a line a row."""
+    cells = [header, *lines]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
+    padded = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
+    return "\n".join(line.rstrip() for line in padded)
+
+
+def rich_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
+    """The same for ``rich.print``.
+
+    Raises:
+        ModuleNotFoundError: where ``rich`` is not installed.
+    """
+    from rich.table import Table
+
+    table = Table(*header)
+    for line in lines:
+        table.add_row(*line)
+    return table
