@@ -1,0 +1,128 @@
+"""Residual pathway: a strict kernel plus a free one that a prior keeps small (Finzi, Benton & Wilson 2021)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from escnn.nn import FieldType
+from torch import Tensor, nn
+
+from ..arguments import check_softness
+from .strict_kernel import BaselineConvolution
+
+__all__ = ["ResidualR2Conv", "free_weight_penalty"]
+
+
+class ResidualR2Conv(BaselineConvolution):
+    r"""A strict convolution and a free one side by side, in one filter bank.
+
+    .. math::
+        K(d) = K_{strict}(d) + F(d)
+
+    F is any kernel, one weight for each channel pair and tap, with the prior N(0, σ²): :func:`free_weight_penalty` is
+    its negative logarithm. With F = 0 the layer is strict. It is defined for every field type and group; translations
+    stay exact, because a free kernel for each position would depend on the size of the image.
+
+    Finzi, Benton and Wilson, "Residual Pathway Priors for Soft Equivariance Constraints" (arXiv
+    2112.01388, NeurIPS 2021).
+    There are as many free weights as a ``Conv2d`` has: |G| times those of a strict layer of regular fields, or more.
+
+    Args:
+        in_type: field type of the input.
+        out_type: field type of the output, on the same gspace.
+        kernel_size: k, odd or even.
+        padding: pixels on both sides, an integer or a pair (rows, columns).
+        stride: step between output points in pixels.
+        dilation: spacing of the taps in pixels.
+        padding_mode: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
+        groups: number of blocks of fields that are convolved apart.
+        bias: add a bias to the trivial irreps of the output.
+        initial_softness: ‖F‖² / ‖K‖² at the start, an upper bound on the part of K that is not equivariant.
+        **strict_options: how the strict kernel is made, as of :class:`~escnn_relaxed.RelaxedR2Conv`; by default it is
+            that of ``R2Conv``.
+
+    Attributes:
+        free_weight: F, (C_out, C_in/groups, k, k).
+
+    Raises:
+        TypeError: for an argument of the wrong type, or an unknown one.
+        ValueError: for a value that has no meaning.
+
+    Shape:
+        GeometricTensor (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+
+    Example:
+        >>> import torch
+        >>> from escnn import gspaces, nn
+        >>> gspace = gspaces.flipRot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> layer = ResidualR2Conv(fields, fields, 3, padding=1)
+        >>> layer(fields(torch.randn(2, 8, 28, 28))).shape
+        torch.Size([2, 8, 28, 28])
+    """
+
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        kernel_size: int,
+        padding: int | tuple[int, int] = 0,
+        stride: int = 1,
+        dilation: int = 1,
+        padding_mode: str = "zeros",
+        groups: int = 1,
+        bias: bool = True,
+        *,
+        initial_softness: float = 0.01,
+        **strict_options: Any,
+    ) -> None:
+        super().__init__(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups, bias)
+        softness = check_softness(initial_softness)
+        self.strict = self._strict_kernel(strict_options)
+        with torch.no_grad():
+            strict = self.strict()
+            free = torch.randn_like(strict)
+            free *= math.sqrt(softness / (1 - softness)) * strict.norm() / free.norm()
+        self.free_weight = nn.Parameter(free)
+
+    def filter_bank(self) -> Tensor:
+        """K, (C_out, C_in/groups, k, k)."""
+        bank: Tensor = self.strict() + self.free_weight
+        return bank
+
+    def make_strict(self) -> None:
+        """Set the free kernel to 0 in place; training may relax the layer again."""
+        with torch.no_grad():
+            self.free_weight.zero_()
+
+
+def free_weight_penalty(network: nn.Module, deviation: float = 1.0) -> Tensor:
+    """What the prior on free kernels adds to the loss: Σ ‖F‖² / 2σ² over layers, −log N(F; 0, σ²) but for a constant.
+
+    Args:
+        network: any module with :class:`ResidualR2Conv` in it.
+        deviation: σ, the standard deviation of the prior; the smaller, the closer to strict.
+
+    Returns:
+        A tensor without dimensions, differentiable.
+
+    Raises:
+        ValueError: for a network without such a layer, or σ that is not positive.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> layer = ResidualR2Conv(fields, fields, 3)
+        >>> layer.make_strict()
+        >>> free_weight_penalty(layer).item()
+        0.0
+    """
+    if not deviation > 0:
+        raise ValueError(f"deviation must be > 0, got {deviation!r}")
+    layers = [module for module in network.modules() if isinstance(module, ResidualR2Conv)]
+    if not layers:
+        raise ValueError("network has no ResidualR2Conv, and so no free weights")
+    return torch.stack([layer.free_weight.square().sum() for layer in layers]).sum() / (2 * deviation**2)

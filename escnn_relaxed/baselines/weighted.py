@@ -1,0 +1,152 @@
+"""Relaxed group convolution: weights that depend on the group element, on a bank of filters (Wang et al. 2022)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from escnn.nn import FieldType
+from torch import Tensor, nn
+
+from ..arguments import check_integer, check_softness
+from ..coordinates import GroupSample, sample_group
+from ..exact_constants import ExactConstants
+from .group_elements import channel_elements
+from .strict_kernel import BaselineConvolution
+
+__all__ = ["WeightedR2Conv"]
+
+
+class WeightedR2Conv(BaselineConvolution):
+    r"""A sum of strict convolutions whose weights depend on the group element.
+
+    .. math::
+        K_{g, g'}(d) = \sum_l w_l(g')\, k_l(g'^{-1}d,\ g'^{-1}g)
+
+    k_l are the kernels of L strict layers. Where the input field has no group elements (lifting, g′ is missing), the
+    weight is that of the output, w_l(g). Channels of a quotient field take the mean weight of their coset. With the
+    same weight at every element the layer is strict.
+
+    Wang, Walters and Yu, "Approximately Equivariant Networks for Imperfectly Symmetric Dynamics" (arXiv
+    2201.11969, ICML 2022), relaxed group convolution.
+
+    Args:
+        in_type: field type of the input.
+        out_type: field type of the output. The channels of all input fields or of all output fields must be group
+            elements (regular or quotient fields).
+        kernel_size: k, odd or even.
+        padding: pixels on both sides, an integer or a pair (rows, columns).
+        stride: step between output points in pixels.
+        dilation: spacing of the taps in pixels.
+        padding_mode: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
+        groups: number of blocks of fields that are convolved apart.
+        bias: add a bias to the trivial irreps of the output.
+        banks: L, the number of strict kernels.
+        initial_softness: expected part of the energy of K that is not equivariant at the start.
+        **strict_options: how the strict kernels are made, as of :class:`~escnn_relaxed.RelaxedR2Conv`; by default they
+            are those of ``R2Conv``.
+
+    Attributes:
+        group_weights: w, (L, |G|).
+
+    Raises:
+        TypeError: for an argument of the wrong type, or an unknown one.
+        ValueError: for a value that has no meaning, or fields whose channels are not group elements.
+
+    Shape:
+        GeometricTensor (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+
+    Example:
+        >>> import torch
+        >>> from escnn import gspaces, nn
+        >>> gspace = gspaces.rot2dOnR2(8)
+        >>> in_type = nn.FieldType(gspace, [gspace.trivial_repr])
+        >>> out_type = nn.FieldType(gspace, [gspace.regular_repr] * 4)
+        >>> layer = WeightedR2Conv(in_type, out_type, 5, padding=2, banks=3)
+        >>> layer(in_type(torch.randn(2, 1, 28, 28))).shape, layer.group_weights.shape
+        (torch.Size([2, 32, 28, 28]), torch.Size([3, 8]))
+    """
+
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        kernel_size: int,
+        padding: int | tuple[int, int] = 0,
+        stride: int = 1,
+        dilation: int = 1,
+        padding_mode: str = "zeros",
+        groups: int = 1,
+        bias: bool = True,
+        *,
+        banks: int = 2,
+        initial_softness: float = 0.01,
+        **strict_options: Any,
+    ) -> None:
+        super().__init__(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups, bias)
+        count, softness = check_integer("banks", banks, 1), check_softness(initial_softness)
+        sample = sample_group(self.space, samples=1)
+        self.entries = _EntryWeights(self.in_fields, out_type.representations, sample)
+        self.strict = nn.ModuleList(self._strict_kernel(strict_options) for _ in range(count))
+        self.group_weights = nn.Parameter(_starting_weights(count, len(sample), softness))
+
+    def filter_bank(self) -> Tensor:
+        """K, (C_out, C_in/groups, k, k)."""
+        weights = self.entries(self.group_weights)
+        parts = [weight[..., None, None] * kernel() for weight, kernel in zip(weights, self.strict, strict=True)]
+        bank: Tensor = sum(parts[1:], parts[0])
+        return bank
+
+    def make_strict(self) -> None:
+        """Replace the weights by their means over the group in place; training may relax the layer again."""
+        with torch.no_grad():
+            self.group_weights.copy_(self.group_weights.mean(dim=1, keepdim=True))
+
+    def extra_repr(self) -> str:
+        """Field types, the convolution's arguments that are not default, and the number of kernels."""
+        return f"{super().extra_repr()}, banks={len(self.strict)}"
+
+
+class _EntryWeights(ExactConstants):
+    """Weights of group elements (L, M) → weights of the entries of K, (L, C_out, C_in or 1) or (L, C_out or 1, C_in).
+
+    Args:
+        in_fields: (one group of) the input.
+        out_fields: the output.
+        sample: the M elements of the group.
+    """
+
+    in_elements: Tensor
+    out_elements: Tensor
+    in_has_elements: Tensor
+
+    def __init__(self, in_fields: list[Any], out_fields: list[Any], sample: GroupSample) -> None:
+        super().__init__()
+        in_elements, in_has_any = channel_elements(in_fields, sample)
+        out_elements, out_has_any = channel_elements(out_fields, sample)
+        # With one element there is nothing to tell apart.
+        if len(sample) > 1 and not (in_has_any.all() or out_has_any.all()):
+            names = [[field.name for field in fields] for fields in (in_fields, out_fields)]
+            raise ValueError(
+                f"in_type or out_type must be of regular and quotient fields, whose channels are the group elements "
+                f"that weights are for, got {names[0]} and {names[1]}"
+            )
+        self.set_constant("in_elements", in_elements)
+        self.set_constant("out_elements", out_elements)
+        self.set_constant("in_has_elements", in_has_any.astype(np.int64))
+
+    def forward(self, group_weights: Tensor) -> Tensor:
+        columns = (group_weights @ self.in_elements.mT).unsqueeze(1)
+        rows = (group_weights @ self.out_elements.mT).unsqueeze(2)
+        return torch.where(self.in_has_elements.bool(), columns, rows)
+
+
+def _starting_weights(banks: int, elements: int, softness: float) -> Tensor:
+    """Weights around 1/√L, which keeps the variance of one strict kernel; their spread makes K this soft."""
+    spread = torch.randn(banks, elements)
+    spread = spread - spread.mean(dim=1, keepdim=True)
+    energy = spread.square().mean()
+    scale = math.sqrt(softness / (1 - softness)) if elements > 1 else 0.0
+    return (1 + scale * spread / energy.sqrt().clamp_min(1e-12)) / math.sqrt(banks)
