@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from .filter_bank import ContinuousFilterBank
-from .integral_operator import ConvolutionGeometry, image_size, integrate_non_stationary
-from .positional_bank import positional_bank
+from .integral_operator import ConvolutionGeometry
+from .positional_kernel import PositionalKernel
+from .soft_translation import integrate_soft_translation
 
 __all__ = ["SoftTranslationConvolution"]
 
@@ -56,7 +57,5 @@ class SoftTranslationConvolution(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """(batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
         frequency = {name: getattr(self, f"frequency_{name}") for name in self._subgroups}
-        taps, bank_at = positional_bank(
-            self.bank, self.strict, frequency, self.hardened, self.geometry, self.domain, image_size(features)
-        )
-        return integrate_non_stationary(features, bank_at, taps, self.bias, self.geometry)
+        kernel = PositionalKernel(self.bank, self.strict, frequency, self.hardened, self.geometry, self.domain)
+        return integrate_soft_translation(features, kernel, self.bias)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ByChannels", "FieldMaximum", "FieldNorm", "Gate", "Mask", "NormNonLinearity", "Squash"]
+__all__ = ["ByChannels", "FieldMaximum", "FieldNorm", "Gate", "Mask", "NormNonLinearity", "Residual", "Squash"]
 
 
 class FieldMaximum(nn.Module):
@@ -154,3 +154,17 @@ class ByChannels(nn.Module):
             for number, module in enumerate(self.branches)
         ]
         return torch.cat(parts, dim=1)
+
+
+class Residual(nn.Module):
+    """The sum of a body and a shortcut."""
+
+    def __init__(self, body: nn.Module, shortcut: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.shortcut = shortcut
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(batch, C_in, H, W) → (batch, C_out, H, W)."""
+        answer: Tensor = self.body(features) + self.shortcut(features)
+        return answer

@@ -156,6 +156,59 @@ class ContinuousFilterBank(nn.Module):
             return (hidden - kernel.domain_mean(taps, points[:, None, None])) * window
         return torch.cat([hidden, torch.ones_like(hidden[:1])]) * window
 
+    def encode_taps(
+        self, frequency: Mapping[str, Tensor], order: Sequence[int]
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The kernel net's encoding of the taps of the support, what :meth:`decode` subtracts, and the window.
+
+        Args:
+            frequency: ω′ of each subgroup of the domain.
+            order: numbers of the taps within the support.
+
+        Returns:
+            the encoding (E, M, R, T); where the bank is centred the features' mean over the domain, (J, M, R, T), else
+            None; the window (T,).
+        """
+        chosen = torch.tensor(order, device=self.grid.window.device)
+        taps, window = self.grid.taps.index_select(2, chosen), self.grid.window.index_select(0, chosen)
+        encoding = self.kernel.encode_filter(taps)
+        if not self.centred:
+            return encoding, None, window
+        domain = self.kernel.encode_domain(self.grid.mean_points(frequency, SUBGROUPS)[:, None])
+        return encoding, self.kernel.decode(encoding, domain, self.kernel.decoder_parameters), window
+
+    def encode_positions(
+        self, frequency: Mapping[str, Tensor], positions: Tensor, averaged: Sequence[str] = ()
+    ) -> Tensor:
+        """The kernel net's encoding of positions (P, 2), (E′, M, P), M 1 where all elements agree."""
+        if averaged:
+            points = self.grid.mean_points(frequency, averaged, positions)
+        else:
+            points = self.grid.domain_points(frequency, positions).unsqueeze(-2)
+        return self.kernel.encode_domain(points)
+
+    def decode(
+        self,
+        taps: Tensor,
+        mean: Tensor | None,
+        window: Tensor,
+        positions: Tensor,
+        parameters: Sequence[Tensor],
+    ) -> Tensor:
+        """The features of :meth:`features` from encodings: (J + 1, M, R, T, P), (J, M, R, T, P) where centred.
+
+        Args:
+            taps: (E, M, R, T), and with it
+            mean: (J, M, R, T) or None, and
+            window: (T,), of :meth:`encode_taps`.
+            positions: (E′, M, T, P), of :meth:`encode_positions`, for each tap or, with T = 1, for all alike.
+            parameters: of the kernel net's decoder.
+        """
+        hidden = self.kernel.decode(taps.unsqueeze(-1), positions.unsqueeze(2), parameters)
+        if mean is None:
+            return torch.cat([hidden, torch.ones_like(hidden[:1])]) * window.unsqueeze(-1)
+        return (hidden - mean.unsqueeze(-1)) * window.unsqueeze(-1)
+
     def turn(self, offset: float) -> None:
         """Turn the sampled grid of a continuous group by an angle in radians."""
         if offset == self.offset:

@@ -4,6 +4,9 @@
 (:mod:`escnn_relaxed.filter_bank`). A kernel net gives J hidden values at each pair of a filter point and a
 domain point. Coordinates are already scaled by their frequencies, ω ⊙ α and ω′ ⊙ α.
 
+What a net does at each point alone is its *encoding*, so that many pairs of few points cost little: ``decode`` takes
+one encoding of either side to φ.
+
 Shapes: coordinates have their dimension last; hidden values have J first. Filter and domain coordinates have
 the same number of leading dimensions, which broadcast against each other.
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +39,28 @@ class KernelNet(nn.Module, ABC):
         """Hidden values (J, …) at coordinates (…, F) and (…, D)."""
 
     @abstractmethod
+    def encode_filter(self, filter_coordinates: Tensor) -> Tensor:
+        """What φ needs to know of filter coordinates (…, F): (E, …)."""
+
+    @abstractmethod
+    def encode_domain(self, domain_coordinates: Tensor) -> Tensor:
+        """What the mean of φ over L domain points (…, L, D) needs to know of them: (E′, …)."""
+
+    @staticmethod
+    @abstractmethod
+    def decode(filter_encoding: Tensor, domain_encoding: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        """Hidden values (J, …) of encodings that broadcast against each other and ``decoder_parameters``."""
+
+    @property
+    def decoder_parameters(self) -> tuple[Tensor, ...]:
+        """The weights of :meth:`decode`."""
+        return ()
+
     def domain_mean(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
         """Mean of the hidden values over domain points (…, L, D), over L: (J, …) at filter coordinates (…, F)."""
+        return self.decode(
+            self.encode_filter(filter_coordinates), self.encode_domain(domain_coordinates), self.decoder_parameters
+        )
 
 
 class FourierKernel(KernelNet):
@@ -88,26 +112,35 @@ class FourierKernel(KernelNet):
 
     def forward(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
         """Hidden values (J, …)."""
-        filter_phase, domain_phase = self._phases(filter_coordinates, domain_coordinates)
-        return torch.cos(filter_phase if domain_phase is None else filter_phase + domain_phase)
-
-    def domain_mean(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
-        """Mean of the hidden values over the domain points, exact and without a value per pair of points."""
-        filter_phase, domain_phase = self._phases(filter_coordinates, domain_coordinates)
-        if domain_phase is None:
-            return torch.cos(filter_phase)
-        # cos(p + q) = cos p cos q − sin p sin q
-        mean_cosine, mean_sine = torch.cos(domain_phase).mean(dim=-1), torch.sin(domain_phase).mean(dim=-1)
-        return torch.cos(filter_phase) * mean_cosine - torch.sin(filter_phase) * mean_sine
-
-    def _phases(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> tuple[Tensor, Tensor | None]:
-        filter_phase = _linear(
-            self.filter_weight, _fourier_features(filter_coordinates, self.filter_projection), self.bias
-        )
+        filter_phase = self._filter_phase(filter_coordinates)
         if self.domain_weight is None:
-            return filter_phase, None
-        features = _fourier_features(domain_coordinates, self.domain_projection)
-        return filter_phase, _linear(self.domain_weight, features)
+            return torch.cos(filter_phase)
+        return torch.cos(filter_phase + self._domain_phase(domain_coordinates))
+
+    def encode_filter(self, filter_coordinates: Tensor) -> Tensor:
+        """Cos p and sin p, (2J, …)."""
+        phase = self._filter_phase(filter_coordinates)
+        return torch.cat([phase.cos(), phase.sin()])
+
+    def encode_domain(self, domain_coordinates: Tensor) -> Tensor:
+        """Means of cos q and sin q, (2J, …)."""
+        phase = self._domain_phase(domain_coordinates)
+        return torch.cat([phase.cos(), phase.sin()]).mean(dim=-1)
+
+    @staticmethod
+    def decode(filter_encoding: Tensor, domain_encoding: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        """cos(p + q) = cos p cos q − sin p sin q, (J, …)."""
+        filter_cosine, filter_sine = filter_encoding.chunk(2)
+        domain_cosine, domain_sine = domain_encoding.chunk(2)
+        return torch.addcmul(filter_cosine * domain_cosine, filter_sine, domain_sine, value=-1)
+
+    def _filter_phase(self, coordinates: Tensor) -> Tensor:
+        return _linear(self.filter_weight, _fourier_features(coordinates, self.filter_projection), self.bias)
+
+    def _domain_phase(self, coordinates: Tensor) -> Tensor:
+        if self.domain_weight is None:
+            return coordinates.new_zeros(self.hidden_size, *coordinates.shape[:-1])
+        return _linear(self.domain_weight, _fourier_features(coordinates, self.domain_projection))
 
 
 class SirenKernel(KernelNet):
@@ -137,17 +170,34 @@ class SirenKernel(KernelNet):
 
     def forward(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
         """Hidden values (J, …)."""
-        phase = _linear(self.filter_weight, filter_coordinates, self.bias)
-        if self.domain_weight is not None:
-            phase = phase + _linear(self.domain_weight, domain_coordinates)
-        first = torch.sin(2 * math.pi * phase)
-        second = _linear(self.hidden_weight, first.movedim(0, -1), self.hidden_bias)
-        return torch.sin(second)
+        domain_phase = self._domain_phase(domain_coordinates)
+        return self.decode(self.encode_filter(filter_coordinates), domain_phase, self.decoder_parameters)
 
-    def domain_mean(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
-        """Mean of the hidden values over the domain points."""
-        # The second sine layer mixes filter and domain: the mean is taken over all pairs of points.
-        return self(filter_coordinates.unsqueeze(-2), domain_coordinates).mean(dim=-1)
+    def encode_filter(self, filter_coordinates: Tensor) -> Tensor:
+        """The filter's part of the phase of the first layer, (J, …)."""
+        return _linear(self.filter_weight, filter_coordinates, self.bias)
+
+    def encode_domain(self, domain_coordinates: Tensor) -> Tensor:
+        """The domain's part of that phase at each of the L points, (L·J, …), which the second layer mixes."""
+        return self._domain_phase(domain_coordinates).movedim(-1, 0).flatten(0, 1)
+
+    @staticmethod
+    def decode(filter_encoding: Tensor, domain_encoding: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        """Both sine layers, (J, …)."""
+        weight, bias = parameters
+        phase = filter_encoding + domain_encoding.unflatten(0, (-1, len(bias)))
+        first = torch.sin(2 * math.pi * phase)
+        return torch.sin(_linear(weight, first.movedim(1, -1), bias)).mean(dim=1)
+
+    @property
+    def decoder_parameters(self) -> tuple[Tensor, ...]:
+        """Weights and bias of the second layer."""
+        return self.hidden_weight, self.hidden_bias
+
+    def _domain_phase(self, coordinates: Tensor) -> Tensor:
+        if self.domain_weight is None:
+            return coordinates.new_zeros(self.hidden_size, *coordinates.shape[:-1])
+        return _linear(self.domain_weight, coordinates)
 
 
 def _projection(features: int, dimension: int, integer: tuple[int, ...]) -> Tensor:

@@ -141,6 +141,9 @@ class PlanarConvolution(EquivariantModule):
             with full_precision(features):
                 filter_bank = self._cached_filter_bank()
             return integrate_stationary(features, filter_bank, bias, self.geometry)
+        return self._integrate_non_stationary(features, bias)
+
+    def _integrate_non_stationary(self, features: Tensor, bias: Tensor | None) -> Tensor:
         with full_precision(features):
             taps, bank_at = self.positional_bank(*image_size(features))
         return integrate_non_stationary(features, bank_at, taps, bias, self.geometry)

@@ -15,7 +15,9 @@ from .exported import SoftTranslationConvolution
 from .filter_bank import ContinuousFilterBank
 from .integral_operator import PositionalBank, as_convolution
 from .planar_convolution import PlanarConvolution
-from .positional_bank import positional_bank
+from .positional_kernel import PositionalKernel
+from .precision import full_precision
+from .soft_translation import integrate_soft_translation
 from .steerable_basis import SteerableBasis
 from .strict_part import softness
 
@@ -165,13 +167,19 @@ class RelaxedConvolution(PlanarConvolution):
 
     def positional_bank(self, height: int, width: int) -> tuple[list[int], PositionalBank]:
         """The taps where K may be non-zero, and K at a tap for an image of this size."""
+        kernel = self._positional_kernel()
+        return kernel.taps(), kernel.bank_at((height, width))
+
+    def _positional_kernel(self) -> PositionalKernel:
         if self.bank is None:
             raise RuntimeError("positional_bank: nothing is relaxed in this layer, use filter_bank")
         strict = None if self.steerable_basis is None else self.steerable_basis(self.weights)
-        size = height, width
-        return positional_bank(
-            self.bank, strict, self.domain_frequency, self.hardened, self.geometry, self.domain, size
-        )
+        return PositionalKernel(self.bank, strict, self.domain_frequency, self.hardened, self.geometry, self.domain)
+
+    def _integrate_non_stationary(self, features: Tensor, bias: Tensor | None) -> Tensor:
+        with full_precision(features):
+            kernel = self._positional_kernel()
+        return integrate_soft_translation(features, kernel, bias)
 
     @torch.no_grad()
     def export(self) -> nn.Module:

@@ -14,12 +14,15 @@ The number of output weights does not depend on the number of group elements for
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from .channel_assembly import ChannelAssembly
 from .coordinates import GroupSample, relative_elements
 from .exact_constants import ExactConstants
 from .field_structure import Block, FieldStructure
@@ -31,6 +34,16 @@ __all__ = ["BlockPair", "PairSteering", "SteeredAverage", "sees_relative_element
 def sees_relative_element(in_block: Block, out_block: Block) -> bool:
     """Whether κ of this pair is one function of the relative element g′⁻¹g."""
     return in_block.is_permutation and out_block.is_permutation
+
+
+class PairShape(NamedTuple):
+    """Plain features P, the sizes |A| and |B| of the fields of a pair of blocks, and how many of each there are."""
+
+    features: int
+    out_size: int
+    in_size: int
+    out_count: int
+    in_count: int
 
 
 class PairSteering(ExactConstants):
@@ -51,6 +64,7 @@ class PairSteering(ExactConstants):
         super().__init__()
         self.is_relative = sees_relative_element(in_block, out_block)
         self.is_quotient = self.is_relative and min(in_block.size, out_block.size) < len(sample)
+        self.sizes = out_block.size, in_block.size
         self.entries = 1
         if self.is_relative:
             out_elements, in_elements = _elements(out_block, self.is_quotient), _elements(in_block, self.is_quotient)
@@ -114,12 +128,20 @@ class SteeredAverage(nn.Module):
             for out_block in out_structure.blocks
             for in_block in in_structure.blocks
         )
-        self.assembly = _Assembly(in_structure, out_structure)
+        self.assembly = ChannelAssembly(in_structure, out_structure)
 
     @property
     def block_pairs(self) -> list[BlockPair]:
         """Every pair of blocks, those of one output block after the other."""
         return [pair for pair in self.pairs if isinstance(pair, BlockPair)]
+
+    def pair_shapes(self) -> list[PairShape]:
+        """How many features, fields and channels meet in each pair of blocks."""
+        counts = [(out_count, in_count) for out_count in self.out_counts for in_count in self.in_counts]
+        return [
+            PairShape(pair.units.shape[1], *pair.steering.sizes, *count)
+            for pair, count in zip(self.block_pairs, counts, strict=True)
+        ]
 
     def pair_counts(self) -> list[int]:
         """Number of pairs of fields that each pair of blocks stands for."""
@@ -160,7 +182,17 @@ class SteeredAverage(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Filter bank (C_out, C_in, points) of hidden values, constant feature last, (J + 1, M, R, points)."""
-        return self.assembly([pair(hidden) for pair in self.block_pairs])
+        return self.weighted(hidden, self.plain_weights())
+
+    def plain_weights(self) -> list[Tensor]:
+        """The weights of the plain features of each pair of blocks, (fields_out, fields_in, P)."""
+        # The units multiply the weights, not the features: a product without the points.
+        return [pair.weights @ pair.units for pair in self.block_pairs]
+
+    def weighted(self, hidden: Tensor, weights: Sequence[Tensor]) -> Tensor:
+        """The filter bank for given plain weights."""
+        pairs = zip(self.block_pairs, weights, strict=True)
+        return self.assembly([_block_bank(pair.steering(hidden), weight) for pair, weight in pairs])
 
     def energy(self, hidden: Tensor) -> Tensor:
         """‖K‖², in the basis of permutations and irreps where ρ is orthogonal, without building K.
@@ -190,52 +222,13 @@ class BlockPair(nn.Module):
         self.register_parameter("weights", None)
         self.register_buffer("units", None)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """The bank of these fields in block order, (fields_out·|A|, fields_in·|B|, points)."""
-        steered = self.steering(hidden)
-        out_count, in_count, _ = self.weights.shape
-        # The units multiply the weights, not the features: a product without the points.
-        kernel = (self.weights @ self.units).flatten(0, 1) @ steered.flatten(1)
-        kernel = kernel.view(out_count, in_count, *steered.shape[1:])
-        return kernel.transpose(1, 2).flatten(2, 3).flatten(0, 1)
 
-
-class _Assembly(ExactConstants):
-    """Blocks in block order → the filter bank in the channels and the basis of the field types."""
-
-    in_channels: Tensor
-    out_channels: Tensor
-    in_basis_inverse: Tensor
-    out_basis: Tensor
-
-    def __init__(self, in_structure: FieldStructure, out_structure: FieldStructure) -> None:
-        super().__init__()
-        self._row_length = len(in_structure.blocks)
-        self._reorders = {}
-        for side, structure in (("in", in_structure), ("out", out_structure)):
-            self._reorders[side] = not np.array_equal(structure.channels, np.arange(structure.size))
-            self.set_constant(f"{side}_channels", structure.channels)
-        self._has_basis = {"in": in_structure.basis is not None, "out": out_structure.basis is not None}
-        if out_structure.basis is not None:
-            self.set_constant("out_basis", out_structure.basis)
-        if in_structure.basis_inverse is not None:
-            self.set_constant("in_basis_inverse", in_structure.basis_inverse)
-
-    def forward(self, blocks: list[Tensor]) -> Tensor:
-        rows = [
-            torch.cat(blocks[start : start + self._row_length], dim=1)
-            for start in range(0, len(blocks), self._row_length)
-        ]
-        bank = torch.cat(rows, dim=0)
-        if self._reorders["out"]:
-            bank = bank.index_select(0, self.out_channels)
-        if self._reorders["in"]:
-            bank = bank.index_select(1, self.in_channels)
-        if self._has_basis["out"]:
-            bank = torch.einsum("oc,cin->oin", self.out_basis, bank)
-        if self._has_basis["in"]:
-            bank = torch.einsum("ocn,ci->oin", bank, self.in_basis_inverse)
-        return bank
+def _block_bank(steered: Tensor, weights: Tensor) -> Tensor:
+    """The bank of one pair of blocks in block order, (fields_out·|A|, fields_in·|B|, points)."""
+    out_count, in_count, _ = weights.shape
+    kernel = weights.flatten(0, 1) @ steered.flatten(1)
+    kernel = kernel.view(out_count, in_count, *steered.shape[1:])
+    return kernel.transpose(1, 2).flatten(2, 3).flatten(0, 1)
 
 
 def _is_average(in_block: Block, out_block: Block, sample: GroupSample) -> bool:

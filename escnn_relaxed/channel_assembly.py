@@ -1,0 +1,102 @@
+"""Block order ↔ the channels and the basis of the field types, for filter banks and for feature maps."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .exact_constants import ExactConstants
+from .field_structure import FieldStructure
+
+__all__ = ["ChannelAssembly"]
+
+
+class ChannelAssembly(ExactConstants):
+    """How the blocks of two lists of fields make up their channels.
+
+    Args:
+        in_structure: blocks of (one group of) the input type.
+        out_structure: blocks of the output type.
+
+    Attributes:
+        shape: (C_out, C_in).
+        in_slices: where the channels of each block of the input lie in block order.
+        out_slices: the same of the output.
+    """
+
+    in_channels: Tensor
+    out_channels: Tensor
+    in_components: Tensor
+    out_components: Tensor
+    in_basis_inverse: Tensor
+    out_basis: Tensor
+
+    def __init__(self, in_structure: FieldStructure, out_structure: FieldStructure) -> None:
+        super().__init__()
+        self.shape = out_structure.size, in_structure.size
+        self._row_length = len(in_structure.blocks)
+        self._reorders = {}
+        for side, structure in (("in", in_structure), ("out", out_structure)):
+            self._reorders[side] = not np.array_equal(structure.channels, np.arange(structure.size))
+            self.set_constant(f"{side}_channels", structure.channels)
+        # Feature maps take components before fields, (|A|, fields): what steering mixes lies together.
+        self.set_constant("in_components", np.argsort(_component_position(in_structure)[in_structure.channels]))
+        self.set_constant("out_components", _component_position(out_structure)[out_structure.channels])
+        self.in_slices = _slices(in_structure)
+        self.out_slices = _slices(out_structure)
+        self._has_basis = {"in": in_structure.basis is not None, "out": out_structure.basis is not None}
+        if out_structure.basis is not None:
+            self.set_constant("out_basis", out_structure.basis)
+        if in_structure.basis_inverse is not None:
+            self.set_constant("in_basis_inverse", in_structure.basis_inverse)
+
+    def forward(self, blocks: list[Tensor]) -> Tensor:
+        """The filter bank (C_out, C_in, points) of the banks of all pairs of blocks."""
+        rows = [
+            torch.cat(blocks[start : start + self._row_length], dim=1)
+            for start in range(0, len(blocks), self._row_length)
+        ]
+        bank = torch.cat(rows, dim=0)
+        if self._reorders["out"]:
+            bank = bank.index_select(0, self.out_channels)
+        if self._reorders["in"]:
+            bank = bank.index_select(1, self.in_channels)
+        if self._has_basis["out"]:
+            bank = torch.einsum("oc,cin->oin", self.out_basis, bank)
+        if self._has_basis["in"]:
+            bank = torch.einsum("ocn,ci->oin", bank, self.in_basis_inverse)
+        return bank
+
+    def to_blocks(self, features: Tensor) -> Tensor:
+        """An input (batch, C_in, H, W) with its channels as (block, component, field)."""
+        if self._has_basis["in"]:
+            features = torch.einsum("ci,bihw->bchw", self.in_basis_inverse.to(features), features)
+        return _reordered(features, self.in_components)
+
+    def from_blocks(self, answer: Tensor) -> Tensor:
+        """An output with channels (block, component, field) in those of the output type, (batch, C_out, H, W)."""
+        answer = _reordered(answer, self.out_components)
+        if self._has_basis["out"]:
+            answer = torch.einsum("oc,bchw->bohw", self.out_basis.to(answer), answer)
+        return answer
+
+
+def _reordered(features: Tensor, channels: Tensor) -> Tensor:
+    return features.index_select(1, channels)
+
+
+def _slices(structure: FieldStructure) -> list[slice]:
+    ends = np.cumsum([block.size * count for block, count in zip(structure.blocks, structure.counts, strict=True)])
+    starts = [0, *ends[:-1].tolist()]
+    return [slice(start, end) for start, end in zip(starts, ends.tolist(), strict=True)]
+
+
+def _component_position(structure: FieldStructure) -> NDArray[np.int64]:
+    """Position of each channel in block order, which has fields first, where components are first."""
+    parts = [
+        part.start + np.arange(count * block.size).reshape(block.size, count).T.ravel()
+        for part, block, count in zip(_slices(structure), structure.blocks, structure.counts, strict=True)
+    ]
+    return np.concatenate(parts)

@@ -1,0 +1,97 @@
+"""The pixels that the taps read for a tile of output positions, gathered side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .integral_operator import ConvolutionGeometry
+
+__all__ = ["Patches"]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Taps of one column of the kernel in consecutive rows."""
+
+    first: int
+    last: int
+    row: int
+    column: int
+
+
+class Patches:
+    """Reads and writes of a list of taps, for outputs of a given size.
+
+    Args:
+        taps: numbers of the taps in a flattened k×k grid; column after column is fastest.
+        geometry: where taps and pixels meet.
+        output_size: height and width of the output.
+    """
+
+    def __init__(self, taps: Sequence[int], geometry: ConvolutionGeometry, output_size: tuple[int, int]) -> None:
+        self.taps = list(taps)
+        self._geometry = geometry
+        self._height, self._width = output_size
+        self._runs = _runs(self.taps, geometry.kernel_size)
+
+    def gather(self, image: Tensor, rows: range) -> Tensor:
+        """What each tap reads for some rows of the output: (rows·W_out, T, …).
+
+        Args:
+            image: the padded image, (H, W, …), contiguous.
+            rows: of the output.
+        """
+        pixels = image.flatten(2)
+        patches = pixels.new_empty(len(rows), self._width, len(self.taps), pixels.shape[-1])
+        for run in self._runs:
+            patches[:, :, run.first : run.last] = self._reads(pixels, rows, run)
+        return patches.view(-1, len(self.taps), *image.shape[2:])
+
+    def scatter_add(self, image: Tensor, patches: Tensor, rows: range) -> None:
+        """The transpose of :meth:`gather`: add what the taps have read to the pixels that they have read."""
+        pixels = image.flatten(2)
+        patches = patches.reshape(len(rows), self._width, len(self.taps), pixels.shape[-1])
+        for number, row in enumerate(rows):
+            for run in self._runs:
+                # The reads of one row of the output by one column of taps do not overlap.
+                self._reads(pixels, range(row, row + 1), run)[0].add_(patches[number, :, run.first : run.last])
+
+    def gather_differentiably(self, image: Tensor) -> Tensor:
+        """:meth:`gather` of all rows in an operation that can be differentiated again."""
+        pixels = self._pixel_numbers(image.shape[1]).to(image.device)
+        return image.flatten(0, 1).index_select(0, pixels).unflatten(0, (-1, len(self.taps)))
+
+    def _reads(self, image: Tensor, rows: range, run: _Run) -> Tensor:
+        stride, dilation = self._geometry.stride, self._geometry.dilation
+        down, right, _ = image.stride()
+        return image.as_strided(
+            (len(rows), self._width, run.last - run.first, image.shape[-1]),
+            (stride * down, stride * right, dilation * down, 1),
+            (rows.start * stride + run.row * dilation) * down + run.column * dilation * right,
+        )
+
+    def _pixel_numbers(self, padded_width: int) -> Tensor:
+        """Number of the padded pixel that each tap reads for each output, (H_out·W_out·T,)."""
+        geometry = self._geometry
+        taps = torch.tensor(self.taps)
+        rows = torch.arange(self._height)[:, None, None] * geometry.stride
+        columns = torch.arange(self._width)[None, :, None] * geometry.stride
+        rows = rows + taps // geometry.kernel_size * geometry.dilation
+        columns = columns + taps % geometry.kernel_size * geometry.dilation
+        return (rows * padded_width + columns).flatten()
+
+
+def _runs(taps: Sequence[int], side: int) -> list[_Run]:
+    runs: list[_Run] = []
+    for number, tap in enumerate(taps):
+        row, column = divmod(tap, side)
+        last = runs[-1] if runs else None
+        if last and (last.column, last.row + last.last - last.first) == (column, row):
+            runs[-1] = _Run(last.first, number + 1, last.row, column)
+        else:
+            runs.append(_Run(number, number + 1, row, column))
+    return runs
