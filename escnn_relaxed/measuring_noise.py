@@ -39,7 +39,8 @@ def noise(module: nn.Module, channels: int, input_size: Any) -> tuple[Tensor, Te
     response = torch.exp(-2 * (math.pi * _BLUR) ** 2 * (row**2 + column**2))
     smooth = torch.fft.ifft2(torch.fft.fft2(white) * response).real
     smooth = smooth / smooth.square().mean().sqrt()
-    like = next((p for p in module.parameters() if p.is_floating_point()), torch.zeros(()))
+    tensors = (tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.is_floating_point())
+    like = next(tensors, torch.zeros(()))
     return white.to(like), smooth.to(like)
 
 
