@@ -2,18 +2,20 @@
 
 The sixes of a digit data set, half of them turned by 180°, are to be told apart. A strict and a soft network
 of the same architecture and number of parameters are trained; they differ in the domain frequency ω′ of
-rotation alone.
+rotation alone. Or in the soft network's place one that is relaxed in another way.
 
     python examples/mnist6_180.py                    # scikit-learn's bundled digits
     python examples/mnist6_180.py --data ~/mnist     # MNIST, downloaded there if it is missing
+    python examples/mnist6_180.py --layer partial    # or residual, weighted: docs/baselines.md
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import mean
 
@@ -28,20 +30,29 @@ from sixes import Sixes, bundled_sixes, mnist_sixes, shift_randomly, turn_half, 
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed.baselines import LAYERS, PartialR2Conv
 
 ROTATIONS = 8
 FIELDS = 4
 KERNEL_SIZES = (7, 5, 5)
 BATCH_SIZE = 64
 LEARNING_RATE = 1e-2
-# The strict layers have the soft layers' parameters too, but those of the soft part are idle while ω′ is 0.
-RELAXATIONS: dict[str, dict[str, float] | str] = {"strict": {"rotation": 0.0}, "soft": "default"}
+
+Layer = Callable[..., nn.EquivariantModule]
+
+
+def kinds_of_layer(word: str) -> dict[str, Layer]:
+    """The layers of the two networks: strict, and relaxed in the way of the word.
+
+    The strict layers have the soft layers' parameters too, but those of the soft part are idle while ω′ is 0.
+    """
+    return {"strict": partial(RelaxedR2Conv, relax={"rotation": 0.0}), "soft": LAYERS[word]}
 
 
 class SixOrNine(torch.nn.Module):
     """Three convolutions with regular fields, group pooling, the mean over positions, a linear layer."""
 
-    def __init__(self, relax: dict[str, float] | str) -> None:
+    def __init__(self, layer: Layer) -> None:
         super().__init__()
         gspace = gspaces.rot2dOnR2(ROTATIONS)
         self.in_type = nn.FieldType(gspace, [gspace.trivial_repr])
@@ -53,7 +64,7 @@ class SixOrNine(torch.nn.Module):
                 modules.append(nn.PointwiseAvgPoolAntialiased(hidden_type, sigma=0.66, stride=2))
             layer_in = modules[-1].out_type if modules else self.in_type
             modules += [
-                RelaxedR2Conv(layer_in, hidden_type, kernel_size, padding=kernel_size // 2, bias=False, relax=relax),
+                layer(layer_in, hidden_type, kernel_size, padding=kernel_size // 2, bias=False),
                 nn.InnerBatchNorm(hidden_type),
                 nn.ReLU(hidden_type),
             ]
@@ -72,7 +83,7 @@ class SixOrNine(torch.nn.Module):
         return scores
 
     @property
-    def first_layer(self) -> RelaxedR2Conv:
+    def first_layer(self) -> nn.EquivariantModule:
         """The lifting convolution."""
         return self.features[0]
 
@@ -136,8 +147,10 @@ def train_epoch(
     return mean(losses)
 
 
-def train_and_test(kind: str, seed: int, epochs: int, sixes: Sixes, progress: Progress, task: TaskID) -> Run:
-    """Train a network of one kind and measure it.
+def train_and_test(
+    kind: str, layer: Layer, seed: int, epochs: int, sixes: Sixes, progress: Progress, task: TaskID
+) -> Run:
+    """Train a network of one kind of layer and measure it.
 
     Each test image is tested both ways up. An invariant network gives the same answer to both, so that one of
     them is right and it scores exactly 50 %; with one way up for each image, it would score 50 % give or take
@@ -146,7 +159,7 @@ def train_and_test(kind: str, seed: int, epochs: int, sixes: Sixes, progress: Pr
     torch.manual_seed(seed)
     train_images, train_labels = turn_half(sixes.train)
     test_images, test_labels = upright_and_turned(sixes.test)
-    run = Run(SixOrNine(RELAXATIONS[kind]))
+    run = Run(SixOrNine(layer))
     optimizer = torch.optim.Adam(run.network.parameters(), lr=LEARNING_RATE)
     steps = epochs * -(-len(train_images) // BATCH_SIZE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=LEARNING_RATE, total_steps=steps)
@@ -161,14 +174,15 @@ def train_and_test(kind: str, seed: int, epochs: int, sixes: Sixes, progress: Pr
     return run
 
 
-def train_all(sixes: Sixes, seeds: int, epochs: int, console: Console) -> dict[str, list[Run]]:
+def train_all(word: str, sixes: Sixes, seeds: int, epochs: int, console: Console) -> dict[str, list[Run]]:
     """A run for each kind of network and each seed."""
-    runs: dict[str, list[Run]] = {kind: [] for kind in RELAXATIONS}
+    layers = kinds_of_layer(word)
+    runs: dict[str, list[Run]] = {kind: [] for kind in layers}
     with Progress(console=console) as progress:
-        task = progress.add_task("", total=len(RELAXATIONS) * seeds * epochs)
+        task = progress.add_task("", total=len(layers) * seeds * epochs)
         for seed in range(seeds):
-            for kind in RELAXATIONS:
-                runs[kind].append(train_and_test(kind, seed, epochs, sixes, progress, task))
+            for kind, layer in layers.items():
+                runs[kind].append(train_and_test(kind, layer, seed, epochs, sixes, progress, task))
     return runs
 
 
@@ -177,6 +191,15 @@ def parameter_counts(network: SixOrNine) -> str:
     parameters = list(network.parameters())
     in_use = sum(p.numel() for p in parameters if p.grad is not None and p.grad.any())
     return f"{sum(p.numel() for p in parameters):,} ({in_use:,})"
+
+
+def relaxed_by(layer: nn.EquivariantModule) -> str:
+    """What says how far a layer is relaxed, where there is one number for it."""
+    if isinstance(layer, RelaxedR2Conv):
+        return f"ω′ = {float(layer.domain_frequency['rotation']):g}"
+    if isinstance(layer, PartialR2Conv):
+        return f"ν = {float(layer.narrowing['rotation']):.2f}"
+    return type(layer).__name__.removesuffix("R2Conv").lower()
 
 
 def results_table(runs: dict[str, list[Run]], sixes: Sixes) -> Table:
@@ -189,14 +212,14 @@ def results_table(runs: dict[str, list[Run]], sixes: Sixes) -> Table:
     )
     table = Table(title=title, caption=caption)
     table.add_column("network")
-    for heading in ("ω′", "accuracy, %", "error", "parameters", "time, s"):
+    for heading in ("first layer", "accuracy, %", "error", "parameters", "time, s"):
         table.add_column(heading, justify="right")
     for kind, kind_runs in runs.items():
         network = kind_runs[0].network
         accuracies = [run.accuracies[-1] for run in kind_runs]
         table.add_row(
             kind,
-            f"{float(network.first_layer.domain_frequency['rotation']):g}",
+            relaxed_by(network.first_layer),
             f"{mean(accuracies):.1f} ({min(accuracies):.1f}–{max(accuracies):.1f})",
             f"{mean(run.error for run in kind_runs):.2g}",
             parameter_counts(network),
@@ -231,6 +254,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Tell 6s from turned 6s, with a strict and a soft network.")
     parser.add_argument("--data", type=Path, help="folder of MNIST's idx files, downloaded where missing")
+    parser.add_argument("--layer", choices=list(LAYERS), default="relaxed", help="how the soft network is relaxed")
     parser.add_argument("--seeds", type=positive_integer, default=3, help="networks of each kind (default: 3)")
     parser.add_argument("--epochs", type=positive_integer, help="default: 40 on the bundled digits, 4 on MNIST")
     parser.add_argument("--output", type=Path, default=Path("mnist6_180.png"), help="where the picture goes")
@@ -257,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     epochs = options.epochs or epochs
     if options.smoke:
         sixes, epochs = Sixes(sixes.name, sixes.train[:BATCH_SIZE], sixes.test[:BATCH_SIZE]), 2
-    runs = train_all(sixes, options.seeds, epochs, console)
+    runs = train_all(options.layer, sixes, options.seeds, epochs, console)
     console.print(results_table(runs, sixes))
     draw_results(runs, sixes, options.output)
     console.print(f"picture: {options.output}")

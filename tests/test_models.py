@@ -1,0 +1,269 @@
+"""The paper's network: its published parameter counts, its architecture written out, its symmetries, its export."""
+
+from __future__ import annotations
+
+import io
+import pickle
+
+import pytest
+import torch
+from escnn.nn import GeometricTensor
+from layers import shake
+from torch import Tensor, nn
+from torch.nn import functional
+from transformations import largest_error, relative_error
+
+from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed.baselines import LAYERS, PartialR2Conv
+from escnn_relaxed.models import RelaxedResNet
+from escnn_relaxed.planar_convolution import PlanarConvolution
+
+ROUNDING = 1e-12
+
+# The paper's table of parameter counts, whatever the number of rotations: CIFAR-10, CIFAR-100.
+PUBLISHED = {
+    "T(2), strict": ({"rotations": 1, "relax": None}, 451_898, 457_748),
+    "T(2), soft": ({"rotations": 1, "relax": {"translation": 1.0}}, 452_282, 458_132),
+    "SE(2), strict": ({"rotations": 4, "relax": None}, 451_898, 457_748),
+    "SE(2), partial": ({"rotations": 4, "layer": "partial"}, 469_615, 475_465),
+    "SE(2), soft in SO(2)": ({"rotations": 4, "relax": {"rotation": 1.0}}, 469_802, 475_652),
+}
+
+
+@pytest.fixture
+def uncalibrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks are built without the calibration of their scale, which takes long and changes no shape."""
+    monkeypatch.setattr("escnn_relaxed.initialization.gain", lambda *arguments: 1.0)
+
+
+def parameters(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+@pytest.mark.usefixtures("uncalibrated")
+@pytest.mark.parametrize("classes", [10, 100])
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameter_counts_are_those_published(name: str, classes: int) -> None:
+    arguments, *counts = PUBLISHED[name]
+    assert parameters(RelaxedResNet(classes, **arguments)) == counts[classes == 100]
+
+
+@pytest.mark.usefixtures("uncalibrated")
+@pytest.mark.parametrize("rotations", [8, 16])
+def test_parameter_counts_do_not_depend_on_the_number_of_rotations(rotations: int) -> None:
+    assert parameters(RelaxedResNet(10, rotations, relax={"rotation": 1.0})) == 469_802
+
+
+@pytest.mark.usefixtures("uncalibrated")
+@pytest.mark.parametrize(
+    ("layers", "count"),
+    [("lifting", 4_320), ("block 1", 69_952), ("block 2", 68_768 + 136_352), ("shortcut", 35_120), ("last", 136_352)],
+)
+def test_parameter_counts_of_layers_are_those_of_the_table(layers: str, count: int) -> None:
+    features = RelaxedResNet(10, 4, relax=None).features
+    part = {
+        "lifting": features[0],
+        "block 1": features[3],
+        "block 2": features[7].body,
+        "shortcut": features[7].shortcut,
+        "last": features[11],
+    }
+    assert parameters(part[layers]) == count
+
+
+def network_of(rotations: int = 4, **arguments: object) -> RelaxedResNet:
+    """In float64 and eval mode, with every weight and statistic away from its start."""
+    network = RelaxedResNet(3, rotations, **arguments).double()
+    shake(network)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm3d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+    return network.eval()
+
+
+def images(side: int = 28, batch: int = 1) -> Tensor:
+    return torch.randn(batch, 3, side, side, dtype=torch.float64)
+
+
+def by_hand(network: RelaxedResNet, features: Tensor, order: int, has_first_shortcut: bool) -> Tensor:
+    """The architecture of design §6 in plain functions, with the filter banks of the layers."""
+    banks = [module.filter_bank() for module in network.modules() if isinstance(module, PlanarConvolution)]
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm3d)]
+
+    def normalized(values: Tensor) -> Tensor:
+        norm = norms.pop(0)
+        fields = values.unflatten(1, (-1, order))
+        per_field = [value.view(1, -1, 1, 1, 1) for value in (norm.running_mean, norm.running_var)]
+        fields = (fields - per_field[0]) / (per_field[1] + norm.eps).sqrt()
+        fields = fields * norm.weight.view(1, -1, 1, 1, 1) + norm.bias.view(1, -1, 1, 1, 1)
+        return fields.flatten(1, 2).relu()
+
+    def block(values: Tensor, has_shortcut: bool) -> Tensor:
+        hidden = functional.conv2d(values, banks.pop(0), padding=3)
+        hidden = functional.layer_norm(hidden, hidden.shape[1:]).relu()
+        hidden = functional.conv2d(hidden, banks.pop(0), padding=3)
+        hidden = functional.layer_norm(hidden, hidden.shape[1:])
+        return hidden + (functional.conv2d(values, banks.pop(0)) if has_shortcut else values)
+
+    values = normalized(functional.conv2d(features, banks.pop(0), padding=3))
+    values = functional.max_pool2d(normalized(block(values, has_first_shortcut)), 2)
+    values = functional.max_pool2d(normalized(block(values, True)), 2)
+    values = normalized(functional.conv2d(values, banks.pop(0)))
+    assert not banks
+    assert not norms
+    largest = values.unflatten(1, (64, order)).amax(dim=(2, 3, 4))
+    return largest @ network.classifier.weight.mT + network.classifier.bias
+
+
+@pytest.mark.usefixtures("uncalibrated")
+@pytest.mark.parametrize(
+    ("rotations", "arguments", "has_first_shortcut"),
+    [(1, {"relax": None}, False), (4, {"relax": None}, False), (4, {"layer": "partial"}, True)],
+)
+@torch.no_grad()
+def test_network_is_the_architecture_written_out(rotations: int, arguments: dict, has_first_shortcut: bool) -> None:
+    network, batch = network_of(rotations, **arguments), images(side=32, batch=2)
+    scores = network(batch)
+    assert scores.shape == (2, 3)
+    assert relative_error(scores, by_hand(network, batch, rotations, has_first_shortcut)) <= ROUNDING
+    maps = network.feature_maps(batch)
+    assert maps.tensor.shape == (2, 64 * rotations, 2, 2)
+    # In training batch norm takes the statistics of the batch, and a layer's kernels are 29 taps of a disk.
+    assert all((layer.filter_bank().flatten(2) != 0).any(dim=0).any(dim=0).sum() == 29 for layer in wide(network))
+
+
+def wide(network: nn.Module) -> list[PlanarConvolution]:
+    """The convolutions but shortcuts."""
+    layers = [module for module in network.modules() if isinstance(module, PlanarConvolution)]
+    return [layer for layer in layers if layer.kernel_size > 1]
+
+
+STRICT = {
+    "strict": {"relax": None},
+    "strict, Fourier kernel": {"relax": None, "kernel_net": "fourier"},
+    "strict, R2Conv": {"relax": None, "strict_kernel": "steerable"},
+    "soft at 0": {"relax": {"rotation": 0.0}},
+}
+
+
+@pytest.mark.usefixtures("uncalibrated")
+@pytest.mark.parametrize("name", STRICT)
+def test_strict_network_is_equivariant(name: str) -> None:
+    network = network_of(**STRICT[name])
+    assert largest_error(network.features, images()) <= ROUNDING
+    turned = images()
+    with torch.no_grad():
+        assert relative_error(network(turned.rot90(dims=(2, 3))), network(turned)) <= ROUNDING
+
+
+SOFT = {
+    "rotation": {"relax": {"rotation": 1.0}, "initial_softness": 0.2, "learn_relaxation": True},
+    "rotation, Fourier kernel": {"kernel_net": "fourier", "initial_softness": 0.2},
+    "partial": {"layer": "partial", "initial_softness": 0.2},
+    "residual": {"layer": "residual", "initial_softness": 0.2},
+    "weighted": {"layer": "weighted", "initial_softness": 0.2},
+}
+
+
+@pytest.mark.usefixtures("uncalibrated")
+@pytest.mark.parametrize("name", SOFT)
+def test_soft_network_is_not_equivariant_and_is_exported(name: str) -> None:
+    network, batch = network_of(**SOFT[name]), images()
+    assert largest_error(network.features, batch) > 0.02
+    exported = network.export()
+    assert not any(type(module).__module__.startswith("escnn.") for module in exported.modules())
+    with torch.no_grad():
+        assert relative_error(exported(batch), network(batch)) <= ROUNDING
+        network.classifier.bias += 1
+        assert not torch.allclose(exported(batch), network(batch))
+
+
+@pytest.mark.usefixtures("uncalibrated")
+@torch.no_grad()
+def test_network_soft_in_translation_is_not_equivariant_to_shifts() -> None:
+    strict, soft = (network_of(1, relax=relax) for relax in (None, {"translation": (1.0, 0.5)}))
+    # A few pixels on zeros, so that lifting, padded with zeros, sees nothing of the border.
+    batch = torch.zeros(1, 3, 28, 28, dtype=torch.float64)
+    batch[:, :, 12:16, 12:16] = torch.randn(1, 3, 4, 4, dtype=torch.float64)
+    liftings = {network: network.features[0] for network in (strict, soft)}
+    answers = {network: lift(network.in_type(batch)).tensor for network, lift in liftings.items()}
+    shifted = {
+        network: lift(network.in_type(batch.roll(4, 2))).tensor.roll(-4, 2) for network, lift in liftings.items()
+    }
+    assert relative_error(shifted[strict], answers[strict]) <= ROUNDING
+    assert relative_error(shifted[soft], answers[soft]) > 1e-3
+    assert [list(layer.domain_frequency) for layer in wide(soft)] == 6 * [["translation"]]
+    assert soft(images()).shape == (1, 3)
+
+
+@pytest.mark.usefixtures("uncalibrated")
+def test_soft_in_both() -> None:
+    network = RelaxedResNet(10, 4, relax={"translation": 0.5, "rotation": 1.0}, learn_relaxation=True)
+    assert [list(layer.domain_frequency) for layer in wide(network)] == 6 * [["translation", "rotation"]]
+    # A soft network in SO(2), and of each of 6 kernels 2 more coordinates, and ω′ of 3 coordinates.
+    assert parameters(network) == 469_802 + 6 * 2 * 32 + 6 * 3
+
+
+@pytest.mark.usefixtures("uncalibrated")
+def test_every_convolution_is_relaxed_by_the_word() -> None:
+    for word, kind in LAYERS.items():
+        layers = wide(RelaxedResNet(10, 4, layer=word))
+        expected = [RelaxedR2Conv] + 5 * [PartialR2Conv] if word == "partial" else 6 * [kind]
+        assert [type(layer) for layer in layers] == expected
+
+
+def test_network_takes_tensors_and_fields_and_trains() -> None:
+    network = RelaxedResNet(3, 4, relax={"rotation": 0.5}, learn_relaxation=True)
+    batch = images(batch=4).float()
+    scores = network(batch)
+    assert torch.equal(network.train()(GeometricTensor(batch, network.in_type)), scores)
+    functional.cross_entropy(scores, torch.tensor([0, 1, 2, 0])).backward()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+    # At the start activations are of the order of 1, as behind R2Conv.
+    assert 0.1 < network.feature_maps(batch).tensor.std() < 3
+
+
+@pytest.mark.usefixtures("uncalibrated")
+def test_network_is_saved_and_loaded() -> None:
+    network, other = (network_of(relax={"rotation": 0.5}) for _ in range(2))
+    batch = images()
+    with torch.no_grad():
+        expected = network(batch)
+        file = io.BytesIO()
+        torch.save(network.state_dict(), file)
+        file.seek(0)
+        other.load_state_dict(torch.load(file))
+        assert torch.equal(other(batch), expected)
+        assert torch.equal(pickle.loads(pickle.dumps(network))(batch), expected)
+
+
+BAD = [
+    ({"rotations": 0}, ValueError, "rotations must be >= 1, got 0"),
+    ({"classes": "ten"}, TypeError, "classes must be an integer, got 'ten'"),
+    ({"in_channels": 0}, ValueError, "in_channels must be >= 1, got 0"),
+    ({"layer": "strict"}, ValueError, r"layer must be one of \['relaxed', 'partial', .*got 'strict'"),
+    ({"rotations": 1, "layer": "partial"}, ValueError, "layer='partial' relaxes rotations, of which rotations=1 has"),
+    ({"rotations": 1, "relax": {"rotation": 0.1}}, ValueError, "no rotation to relax"),
+    ({"relax": {"scale": 0.1}}, ValueError, "unknown subgroup 'scale'"),
+    ({"relax": 1.0}, TypeError, "relax must be a dict"),
+    ({"kernel_net": "mlp"}, ValueError, "kernel_net must be one of"),
+    ({"relax": None, "width": 32}, TypeError, "width"),
+    ({"layer": "weighted", "relax": {"rotation": 0.1}}, TypeError, "WeightedR2Conv has no argument 'relax'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), BAD)
+def test_bad_arguments_are_named(arguments: dict, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        RelaxedResNet(**{"rotations": 4, **arguments})
+
+
+@pytest.mark.usefixtures("uncalibrated")
+@pytest.mark.parametrize("shape", [(1, 1, 32, 32), (1, 3, 32, 20), (3, 32, 32)])
+def test_bad_images_are_named(shape: tuple[int, ...]) -> None:
+    network = RelaxedResNet(10, 1, relax=None)
+    with pytest.raises(ValueError, match=r"images must be \(batch, 3, H, W\) with H and W of at least 28, got"):
+        network(torch.randn(shape))
