@@ -14,6 +14,9 @@ What is done with layers once they exist: their strict part and softness (strict
 (conversion.py), plain PyTorch without escnn (export.py, exported.py), what is lost without softness (ablation.py),
 which layer is how soft (summary.py), learning it (learning.py, parameter_groups.py), a bound on the equivariance error
 (error_bound.py), the error measured (equivariance.py, invariance.py) and logged in training (monitoring.py).
+
+Other ways to relax behind the same interface are in ``escnn_relaxed.baselines``, the paper's network in
+``escnn_relaxed.models``.
 """
 
 from ._version import __version__
