@@ -24,6 +24,7 @@ class ChannelAssembly(ExactConstants):
         shape: (C_out, C_in).
         in_slices: where the channels of each block of the input lie in block order.
         out_slices: the same of the output.
+        changes_basis: whether a field type has a basis other than that of permutations and irreps.
     """
 
     in_channels: Tensor
@@ -46,7 +47,9 @@ class ChannelAssembly(ExactConstants):
         self.set_constant("out_components", _component_position(out_structure)[out_structure.channels])
         self.in_slices = _slices(in_structure)
         self.out_slices = _slices(out_structure)
+        self._out_counts = list(out_structure.counts)
         self._has_basis = {"in": in_structure.basis is not None, "out": out_structure.basis is not None}
+        self.changes_basis = any(self._has_basis.values())
         if out_structure.basis is not None:
             self.set_constant("out_basis", out_structure.basis)
         if in_structure.basis_inverse is not None:
@@ -69,22 +72,38 @@ class ChannelAssembly(ExactConstants):
             bank = torch.einsum("ocn,ci->oin", bank, self.in_basis_inverse)
         return bank
 
+    def rows_of_group(self, group: int, groups: int) -> Tensor:
+        """Channels of the output that belong to one group, as (block, component, field)."""
+        return self._group_rows(groups)[group]
+
+    def group_order(self, groups: int) -> Tensor:
+        """Where channels (block, component, field) of all groups are, if those of each group follow each other."""
+        return torch.argsort(self._group_rows(groups).flatten())
+
+    def _group_rows(self, groups: int) -> Tensor:
+        rows = torch.arange(self.shape[0], device=self.out_components.device)
+        parts = [
+            rows[part].view(-1, groups, count // groups).transpose(0, 1).flatten(1)
+            for part, count in zip(self.out_slices, self._out_counts, strict=True)
+        ]
+        return torch.cat(parts, dim=1)
+
+    def bank_to_blocks(self, bank: Tensor) -> Tensor:
+        """A filter bank (C_out, C_in, points) with its channels as (block, component, field); no basis may change."""
+        return bank.index_select(0, torch.argsort(self.out_components)).index_select(1, self.in_components)
+
     def to_blocks(self, features: Tensor) -> Tensor:
         """An input (batch, C_in, H, W) with its channels as (block, component, field)."""
         if self._has_basis["in"]:
             features = torch.einsum("ci,bihw->bchw", self.in_basis_inverse.to(features), features)
-        return _reordered(features, self.in_components)
+        return features.index_select(1, self.in_components)
 
     def from_blocks(self, answer: Tensor) -> Tensor:
         """An output with channels (block, component, field) in those of the output type, (batch, C_out, H, W)."""
-        answer = _reordered(answer, self.out_components)
+        answer = answer.index_select(1, self.out_components)
         if self._has_basis["out"]:
             answer = torch.einsum("oc,bchw->bohw", self.out_basis.to(answer), answer)
         return answer
-
-
-def _reordered(features: Tensor, channels: Tensor) -> Tensor:
-    return features.index_select(1, channels)
 
 
 def _slices(structure: FieldStructure) -> list[slice]:

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import cast
@@ -19,13 +18,27 @@ from torch import Tensor
 from .integral_operator import image_size, integrate_stationary
 from .patches import Patches
 from .positional_kernel import PositionalKernel
-from .tiled_integral import Contraction, Product, integrate_tiles
+from .tiled_integral import Contraction, Tensors, Workspace, integrate_tiles
 
 __all__ = ["BankFirst", "BasisFirst", "KernelContraction", "choose_contraction"]
 
 
+def choose_contraction(kernel: PositionalKernel, features: Tensor) -> KernelContraction:
+    """The order of fewer multiplications for this layer and batch (design §3).
+
+    Args:
+        kernel: of the layer.
+        features: f, (batch, C_in, H, W).
+    """
+    orders: list[type[KernelContraction]] = [BankFirst, BasisFirst]
+    best = min(orders, key=lambda order: order.multiplications(kernel, features.shape[0]))
+    return best(kernel, image_size(features))
+
+
 class KernelContraction(Contraction):
-    """What both orders share: encoded positions, the features of a tile, the way from and to feature maps.
+    """What both orders share: encoded positions, steered features of a tile, the way from and to feature maps.
+
+    Feature maps have their channels as (block, component, field) here; groups are contracted one after the other.
 
     Args:
         kernel: of the layer.
@@ -36,51 +49,75 @@ class KernelContraction(Contraction):
         self.kernel = kernel
         self._size = size
         self._output_size = kernel.geometry.output_size(*size)
-        side = kernel.geometry.kernel_size
+        self._average = kernel.bank.steered_average
+        groups = kernel.geometry.groups
+        self.out_channels = self._average.assembly.shape[0] // groups
         support = kernel.bank.grid.support_numbers
         # Column after column of the kernel, as patches are read.
-        self._order = sorted(range(len(support)), key=lambda number: divmod(support[number], side)[::-1])
+        self._order = sorted(range(len(support)), key=lambda number: self._column_first(support[number]))
         self._support = [support[number] for number in self._order]
         self.pixels = Patches(self._pixel_taps(), kernel.geometry, self._output_size)
         positions = Patches(self._support, kernel.geometry, self._output_size)
         self.positions = positions if kernel.domain == "input" else None
+        assembly = self._average.assembly
+        out_slices = [slice(part.start // groups, part.stop // groups) for part in assembly.out_slices]
+        blocks = [(rows, columns) for rows in out_slices for columns in assembly.in_slices]
+        # Number, output channels and input channels of each pair of blocks.
+        self._pairs = [(number, *block) for number, block in enumerate(blocks)]
 
     @staticmethod
     @abstractmethod
     def multiplications(kernel: PositionalKernel, batch: int) -> float:
         """Multiplications for each position of the output, forward and backward."""
 
-    @abstractmethod
     def integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
         """H (batch, C_out, H_out, W_out) of f (batch, C_in, H, W)."""
+        kernel, assembly = self.kernel, self._average.assembly
+        groups = kernel.geometry.groups
+        takes_strict = kernel.strict is not None and self._takes_strict_part()
+        strict = self._in_tap_order(kernel.strict) if kernel.strict is not None and takes_strict else None
+        positions = self._encoded_positions()
+        encoding = kernel.bank.encode_tile(kernel.frequency, self._order)
+        parts = []
+        for group, part in enumerate(features.chunk(groups, dim=1)):
+            image = kernel.geometry.pad(assembly.to_blocks(part)).permute(2, 3, 1, 0).contiguous()
+            weights = [weight.unflatten(0, (groups, -1))[group] for weight in self._average.plain_weights()]
+            rows = assembly.rows_of_group(group, groups)
+            tensors = (None if strict is None else strict[rows], *weights, *encoding)
+            parts.append(integrate_tiles(self, self._output_size, image, positions, tensors))
+        answer = torch.cat(parts, dim=1)[:, assembly.group_order(groups)] if groups > 1 else parts[0]
+        answer = assembly.from_blocks(answer.unflatten(0, self._output_size).permute(3, 2, 0, 1))
+        if kernel.strict is not None and not takes_strict:
+            return answer + integrate_stationary(features, kernel.strict, bias, kernel.geometry)
+        return answer if bias is None else answer + bias.to(answer.dtype).view(-1, 1, 1)
+
+    def _encoded_positions(self) -> Tensor:
+        kernel, positions = self.kernel, self.kernel.positions(self._size)
+        encoded = kernel.bank.encode_positions(kernel.frequency, positions.flatten(0, 1), kernel.hardened)
+        return encoded.permute(2, 0, 1).contiguous().unflatten(0, positions.shape[:2])
+
+    def _takes_strict_part(self) -> bool:
+        """Whether the strict part is in the factors; else it is a convolution of its own."""
+        return False
 
     def _pixel_taps(self) -> list[int]:
         return self._support
 
-    def _integrate(self, features: Tensor, strict: Tensor | None) -> Tensor:
-        """The same in this contraction's own order of channels, without a bias."""
-        kernel = self.kernel
-        elements_last = kernel.geometry.pad(features).permute(2, 3, 1, 0).contiguous()
-        positions = kernel.positions(self._size)
-        encoded = kernel.bank.encode_positions(kernel.frequency, positions.flatten(0, 1), kernel.hardened)
-        encoded = encoded.permute(2, 0, 1).unflatten(0, positions.shape[:2]).contiguous()
-        weights = kernel.bank.steered_average.plain_weights()
-        taps = kernel.bank.encode_taps(kernel.frequency, self._order)
-        tensors = (*taps, strict, *weights, *kernel.bank.kernel.decoder_parameters)
-        answer = integrate_tiles(self, self._output_size, elements_last, encoded, tensors)
-        return answer.unflatten(0, self._output_size).permute(3, 2, 0, 1)
+    def _column_first(self, tap: int) -> tuple[int, int]:
+        row, column = divmod(tap, self.kernel.geometry.kernel_size)
+        return column, row
 
-    def _features(self, positions: Tensor, tensors: Sequence[Tensor | None]) -> Tensor:
-        """(J′, M, R, T, P) of a tile."""
-        taps, mean, window, _, *others = tensors
-        parameters = cast(list[Tensor], others[len(self.kernel.bank.steered_average.block_pairs) :])
-        # Views: memory stays in the order of the patches.
-        encoded = positions.permute(2, 3, 1, 0)
-        return self.kernel.bank.decode(cast(Tensor, taps), mean, cast(Tensor, window), encoded, parameters)
+    def _in_tap_order(self, bank: Tensor) -> Tensor:
+        """A filter bank (C_out, C_in, k, k) as (C_out, T, C_in)."""
+        return self._average.assembly.bank_to_blocks(bank.flatten(2))[..., self.pixels.taps].transpose(1, 2)
 
-    def _weights(self, tensors: Sequence[Tensor | None]) -> list[Tensor]:
-        """(fields_out, fields_in, P) of each pair of blocks."""
-        return cast(list[Tensor], list(tensors[4 : 4 + len(self.kernel.bank.steered_average.block_pairs)]))
+    def _steered(self, positions: Tensor, tensors: Tensors) -> list[Tensor]:
+        """Steered features of each pair of blocks, (P, |A|, features, T, |B|)."""
+        return self.kernel.bank.tile_features(positions, cast(list[Tensor], tensors[1 + len(self._pairs) :]))
+
+    def _weights(self, tensors: Tensors) -> list[Tensor]:
+        """(fields_out, fields_in, features) of each pair of blocks."""
+        return cast(list[Tensor], tensors[1 : 1 + len(self._pairs)])
 
 
 class BasisFirst(KernelContraction):
@@ -89,102 +126,170 @@ class BasisFirst(KernelContraction):
     @staticmethod
     def multiplications(kernel: PositionalKernel, batch: int) -> float:
         """Three products with each factor and, in backward, the first one again."""
-        taps, total = len(kernel.bank.grid.support_numbers), 0.0
+        taps, groups, total = len(kernel.bank.grid.support_numbers), kernel.geometry.groups, 0.0
         for shape in kernel.bank.steered_average.pair_shapes():
-            rows = shape.features * shape.out_size
-            total += 4 * rows * taps * shape.in_size * shape.in_count + 3 * rows * shape.in_count * shape.out_count
+            rows = shape.features * shape.out_size * shape.in_count
+            total += 4 * groups * rows * taps * shape.in_size + 3 * rows * shape.out_count
         if kernel.strict is not None:
             total += 3 * kernel.strict.numel()
         return batch * total
 
-    def integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
-        """H (batch, C_out, H_out, W_out) of f (batch, C_in, H, W)."""
-        assembly = self.kernel.bank.steered_average.assembly
-        self.out_channels = assembly.out_slices[-1].stop
-        soft = assembly.from_blocks(self._integrate(assembly.to_blocks(features), None))
-        if self.kernel.strict is not None:
-            return soft + integrate_stationary(features, self.kernel.strict, bias, self.kernel.geometry)
-        return soft if bias is None else soft + bias.to(soft.dtype).view(-1, 1, 1)
+    def factors(self, positions: Tensor, tensors: Tensors) -> list[Tensor]:
+        """Steered features of each pair of blocks, (P, |A|·features, T·|B|)."""
+        return [steered.flatten(3).flatten(1, 2) for steered in self._steered(positions, tensors)]
 
-    def products(self, pixels: Tensor, positions: Tensor, tensors: Sequence[Tensor | None]) -> list[Product]:
-        """W (φ f) for each pair of blocks."""
-        average = self.kernel.bank.steered_average
-        count, taps, _, batch = pixels.shape
-        hidden = self._features(positions, tensors).flatten(3)
-        pairs = iter(zip(average.block_pairs, self._weights(tensors), strict=True))
-        read = [pixels[:, :, part] for part in average.assembly.in_slices]
-        products = []
-        for channels in average.assembly.out_slices:
-            for pixels_of_block in read:
-                pair, weights = next(pairs)
-                steered = pair.steering(hidden).unflatten(-1, (taps, count)).to(pixels.dtype)
-                features, out_size, in_size = steered.shape[:3]
-                # (P, |A|·features, T·|B|) times (P, T·|B|, fields·batch)
-                left = steered.permute(4, 1, 0, 3, 2).reshape(count, out_size * features, taps * in_size)
-                right = pixels_of_block.reshape(count, taps * in_size, -1)
-                met = torch.bmm(left, right).view(count * out_size, -1, batch)
-                products.append(Product(weights.to(met.dtype).transpose(1, 2).flatten(1), met, channels))
-        return products
+    def value(self, factors: Sequence[Tensor], tensors: Tensors, pixels: Tensor, workspace: Workspace | None) -> Tensor:
+        """W (φ f), (P, C_out, batch)."""
+        answers: dict[int, Tensor] = {}
+        for (number, rows, columns), weights in zip(self._pairs, self._weights(tensors), strict=True):
+            met = self._meet(factors[number], pixels[:, :, columns], weights, workspace)
+            answer = torch.bmm(_matrix(weights).expand(len(met), -1, -1), met).view(len(pixels), -1, pixels.shape[-1])
+            answers[rows.start] = answers[rows.start] + answer if rows.start in answers else answer
+        return _joined(answers)
+
+    def gradients(
+        self,
+        factors: Sequence[Tensor],
+        tensors: Tensors,
+        pixels: Tensor,
+        gradient: Tensor,
+        workspace: Workspace,
+        wants_pixels: bool,
+    ) -> tuple[list[Tensor], dict[int, Tensor], Tensor | None]:
+        """Gradients of the steered features, the weights and the pixels."""
+        of_factors, of_weights = [], {}
+        of_pixels = _PixelGradient(pixels, workspace) if wants_pixels else None
+        for (number, rows, columns), weights in zip(self._pairs, self._weights(tensors), strict=True):
+            steered, read = factors[number], pixels[:, :, columns]
+            met = self._meet(steered, read, weights, workspace)
+            part = gradient[:, rows].reshape(len(met), len(weights), -1)
+            matrix = _matrix(weights)
+            # One product over all positions and the batch, not one for each position.
+            of_matrix = met.transpose(0, 1).flatten(1) @ part.transpose(1, 2).flatten(0, 1)
+            of_weights[1 + number] = of_matrix.view(weights.shape[2], weights.shape[1], -1).permute(2, 1, 0)
+            of_met = _product("gradient", matrix.mT.expand(len(met), -1, -1), part, workspace)
+            of_met = of_met.view(*steered.shape[:2], -1)
+            of_factors.append(torch.bmm(of_met, _rows(read, steered.shape[2]).mT))
+            if of_pixels is not None:
+                of_pixels.add(columns, steered.mT, of_met)
+        return of_factors, of_weights, None if of_pixels is None else of_pixels.value
+
+    def _meet(self, steered: Tensor, pixels: Tensor, weights: Tensor, workspace: Workspace | None) -> Tensor:
+        """φ f: (P·|A|, features·fields_in, batch)."""
+        met = _product("met", steered, _rows(pixels, steered.shape[2]), workspace)
+        return met.view(-1, weights.shape[2] * weights.shape[1], pixels.shape[-1])
 
 
 class BankFirst(KernelContraction):
-    """The filter bank of a tile, the strict part in it, serves the whole batch."""
+    """The filter bank of a tile, with the strict part in it, serves the whole batch."""
 
     @staticmethod
     def multiplications(kernel: PositionalKernel, batch: int) -> float:
-        """Three products with the filter bank; it is built twice and differentiated once with respect to each factor."""
-        support = len(kernel.bank.grid.support_numbers)
-        channels = math.prod(kernel.bank.steered_average.assembly.shape)
-        total = 3.0 * batch * len(kernel.taps()) * channels
+        """Three products with the filter bank, which is built twice and differentiated for both of its factors."""
+        support, total = len(kernel.bank.grid.support_numbers), 0.0
         for shape in kernel.bank.steered_average.pair_shapes():
             entries = shape.out_size * shape.out_count * shape.in_size * shape.in_count
-            total += 4 * shape.features * entries * support
+            total += 3 * batch * len(kernel.taps()) * entries + 4 * shape.features * entries * support
         return total
 
+    def factors(self, positions: Tensor, tensors: Tensors) -> list[Tensor]:
+        """The filter bank of each pair of blocks, (P, C_out, T·C_in)."""
+        strict, banks = tensors[0], []
+        described = zip(self._pairs, self._weights(tensors), self._steered(positions, tensors), strict=True)
+        for (_, rows, columns), weights, steered in described:
+            # (P, |A|, T, |B|, features) times (features, fields_out·fields_in)
+            bank = steered.permute(0, 1, 3, 4, 2) @ weights.flatten(0, 1).mT
+            bank = bank.unflatten(-1, weights.shape[:2]).permute(0, 1, 4, 2, 3, 5).flatten(4).flatten(1, 2)
+            if strict is not None:
+                bank = _with_strict_part(bank, strict[rows, :, columns])
+            banks.append(bank.flatten(2))
+        return banks
+
+    def value(self, factors: Sequence[Tensor], tensors: Tensors, pixels: Tensor, workspace: Workspace | None) -> Tensor:
+        """(W φ) f, (P, C_out, batch)."""
+        answers: dict[int, Tensor] = {}
+        for (_, rows, columns), bank in zip(self._pairs, factors, strict=True):
+            answer = torch.bmm(bank, _rows(pixels[:, :, columns], bank.shape[2]))
+            answers[rows.start] = answers[rows.start] + answer if rows.start in answers else answer
+        return _joined(answers)
+
+    def gradients(
+        self,
+        factors: Sequence[Tensor],
+        tensors: Tensors,
+        pixels: Tensor,
+        gradient: Tensor,
+        workspace: Workspace,
+        wants_pixels: bool,
+    ) -> tuple[list[Tensor], dict[int, Tensor], Tensor | None]:
+        """Gradients of the filter banks and the pixels."""
+        of_factors = []
+        of_pixels = _PixelGradient(pixels, workspace) if wants_pixels else None
+        for (_, rows, columns), bank in zip(self._pairs, factors, strict=True):
+            part = gradient[:, rows]
+            of_factors.append(torch.bmm(part, _rows(pixels[:, :, columns], bank.shape[2]).mT))
+            if of_pixels is not None:
+                of_pixels.add(columns, bank.mT, part)
+        return of_factors, {}, None if of_pixels is None else of_pixels.value
+
+    def _takes_strict_part(self) -> bool:
+        return not self._average.assembly.changes_basis
+
     def _pixel_taps(self) -> list[int]:
-        if self.kernel.strict is None:
+        if self.kernel.strict is None or not self._takes_strict_part():
             return self._support
-        side = self.kernel.geometry.kernel_size
-        others = sorted(set(range(side**2)) - set(self._support), key=lambda tap: divmod(tap, side)[::-1])
-        return [*self._support, *others]
-
-    def integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
-        """H (batch, C_out, H_out, W_out) of f (batch, C_in, H, W)."""
-        strict = self.kernel.strict
-        self.out_channels = self.kernel.bank.steered_average.assembly.shape[0]
-        if strict is not None:
-            strict = strict.flatten(2)[..., self.pixels.taps]
-        answer = self._integrate(features, strict)
-        return answer if bias is None else answer + bias.to(answer.dtype).view(-1, 1, 1)
-
-    def products(self, pixels: Tensor, positions: Tensor, tensors: Sequence[Tensor | None]) -> list[Product]:
-        """(W φ) f, for each group of channels."""
-        count, _, _, batch = pixels.shape
-        hidden = self._features(positions, tensors)
-        bank = self.kernel.bank.steered_average.weighted(hidden.flatten(3), self._weights(tensors))
-        bank = bank.unflatten(-1, (-1, count))
-        strict = tensors[3]
-        if strict is not None:
-            strict = strict.unsqueeze(-1)
-            support = bank.shape[2]
-            rest = strict[:, :, support:].expand(-1, -1, -1, count)
-            bank = torch.cat([bank + strict[:, :, :support], rest], dim=2)
-        groups = self.kernel.geometry.groups
-        # (P·groups, C_out/groups, T·C_in/groups) times (P·groups, T·C_in/groups, batch)
-        left = bank.to(pixels.dtype).permute(3, 0, 2, 1).reshape(count * groups, len(bank) // groups, -1)
-        right = pixels.unflatten(2, (groups, -1)).transpose(1, 2).reshape(count * groups, -1, batch)
-        return [Product(left, right, slice(0, len(bank)))]
+        others = set(range(self.kernel.geometry.kernel_size**2)) - set(self._support)
+        return [*self._support, *sorted(others, key=self._column_first)]
 
 
-def choose_contraction(kernel: PositionalKernel, features: Tensor) -> KernelContraction:
-    """The order of fewer multiplications for this layer and batch (design §3); groups go bank first.
+class _PixelGradient:
+    """The gradient of gathered pixels (P, T, C, batch), a sum of products for each block of channels."""
 
-    Args:
-        kernel: of the layer.
-        features: f, (batch, C_in, H, W).
-    """
-    orders: list[type[KernelContraction]] = [BankFirst]
-    if kernel.geometry.groups == 1:
-        orders.append(BasisFirst)
-    best = min(orders, key=lambda order: order.multiplications(kernel, features.shape[0]))
-    return best(kernel, image_size(features))
+    def __init__(self, pixels: Tensor, workspace: Workspace) -> None:
+        self.value = workspace.get("pixel gradient", pixels.shape, pixels)
+        self._written: set[int] = set()
+
+    def add(self, columns: slice, left: Tensor, right: Tensor) -> None:
+        """Add a product (P, T·|B|, ·) times (P, ·, fields·batch) to some channels."""
+        place = self.value[:, :, columns]
+        is_first = columns.start not in self._written
+        self._written.add(columns.start)
+        if place.is_contiguous():
+            flat = place.view(*left.shape[:2], -1)
+            torch.baddbmm(flat, left, right, beta=0 if is_first else 1, out=flat)
+        elif is_first:
+            place.copy_(torch.bmm(left, right).view_as(place))
+        else:
+            place.add_(torch.bmm(left, right).view_as(place))
+
+
+def _rows(pixels: Tensor, inner: int) -> Tensor:
+    """Pixels (P, T, |B|·fields, batch) as (P, T·|B|, fields·batch), T·|B| = ``inner``."""
+    return pixels.reshape(len(pixels), inner, -1)
+
+
+def _matrix(weights: Tensor) -> Tensor:
+    """Weights (fields_out, fields_in, features) as (fields_out, features·fields_in)."""
+    return weights.transpose(1, 2).flatten(1)
+
+
+def _product(name: str, left: Tensor, right: Tensor, workspace: Workspace | None) -> Tensor:
+    """Left @ right, in the workspace if there is one."""
+    if workspace is None:
+        return torch.bmm(left, right)
+    out = workspace.get(name, (len(left), left.shape[1], right.shape[2]), right)
+    return torch.bmm(left, right, out=out)
+
+
+def _joined(answers: dict[int, Tensor]) -> Tensor:
+    """The blocks of an output side by side."""
+    values = list(answers.values())
+    return values[0] if len(values) == 1 else torch.cat(values, dim=1)
+
+
+def _with_strict_part(bank: Tensor, strict: Tensor) -> Tensor:
+    """A bank (P, C_out, T, C_in) on the support plus one (C_out, T, C_in) whose first taps are those of the support."""
+    support = bank.shape[2]
+    soft = bank + strict[:, :support]
+    rest = strict[:, support:]
+    return torch.cat([soft, rest.expand(len(bank), *rest.shape)], dim=2) if rest.shape[1] else soft

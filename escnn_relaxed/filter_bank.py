@@ -156,26 +156,25 @@ class ContinuousFilterBank(nn.Module):
             return (hidden - kernel.domain_mean(taps, points[:, None, None])) * window
         return torch.cat([hidden, torch.ones_like(hidden[:1])]) * window
 
-    def encode_taps(
-        self, frequency: Mapping[str, Tensor], order: Sequence[int]
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """The kernel net's encoding of the taps of the support, what :meth:`decode` subtracts, and the window.
+    def encode_tile(self, frequency: Mapping[str, Tensor], order: Sequence[int]) -> list[Tensor]:
+        """What :meth:`tile_features` needs beside positions, whatever the tile.
+
+        The window (T,); for each selection of the taps their encoding and, where the bank is centred, what is added to
+        the hidden values within the window, (M or 1, E or J, T, M); the parameters of the kernel net's decoder.
 
         Args:
             frequency: ω′ of each subgroup of the domain.
             order: numbers of the taps within the support.
-
-        Returns:
-            the encoding (E, M, R, T); where the bank is centred the features' mean over the domain, (J, M, R, T), else
-            None; the window (T,).
         """
         chosen = torch.tensor(order, device=self.grid.window.device)
         taps, window = self.grid.taps.index_select(2, chosen), self.grid.window.index_select(0, chosen)
-        encoding = self.kernel.encode_filter(taps)
-        if not self.centred:
-            return encoding, None, window
-        domain = self.kernel.encode_domain(self.grid.mean_points(frequency, SUBGROUPS)[:, None])
-        return encoding, self.kernel.decode(encoding, domain, self.kernel.decoder_parameters), window
+        values = [self.kernel.encode_filter(taps)]
+        parameters = self.kernel.decoder_parameters
+        if self.centred:
+            domain = self.kernel.encode_domain(self.grid.mean_points(frequency, SUBGROUPS)[:, None])
+            values.append(-self.kernel.decode(values[0], domain, parameters) * window)
+        pairs = self.steered_average.selecting_pairs().values()
+        return [window, *(pair.select(value) for pair in pairs for value in values), *parameters]
 
     def encode_positions(
         self, frequency: Mapping[str, Tensor], positions: Tensor, averaged: Sequence[str] = ()
@@ -187,27 +186,24 @@ class ContinuousFilterBank(nn.Module):
             points = self.grid.domain_points(frequency, positions).unsqueeze(-2)
         return self.kernel.encode_domain(points)
 
-    def decode(
-        self,
-        taps: Tensor,
-        mean: Tensor | None,
-        window: Tensor,
-        positions: Tensor,
-        parameters: Sequence[Tensor],
-    ) -> Tensor:
-        """The features of :meth:`features` from encodings: (J + 1, M, R, T, P), (J, M, R, T, P) where centred.
+    def tile_features(self, positions: Tensor, encoding: Sequence[Tensor]) -> list[Tensor]:
+        """Steered features of every pair of blocks at some positions, (P, |A|, features, T, |B|).
 
         Args:
-            taps: (E, M, R, T), and with it
-            mean: (J, M, R, T) or None, and
-            window: (T,), of :meth:`encode_taps`.
-            positions: (E′, M, T, P), of :meth:`encode_positions`, for each tap or, with T = 1, for all alike.
-            parameters: of the kernel net's decoder.
+            positions: encoded, (P, T, E′, M), T = 1 where they are the same for all taps.
+            encoding: of :meth:`encode_tile`.
         """
-        hidden = self.kernel.decode(taps.unsqueeze(-1), positions.unsqueeze(2), parameters)
-        if mean is None:
-            return torch.cat([hidden, torch.ones_like(hidden[:1])]) * window.unsqueeze(-1)
-        return (hidden - mean.unsqueeze(-1)) * window.unsqueeze(-1)
+        window, *others = encoding
+        window = window.unsqueeze(-1)
+        positions = positions.transpose(1, 2).unsqueeze(1)
+        hidden = {}
+        for key in self.steered_average.selecting_pairs():
+            taps = others.pop(0).unsqueeze(0)
+            mean = others.pop(0) if self.centred else None
+            count = len(self.kernel.decoder_parameters)
+            values = self.kernel.decode(taps, positions, others[len(others) - count :], dimension=-3)
+            hidden[key] = _within(window, values, mean)
+        return [pair.steering.average(hidden[pair.steering.selection]) for pair in self.steered_average.block_pairs]
 
     def turn(self, offset: float) -> None:
         """Turn the sampled grid of a continuous group by an angle in radians."""
@@ -246,6 +242,14 @@ class ContinuousFilterBank(nn.Module):
         index = support.new_full((taps,), len(support))
         index[support] = torch.arange(len(support), device=support.device)
         return nn.functional.pad(hidden, (0, 1)).index_select(-1, index)
+
+
+def _within(window: Tensor, hidden: Tensor, mean: Tensor | None) -> Tensor:
+    """Hidden values (…, J, T, M) within the window (T, 1): less their mean, or with a constant as the last of them."""
+    if mean is not None:
+        return torch.addcmul(mean, hidden, window)
+    constant = torch.ones_like(hidden[..., :1, :, :])
+    return torch.cat([hidden, constant], dim=-3) * window
 
 
 def _relative_subgroups(

@@ -48,8 +48,13 @@ class KernelNet(nn.Module, ABC):
 
     @staticmethod
     @abstractmethod
-    def decode(filter_encoding: Tensor, domain_encoding: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-        """Hidden values (J, …) of encodings that broadcast against each other and ``decoder_parameters``."""
+    def decode(
+        filter_encoding: Tensor, domain_encoding: Tensor, parameters: Sequence[Tensor], dimension: int = 0
+    ) -> Tensor:
+        """Hidden values (J, …) of encodings that broadcast against each other and ``decoder_parameters``.
+
+        E, E′ and J are found at ``dimension``: 0, or negative.
+        """
 
     @property
     def decoder_parameters(self) -> tuple[Tensor, ...]:
@@ -128,10 +133,12 @@ class FourierKernel(KernelNet):
         return torch.cat([phase.cos(), phase.sin()]).mean(dim=-1)
 
     @staticmethod
-    def decode(filter_encoding: Tensor, domain_encoding: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    def decode(
+        filter_encoding: Tensor, domain_encoding: Tensor, parameters: Sequence[Tensor], dimension: int = 0
+    ) -> Tensor:
         """cos(p + q) = cos p cos q − sin p sin q, (J, …)."""
-        filter_cosine, filter_sine = filter_encoding.chunk(2)
-        domain_cosine, domain_sine = domain_encoding.chunk(2)
+        filter_cosine, filter_sine = filter_encoding.chunk(2, dimension)
+        domain_cosine, domain_sine = domain_encoding.chunk(2, dimension)
         return torch.addcmul(filter_cosine * domain_cosine, filter_sine, domain_sine, value=-1)
 
     def _filter_phase(self, coordinates: Tensor) -> Tensor:
@@ -182,12 +189,14 @@ class SirenKernel(KernelNet):
         return self._domain_phase(domain_coordinates).movedim(-1, 0).flatten(0, 1)
 
     @staticmethod
-    def decode(filter_encoding: Tensor, domain_encoding: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    def decode(
+        filter_encoding: Tensor, domain_encoding: Tensor, parameters: Sequence[Tensor], dimension: int = 0
+    ) -> Tensor:
         """Both sine layers, (J, …)."""
         weight, bias = parameters
-        phase = filter_encoding + domain_encoding.unflatten(0, (-1, len(bias)))
-        first = torch.sin(2 * math.pi * phase)
-        return torch.sin(_linear(weight, first.movedim(1, -1), bias)).mean(dim=1)
+        domain = domain_encoding.movedim(dimension, 0).unflatten(0, (-1, len(bias)))
+        first = torch.sin(2 * math.pi * (filter_encoding.movedim(dimension, 0) + domain))
+        return torch.sin(_linear(weight, first.movedim(1, -1), bias)).mean(dim=1).movedim(0, dimension)
 
     @property
     def decoder_parameters(self) -> tuple[Tensor, ...]:

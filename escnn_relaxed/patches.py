@@ -38,18 +38,23 @@ class Patches:
         self._height, self._width = output_size
         self._runs = _runs(self.taps, geometry.kernel_size)
 
-    def gather(self, image: Tensor, rows: range) -> Tensor:
+    def shape(self, image: Tensor, rows: range) -> tuple[int, ...]:
+        """Of what :meth:`gather` gives."""
+        return len(rows) * self._width, len(self.taps), *image.shape[2:]
+
+    def gather(self, image: Tensor, rows: range, out: Tensor) -> Tensor:
         """What each tap reads for some rows of the output: (rows·W_out, T, …).
 
         Args:
             image: the padded image, (H, W, …), contiguous.
             rows: of the output.
+            out: where to write it.
         """
         pixels = image.flatten(2)
-        patches = pixels.new_empty(len(rows), self._width, len(self.taps), pixels.shape[-1])
+        patches = out.view(len(rows), self._width, len(self.taps), pixels.shape[-1])
         for run in self._runs:
             patches[:, :, run.first : run.last] = self._reads(pixels, rows, run)
-        return patches.view(-1, len(self.taps), *image.shape[2:])
+        return out
 
     def scatter_add(self, image: Tensor, patches: Tensor, rows: range) -> None:
         """The transpose of :meth:`gather`: add what the taps have read to the pixels that they have read."""

@@ -14,7 +14,6 @@ The number of output weights does not depend on the number of group elements for
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -101,6 +100,31 @@ class PairSteering(ExactConstants):
         steered = steered.view(rows * columns, out_size, in_size, count, points)
         return steered.permute(0, 3, 1, 2, 4).reshape(-1, out_size, in_size, points)
 
+    # For many positions the two steps of forward lie before and after the kernel net's decoder, positions first.
+
+    def select(self, values: Tensor) -> Tensor:
+        """Of (J, M, R, T) what the pair sees: (M, J, T, M) at [g, ·, ·, g′], or (1, J, T, M)."""
+        if not self.is_relative:
+            return values[None, :, :, 0].transpose(2, 3).contiguous()
+        selected = values.flatten(1, 2).index_select(1, self.index).unflatten(1, (values.shape[1], -1))
+        return selected.permute(1, 0, 3, 2).contiguous()
+
+    @property
+    def selection(self) -> tuple[int, ...]:
+        """The same for pairs that select the same."""
+        return tuple(self.index.tolist()) if self.is_relative else ()
+
+    def average(self, selected: Tensor) -> Tensor:
+        """Steered features (positions, |A|, P, T, |B|) of selected hidden values (positions, M or 1, J, T, M)."""
+        if self.is_quotient:
+            return torch.einsum("ngjth,ag,bh->najtb", selected, self.out_cosets, self.in_cosets)
+        if self.is_relative:
+            return selected
+        rows, columns, out_size, in_size, _ = self.coefficients.shape
+        steered = selected[:, 0] @ self.coefficients.flatten(0, 3).mT
+        steered = steered.unflatten(-1, (rows * columns, out_size, in_size))
+        return steered.permute(0, 4, 3, 1, 2, 5).flatten(2, 3)
+
 
 class SteeredAverage(nn.Module):
     """Output weights of κ for every pair of fields, and the filter bank that they give.
@@ -182,17 +206,17 @@ class SteeredAverage(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Filter bank (C_out, C_in, points) of hidden values, constant feature last, (J + 1, M, R, points)."""
-        return self.weighted(hidden, self.plain_weights())
+        pairs = zip(self.block_pairs, self.plain_weights(), strict=True)
+        return self.assembly([_block_bank(pair.steering(hidden), weights) for pair, weights in pairs])
+
+    def selecting_pairs(self) -> dict[tuple[int, ...], PairSteering]:
+        """One pair for each way to select hidden values."""
+        return {pair.steering.selection: pair.steering for pair in self.block_pairs}
 
     def plain_weights(self) -> list[Tensor]:
         """The weights of the plain features of each pair of blocks, (fields_out, fields_in, P)."""
         # The units multiply the weights, not the features: a product without the points.
         return [pair.weights @ pair.units for pair in self.block_pairs]
-
-    def weighted(self, hidden: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        """The filter bank for given plain weights."""
-        pairs = zip(self.block_pairs, weights, strict=True)
-        return self.assembly([_block_bank(pair.steering(hidden), weight) for pair, weight in pairs])
 
     def energy(self, hidden: Tensor) -> Tensor:
         """‖K‖², in the basis of permutations and irreps where ρ is orthogonal, without building K.

@@ -1,15 +1,14 @@
 """A kernel that depends on the position, applied tile by tile: no filter is ever kept for all positions (design §3).
 
-The integral over a tile is a sum of matrix products, h = Σ L R. One of the factors holds pixels, the other the kernel,
-or its features; a *contraction* says which. Both are built for a tile of rows of the output, used and forgotten, and
-built again when gradients are wanted.
+A tile is some rows of the output. What the kernel is there, its *factors*, is built for a tile, meets the pixels, and
+is forgotten; it is built again when gradients are wanted. A *contraction* says what the factors are.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,38 +16,27 @@ from torch import Tensor
 
 from .patches import Patches
 
-__all__ = ["Contraction", "Product", "integrate_tiles"]
+__all__ = ["Contraction", "Tensors", "Workspace", "integrate_tiles"]
 
 # Bytes of gathered pixels in a tile: less, and the time goes into calls; more, and they leave the cache.
 TILE_BYTES = 2_500_000
 
+# What a kernel is made of; None for a part that it has not.
+Tensors = Sequence[Tensor | None]
 
-@dataclass(frozen=True)
-class Product:
-    """One term L R of a tile, for positions (and what else goes side by side) n.
 
-    Attributes:
-        left: (n, channels, inner), or (channels, inner) where it is the same for all n.
-        right: (n, inner, batch).
-        channels: which channels of the output it adds to.
-    """
+class Workspace:
+    """Memory that one tile after another uses: fresh pages would cost more than what is written to them."""
 
-    left: Tensor
-    right: Tensor
-    channels: slice
+    def __init__(self) -> None:
+        self._memory: dict[str, Tensor] = {}
 
-    def value(self) -> Tensor:
-        """L R: (n, channels, batch)."""
-        left = self.left if self.left.dim() == 3 else self.left.expand(len(self.right), -1, -1)
-        return torch.bmm(left, self.right)
-
-    def gradients(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of left and right, for the gradient (n, channels, batch) of the value."""
-        if self.left.dim() == 3:
-            return torch.bmm(gradient, self.right.mT), torch.bmm(self.left.mT, gradient)
-        # One product over all n and the batch, not one for each n.
-        left = self.right.transpose(0, 1).flatten(1) @ gradient.transpose(1, 2).flatten(0, 1)
-        return left.mT, torch.bmm(self.left.mT.expand(len(self.right), -1, -1), gradient)
+    def get(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """An uninitialised tensor; what was got before under this name is lost."""
+        size = math.prod(shape)
+        if name not in self._memory or self._memory[name].numel() < size:
+            self._memory[name] = like.new_empty(size)
+        return self._memory[name][:size].view(*shape)
 
 
 class Contraction(ABC):
@@ -65,27 +53,38 @@ class Contraction(ABC):
     out_channels: int
 
     @abstractmethod
-    def products(self, pixels: Tensor, positions: Tensor, tensors: Sequence[Tensor | None]) -> list[Product]:
-        """The terms of a tile of P output positions.
+    def factors(self, positions: Tensor, tensors: Tensors) -> list[Tensor]:
+        """What the kernel is on a tile of P positions, P first.
 
         Args:
-            pixels: (P, T, C, batch).
             positions: encoded, (P, T, E, M), T = 1 where they belong to the output.
             tensors: what the kernel is made of.
         """
 
-    def tile(self, pixels: Tensor, positions: Tensor, tensors: Sequence[Tensor | None]) -> Tensor:
-        """The output of a tile, (P, C_out, batch)."""
-        return self.sum(self.products(pixels, positions, tensors), len(pixels))
+    @abstractmethod
+    def value(self, factors: Sequence[Tensor], tensors: Tensors, pixels: Tensor, workspace: Workspace | None) -> Tensor:
+        """The output of a tile, (P, C_out, batch), of pixels (P, T, C, batch); differentiable without a workspace."""
 
-    def sum(self, products: Sequence[Product], count: int) -> Tensor:
-        """The sum of terms for ``count`` positions: (P, C_out, batch)."""
-        answer: dict[int, Tensor] = {}
-        for product in products:
-            key = product.channels.start
-            value = product.value().view(count, -1, product.right.shape[-1])
-            answer[key] = answer[key] + value if key in answer else value
-        return torch.cat([answer[key] for key in sorted(answer)], dim=1)
+    @abstractmethod
+    def gradients(
+        self,
+        factors: Sequence[Tensor],
+        tensors: Tensors,
+        pixels: Tensor,
+        gradient: Tensor,
+        workspace: Workspace,
+        wants_pixels: bool,
+    ) -> tuple[list[Tensor], dict[int, Tensor], Tensor | None]:
+        """Gradients of the factors, of those tensors (by number) that :meth:`value` uses, and of the pixels.
+
+        Args:
+            factors: of :meth:`factors`.
+            tensors: what the kernel is made of.
+            pixels: (P, T, C, batch).
+            gradient: of the value.
+            workspace: where to write; the gradient of the pixels may lie in it.
+            wants_pixels: else that of the pixels is None.
+        """
 
 
 def integrate_tiles(
@@ -93,7 +92,7 @@ def integrate_tiles(
     output_size: tuple[int, int],
     image: Tensor,
     positions: Tensor,
-    tensors: Sequence[Tensor | None],
+    tensors: Tensors,
 ) -> Tensor:
     """H on every output position: (H_out·W_out, C_out, batch).
 
@@ -124,9 +123,12 @@ class _TiledIntegral(torch.autograd.Function):
         ctx.save_for_backward(image, positions, *tensors)
         height, width = output_size
         answer = image.new_empty(height * width, contraction.out_channels, image.shape[-1])
+        workspace = Workspace()
         for rows in _tiles(contraction, image, output_size):
-            pixels, encoded = _gather(contraction, image, positions, rows)
-            answer[rows.start * width : rows.stop * width] = contraction.tile(pixels, encoded, tensors)
+            pixels, encoded = _gather(contraction, image, positions, rows, workspace)
+            factors = contraction.factors(encoded, tensors)
+            value = contraction.value(factors, tensors, pixels, workspace)
+            answer[rows.start * width : rows.stop * width] = value
         return answer
 
     @staticmethod
@@ -145,11 +147,16 @@ def _tiles(contraction: Contraction, image: Tensor, output_size: tuple[int, int]
     return [range(start, min(start + rows, height)) for start in range(0, height, rows)]
 
 
-def _gather(contraction: Contraction, image: Tensor, positions: Tensor, rows: range) -> tuple[Tensor, Tensor]:
-    pixels = contraction.pixels.gather(image, rows)
-    if contraction.positions is not None:
-        return pixels, contraction.positions.gather(positions, rows)
-    return pixels, positions[rows.start : rows.stop].flatten(0, 1).unsqueeze(1)
+def _gather(
+    contraction: Contraction, image: Tensor, positions: Tensor, rows: range, workspace: Workspace
+) -> tuple[Tensor, Tensor]:
+    pixels = contraction.pixels.gather(
+        image, rows, workspace.get("pixels", contraction.pixels.shape(image, rows), image)
+    )
+    if contraction.positions is None:
+        return pixels, positions[rows.start : rows.stop].flatten(0, 1).unsqueeze(1)
+    shape = contraction.positions.shape(positions, rows)
+    return pixels, contraction.positions.gather(positions, rows, workspace.get("positions", shape, positions))
 
 
 def _tiled_gradients(
@@ -162,49 +169,55 @@ def _tiled_gradients(
     """Gradients of the wanted inputs, each tile built anew."""
     image, positions, *tensors = inputs
     answer = [torch.zeros_like(value) if is_wanted else None for value, is_wanted in zip(inputs, wanted, strict=True)]
-    width = output_size[1]
+    wants_kernel = any(wanted[1:])
+    workspace, width = Workspace(), output_size[1]
     for rows in _tiles(contraction, image, output_size):
+        pixels, encoded = _gather(contraction, image, positions, rows, workspace)
+        # Factors by autograd; the large products by hand, which need not be computed again.
+        leaves = _leaves([encoded, *tensors], wanted[1:])
+        with torch.set_grad_enabled(wants_kernel):
+            factors = contraction.factors(leaves[0], leaves[1:])
         part = gradient[rows.start * width : rows.stop * width]
-        values = [*_gather(contraction, image, positions, rows), *tensors]
-        found = _tile_gradients(contraction, values, wanted, part)
-        for place, number, patches in ((answer[0], 0, contraction.pixels), (answer[1], 1, contraction.positions)):
-            value = found[number]
-            if place is None or value is None:
-                continue
-            if patches is None:
-                place[rows.start : rows.stop] = value.view(len(rows), *place.shape[1:])
-            else:
-                patches.scatter_add(place, value, rows)
-        for place, value in zip(answer[2:], found[2:], strict=True):
-            if place is not None and value is not None:
-                place += value
+        of_factors, of_tensors, of_pixels = contraction.gradients(
+            [factor.detach() for factor in factors], tensors, pixels, part, workspace, wanted[0]
+        )
+        if answer[0] is not None and of_pixels is not None:
+            contraction.pixels.scatter_add(answer[0], of_pixels, rows)
+        found = _through(factors, of_factors, leaves)
+        for number, value in of_tensors.items():
+            _add(answer[2 + number], value)
+        for place, of_tensor in zip(answer[2:], found[1:], strict=True):
+            _add(place, of_tensor)
+        if answer[1] is None or found[0] is None:
+            continue
+        if contraction.positions is None:
+            answer[1][rows.start : rows.stop] = found[0].view(len(rows), *positions.shape[1:])
+        else:
+            contraction.positions.scatter_add(answer[1], found[0], rows)
     return answer
 
 
-def _tile_gradients(
-    contraction: Contraction, values: Sequence[Tensor | None], wanted: Sequence[bool], gradient: Tensor
-) -> list[Tensor | None]:
-    """Gradients of what one tile is built from; those of the products by hand, which need not be computed again."""
-    leaves = [
+def _leaves(values: Tensors, wanted: Sequence[bool]) -> list[Any]:
+    return [
         None if value is None else value.detach().requires_grad_(is_wanted)
         for value, is_wanted in zip(values, wanted, strict=True)
     ]
-    pixels, positions, *tensors = leaves
-    if pixels is None or positions is None:
-        raise RuntimeError("a tile has pixels and positions")
-    with torch.enable_grad():
-        products = contraction.products(pixels, positions, tensors)
-    factors: list[Tensor] = []
-    gradients: list[Tensor] = []
-    for product in products:
-        part = gradient[:, product.channels].reshape(len(product.right), -1, product.right.shape[-1])
-        for factor, value in zip((product.left, product.right), product.gradients(part), strict=True):
-            if factor.requires_grad:
-                factors.append(factor)
-                gradients.append(value)
+
+
+def _through(factors: Sequence[Tensor], gradients: Sequence[Tensor], leaves: Tensors) -> list[Tensor | None]:
+    """Gradients of the leaves that want one, of given gradients of the factors."""
+    pairs = [pair for pair in zip(factors, gradients, strict=True) if pair[0].requires_grad]
     chosen = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
-    found = iter(torch.autograd.grad(factors, chosen, gradients, allow_unused=True) if factors else [])
-    return [next(found, None) if leaf is not None and leaf.requires_grad else None for leaf in leaves]
+    if not pairs or not chosen:
+        return [None] * len(leaves)
+    roots, values = zip(*pairs, strict=True)
+    found = iter(torch.autograd.grad(roots, chosen, values, allow_unused=True))
+    return [next(found) if leaf is not None and leaf.requires_grad else None for leaf in leaves]
+
+
+def _add(place: Tensor | None, value: Tensor | None) -> None:
+    if place is not None and value is not None:
+        place += value
 
 
 def _differentiable_gradients(
@@ -212,14 +225,14 @@ def _differentiable_gradients(
 ) -> list[Tensor | None]:
     """The same with a graph of their own, for second derivatives: all positions at once."""
     # Aliases, because one input may have been computed from another.
-    aliases = [None if value is None else value.view_as(value) for value in inputs]
+    aliases: list[Any] = [None if value is None else value.view_as(value) for value in inputs]
     image, positions, *tensors = aliases
     pixels = contraction.pixels.gather_differentiably(image)
-    if contraction.positions is not None:
-        encoded = contraction.positions.gather_differentiably(positions)
-    else:
+    if contraction.positions is None:
         encoded = positions.flatten(0, 1).unsqueeze(1)
-    answer = contraction.tile(pixels, encoded, tensors)
+    else:
+        encoded = contraction.positions.gather_differentiably(positions)
+    answer = contraction.value(contraction.factors(encoded, tensors), tensors, pixels, None)
     chosen = [value for value, is_wanted in zip(aliases, wanted, strict=True) if is_wanted]
     found = iter(torch.autograd.grad(answer, chosen, gradient, create_graph=True, allow_unused=True))
     return [next(found) if is_wanted else None for is_wanted in wanted]

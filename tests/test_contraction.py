@@ -102,14 +102,14 @@ def test_order_gives_the_plain_sum_and_its_gradients(case: str, order: type[Kern
     assert float(expected_gradients["_domain_frequency.translation"].abs().max()) > 1e-6 * largest
 
 
-@pytest.mark.parametrize("domain", ["input", "output"])
-def test_groups_give_the_plain_sum_and_its_gradients(domain: str) -> None:
-    in_type, out_type = battery.types("C4", "two regular -> regular")
-    layer = RelaxedR2Conv(
-        in_type, out_type + out_type, 3, relax=BOTH, groups=2, initial_softness=0.3, domain=domain
-    ).double()
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("pair", ["two regular -> regular", MIXTURE])
+def test_groups_give_the_plain_sum_and_its_gradients(pair: str, order: type[KernelContraction]) -> None:
+    in_type, out_type = battery.types("C4", pair)
+    relaxed = {"relax": BOTH, "initial_softness": 0.3}
+    layer = RelaxedR2Conv(in_type + in_type, out_type + out_type, 3, groups=2, bias=False, **relaxed).double()
     features = features_of(layer)
-    expected, found = plain(layer, features, None), contracted(BankFirst, layer, features, None)
+    expected, found = plain(layer, features, None), contracted(order, layer, features, None)
     assert_close(found, expected, "output")
     expected_gradients, gradients = gradients_of(expected, layer, features), gradients_of(found, layer, features)
     for name, value in expected_gradients.items():
@@ -145,12 +145,11 @@ def test_frozen_parts_cost_no_gradient(order: type[KernelContraction]) -> None:
 
 
 def test_many_channels_go_basis_first_and_many_images_bank_first() -> None:
-    def order(fields: int, batch: int, groups: int = 1) -> type:
+    def order(fields: int, batch: int) -> type:
         one = battery.field_type("trivial", "trivial")
         types = FieldType(one.gspace, one.representations * fields)
-        layer = RelaxedR2Conv(types, types, 7, relax={"translation": 0.3}, groups=groups)
+        layer = RelaxedR2Conv(types, types, 7, relax={"translation": 0.3})
         return type(choose_contraction(layer._positional_kernel(), torch.empty(batch, fields, 32, 32)))
 
     assert order(64, 16) is BasisFirst
     assert order(4, 64) is BankFirst
-    assert order(64, 16, groups=2) is BankFirst
