@@ -175,10 +175,12 @@ class LogRelaxation(Callback):
             return
         images = next(_images(batch), None) if self._measure else None
         self._monitor = RelaxationMonitor(pl_module, images, self._in_type, self._shifts)
+        is_resumed = bool(self.history)
         self._monitor.history = self.history
-        scalars = self._monitor.record(trainer.global_step)
-        for logger in trainer.loggers:
-            logger.log_metrics(scalars, trainer.global_step)
+        if not is_resumed:
+            scalars = self._monitor.record(trainer.global_step)
+            for logger in trainer.loggers:
+                logger.log_metrics(scalars, trainer.global_step)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log what the network is now."""

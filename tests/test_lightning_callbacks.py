@@ -9,10 +9,7 @@ from typing import Any
 import battery
 import pytest
 import torch
-from escnn import nn as enn
-from soft_networks import soft_layer
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 from transformations import largest_error
 
 from escnn_relaxed import HardeningSchedule, SoftnessBound
@@ -20,6 +17,7 @@ from escnn_relaxed import HardeningSchedule, SoftnessBound
 pytest.importorskip("lightning")
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning_runs import BATCHES, Classifier, SaveAfterEpoch, loader, trainer
 
 from escnn_relaxed.lightning_callbacks import BoundSoftness, HardenInTraining
 
@@ -32,62 +30,9 @@ pytestmark = [
 
 EXACT = 1e-12  # the same sums in float64
 ROUNDING = 1e-12  # the bound for what is exactly equivariant; found: 1e-15
-BATCHES = 3  # an epoch
-
-
-class Classifier(LightningModule):
-    """Two soft layers with batch norm between them, and a linear one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        first, second = soft_layer(), soft_layer()
-        norm = enn.InnerBatchNorm(first.out_type).double()
-        self.network = enn.SequentialModule(first, norm, enn.ReLU(first.out_type), second)
-        self.head = nn.Linear(second.out_type.size, 2).double()
-
-    @property
-    def hardened(self) -> list[tuple[str, ...]]:
-        return [self.network[0].hardened, self.network[3].hardened]
-
-    @property
-    def statistics(self) -> nn.BatchNorm3d:
-        return next(module for module in self.modules() if isinstance(module, nn.BatchNorm3d))
-
-    def forward(self, features: Tensor) -> Tensor:
-        return self.head(self.network(self.network.in_type(features)).tensor.mean(dim=(2, 3)))
-
-    def loss(self, batch: list[Tensor]) -> Tensor:
-        return nn.functional.cross_entropy(self(batch[0]), batch[1])
-
-    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        return self.loss(batch)
-
-    def test_step(self, batch: list[Tensor], batch_idx: int) -> None:
-        self.log("loss", self.loss(batch))
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=1e-2)
 
 
 SOFT, STRICT = [(), ()], [("rotation", "reflection", "translation")] * 2
-
-
-def loader() -> DataLoader:
-    torch.manual_seed(2)
-    features = torch.randn(4 * BATCHES, 4, 5, 5, dtype=torch.float64)
-    return DataLoader(TensorDataset(features, torch.randint(0, 2, (len(features),))), batch_size=4)
-
-
-def trainer(*callbacks: Callback, max_epochs: int = 4, **arguments: Any) -> Trainer:
-    quiet = {
-        "accelerator": "cpu",
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    return Trainer(max_epochs=max_epochs, callbacks=list(callbacks), **quiet, **arguments)
 
 
 class Watch(Callback):
@@ -218,17 +163,6 @@ def test_steps_may_be_given_in_place_of_epochs() -> None:
 def test_arguments_are_those_of_the_rules(callback: Callback) -> None:
     with pytest.raises(ValueError, match=r"harden_at must be|must be bounded|are not relaxed layers"):
         trainer(callback, max_epochs=1).fit(Classifier(), loader())
-
-
-class SaveAfterEpoch(Callback):
-    """A checkpoint in the middle of a run that goes on."""
-
-    def __init__(self, path: Path, epoch: int) -> None:
-        self.path, self.epoch = path, epoch
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.current_epoch == self.epoch:
-            trainer.save_checkpoint(self.path)
 
 
 CALLBACKS = {

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import matplotlib as mpl
+import numpy as np
 import pytest
 from battery import field_type
 from layers import build
 from torch import nn
 
-from escnn_relaxed import AblationRow
+from escnn_relaxed import AblationRow, EquivarianceReport, ErrorRow
 
 mpl.use("Agg")
-from escnn_relaxed.plots import plot_ablation, plot_softness
+from escnn_relaxed.plots import (
+    plot_ablation,
+    plot_accuracy,
+    plot_domain_frequency,
+    plot_equivariance_error,
+    plot_softness,
+)
 
 ROWS = [
     AblationRow("nothing", "network", 96.0, 0.0, 0.1),
@@ -59,3 +68,96 @@ def closed_figures() -> None:
 def test_a_network_without_relaxed_layers_is_refused() -> None:
     with pytest.raises(ValueError, match="no RelaxedR2Conv"):
         plot_softness(nn.Sequential())
+
+
+HISTORY = {
+    "softness/first": [(0, 0.1), (10, 0.2)],
+    "domain_frequency/body.first/rotation": [(0, 0.25), (10, 0.2)],
+    "domain_frequency/body.second/rotation": [(0, 0.25), (10, 0.3), (20, 0.4)],
+    "domain_frequency/body.second/translation_x": [(0, 0.5), (10, 0.6)],
+}
+
+
+def legend(axes: mpl.axes.Axes) -> list[str]:
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_frequencies_have_a_line_a_layer_and_subgroup() -> None:
+    axes = plot_domain_frequency(HISTORY)
+    first, second, shifted = axes.lines
+    assert (list(second.get_xdata()), list(second.get_ydata())) == ([0, 10, 20], [0.25, 0.3, 0.4])
+    assert first.get_color() != second.get_color() == shifted.get_color()
+    assert first.get_linestyle() == second.get_linestyle() != shifted.get_linestyle()
+    assert legend(axes) == ["body.first, rotation", "body.second, rotation", "body.second, translation x"]
+
+
+def test_subgroups_are_named_where_there_are_several() -> None:
+    axes = plot_domain_frequency({tag: pairs for tag, pairs in HISTORY.items() if tag.endswith("rotation")})
+    assert legend(axes) == ["body.first", "body.second"]
+
+
+def test_accuracies_are_means_with_standard_errors() -> None:
+    axes = plot_accuracy({0.5: [90.0, 92.0, 97.0], 0.0: [80.0, 81.0], 1.0: [70.0]}, "rotation")
+    line, _, (bars,) = axes.containers[0]
+    assert list(line.get_xdata()) == [0.0, 0.5, 1.0]
+    assert line.get_ydata() == pytest.approx([80.5, 93.0, 70.0])
+    lengths = [(high - low) / 2 for (_, low), (_, high) in bars.get_segments()]
+    deviation = math.sqrt((9 + 1 + 16) / 2)
+    assert lengths == pytest.approx([math.sqrt(0.5) / math.sqrt(2), deviation / math.sqrt(3), 0])
+    assert plot_accuracy({0.0: [90.0]}, "translation", axes=axes) is axes
+    assert len({container.lines[0].get_color() for container in axes.containers}) == 2
+    assert legend(axes) == ["rotation", "translation"]
+
+
+def report(degrees: range, subgroup: str = "rotation") -> EquivarianceReport:
+    """Errors that are the angle in turns; multiples of 90° are exact."""
+    rows = [
+        ErrorRow("", subgroup, math.radians(d), "interpolated" if d % 90 else "exact", d / 360, 0.01 if d % 90 else 0.0)
+        for d in degrees
+    ]
+    return EquivarianceReport("", tuple(rows[::-1]))
+
+
+def test_a_sweep_is_a_closed_line_in_the_order_of_angles() -> None:
+    axes = plot_equivariance_error(report(range(0, 360, 30)))
+    error, resampling, exact = axes.lines
+    assert np.degrees(error.get_xdata()) == pytest.approx([*range(0, 360, 30), 0])
+    assert error.get_ydata() == pytest.approx([*(d / 360 for d in range(0, 360, 30)), 0])
+    assert set(resampling.get_ydata()) == {0, 0.01}
+    assert np.degrees(exact.get_xdata()) == pytest.approx([0, 90, 180, 270])
+    assert legend(axes) == ["rotations", "resampling alone"]
+
+
+def test_a_sweep_over_a_part_is_an_open_line() -> None:
+    (error, *_) = plot_equivariance_error(report(range(0, 100, 10))).lines
+    assert len(error.get_xdata()) == 10
+
+
+def test_few_elements_are_points() -> None:
+    axes = plot_equivariance_error(report(range(45, 360, 45)))
+    exact, interpolated, resampling = axes.lines
+    assert np.degrees(exact.get_xdata()) == pytest.approx([90, 180, 270])
+    assert len(interpolated.get_xdata()) == len(resampling.get_xdata()) == 4
+    assert {line.get_linestyle() for line in axes.lines} == {"None"}
+    assert legend(axes) == ["rotations, exact", "rotations, interpolated", "rotations, resampling alone"]
+
+
+def test_reports_are_told_apart() -> None:
+    axes = plot_equivariance_error(
+        {"soft": report(range(90, 360, 90)), "strict": report(range(0, 360, 90), "reflection")}
+    )
+    assert legend(axes) == ["soft, rotations, exact", "strict, reflections, exact"]
+    assert len({line.get_color() for line in axes.lines}) == 2
+
+
+def test_what_cannot_be_drawn_is_refused() -> None:
+    with pytest.raises(ValueError, match="history must have tags domain_frequency"):
+        plot_domain_frequency({"softness/first": [(0, 0.1)]})
+    with pytest.raises(ValueError, match="results must have an accuracy for each"):
+        plot_accuracy({0.0: []})
+    with pytest.raises(ValueError, match="results must have an accuracy for each"):
+        plot_accuracy({})
+    with pytest.raises(ValueError, match="no rotation or reflection"):
+        plot_equivariance_error(report(range(90, 180, 90), "translation"))
+    with pytest.raises(TypeError, match="axes must be polar"):
+        plot_equivariance_error(report(range(90, 180, 90)), mpl.pyplot.figure().add_subplot())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import battery
 import pytest
+import torch
 from layers import build
+from soft_networks import Network
 from torch import nn
 
-from escnn_relaxed import AblationRow, relaxation_summary
+from escnn_relaxed import AblationRow, equivariance_error, relaxation_summary
 
 
 @pytest.fixture
@@ -19,7 +21,8 @@ def network() -> nn.Module:
 
 def test_every_relaxed_layer_has_a_row_with_its_own_numbers(network: nn.Module) -> None:
     strict, soft = relaxation_summary(network).rows
-    assert (strict.name, strict.domain_frequency, strict.penalty) == ("strict", {}, 0)
+    assert (strict.name, strict.domain_frequency, strict.penalty, strict.penalty_share) == ("strict", {}, 0, 0)
+    assert (strict.own_error, strict.error, soft.penalty_share) == (None, None, 1)
     assert (strict.softness, strict.hardened_value) == ({"all": 0}, None)
     assert soft.domain_frequency == {name: tuple(v.tolist()) for name, v in network["soft"].domain_frequency.items()}
     assert soft.penalty == pytest.approx(0.2**2 + 0.1**2 + 0.3**2, rel=1e-6)  # ω′ is drawn up in float32
@@ -44,6 +47,47 @@ def test_an_ablation_adds_a_column(network: nn.Module) -> None:
     summary = relaxation_summary(network, rows)
     assert [row.hardened_value for row in summary.rows] == [None, 51.25]
     assert str(summary).splitlines()[2].endswith("51.25")
+
+
+def test_penalties_are_shared_out() -> None:
+    network = Network()
+    rows = relaxation_summary(network).rows
+    total = 0.15**2 + 0.5**2 + 0.1**2 + 2 * 0.3**2
+    expected = [0.15**2 / total, 0.5**2 / total, (0.1**2 + 2 * 0.3**2) / total, 0]
+    assert [row.penalty_share for row in rows] == pytest.approx(expected, rel=1e-6)
+
+
+def test_measured_errors_are_of_each_layer_alone_and_of_the_network_up_to_it() -> None:
+    network = Network().eval()
+    data = network.features
+    summary = relaxation_summary(network, data=data)
+    assert [row.name for row in summary.rows] == ["first", "body.0", "body.3", "strict"]
+    features = network.first.in_type(data)
+    with torch.no_grad():
+        reaching = {"first": features, "body.0": network.plain(network.first(features))}
+        reaching["body.3"] = network.body[:3](reaching["body.0"])
+        reaching["strict"] = network.body(reaching["body.0"])
+    for row in summary.rows:
+        alone = equivariance_error(network.get_submodule(row.name), data=reaching[row.name])
+        assert row.own_error == max(r.error for r in alone.exact)
+        assert row.error == max(r.error for r in equivariance_error(network, data=data, layer=row.name).exact)
+    assert summary.rows[-1].own_error < 1e-12 < summary.rows[-1].error
+    header = str(summary).splitlines()[0]
+    assert "own error  error so far" in header
+    assert "hardened" not in header
+
+
+def test_rich_shows_the_same_table(network: nn.Module) -> None:
+    rich_console = pytest.importorskip("rich.console")
+    console = rich_console.Console(width=200)
+    with console.capture() as capture:
+        console.print(relaxation_summary(network))
+    rows = [line for line in capture.get().splitlines() if "regular" in line]
+    cells = [[cell.strip() for cell in row.split("│")[1:-1]] for row in rows]
+    assert [line[:3] for line in cells] == [
+        ["strict", "2 regular -> 2 regular", "strict"],
+        ["soft", "2 regular -> 2 regular", "translation 0.1 0.3, rotation 0.2"],
+    ]
 
 
 def test_a_network_without_relaxed_layers_is_refused() -> None:

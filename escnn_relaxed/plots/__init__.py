@@ -1,0 +1,19 @@
+"""Pictures of how soft a network is (the extra ``plots``, matplotlib).
+
+Every function draws into the axes it is given, or into new ones of the width of a column, and returns them.
+"""
+
+from .bars import plot_ablation, plot_softness
+from .curves import plot_accuracy, plot_domain_frequency
+from .filters import plot_filter_over_positions, plot_filters_over_rotations
+from .polar import plot_equivariance_error
+
+__all__ = [
+    "plot_ablation",
+    "plot_accuracy",
+    "plot_domain_frequency",
+    "plot_equivariance_error",
+    "plot_filter_over_positions",
+    "plot_filters_over_rotations",
+    "plot_softness",
+]

@@ -1,0 +1,129 @@
+"""Agreement of predictions, on classifiers whose classes are known under every transformation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import battery
+import pytest
+import torch
+from escnn import nn as enn
+from soft_networks import soft_layer
+from torch import Tensor, nn
+
+from escnn_relaxed import prediction_agreement
+
+
+class Side(nn.Module):
+    """Which side of the image is brightest: right 0, top 1, left 2, bottom 3; the next one after a quarter turn."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.stack([images[..., -1], images[..., 0, :], images[..., 0], images[..., -1, :]]).sum((2, 3)).T
+
+
+class Brightness(nn.Module):
+    """Bright or dark: the same under everything that keeps pixels."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        mean = images.mean(dim=(1, 2, 3))
+        return torch.stack([mean, -mean], dim=1)
+
+
+def image_with(*points: tuple[int, int]) -> Tensor:
+    """An image of 5×5 with ones in some pixels."""
+    image = torch.zeros(1, 5, 5)
+    for row, column in points:
+        image[0, row, column] = 1
+    return image
+
+
+RIGHT, TOP, CORNER = image_with((2, 4)), image_with((0, 2)), image_with((0, 4), (2, 4))
+CENTRE = image_with((2, 2))  # no side is bright: the class is 0 under every turn
+
+
+def test_classes_that_turn_do_not_agree() -> None:
+    trivial = battery.field_type("C4", "trivial")
+    report = prediction_agreement(Side(), torch.stack([RIGHT, TOP, CENTRE, CENTRE]), in_type=trivial)
+    assert [(row.name, row.kind, row.agreement, row.resampling) for row in report.rows] == [
+        (f"rotation {degrees}°", "exact", 0.5, 1.0) for degrees in (90, 180, 270)
+    ]
+    assert report.orbit == 0.5
+
+
+def test_a_reflection_keeps_what_lies_on_its_axis() -> None:
+    images = torch.stack([RIGHT, TOP, CORNER, CENTRE])
+    report = prediction_agreement(Side(), images, in_type=battery.field_type("D4", "trivial"))
+    found = {(row.subgroup, round(math.degrees(row.angle))): row.agreement for row in report.rows}
+    # Flips of y and of x; CORNER is brightest on the right, and on the left after a flip of x.
+    assert found["reflection", 0] == 0.75
+    assert found["reflection", 180] == 0.5
+    assert report.orbit == 0.25
+
+
+def test_the_orbit_is_what_agrees_under_all() -> None:
+    """Each shift changes another image."""
+    images = torch.stack([image_with((2, 3)), image_with((1, 2)), CENTRE])
+    report = prediction_agreement(
+        Side(), images, in_type=battery.field_type("C4", "trivial"), elements=(), shifts=[(0, 1), (-1, 0), (0, 0)]
+    )
+    # A side is bright only at the border: before, all are of class 0; the second comes to the top.
+    assert [row.agreement for row in report.rows] == pytest.approx([1, 2 / 3, 1])
+    assert report.orbit == pytest.approx(2 / 3)
+
+
+def test_an_invariant_classifier_agrees_with_itself() -> None:
+    images = torch.randn(50, 1, 6, 6)
+    report = prediction_agreement(Brightness(), images, in_type=battery.field_type("D4", "trivial"))
+    assert {row.agreement for row in report.rows} == {1.0}
+    assert report.orbit == 1.0
+
+
+class Threshold(nn.Module):
+    """Whether the largest pixel reaches 0.9, which a turn between pixels lowers."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        largest = images.amax(dim=(1, 2, 3))
+        return torch.stack([largest, torch.full_like(largest, 0.9)], dim=1)
+
+
+def test_interpolation_alone_is_beside_the_agreement() -> None:
+    """Turned by 45° and back, a pixel off the centre is lower; one in the centre stays."""
+    trivial = battery.field_type("C8", "trivial")
+    images = torch.stack([image_with((2, 2)), image_with((1, 2))])
+    (row,) = prediction_agreement(Threshold(), images, in_type=trivial, elements=(), angles=[math.pi / 4]).rows
+    assert (row.kind, row.agreement, row.resampling) == ("interpolated", 0.5, 0.5)
+
+
+def test_networks_of_fields() -> None:
+    body = soft_layer()
+    pooling = enn.GroupPooling(body.out_type)
+    network = enn.SequentialModule(body, pooling, enn.PointwiseAdaptiveAvgPool2D(pooling.out_type, 1))
+    report = prediction_agreement(network, body.in_type(battery.random_input(body.in_type, 5, 5)))
+    assert {row.agreement for row in report.rows} == {1.0}  # one class
+
+
+BAD: dict[str, tuple[Callable[[], dict[str, Any]], type[Exception], str]] = {
+    "maps": (lambda: {"classifier": nn.Identity()}, ValueError, r"classifier: the output must be \(batch, classes\)"),
+    "no images": (lambda: {"data": torch.zeros(0, 1, 5, 5)}, ValueError, r"data must be \(batch, 1, H, W\)"),
+    "size": (lambda: {"data": 5}, TypeError, "data must be a floating-point tensor"),
+    "fields": (lambda: {"in_type": None}, ValueError, "in_type: Side does not say"),
+    "nothing": (lambda: {"elements": ()}, ValueError, "nothing to measure"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments_are_named(name: str) -> None:
+    arguments, kind, message = BAD[name]
+    trivial = battery.field_type("C4", "trivial")
+    given = {"classifier": Side(), "data": torch.zeros(1, 1, 5, 5), "in_type": trivial, **arguments()}
+    with pytest.raises(kind, match=message):
+        prediction_agreement(**given)
+
+
+def test_the_report_is_a_table() -> None:
+    trivial = battery.field_type("C4", "trivial")
+    lines = str(prediction_agreement(Side(), torch.stack([RIGHT]), in_type=trivial)).splitlines()
+    assert lines[1].split() == ["rotation", "90°", "exact", "0.000"]
+    assert lines[-1].split() == ["all", "of", "these", "0.000"]

@@ -1,0 +1,95 @@
+"""The Lightning callback that logs: what it logs is what the layers say, and training does not see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from escnn_relaxed import relaxation_scalars
+
+pytest.importorskip("lightning")
+
+from lightning.pytorch.loggers.logger import DummyLogger
+from lightning_runs import BATCHES, Classifier, SaveAfterEpoch, loader, trainer
+
+from escnn_relaxed.lightning_callbacks import LogRelaxation, _images
+
+pytestmark = [
+    # Lightning's own: what it uses of torch, and advice on loaders and logging that is none for 12 images
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:The number of training batches .* is smaller than the logging interval"),
+]
+
+
+class Keep(DummyLogger):
+    """A logger that keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logged: dict[str, list[tuple[int, float]]] = {}
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        for tag, value in metrics.items():
+            self.logged.setdefault(tag, []).append((step, value))
+
+
+def test_softness_of_a_run_is_logged_at_the_start_and_after_each_epoch() -> None:
+    module, callback, logger = Classifier(), LogRelaxation(), Keep()
+    first_images = next(iter(loader()))[0]
+    before = relaxation_scalars(module, first_images)
+    trainer(callback, max_epochs=2, logger=logger).fit(module, loader())
+    after = relaxation_scalars(module, first_images)
+    assert before.keys() == after.keys() == callback.history.keys() == logger.logged.keys() - {"epoch"}
+    for tag, value in before.items():
+        assert callback.history[tag][0] == (0, value)
+        assert callback.history[tag][2] == (2 * BATCHES, after[tag])
+        assert [step for step, _ in callback.history[tag]] == [0, BATCHES, 2 * BATCHES]
+        logged = [number for _, number in logger.logged[tag]]
+        assert logged == pytest.approx([number for _, number in callback.history[tag]], rel=1e-6)  # in float32
+    assert after["softness/network.0"] != before["softness/network.0"]
+    # 4 images of 5×5 pixels in C4 fields, all of whose turns are exact: the layers are soft.
+    assert after["equivariance_error/network.3"] > 0.01
+
+
+def test_logging_changes_nothing_in_training() -> None:
+    logged, plain = Classifier(), Classifier()
+    trainer(LogRelaxation()).fit(logged, loader())
+    trainer().fit(plain, loader())
+    for found, expected in zip(logged.state_dict().values(), plain.state_dict().values(), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_error_is_not_measured_if_not_asked_for() -> None:
+    callback = LogRelaxation(measure=False)
+    trainer(callback, max_epochs=1).fit(Classifier(), loader())
+    assert not any(tag.startswith("equivariance_error") for tag in callback.history)
+    assert "softness/network.0" in callback.history
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.ones(2, 4, 5, 5),
+        [torch.zeros(2, dtype=torch.long), torch.ones(2, 4, 5, 5)],
+        {"label": torch.zeros(2), "more": ({"image": torch.ones(2, 4, 5, 5)}, "name")},
+    ],
+    ids=["tensor", "list", "dict"],
+)
+def test_images_are_found_in_a_batch(batch: Any) -> None:
+    (found,) = _images(batch)
+    assert found.shape == (2, 4, 5, 5)
+
+
+def test_history_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "middle.ckpt"
+    whole = LogRelaxation(measure=False)
+    trainer(whole, SaveAfterEpoch(path, 1)).fit(Classifier(), loader())
+    resumed = LogRelaxation(measure=False)
+    trainer(resumed).fit(Classifier(), loader(), ckpt_path=path)
+    for tag, values in whole.history.items():
+        assert [step for step, _ in resumed.history[tag]] == [BATCHES * epoch for epoch in range(5)]
+        assert dict(resumed.history[tag]) == pytest.approx(dict(values), rel=1e-9)

@@ -1,0 +1,147 @@
+"""What is logged is what the layers say, and logging changes nothing."""
+
+from __future__ import annotations
+
+import battery
+import pytest
+import torch
+from escnn import nn as enn
+from soft_networks import network_of, soft_layer
+from torch import nn
+
+from escnn_relaxed import RelaxationMonitor, TensorBoardHook, equivariance_error, relaxation_scalars
+
+
+def network() -> enn.SequentialModule:
+    layers = soft_layer(), soft_layer(relax={"rotation": 0.1, "translation": (0.3, 0.2)})
+    return network_of(*layers)
+
+
+def images(count: int = 3) -> torch.Tensor:
+    return battery.random_input(battery.field_type("C4", "regular"), 5, 5, batch=count)
+
+
+def test_numbers_are_those_of_the_layers() -> None:
+    net = network()
+    found = relaxation_scalars(net)
+    expected = {
+        "domain_frequency/0/rotation": 0.2,
+        "domain_frequency/2/rotation": 0.1,
+        "domain_frequency/2/translation_x": 0.3,
+        "domain_frequency/2/translation_y": 0.2,
+        "penalty/0": 0.04,
+        "penalty/2": 0.01 + 0.09 + 0.04,
+        "penalty/total": 0.18,
+        "softness/0": net[0].softness().item(),
+        "softness/2": net[2].softness().item(),
+    }
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("typed", [False, True], ids=["tensor", "GeometricTensor"])
+def test_errors_are_the_largest_exact_ones_up_to_each_layer(typed: bool) -> None:
+    net, data = network(), images(40)
+    found = relaxation_scalars(net, net.in_type(data) if typed else data, shifts=[(1, 0)])
+    for name in ("0", "2"):
+        rows = equivariance_error(net, data=data[:32], layer=name, shifts=[(1, 0)]).exact
+        assert found[f"equivariance_error/{name}"] == max(row.error for row in rows)
+    assert found["equivariance_error/network"] == found["equivariance_error/2"]
+
+
+class Segmentation(nn.Module):
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return self.body(self.body.in_type(features)).tensor
+
+
+def test_outputs_of_unknown_fields_are_left_out() -> None:
+    found = relaxation_scalars(Segmentation(network()), images())
+    assert {tag for tag in found if tag.startswith("equiv")} == {
+        "equivariance_error/body.0",
+        "equivariance_error/body.2",
+    }
+
+
+def test_a_layer_alone_is_the_network() -> None:
+    assert set(relaxation_scalars(soft_layer(), images())) == {
+        "domain_frequency/network/rotation",
+        "softness/network",
+        "penalty/network",
+        "penalty/total",
+        "equivariance_error/network",
+    }
+
+
+def test_where_nothing_is_exact_no_error_is_logged() -> None:
+    layer = soft_layer(space="trivial", relax={"translation": 0.3})
+    data = battery.random_input(layer.in_type, 5, 5)
+    assert not any(tag.startswith("equiv") for tag in relaxation_scalars(layer, data))
+    assert relaxation_scalars(layer, data, shifts=[(1, 1)])["equivariance_error/network"] > 0.01
+
+
+def test_a_network_without_relaxed_layers_is_refused() -> None:
+    with pytest.raises(ValueError, match="no RelaxedR2Conv"):
+        RelaxationMonitor(nn.Linear(2, 2)).record(0)
+
+
+class Writer:
+    def __init__(self) -> None:
+        self.written: list[tuple[str, float, int]] = []
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        self.written.append((tag, scalar_value, global_step))
+
+
+def test_the_hook_writes_every_so_many_steps() -> None:
+    torch.manual_seed(1)
+    net, writer, data = soft_layer(learn_relaxation=True), Writer(), images()
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+    hook = TensorBoardHook(net, writer, optimiser, every=2, data=data)
+    values = [net.domain_frequency["rotation"].item()]
+    for _ in range(5):
+        optimiser.zero_grad()
+        net(net.in_type(data)).tensor.square().mean().backward()
+        optimiser.step()
+        values.append(net.domain_frequency["rotation"].item())
+    hook.remove()
+    optimiser.step()
+    tag = "domain_frequency/network/rotation"
+    found = [(value, step) for name, value, step in writer.written if name == tag]
+    assert found == [(values[0], 0), (values[2], 2), (values[4], 4)]
+    assert len(set(values)) == 6
+    assert hook.monitor.history[tag] == [(step, value) for value, step in found]
+    assert {name for name, _, _ in writer.written} == set(relaxation_scalars(net, data))
+
+
+def test_training_is_the_same_with_and_without_the_hook() -> None:
+    def train(hooked: bool) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        net = soft_layer(learn_relaxation=True)
+        optimiser = torch.optim.Adam(net.parameters(), lr=0.1)
+        if hooked:
+            TensorBoardHook(net, Writer(), optimiser, every=1, data=torch.ones(2, 4, 5, 5).double())
+        for _ in range(3):
+            optimiser.zero_grad()
+            net(net.in_type(images())).tensor.square().mean().backward()
+            optimiser.step()
+        return list(net.parameters())
+
+    for found, expected in zip(train(True), train(False), strict=True):
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("writer", "every", "kind", "message"),
+    [
+        ("runs", 1, TypeError, "writer must have add_scalar, .* got str"),
+        (Writer(), 0, ValueError, "every must be >= 1, got 0"),
+        (Writer(), 1.5, TypeError, "every must be an integer, got 1.5"),
+    ],
+)
+def test_bad_arguments_are_named(writer: object, every: object, kind: type[Exception], message: str) -> None:
+    layer = soft_layer()
+    with pytest.raises(kind, match=message):
+        TensorBoardHook(layer, writer, torch.optim.SGD(layer.parameters()), every)
