@@ -45,6 +45,10 @@ class ChannelAssembly(ExactConstants):
         # Feature maps take components before fields, (|A|, fields): what steering mixes lies together.
         self.set_constant("in_components", np.argsort(_component_position(in_structure)[in_structure.channels]))
         self.set_constant("out_components", _component_position(out_structure)[out_structure.channels])
+        self._has_components = {
+            "in": not torch.equal(self.in_components, torch.arange(in_structure.size)),
+            "out": not torch.equal(self.out_components, torch.arange(out_structure.size)),
+        }
         self.in_slices = _slices(in_structure)
         self.out_slices = _slices(out_structure)
         self._out_counts = list(out_structure.counts)
@@ -92,17 +96,19 @@ class ChannelAssembly(ExactConstants):
         """A filter bank (C_out, C_in, points) with its channels as (block, component, field); no basis may change."""
         return bank.index_select(0, torch.argsort(self.out_components)).index_select(1, self.in_components)
 
-    def to_blocks(self, features: Tensor) -> Tensor:
-        """An input (batch, C_in, H, W) with its channels as (block, component, field)."""
+    def to_blocks(self, image: Tensor) -> Tensor:
+        """An input (H, W, C_in, batch) with its channels as (block, component, field), contiguous."""
         if self._has_basis["in"]:
-            features = torch.einsum("ci,bihw->bchw", self.in_basis_inverse.to(features), features)
-        return features.index_select(1, self.in_components)
+            image = torch.einsum("ci,hwib->hwcb", self.in_basis_inverse.to(image), image)
+        image = image.contiguous()
+        return image.index_select(2, self.in_components) if self._has_components["in"] else image
 
     def from_blocks(self, answer: Tensor) -> Tensor:
-        """An output with channels (block, component, field) in those of the output type, (batch, C_out, H, W)."""
-        answer = answer.index_select(1, self.out_components)
+        """An output with channels (block, component, field) in those of the output type, (positions, C_out, batch)."""
+        if self._has_components["out"]:
+            answer = answer.index_select(1, self.out_components)
         if self._has_basis["out"]:
-            answer = torch.einsum("oc,bchw->bohw", self.out_basis.to(answer), answer)
+            answer = torch.einsum("oc,pcb->pob", self.out_basis.to(answer), answer)
         return answer
 
 

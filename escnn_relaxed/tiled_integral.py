@@ -1,7 +1,8 @@
 """A kernel that depends on the position, applied tile by tile: no filter is ever kept for all positions (design §3).
 
-A tile is some rows of the output. What the kernel is there, its *factors*, is built for a tile, meets the pixels, and
-is forgotten; it is built again when gradients are wanted. A *contraction* says what the factors are.
+The output is made strip by strip, some rows each. What the kernel is there, its *factors*, is built for a strip, meets
+the pixels of one tile of the strip after the other, and is forgotten; it is built again when gradients are wanted. A
+*contraction* says what the factors are.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ __all__ = ["Contraction", "Tensors", "Workspace", "integrate_tiles"]
 
 # Bytes of gathered pixels in a tile: less, and the time goes into calls; more, and they leave the cache.
 TILE_BYTES = 2_500_000
+# Bytes of factors in a strip, likewise.
+STRIP_BYTES = 2_500_000
 
 # What a kernel is made of; None for a part that it has not.
 Tensors = Sequence[Tensor | None]
@@ -46,15 +49,17 @@ class Contraction(ABC):
         pixels: what the taps read of the image.
         positions: what they read of the encoded positions, None where these belong to the output.
         out_channels: C_out.
+        factor_size: number of values of all factors at one position.
     """
 
     pixels: Patches
     positions: Patches | None
     out_channels: int
+    factor_size: int
 
     @abstractmethod
     def factors(self, positions: Tensor, tensors: Tensors) -> list[Tensor]:
-        """What the kernel is on a tile of P positions, P first.
+        """What the kernel is on P positions, P first.
 
         Args:
             positions: encoded, (P, T, E, M), T = 1 where they belong to the output.
@@ -121,14 +126,15 @@ class _TiledIntegral(torch.autograd.Function):
     ) -> Tensor:
         ctx.contraction, ctx.output_size = contraction, output_size
         ctx.save_for_backward(image, positions, *tensors)
-        height, width = output_size
-        answer = image.new_empty(height * width, contraction.out_channels, image.shape[-1])
+        width = output_size[1]
+        answer = image.new_empty(output_size[0] * width, contraction.out_channels, image.shape[-1])
         workspace = Workspace()
-        for rows in _tiles(contraction, image, output_size):
-            pixels, encoded = _gather(contraction, image, positions, rows, workspace)
-            factors = contraction.factors(encoded, tensors)
-            value = contraction.value(factors, tensors, pixels, workspace)
-            answer[rows.start * width : rows.stop * width] = value
+        for strip in _strips(contraction, image, output_size):
+            factors = contraction.factors(_encoded(contraction, positions, strip, workspace), tensors)
+            for rows in _tiles(contraction, image, width, strip):
+                pixels = _pixels(contraction, image, rows, workspace)
+                part = [factor[_places(rows, width, strip)] for factor in factors]
+                answer[_places(rows, width)] = contraction.value(part, tensors, pixels, workspace)
         return answer
 
     @staticmethod
@@ -140,23 +146,38 @@ class _TiledIntegral(torch.autograd.Function):
         return None, None, *_tiled_gradients(ctx.contraction, ctx.output_size, inputs, wanted, gradients[0])
 
 
-def _tiles(contraction: Contraction, image: Tensor, output_size: tuple[int, int]) -> list[range]:
+def _strips(contraction: Contraction, image: Tensor, output_size: tuple[int, int]) -> list[range]:
+    """Rows for which factors are built at a time."""
     height, width = output_size
+    rows = max(1, STRIP_BYTES // max(1, width * contraction.factor_size * image.element_size()))
+    return _split(range(height), rows)
+
+
+def _tiles(contraction: Contraction, image: Tensor, width: int, strip: range) -> list[range]:
+    """Rows of a strip whose pixels are gathered at a time."""
     pixel = image.shape[2] * image.shape[3] * image.element_size()
-    rows = max(1, TILE_BYTES // max(1, width * len(contraction.pixels.taps) * pixel))
-    return [range(start, min(start + rows, height)) for start in range(0, height, rows)]
+    return _split(strip, max(1, TILE_BYTES // max(1, width * len(contraction.pixels.taps) * pixel)))
 
 
-def _gather(
-    contraction: Contraction, image: Tensor, positions: Tensor, rows: range, workspace: Workspace
-) -> tuple[Tensor, Tensor]:
-    pixels = contraction.pixels.gather(
-        image, rows, workspace.get("pixels", contraction.pixels.shape(image, rows), image)
-    )
+def _split(rows: range, count: int) -> list[range]:
+    return [range(start, min(start + count, rows.stop)) for start in range(rows.start, rows.stop, count)]
+
+
+def _places(rows: range, width: int, strip: range = range(0)) -> slice:
+    """Positions of some rows, counted from the first of the strip."""
+    return slice((rows.start - strip.start) * width, (rows.stop - strip.start) * width)
+
+
+def _pixels(contraction: Contraction, image: Tensor, rows: range, workspace: Workspace) -> Tensor:
+    shape = contraction.pixels.shape(image, rows)
+    return contraction.pixels.gather(image, rows, workspace.get("pixels", shape, image))
+
+
+def _encoded(contraction: Contraction, positions: Tensor, rows: range, workspace: Workspace) -> Tensor:
     if contraction.positions is None:
-        return pixels, positions[rows.start : rows.stop].flatten(0, 1).unsqueeze(1)
+        return positions[rows.start : rows.stop].flatten(0, 1).unsqueeze(1)
     shape = contraction.positions.shape(positions, rows)
-    return pixels, contraction.positions.gather(positions, rows, workspace.get("positions", shape, positions))
+    return contraction.positions.gather(positions, rows, workspace.get("positions", shape, positions))
 
 
 def _tiled_gradients(
@@ -166,35 +187,48 @@ def _tiled_gradients(
     wanted: Sequence[bool],
     gradient: Tensor,
 ) -> list[Tensor | None]:
-    """Gradients of the wanted inputs, each tile built anew."""
+    """Gradients of the wanted inputs, each strip and tile built anew."""
     image, positions, *tensors = inputs
+    gradient = gradient.flatten(1).contiguous().view_as(gradient)
     answer = [torch.zeros_like(value) if is_wanted else None for value, is_wanted in zip(inputs, wanted, strict=True)]
-    wants_kernel = any(wanted[1:])
     workspace, width = Workspace(), output_size[1]
-    for rows in _tiles(contraction, image, output_size):
-        pixels, encoded = _gather(contraction, image, positions, rows, workspace)
+    for strip in _strips(contraction, image, output_size):
         # Factors by autograd; the large products by hand, which need not be computed again.
-        leaves = _leaves([encoded, *tensors], wanted[1:])
-        with torch.set_grad_enabled(wants_kernel):
+        leaves = _leaves([_encoded(contraction, positions, strip, workspace), *tensors], wanted[1:])
+        with torch.set_grad_enabled(any(wanted[1:])):
             factors = contraction.factors(leaves[0], leaves[1:])
-        part = gradient[rows.start * width : rows.stop * width]
-        of_factors, of_tensors, of_pixels = contraction.gradients(
-            [factor.detach() for factor in factors], tensors, pixels, part, workspace, wanted[0]
-        )
-        if answer[0] is not None and of_pixels is not None:
-            contraction.pixels.scatter_add(answer[0], of_pixels, rows)
-        found = _through(factors, of_factors, leaves)
-        for number, value in of_tensors.items():
-            _add(answer[2 + number], value)
-        for place, of_tensor in zip(answer[2:], found[1:], strict=True):
-            _add(place, of_tensor)
-        if answer[1] is None or found[0] is None:
-            continue
-        if contraction.positions is None:
-            answer[1][rows.start : rows.stop] = found[0].view(len(rows), *positions.shape[1:])
-        else:
-            contraction.positions.scatter_add(answer[1], found[0], rows)
+        values = [factor.detach() for factor in factors]
+        of_factors = [torch.empty_like(value, memory_format=torch.contiguous_format) for value in values]
+        for rows in _tiles(contraction, image, width, strip):
+            pixels, places = _pixels(contraction, image, rows, workspace), _places(rows, width, strip)
+            found, of_tensors, of_pixels = contraction.gradients(
+                [value[places] for value in values],
+                tensors,
+                pixels,
+                gradient[_places(rows, width)],
+                workspace,
+                wanted[0],
+            )
+            for place, of_factor in zip(of_factors, found, strict=True):
+                place[places] = of_factor
+            for number, of_tensor in of_tensors.items():
+                _add(answer[2 + number], of_tensor)
+            if answer[0] is not None and of_pixels is not None:
+                contraction.pixels.scatter_add(answer[0], of_pixels, rows)
+        of_positions, *of_leaves = _through(factors, of_factors, leaves)
+        for total, of_leaf in zip(answer[2:], of_leaves, strict=True):
+            _add(total, of_leaf)
+        _put_back(contraction, answer[1], of_positions, strip)
     return answer
+
+
+def _put_back(contraction: Contraction, place: Tensor | None, of_positions: Tensor | None, strip: range) -> None:
+    if place is None or of_positions is None:
+        return
+    if contraction.positions is None:
+        place[strip.start : strip.stop] = of_positions.view(len(strip), *place.shape[1:])
+    else:
+        contraction.positions.scatter_add(place, of_positions, strip)
 
 
 def _leaves(values: Tensors, wanted: Sequence[bool]) -> list[Any]:
@@ -217,7 +251,7 @@ def _through(factors: Sequence[Tensor], gradients: Sequence[Tensor], leaves: Ten
 
 def _add(place: Tensor | None, value: Tensor | None) -> None:
     if place is not None and value is not None:
-        place += value
+        place.add_(value)
 
 
 def _differentiable_gradients(
