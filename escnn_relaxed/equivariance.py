@@ -162,8 +162,11 @@ def _row(passed: Pass, name: str, network: MeasuredNetwork) -> ErrorRow:
     """The row of a module's output."""
     before, motion = passed.before[name], passed.motion
     pair = _Comparison(before, passed.after[name], network.fields_of(before), passed)
-    resampling = pair.resampling(passed.returned[name]) if pair.kind != "exact" else 0.0
-    return ErrorRow(motion.name, motion.subgroup, motion.angle, pair.kind, pair.error(), resampling)
+    kind = passed.kind(name)
+    resampling = 0.0 if kind == "exact" else pair.resampling(passed.returned[name])
+    if kind == "strided" and before.grid is None:
+        resampling = math.nan
+    return ErrorRow(motion.name, motion.subgroup, motion.angle, kind, pair.error(), resampling)
 
 
 class _Comparison:
@@ -182,9 +185,6 @@ class _Comparison:
         self._radius = math.inf if passed.is_exact else min(image.rows, image.columns) / 2
         # f(x) on the pixels of f(gx) before ρ(g) acts on its channels: what the error is relative to.
         self._carried, self._mask = self._moved(before.tensor, before.grid, after.grid, self._motion)
-        self.kind = "exact" if passed.is_exact else "interpolated"
-        if passed.is_exact and not _strides_fit(before, after, self._motion):
-            self.kind = "strided"
 
     def error(self) -> float:
         """‖f(gx) − g f(x)‖ / ‖f(x)‖ over the pixels that are compared."""
@@ -194,8 +194,6 @@ class _Comparison:
 
     def resampling(self, returned: Answer) -> float:
         """Half of the changes by turning there and back: of the input, as ``returned`` shows it, and of the output."""
-        if self.kind == "strided" and self._before.grid is None:
-            return math.nan
         back = self._motion.inverse()
         again, mask = self._moved(self._carried, self._after.grid, self._before.grid, back)
         norm = self._before.tensor * mask
@@ -210,12 +208,6 @@ class _Comparison:
         result, mask = moved(tensor, source, target, motion, self._on_torus)
         distance = torch.from_numpy((target.positions() ** 2).sum(-1) ** 0.5).to(tensor.device)
         return result, mask & (distance <= self._radius)
-
-
-def _strides_fit(before: Answer, after: Answer, motion: Motion) -> bool:
-    """Whether pixels go to pixels in every map up to an output."""
-    grids = zip((*before.passed, before.grid), (*after.passed, after.grid), strict=True)
-    return all(a is None or b is None or a.is_carried_to(b, motion) for a, b in grids)
 
 
 def _ratio(difference: Tensor, reference: Tensor) -> float:

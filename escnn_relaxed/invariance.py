@@ -25,10 +25,10 @@ class AgreementRow:
         name: of the transformation, in degrees or pixels.
         subgroup: ``"rotation"``, ``"reflection"`` or ``"translation"``.
         angle: in radians, [0, 2π); of a reflection the turn that follows on y → −y; 0 for a shift.
-        kind: ``"exact"`` where pixels of the image go to pixels, else ``"interpolated"``.
+        kind: ``"exact"``, ``"strided"`` or ``"interpolated"``, as in :class:`~escnn_relaxed.ErrorRow`.
         agreement: part of the images that get the same class before and after.
-        resampling: the same for an image that is turned there and back, what interpolation alone changes; 1 for
-            exact rows.
+        resampling: the same for an image that is turned there and back, what interpolation alone changes; 1 where
+            nothing is interpolated.
     """
 
     name: str
@@ -53,7 +53,7 @@ class AgreementReport:
 
     def __str__(self) -> str:
         lines = [
-            [row.name, row.kind, f"{row.agreement:.3f}", f"{row.resampling:.3f}" if row.kind != "exact" else ""]
+            [row.name, row.kind, f"{row.agreement:.3f}", f"{row.resampling:.3f}" if row.kind == "interpolated" else ""]
             for row in self.rows
         ]
         lines.append(["all of these", "", f"{self.orbit:.3f}", ""])
@@ -106,9 +106,10 @@ def prediction_agreement(
         for motion in network.required_motions(elements, angles, shifts):
             passed = network.transformed(motion)
             before, after, returned = (_classes(found[""]) for found in (passed.before, passed.after, passed.returned))
-            kind = "exact" if passed.is_exact else "interpolated"
             agreement, resampling = ((classes == before).double().mean().item() for classes in (after, returned))
-            rows.append(AgreementRow(motion.name, motion.subgroup, motion.angle, kind, agreement, resampling))
+            rows.append(
+                AgreementRow(motion.name, motion.subgroup, motion.angle, passed.kind(""), agreement, resampling)
+            )
             same = same.to(before.device) & (after == before)
     return AgreementReport(tuple(rows), same.double().mean().item())
 

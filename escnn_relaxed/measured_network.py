@@ -45,6 +45,18 @@ class Pass:
     is_exact: bool
     on_torus: bool
 
+    def kind(self, name: str) -> str:
+        """How pixels go to pixels up to a module's output.
+
+        ``"exact"`` in every map, ``"strided"`` in x alone, ``"interpolated"`` not even there.
+        """
+        if not self.is_exact:
+            return "interpolated"
+        before, after = self.before[name], self.after[name]
+        grids = zip((*before.passed, before.grid), (*after.passed, after.grid), strict=True)
+        fits = all(a is None or b is None or a.is_carried_to(b, self.motion) for a, b in grids)
+        return "exact" if fits else "strided"
+
 
 class MeasuredNetwork:
     """A network, an input for it, and the modules whose outputs are looked at; to be used in eval mode.

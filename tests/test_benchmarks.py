@@ -50,6 +50,14 @@ def test_filter_banks_are_measured() -> None:
     assert sum(line.startswith("| C4") for line in table) == 1
 
 
+@pytest.mark.slow
+def test_trained_networks_are_measured() -> None:
+    lines = run("measuring.py", "--images", "64", "--epochs", "1", "--measured", "8").splitlines()
+    assert sum(line.startswith("rotation 90°") for line in lines) == 4
+    assert sum(line.startswith("all of these") for line in lines) == 2
+    assert sum(line.startswith("body.") for line in lines) == 4
+
+
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name != "plain CNN"])
 def test_strict_networks_of_the_benchmark_are_invariant(name: str) -> None:
     """Or both sides would learn which way is up, and the baseline would not be strict."""

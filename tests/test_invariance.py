@@ -80,6 +80,23 @@ def test_an_invariant_classifier_agrees_with_itself() -> None:
     assert report.orbit == 1.0
 
 
+def test_strides_that_do_not_fit_are_told() -> None:
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pooling = nn.MaxPool2d(2)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return Brightness()(self.pooling(images))
+
+    trivial = battery.field_type("C4", "trivial")
+    kinds = {}
+    for size in (6, 5):
+        report = prediction_agreement(Pooled(), torch.randn(4, 1, size, size), in_type=trivial, shifts=[(1, 0), (2, 0)])
+        kinds[size] = [row.kind for row in report.rows]
+    assert kinds == {6: ["exact"] * 3 + ["strided", "exact"], 5: ["strided"] * 4 + ["exact"]}
+
+
 class Threshold(nn.Module):
     """Whether the largest pixel reaches 0.9, which a turn between pixels lowers."""
 

@@ -26,8 +26,9 @@ def plot_equivariance_error(
     """The error under each rotation as a distance from the centre, in the direction of its angle.
 
     Filled circles are exact rotations, open ones those that interpolate between pixels; a sweep in steps of 30° or less
-    is a line. Dashed, or as crosses, what interpolation alone costs: a network is soft as far as it lies outside of
-    that. Triangles are reflections, at the angle of the turn that follows on y → −y.
+    is a line. Dashed, or as crosses, what interpolation alone costs. A strict network is at 0 in the exact rotations,
+    but outside of the dashed line between them: its kernels have pixels, and its group may not hold the angle.
+    Triangles are reflections, at the angle of the turn that follows on y → −y.
 
     Args:
         reports: of :func:`~escnn_relaxed.equivariance_error`, a sweep over angles for instance; several by label.
