@@ -129,7 +129,7 @@ def test_network_is_the_architecture_written_out(rotations: int, arguments: dict
     assert relative_error(scores, by_hand(network, batch, rotations, has_first_shortcut)) <= ROUNDING
     maps = network.feature_maps(batch)
     assert maps.tensor.shape == (2, 64 * rotations, 2, 2)
-    # In training batch norm takes the statistics of the batch, and a layer's kernels are 29 taps of a disk.
+    # A disk of 7 pixels across, in lifting too.
     assert all((layer.filter_bank().flatten(2) != 0).any(dim=0).any(dim=0).sum() == 29 for layer in wide(network))
 
 
@@ -217,13 +217,30 @@ def test_network_takes_tensors_and_fields_and_trains() -> None:
     network = RelaxedResNet(3, 4, relax={"rotation": 0.5}, learn_relaxation=True)
     batch = images(batch=4).float()
     scores = network(batch)
-    assert torch.equal(network.train()(GeometricTensor(batch, network.in_type)), scores)
+    assert torch.equal(network(GeometricTensor(batch, network.in_type)), scores)
     functional.cross_entropy(scores, torch.tensor([0, 1, 2, 0])).backward()
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
-    # At the start activations are of the order of 1, as behind R2Conv.
-    assert 0.1 < network.feature_maps(batch).tensor.std() < 3
+
+
+@pytest.mark.parametrize(("rotations", "arguments"), [(1, {"relax": None}), (4, {}), (4, {"layer": "partial"})])
+@torch.no_grad()
+def test_convolutions_start_with_a_gain_of_about_one(rotations: int, arguments: dict) -> None:
+    network = RelaxedResNet(3, rotations, **arguments)
+    gains: list[float] = []
+
+    def measure(_: nn.Module, features: tuple[GeometricTensor], answer: GeometricTensor) -> None:
+        gains.append(float(answer.tensor.norm() / answer.tensor.numel() ** 0.5))
+        gains[-1] /= float(features[0].tensor.norm() / features[0].tensor.numel() ** 0.5)
+
+    for layer in network.modules():
+        if isinstance(layer, PlanarConvolution):
+            layer.register_forward_hook(measure)
+    # As smooth as photographs are.
+    network(functional.avg_pool2d(images(side=36, batch=2).float(), 9, stride=1))
+    assert len(gains) in (7, 8)
+    assert all(0.5 < gain < 2 for gain in gains), gains
 
 
 @pytest.mark.usefixtures("uncalibrated")
