@@ -1,7 +1,7 @@
 """The strict part of a layer in the steerable basis of ``escnn.nn.R2Conv`` (design §4, the hybrid).
 
 The basis is escnn's own: the same elements, order and normalisation, so that weights mean what they mean
-in ``R2Conv`` and can be exchanged with it. It is copied, not shared between layers.
+in ``R2Conv`` and can be exchanged with it. Layers share what is never written to, the float64 masters.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import contextlib
 import io
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -68,11 +69,10 @@ class SteerableBasis(ExactConstants):
             self._pairs.append(_PairLayout(names, in_part, out_type, expansion._weights_ranges[names]))
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
             elements.append(list(block.get_basis_info()))
-            single = block.sampled_basis.detach().cpu().float().numpy()
             fields = _field_named(names[0], in_part), _field_named(names[1], out_type)
-            exact = _grid_exact(single.astype(np.float64), *fields, symmetries)
-            self.set_constant(f"basis_{number}", exact, single=single.copy())
-            self.set_constant(f"gram_{number}", _gram(exact, *fields))
+            basis = _prepared(block, *fields, symmetries)
+            self.set_constant(f"basis_{number}", basis.exact, single=basis.single)
+            self.set_constant(f"gram_{number}", basis.gram)
         self._deviations = _he_deviations(self._pairs, elements)
 
     def start_weights(self) -> Tensor:
@@ -236,6 +236,31 @@ def sampled_basis(
 
 def _field_named(name: str, field_type: FieldType) -> Representation:
     return next(field for field in field_type.representations if field.name == name)
+
+
+class _Basis(NamedTuple):
+    """A basis (B, |A|, |B|, k²) as escnn samples it and to float64, and its inner products (B, B)."""
+
+    single: NDArray[np.float32]
+    exact: NDArray[np.float64]
+    gram: NDArray[np.float64]
+
+
+# escnn keeps the sampled basis of a pair of representations for all layers; what is made of it is kept as long.
+_PREPARED: WeakKeyDictionary[Any, _Basis] = WeakKeyDictionary()
+
+
+def _prepared(
+    block: Any,
+    in_field: Representation,
+    out_field: Representation,
+    symmetries: list[tuple[GroupElement, list[int]]],
+) -> _Basis:
+    if block not in _PREPARED:
+        single = block.sampled_basis.detach().cpu().float().numpy().copy()
+        exact = _grid_exact(single.astype(np.float64), in_field, out_field, symmetries)
+        _PREPARED[block] = _Basis(single, exact, _gram(exact, in_field, out_field))
+    return _PREPARED[block]
 
 
 def _gram(basis: NDArray[np.float64], in_field: Representation, out_field: Representation) -> NDArray[np.float64]:
