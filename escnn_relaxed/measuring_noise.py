@@ -45,10 +45,10 @@ def noise(module: nn.Module, channels: int, input_size: Any) -> tuple[Tensor, Te
 
 
 def faded(features: Tensor) -> Tensor:
-    """Images (…, H, W) times a window: 1 inside, falling as cos² to 0 on the inscribed circle."""
+    """Images (…, H, W) times a window: 1 inside, falling as cos² to 0 on the circle through the outermost pixels."""
     height, width = features.shape[-2:]
     distance = torch.from_numpy((PixelGrid(height, width).positions() ** 2).sum(-1) ** 0.5)
-    radius = min(height, width) / 2
+    radius = max(min(height, width) - 1, 1) / 2
     fall = ((distance - (1 - _EDGE) * radius) / (_EDGE * radius)).clamp(0, 1)
     return features * torch.cos(math.pi / 2 * fall).square().to(features)
 

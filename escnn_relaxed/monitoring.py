@@ -43,6 +43,15 @@ def relaxation_scalars(
 
     Raises:
         ValueError: for a network without a relaxed layer, and as :func:`~escnn_relaxed.equivariance_error`.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25}))
+        >>> list(relaxation_scalars(network, torch.randn(2, 4, 9, 9)))[-3:]
+        ['penalty/0', 'equivariance_error/0', 'equivariance_error/network']
     """
     layers = dict(named_relaxed_layers(network))
     scalars = {"penalty/total": equivariance_penalty(network).item()}
@@ -131,6 +140,23 @@ class TensorBoardHook:
     Raises:
         TypeError: for a writer without ``add_scalar``, or ``every`` that is no integer.
         ValueError: for ``every`` below 1.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> layer = RelaxedR2Conv(fields, fields, 3)
+        >>> class Printer:
+        ...     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        ...         if tag.startswith("softness"):
+        ...             print(global_step, tag, round(scalar_value, 4))
+        >>> optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)
+        >>> hook = TensorBoardHook(layer, Printer(), optimiser, every=2)
+        0 softness/network 0.01
+        >>> for _ in range(2):
+        ...     optimiser.step()
+        2 softness/network 0.01
     """
 
     def __init__(

@@ -169,8 +169,13 @@ def _within(index: Array, size: Array) -> NDArray[np.int64]:
 
 
 def _interpolated(features: Tensor, index: Array, on_torus: bool) -> Tensor:
-    """Keys' cubic convolution at fractional rows and columns (…, 2); 0 outside of the map, or the torus."""
+    """Keys' cubic convolution at fractional rows and columns (…, 2).
+
+    Off the torus the outermost pixels go on for ever, so that constant fields stay constant.
+    """
     size = np.array(features.shape[-2:])
+    if not on_torus:
+        index = np.clip(index, 0, size - 1)
     low = np.floor(index)
     weights = _keys_weights(index - low)
     result = torch.zeros(*features.shape[:2], *index.shape[:2], dtype=features.dtype, device=features.device)
@@ -178,11 +183,8 @@ def _interpolated(features: Tensor, index: Array, on_torus: bool) -> Tensor:
         for j in range(4):
             at = low + np.array([i - 1, j - 1])
             weight = weights[i][..., 0] * weights[j][..., 1]
-            if on_torus:
-                at = at % size
-            else:
-                weight = weight * ((at >= 0) & (at < size)).all(axis=-1)
-            row, column = (torch.from_numpy(n).to(features.device) for n in _within(at, size))
+            nearest = _within(at % size if on_torus else at, size)
+            row, column = (torch.from_numpy(n).to(features.device) for n in nearest)
             result += features[..., row, column] * torch.from_numpy(weight).to(features)
     return result
 

@@ -37,6 +37,16 @@ def plot_equivariance_error(
     Raises:
         TypeError: for axes that are not polar.
         ValueError: for a report without rotations and reflections.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv, equivariance_error
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> report = equivariance_error(RelaxedR2Conv(fields, fields, 3, padding=1), 9)
+        >>> axes = plot_equivariance_error(report)
+        >>> len(axes.lines[0].get_xdata())
+        3
     """
     named = {"": reports} if isinstance(reports, EquivarianceReport) else reports
     axes = new_axes(axes, WIDTH, subplot_kw={"projection": "polar"})

@@ -1,0 +1,182 @@
+"""Which transformations are exact, and what interpolation alone costs: strict networks show whether it is right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import battery
+import pytest
+import torch
+from escnn import nn as enn
+from layers import build
+from soft_networks import soft_layer
+from torch import Tensor, nn
+from trained_networks import convolution
+
+from escnn_relaxed import RelaxedR2Conv, equivariance_error
+
+ROUNDING = 1e-12  # what is exactly equivariant, in float64; found: 1e-15
+SINGLE = 1e-6  # R2Conv's basis is rounded to float32, as is what escnn's GroupPooling gives; found: 2e-7
+
+
+def strided(*modules: Callable[[enn.FieldType], nn.Module]) -> enn.SequentialModule:
+    """A strict network on regular fields of D4, from modules in order."""
+    fields = battery.field_type("D4", "regular")
+    return enn.SequentialModule(*(module(fields).double() for module in modules))
+
+
+def conv(kernel_size: int, stride: int = 1, padding: int = 0, relaxed: bool = True) -> Callable[..., nn.Module]:
+    kind = RelaxedR2Conv if relaxed else enn.R2Conv
+    extra = {"relax": None} if relaxed else {}
+    return lambda fields: kind(fields, fields, kernel_size, stride=stride, padding=padding, **extra)
+
+
+def transposed(output_padding: int = 0) -> Callable[..., nn.Module]:
+    return lambda fields: enn.R2ConvTransposed(fields, fields, 3, padding=1, output_padding=output_padding, stride=2)
+
+
+# Modules, image size, whether strides keep points that turns map to each other.
+STRIDES: dict[str, tuple[tuple[Callable[..., nn.Module], ...], tuple[int, int], bool]] = {
+    "3 by 2, odd": ((conv(3, 2, 1),), (9, 9), True),
+    "3 by 2, even": ((conv(3, 2, 1),), (8, 8), False),
+    "R2Conv by 2, even": ((conv(3, 2, 1, relaxed=False),), (8, 8), False),
+    "4 by 2, even": ((conv(4, 2, 1),), (8, 8), True),
+    "rectangle": ((conv(3, 2, 1),), (9, 7), True),
+    "a half that does not fit": ((conv(3, 2, 1), conv(3, 2, 1)), (11, 11), False),
+    "both fit": ((conv(3, 2, 1), conv(3, 2, 1)), (13, 13), True),
+    "maximum, even": ((conv(3, 1, 1), lambda f: enn.PointwiseMaxPool2D(f, 2)), (8, 8), True),
+    "maximum, odd": ((conv(3, 1, 1), lambda f: enn.PointwiseMaxPool2D(f, 2)), (9, 9), False),
+    "maximum, rounded up": ((lambda f: enn.PointwiseMaxPool2D(f, 2, ceil_mode=True),), (9, 9), False),
+    "maximum of 3, rounded up": ((lambda f: enn.PointwiseMaxPool2D(f, 3, 2, 1, ceil_mode=True),), (9, 9), True),
+    "mean": ((lambda f: enn.PointwiseAvgPool2D(f, 3, 2),), (9, 9), True),
+    "blurred mean, odd": ((lambda f: enn.PointwiseAvgPoolAntialiased2D(f, 0.66, 2),), (9, 9), True),
+    "blurred mean, even": ((lambda f: enn.PointwiseAvgPoolAntialiased2D(f, 0.66, 2),), (8, 8), False),
+    "blurred maximum, odd": ((lambda f: enn.PointwiseMaxPoolAntialiased2D(f, 3, 2, 1),), (9, 9), True),
+    "blurred maximum, even": ((lambda f: enn.PointwiseMaxPoolAntialiased2D(f, 3, 2, 1),), (8, 8), False),
+    "adaptive": ((lambda f: enn.PointwiseAdaptiveAvgPool2D(f, 3),), (8, 8), True),
+    "transposed": ((transposed(),), (5, 5), True),
+    # One row and one column more than fit, which are not compared.
+    "transposed, and more": ((transposed(output_padding=1),), (5, 5), True),
+    "upsampled": ((lambda f: enn.R2Upsampling(f, 2), conv(3, 2, 1)), (5, 5), False),
+}
+
+
+@pytest.mark.usefixtures("float64_default")
+@pytest.mark.parametrize("name", STRIDES)
+def test_exact_is_what_a_strict_network_does_without_error(name: str) -> None:
+    """Whether a stride fits is told from the modules; a strict network shows whether that is right."""
+    modules, size, fits = STRIDES[name]
+    report = equivariance_error(strided(*modules), size)
+    kinds = {row.kind for row in report.rows}
+    assert kinds == ({"exact"} if fits else {"exact", "strided"})
+    is_rounded = name.startswith(("R2Conv", "transposed"))
+    assert max(row.error for row in report.exact) <= (SINGLE if is_rounded else ROUNDING)
+    for row in report.interpolated:
+        assert row.error > 1e-3
+        assert row.resampling > 1e-3
+    # A transposition maps what any stride keeps to itself, if the sides are equal.
+    assert fits or [row.name for row in report.exact] == ["reflection 270°"]
+
+
+def test_an_output_without_space_knows_of_strides_inside() -> None:
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = strided(conv(3, 2, 1), enn.GroupPooling)
+
+        def forward(self, images: Tensor) -> Tensor:
+            features = self.body(self.body.in_type(images)).tensor
+            return features.relu().mean(dim=(2, 3))
+
+    fits, does_not = (equivariance_error(Pooled(), size) for size in (9, 8))
+    assert {row.kind for row in fits.rows} == {"exact"}
+    assert max(row.error for row in fits.rows) <= SINGLE
+    assert len(does_not.interpolated) == 6
+    assert all(row.error > 1e-3 and math.isnan(row.resampling) for row in does_not.interpolated)
+
+
+@pytest.mark.parametrize(
+    ("mode", "padding", "stride", "pixels", "kind"),
+    [
+        ("circular", 1, 1, (3, 1), "exact"),
+        ("circular", 1, 2, (2, -4), "exact"),
+        ("circular", 1, 2, (2, 1), "strided"),
+        ("zeros", 1, 1, (-3, 1), "exact"),
+        ("zeros", 1, 2, (2, 4), "exact"),
+        ("zeros", 0, 1, (3, -1), "exact"),
+        ("zeros", 0, 2, (0, 1), "strided"),
+    ],
+)
+def test_shifts_of_a_strict_layer(mode: str, padding: int, stride: int, pixels: tuple[int, int], kind: str) -> None:
+    fields = battery.field_type("C4", "regular")
+    layer = build(fields, fields, relax=None, padding_mode=mode, padding=padding, stride=stride)
+    (row,) = equivariance_error(layer, 8, elements=(), shifts=[pixels]).rows
+    assert (row.kind, row.subgroup, row.name) == (kind, "translation", f"shift {pixels[0]}, {pixels[1]}")
+    assert row.error <= ROUNDING if kind == "exact" else row.error > 0.1
+
+
+def test_soft_translation_shows_under_shifts_alone() -> None:
+    layer = soft_layer("continuous", "C4", {"translation": 0.4})
+    report = equivariance_error(layer, 5, shifts=[(1, 0)])
+    turns, (shifted,) = report.rows[:3], report.rows[3:]
+    assert max(row.error for row in turns) <= ROUNDING
+    assert shifted.error > 0.05
+
+
+def test_interpolation_is_told_from_softness() -> None:
+    """R2Conv is charged what interpolation costs and little more; a soft layer far more."""
+    types = battery.types("C8", "trivial -> two regular")
+    strict = convolution("C8", "trivial -> two regular", 7, padding=3, bias=False)
+    soft = RelaxedR2Conv(*types, 7, padding=3, bias=False, relax={"rotation": 0.25}, initial_softness=0.1)
+    strict_rows, soft_rows = (equivariance_error(layer, 29).interpolated for layer in (strict, soft))
+    assert [round(math.degrees(row.angle)) for row in strict_rows] == [45, 135, 225, 315]
+    for row in strict_rows:
+        assert row.resampling < 0.05
+        assert row.error < 2 * row.resampling  # found: 1.1
+    for row in soft_rows:
+        assert row.error > 10 * row.resampling  # found: 60
+
+
+class Blur(nn.Module):
+    """Convolution with an isotropic Gaussian of 1.5 pixels: equivariant on the plane to many digits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        line = torch.arange(-7, 8, dtype=torch.float64)
+        kernel = torch.exp(-(line**2 + line[:, None] ** 2) / (2 * 1.5**2))
+        self.kernel = nn.Parameter(kernel[None, None] / kernel.sum())
+
+    def forward(self, images: Tensor) -> Tensor:
+        return nn.functional.conv2d(images, self.kernel, padding=7)
+
+
+def test_a_layer_that_is_equivariant_on_the_plane_is_within_what_interpolation_costs() -> None:
+    trivial = battery.field_type("SO(2)", "trivial")
+    angles = [0.1, 0.5, 1.0, 2.0]
+    report = equivariance_error(Blur(), 33, in_type=trivial, out_type=trivial, elements=(), angles=angles)
+    assert [row.angle for row in report.rows] == pytest.approx(angles)
+    for row in report.rows:
+        assert row.kind == "interpolated"
+        assert 0 < row.error <= row.resampling < 0.02
+
+
+class AddOne(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images + 1
+
+
+def test_corners_that_turn_out_of_the_image_do_not_count() -> None:
+    trivial = battery.field_type("SO(2)", "trivial")
+    dark = torch.zeros(1, 1, 9, 9, dtype=torch.float64)
+    for row in equivariance_error(AddOne(), data=dark, in_type=trivial, out_type=trivial).rows:
+        assert row.error <= ROUNDING
+        assert row.resampling <= ROUNDING
+
+
+def test_a_sweep_over_angles_goes_through_the_exact_ones() -> None:
+    layer = convolution("C4", "trivial -> trivial", 3, padding=1, bias=False).double()
+    report = equivariance_error(layer, 9, elements=(), angles=[0, math.pi / 4, math.pi / 2])
+    assert [row.kind for row in report.rows] == ["exact", "interpolated", "exact"]
+    assert report.rows[0].error == 0
+    assert report.rows[2].error <= ROUNDING < report.rows[1].error
