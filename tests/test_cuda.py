@@ -10,7 +10,7 @@ import torch
 from layers import STRICT_KERNELS, build
 from transformations import largest_error, relative_error
 
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import RelaxedR2Conv, equivariance_error, prediction_agreement
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -91,3 +91,19 @@ def test_padding_modes_on_the_gpu() -> None:
             expected = layer(layer.in_type(features)).tensor
             found = layer.cuda()(layer.in_type(features.cuda())).tensor.cpu()
         assert relative_error(found, expected) <= ROUNDING
+
+
+def test_measured_errors_are_those_of_the_cpu() -> None:
+    layer = layer_of("C8", "two regular -> regular", "soft", "steerable")
+    features = battery.random_input(layer.in_type, 9, 9)
+    results = []
+    for device in ("cpu", "cuda"):
+        moved, data = copy.deepcopy(layer).to(device), features.to(device)
+        rows = equivariance_error(moved, data=data, shifts=[(1, 2)]).rows
+        results.append([value for row in rows for value in (row.error, row.resampling)])
+    assert results[1] == pytest.approx(results[0], rel=1e-9, abs=ROUNDING)
+    trivial = battery.field_type("C8", "trivial")
+    images = torch.rand(3, 1, 9, 9, device="cuda")
+    report = prediction_agreement(torch.nn.Flatten(), images, in_type=trivial, shifts=[(1, 0)])
+    assert 0 <= report.orbit <= 1
+    assert all(row.error >= 0 for row in equivariance_error(layer.cuda(), 9).rows)
