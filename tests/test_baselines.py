@@ -82,8 +82,7 @@ def test_strict_limit_is_r2conv(way: str) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("space", ["C4", "D4"])
-@pytest.mark.parametrize("softness", [0.01, 0.2])
+@pytest.mark.parametrize(("space", "softness"), [("C4", 0.01), ("D4", 0.2)])
 def test_layer_starts_as_soft_as_it_is_told(way: str, space: str, softness: float) -> None:
     """s = ‖K − PK‖² / ‖K‖² with P by the explicit average over the group."""
     types = battery.types(space, "two regular -> two regular")
