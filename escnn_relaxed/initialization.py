@@ -68,10 +68,11 @@ def start_hybrid(
     fields = in_type.representations[: len(in_type) // groups], out_type.representations
     weights = basis.centred(weights)
     drawer = steerable_drawer(gspace, kernel_size, basis_arguments)
-    weights = weights / gain(basis(weights), *fields, gspace, drawer, STEERABLE_LAYERS)
+    strict_bank = basis(weights)
+    scale = 1 / gain(strict_bank, *fields, gspace, drawer, STEERABLE_LAYERS)
     bank = ContinuousFilterBank(*fields, gspace, settings, centred=True)
-    start_soft_part(bank, frequency, initial_softness, basis(weights))
-    return basis, weights, bank
+    start_soft_part(bank, frequency, initial_softness, scale * strict_bank)
+    return basis, scale * weights, bank
 
 
 @torch.no_grad()
@@ -192,7 +193,9 @@ def gain(
     """
     with torch.no_grad():
         features = synthetic_features(in_fields, bank.shape[-1], gspace, drawer, layers)
-        answer = rectified(nn.functional.conv2d(features, bank), out_fields, gspace)
+        # Neighbouring answers are alike: one for each half kernel will do.
+        stride = max(1, bank.shape[-1] // 2)
+        answer = rectified(nn.functional.conv2d(features, bank, stride=stride), out_fields, gspace)
     ratio = float(answer.square().mean() / features.square().mean()) ** 0.5
     return max(ratio, _LEAST_GAIN) if ratio > _TINY else 1.0
 

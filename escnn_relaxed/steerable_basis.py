@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -246,8 +246,9 @@ class _Basis(NamedTuple):
     gram: NDArray[np.float64]
 
 
-# escnn keeps the sampled basis of a pair of representations for all layers; what is made of it is kept as long.
-_PREPARED: WeakKeyDictionary[Any, _Basis] = WeakKeyDictionary()
+# escnn keeps the sampled basis of a pair of representations for all layers; what is made of it is kept as long, by
+# identity: escnn compares such modules by their values.
+_PREPARED: dict[int, _Basis] = {}
 
 
 def _prepared(
@@ -256,11 +257,12 @@ def _prepared(
     out_field: Representation,
     symmetries: list[tuple[GroupElement, list[int]]],
 ) -> _Basis:
-    if block not in _PREPARED:
+    if id(block) not in _PREPARED:
         single = block.sampled_basis.detach().cpu().float().numpy().copy()
         exact = _grid_exact(single.astype(np.float64), in_field, out_field, symmetries)
-        _PREPARED[block] = _Basis(single, exact, _gram(exact, in_field, out_field))
-    return _PREPARED[block]
+        _PREPARED[id(block)] = _Basis(single, exact, _gram(exact, in_field, out_field))
+        weakref.finalize(block, _PREPARED.pop, id(block), None)
+    return _PREPARED[id(block)]
 
 
 def _gram(basis: NDArray[np.float64], in_field: Representation, out_field: Representation) -> NDArray[np.float64]:

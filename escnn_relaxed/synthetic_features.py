@@ -64,16 +64,19 @@ def rectified(features: Tensor, fields: Sequence[Representation], gspace: GSpace
     irreps; nothing on a single irrep, where the ReLU of the norm keeps the field as it is.
     """
     parts = features.split([field.size for field in fields], dim=1)
-    matrices = {field: _group_samples(field, gspace) for field in dict.fromkeys(fields)}
-    return torch.cat(
-        [_rectified_field(part, field, matrices[field]) for part, field in zip(parts, fields, strict=True)],
-        dim=1,
-    )
+    answers = []
+    matrices: dict[Representation, tuple[Tensor, Tensor] | None] = {}
+    for part, field in zip(parts, fields, strict=True):
+        if "pointwise" in field.supported_nonlinearities:
+            answers.append(part.relu())
+            continue
+        if field not in matrices:
+            matrices[field] = _group_samples(field, gspace)
+        answers.append(_rectified_field(part, matrices[field]))
+    return torch.cat(answers, dim=1)
 
 
-def _rectified_field(part: Tensor, field: Representation, samples: tuple[Tensor, Tensor] | None) -> Tensor:
-    if "pointwise" in field.supported_nonlinearities:
-        return part.relu()
+def _rectified_field(part: Tensor, samples: tuple[Tensor, Tensor] | None) -> Tensor:
     if samples is None:
         return part
     forward, backward = (matrix.to(part) for matrix in samples)

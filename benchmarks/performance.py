@@ -1,0 +1,350 @@
+"""What relaxed layers cost beside strict ones and plain convolutions, and how the cost grows.
+
+    python benchmarks/performance.py [--rows PARTS] [--threads 1] [--repetitions 9] [--json FILE] [--plot FILE]
+    python benchmarks/performance.py --device cuda --precision bfloat16 --channels-last --compiled
+
+Forward and backward unless a row says otherwise. Each row is a ratio of times, or of memory: two sides called in turn
+in one process, the median of the ratios of neighbouring calls, and their quartiles. On CUDA times are taken by events.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import platform
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from escnn import gspaces
+from escnn.nn import FieldType, GeometricTensor, R2Conv
+from timing import Ratio, alternate, peak_memory
+from torch import Tensor, nn
+
+from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed.models import RelaxedResNet
+
+warnings.filterwarnings("ignore", message=".*py3nj.*")
+
+Call = Callable[[], object]
+SOFT_ROTATION = {"relax": {"rotation": 0.25}}
+SOFT_TRANSLATION = {"relax": {"translation": 0.25}}
+SOFT_IN_BOTH = {"relax": {"rotation": 0.25, "translation": 0.25}}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and how everything runs."""
+
+    device: str = "cpu"
+    precision: str = "float32"
+    channels_last: bool = False
+    compiled: bool = False
+
+    def place(self, module: nn.Module) -> Any:
+        """The module on the device, in the memory format, compiled if wanted."""
+        module = module.to(self.device)
+        if self.channels_last:
+            module = module.to(memory_format=torch.channels_last)
+        return torch.compile(module) if self.compiled else module
+
+    def images(self, *shape: int) -> Tensor:
+        """Random images that want a gradient."""
+        images = torch.randn(*shape, device=self.device)
+        if self.channels_last:
+            images = images.to(memory_format=torch.channels_last)
+        return images.requires_grad_()
+
+    @contextlib.contextmanager
+    def autocast(self) -> Iterator[None]:
+        """Within it convolutions are in the precision of the setting."""
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bfloat16"):
+            yield
+
+
+class OnTensors(nn.Module):
+    """A layer of escnn on plain tensors, so that all sides are called alike."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
+        answer: Tensor = self.layer(GeometricTensor(images, self.layer.in_type)).tensor
+        return answer
+
+
+def regular(rotations: int, fields: int) -> FieldType:
+    """Regular fields of C_N, trivial ones of the plane without rotations."""
+    gspace = gspaces.rot2dOnR2(rotations) if rotations > 1 else gspaces.trivialOnR2()
+    return FieldType(gspace, [gspace.regular_repr if rotations > 1 else gspace.trivial_repr] * fields)
+
+
+def irreps(fields: int, mixed: bool) -> FieldType:
+    """Irreps of SO(2) up to frequency 2, each its own field or all in one."""
+    gspace = gspaces.rot2dOnR2(-1)
+    parts = [gspace.irrep(frequency) for frequency in range(3)]
+    return FieldType(gspace, [gspace.fibergroup.bl_regular_representation(2)] * fields if mixed else parts * fields)
+
+
+def convolution(channels: int, setting: Setting, kernel_size: int = 7) -> nn.Module:
+    """The plain convolution of as many channels."""
+    return setting.place(nn.Conv2d(channels, channels, kernel_size, padding=kernel_size // 2))
+
+
+def layer(kind: Any, fields: FieldType, setting: Setting, kernel_size: int = 7, **options: Any) -> nn.Module:
+    """``kind`` from these fields to themselves."""
+    return setting.place(OnTensors(kind(fields, fields, kernel_size, padding=kernel_size // 2, **options)))
+
+
+def step(module: nn.Module, setting: Setting, batch: int, channels: int, size: int) -> Call:
+    """Forward and backward."""
+    images = setting.images(batch, channels, size, size)
+    wanted = [images, *(parameter for parameter in module.parameters() if parameter.requires_grad)]
+    with setting.autocast(), torch.no_grad():
+        direction = torch.randn_like(module(images))
+
+    def call() -> None:
+        with setting.autocast():
+            answer = module(images)
+        torch.autograd.grad(answer, wanted, direction, allow_unused=True)
+
+    return call
+
+
+def evaluation(module: nn.Module, setting: Setting, batch: int, channels: int, size: int) -> Call:
+    """Forward without gradients, in eval mode."""
+    images = setting.images(batch, channels, size, size).detach()
+    module.eval()
+
+    def call() -> None:
+        with torch.no_grad(), setting.autocast():
+            module(images)
+
+    return call
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        name: what is compared.
+        against: with what.
+        reach: the ratio that was aimed at.
+        sides: makes both calls; a memory row gives its figure at once.
+    """
+
+    name: str
+    against: str
+    reach: float
+    sides: Callable[[Setting], tuple[Call, Call]] | None = None
+    memory: Callable[[Setting], float] | None = None
+
+
+def rows(largest: int) -> list[Row]:
+    """The table, with layers of at most ``largest`` channels."""
+    table = []
+    for rotations in (4, 8, 16):
+        for fields in (8, 16, 32):
+            if rotations * fields > largest:
+                continue
+            name = f"soft rotation, C{rotations}, {fields} regular, 7×7, 32×32, batch 16"
+            table.append(
+                Row(name, "R2Conv", 1.0, partial(_training, rotations, fields, 16, 32, SOFT_ROTATION, "R2Conv"))
+            )
+            if fields >= 16:
+                table.append(
+                    Row(name, "Conv2d", 1.05, partial(_training, rotations, fields, 16, 32, SOFT_ROTATION, "Conv2d"))
+                )
+    for exported in (False, True):
+        name = "soft rotation, C8, 16 regular, " + ("exported" if exported else "eval mode")
+        table.append(Row(name, "Conv2d", 1.02, partial(_evaluating, 8, 16, exported)))
+    for form in ("steerable", "continuous"):
+        options = {**SOFT_ROTATION, "strict_kernel": form}
+        name = f"soft rotation, {form}, C8, 8 regular, 8×8, batch 4"
+        table.append(Row(name, "R2Conv", 1.0, partial(_training, 8, 8, 4, 8, options, "R2Conv")))
+    for count, mixed in ((8, False), (16, False), (32, False), (8, True), (32, True)):
+        fields_of = partial(irreps, count, mixed)
+        name = f"soft rotation, SO(2), {5 * count} channels of " + ("mixtures" if mixed else "irreps")
+        table.append(Row(name, "R2Conv", 1.5, partial(_steerable, fields_of)))
+    for strict, options in (("strict", {"relax": None}), ("soft", SOFT_ROTATION)):
+        table.append(Row(f"construction, {strict}, C16, 32 regular", "R2Conv", 0.1, partial(_construction, options)))
+    for channels, batch, reach in ((32, 16, 2.5), (64, 16, 1.8), (128, 16, 1.4), (16, 64, 2.5), (32, 64, 2.0)):
+        name = f"soft translation, C = {channels}, batch {batch}"
+        table.append(Row(name, "Conv2d", reach, partial(_training, 1, channels, batch, 32, SOFT_TRANSLATION, "Conv2d")))
+        table.append(Row(f"{name}, peak memory", "Conv2d", 2.0, memory=partial(_memory, channels, batch)))
+    for fields in (8, 16):
+        name = f"soft translation and rotation, C8, {fields} regular"
+        table.append(Row(name, "strict layer", 2.0, partial(_training, 8, fields, 16, 32, SOFT_IN_BOTH, "strict")))
+    table.append(Row("the paper's network, soft T(2)", "strict", 2.5, partial(_network, 1, {"translation": 1.0})))
+    for rotations in (4, 8, 16):
+        name = f"the paper's network, soft SO(2), N = {rotations}"
+        table.append(Row(name, "strict", 1.02, partial(_network, rotations, {"rotation": 1.0})))
+    return table
+
+
+def _training(
+    rotations: int, fields: int, batch: int, size: int, options: dict[str, Any], against: str, setting: Setting
+) -> tuple[Call, Call]:
+    types = regular(rotations, fields)
+    others = {
+        "R2Conv": lambda: layer(R2Conv, types, setting),
+        "Conv2d": lambda: convolution(types.size, setting),
+        "strict": lambda: layer(RelaxedR2Conv, types, setting, relax=None),
+    }
+    shape = batch, types.size, size
+    return step(layer(RelaxedR2Conv, types, setting, **options), setting, *shape), step(
+        others[against](), setting, *shape
+    )
+
+
+def _evaluating(rotations: int, fields: int, exported: bool, setting: Setting) -> tuple[Call, Call]:
+    types = regular(rotations, fields)
+    ours: nn.Module = OnTensors(RelaxedR2Conv(types, types, 7, padding=3, **SOFT_ROTATION))
+    if exported:
+        ours = ours.layer.export()
+    shape = 16, types.size, 32
+    return evaluation(setting.place(ours), setting, *shape), evaluation(
+        convolution(types.size, setting), setting, *shape
+    )
+
+
+def _steerable(fields_of: Callable[[], FieldType], setting: Setting) -> tuple[Call, Call]:
+    types = fields_of()
+    shape = 16, types.size, 32
+    ours = layer(RelaxedR2Conv, types, setting, **SOFT_ROTATION)
+    return step(ours, setting, *shape), step(layer(R2Conv, types, setting), setting, *shape)
+
+
+def _construction(options: dict[str, Any], setting: Setting) -> tuple[Call, Call]:
+    types = regular(16, 32)
+    return lambda: RelaxedR2Conv(types, types, 7, **options), lambda: R2Conv(types, types, 7)
+
+
+def _network(rotations: int, relax: dict[str, float], setting: Setting) -> tuple[Call, Call]:
+    ours, theirs = (setting.place(RelaxedResNet(10, rotations, relax=relaxed)) for relaxed in (relax, None))
+    return step(ours, setting, 4, 3, 32), step(theirs, setting, 4, 3, 32)
+
+
+def _memory(channels: int, batch: int, setting: Setting) -> float:
+    calls = _training(1, channels, batch, 32, SOFT_TRANSLATION, "Conv2d", setting)
+    ours, theirs = (peak_memory(call) for call in calls)
+    return ours / theirs
+
+
+def scaling(setting: Setting, repetitions: int) -> dict[str, dict[int, float]]:
+    """Seconds of a step of soft layers against image size, batch, N and fields, one varied at a time."""
+
+    def seconds(size: int = 32, batch: int = 8, rotations: int = 4, fields: int = 4, soft: Any = SOFT_IN_BOTH) -> float:
+        types = regular(rotations, fields)
+        call = step(layer(RelaxedR2Conv, types, setting, 5, **soft), setting, batch, types.size, size)
+        return alternate(call, call, repetitions).seconds
+
+    curves: dict[str, dict[int, float]] = {}
+    for label, soft in (("soft rotation", SOFT_ROTATION), ("soft in both", SOFT_IN_BOTH)):
+        curves[f"{label}: side of the image"] = {n: seconds(size=n, soft=soft) for n in (16, 32, 64, 128)}
+        curves[f"{label}: batch"] = {n: seconds(batch=n, soft=soft) for n in (4, 8, 16, 32)}
+        curves[f"{label}: N"] = {n: seconds(rotations=n, soft=soft) for n in (2, 4, 8, 16)}
+        curves[f"{label}: fields"] = {n: seconds(fields=n, soft=soft) for n in (2, 4, 8, 16)}
+    return curves
+
+
+def slope(curve: dict[int, float]) -> float:
+    """Exponent of the power law through the last two points."""
+    (first, low), (second, high) = list(curve.items())[-2:]
+    return float(torch.log(torch.tensor(high / low)) / torch.log(torch.tensor(second / first)))
+
+
+def draw(path: Path, curves: dict[str, dict[int, float]]) -> None:
+    """Cost against size, log-log, a panel for each thing that grows."""
+    from matplotlib import pyplot
+
+    kinds = list(dict.fromkeys(name.split(": ")[1] for name in curves))
+    figure, panels = pyplot.subplots(1, len(kinds), figsize=(3.2 * len(kinds), 3), layout="constrained", sharey=True)
+    for panel, kind in zip(panels, kinds, strict=True):
+        for name, color, marker in zip(("soft rotation", "soft in both"), ("#0072b2", "#d55e00"), "os", strict=True):
+            curve = curves[f"{name}: {kind}"]
+            label = f"{name}, slope {slope(curve):.1f}"
+            panel.loglog(
+                list(curve), [1000 * value for value in curve.values()], color=color, marker=marker, label=label
+            )
+        panel.set_xticks(list(curve), [str(n) for n in curve], minor=False)
+        panel.minorticks_off()
+        panel.set_xlabel(kind)
+        panel.legend(fontsize="x-small")
+    panels[0].set_ylabel("milliseconds a step")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def machine(setting: Setting) -> str:
+    """What the figures belong to."""
+    name = torch.cuda.get_device_name() if setting.device == "cuda" else _processor()
+    return f"{name}, {torch.get_num_threads()} thread(s), torch {torch.__version__}, {setting}"
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":")[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def main() -> None:
+    """Parse the command line, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="", help="only rows whose name contains one of these, separated by ;")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repetitions", type=int, default=9)
+    parser.add_argument("--largest", type=int, default=256, help="most channels of a layer")
+    parser.add_argument("--json", type=Path, help="where to write all figures")
+    parser.add_argument("--plot", type=Path, help="where to draw how the cost grows")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--precision", choices=["float32", "tf32", "bfloat16"], default="float32")
+    parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--compiled", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.set_float32_matmul_precision("high" if arguments.precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = arguments.precision == "tf32"
+    setting = Setting(arguments.device, arguments.precision, arguments.channels_last, arguments.compiled)
+    print(f"{machine(setting)}\n\n| what | against | ratio | quartiles | wanted | ms |\n|---|---|---|---|---|---|")
+    figures: dict[str, Any] = {"machine": machine(setting)}
+    for row in rows(arguments.largest):
+        if not any(part in row.name for part in arguments.rows.split(";")):
+            continue
+        result = _measure(row, setting, arguments.repetitions)
+        figures[f"{row.name} / {row.against}"] = asdict(result) | {"wanted": row.reach}
+        time = "" if row.memory else f"{1000 * result.seconds:.1f}"
+        spread = "" if row.memory else f"{result.low:.2f}–{result.high:.2f}"
+        print(f"| {row.name} | {row.against} | {result.median:.2f} | {spread} | ≤ {row.reach:g} | {time} |", flush=True)
+    if arguments.plot:
+        figures["scaling"] = curves = scaling(setting, max(1, arguments.repetitions // 3))
+        for name, curve in curves.items():
+            print(
+                f"{name}: slope {slope(curve):.2f}, " + ", ".join(f"{n}: {1000 * s:.1f} ms" for n, s in curve.items())
+            )
+        draw(arguments.plot, curves)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=1))
+
+
+def _measure(row: Row, setting: Setting, repetitions: int) -> Ratio:
+    if row.memory is not None:
+        ratio = row.memory(setting)
+        return Ratio(ratio, ratio, ratio, 0.0)
+    if row.sides is None:
+        raise ValueError(f"the row {row.name!r} compares nothing")
+    return alternate(*row.sides(setting), repetitions)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Ratios of medians: several sides of a comparison, called in turn in one process."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+__all__ = ["Ratio", "alternate", "peak_memory"]
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Time of one side over that of another.
+
+    Attributes:
+        median: of the ratios of calls that follow each other.
+        low: their lower quartile.
+        high: their upper quartile.
+        seconds: median time of the other side.
+    """
+
+    median: float
+    low: float
+    high: float
+    seconds: float
+
+
+def alternate(ours: Call, theirs: Call, repetitions: int) -> Ratio:
+    """Call both in turn, after two rounds that do not count."""
+    ratios, seconds = [], []
+    for number in range(repetitions + 2):
+        pair = _time(ours), _time(theirs)
+        if number >= 2:
+            ratios.append(pair[0] / pair[1])
+            seconds.append(pair[1])
+    low, median, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    return Ratio(median, low, high, statistics.median(seconds))
+
+
+def _time(call: Call) -> float:
+    if not torch.cuda.is_available():
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
+    start_event, end_event = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start_event.record()
+    call()
+    end_event.record()
+    torch.cuda.synchronize()
+    return start_event.elapsed_time(end_event) / 1000
+
+
+def peak_memory(call: Call) -> float:
+    """MiB of tensors by which the peak grows in one call."""
+    call()
+    if torch.cuda.is_available():
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    held = peak = 0
+    for event in profiler.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    return peak / 2**20
