@@ -14,120 +14,36 @@ import contextlib
 import json
 import platform
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from escnn import gspaces
-from escnn.nn import FieldType, GeometricTensor, R2Conv
+from escnn.nn import FieldType, R2Conv
+from growth import draw, scaling, slope
+from sides import (
+    SOFT_IN_BOTH,
+    SOFT_ROTATION,
+    SOFT_TRANSLATION,
+    Call,
+    OnTensors,
+    Setting,
+    convolution,
+    evaluation,
+    irreps,
+    layer,
+    regular,
+    step,
+)
 from timing import Ratio, alternate, peak_memory
-from torch import Tensor, nn
+from torch import nn
 
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.models import RelaxedResNet
 
 warnings.filterwarnings("ignore", message=".*py3nj.*")
-
-Call = Callable[[], object]
-SOFT_ROTATION = {"relax": {"rotation": 0.25}}
-SOFT_TRANSLATION = {"relax": {"translation": 0.25}}
-SOFT_IN_BOTH = {"relax": {"rotation": 0.25, "translation": 0.25}}
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Where and how everything runs."""
-
-    device: str = "cpu"
-    precision: str = "float32"
-    channels_last: bool = False
-    compiled: bool = False
-
-    def place(self, module: nn.Module) -> Any:
-        """The module on the device, in the memory format, compiled if wanted."""
-        module = module.to(self.device)
-        if self.channels_last:
-            module = module.to(memory_format=torch.channels_last)
-        return torch.compile(module) if self.compiled else module
-
-    def images(self, *shape: int) -> Tensor:
-        """Random images that want a gradient."""
-        images = torch.randn(*shape, device=self.device)
-        if self.channels_last:
-            images = images.to(memory_format=torch.channels_last)
-        return images.requires_grad_()
-
-    @contextlib.contextmanager
-    def autocast(self) -> Iterator[None]:
-        """Within it convolutions are in the precision of the setting."""
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bfloat16"):
-            yield
-
-
-class OnTensors(nn.Module):
-    """A layer of escnn on plain tensors, so that all sides are called alike."""
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
-        answer: Tensor = self.layer(GeometricTensor(images, self.layer.in_type)).tensor
-        return answer
-
-
-def regular(rotations: int, fields: int) -> FieldType:
-    """Regular fields of C_N, trivial ones of the plane without rotations."""
-    gspace = gspaces.rot2dOnR2(rotations) if rotations > 1 else gspaces.trivialOnR2()
-    return FieldType(gspace, [gspace.regular_repr if rotations > 1 else gspace.trivial_repr] * fields)
-
-
-def irreps(fields: int, mixed: bool) -> FieldType:
-    """Irreps of SO(2) up to frequency 2, each its own field or all in one."""
-    gspace = gspaces.rot2dOnR2(-1)
-    parts = [gspace.irrep(frequency) for frequency in range(3)]
-    return FieldType(gspace, [gspace.fibergroup.bl_regular_representation(2)] * fields if mixed else parts * fields)
-
-
-def convolution(channels: int, setting: Setting, kernel_size: int = 7) -> nn.Module:
-    """The plain convolution of as many channels."""
-    return setting.place(nn.Conv2d(channels, channels, kernel_size, padding=kernel_size // 2))
-
-
-def layer(kind: Any, fields: FieldType, setting: Setting, kernel_size: int = 7, **options: Any) -> nn.Module:
-    """``kind`` from these fields to themselves."""
-    return setting.place(OnTensors(kind(fields, fields, kernel_size, padding=kernel_size // 2, **options)))
-
-
-def step(module: nn.Module, setting: Setting, batch: int, channels: int, size: int) -> Call:
-    """Forward and backward."""
-    images = setting.images(batch, channels, size, size)
-    wanted = [images, *(parameter for parameter in module.parameters() if parameter.requires_grad)]
-    with setting.autocast(), torch.no_grad():
-        direction = torch.randn_like(module(images))
-
-    def call() -> None:
-        with setting.autocast():
-            answer = module(images)
-        torch.autograd.grad(answer, wanted, direction, allow_unused=True)
-
-    return call
-
-
-def evaluation(module: nn.Module, setting: Setting, batch: int, channels: int, size: int) -> Call:
-    """Forward without gradients, in eval mode."""
-    images = setting.images(batch, channels, size, size).detach()
-    module.eval()
-
-    def call() -> None:
-        with torch.no_grad(), setting.autocast():
-            module(images)
-
-    return call
 
 
 @dataclass(frozen=True)
@@ -237,51 +153,6 @@ def _memory(channels: int, batch: int, setting: Setting) -> float:
     calls = _training(1, channels, batch, 32, SOFT_TRANSLATION, "Conv2d", setting)
     ours, theirs = (peak_memory(call) for call in calls)
     return ours / theirs
-
-
-def scaling(setting: Setting, repetitions: int) -> dict[str, dict[int, float]]:
-    """Seconds of a step of soft layers against image size, batch, N and fields, one varied at a time."""
-
-    def seconds(size: int = 32, batch: int = 8, rotations: int = 4, fields: int = 4, soft: Any = SOFT_IN_BOTH) -> float:
-        types = regular(rotations, fields)
-        call = step(layer(RelaxedR2Conv, types, setting, 5, **soft), setting, batch, types.size, size)
-        return alternate(call, call, repetitions).seconds
-
-    curves: dict[str, dict[int, float]] = {}
-    for label, soft in (("soft rotation", SOFT_ROTATION), ("soft in both", SOFT_IN_BOTH)):
-        curves[f"{label}: side of the image"] = {n: seconds(size=n, soft=soft) for n in (16, 32, 64, 128)}
-        curves[f"{label}: batch"] = {n: seconds(batch=n, soft=soft) for n in (4, 8, 16, 32)}
-        curves[f"{label}: N"] = {n: seconds(rotations=n, soft=soft) for n in (2, 4, 8, 16)}
-        curves[f"{label}: fields"] = {n: seconds(fields=n, soft=soft) for n in (2, 4, 8, 16)}
-    return curves
-
-
-def slope(curve: dict[int, float]) -> float:
-    """Exponent of the power law through the last two points."""
-    (first, low), (second, high) = list(curve.items())[-2:]
-    return float(torch.log(torch.tensor(high / low)) / torch.log(torch.tensor(second / first)))
-
-
-def draw(path: Path, curves: dict[str, dict[int, float]]) -> None:
-    """Cost against size, log-log, a panel for each thing that grows."""
-    from matplotlib import pyplot
-
-    kinds = list(dict.fromkeys(name.split(": ")[1] for name in curves))
-    figure, panels = pyplot.subplots(1, len(kinds), figsize=(3.2 * len(kinds), 3), layout="constrained", sharey=True)
-    for panel, kind in zip(panels, kinds, strict=True):
-        for name, color, marker in zip(("soft rotation", "soft in both"), ("#0072b2", "#d55e00"), "os", strict=True):
-            curve = curves[f"{name}: {kind}"]
-            label = f"{name}, slope {slope(curve):.1f}"
-            panel.loglog(
-                list(curve), [1000 * value for value in curve.values()], color=color, marker=marker, label=label
-            )
-        panel.set_xticks(list(curve), [str(n) for n in curve], minor=False)
-        panel.minorticks_off()
-        panel.set_xlabel(kind)
-        panel.legend(fontsize="x-small")
-    panels[0].set_ylabel("milliseconds a step")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
 
 
 def machine(setting: Setting) -> str:

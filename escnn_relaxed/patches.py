@@ -22,6 +22,12 @@ class _Run:
     row: int
     column: int
 
+    def single_taps(self) -> list[_Run]:
+        """A run for each tap."""
+        return [
+            _Run(self.first + i, self.first + i + 1, self.row + i, self.column) for i in range(self.last - self.first)
+        ]
+
 
 class Patches:
     """Reads and writes of a list of taps, for outputs of a given size.
@@ -60,10 +66,13 @@ class Patches:
         """The transpose of :meth:`gather`: add what the taps have read to the pixels that they have read."""
         pixels = image.flatten(2)
         patches = patches.reshape(len(rows), self._width, len(self.taps), pixels.shape[-1])
-        for number, row in enumerate(rows):
-            for run in self._runs:
-                # The reads of one row of the output by one column of taps do not overlap.
-                self._reads(pixels, range(row, row + 1), run)[0].add_(patches[number, :, run.first : run.last])
+        # Reads overlap, but not those of one output row by one column of taps, nor those of one tap.
+        if len(rows) * len(self._runs) <= len(self.taps):
+            parts = [(slice(i, i + 1), range(row, row + 1), run) for i, row in enumerate(rows) for run in self._runs]
+        else:
+            parts = [(slice(None), rows, single) for run in self._runs for single in run.single_taps()]
+        for place, part, run in parts:
+            self._reads(pixels, part, run).add_(patches[place, :, run.first : run.last])
 
     def gather_differentiably(self, image: Tensor) -> Tensor:
         """:meth:`gather` of all rows in an operation that can be differentiated again."""

@@ -19,10 +19,9 @@ from .patches import Patches
 
 __all__ = ["Contraction", "Tensors", "Workspace", "integrate_tiles"]
 
-# Bytes of gathered pixels in a tile: less, and the time goes into calls; more, and they leave the cache.
-TILE_BYTES = 2_500_000
-# Bytes of factors in a strip, likewise.
-STRIP_BYTES = 2_500_000
+# Bytes of gathered pixels in a tile, and of factors in a strip: less, and the time goes into calls; more, and they
+# leave the cache of a CPU. Other devices have no such cache, and calls that cost more.
+TILE_BYTES = {"cpu": 2_500_000, "else": 100_000_000}
 
 # What a kernel is made of; None for a part that it has not.
 Tensors = Sequence[Tensor | None]
@@ -149,14 +148,18 @@ class _TiledIntegral(torch.autograd.Function):
 def _strips(contraction: Contraction, image: Tensor, output_size: tuple[int, int]) -> list[range]:
     """Rows for which factors are built at a time."""
     height, width = output_size
-    rows = max(1, STRIP_BYTES // max(1, width * contraction.factor_size * image.element_size()))
+    rows = max(1, _tile_bytes(image) // max(1, width * contraction.factor_size * image.element_size()))
     return _split(range(height), rows)
 
 
 def _tiles(contraction: Contraction, image: Tensor, width: int, strip: range) -> list[range]:
     """Rows of a strip whose pixels are gathered at a time."""
     pixel = image.shape[2] * image.shape[3] * image.element_size()
-    return _split(strip, max(1, TILE_BYTES // max(1, width * len(contraction.pixels.taps) * pixel)))
+    return _split(strip, max(1, _tile_bytes(image) // max(1, width * len(contraction.pixels.taps) * pixel)))
+
+
+def _tile_bytes(image: Tensor) -> int:
+    return TILE_BYTES.get(image.device.type, TILE_BYTES["else"])
 
 
 def _split(rows: range, count: int) -> list[range]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -80,3 +81,12 @@ def test_tasks_have_images_of_the_networks_size_and_ten_classes(name: str) -> No
 def test_cifar_needs_its_files() -> None:
     with pytest.raises(ValueError, match="--data"):
         image_task("CIFAR-10", 10, seed=0, root=None)
+
+
+@pytest.mark.slow
+def test_cost_is_measured(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    rows = "soft rotation, steerable;construction, strict"
+    table = run("performance.py", "--rows", rows, "--repetitions", "1", "--json", str(figures)).splitlines()
+    assert sum(line.startswith("| soft rotation, steerable") for line in table) == 1
+    assert len(json.loads(figures.read_text())) == 3

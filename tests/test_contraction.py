@@ -80,11 +80,10 @@ def assert_close(found: Tensor, expected: Tensor, name: str, scale: float = 0.0)
     assert difference <= ROUNDING * max(size, scale), f"{name}: {difference} of {size}"
 
 
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one or two rows, two or three in a strip, so that a 7 × 6 image has several."""
-    monkeypatch.setattr(tiled_integral, "TILE_BYTES", 20_000)
-    monkeypatch.setattr(tiled_integral, "STRIP_BYTES", 50_000)
+@pytest.fixture(autouse=True, params=[30_000, 200_000], ids=["tiles of a row", "of several"])
+def tile_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So small that a 7 × 6 image has several."""
+    monkeypatch.setitem(tiled_integral.TILE_BYTES, "cpu", request.param)
 
 
 @pytest.mark.parametrize("domain", ["input", "output"])

@@ -1,0 +1,126 @@
+"""The sides of comparisons of cost: layers and plain convolutions, and what is called on them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from escnn import gspaces
+from escnn.nn import FieldType, GeometricTensor
+from torch import Tensor, nn
+
+__all__ = [
+    "SOFT_IN_BOTH",
+    "SOFT_ROTATION",
+    "SOFT_TRANSLATION",
+    "Call",
+    "OnTensors",
+    "Setting",
+    "convolution",
+    "evaluation",
+    "irreps",
+    "layer",
+    "regular",
+    "step",
+]
+
+Call = Callable[[], object]
+SOFT_ROTATION = {"relax": {"rotation": 0.25}}
+SOFT_TRANSLATION = {"relax": {"translation": 0.25}}
+SOFT_IN_BOTH = {"relax": {"rotation": 0.25, "translation": 0.25}}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and how everything runs."""
+
+    device: str = "cpu"
+    precision: str = "float32"
+    channels_last: bool = False
+    compiled: bool = False
+
+    def place(self, module: nn.Module) -> Any:
+        """The module on the device, in the memory format, compiled if wanted."""
+        module = module.to(self.device)
+        if self.channels_last:
+            module = module.to(memory_format=torch.channels_last)
+        return torch.compile(module) if self.compiled else module
+
+    def images(self, *shape: int) -> Tensor:
+        """Random images that want a gradient."""
+        images = torch.randn(*shape, device=self.device)
+        if self.channels_last:
+            images = images.to(memory_format=torch.channels_last)
+        return images.requires_grad_()
+
+    @contextlib.contextmanager
+    def autocast(self) -> Iterator[None]:
+        """Within it convolutions are in the precision of the setting."""
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bfloat16"):
+            yield
+
+
+class OnTensors(nn.Module):
+    """A layer of escnn on plain tensors, so that all sides are called alike."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
+        answer: Tensor = self.layer(GeometricTensor(images, self.layer.in_type)).tensor
+        return answer
+
+
+def regular(rotations: int, fields: int) -> FieldType:
+    """Regular fields of C_N, trivial ones of the plane without rotations."""
+    gspace = gspaces.rot2dOnR2(rotations) if rotations > 1 else gspaces.trivialOnR2()
+    return FieldType(gspace, [gspace.regular_repr if rotations > 1 else gspace.trivial_repr] * fields)
+
+
+def irreps(fields: int, mixed: bool) -> FieldType:
+    """Irreps of SO(2) up to frequency 2, each its own field or all in one."""
+    gspace = gspaces.rot2dOnR2(-1)
+    parts = [gspace.irrep(frequency) for frequency in range(3)]
+    return FieldType(gspace, [gspace.fibergroup.bl_regular_representation(2)] * fields if mixed else parts * fields)
+
+
+def convolution(channels: int, setting: Setting, kernel_size: int = 7) -> nn.Module:
+    """The plain convolution of as many channels."""
+    return setting.place(nn.Conv2d(channels, channels, kernel_size, padding=kernel_size // 2))
+
+
+def layer(kind: Any, fields: FieldType, setting: Setting, kernel_size: int = 7, **options: Any) -> nn.Module:
+    """``kind`` from these fields to themselves."""
+    return setting.place(OnTensors(kind(fields, fields, kernel_size, padding=kernel_size // 2, **options)))
+
+
+def step(module: nn.Module, setting: Setting, batch: int, channels: int, size: int) -> Call:
+    """Forward and backward."""
+    images = setting.images(batch, channels, size, size)
+    wanted = [images, *(parameter for parameter in module.parameters() if parameter.requires_grad)]
+    with setting.autocast(), torch.no_grad():
+        direction = torch.randn_like(module(images))
+
+    def call() -> None:
+        with setting.autocast():
+            answer = module(images)
+        torch.autograd.grad(answer, wanted, direction, allow_unused=True)
+
+    return call
+
+
+def evaluation(module: nn.Module, setting: Setting, batch: int, channels: int, size: int) -> Call:
+    """Forward without gradients, in eval mode."""
+    images = setting.images(batch, channels, size, size).detach()
+    module.eval()
+
+    def call() -> None:
+        with torch.no_grad(), setting.autocast():
+            module(images)
+
+    return call
