@@ -12,8 +12,9 @@ The pipeline, a file a stage, M sampled group elements, T taps in the support, J
 
 What is done with layers once they exist: their strict part and softness (strict_part.py), networks relaxed and hardened
 (conversion.py), plain PyTorch without escnn (export.py, exported.py), what is lost without softness (ablation.py),
-which layer is how soft (summary.py), learning it (learning.py, parameter_groups.py), a bound on the equivariance error
-(error_bound.py), the error measured (equivariance.py, invariance.py) and logged in training (monitoring.py).
+which layer is how soft (summary.py), learning it (learning.py, parameter_groups.py, sharing.py), a bound on the
+equivariance error (error_bound.py), the error measured (equivariance.py, invariance.py) and logged in training
+(monitoring.py).
 
 Other ways to relax behind the same interface are in ``escnn_relaxed.baselines``, the paper's network in
 ``escnn_relaxed.models``.
@@ -32,6 +33,7 @@ try:
     from .monitoring import RelaxationMonitor, TensorBoardHook, relaxation_scalars
     from .parameter_groups import parameter_groups
     from .relaxed_r2conv import RelaxedR2Conv
+    from .sharing import share_domain_frequency
     from .summary import RelaxationSummary, relaxation_summary
 except ModuleNotFoundError as error:
     # Exported networks load their classes from here where escnn is not installed.
@@ -63,6 +65,7 @@ __all__ = [
     "relax_network",
     "relaxation_scalars",
     "relaxation_summary",
+    "share_domain_frequency",
     "soft_part_norm",
     "softness_ablation",
 ]

@@ -38,8 +38,12 @@ class DomainFrequency(nn.Module):
                 self.register_buffer(name, tensor)
 
     def values(self) -> dict[str, Tensor]:
-        """Subgroup name → tensor of its ω′."""
-        return {name: getattr(self, name) for name in self.names}
+        """Subgroup name → tensor of its ω′; of tied axes both values are the same one."""
+        return {name: _for_each_axis(name, getattr(self, name)) for name in self.names}
+
+    def share(self, name: str, value: nn.Parameter) -> None:
+        """Learn ω′ of a subgroup as a parameter that others may have too; of one value where the axes are tied."""
+        self.register_parameter(name, value)
 
     @torch.no_grad()
     def set(self, **frequencies: Frequency) -> None:
@@ -55,7 +59,13 @@ class DomainFrequency(nn.Module):
                     f"`relax` when the layer is built, with 0.0 for strict"
                 )
             values = frequency_values("set_domain_frequency", name, value)
-            getattr(self, name).copy_(torch.tensor(values, dtype=torch.float64))
+            own: Tensor = getattr(self, name)
+            if len(set(values)) > len(own):
+                raise ValueError(
+                    f"set_domain_frequency: the axes of {name!r} are tied in this layer: one value is right, "
+                    f"got {value!r}"
+                )
+            own.copy_(torch.tensor(values[: len(own)], dtype=torch.float64))
 
     def __getstate__(self) -> dict[str, Any]:
         # The versions of copied tensors count anew.
@@ -79,9 +89,18 @@ class DomainFrequency(nn.Module):
         return seen[2]
 
 
+def _axes(name: str) -> int:
+    return 2 if name == "translation" else 1
+
+
+def _for_each_axis(name: str, value: Tensor) -> Tensor:
+    """The parameter itself, unless it serves both axes."""
+    return value if len(value) == _axes(name) else value.expand(_axes(name))
+
+
 def frequency_values(argument: str, name: str, value: Frequency) -> list[float]:
     """The ω′ of one subgroup as a list of one or two checked floats."""
-    count = 2 if name == "translation" else 1
+    count = _axes(name)
     if isinstance(value, Tensor):
         value = value.tolist()
     try:

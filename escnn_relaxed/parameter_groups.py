@@ -46,8 +46,8 @@ def parameter_groups(network: nn.Module, frequency_rate: float | None = None) ->
             raise TypeError(f"frequency_rate must be a number, got {frequency_rate!r}")
         if not (math.isfinite(frequency_rate) and frequency_rate > 0):
             raise ValueError(f"frequency_rate must be finite and > 0, got {frequency_rate}")
-    values = (value for _, layer in named_relaxed_layers(network) for value in layer.domain_frequency.values())
-    frequencies = {id(value): value for value in values if isinstance(value, nn.Parameter)}
+    values = (value for _, layer in named_relaxed_layers(network) for value in layer._domain_frequency.parameters())
+    frequencies = {id(value): value for value in values}
     rest = [parameter for parameter in network.parameters() if id(parameter) not in frequencies]
     groups: list[dict[str, Any]] = []
     if frequencies:

@@ -1,0 +1,70 @@
+"""One ω′ for several layers, or for both axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from .conversion import named_relaxed_layers
+from .domain_frequency import DomainFrequency
+
+__all__ = ["share_domain_frequency"]
+
+
+def share_domain_frequency(network: nn.Module, *, across_layers: bool = True, across_axes: bool = False) -> None:
+    """Make layers learn one ω′ of each subgroup together, in place; it starts at the mean of theirs.
+
+    By default every layer learns its own, and of translation one for each axis. Call this before the optimiser is
+    built: the shared parameter takes the place of the layers' own and is in ``network.parameters()`` once. It stays
+    shared in copies and pickles of the network. Keys of state dicts are as before, each with the shared value.
+    Σ‖ω′‖² of :func:`~escnn_relaxed.equivariance_penalty` goes on counting every layer and axis.
+
+    Args:
+        network: any module whose layers were built with ``learn_relaxation=True``; a part of a network, to share
+            within that part alone. Layers share the subgroups that they have in common.
+        across_layers: one ω′ for all layers; else each has its own.
+        across_axes: one ω′ of translation for x and y.
+
+    Raises:
+        TypeError: for an option that is no bool.
+        ValueError: if neither option is chosen, or no layer learns its ω′.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
+        >>> build = lambda start: RelaxedR2Conv(fields, fields, 3, relax={"rotation": start}, learn_relaxation=True)
+        >>> network = nn.SequentialModule(build(0.125), nn.ReLU(fields), build(0.25))
+        >>> share_domain_frequency(network)
+        >>> network[0].domain_frequency["rotation"] is network[2].domain_frequency["rotation"]
+        True
+        >>> network[0].domain_frequency["rotation"].tolist()
+        [0.1875]
+    """
+    for name, option in (("across_layers", across_layers), ("across_axes", across_axes)):
+        if not isinstance(option, bool):
+            raise TypeError(f"{name} must be True or False, got {option!r}")
+    if not (across_layers or across_axes):
+        raise ValueError("across_layers or across_axes must be True, got False for both: nothing would be shared")
+    learning = [layer._domain_frequency for _, layer in named_relaxed_layers(network) if layer._domain_frequency.learn]
+    subgroups = dict.fromkeys(name for frequency in learning for name in frequency.names)
+    if not subgroups:
+        raise ValueError("network has no layer that learns its domain frequency: build them with learn_relaxation=True")
+    for name in subgroups:
+        owners = [frequency for frequency in learning if name in frequency.names]
+        for together in [owners] if across_layers else [[owner] for owner in owners]:
+            _share(name, together, across_axes)
+
+
+@torch.no_grad()
+def _share(name: str, owners: Sequence[DomainFrequency], across_axes: bool) -> None:
+    """Give the owners one parameter, with the mean of their values."""
+    first = owners[0].get_parameter(name)
+    values = torch.stack([owner.values()[name].to(first) for owner in owners]).mean(dim=0)
+    is_tied = across_axes or all(len(owner.get_parameter(name)) < len(values) for owner in owners)
+    value = values.mean().view(1) if is_tied else values
+    shared = nn.Parameter(value, requires_grad=first.requires_grad)
+    for owner in owners:
+        owner.share(name, shared)

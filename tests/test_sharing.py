@@ -1,0 +1,211 @@
+"""One ω′ for several layers or both axes: one parameter, wherever the network goes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from itertools import pairwise
+
+import battery
+import pytest
+import torch
+from escnn.nn import R2Conv
+from soft_networks import network_of, soft_layer
+from torch import Tensor, nn
+
+from escnn_relaxed import (
+    RelaxedR2Conv,
+    equivariance_penalty,
+    export_network,
+    harden_network,
+    parameter_groups,
+    relax_network,
+    relaxation_summary,
+    share_domain_frequency,
+)
+from escnn_relaxed.conversion import named_relaxed_layers
+
+BOTH = {"rotation": 0.2, "translation": (0.1, 0.3)}
+
+
+def learning(*starts: dict[str, object], **arguments: object) -> nn.Module:
+    return network_of(*(soft_layer(relax=start, learn_relaxation=True, **arguments) for start in starts))
+
+
+def layers_of(network: nn.Module) -> list[RelaxedR2Conv]:
+    return [layer for _, layer in named_relaxed_layers(network)]
+
+
+def frequencies_of(network: nn.Module) -> list[nn.Parameter]:
+    """Every parameter of ω′, once, as an optimiser sees them."""
+    return [value for name, value in network.named_parameters() if "_domain_frequency" in name]
+
+
+def answer(network: nn.Module) -> Tensor:
+    torch.manual_seed(3)
+    in_type = layers_of(network)[0].in_type
+    return network(in_type(battery.random_input(in_type, 5, 5))).tensor
+
+
+def test_layers_share_the_mean_of_what_they_had_in_common() -> None:
+    network = learning({"rotation": 0.1}, {"rotation": 0.3, "translation": (0.1, 0.5)}, {"translation": 0.2})
+    share_domain_frequency(network)
+    first, second, third = (layer.domain_frequency for layer in layers_of(network))
+    assert first["rotation"] is second["rotation"]
+    assert second["translation"] is third["translation"]
+    assert first["rotation"].tolist() == pytest.approx([0.2])
+    assert second["translation"].tolist() == pytest.approx([0.15, 0.35])
+    assert len(frequencies_of(network)) == 2
+
+
+def test_gradient_of_a_shared_frequency_is_the_sum_of_the_layers() -> None:
+    network = learning({"rotation": 0.2}, {"rotation": 0.2})
+    answer(network).square().sum().backward()
+    apart = [value.grad for value in frequencies_of(network)]
+    network.zero_grad()
+    share_domain_frequency(network)
+    answer(network).square().sum().backward()
+    (shared,) = frequencies_of(network)
+    assert torch.allclose(shared.grad, sum(apart), rtol=1e-10)
+    assert all(gradient.abs().item() > 1e-6 for gradient in apart)
+
+
+def test_tied_axes_are_one_parameter_and_two_values() -> None:
+    network = learning(BOTH, BOTH)
+    share_domain_frequency(network, across_layers=False, across_axes=True)
+    first, second = layers_of(network)
+    assert first.domain_frequency["translation"].tolist() == pytest.approx([0.2, 0.2])
+    assert first.domain_frequency["translation"] is not second.domain_frequency["translation"]
+    assert [len(value) for value in frequencies_of(network)] == [1, 1, 1, 1]
+    assert equivariance_penalty(first).item() == pytest.approx(0.2**2 + 2 * 0.2**2)
+
+
+def test_layer_with_tied_axes_computes_what_one_with_equal_axes_does() -> None:
+    free = learning({"rotation": 0.2, "translation": (0.2, 0.2)}, {"translation": (0.2, 0.2)})
+    tied = copy.deepcopy(free)
+    share_domain_frequency(tied, across_layers=False, across_axes=True)
+    assert torch.equal(answer(tied), answer(free))
+    assert layers_of(tied)[0].softness().item() == layers_of(free)[0].softness().item()
+    for network in (tied, free):
+        answer(network).square().sum().backward()
+    for layer, other in zip(layers_of(tied), layers_of(free), strict=True):
+        found = layer._domain_frequency.translation.grad
+        expected = other._domain_frequency.translation.grad.sum()
+        assert found.item() == pytest.approx(expected.item(), rel=1e-10)
+
+
+@pytest.mark.parametrize("across_axes", [False, True])
+def test_an_optimiser_moves_what_is_shared_for_all(across_axes: bool) -> None:
+    network = learning(BOTH, BOTH)
+    share_domain_frequency(network, across_axes=across_axes)
+    frequencies, rest = (group["params"] for group in parameter_groups(network, 0.1))
+    assert sorted(len(value) for value in frequencies) == ([1, 1] if across_axes else [1, 2])
+    assert len(frequencies) + len(rest) == len(list(network.parameters()))
+    optimiser = torch.optim.SGD(parameter_groups(network, 0.1), lr=1e-3)
+    answer(network).square().sum().backward()
+    optimiser.step()
+    first, second = (layer.domain_frequency for layer in layers_of(network))
+    assert first["rotation"].item() == second["rotation"].item() != pytest.approx(0.2)
+    assert (first["translation"][0] == first["translation"][1]).item() == across_axes
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network)), lambda network: network.double().float()],
+    ids=["deepcopy", "pickle", "to another type and back"],
+)
+@pytest.mark.parametrize("across_axes", [False, True])
+def test_copies_share_too_and_not_with_the_original(copied, across_axes: bool) -> None:
+    network = learning(BOTH, BOTH).float()
+    share_domain_frequency(network, across_axes=across_axes)
+    other = copied(network)
+    assert len(frequencies_of(other)) == 2
+    layers_of(other)[0].set_domain_frequency(rotation=0.75, translation=0.5)
+    assert layers_of(other)[1].domain_frequency["rotation"].item() == 0.75
+    assert layers_of(other)[1].domain_frequency["translation"].tolist() == [0.5, 0.5]
+    if other is not network:
+        assert layers_of(network)[1].domain_frequency["rotation"].item() == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("across_axes", [False, True])
+def test_state_dicts_have_the_keys_of_before_and_load(across_axes: bool) -> None:
+    network, other = (learning(BOTH, BOTH) for _ in range(2))
+    keys = network.state_dict().keys()
+    for each in (network, other):
+        share_domain_frequency(each, across_axes=across_axes)
+    layers_of(network)[1].set_domain_frequency(rotation=0.6, translation=0.7)
+    assert network.state_dict().keys() == keys
+    other.load_state_dict(network.state_dict())
+    assert len(frequencies_of(other)) == 2
+    assert torch.equal(answer(other), answer(network))
+    assert layers_of(other)[0].domain_frequency["translation"].tolist() == pytest.approx([0.7, 0.7])
+
+
+def test_state_of_layers_that_share_loads_where_they_do_not() -> None:
+    network, other = (learning(BOTH, BOTH) for _ in range(2))
+    share_domain_frequency(network)
+    other.load_state_dict(network.state_dict())
+    assert len(frequencies_of(other)) == 4
+    assert torch.equal(answer(other), answer(network))
+
+
+def test_networks_that_share_can_be_hardened_relaxed_exported_and_summed_up() -> None:
+    network = learning(BOTH, BOTH).eval()
+    share_domain_frequency(network, across_axes=True)
+    assert harden_network(network)[0].softness().item() == 0
+    assert len(frequencies_of(harden_network(network, ("reflection",)))) == 2
+    in_type, _ = battery.types("C4", "regular -> regular")
+    mixed = nn.ModuleList([network, R2Conv(in_type, in_type, 3, padding=1).double()])
+    assert len(frequencies_of(relax_network(mixed, relax={"rotation": 0.1}))) == 2
+    image = battery.random_input(in_type, 5, 5)
+    assert torch.allclose(export_network(network)(image), network(in_type(image)).tensor)
+    frequency = relaxation_summary(network).rows[1].domain_frequency
+    assert frequency["translation"] == pytest.approx((0.2, 0.2))
+
+
+def test_tied_axes_can_be_shared_across_layers_afterwards() -> None:
+    network = learning(BOTH, BOTH, BOTH)
+    share_domain_frequency(network[:3], across_layers=False, across_axes=True)
+    share_domain_frequency(network[:3])
+    assert [len(value) for value in frequencies_of(network[:3])] == [1, 1]
+    share_domain_frequency(network)  # the third layer has two axes: so have all
+    assert sorted(len(value) for value in frequencies_of(network)) == [1, 2]
+    for one, other in pairwise(layers_of(network)):
+        assert one.domain_frequency["translation"] is other.domain_frequency["translation"]
+
+
+def test_fixed_frequencies_and_frozen_ones_stay_so() -> None:
+    network = network_of(
+        soft_layer(), *(soft_layer(learn_relaxation=True, relax={"rotation": value}) for value in (0.05, 0.15))
+    )
+    for value in frequencies_of(network):
+        value.requires_grad_(False)
+    share_domain_frequency(network)
+    values = [layer.domain_frequency["rotation"] for layer in layers_of(network)]
+    assert [value.item() for value in values] == pytest.approx([0.2, 0.1, 0.1])
+    assert not any(value.requires_grad for value in values)
+
+
+def test_two_values_for_tied_axes_are_refused() -> None:
+    (layer,) = layers_of(learning(BOTH))
+    share_domain_frequency(layer, across_layers=False, across_axes=True)
+    with pytest.raises(ValueError, match=r"axes of 'translation' are tied .*got \(0.1, 0.2\)"):
+        layer.set_domain_frequency(translation=(0.1, 0.2))
+    layer.set_domain_frequency(translation=(0.5, 0.5))
+    assert layer.domain_frequency["translation"].tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "kind", "message"),
+    [
+        (soft_layer, {}, ValueError, "no layer that learns .*learn_relaxation=True"),
+        (lambda: nn.Linear(2, 2), {}, ValueError, "no layer that learns"),
+        (lambda: learning({}), {}, ValueError, "no layer that learns"),
+        (lambda: learning(BOTH), {"across_layers": False}, ValueError, "across_layers or across_axes must be True"),
+        (lambda: learning(BOTH), {"across_axes": "yes"}, TypeError, "across_axes must be True or False, got 'yes'"),
+        (lambda: learning(BOTH), {"across_layers": 1}, TypeError, "across_layers must be True or False, got 1"),
+    ],
+)
+def test_what_cannot_be_shared_is_said(network, options: dict[str, object], kind, message: str) -> None:
+    with pytest.raises(kind, match=message):
+        share_domain_frequency(network(), **options)
