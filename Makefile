@@ -3,7 +3,8 @@
 VENV      ?= .venv#   where the virtual environment is made
 PYTHON    ?=#         the interpreter that makes it; by default the first Python 3.10 to 3.12 found
 WORKERS   ?= auto#    test processes, by default one per core (at most 8); 0: no extra process
-ARGUMENTS ?=#         passed on to the demo, or to pytest
+ARGUMENTS ?=#         passed on to the demo, to pytest, or to sphinx
+SMOKE     ?=#         1: `make docs` runs the tutorials for a few steps only
 
 export PYTHON
 
@@ -11,7 +12,7 @@ RUN    := $(VENV)/bin/python
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types doctest environment clean
+.PHONY: help demo test lint format types doctest docs package environment clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -36,9 +37,18 @@ types: environment ## check the type annotations
 doctest: environment ## run the examples in the docstrings
 	$(PYTEST) --doctest-modules escnn_relaxed
 
+docs: environment ## build the site into docs/_build/html, tutorials run (SMOKE=1: for a few steps only)
+	@scripts/docs_environment.sh "$(VENV)"
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 ESCNN_RELAXED_SMOKE=$(SMOKE) \
+		$(RUN) -m sphinx --fail-on-warning --keep-going -E -b html docs docs/_build/html $(ARGUMENTS)
+
+package: environment ## build sdist and wheel, check them, run the demo from the wheel in an environment of its own
+	@scripts/docs_environment.sh "$(VENV)"
+	scripts/package.sh "$(VENV)"
+
 environment: ## make the virtual environment where it is missing or old
 	@scripts/environment.sh "$(VENV)"
 
 clean: ## remove the virtual environment and all caches
-	rm -rf "$(VENV)" build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf "$(VENV)" build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

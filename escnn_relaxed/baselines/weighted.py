@@ -49,7 +49,7 @@ class WeightedR2Conv(BaselineConvolution):
             are those of ``R2Conv``.
 
     Attributes:
-        group_weights: w, (L, |G|).
+        group_weights: w, ``(L, |G|)``.
 
     Raises:
         TypeError: for an argument of the wrong type, or an unknown one.

@@ -1,0 +1,84 @@
+"""Sphinx: `make docs` builds the site into docs/_build/html, tutorials executed, warnings as errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_extensions"))
+
+# escnn says on import that py3nj is missing, which only its 3D groups use: here, and in the tutorials' processes.
+warnings.filterwarnings("ignore", "`py3nj` package not found", UserWarning)
+os.environ["PYTHONWARNINGS"] = "ignore:`py3nj` package not found:UserWarning"
+# A font for figures that is there on every machine, and no window.
+os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+
+from escnn_relaxed import __version__  # noqa: E402  (after the filter)
+
+project = "escnn_relaxed"
+author = "The escnn_relaxed authors"
+project_copyright = author
+version = release = __version__
+
+extensions = [
+    "mathml",
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+source_suffix = {".md": "myst-nb"}
+exclude_patterns = ["_build", "**.ipynb_checkpoints"]
+
+# No inventory of torch or escnn can be had without a network, so there is no intersphinx: names of others are text.
+# Ours must resolve.
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", r"(?!escnn_relaxed\.).*"), ("py:class", r"escnn_relaxed\.relaxed_convolution\..*")]
+suppress_warnings = ["mystnb.unknown_mime_type"]
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "fieldlist"]
+myst_heading_anchors = 3
+myst_links_external_new_tab = True
+html_math_renderer = "mathml"
+
+nb_execution_mode = "auto"
+nb_execution_timeout = 900
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_merge_streams = True
+nb_ipywidgets_js = {}  # nothing is fetched from elsewhere
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_default_options = {"members": True}
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_custom_sections = [("Shape", "params_style")]
+python_use_unqualified_type_names = True
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"escnn_relaxed {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_favicon = "_static/favicon.svg"
+html_show_sourcelink = False
+html_theme_options = {
+    "logo": {"text": "escnn_relaxed"},
+    "navbar_align": "left",
+    "header_links_before_dropdown": 6,
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "pygments_light_style": "tango",
+    "pygments_dark_style": "monokai",
+}
+html_sidebars = {"index": [], "changelog": [], "limits": []}
+html_context = {"default_mode": "auto"}
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
