@@ -197,11 +197,12 @@ class ContinuousFilterBank(nn.Module):
         window = window.unsqueeze(-1)
         positions = positions.transpose(1, 2).unsqueeze(1)
         hidden = {}
-        for key in self.steered_average.selecting_pairs():
+        for key, pair in self.steered_average.selecting_pairs().items():
             taps = others.pop(0).unsqueeze(0)
             mean = others.pop(0) if self.centred else None
             count = len(self.kernel.decoder_parameters)
-            values = self.kernel.decode(taps, positions, others[len(others) - count :], dimension=-3)
+            places = pair.select_positions(positions)
+            values = self.kernel.decode(taps, places, others[len(others) - count :], dimension=-3)
             hidden[key] = _within(window, values, mean)
         return [pair.steering.average(hidden[pair.steering.selection]) for pair in self.steered_average.block_pairs]
 

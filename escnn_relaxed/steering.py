@@ -55,6 +55,7 @@ class PairSteering(ExactConstants):
     """
 
     index: Tensor
+    in_elements: Tensor
     coefficients: Tensor
     out_cosets: Tensor
     in_cosets: Tensor
@@ -70,6 +71,7 @@ class PairSteering(ExactConstants):
             # [g, g′] → the row of φ for the steering element g′ and the relative element g′⁻¹g.
             relative = relative_elements(sample)[np.ix_(in_elements, out_elements)]
             self.set_constant("index", (in_elements[:, None] * len(sample) + relative).T.ravel())
+            self.set_constant("in_elements", in_elements)
             if self.is_quotient:
                 self.set_constant("out_cosets", _coset_mean(out_block))
                 self.set_constant("in_cosets", _coset_mean(in_block))
@@ -108,6 +110,10 @@ class PairSteering(ExactConstants):
             return values[None, :, :, 0].transpose(2, 3).contiguous()
         selected = values.flatten(1, 2).index_select(1, self.index).unflatten(1, (values.shape[1], -1))
         return selected.permute(1, 0, 3, 2).contiguous()
+
+    def select_positions(self, values: Tensor) -> Tensor:
+        """Of (…, M) for the elements of the sample, or of one value for all, those of g′ as in :meth:`select`."""
+        return values.index_select(-1, self.in_elements) if self.is_relative and values.shape[-1] > 1 else values
 
     @property
     def selection(self) -> tuple[int, ...]:

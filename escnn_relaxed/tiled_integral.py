@@ -129,7 +129,8 @@ class _TiledIntegral(torch.autograd.Function):
         answer = image.new_empty(output_size[0] * width, contraction.out_channels, image.shape[-1])
         workspace = Workspace()
         for strip in _strips(contraction, image, output_size):
-            factors = contraction.factors(_encoded(contraction, positions, strip, workspace), tensors)
+            encoded = _encoded(contraction, positions, strip, workspace)
+            factors = [factor.to(image.dtype) for factor in contraction.factors(encoded, tensors)]
             for rows in _tiles(contraction, image, width, strip):
                 pixels = _pixels(contraction, image, rows, workspace)
                 part = [factor[_places(rows, width, strip)] for factor in factors]
@@ -199,7 +200,7 @@ def _tiled_gradients(
         # Factors by autograd; the large products by hand, which need not be computed again.
         leaves = _leaves([_encoded(contraction, positions, strip, workspace), *tensors], wanted[1:])
         with torch.set_grad_enabled(any(wanted[1:])):
-            factors = contraction.factors(leaves[0], leaves[1:])
+            factors = [factor.to(image.dtype) for factor in contraction.factors(leaves[0], leaves[1:])]
         values = [factor.detach() for factor in factors]
         of_factors = [torch.empty_like(value, memory_format=torch.contiguous_format) for value in values]
         for rows in _tiles(contraction, image, width, strip):
@@ -269,7 +270,8 @@ def _differentiable_gradients(
         encoded = positions.flatten(0, 1).unsqueeze(1)
     else:
         encoded = contraction.positions.gather_differentiably(positions)
-    answer = contraction.value(contraction.factors(encoded, tensors), tensors, pixels, None)
+    factors = [factor.to(image.dtype) for factor in contraction.factors(encoded, tensors)]
+    answer = contraction.value(factors, tensors, pixels, None)
     chosen = [value for value, is_wanted in zip(aliases, wanted, strict=True) if is_wanted]
     found = iter(torch.autograd.grad(answer, chosen, gradient, create_graph=True, allow_unused=True))
     return [next(found) if is_wanted else None for is_wanted in wanted]

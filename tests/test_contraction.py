@@ -9,12 +9,15 @@ from escnn.nn import FieldType
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv, tiled_integral
-from escnn_relaxed.contraction import BankFirst, BasisFirst, KernelContraction, choose_contraction
+from escnn_relaxed.bank_first import BankFirst
+from escnn_relaxed.basis_first import BasisFirst
+from escnn_relaxed.contraction import KernelContraction
 from escnn_relaxed.integral_operator import integrate_non_stationary
+from escnn_relaxed.soft_translation import choose_contraction
 
 ROUNDING = 1e-12  # relative, float64: sums of some hundred terms in another order; found: 2e-15
 ORDERS = [BasisFirst, BankFirst]
-BOTH = {"translation": (0.3, 0.5), "rotation": 0.25}
+BOTH = {"translation": (0.3, 0.5), "rotation": 0.2}
 
 MIXTURE = "trivial + regular + irreps + regular -> last irrep + regular + trivial + mixed"
 
@@ -35,6 +38,7 @@ CASES = {
     "change of basis": ("C2", "mixed, sheared -> regular", {"relax": BOTH}),
     "into a basis": ("D4", "induced + quotient + trivial -> regular + induced", {"relax": BOTH}),
     "quotient": ("C8", "quotient -> irreps", {"relax": BOTH}),
+    "reordered": ("C3", "reordered regular -> regular", {"relax": BOTH}),
     "irreps": ("SO(2)", "band-limited + trivial -> irreps + mixed", {"relax": BOTH}),
     "all": ("O(2)", "irreps -> irreps", {"relax": BOTH | {"reflection": 0.3}}),
     "stride": ("C4", "two regular -> regular", {"relax": BOTH, "stride": 2, "padding": 1}),

@@ -55,7 +55,7 @@ def banks_of(layer: RelaxedR2Conv, monkeypatch: pytest.MonkeyPatch) -> list[Tens
 
     monkeypatch.setattr(layer, "filter_bank", recorded(layer.filter_bank))
     if layer.bank is not None:
-        monkeypatch.setattr(layer.bank, "decode", recorded(layer.bank.decode))
+        monkeypatch.setattr(layer.bank, "encode_positions", recorded(layer.bank.encode_positions))
     return banks
 
 
