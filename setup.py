@@ -19,6 +19,13 @@ def read_version() -> str:
 
 EXTRAS = {
     "lightning": ["lightning>=2.4"],
+    "experiments": [
+        "lightning>=2.4",
+        "kornia",  # without torchvision, which it does not need for what is used
+        "scikit-learn",
+        "tensorboardX",
+        "tomli; python_version < '3.11'",
+    ],
     "plots": ["matplotlib"],
     "test": ["pytest>=8", "pytest-xdist", "hypothesis", "scikit-learn"],
     "examples": ["scikit-learn", "matplotlib", "rich"],
@@ -48,7 +55,7 @@ setup(
         "Typing :: Typed",
     ],
     packages=find_packages(include=["escnn_relaxed", "escnn_relaxed.*"]),
-    package_data={"escnn_relaxed": ["py.typed"]},
+    package_data={"escnn_relaxed": ["py.typed"], "escnn_relaxed.experiments": ["configurations/*.toml"]},
     python_requires=">=3.10",
     install_requires=[
         "torch",

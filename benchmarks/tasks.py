@@ -8,17 +8,15 @@ learns which way is up.
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 
 import torch
-from cifar_files import cifar10_split
 from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn import functional
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
-from mnist_files import mnist_split
+from escnn_relaxed.experiments.cifar_files import cifar_split
+from escnn_relaxed.experiments.mnist_files import mnist_split
 
 __all__ = ["SIDE", "TASKS", "Split", "image_task"]
 
@@ -63,7 +61,7 @@ def _pixels(name: str, split: str, root: Path | None) -> Split:
         small = torch.from_numpy(digits.images[half])[:, None] * (255 / 16)
         return functional.interpolate(small, size=28, mode="bilinear"), torch.from_numpy(digits.target[half])
     if name == "CIFAR-10":
-        pixels, labels = cifar10_split(root, split)
+        pixels, labels = cifar_split(root, "cifar10", split)
         return torch.from_numpy(pixels), torch.from_numpy(labels)
     pixels, labels = mnist_split(root, "train" if split == "train" else "t10k")
     return torch.from_numpy(pixels.copy())[:, None], torch.from_numpy(labels.copy())

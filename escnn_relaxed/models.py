@@ -62,6 +62,9 @@ class RelaxedResNet(nn.Module):
             :class:`~escnn_relaxed.RelaxedR2Conv` (of ``"partial"``, the narrowing). None: strict everywhere.
             Default: as of the layer, rotation where there is one.
         in_channels: channels of the images.
+        fields: numbers of fields of the two blocks.
+        lifting_kernel_size: of the lifting convolution. The published strict and partial networks of SE(2) appear to
+            have had a single tap there, which is 1.
         **layer_options: further keyword arguments of the convolutions: ``learn_relaxation=True``,
             ``kernel_net="fourier"``, ``strict_kernel="steerable"``, ``filter_frequency``, ``initial_softness``, … Those
             that shape strict kernels go to shortcuts too.
@@ -93,6 +96,8 @@ class RelaxedResNet(nn.Module):
         layer: str = "relaxed",
         relax: Mapping[str, Frequency] | str | None = "default",
         in_channels: int = 3,
+        fields: tuple[int, int] = FIELDS,
+        lifting_kernel_size: int = KERNEL_SIZE,
         **layer_options: Any,
     ) -> None:
         super().__init__()
@@ -102,13 +107,15 @@ class RelaxedResNet(nn.Module):
         check_choice("layer", layer, tuple(LAYERS))
         space = gspaces.trivialOnR2() if count == 1 else gspaces.rot2dOnR2(count)
         self.in_type = FieldType(space, [space.trivial_repr] * in_channels)
-        few, many = (FieldType(space, [_regular(space)] * fields) for fields in FIELDS)
+        if len(fields) != 2:
+            raise ValueError(f"fields must be two numbers, one of each block, got {fields!r}")
+        few, many = (FieldType(space, [_regular(space)] * check_integer("fields", number, 1)) for number in fields)
         if count == 1 and layer != "relaxed":
             raise ValueError(f"layer={layer!r} relaxes rotations, of which rotations=1 has none: take 'relaxed'")
         build = _Convolutions(layer, relax, layer_options)
         may_turn = count > 1 and (relax == "default" or (isinstance(relax, Mapping) and "rotation" in relax))
         self.features = enn.SequentialModule(
-            build.lifting(self.in_type, few),
+            build.lifting(self.in_type, few, check_integer("lifting_kernel_size", lifting_kernel_size, 1)),
             *_normalized(few),
             _block(few, few, build, has_shortcut=may_turn),
             *_normalized(few),
@@ -176,12 +183,12 @@ class _Convolutions:
         self._relaxing: dict[str, Any] = {} if layer != "relaxed" and relax == "default" else {"relax": relax}
         self._is_strict = relax is None
 
-    def lifting(self, in_type: FieldType, out_type: FieldType) -> PlanarConvolution:
+    def lifting(self, in_type: FieldType, out_type: FieldType, kernel_size: int) -> PlanarConvolution:
         """From images to fields."""
-        padding = KERNEL_SIZE // 2
+        padding = kernel_size // 2
         if self._layer == "partial":
-            return RelaxedR2Conv(in_type, out_type, KERNEL_SIZE, padding, relax=None, **self._strict_options)
-        return self._relaxed(in_type, out_type, padding)
+            return RelaxedR2Conv(in_type, out_type, kernel_size, padding, relax=None, **self._strict_options)
+        return self._relaxed(in_type, out_type, padding, kernel_size)
 
     def convolution(self, in_type: FieldType, out_type: FieldType, padding: int) -> PlanarConvolution:
         """From fields to fields."""
@@ -197,9 +204,11 @@ class _Convolutions:
         _see_published_coordinates(layer, self._options["initial_softness"])
         return layer
 
-    def _relaxed(self, in_type: FieldType, out_type: FieldType, padding: int) -> PlanarConvolution:
+    def _relaxed(
+        self, in_type: FieldType, out_type: FieldType, padding: int, kernel_size: int = KERNEL_SIZE
+    ) -> PlanarConvolution:
         make = RelaxedR2Conv if self._is_strict else LAYERS[self._layer]
-        return make(in_type, out_type, KERNEL_SIZE, padding, **self._relaxing, **self._options)
+        return make(in_type, out_type, kernel_size, padding, **self._relaxing, **self._options)
 
 
 class _PublishedSiren(SirenKernel):

@@ -21,7 +21,6 @@ from statistics import mean
 
 import torch
 from escnn import gspaces, nn
-from mnist_files import DataError
 from pictures import save_picture
 from rich.console import Console
 from rich.progress import Progress, TaskID
@@ -31,6 +30,7 @@ from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv
+from escnn_relaxed.experiments.data_files import DataError
 
 ROTATIONS = 8
 FIELDS = 4

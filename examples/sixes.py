@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from mnist_files import mnist_split
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import interpolate, pad
+
+from escnn_relaxed.experiments.mnist_files import mnist_split
 
 __all__ = [
     "CLASSES",
@@ -49,7 +50,7 @@ def bundled_sixes() -> Sixes:
 
 
 def mnist_sixes(root: Path) -> Sixes:
-    """The sixes of MNIST, in its own split; see :func:`mnist_files.mnist_split` for ``root``."""
+    """The sixes of MNIST, in its own split; ``root`` is the folder of its files, downloaded there where missing."""
     splits = []
     for split in ("train", "t10k"):
         images, labels = mnist_split(root, split)

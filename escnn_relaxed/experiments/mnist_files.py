@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import struct
 import zlib
-from http.client import HTTPException
 from pathlib import Path
-from urllib.request import urlopen
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DataError", "mnist_split"]
+from .data_files import DataError, checksum, fetch, read_bytes, save
+
+__all__ = ["mnist_split"]
 
 # File name → MD5 of the uncompressed file: one check for files with .gz and without.
 CHECKSUMS = {
@@ -29,11 +28,6 @@ MIRRORS = (
 )
 FOLDERS = (".", "MNIST/raw", "raw")
 DOWNLOAD_FOLDER = "MNIST/raw"
-TIMEOUT_SECONDS = 30
-
-
-class DataError(Exception):
-    """The data set is missing or damaged; the message says what to do."""
 
 
 def mnist_split(root: Path, split: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -50,7 +44,12 @@ def mnist_split(root: Path, split: str) -> tuple[NDArray[np.uint8], NDArray[np.u
 
 
 def parse_idx(content: bytes) -> NDArray[np.uint8]:
-    """An idx file of unsigned bytes → its array."""
+    """An idx file of unsigned bytes → its array.
+
+    Example:
+        >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
+        array([7, 8, 9], dtype=uint8)
+    """
     dimensions = content[3]
     start = 4 + 4 * dimensions
     shape = struct.unpack(f">{dimensions}I", content[4:start])
@@ -60,8 +59,9 @@ def parse_idx(content: bytes) -> NDArray[np.uint8]:
 def _read(root: Path, name: str) -> bytes:
     """The checked content of one file, from ``root`` or from a mirror."""
     path = _find(root, name) or _download(root, name)
+    content = read_bytes(path)
     try:
-        return _checked(path.read_bytes(), name, compressed=path.suffix == ".gz")
+        return _checked(content, name, compressed=path.suffix == ".gz")
     except DataError as error:
         raise DataError(f"{path}: {error}; delete it to have it downloaded again") from error
 
@@ -78,9 +78,8 @@ def _checked(data: bytes, name: str, compressed: bool) -> bytes:
             data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"damaged ({error})") from error
-    checksum = hashlib.md5(data, usedforsecurity=False).hexdigest()
-    if checksum != CHECKSUMS[name]:
-        raise DataError(f"damaged, or another file (MD5 {checksum} instead of {CHECKSUMS[name]})")
+    if checksum(data) != CHECKSUMS[name]:
+        raise DataError(f"damaged, or another file (MD5 {checksum(data)} instead of {CHECKSUMS[name]})")
     return data
 
 
@@ -88,29 +87,16 @@ def _download(root: Path, name: str) -> Path:
     """Fetch a file from the first mirror that has it whole; a file that fails its check is never kept."""
     failures = []
     for mirror in MIRRORS:
-        url = f"{mirror}{name}.gz"
         try:
-            with urlopen(url, timeout=TIMEOUT_SECONDS) as response:
-                data = response.read()
-            _checked(data, name, compressed=True)
-        except (OSError, HTTPException, DataError) as error:
-            failures.append(f"  {url}: {error}")
+            content = fetch(f"{mirror}{name}.gz")
+            _checked(content, name, compressed=True)
+        except DataError as error:
+            failures.append(f"  {mirror}{name}.gz: {error}")
         else:
-            return _save(data, root / DOWNLOAD_FOLDER / f"{name}.gz")
+            return save(content, root / DOWNLOAD_FOLDER / f"{name}.gz")
     looked_in = ", ".join(str(root / folder) for folder in FOLDERS)
     raise DataError(
         f"{name}.gz is in none of {looked_in}, and could not be downloaded:\n"
         + "\n".join(failures)
         + "\nPut MNIST's four idx files into one of these folders, or do without --data."
     )
-
-
-def _save(data: bytes, path: Path) -> Path:
-    """Write a file under a temporary name first, so that an interrupted write leaves no damaged file."""
-    partial = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(data)
-        return partial.replace(path)
-    except OSError as error:
-        raise DataError(f"{path} cannot be written: {error}") from error
