@@ -1,0 +1,105 @@
+"""Tables from results: means and errors by hand, published numbers beside ours, what is no result."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from escnn_relaxed.experiments.configuration import override, read_row
+from escnn_relaxed.experiments.data_files import DataError
+from escnn_relaxed.experiments.report import load_results, report
+
+SCALE = ["epochs=6", "images=1500", "evaluation_images=2000"]
+
+
+def write(folder: Path, name: str, seed: int, test: float, *overrides: str) -> None:
+    configuration = override(read_row(name).configuration, [*SCALE, *overrides])
+    path = folder / name / configuration.digest() / f"seed-{seed}" / "result.json"
+    path.parent.mkdir(parents=True)
+    content = {
+        "row": name,
+        "seed": seed,
+        "configuration": dataclasses.asdict(configuration),
+        "parameters": 12345,
+        "images": {"train": 1500, "validation": 2000, "test": 2000},
+        "validation_accuracy": test - 1,
+        "test_accuracy": test,
+        "epochs": [{"epoch": 1, "seconds": 2.0}, {"epoch": 2, "seconds": 3.0}],
+    }
+    path.write_text(json.dumps(content))
+
+
+def cells(text: str, title: str) -> list[list[str]]:
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    return [line for line in lines if line[0] == title]
+
+
+def test_a_row_has_its_mean_error_and_published_accuracy(tmp_path: Path) -> None:
+    for seed, test in enumerate((30.0, 32.0, 37.0)):
+        write(tmp_path, "se2-4-soft", seed, test)
+    # Mean 33; deviation √((9 + 1 + 16) / 2) = 3.606, over √3: 2.08.
+    title = "SE(2), 4 rotations, soft in SO(2)"
+    expected = [title, "33.00 ± 2.08", "32.00 ± 2.08", "3", "83.21 ± 0.03", "12,345", "5", "float32"]
+    assert cells(report(tmp_path), title) == [expected]
+
+
+def test_runs_of_another_scale_are_in_another_table(tmp_path: Path) -> None:
+    write(tmp_path, "t2-strict", 0, 30.0)
+    write(tmp_path, "t2-strict", 0, 60.0, "epochs=7")
+    write(tmp_path, "t2-strict", 0, 90.0, "augment=true")
+    found = cells(report(tmp_path), "T(2), strict")
+    assert sorted((line[1], line[4]) for line in found) == [
+        ("30.00", "81.80 ± 0.48"),
+        ("60.00", "81.80 ± 0.48"),
+        ("90.00", "85.87 ± 0.22"),
+    ]
+
+
+def test_the_curve_goes_from_strict_over_the_row_to_its_overrides(tmp_path: Path) -> None:
+    write(tmp_path, "se2-4-strict-corrected", 0, 30.0)
+    write(tmp_path, "se2-4-soft", 0, 40.0)
+    write(tmp_path, "se2-4-soft", 0, 50.0, "relax.rotation=0.5")
+    write(tmp_path, "se2-8-soft", 0, 60.0)
+    text = report(tmp_path)
+    curve = cells(text[text.index("Accuracy against") :], "SE(2), 4 rotations, soft in SO(2)")
+    assert [line[1:3] for line in curve] == [["0", "30.00"], ["0.5", "50.00"], ["1", "40.00"]]
+    before = cells(text[: text.index("Accuracy against")], "SE(2), 4 rotations, soft in SO(2)")
+    assert [line[1] for line in before] == ["40.00"]
+
+
+def test_runtimes_are_ratios_beside_the_papers(tmp_path: Path) -> None:
+    write(tmp_path, "t2-strict", 0, 30.0)
+    ratio = {"median": 12.34, "low": 10.0, "high": 15.0, "seconds": 0.1}
+    row = {"train": ratio, "inference": ratio, "parameters": 451_898}
+    rows = {"t2-strict": row, "se2-4-soft": row}
+    (tmp_path / "runtimes.json").write_text(json.dumps({"settings": "On one thread.", "rows": rows}))
+    text = report(tmp_path)
+    parameters, runtimes, *_ = cells(text, "SE(2), 4 rotations, soft in SO(2)")
+    assert parameters[1:] == ["451,898", "469,802"]
+    # The paper: 12.2 s against 3.5 s to train, 0.6 s against 0.2 s for inference.
+    assert runtimes[1:] == ["12.3 (10.0 to 15.0)", "3.5", "12.3 (10.0 to 15.0)", "3.0"]
+    assert "On one thread." in text
+
+
+def test_text_beside_the_results_comes_first_and_last(tmp_path: Path) -> None:
+    write(tmp_path, "t2-strict", 0, 30.0)
+    (tmp_path / "introduction.md").write_text("Before.\n")
+    (tmp_path / "meaning.md").write_text("After.\n")
+    text = report(tmp_path)
+    assert text.index("Before.") < text.index("T(2), strict") < text.index("After.")
+
+
+def test_a_file_that_is_no_result_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"holds no result\.json"):
+        load_results(tmp_path)
+    (tmp_path / "result.json").write_text('{"row": "t2-strict"}')
+    with pytest.raises(DataError, match=r"result\.json is not the result of a run: KeyError\('configuration'\)"):
+        load_results(tmp_path)
+
+
+def test_the_committed_report_is_that_of_the_committed_results() -> None:
+    documents = Path(__file__).parent.parent / "docs"
+    assert report(documents / "results") == (documents / "results.md").read_text(encoding="utf-8")
