@@ -285,3 +285,34 @@ def test_bad_images_are_named(shape: tuple[int, ...]) -> None:
     network = RelaxedResNet(10, 1, relax=None)
     with pytest.raises(ValueError, match=r"images must be \(batch, 3, H, W\) with H and W of at least 28, got"):
         network(torch.randn(shape))
+
+
+@pytest.mark.usefixtures("uncalibrated")
+def test_lifting_with_a_single_tap_sees_a_pixel_and_keeps_the_published_count() -> None:
+    network = RelaxedResNet(10, 4, relax=None, lifting_kernel_size=1)
+    assert parameters(network) == 451_898
+    lifting = network.features[0]
+    image = torch.zeros(1, 3, 9, 9)
+    image[..., 4, 4] = 1.0
+    seen = lifting(network.in_type(image)).tensor.abs().sum(dim=(0, 1))
+    assert (seen != 0).nonzero().tolist() == [[4, 4]]
+
+
+@pytest.mark.usefixtures("uncalibrated")
+def test_fields_are_those_asked_for() -> None:
+    network = RelaxedResNet(10, 4, relax=None, fields=(3, 5))
+    assert (len(network.features[0].out_type), network.features.out_type.size) == (3, 5 * 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"fields": (8,)}, ValueError, r"fields must be two numbers, one of each block, got \(8,\)"),
+        ({"fields": (8, 0)}, ValueError, "fields must be .* got 0"),
+        ({"fields": (8, 2.5)}, TypeError, r"fields must be .* got 2\.5"),
+        ({"lifting_kernel_size": 0}, ValueError, "lifting_kernel_size must be .* got 0"),
+    ],
+)
+def test_wrong_sizes_are_named(arguments: dict[str, object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        RelaxedResNet(10, 4, **arguments)
