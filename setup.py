@@ -29,6 +29,7 @@ EXTRAS = {
     "plots": ["matplotlib"],
     "test": ["pytest>=8", "pytest-xdist", "hypothesis", "scikit-learn"],
     "examples": ["scikit-learn", "matplotlib", "rich"],
+    "sweep": ["optuna>=4", "scikit-learn", "matplotlib"],
     "docs": ["sphinx", "myst-nb", "pydata-sphinx-theme"],
     "export": ["onnx", "onnxruntime", "onnxscript"],
     "lint": ["ruff==0.17.5", "mypy==2.4.1"],

@@ -1,0 +1,48 @@
+"""The sweep over ω′ goes on after a kill and ends in the curve; no accuracy is asserted."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("optuna")
+
+SCRIPT = Path(__file__).parent.parent / "examples" / "sweep.py"
+SMALL = ("--images", "40", "--epochs", "1", "--workers", "1", "--frequencies", "0", "0.25")
+TRAINED = re.compile(r"^ω′ = (\S+), seed (\d)", re.MULTILINE)
+
+pytestmark = pytest.mark.slow
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "MPLBACKEND": "Agg", "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(SCRIPT), *SMALL, *arguments]
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def finish(folder: Path, *arguments: str) -> str:
+    with start(folder, *arguments) as process:
+        output, _ = process.communicate()
+    assert process.returncode == 0
+    return output
+
+
+def test_sweep_goes_on_after_a_kill(tmp_path: Path) -> None:
+    with start(tmp_path, "--seeds", "2") as process:
+        assert process.stdout is not None
+        before = TRAINED.findall(process.stdout.readline())
+        process.kill()
+    assert len(before) == 1
+    after = finish(tmp_path, "--seeds", "2")
+    everything = {("0", "0"), ("0", "1"), ("0.25", "0"), ("0.25", "1")}
+    assert set(TRAINED.findall(after)) == everything - set(before)
+    assert len(re.findall(r"± ", after[after.index("validation, %") :])) == 5  # two curves of two points, the choice
+    assert (tmp_path / "sweep.png").stat().st_size > 1000
+    again = finish(tmp_path, "--seeds", "2")
+    assert not TRAINED.findall(again)
+    assert again[again.index("ω′      validation") :] == after[after.index("ω′      validation") :]
