@@ -62,10 +62,10 @@ class ChannelAssembly(ExactConstants):
     def forward(self, blocks: list[Tensor]) -> Tensor:
         """The filter bank (C_out, C_in, points) of the banks of all pairs of blocks."""
         rows = [
-            torch.cat(blocks[start : start + self._row_length], dim=1)
+            _joined(blocks[start : start + self._row_length], dimension=1)
             for start in range(0, len(blocks), self._row_length)
         ]
-        bank = torch.cat(rows, dim=0)
+        bank = _joined(rows, dimension=0)
         if self._reorders["out"]:
             bank = bank.index_select(0, self.out_channels)
         if self._reorders["in"]:
@@ -110,6 +110,11 @@ class ChannelAssembly(ExactConstants):
         if self._has_basis["out"]:
             answer = torch.einsum("oc,pcb->pob", self.out_basis.to(answer), answer)
         return answer
+
+
+def _joined(parts: list[Tensor], dimension: int) -> Tensor:
+    """Concatenated, without a copy of a single part."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=dimension)
 
 
 def _slices(structure: FieldStructure) -> list[slice]:
