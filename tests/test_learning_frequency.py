@@ -1,0 +1,94 @@
+"""What learning ω′ rests on: ω′ = 0 is no trap, Σ‖ω′‖² can be evaded and Σ√s cannot, the circle has no cut."""
+
+from __future__ import annotations
+
+import battery
+import pytest
+import torch
+from layers import STRICT_KERNELS
+from rotation_cut import jump
+from soft_networks import soft_layer
+
+from escnn_relaxed import RelaxedR2Conv, equivariance_error, equivariance_penalty, parameter_groups
+
+EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+
+
+def learning_layer(strict_kernel: str, start: float, **arguments: float) -> RelaxedR2Conv:
+    return soft_layer(strict_kernel, relax={"rotation": start}, learn_relaxation=True, **arguments)
+
+
+def soft_loss(layer: RelaxedR2Conv) -> torch.Tensor:
+    """The distance to the answer of another layer, which is soft."""
+    torch.manual_seed(5)
+    target = soft_layer(initial_softness=0.5)
+    features = layer.in_type(battery.random_input(layer.in_type, 5, 5, batch=4))
+    return (layer(features).tensor - target(features).tensor.detach()).square().mean()
+
+
+def learned_frequency(layer: RelaxedR2Conv, penalty: float, task: bool, steps: int = 40) -> float:
+    optimiser = torch.optim.Adam(parameter_groups(layer, 3e-2), lr=3e-2)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss = penalty * equivariance_penalty(layer)
+        (loss + soft_loss(layer) if task else loss).backward()
+        optimiser.step()
+    return abs(layer.domain_frequency["rotation"].item())
+
+
+@EVERY_KERNEL
+def test_at_zero_the_task_moves_the_frequency_and_no_soft_weight(strict_kernel: str) -> None:
+    layer = learning_layer(strict_kernel, 0.0)
+    assert layer.softness().item() == 0
+    soft_loss(layer).backward()
+    assert layer.domain_frequency["rotation"].grad.abs().item() > 1e-4
+    if strict_kernel == "steerable":
+        # In the continuous form the output weights serve the strict part too.
+        for pair in layer.bank.steered_average.block_pairs:
+            assert pair.weights.grad.abs().max().item() < 1e-12  # sums of zeros to rounding
+
+
+@EVERY_KERNEL
+def test_the_penalty_on_softness_leaves_a_layer_at_zero_alone(strict_kernel: str) -> None:
+    layer = learning_layer(strict_kernel, 0.0)
+    equivariance_penalty(layer, "softness").backward()
+    assert layer.domain_frequency["rotation"].grad is None or layer.domain_frequency["rotation"].grad.item() == 0
+
+
+@EVERY_KERNEL
+@pytest.mark.parametrize("start", [0.0, 0.05])
+def test_a_task_that_needs_softness_pulls_the_frequency_up(start: float, strict_kernel: str) -> None:
+    layer = learning_layer(strict_kernel, start)
+    assert learned_frequency(layer, penalty=1e-3, task=True) > start + 0.02
+    assert layer.softness().item() > 1e-3
+
+
+def test_the_penalty_pulls_the_frequency_to_zero_where_no_task_does() -> None:
+    assert learned_frequency(learning_layer("steerable", 0.25), penalty=1.0, task=False) < 0.05
+
+
+def test_the_sum_of_squares_can_be_evaded_and_softness_not() -> None:
+    """Where ω′ is small a kernel knows it only times the weights on sines: one falls, the others rise."""
+    layer = learning_layer("steerable", 0.01, initial_softness=0.2)
+    # Sines alone change to first order; without the cosines, whose change is of second order, nothing else does.
+    kernel = layer.bank.kernel
+    sines = slice(kernel.domain_weight.shape[1] // 2, None)
+    before, softness = layer.filter_bank(), layer.softness().item()
+    error = equivariance_error(layer, 9).exact[0].error
+    penalty = equivariance_penalty(layer).item()
+    with torch.no_grad():
+        layer.domain_frequency["rotation"].div_(10)
+        kernel.domain_weight[:, sines].mul_(10)
+    change = (layer.filter_bank() - before).norm() / before.norm()
+    # Terms of second order in 2πω′|w| ~ 0.1 of the soft part, which is √0.2 of the kernel; found: 0.006.
+    assert change.item() < 0.03
+    assert equivariance_penalty(layer).item() == pytest.approx(penalty / 100, rel=1e-6)
+    assert layer.softness().item() == pytest.approx(softness, rel=0.05)
+    assert equivariance_error(layer, 9).exact[0].error == pytest.approx(error, rel=0.05)
+
+
+@pytest.mark.parametrize("frequency", [0.25, 0.75, 1.5])
+def test_the_circle_has_no_cut_and_the_angle_has_one_unless_it_is_an_integer(frequency: float) -> None:
+    assert jump("circle", frequency) < 1e-5  # float32
+    assert jump("log", frequency) > 0.5
+    assert jump("log", float(round(frequency + 0.3))) < 1e-5
