@@ -1,6 +1,6 @@
 """Train and inference time a batch of the paper's networks, as ratios to its CNN: the rows of its table of runtimes.
 
-    python benchmarks/runtimes.py --output docs/results/runtimes.json [--batch 4] [--repetitions 3]
+    python benchmarks/runtimes.py --output benchmarks/results/runtimes.json [--batch 4] [--repetitions 3]
 
 Each network and the CNN are called in turn in one process, one thread. A second call goes on from the file.
 """
@@ -65,7 +65,7 @@ def measure(name: str, batch: int, repetitions: int, device: torch.device) -> di
 def main() -> None:
     """Measure what the file does not hold yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("docs/results/runtimes.json"))
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/runtimes.json"))
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--rows", nargs="+", help="names of rows; by default those of the paper's table")

@@ -63,7 +63,8 @@ def _list_rows(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    require("lightning.pytorch")
+    # One process of a distributed run speaks.
+    say = require("lightning.pytorch.utilities").rank_zero_only(print)
     # Only now: the module's classes are built on Lightning's.
     from .training import Machine, run, run_folder
 
@@ -72,11 +73,11 @@ def _train(options: argparse.Namespace) -> None:
     if options.augment:
         shorthand.append("augment=true")
     configuration = override(row.configuration, [*shorthand, *options.set])
-    print(f"{row.title}: {run_folder(options.output, row.name, configuration, options.seed)}", flush=True)
+    say(f"{row.title}: {run_folder(options.output, row.name, configuration, options.seed)}", flush=True)
     machine = Machine(options.accelerator, options.devices, options.num_nodes, not options.no_progress_bar)
     result = run(row.name, configuration, options.seed, options.data, options.output, machine)
     accuracies = " and ".join(f"{result[f'{split}_accuracy']:.2f} % ({split})" for split in ("validation", "test"))
-    print(f"{row.title}, seed {options.seed}: accuracy {accuracies}")
+    say(f"{row.title}, seed {options.seed}: accuracy {accuracies}")
 
 
 def _report(options: argparse.Namespace) -> None:
