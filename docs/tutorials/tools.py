@@ -57,8 +57,9 @@ class Classifier(torch.nn.Module):
         gspace = gspaces.rot2dOnR2(8)
         self.in_type = nn.FieldType(gspace, [gspace.trivial_repr])
         hidden = nn.FieldType(gspace, [gspace.regular_repr] * fields)
+        convolutions = convolutions * 3 if len(convolutions) == 1 else convolutions
         modules, before = [], self.in_type
-        for convolution, size in zip(convolutions * 3 if len(convolutions) == 1 else convolutions, (5, 5, 5)):
+        for convolution, size in zip(convolutions, (5, 5, 5), strict=True):
             if modules:
                 modules.append(nn.PointwiseAvgPoolAntialiased(hidden, sigma=0.66, stride=2))
             modules.append(convolution(before, hidden, size, padding=size // 2, bias=False))

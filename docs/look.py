@@ -1,0 +1,95 @@
+"""Render each page of the built site at desktop and phone width: pictures, errors, and what is too wide.
+
+    python docs/look.py docs/_build/html --output /tmp/pictures
+
+Needs playwright and a Chromium (Debian: chromium). Exits with 1 where a page has errors or is wider than the screen,
+with 3 where there is no browser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import http.server
+import shutil
+import sys
+import threading
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
+TOO_WIDE = """() => {
+  const width = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth <= width + 1) return [];
+  return [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > width + 1)
+    .map(e => e.tagName + '.' + e.className).slice(0, 5);
+}"""
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        """Nothing."""
+
+
+def serve(root: Path) -> http.server.ThreadingHTTPServer:
+    """A server of the site on this machine, on a free port."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(root)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def look(page: Page, address: str) -> list[str]:
+    """What is wrong with a page: errors of scripts, files that are missing, elements wider than the screen."""
+    found: list[str] = []
+
+    def on_console(message: object) -> None:
+        if message.type == "error":
+            found.append(f"console: {message.text}")
+
+    def on_error(error: object) -> None:
+        found.append(f"error: {error}")
+
+    page.on("console", on_console)
+    page.on("pageerror", on_error)
+    page.goto(address, wait_until="load")
+    found += [f"wider than the screen: {element}" for element in page.evaluate(TOO_WIDE)]
+    page.remove_listener("console", on_console)
+    page.remove_listener("pageerror", on_error)
+    return found
+
+
+def main() -> int:
+    """Look at every page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--output", type=Path, default=Path("pictures"))
+    parser.add_argument("--dark", action="store_true")
+    options = parser.parse_args()
+    browser_path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser_path is None:
+        print("no Chromium", file=sys.stderr)
+        return 3
+    pages = [page for page in sorted(options.root.rglob("*.html")) if "_static" not in page.parts]
+    options.output.mkdir(parents=True, exist_ok=True)
+    server, wrong = serve(options.root), 0
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        for name, (width, height) in WIDTHS.items():
+            scheme = "dark" if options.dark else "light"
+            context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+            view = context.new_page()
+            for page in pages:
+                path = page.relative_to(options.root)
+                for problem in look(view, f"http://127.0.0.1:{server.server_port}/{path}"):
+                    print(f"{path}, {name}: {problem}")
+                    wrong += 1
+                picture = options.output / f"{'-'.join(path.with_suffix('').parts)}-{name}.png"
+                view.screenshot(path=picture, full_page=True)
+        browser.close()
+    print(f"{len(pages)} pages, {wrong} problems, pictures in {options.output}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

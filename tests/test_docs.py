@@ -1,0 +1,124 @@
+"""The site's pages: their Python runs, their links lead somewhere, they render."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
+FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
+HTML = Path(os.environ.get("ESCNN_RELAXED_HTML", DOCS / "_build" / "html"))
+
+pytestmark = pytest.mark.skipif(not PAGES, reason="no docs beside the tests")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(DOCS))
+
+
+def python_blocks(page: Path) -> list[tuple[int, str]]:
+    """Line and text of every Python block."""
+    text = page.read_text(encoding="utf-8")
+    return [(text.count("\n", 0, match.start(1)) + 1, match.group(1)) for match in FENCE.finditer(text)]
+
+
+# Of torch's own, when it exports and compiles.
+@pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning")
+@pytest.mark.filterwarnings("ignore:The number of training batches:UserWarning")
+@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=name_of)
+def test_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a page in one namespace, as a reader would type them, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    names: dict[str, object] = {"__name__": "__docs__"}
+    for line, code in python_blocks(page):
+        exec(compile("\n" * (line - 1) + code, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_files_that_a_page_links_to_exist(page: Path) -> None:
+    for match in LINK.finditer(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)):
+        target = urlsplit(match.group(1) or match.group(2))
+        if not target.scheme and target.path:
+            assert (page.parent / unquote(target.path)).exists(), f"{name_of(page)} links to {target.path}"
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("tutorials/[0-9]*.md")), ids=name_of)
+def test_cells_of_a_tutorial_are_python(page: Path) -> None:
+    """That they run is seen when the site is built; here that they parse, and that no output was left in the text."""
+    cells = re.findall(r"^```\{code-cell\}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert cells
+    for cell in cells:
+        compile(re.sub(r"^:tags:.*\n", "", cell), str(page), "exec")
+
+
+class Links(HTMLParser):
+    """Targets and identifiers of a page of the built site."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+        self.identifiers: set[str] = set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for key, value in attrs:
+            if value and key == "id":
+                self.identifiers.add(value)
+            elif value and (key == "src" or (key == "href" and tag in ("a", "link"))):
+                self.targets.append(value)
+
+
+def built_pages() -> Iterator[Path]:
+    return (page for page in sorted(HTML.rglob("*.html")) if "_static" not in page.parts)
+
+
+built = pytest.mark.skipif(not (HTML / "index.html").exists(), reason="the site is not built: make docs")
+
+
+@built
+def test_links_of_the_built_site_lead_to_pages_and_places_in_them() -> None:
+    pages = {page.resolve(): Links(page) for page in built_pages()}
+    assert pages
+    for page, links in pages.items():
+        for link in links.targets:
+            target = urlsplit(link)
+            if target.scheme or target.netloc:
+                continue
+            file = (page.parent / unquote(target.path)).resolve() if target.path else page
+            assert file.exists(), f"{page.name} links to {link}"
+            if target.fragment and file in pages:
+                assert unquote(target.fragment) in pages[file].identifiers | {""}, f"{page.name} links to {link}"
+
+
+@built
+def test_built_site_fetches_nothing_from_elsewhere() -> None:
+    """Scripts, styles and pictures are its own: it can be read without a network."""
+    for page in built_pages():
+        text = page.read_text(encoding="utf-8")
+        assert not re.findall(r"<(?:script|img)[^>]*src=\"(?:https?:)?//[^\"]*\"", text), page.name
+        assert not re.findall(r"<link[^>]*rel=\"stylesheet\"[^>]*href=\"(?:https?:)?//", text), page.name
+
+
+@built
+@pytest.mark.slow
+def test_pages_render_without_errors_and_fit_a_phone(tmp_path: Path) -> None:
+    pytest.importorskip("playwright.sync_api")
+    script = DOCS / "look.py"
+    result = subprocess.run(
+        [sys.executable, str(script), str(HTML), "--output", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    if result.returncode == 3:
+        pytest.skip(result.stderr.strip())
+    assert result.returncode == 0, result.stdout + result.stderr
