@@ -18,11 +18,11 @@ __all__ = ["HardeningSchedule", "SoftnessBound", "equivariance_penalty"]
 def equivariance_penalty(network: nn.Module, kind: str = "frequency") -> Tensor:
     """What to add to the loss, times λ, so that layers are only as soft as the task needs.
 
-    ``"frequency"`` is the paper's Σ‖ω′‖² over layers (paper, "Learning equivariance"); it moves learned ω′ alone, and
-    can be evaded by larger weights. ``"softness"`` is Σ √s over layers, s the layers'
+    ``"softness"``, the one to take, is Σ √s over layers, s the layers'
     :meth:`~escnn_relaxed.RelaxedR2Conv.softness`: it sees the kernel itself and can reach exactly 0, because its slope
-    does not vanish there (design §2a). A penalty decides where softness sits; whether it is needed, the hardening
-    ablation says.
+    does not vanish there (design §2a). ``"frequency"`` is the paper's Σ‖ω′‖² over layers (paper, "Learning
+    equivariance"); it moves learned ω′ alone, and can be evaded: the kernel stays as soft if ω′ falls and weights rise.
+    A penalty decides where softness sits; whether it is needed, the hardening ablation says.
 
     Args:
         network: any module; layers that cannot be soft count 0.

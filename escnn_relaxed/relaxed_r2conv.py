@@ -70,7 +70,8 @@ class RelaxedR2Conv(RelaxedConvolution):
         strict_kernel: ``"steerable"``: the strict part of K in ``R2Conv``'s basis, weight for weight, and a
             continuous soft part that is centred on the domain. ``"continuous"``: one continuous kernel for both,
             the paper's form, whose number of weights does not grow with the group.
-        learn_relaxation: make ω′ parameters.
+        learn_relaxation: make ω′ parameters, one for each layer and axis
+            (:func:`~escnn_relaxed.share_domain_frequency`). A start of 0.0 is left as soon as the task asks for it.
         samples: number N of rotations by which a continuous group is sampled.
         random_offset: turn the grid of a continuous group by a random angle at each training step.
         frame: ``"group"``: the position that κ sees is g⁻¹y, so that soft translation leaves rotations about
