@@ -65,16 +65,23 @@ def main() -> int:
     parser.add_argument("root", type=Path)
     parser.add_argument("--output", type=Path, default=Path("pictures"))
     parser.add_argument("--dark", action="store_true")
+    parser.add_argument("--only", default="", help="pages whose path holds this")
     options = parser.parse_args()
     browser_path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser_path is None:
         print("no Chromium", file=sys.stderr)
         return 3
-    pages = [page for page in sorted(options.root.rglob("*.html")) if "_static" not in page.parts]
+    pages = [
+        page
+        for page in sorted(options.root.rglob("*.html"))
+        if "_static" not in page.parts and options.only in str(page)
+    ]
     options.output.mkdir(parents=True, exist_ok=True)
     server, wrong = serve(options.root), 0
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=browser_path, args=["--no-sandbox", "--disable-gpu", "--force-prefers-reduced-motion"]
+        )
         for name, (width, height) in WIDTHS.items():
             scheme = "dark" if options.dark else "light"
             context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
@@ -85,7 +92,7 @@ def main() -> int:
                     print(f"{path}, {name}: {problem}")
                     wrong += 1
                 picture = options.output / f"{'-'.join(path.with_suffix('').parts)}-{name}.png"
-                view.screenshot(path=picture, full_page=True)
+                view.screenshot(path=picture, full_page=True, animations="disabled", timeout=120_000)
         browser.close()
     print(f"{len(pages)} pages, {wrong} problems, pictures in {options.output}")
     return 1 if wrong else 0
