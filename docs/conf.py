@@ -13,8 +13,9 @@ sys.path.insert(0, str(HERE / "_extensions"))
 # escnn says on import that py3nj is missing, which only its 3D groups use: here, and in the tutorials' processes.
 warnings.filterwarnings("ignore", "`py3nj` package not found", UserWarning)
 os.environ["PYTHONWARNINGS"] = "ignore:`py3nj` package not found:UserWarning"
-# A font for figures that is there on every machine, and no window.
+# Figures in the page, and sharp.
 os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+os.environ["MATPLOTLIBRC"] = str(HERE / "matplotlibrc")
 
 from escnn_relaxed import __version__  # noqa: E402  (after the filter)
 
@@ -58,7 +59,7 @@ autodoc_typehints_description_target = "documented"
 autodoc_default_options = {"members": True}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-napoleon_custom_sections = [("Shape", "params_style")]
+napoleon_custom_sections = ["Shape"]
 python_use_unqualified_type_names = True
 
 html_theme = "pydata_sphinx_theme"
@@ -78,6 +79,10 @@ html_theme_options = {
     "pygments_light_style": "tango",
     "pygments_dark_style": "monokai",
 }
+if os.environ.get("ESCNN_RELAXED_SMOKE", "") not in ("", "0"):
+    html_theme_options["announcement"] = (
+        "A trial build: tutorials ran a few steps only, and their numbers mean nothing."
+    )
 html_sidebars = {"index": [], "changelog": [], "limits": []}
 html_context = {"default_mode": "auto"}
 copybutton_prompt_text = r">>> |\.\.\. "

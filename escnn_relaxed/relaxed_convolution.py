@@ -61,7 +61,7 @@ class RelaxedConvolution(PlanarConvolution):
 
     @property
     def domain_frequency(self) -> dict[str, Tensor]:
-        """ω′ of each subgroup that may be soft: 2 values (x, y) for translation, else 1."""
+        """ω′ of each subgroup that may be soft; 2 values (x, y) for translation, else 1."""
         return self._domain_frequency.values()
 
     def set_domain_frequency(self, **frequencies: Frequency) -> None:

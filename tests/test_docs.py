@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -61,6 +62,15 @@ def test_cells_of_a_tutorial_are_python(page: Path) -> None:
     assert cells
     for cell in cells:
         compile(re.sub(r"^:tags:.*\n", "", cell), str(page), "exec")
+
+
+@pytest.mark.parametrize("module", ["", ".plots", ".baselines", ".models", ".lightning_callbacks"])
+def test_every_public_name_is_in_the_reference(module: str) -> None:
+    package = importlib.import_module(f"escnn_relaxed{module}")
+    reference = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("api/*.md"))
+    named = re.findall(r"\.\. (?:auto\w+|py:data):: ([\w.]+)", reference)
+    missing = [name for name in package.__all__ if name[0] != "_" and f"{package.__name__}.{name}" not in named]
+    assert not missing
 
 
 class Links(HTMLParser):
