@@ -38,7 +38,8 @@ class RelaxedR2Conv(RelaxedConvolution):
         h(x) = \sum_d K(d; y) f(y), \quad y = x + d
 
     .. math::
-        K(d; y) = \operatorname{mean}_{g} \rho_{\mathrm{out}}(g)\, \kappa(g^{-1}d;\ \omega' \odot a(g, y))\, \rho_{\mathrm{in}}(g)^{-1}
+        K(d; y) = \operatorname{mean}_{g}
+            \rho_{\mathrm{out}}(g)\, \kappa(g^{-1}d;\ \omega' \odot a(g, y))\, \rho_{\mathrm{in}}(g)^{-1}
 
     κ is a continuous kernel and a(g, y) the coordinates of the absolute group element and position. The domain
     frequency ω′ of a subgroup says how fast κ may change over it: 0 is strict equivariance. The method is
