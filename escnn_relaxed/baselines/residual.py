@@ -27,7 +27,8 @@ class ResidualR2Conv(BaselineConvolution):
 
     Finzi, Benton and Wilson, "Residual Pathway Priors for Soft Equivariance Constraints" (arXiv
     2112.01388, NeurIPS 2021).
-    There are as many free weights as a ``Conv2d`` has: ``|G|`` times those of a strict layer of regular fields, or more.
+    There are as many free weights as a ``Conv2d`` has: ``|G|`` times those of a strict layer of regular fields, or
+    more.
 
     Args:
         in_type: field type of the input.
