@@ -52,7 +52,7 @@ def turned(images: Tensor, most: float = 180, seed: int = 0) -> Tensor:
 class Classifier(torch.nn.Module):
     """A steerable CNN of three layers of C8 fields; ``convolutions`` are what is built in place of ``R2Conv``."""
 
-    def __init__(self, *convolutions: Callable[..., nn.EquivariantModule], classes: int = 10, fields: int = 4) -> None:
+    def __init__(self, *convolutions: Callable[..., nn.EquivariantModule], classes: int = 10, fields: int = 6) -> None:
         super().__init__()
         gspace = gspaces.rot2dOnR2(8)
         self.in_type = nn.FieldType(gspace, [gspace.trivial_repr])
