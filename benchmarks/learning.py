@@ -1,0 +1,270 @@
+"""What a learned ω′ learns: where it ends for penalties, starts and coordinates, and what it is worth, on real digits.
+
+    python benchmarks/learning.py --data DIRECTORY [--parts PARTS] [--seeds 3] [--images 1000] [--pictures DIRECTORY]
+
+C8 networks of four layers (7×7, then 5×5) on 33×33 pixels, Adam at 1e-2, ω′ at 3e-2, 8 or 12 epochs. Runs are logged as
+they end, and a second call goes on from the log. docs/learning.md says what was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accuracy import Log
+from learning_pictures import draw, rank_correlations
+from networks import build_network
+from tasks import Split, image_task
+from torch import Tensor, nn
+from training import accuracy, fit
+
+from escnn_relaxed import equivariance_error, equivariance_penalty, harden_network, relaxation_summary
+from escnn_relaxed.conversion import named_relaxed_layers
+from escnn_relaxed.domain_frequency import DomainFrequency
+
+RATE, FREQUENCY_RATE = 1e-2, 3e-2
+TEST_IMAGES = 2000
+WIDTHS = (4, 4, 4, 8)
+# A strict network of as many parameters as the soft ones, or 2 % more.
+WIDE = (5, 5, 5, 9)
+NARROW = (2, 2, 2, 4)
+EPOCHS = {"MNIST6-180": 8, "turned": 12, "within 60°": 12}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A way to train on a task.
+
+    Attributes:
+        part: of the benchmark.
+        task: of :mod:`tasks`.
+        name: of the way.
+        options: of ``RelaxedR2Conv``.
+        rounded: ω′ is rounded to an integer, with a straight-through gradient.
+        kind: of penalty.
+        penalty: λ.
+        widths: fields of each layer.
+        images: as a part of those asked for.
+        seeds: as many are trained, at least those asked for.
+    """
+
+    part: str
+    task: str
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    rounded: bool = False
+    kind: str = "frequency"
+    penalty: float = 0.0
+    widths: tuple[int, ...] = WIDTHS
+    images: float = 1.0
+    seeds: int = 1
+
+
+def learned(start: float, **options: Any) -> dict[str, Any]:
+    """Options of layers that learn ω′ from a start."""
+    return {"relax": {"rotation": start}, "learn_relaxation": True, **options}
+
+
+PENALTIES = {"frequency": "Σ‖ω′‖²", "softness": "Σ√s"}
+RUNS = [
+    *(
+        Run("starts", task, f"from {start:g}", learned(start), penalty=0.1, widths=NARROW, images=0.6, seeds=5)
+        for task in ("MNIST6-180", "turned")
+        for start in (0.0, 0.05, 0.25, 1.0)
+    ),
+    *(
+        Run("circle", task, name, learned(start, rotation_coordinates=form), rounded, penalty=0.01, images=0.6)
+        for task in ("MNIST6-180", "within 60°")
+        for name, form, start, rounded in (
+            ("circle", "circle", 0.25, False),
+            ("log, real", "log", 1.0, False),
+            ("log, rounded", "log", 1.0, True),
+        )
+    ),
+    *(Run("strict", task, "strict", {"relax": None}, widths=WIDE) for task in ("turned", "within 60°")),
+    Run("strict", "turned", "strict, as many fields", {"relax": None}),
+    Run("strict", "within 60°", "fully soft", {"relax": {"rotation": 1.0}, "initial_softness": 0.5}),
+    *(
+        Run("penalties", task, f"{penalty:g} {PENALTIES[kind]}", learned(0.25), kind=kind, penalty=penalty)
+        for task, kind, penalty in (
+            ("turned", "frequency", 1.0),
+            ("turned", "softness", 0.1),
+            ("within 60°", "frequency", 0.0),
+            ("within 60°", "softness", 0.1),
+            ("MNIST6-180", "softness", 0.1),
+            ("MNIST6-180", "softness", 1.0),
+        )
+    ),
+    *(
+        Run("sixes", "MNIST6-180", f"from {start:g}, {penalty:g} Σ‖ω′‖²", learned(start), penalty=penalty)
+        for start in (0.05, 1.0)
+        for penalty in (0.01, 0.1, 1.0)
+    ),
+]
+
+
+class RoundedFrequency(DomainFrequency):
+    """ω′ rounded to integers, with the gradient of what is rounded."""
+
+    def values(self) -> dict[str, Tensor]:
+        """Subgroup name → tensor of its ω′."""
+        return {name: value + (value.round() - value).detach() for name, value in super().values().items()}
+
+
+def build(run: Run) -> nn.Module:
+    """The network of a run, before training."""
+    network = build_network("C8 regular", run.widths, 5, run.options)
+    if run.rounded:
+        for _, layer in named_relaxed_layers(network):
+            layer._domain_frequency = RoundedFrequency(run.options["relax"], learn=True)
+    return network
+
+
+def optimiser_of(network: nn.Module) -> torch.optim.Optimizer:
+    """Adam, ω′ with a rate of its own; a rounded one is a parameter behind what its layer shows."""
+    frequencies = [value for name, value in network.named_parameters() if "_domain_frequency" in name]
+    rest = [value for name, value in network.named_parameters() if "_domain_frequency" not in name]
+    return torch.optim.Adam([{"params": frequencies, "lr": FREQUENCY_RATE}, {"params": rest}], lr=RATE)
+
+
+def train(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]:
+    """One network: its accuracy, as it is and hardened, and what is measured of each layer."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    train_split, test_split = image_task(run.task, round(run.images * images), seed, root)
+    test_split = test_split[0][:TEST_IMAGES], test_split[1][:TEST_IMAGES]
+    network = build(run)
+    history = [_frequencies(network)]
+    start, step, steps = time.process_time(), 0, len(train_split[0]) // 64
+
+    def penalty() -> Tensor:
+        return run.penalty * equivariance_penalty(network, run.kind)
+
+    def after_step() -> None:
+        nonlocal step
+        step += 1
+        if step % steps == 0:
+            history.append(_frequencies(network))
+
+    chosen = penalty if run.penalty else None
+    losses = fit(network, train_split, optimiser_of(network), EPOCHS[run.task], penalty=chosen, after_step=after_step)
+    return {
+        "losses": losses,
+        "history": history,
+        "parameters": sum(parameter.numel() for parameter in network.parameters()),
+        "seconds": time.process_time() - start,
+        **measured(network, test_split),
+    }
+
+
+@torch.no_grad()
+def measured(network: nn.Module, test: Split) -> dict[str, Any]:
+    """Accuracies, the largest exact error of the logits over the group, and a row for each soft layer."""
+    images, labels = test
+    some = images[:32]
+    strict = harden_network(network)
+    elements = network.in_type.fibergroup.elements[2::2]
+    errors = [row.error for row in equivariance_error(network, data=some, elements=elements).exact]
+    rows = relaxation_summary(network, data=some).rows
+    return {
+        "accuracy": accuracy(network, test),
+        "hardened": accuracy(strict, (images[:1000], labels[:1000])),
+        "error": max(errors),
+        "layers": [
+            {
+                "frequency": abs(row.domain_frequency["rotation"][0]),
+                "softness": row.softness["all"],
+                "own error": row.own_error,
+                "error": row.error,
+            }
+            for row in rows
+            if row.domain_frequency
+        ],
+    }
+
+
+def _frequencies(network: nn.Module) -> list[float]:
+    layers = named_relaxed_layers(network)
+    return [float(value.detach()) for _, layer in layers for value in layer.domain_frequency.values()]
+
+
+def mean_and_error(values: list[float]) -> str:
+    """Mean ± standard error."""
+    tensor = torch.tensor(values)
+    error = f" ± {float(tensor.std()) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
+    return f"{float(tensor.mean()):.2f}{error}"
+
+
+def report(run: Run, results: list[dict[str, Any]]) -> str:
+    """A run as lines of text: means over the seeds, ω′ and s by layer of each seed."""
+    accuracies, hardened = ([result[key] for result in results] for key in ("accuracy", "hardened"))
+    errors = ", ".join(f"{result['error']:.2g}" for result in results)
+    lines = [
+        f"{run.part}, {run.task}, {run.name}: {mean_and_error(accuracies)} %, hardened {mean_and_error(hardened)} %, "
+        f"largest error {errors}, {results[0]['parameters']:,} parameters"
+    ]
+    for key in ("frequency", "softness"):
+        by_seed = ["[" + ", ".join(f"{layer[key]:.2g}" for layer in result["layers"]) + "]" for result in results]
+        lines.append(f"    {key} by layer: {' '.join(by_seed)}")
+    return "\n".join(lines[: 3 if results[0]["layers"] else 1])
+
+
+def describe(run: Run, seed: int, images: int) -> str:
+    """All that determines a run, without the name it goes by."""
+    return json.dumps([{**asdict(replace(run, part="", name="", seeds=1))}, seed, images], sort_keys=True)
+
+
+def train_missing(wanted: Iterable[tuple[Run, int]], images: int, root: Path | None, log: Log, workers: int) -> None:
+    """Train what the log does not hold yet."""
+    missing = {describe(run, seed, images): (run, seed) for run, seed in wanted}
+    missing = {name: choice for name, choice in missing.items() if name not in log.runs}
+    with ProcessPoolExecutor(workers) as pool:
+        futures = {name: pool.submit(train, *choice, images, root) for name, choice in missing.items()}
+        for number, (name, future) in enumerate(futures.items(), 1):
+            log.add(name, future.result())
+            print(f"{number}/{len(futures)} {report(missing[name][0], [log.runs[name]])}", flush=True)
+
+
+def main() -> None:
+    """Parse the command line, train, print, draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of MNIST's idx files; without, scikit-learn's digits")
+    parser.add_argument("--parts", default="", help="only parts whose name contains one of these, separated by ;")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--log", type=Path, default=Path("learning.jsonl"))
+    parser.add_argument("--pictures", type=Path, help="folder to draw into")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of one thread each")
+    arguments = parser.parse_args()
+    runs = [run for run in RUNS if any(part in run.part for part in arguments.parts.split(";"))]
+    if not runs:
+        parser.error(f"--parts {arguments.parts!r} matches none of {sorted({run.part for run in RUNS})}")
+    log = Log(arguments.log)
+    wanted = [(run, seed) for run in runs for seed in range(max(arguments.seeds, run.seeds))]
+    # Seed by seed, so that a log that is not complete has something of all.
+    wanted.sort(key=lambda choice: choice[1])
+    train_missing(wanted, arguments.images, arguments.data, log, arguments.workers)
+    print()
+    results = [
+        (run, [log.runs[describe(run, seed, arguments.images)] for other, seed in wanted if other == run])
+        for run in runs
+    ]
+    for run, found in results:
+        print(report(run, found))
+    for key, value in rank_correlations(results).items():
+        print(f"rank correlation of a layer's error with its {key}: {value:.2f}")
+    if arguments.pictures:
+        draw(arguments.pictures, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""The benchmark of learning runs, goes on from its log and draws; no accuracy is asserted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_benchmarks import run
+
+
+@pytest.mark.slow
+def test_learned_frequencies_are_trained_measured_and_drawn(tmp_path: Path) -> None:
+    arguments = "--seeds", "1", "--images", "64", "--parts", "penalties", "--log", str(tmp_path / "runs.jsonl")
+    first = run("learning.py", *arguments)
+    again = run("learning.py", *arguments, "--pictures", str(tmp_path))
+    name = "penalties, within 60°, 0.1 Σ√s: "
+    assert (first.count(name), again.count(name)) == (2, 1)
+    assert first[first.index("\n\n") :] == again[again.index("\n") :].replace("\n", "\n\n", 1)
+    assert first.count("rank correlation") == 2
+    pictures = {path.name for path in tmp_path.glob("*.png")}
+    assert pictures == {"error_against_frequency_and_softness.png", "softness_by_depth.png"}
