@@ -63,7 +63,6 @@ def _draw_errors(results: Results) -> pyplot.Figure:
     correlations = rank_correlations(results)
     for axes, key, label in zip(panels, ("frequency", "softness"), ("ω′ of the layer", "softness s"), strict=True):
         new_axes(axes, 0)
-        labelled_tasks: set[str] = set()
         for run, found in results:
             layers = [layer for one in found for layer in one["layers"]]
             axes.plot(
@@ -74,15 +73,15 @@ def _draw_errors(results: Results) -> pyplot.Figure:
                 markersize=3.5,
                 alpha=0.6,
                 markeredgewidth=0,
-                label=None if run.task in labelled_tasks else run.task,
             )
-            labelled_tasks.add(run.task)
         axes.set(xscale="log", yscale="log")
         labelled(axes, label, "measured error of the layer" if axes is panels[0] else "")
         axes.set_title(f"rank correlation {correlations[key]:.2f}", fontsize=FONT)
     left, right = LEAST, 1.0
     panels[1].plot([left, right], [math.sqrt(2 * left), math.sqrt(2 * right)], color="0.5", linewidth=1, zorder=0)
     panels[1].annotate("√(2s)", (1e-6, math.sqrt(2e-6)), (4, -12), textcoords="offset points", fontsize=FONT - 1)
+    for task in dict.fromkeys(run.task for run, _ in results):
+        panels[0].plot([], [], "o", color=COLOUR_OF_TASK[task], markersize=3.5, label=task)
     panels[0].legend(fontsize=FONT - 1, frameon=False)
     return figure
 
