@@ -17,7 +17,7 @@ equivariance error (error_bound.py), the error measured (equivariance.py, invari
 (monitoring.py).
 
 Other ways to relax behind the same interface are in ``escnn_relaxed.baselines``, the paper's network in
-``escnn_relaxed.models``.
+``escnn_relaxed.models``. Equations, "equation (2)", are those of docs/mathematics.md.
 """
 
 from ._version import __version__

@@ -1,4 +1,4 @@
-"""The hardening ablation: what a network loses where a part of it is replaced by its strict part (design §2a)."""
+"""The hardening ablation: what a network loses where a part of it is replaced by its strict part (equation (6))."""
 
 from __future__ import annotations
 

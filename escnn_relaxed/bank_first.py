@@ -1,4 +1,4 @@
-"""Σ_d (W φ) f: the filter bank of a tile serves the whole batch (design §3)."""
+"""Σ_d (W φ) f: the filter bank of a tile serves the whole batch (docs/performance.md)."""
 
 from __future__ import annotations
 

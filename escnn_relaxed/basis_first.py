@@ -1,4 +1,4 @@
-"""W (Σ_d φ f): pixels meet the few features of κ = W φ before its many weights (design §3)."""
+"""W (Σ_d φ f): pixels meet the few features of κ = W φ before its many weights (docs/performance.md)."""
 
 from __future__ import annotations
 

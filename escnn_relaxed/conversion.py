@@ -35,7 +35,7 @@ def relax_network(
 
     It computes what the network computed: a layer's kernel is the trained one plus a soft part whose output weights
     are 0. The soft part is centred on the domain, so that the trained kernel is and stays the layer's strict part
-    (design §2a.4), and :func:`harden_network` returns it to the last bit.
+    (equation (9)), and :func:`harden_network` returns it to the last bit.
 
     Args:
         network: any module, whatever its forward; names of modules stay, and layers that are relaxed already too.

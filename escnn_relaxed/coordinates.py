@@ -190,7 +190,7 @@ def translates(sample: GroupSample, subgroups: Sequence[str]) -> tuple[Array, ND
 
 
 def group_coordinates(angle: Array, reflected: NDArray[np.int64], form: str) -> dict[str, Array]:
-    """Coordinates of elements per subgroup (design §2).
+    """Coordinates of elements per subgroup (docs/mathematics.md, "Coordinates").
 
     Args:
         angle: rotation of each element in radians, principal, (…).

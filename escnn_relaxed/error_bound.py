@@ -1,4 +1,4 @@
-"""A bound on the equivariance error that holds for any group element, from the weights (design §2a.2).
+"""A bound on the equivariance error that holds for any group element, from the weights (equation (8)).
 
 For one layer ‖f(hx) − h f(x)‖ ≤ 2 ‖K − PK‖_op ‖x‖, because hKh⁻¹ − K = h(K − PK)h⁻¹ − (K − PK). Through a network
 of layers f_l with Lipschitz constants L_l the errors add up: e_l ≤ L_l e_{l−1} + 2 ‖K_l − PK_l‖_op ‖x_{l−1}‖.

@@ -48,7 +48,7 @@ class ContinuousFilterBank(nn.Module):
         out_representations: fields of the output.
         gspace: their symmetry.
         settings: the kernel's.
-        centred: subtract from φ its mean over the domain, so that K has no strict part (design §2a).
+        centred: subtract from φ its mean over the domain, so that K has no strict part (equation (9)).
 
     Attributes:
         offset: angle in radians by which the sampled grid of a continuous group is turned.
@@ -137,7 +137,7 @@ class ContinuousFilterBank(nn.Module):
             positions: y over half the longer side of the image, (P, 2).
             tap: number of one tap of the support, all of them by default.
             averaged: subgroups over which φ is replaced by its mean, which projects K on the kernels that are
-                equivariant to them (design §2a).
+                equivariant to them (equation (6)).
 
         Returns:
             (J + 1, M, R, T, P); (J, M, R, T, P) where the bank is centred, and a constant would be 0. P is 1 where

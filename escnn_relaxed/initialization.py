@@ -1,4 +1,4 @@
-"""The start of a continuous kernel: how soft, in which units, and at which scale (design §4)."""
+"""The start of a continuous kernel: how soft, in which units, and at which scale (docs/start-of-a-layer.md)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def start_hybrid(
     frequency: Mapping[str, Tensor],
     initial_softness: float,
 ) -> tuple[SteerableBasis, Tensor, ContinuousFilterBank | None]:
-    """The strict part in ``R2Conv``'s basis with its weights, the soft part continuous and centred (design §4)."""
+    """The strict part in ``R2Conv``'s basis with its weights, the soft part continuous and centred (equation (9))."""
     kernel_size, gspace = settings.kernel_size, in_type.gspace
     place = in_type, out_type, kernel_size, settings.dilation, groups
     basis = SteerableBasis(*place, sampled_basis(*place, **basis_arguments))
@@ -140,7 +140,7 @@ def _soften(
 ) -> None:
     """Scale the domain weights of the kernel net until the expected softness is the wanted one.
 
-    Small domain weights start a layer nearly strict while ω′ keeps its meaning (design §4, "How soft").
+    Small domain weights start a layer nearly strict while ω′ keeps its meaning (docs/start-of-a-layer.md).
     """
     weight = bank.kernel.domain_weight
     if weight is None:

@@ -153,7 +153,7 @@ class FourierKernel(KernelNet):
 class SirenKernel(KernelNet):
     """Sine layers on the concatenated coordinates, d → J → J, all trained: the paper's 3-layer SIREN.
 
-    The parameter counts of the paper come from this net (design §6).
+    The parameter counts of the paper come from this net (docs/baselines.md).
 
     Args:
         filter_dimension: number of filter coordinates.

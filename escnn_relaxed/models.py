@@ -1,4 +1,4 @@
-"""The paper's residual network, on escnn's field types (design §6)."""
+"""The paper's residual network, on escnn's field types (docs/baselines.md)."""
 
 from __future__ import annotations
 

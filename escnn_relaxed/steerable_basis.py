@@ -1,4 +1,4 @@
-"""The strict part of a layer in the steerable basis of ``escnn.nn.R2Conv`` (design §4, the hybrid).
+"""The strict part of a layer in the steerable basis of ``escnn.nn.R2Conv`` (equation (9)).
 
 The basis is escnn's own: the same elements, order and normalisation, so that weights mean what they mean
 in ``R2Conv`` and can be exchanged with it. Layers share what is never written to, the float64 masters.
@@ -88,7 +88,7 @@ class SteerableBasis(ExactConstants):
         """The same weights with a small random answer to constant inputs in place of their own.
 
         Features behind a ReLU have a mean, and the answers to it add up over fields and taps: left as they
-        are, they make the gain of a layer a matter of chance (design §4).
+        are, they make the gain of a layer a matter of chance (docs/start-of-a-layer.md).
         """
         result = weights.clone()
         for number, pair in enumerate(self._pairs):

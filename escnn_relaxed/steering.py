@@ -1,4 +1,4 @@
-"""Hidden values φ → filter bank K of a pair of field types: the steered average, equation (2) of the design.
+"""Hidden values φ → filter bank K of a pair of field types: the steered average, equation (2) of docs/mathematics.md.
 
 κ = W φ is linear in the hidden values, so steering acts on φ alone. For a pair of blocks (A, B) the *steered
 features* S, of shape (P, |A|, |B|, points), are what the P output weights of every pair of fields multiply:

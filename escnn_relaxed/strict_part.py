@@ -1,4 +1,4 @@
-"""How far a layer is from equivariance, exactly, from its weights (design §2a)."""
+"""How far a layer is from equivariance, exactly, from its weights (equations (6) and (7))."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel that depends on the position, applied tile by tile: no filter is ever kept for all positions (design §3).
+"""A kernel that depends on the position, tile by tile: no filter is ever kept for all positions (docs/performance.md).
 
 The output is made strip by strip, some rows each. What the kernel is there, its *factors*, is built for a strip, meets
 the pixels of one tile of the strip after the other, and is forgotten; it is built again when gradients are wanted. A

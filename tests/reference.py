@@ -1,4 +1,4 @@
-"""The slow oracle: equations (1) and (2) of the design by plain loops.
+"""The slow oracle: equations (1) and (2) of docs/mathematics.md by plain loops.
 
     h(x) = Σ_d K(d; y) f(y),  y = x + d                                                             (1)
     K(d; y) = mean_g ρ_out(g) κ(g⁻¹d; ω′ ⊙ a(g, y)) ρ_in(g)⁻¹                                       (2)
@@ -38,7 +38,7 @@ def angle_and_flip(space: GSpace2D, element: GroupElement) -> tuple[float, int]:
 
 
 def subgroup_coordinates(space: GSpace2D, element: GroupElement, form: str) -> dict[str, list[float]]:
-    """Coordinates of an element per subgroup: the table of design §2."""
+    """Coordinates of an element per subgroup: the table of docs/mathematics.md."""
     angle, flip = angle_and_flip(space, element)
     rotation = [math.cos(angle), math.sin(angle)] if form == "circle" else [angle / (2 * math.pi)]
     return {"rotation": rotation, "reflection": [flip / 2]}

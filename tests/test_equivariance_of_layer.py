@@ -12,7 +12,7 @@ from escnn.nn import FieldType
 from layers import STRICT_KERNELS, build
 from transformations import largest_error, on_grid_elements, reflections, rotations, shift_error
 
-# The issue's bound. Sums of some hundred products in float64 leave about 1e-15.
+# Sums of some hundred products in float64 leave about 1e-15.
 ROUNDING = 1e-12
 
 # Large banks whose smaller siblings are in the table.
@@ -73,7 +73,7 @@ def test_soft_layer_set_to_zero_is_strict_again(strict_kernel: str) -> None:
         strict_kernel=strict_kernel,
     )
     features = battery.random_input(in_type, 5, 5)
-    # A layer this soft errs by half its answer; well above 1e-3 is what the issue asks for.
+    # A layer this soft errs by half its answer; well above 1e-3 is what is asked for.
     assert largest_error(layer, features) > 0.05
     layer.set_domain_frequency(rotation=0.0, reflection=0.0, translation=0.0)
     assert layer.is_stationary

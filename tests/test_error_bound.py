@@ -17,7 +17,7 @@ from escnn_relaxed import RelaxedR2Conv, harden_network, soft_part_norm
 from escnn_relaxed.integral_operator import ConvolutionGeometry, integrate_stationary
 from escnn_relaxed.operator_norm import convolution_norm
 
-EXACT = 1e-10  # the issue's; found: 1e-15
+EXACT = 1e-10  # found: 1e-15
 ROUNDING = 1e-12  # singular values of some hundred rows in float64; found: 1e-15
 
 EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)

@@ -14,7 +14,7 @@ from transformations import relative_error
 from escnn_relaxed import RelaxedR2Conv, export_network
 from escnn_relaxed.exported import SoftTranslationConvolution
 
-SINGLE = 1e-6  # the bound; the sums are the same ones
+SINGLE = 1e-6  # in float32; the sums are the same ones
 
 SOFT = {"stationary": {"rotation": 0.2}, "soft in translation": {"rotation": 0.2, "translation": (0.2, 0.4)}}
 EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)

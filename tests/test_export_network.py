@@ -13,7 +13,7 @@ from transformations import relative_error
 
 from escnn_relaxed import export_network
 
-SINGLE = 1e-6  # the bound
+SINGLE = 1e-6  # rounding of float32
 
 
 @EVERY_MODE

@@ -18,7 +18,7 @@ from transformations import largest_error, reflections, relative_error, rotation
 from escnn_relaxed import RelaxedR2Conv, harden_network
 from escnn_relaxed.conversion import named_relaxed_layers
 
-ROUNDING = 1e-12  # the bound for what stays exact; found: 1e-15
+ROUNDING = 1e-12  # what stays exact; found: 1e-15
 BROKEN = 1e-2  # "well above 1e-3"; a softness of 0.3 at the start gives about 0.5
 
 TURNS = {"rotation": 0.2}

@@ -87,7 +87,7 @@ SOFT_STARTS = [
 @pytest.mark.parametrize("kernel_size", [1, 3, 5])
 @pytest.mark.parametrize(("space", "pair"), SOFT_STARTS)
 def test_layer_starts_as_soft_as_asked(space: str, pair: str, kernel_size: int, strict_kernel: str) -> None:
-    """On white noise the mean square error over the group is twice the softness (design §2a)."""
+    """On white noise the mean square error over the group is twice the softness (equation (7))."""
     in_type, out_type = battery.types(space, pair)
     softness = []
     for seed in range(3):

@@ -127,7 +127,7 @@ def test_projections_of_log_rotation_are_integers() -> None:
 
 @pytest.mark.parametrize(("dimension", "outputs", "published"), [(2, 3 * 32, 4320), (3, 32 * 32, 34976)])
 def test_siren_has_the_published_parameter_count(dimension: int, outputs: int, published: int) -> None:
-    """Design §6: the lifting kernel 3→32, and one of the two group convolutions 32→32 of 69,952 together."""
+    """The paper's counts: the lifting kernel 3→32, and one of the two group convolutions 32→32 of 69,952 together."""
     kernel = SirenKernel(dimension, 0, hidden_size=32)
     output_layer = 32 * outputs + outputs
     assert sum(p.numel() for p in kernel.parameters()) + output_layer == published

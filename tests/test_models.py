@@ -89,7 +89,7 @@ def images(side: int = 28, batch: int = 1) -> Tensor:
 
 
 def by_hand(network: RelaxedResNet, features: Tensor, order: int, has_first_shortcut: bool) -> Tensor:
-    """The architecture of design §6 in plain functions, with the filter banks of the layers."""
+    """The paper's architecture (appendix "Network architecture") in plain functions, with the banks of the layers."""
     banks = [module.filter_bank() for module in network.modules() if isinstance(module, PlanarConvolution)]
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm3d)]
 

@@ -43,7 +43,7 @@ def mean_errors(cycles_per_pixel: float) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in errors.items()}
 
 
-# 0.11: where R2Conv errs by the 0.010 of design §9; the others, one wave over the image and one in four pixels.
+# 0.11: where R2Conv errs by 0.010; the others, one wave over the image and one in four pixels.
 @pytest.mark.parametrize("cycles_per_pixel", [0.05, 0.11, 0.15, 0.25])
 def test_error_off_the_grid_is_no_worse_than_that_of_r2conv(
     cycles_per_pixel: float, record_property: pytest.RecordProperty

@@ -15,7 +15,7 @@ from transformations import largest_error, on_grid_elements, shift_error
 
 from escnn_relaxed import RelaxedR2Conv
 
-ROUNDING = 1e-12  # the bound; sums of some hundred terms in float64 leave about 1e-15
+ROUNDING = 1e-12  # sums of some hundred terms in float64 leave about 1e-15
 
 SPACES = ("trivial", "flip", "flip axis 0", "C2", "C3", "C4", "C6", "C8", "D1", "D2", "D3", "D4", "SO(2)", "O(2)")
 FREQUENCY = st.floats(0.0, 0.12)  # below the limit of C2 … C8, where warnings are errors

@@ -8,7 +8,7 @@ import torch
 from layers import STRICT_KERNELS, build
 from transformations import largest_error, on_grid_elements, shift, shift_error
 
-ROUNDING = 1e-12  # the bound for what stays exact; found: 1e-15
+ROUNDING = 1e-12  # what stays exact; found: 1e-15
 BROKEN = 1e-2  # "well above 1e-3"; a softness of 0.3 at the start gives about 0.5
 
 CASES = [

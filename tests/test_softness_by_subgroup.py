@@ -14,7 +14,7 @@ from transformations import (
     shift_error,
 )
 
-ROUNDING = 1e-12  # the bound for what stays exact; found: 1e-15
+ROUNDING = 1e-12  # what stays exact; found: 1e-15
 BROKEN = 1e-2  # "well above 1e-3"; a softness of 0.3 at the start gives about 0.5
 
 PAIRS = (
@@ -141,7 +141,7 @@ def test_starting_softness_orders_the_error() -> None:
     for softness in (0.001, 0.01, 0.1, 0.5):
         layer = soft_layer_of(in_type, out_type, softness)
         errors.append(largest_error(layer, battery.random_input(in_type, 9, 9, batch=8)))
-    # On white noise the error is √(2s) (design §2a); the drawn weights scatter s by about a factor of 2.
+    # On white noise the error is √(2s) (equation (7)); the drawn weights scatter s by about a factor of 2.
     for softness, error in zip((0.001, 0.01, 0.1, 0.5), errors, strict=True):
         assert (2 * softness) ** 0.5 / 3 < error < (2 * softness) ** 0.5 * 3
 

@@ -171,7 +171,7 @@ def change_of_basis(field_type: FieldType) -> torch.Tensor:
     [("C4", "two regular -> regular"), ("D4", "regular -> irreps"), ("D2", "mixed, sheared -> regular")],
 )
 def test_projection_on_equivariant_kernels(space: str, pair: str, strict_kernel: str) -> None:
-    """P K = mean_h ρ_out(h) K(h⁻¹d) ρ_in(h)⁻¹: K at ω′ = 0 is kept, a soft K is not (design §2a)."""
+    """P K = mean_h ρ_out(h) K(h⁻¹d) ρ_in(h)⁻¹: K at ω′ = 0 is kept, a soft K is not (equation (6))."""
     in_type, out_type = battery.types(space, pair)
     relax = battery.subgroups(space, 0.2)
     layer = build(in_type, out_type, relax=relax, initial_softness=0.3, strict_kernel=strict_kernel)

@@ -16,7 +16,7 @@ from transformations import equivariance_error, relative_error
 
 from escnn_relaxed import RelaxedR2Conv, harden_network
 
-ROUNDING = 1e-10  # the bound; found: 1e-14
+ROUNDING = 1e-10  # found: 1e-14
 
 # Domain frequencies below the limit of C4, where warnings are errors.
 SOFT = {"rotation": 0.3, "reflection": 0.5}

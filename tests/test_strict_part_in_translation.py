@@ -21,7 +21,7 @@ from transformations import largest_error, relative_error, shift_error
 from escnn_relaxed import RelaxedR2Conv, harden_network
 
 SIDE = 8
-ROUNDING = 1e-10  # the bound; found: 1e-14
+ROUNDING = 1e-10  # found: 1e-14
 
 TRANSLATION = {"translation": (0.3, 0.5)}
 SOFT = {

@@ -20,7 +20,7 @@ from transformations import largest_error, relative_error, shift_error
 
 from escnn_relaxed import RelaxedR2Conv, harden_network
 
-ROUNDING = 1e-12  # the bound for what stays exact; found: 6e-15
+ROUNDING = 1e-12  # what stays exact; found: 6e-15
 
 CASES = [
     ("C8", "two regular -> regular"),
