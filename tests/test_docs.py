@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pytest
+import torch
+
+from escnn_relaxed.experiments import mnist_files
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
@@ -62,6 +67,29 @@ def test_cells_of_a_tutorial_are_python(page: Path) -> None:
     assert cells
     for cell in cells:
         compile(re.sub(r"^:tags:.*\n", "", cell), str(page), "exec")
+
+
+def test_tutorials_take_mnist_where_a_folder_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 28, 28), dtype=np.uint8)
+    asked: list[tuple[Path, str]] = []
+
+    def mnist_split(root: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+        asked.append((root, split))
+        return pixels, np.arange(20, dtype=np.uint8) % 10
+
+    monkeypatch.setattr(mnist_files, "mnist_split", mnist_split)
+    monkeypatch.setenv("ESCNN_RELAXED_MNIST", str(tmp_path))
+    threads = torch.get_num_threads()
+    try:
+        tools = runpy.run_path(str(DOCS / "tutorials" / "tools.py"))
+        (images, labels), (tests, _) = tools["digits"](images=12, tests=8)
+    finally:
+        torch.set_num_threads(threads)
+    assert asked == [(tmp_path, "train")]
+    assert images.shape == (12, 1, 17, 17)
+    assert tests.shape == (8, 1, 17, 17)
+    assert 0 <= images.min() < images.max() <= 1
+    assert labels.dtype == torch.int64
 
 
 @pytest.mark.parametrize("module", ["", ".plots", ".baselines", ".models", ".lightning_callbacks"])

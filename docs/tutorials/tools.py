@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,8 +34,11 @@ def digits(images: int = 1200, tests: int = 500) -> tuple[Data, Data]:
     if SMOKE:
         images, tests = 64, 64
     order = order[: images + tests]
-    large = interpolate(pixels[order].unsqueeze(1), size=(side, side), mode="bilinear", align_corners=True)
-    framed, labels = pad(large, [(SIZE - side) // 2] * 4), labels[order]
+    small = side < pixels.shape[-1]
+    resized = interpolate(
+        pixels[order].unsqueeze(1), size=(side, side), mode="bilinear", align_corners=not small, antialias=small
+    )
+    framed, labels = pad(resized, [(SIZE - side) // 2] * 4), labels[order]
     return (framed[:images], labels[:images]), (framed[images:], labels[images:])
 
 
@@ -122,8 +124,7 @@ def _bundled() -> tuple[Tensor, Tensor, int]:
 
 
 def _mnist() -> tuple[Tensor, Tensor, int]:
-    sys.path.append(str(Path(__file__).parents[2] / "examples"))
-    from mnist_files import mnist_split
+    from escnn_relaxed.experiments.mnist_files import mnist_split
 
     images, labels = mnist_split(Path(MNIST), "train")
     return torch.from_numpy(images / 255).float(), torch.from_numpy(labels.astype("int64")), SIZE
