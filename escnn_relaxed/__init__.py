@@ -34,7 +34,7 @@ try:
     from .parameter_groups import parameter_groups
     from .relaxed_r2conv import RelaxedR2Conv
     from .sharing import share_domain_frequency
-    from .summary import RelaxationSummary, relaxation_summary
+    from .summary import LayerSummary, RelaxationSummary, relaxation_summary
 except ModuleNotFoundError as error:
     # Exported networks load their classes from here where escnn is not installed.
     if error.name not in ("escnn", "lie_learn"):
@@ -48,6 +48,7 @@ __all__ = [
     "EquivarianceReport",
     "ErrorRow",
     "HardeningSchedule",
+    "LayerSummary",
     "RelaxationMonitor",
     "RelaxationSummary",
     "RelaxedR2Conv",

@@ -30,6 +30,11 @@ class AblationRow:
         value: what ``evaluate`` gave.
         change: value less that of the whole network.
         softness: s of that part; the largest where it has several layers.
+
+    Example:
+        >>> row = AblationRow("features.0", "layer", value=52.5, change=-47.0, softness=0.01)
+        >>> f"without the softness of {row.part}: {row.change} points"
+        'without the softness of features.0: -47.0 points'
     """
 
     part: str
@@ -103,7 +108,16 @@ def softness_ablation(
 
 
 def ablation_table(rows: Sequence[AblationRow]) -> str:
-    """The rows as text, one a line."""
+    """The rows as text, one a line, under a header.
+
+    Args:
+        rows: of :func:`softness_ablation`.
+
+    Example:
+        >>> print(ablation_table([AblationRow("nothing", "network", 99.5, 0.0, 0.01)]))
+        hardened          value   change  softness
+        nothing           99.50             0.0100
+    """
     width = max(len("hardened"), *(len(row.part) for row in rows)) + 2
     width = max(width, 14)
     lines = [f"{'hardened':<{width}} {'value':>8} {'change':>8} {'softness':>9}"]

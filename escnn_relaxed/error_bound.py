@@ -46,6 +46,11 @@ class BoundRow:
         lipschitz: L, an upper bound.
         soft_norm: ‖K − PK‖_op, 0 for modules that are equivariant.
         error: bound on ‖f(hx) − h f(x)‖ / ‖f(x)‖ up to and with this module, the largest of the batch.
+
+    Example:
+        >>> row = BoundRow("conv", lipschitz=1.5, soft_norm=0.1, error=0.2)
+        >>> row.error
+        0.2
     """
 
     name: str
@@ -67,6 +72,18 @@ def soft_part_norm(layer: RelaxedConvolution, size: tuple[int, int], subgroups: 
 
     Raises:
         ValueError: for another name, or for fields on which the group does not act by orthogonal matrices.
+
+    Example:
+        >>> import torch
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> image = nn.FieldType(gspace, [gspace.trivial_repr])
+        >>> layer = RelaxedR2Conv(image, image, 3, padding=1, bias=False, relax={"rotation": 0.25}).eval()
+        >>> x = torch.randn(1, 1, 9, 9)
+        >>> difference = layer(image(x.rot90(1, (2, 3)))).tensor - layer(image(x)).tensor.rot90(1, (2, 3))
+        >>> bool(difference.norm() <= 2 * soft_part_norm(layer, (9, 9)) * x.norm())
+        True
     """
     averaged = check_subgroups(subgroups)
     _check_orthogonal(layer.in_type, layer.out_type)

@@ -29,6 +29,11 @@ class AgreementRow:
         agreement: part of the images that get the same class before and after.
         resampling: the same for an image that is turned there and back, what interpolation alone changes; 1 where
             nothing is interpolated.
+
+    Example:
+        >>> row = AgreementRow("rotation 90°", "rotation", 1.5708, "exact", agreement=0.83, resampling=1.0)
+        >>> f"{row.name}: {row.agreement:.0%} keep their class"
+        'rotation 90°: 83% keep their class'
     """
 
     name: str
@@ -46,6 +51,12 @@ class AgreementReport:
     Attributes:
         rows: in the order elements, angles, shifts.
         orbit: part of the images that get one class under all of these transformations and without.
+
+    Example:
+        >>> print(AgreementReport((AgreementRow("rotation 90°", "rotation", 1.5708, "exact", 0.83, 1.0),), orbit=0.83))
+        transformation  kind   agreement  resampling alone
+        rotation 90°    exact  0.830
+        all of these           0.830
     """
 
     rows: tuple[AgreementRow, ...]

@@ -79,6 +79,20 @@ class HardeningSchedule:
 
     Raises:
         ValueError: for values outside of their range, or a network without a relaxed layer.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25}, initial_softness=0.04)
+        >>> schedule = HardeningSchedule(layer, steps=4, harden_at=0.5, largest_penalty=0.3)
+        >>> for _ in range(3):
+        ...     print(f"penalty {schedule.penalty().item():.2f}, s {layer.softness().item():.2f}")
+        ...     schedule.step()
+        penalty 0.00, s 0.04
+        penalty 0.03, s 0.04
+        penalty 0.00, s 0.00
     """
 
     def __init__(self, network: nn.Module, steps: int, harden_at: float = 2 / 3, largest_penalty: float = 0.0) -> None:
@@ -154,6 +168,18 @@ class SoftnessBound:
 
     Raises:
         ValueError: for a bound outside of [0, 1], an unknown layer, or a network without a relaxed layer.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3, initial_softness=0.04))
+        >>> bound = SoftnessBound(network, 0.01)
+        >>> _ = bound.penalty()
+        >>> bound.step()
+        >>> round(bound.multipliers["0"], 3)  # s − ε
+        0.03
     """
 
     def __init__(self, network: nn.Module, bound: float | Mapping[str, float], rate: float = 1.0) -> None:

@@ -120,6 +120,10 @@ class BoundSoftness(_PenaltyCallback):
     Args:
         bound: ε, one for all layers or a dict from the name of a layer (in the Lightning module) to its own.
         rate: step size of the multipliers.
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> trainer = Trainer(max_epochs=30, callbacks=[BoundSoftness(0.01)], logger=False, accelerator="cpu")
     """
 
     def __init__(self, bound: float | Mapping[str, float], rate: float = 1.0) -> None:

@@ -117,7 +117,21 @@ class PlanarConvolution(EquivariantModule):
         return expanded
 
     def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
-        """Filter bank and bias of a stationary layer, as of ``R2Conv``."""
+        """Filter bank (C_out, C_in/groups, k, k) and bias (C_out,) of a stationary layer, as of ``R2Conv``.
+
+        The bias is None without trivial irreps in the output, or with ``bias=False``.
+
+        Raises:
+            RuntimeError: where K depends on the position.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
+            >>> filter_bank, bias = RelaxedR2Conv(fields, fields, 3).expand_parameters()
+            >>> filter_bank.shape, bias.shape
+            (torch.Size([4, 4, 3, 3]), torch.Size([4]))
+        """
         return self.filter_bank(), self.expanded_bias()
 
     def forward(self, input: GeometricTensor) -> GeometricTensor:
@@ -166,6 +180,13 @@ class PlanarConvolution(EquivariantModule):
 
         Raises:
             ValueError: for a shape that is not (batch, C_in, H, W), or smaller than the kernel.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
+            >>> RelaxedR2Conv(fields, fields, 3, stride=2).evaluate_output_shape((2, 4, 9, 9))
+            (2, 4, 4, 4)
         """
         if len(input_shape) != 4 or input_shape[1] != self.in_type.size:
             raise ValueError(f"input_shape must be (batch, {self.in_type.size}, H, W), got {tuple(input_shape)}")

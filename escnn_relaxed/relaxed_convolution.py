@@ -61,7 +61,17 @@ class RelaxedConvolution(PlanarConvolution):
 
     @property
     def domain_frequency(self) -> dict[str, Tensor]:
-        """ω′ of each subgroup that may be soft; 2 values (x, y) for translation, else 1."""
+        """ω′ of each subgroup that may be soft; 2 values (x, y) for translation, else 1.
+
+        Without units: coordinates of the domain are in [−1, 1]. Parameters where ``learn_relaxation`` is set.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
+            >>> RelaxedR2Conv(image, image, 3, relax={"rotation": 0.25, "translation": 0.5}).domain_frequency
+            {'translation': tensor([0.5000, 0.5000]), 'rotation': tensor([0.2500])}
+        """
         return self._domain_frequency.values()
 
     def set_domain_frequency(self, **frequencies: Frequency) -> None:
@@ -83,7 +93,19 @@ class RelaxedConvolution(PlanarConvolution):
 
     @property
     def is_stationary(self) -> bool:
-        """True where K does not depend on the position: the layer is a ``conv2d``."""
+        """True where K does not depend on the position: the layer is a ``conv2d``.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
+            >>> layer = RelaxedR2Conv(image, image, 3, relax={"translation": 0.5})
+            >>> layer.is_stationary
+            False
+            >>> layer.set_domain_frequency(translation=0.0)
+            >>> layer.is_stationary
+            True
+        """
         return "translation" in self.hardened or not self._domain_frequency.may_vary("translation")
 
     def softness(self, *subgroups: str) -> Tensor:
@@ -125,8 +147,20 @@ class RelaxedConvolution(PlanarConvolution):
         state dict remain; ``layer.hardened`` is not part of the state. :func:`~escnn_relaxed.harden_network` also drops
         what is not needed any more.
 
+        Args:
+            *subgroups: of ``"rotation"``, ``"reflection"``, ``"translation"``.
+
         Raises:
             ValueError: for a name that is not of a subgroup.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
+            >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25})
+            >>> layer.harden()
+            >>> layer.softness().item()
+            0.0
         """
         wanted = {*self.hardened, *check_subgroups(subgroups)}
         self.hardened = tuple(name for name in SUBGROUPS if name in wanted)
@@ -146,10 +180,18 @@ class RelaxedConvolution(PlanarConvolution):
         return self.bank if is_soft else None
 
     def filter_bank(self) -> Tensor:
-        """K of a stationary layer, (C_out, C_in/groups, k, k).
+        """K of a stationary layer, (C_out, C_in/groups, k, k): what ``conv2d`` takes as its weight.
 
         Raises:
             RuntimeError: where K depends on the position.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> gspace = gspaces.rot2dOnR2(4)
+            >>> image, hidden = nn.FieldType(gspace, [gspace.trivial_repr]), nn.FieldType(gspace, [gspace.regular_repr])
+            >>> RelaxedR2Conv(image, hidden, 5).filter_bank().shape
+            torch.Size([4, 1, 5, 5])
         """
         if not self.is_stationary:
             raise RuntimeError("filter_bank: this layer is soft in translation and has a filter bank per position")
@@ -189,6 +231,14 @@ class RelaxedConvolution(PlanarConvolution):
 
         Shape:
             of the result: (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> gspace = gspaces.rot2dOnR2(4)
+            >>> image, hidden = nn.FieldType(gspace, [gspace.trivial_repr]), nn.FieldType(gspace, [gspace.regular_repr])
+            >>> RelaxedR2Conv(image, hidden, 5, padding=2, relax={"rotation": 0.25}).export()
+            Conv2d(1, 4, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2))
         """
         mode = self.training
         self.eval()
@@ -210,6 +260,14 @@ class RelaxedConvolution(PlanarConvolution):
         Raises:
             TypeError: for anything but a floating-point GeometricTensor of ``in_type``.
             ValueError: for an image smaller than the kernel.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
+            >>> layer = RelaxedR2Conv(image, image, 5, stride=2)
+            >>> layer(image(torch.randn(2, 1, 9, 9))).shape
+            torch.Size([2, 1, 3, 3])
         """
         if self.random_offset and self.training and self.bank is not None:
             self.bank.turn(self.bank.random_offset())

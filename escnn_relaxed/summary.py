@@ -39,6 +39,16 @@ class LayerSummary:
         own_error: largest exact error of the layer alone, on what reaches it, over the group; None where not measured.
         error: the same of the network up to this layer, over shifts too.
         hardened_value: what the ablation gave with this layer hardened, None without one.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3), nn.ReLU(fields))
+        >>> (row,) = relaxation_summary(network).rows
+        >>> row.name, row.domain_frequency, row.penalty
+        ('0', {'rotation': (0.25,)}, 0.0625)
     """
 
     name: str
@@ -54,7 +64,18 @@ class LayerSummary:
 
 @dataclass(frozen=True)
 class RelaxationSummary:
-    """A row for each relaxed layer; its text is a table, ``rich.print`` shows it as one of rich."""
+    """A row for each relaxed layer; its text is a table, ``rich.print`` shows it as one of rich.
+
+    Attributes:
+        rows: in the order of the network's modules.
+
+    Example:
+        >>> layer = LayerSummary("conv", "1 regular -> 1 regular", {"rotation": (0.25,)}, 0.0625, 1.0,
+        ...                      {"rotation": 0.01, "all": 0.01}, None, None, None)
+        >>> print(RelaxationSummary((layer,)))
+        layer  fields                  ω′             ‖ω′‖²   share  softness s
+        conv   1 regular -> 1 regular  rotation 0.25  0.0625  100 %  0.01
+    """
 
     rows: tuple[LayerSummary, ...]
 

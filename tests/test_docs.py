@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import re
 import runpy
@@ -11,18 +12,21 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pytest
 import torch
 
+from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.experiments import mnist_files
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
 FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
+PUBLIC_MODULES = ("", ".plots", ".baselines", ".models", ".lightning_callbacks")
 HTML = Path(os.environ.get("ESCNN_RELAXED_HTML", DOCS / "_build" / "html"))
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="no docs beside the tests")
@@ -92,13 +96,48 @@ def test_tutorials_take_mnist_where_a_folder_is_named(monkeypatch: pytest.Monkey
     assert labels.dtype == torch.int64
 
 
-@pytest.mark.parametrize("module", ["", ".plots", ".baselines", ".models", ".lightning_callbacks"])
+@pytest.mark.parametrize("module", PUBLIC_MODULES)
 def test_every_public_name_is_in_the_reference(module: str) -> None:
     package = importlib.import_module(f"escnn_relaxed{module}")
     reference = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("api/*.md"))
     named = re.findall(r"\.\. (?:auto\w+|py:data):: ([\w.]+)", reference)
     missing = [name for name in package.__all__ if name[0] != "_" and f"{package.__name__}.{name}" not in named]
     assert not missing
+
+
+def public_objects() -> Iterator[tuple[str, Any]]:
+    """Classes and functions that users call, by their names."""
+    for module in PUBLIC_MODULES:
+        package = importlib.import_module(f"escnn_relaxed{module}")
+        for name in package.__all__:
+            if callable(getattr(package, name)):
+                yield f"{package.__name__}.{name}", getattr(package, name)
+
+
+def methods_in_the_reference() -> Iterator[tuple[str, Any]]:
+    """Those of ``RelaxedR2Conv`` that the reference names."""
+    page = (DOCS / "api" / "layer.md").read_text(encoding="utf-8") if PAGES else ""
+    for name in re.findall(r"\.\. auto(?:method|property):: (\w+)", page):
+        yield f"RelaxedR2Conv.{name}", getattr(RelaxedR2Conv, name)
+
+
+@pytest.mark.parametrize(
+    "documented", [pytest.param(found, id=name) for name, found in (*public_objects(), *methods_in_the_reference())]
+)
+def test_every_public_docstring_has_an_example(documented: Any) -> None:
+    """That it runs is for ``make doctest`` to see."""
+    assert ">>> " in (documented.__doc__ or "")
+
+
+@pytest.mark.parametrize("documented", [pytest.param(found, id=name) for name, found in public_objects()])
+def test_every_public_docstring_describes_each_argument_and_method(documented: Any) -> None:
+    text = documented.__doc__ or ""
+    arguments = [name for name in inspect.signature(documented).parameters if name != "self"]
+    missing = [name for name in arguments if not re.search(rf"^\s+\*{{0,2}}{name}: \S", text, re.MULTILINE)]
+    assert not missing
+    own = vars(documented).items() if inspect.isclass(documented) else ()
+    methods = [name for name, found in own if name[0] != "_" and (inspect.isfunction(found) or type(found) is property)]
+    assert not [name for name in methods if not getattr(documented, name).__doc__]
 
 
 class Links(HTMLParser):

@@ -27,6 +27,12 @@ def plot_ablation(rows: Sequence[AblationRow], quantity: str = "accuracy, %", ax
 
     Raises:
         ValueError: without rows of hardened parts.
+
+    Example:
+        >>> rows = [AblationRow("nothing", "network", 99.0, 0.0, 0.01), AblationRow("conv", "layer", 52.0, -47.0, 0.01)]
+        >>> axes = plot_ablation(rows)
+        >>> [bar.get_height() for bar in axes.patches]
+        [52.0]
     """
     parts = [row for row in rows if row.part != "nothing"]
     if not parts:
@@ -52,6 +58,15 @@ def plot_softness(network: nn.Module, axes: Axes | None = None) -> Axes:
 
     Raises:
         ValueError: for a network without a relaxed layer.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> axes = plot_softness(nn.SequentialModule(RelaxedR2Conv(fields, fields, 3, initial_softness=0.05)))
+        >>> [round(bar.get_height(), 4) for bar in axes.patches]
+        [0.05]
     """
     layers = dict(named_relaxed_layers(network))
     if not layers:
