@@ -17,6 +17,16 @@ def read_version() -> str:
     return match.group(1)
 
 
+def index_description() -> str:
+    """README.md as a package index can show it: pictures and links that lead into the repository would be dead there.
+
+    Pictures are left out. Links become their text, which names the file, or what it is about.
+    """
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"^!\[[^\]]*\]\((?!https?:)[^)\s]*\)\n\n?", "", text, flags=re.MULTILINE)
+    return re.sub(r"\[([^\]]*)\]\((?!https?:)[^)\s]*\)", r"\1", text)
+
+
 EXTRAS = {
     "lightning": ["lightning>=2.4"],
     "experiments": [
@@ -52,7 +62,7 @@ setup(
     name="escnn_relaxed",
     version=read_version(),
     description="Convolutions for escnn whose equivariance is strict, soft, or learned, layer by layer",
-    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description=index_description(),
     long_description_content_type="text/markdown",
     author="The escnn_relaxed authors",
     license_expression="BSD-3-Clause",

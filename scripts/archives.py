@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -20,7 +21,10 @@ def tracked() -> set[str]:
 
 
 def main(folder: str) -> int:
-    """Every module, its data and the licence in the wheel and nothing else; every tracked file in the sdist."""
+    """Every module, its data and the licence in the wheel and nothing else; every tracked file in the sdist.
+
+    The description that a package index shows has no links into the repository.
+    """
     (wheel,), (sdist,) = Path(folder).glob("*.whl"), Path(folder).glob("*.tar.gz")
     files = tracked()
     in_wheel = {name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith("/")}
@@ -32,6 +36,12 @@ def main(folder: str) -> int:
     problems += [f"the wheel holds {name}, which is not tracked" for name in others]
     if not any(name.endswith("licenses/LICENSE") for name in in_wheel):
         problems.append("the wheel lacks LICENSE")
+    (metadata,) = [name for name in in_wheel if name.endswith(".dist-info/METADATA")]
+    description = zipfile.ZipFile(wheel).read(metadata).decode()
+    dead = [link for link in re.findall(r"\]\(([^)\s]*)\)", description) if not link.startswith("https://")]
+    problems += [f"the description for a package index links to {link}" for link in dead]
+    if "```python" not in description:
+        problems.append("the description for a package index has no code")
     wanted = {name for name in files if not name.startswith(LEFT_OUT)}
     problems += [f"the sdist lacks {name}" for name in sorted(wanted - in_sdist)]
     print(

@@ -26,6 +26,13 @@ def test_readme_has_code_by_line_25() -> None:
     assert lines[0] <= 25
 
 
+@pytest.mark.skipif(not README.exists(), reason="no README.md beside the tests")
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_files_that_are_linked_to_exist(name: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", (README.parent / name).read_text(encoding="utf-8"))):
+        assert target.startswith("https://") or (README.parent / target).exists(), target
+
+
 @pytest.mark.parametrize(("line", "code"), [pytest.param(*block, id=f"line {block[0]}") for block in python_blocks()])
 def test_readme_code_runs(line: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every block by itself, in an empty directory."""
