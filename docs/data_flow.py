@@ -3,47 +3,104 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-# What flows, the files of the stage that makes it, its shape.
-STAGES = (
-    ("group elements, taps, positions", "coordinates.py", "(M, 2, 2), (T, 2), (P, 2)"),
-    ("coordinates ω ⊙ α, ω′ ⊙ α", "coordinate_grid.py", "(M, R, T, F), (M, P, D)"),
-    ("hidden values φ", "kernel.py", "(J, M, R, T, P)"),
-    ("steered features → K_soft − P K_soft", "steering.py, filter_bank.py", "(C_out, C_in, T)"),
-    ("+ K_strict in R2Conv's basis", "steerable_basis.py", "(C_out, C_in, k, k)"),
-    ("h(x) = Σ_d K(d; y) f(y)", "integral_operator.py", "(batch, C_out, H, W)"),
-    ("GeometricTensor", "relaxed_r2conv.py and its bases", "of out_type"),
+
+class Stage(NamedTuple):
+    """What flows, its shape, and the files that make it."""
+
+    what: str
+    shape: str
+    files: str
+
+
+SHARED = (
+    Stage("group elements, taps, positions", "(M, 2, 2), (T, 2), (P, 2)", "coordinates.py"),
+    Stage("coordinates ω ⊙ α, ω′ ⊙ α", "(M, R, T, F), (M, P, D)", "coordinate_grid.py"),
+    Stage("hidden values φ", "(J, M, R, T, P)", "kernel.py"),
+    Stage("steered features, mean over the domain subtracted", "of K_soft − P K_soft", "steering.py, filter_bank.py"),
 )
-WIDTH, ROW, BOX, LEFT = 460, 74, 52, 20
+STATIONARY = (
+    Stage("filter bank K_soft", "(C_out, C_in, k, k)", "filter_bank.py, units.py"),
+    Stage("+ K_strict in R2Conv's basis", "(C_out, C_in, k, k)", "steerable_basis.py"),
+    Stage("one conv2d", "(batch, C_out, H, W)", "integral_operator.py"),
+)
+POSITIONAL = (
+    Stage("K(d; y), in the cheaper order", "basis first or bank first", "positional_kernel.py, contraction.py"),
+    Stage("a tile: Σ_d K(d; y) f(y)", "(P, C_out, batch)", "patches.py, basis_first.py, bank_first.py"),
+    Stage("tile after tile, rebuilt in backward", "(batch, C_out, H, W)", "soft_translation.py, tiled_integral.py"),
+)
+END = Stage("GeometricTensor", "of out_type", "planar_convolution.py, relaxed_convolution.py, relaxed_r2conv.py")
+
+WIDTH, BOX, GAP, MARGIN = 540, 66, 24, 8
 STYLE = (
     "rect{fill:#eef5fa;stroke:#0072b2;stroke-width:1.5}"
-    "text{font-family:DejaVu Sans,Verdana,sans-serif;fill:#222}"
-    ".what{font-size:14px;font-weight:bold}.file{font-size:12px;fill:#0a5c8c}.shape{font-size:12px;fill:#555}"
-    "path{stroke:#555;stroke-width:1.5;fill:none}"
+    "text{font-family:DejaVu Sans,Verdana,sans-serif;fill:#222;text-anchor:middle}"
+    ".what{font-size:13px;font-weight:bold}.files{font-size:11.5px;fill:#0a5c8c}.shape{font-size:11.5px;fill:#555}"
+    ".branch{font-size:12.5px;font-style:italic;fill:#555}path{stroke:#555;stroke-width:1.5;fill:none}"
 )
+
+
+def box(stage: Stage, left: float, top: float, width: float) -> list[str]:
+    """A stage."""
+    middle = left + width / 2
+    lines = (("what", 21, stage.what), ("shape", 39, stage.shape), ("files", 56, stage.files))
+    return [
+        f'<rect x="{left:g}" y="{top:g}" width="{width:g}" height="{BOX}" rx="6"/>',
+        *(
+            f'<text class="{kind}" x="{middle:g}" y="{top + below:g}">{escape(text)}</text>'
+            for kind, below, text in lines
+        ),
+    ]
+
+
+def arrow(start: tuple[float, float], end: tuple[float, float]) -> str:
+    """Down, across and down."""
+    (x, y), (to_x, to_y) = start, end
+    across = f" V{y + GAP / 2:g} H{to_x:g}" if x != to_x else ""
+    return f'<path d="M{x:g} {y:g}{across} V{to_y:g} m-5 -7 l5 7 l5 -7"/>'
+
+
+def column(stages: tuple[Stage, ...], left: float, top: float, width: float) -> list[str]:
+    """Stages from top to bottom, an arrow from each to the next."""
+    parts = []
+    for number, stage in enumerate(stages):
+        at = top + number * (BOX + GAP)
+        parts += box(stage, left, at, width)
+        if number:
+            parts.append(arrow((left + width / 2, at - GAP), (left + width / 2, at)))
+    return parts
 
 
 def picture() -> str:
-    """The stages from top to bottom, an arrow from each to the next."""
-    height = ROW * len(STAGES) + 4
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">',
-        "<title>From group elements to feature maps</title>",
-        f"<style>{STYLE}</style>",
-    ]
-    for number, (what, file, shape) in enumerate(STAGES):
-        top, middle = 4 + ROW * number, WIDTH // 2
-        parts += [
-            f'<rect x="{LEFT}" y="{top}" width="{WIDTH - 2 * LEFT}" height="{BOX}" rx="6"/>',
-            f'<text class="what" x="{LEFT + 12}" y="{top + 22}">{escape(what)}</text>',
-            f'<text class="file" x="{LEFT + 12}" y="{top + 41}">{escape(file)}</text>',
-            f'<text class="shape" x="{WIDTH - LEFT - 12}" y="{top + 41}" text-anchor="end">{escape(shape)}</text>',
+    """The shared stages, then a filter bank for all positions beside one for each, then the result."""
+    full, half = WIDTH - 2 * MARGIN, (WIDTH - 3 * MARGIN) / 2
+    branches = MARGIN + len(SHARED) * (BOX + GAP) + GAP + 12
+    end = branches + len(STATIONARY) * (BOX + GAP)
+    sides = (
+        (STATIONARY, MARGIN, "soft in rotation, reflection"),
+        (POSITIONAL, 2 * MARGIN + half, "soft in translation"),
+    )
+    parts = column(SHARED, MARGIN, MARGIN, full)
+    for stages, left, name in sides:
+        middle = left + half / 2
+        parts.append(arrow((WIDTH / 2, MARGIN + len(SHARED) * (BOX + GAP) - GAP), (middle, branches - 20)))
+        parts.append(f'<text class="branch" x="{middle:g}" y="{branches - 6:g}">{name}</text>')
+        parts += column(stages, left, branches, half)
+        parts.append(arrow((middle, end - GAP), (middle, end)))
+    parts += box(END, MARGIN, end, full)
+    height = end + BOX + MARGIN
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" '
+            f'width="{WIDTH}" height="{height:g}">',
+            "<title>From group elements to feature maps</title>",
+            f"<style>{STYLE}</style>",
+            *parts,
+            "</svg>\n",
         ]
-        if number + 1 < len(STAGES):
-            below, tip = top + BOX, top + ROW
-            parts.append(f'<path d="M{middle} {below} V{tip} m-5 -7 l5 7 l5 -7"/>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    )
 
 
 if __name__ == "__main__":

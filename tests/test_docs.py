@@ -96,6 +96,14 @@ def test_tutorials_take_mnist_where_a_folder_is_named(monkeypatch: pytest.Monkey
     assert labels.dtype == torch.int64
 
 
+def test_every_module_has_its_place_on_the_page_of_the_architecture() -> None:
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    package = DOCS.parent / "escnn_relaxed"
+    modules = [path.stem for path in package.glob("*.py") if path.stem[0] != "_"]
+    modules += [f"{path.parent.name}/" for path in package.glob("*/__init__.py")]
+    assert not [module for module in modules if f"`{module}`" not in page]
+
+
 @pytest.mark.parametrize("module", PUBLIC_MODULES)
 def test_every_public_name_is_in_the_reference(module: str) -> None:
     package = importlib.import_module(f"escnn_relaxed{module}")
