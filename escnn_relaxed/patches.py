@@ -10,7 +10,18 @@ from torch import Tensor
 
 from .integral_operator import ConvolutionGeometry
 
-__all__ = ["Patches"]
+__all__ = ["Patches", "Region"]
+
+
+@dataclass(frozen=True)
+class Region:
+    """Some rows and columns of the output."""
+
+    rows: range
+    columns: range
+
+    def __len__(self) -> int:
+        return len(self.rows) * len(self.columns)
 
 
 @dataclass(frozen=True)
@@ -41,59 +52,63 @@ class Patches:
     def __init__(self, taps: Sequence[int], geometry: ConvolutionGeometry, output_size: tuple[int, int]) -> None:
         self.taps = list(taps)
         self._geometry = geometry
-        self._height, self._width = output_size
+        self._output_size = output_size
         self._runs = _runs(self.taps, geometry.kernel_size)
 
-    def shape(self, image: Tensor, rows: range) -> tuple[int, ...]:
+    def shape(self, image: Tensor, region: Region) -> tuple[int, ...]:
         """Of what :meth:`gather` gives."""
-        return len(rows) * self._width, len(self.taps), *image.shape[2:]
+        return len(region), len(self.taps), *image.shape[2:]
 
-    def gather(self, image: Tensor, rows: range, out: Tensor) -> Tensor:
-        """What each tap reads for some rows of the output: (rows·W_out, T, …).
+    def gather(self, image: Tensor, region: Region, out: Tensor) -> Tensor:
+        """What each tap reads for a region of the output: (positions, T, …).
 
         Args:
             image: the padded image, (H, W, …), contiguous.
-            rows: of the output.
+            region: of the output.
             out: where to write it.
         """
         pixels = image.flatten(2)
-        patches = out.view(len(rows), self._width, len(self.taps), pixels.shape[-1])
+        patches = out.view(len(region.rows), len(region.columns), len(self.taps), pixels.shape[-1])
         for run in self._runs:
-            patches[:, :, run.first : run.last] = self._reads(pixels, rows, run)
+            patches[:, :, run.first : run.last] = self._reads(pixels, region, run)
         return out
 
-    def scatter_add(self, image: Tensor, patches: Tensor, rows: range) -> None:
+    def scatter_add(self, image: Tensor, patches: Tensor, region: Region) -> None:
         """The transpose of :meth:`gather`: add what the taps have read to the pixels that they have read."""
         pixels = image.flatten(2)
-        patches = patches.reshape(len(rows), self._width, len(self.taps), pixels.shape[-1])
+        rows = region.rows
+        patches = patches.reshape(len(rows), len(region.columns), len(self.taps), pixels.shape[-1])
         # Reads overlap, but not those of one output row by one column of taps, nor those of one tap.
         if len(rows) * len(self._runs) <= len(self.taps):
             parts = [(slice(i, i + 1), range(row, row + 1), run) for i, row in enumerate(rows) for run in self._runs]
         else:
             parts = [(slice(None), rows, single) for run in self._runs for single in run.single_taps()]
         for place, part, run in parts:
-            self._reads(pixels, part, run).add_(patches[place, :, run.first : run.last])
+            self._reads(pixels, Region(part, region.columns), run).add_(patches[place, :, run.first : run.last])
 
     def gather_differentiably(self, image: Tensor) -> Tensor:
         """:meth:`gather` of all rows in an operation that can be differentiated again."""
         pixels = self._pixel_numbers(image.shape[1]).to(image.device)
         return image.flatten(0, 1).index_select(0, pixels).unflatten(0, (-1, len(self.taps)))
 
-    def _reads(self, image: Tensor, rows: range, run: _Run) -> Tensor:
+    def _reads(self, image: Tensor, region: Region, run: _Run) -> Tensor:
         stride, dilation = self._geometry.stride, self._geometry.dilation
         down, right, _ = image.stride()
+        row = region.rows.start * stride + run.row * dilation
+        column = region.columns.start * stride + run.column * dilation
         return image.as_strided(
-            (len(rows), self._width, run.last - run.first, image.shape[-1]),
+            (len(region.rows), len(region.columns), run.last - run.first, image.shape[-1]),
             (stride * down, stride * right, dilation * down, 1),
-            (rows.start * stride + run.row * dilation) * down + run.column * dilation * right,
+            row * down + column * right,
         )
 
     def _pixel_numbers(self, padded_width: int) -> Tensor:
         """Number of the padded pixel that each tap reads for each output, (H_out·W_out·T,)."""
         geometry = self._geometry
+        height, width = self._output_size
         taps = torch.tensor(self.taps)
-        rows = torch.arange(self._height)[:, None, None] * geometry.stride
-        columns = torch.arange(self._width)[None, :, None] * geometry.stride
+        rows = torch.arange(height)[:, None, None] * geometry.stride
+        columns = torch.arange(width)[None, :, None] * geometry.stride
         rows = rows + taps // geometry.kernel_size * geometry.dilation
         columns = columns + taps % geometry.kernel_size * geometry.dilation
         return (rows * padded_width + columns).flatten()

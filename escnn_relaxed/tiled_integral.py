@@ -2,7 +2,7 @@
 
 The output is made strip by strip, some rows each. What the kernel is there, its *factors*, is built for a strip, meets
 the pixels of one tile of the strip after the other, and is forgotten; it is built again when gradients are wanted. A
-*contraction* says what the factors are.
+tile is some rows, or a part of one: its positions are consecutive. A *contraction* says what the factors are.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .patches import Patches
+from .patches import Patches, Region
 
 __all__ = ["Contraction", "Tensors", "Workspace", "integrate_tiles"]
 
 # Bytes of gathered pixels in a tile, and of factors in a strip: less, and the time goes into calls; more, and they
 # leave the cache of a CPU. Other devices have no such cache, and calls that cost more.
-TILE_BYTES = {"cpu": 2_500_000, "else": 100_000_000}
+TILE_BYTES = {"cpu": 5_000_000, "else": 100_000_000}
 
 # What a kernel is made of; None for a part that it has not.
 Tensors = Sequence[Tensor | None]
@@ -131,10 +131,10 @@ class _TiledIntegral(torch.autograd.Function):
         for strip in _strips(contraction, image, output_size):
             encoded = _encoded(contraction, positions, strip, workspace)
             factors = [factor.to(image.dtype) for factor in contraction.factors(encoded, tensors)]
-            for rows in _tiles(contraction, image, width, strip):
-                pixels = _pixels(contraction, image, rows, workspace)
-                part = [factor[_places(rows, width, strip)] for factor in factors]
-                answer[_places(rows, width)] = contraction.value(part, tensors, pixels, workspace)
+            for tile in _tiles(contraction, image, strip):
+                pixels = _pixels(contraction, image, tile, workspace)
+                part = [factor[_places(tile, width, strip.rows.start)] for factor in factors]
+                answer[_places(tile, width)] = contraction.value(part, tensors, pixels, workspace)
         return answer
 
     @staticmethod
@@ -146,42 +146,49 @@ class _TiledIntegral(torch.autograd.Function):
         return None, None, *_tiled_gradients(ctx.contraction, ctx.output_size, inputs, wanted, gradients[0])
 
 
-def _strips(contraction: Contraction, image: Tensor, output_size: tuple[int, int]) -> list[range]:
+def _strips(contraction: Contraction, image: Tensor, output_size: tuple[int, int]) -> list[Region]:
     """Rows for which factors are built at a time."""
     height, width = output_size
     rows = max(1, _tile_bytes(image) // max(1, width * contraction.factor_size * image.element_size()))
-    return _split(range(height), rows)
+    return [Region(part, range(width)) for part in _split(range(height), rows)]
 
 
-def _tiles(contraction: Contraction, image: Tensor, width: int, strip: range) -> list[range]:
-    """Rows of a strip whose pixels are gathered at a time."""
-    pixel = image.shape[2] * image.shape[3] * image.element_size()
-    return _split(strip, max(1, _tile_bytes(image) // max(1, width * len(contraction.pixels.taps) * pixel)))
+def _tiles(contraction: Contraction, image: Tensor, strip: Region) -> list[Region]:
+    """Parts of a strip whose pixels are gathered at a time."""
+    bytes_of_position = len(contraction.pixels.taps) * image.shape[2] * image.shape[3] * image.element_size()
+    positions = max(1, _tile_bytes(image) // max(1, bytes_of_position))
+    width = len(strip.columns)
+    if positions >= width:
+        return [Region(rows, strip.columns) for rows in _split(strip.rows, positions // width)]
+    # Parts of a row, as equal as can be.
+    columns = math.ceil(width / math.ceil(width / positions))
+    return [Region(range(row, row + 1), part) for row in strip.rows for part in _split(strip.columns, columns)]
 
 
 def _tile_bytes(image: Tensor) -> int:
     return TILE_BYTES.get(image.device.type, TILE_BYTES["else"])
 
 
-def _split(rows: range, count: int) -> list[range]:
-    return [range(start, min(start + count, rows.stop)) for start in range(rows.start, rows.stop, count)]
+def _split(whole: range, count: int) -> list[range]:
+    return [range(start, min(start + count, whole.stop)) for start in range(whole.start, whole.stop, count)]
 
 
-def _places(rows: range, width: int, strip: range = range(0)) -> slice:
-    """Positions of some rows, counted from the first of the strip."""
-    return slice((rows.start - strip.start) * width, (rows.stop - strip.start) * width)
+def _places(tile: Region, width: int, first_row: int = 0) -> slice:
+    """Numbers of the positions of a tile, counted from the start of some row."""
+    start = (tile.rows.start - first_row) * width + tile.columns.start
+    return slice(start, start + len(tile))
 
 
-def _pixels(contraction: Contraction, image: Tensor, rows: range, workspace: Workspace) -> Tensor:
-    shape = contraction.pixels.shape(image, rows)
-    return contraction.pixels.gather(image, rows, workspace.get("pixels", shape, image))
+def _pixels(contraction: Contraction, image: Tensor, tile: Region, workspace: Workspace) -> Tensor:
+    shape = contraction.pixels.shape(image, tile)
+    return contraction.pixels.gather(image, tile, workspace.get("pixels", shape, image))
 
 
-def _encoded(contraction: Contraction, positions: Tensor, rows: range, workspace: Workspace) -> Tensor:
+def _encoded(contraction: Contraction, positions: Tensor, strip: Region, workspace: Workspace) -> Tensor:
     if contraction.positions is None:
-        return positions[rows.start : rows.stop].flatten(0, 1).unsqueeze(1)
-    shape = contraction.positions.shape(positions, rows)
-    return contraction.positions.gather(positions, rows, workspace.get("positions", shape, positions))
+        return positions[strip.rows.start : strip.rows.stop].flatten(0, 1).unsqueeze(1)
+    shape = contraction.positions.shape(positions, strip)
+    return contraction.positions.gather(positions, strip, workspace.get("positions", shape, positions))
 
 
 def _tiled_gradients(
@@ -203,13 +210,13 @@ def _tiled_gradients(
             factors = [factor.to(image.dtype) for factor in contraction.factors(leaves[0], leaves[1:])]
         values = [factor.detach() for factor in factors]
         of_factors = [torch.empty_like(value, memory_format=torch.contiguous_format) for value in values]
-        for rows in _tiles(contraction, image, width, strip):
-            pixels, places = _pixels(contraction, image, rows, workspace), _places(rows, width, strip)
+        for tile in _tiles(contraction, image, strip):
+            pixels, places = _pixels(contraction, image, tile, workspace), _places(tile, width, strip.rows.start)
             found, of_tensors, of_pixels = contraction.gradients(
                 [value[places] for value in values],
                 tensors,
                 pixels,
-                gradient[_places(rows, width)],
+                gradient[_places(tile, width)],
                 workspace,
                 wanted[0],
             )
@@ -218,7 +225,7 @@ def _tiled_gradients(
             for number, of_tensor in of_tensors.items():
                 _add(answer[2 + number], of_tensor)
             if answer[0] is not None and of_pixels is not None:
-                contraction.pixels.scatter_add(answer[0], of_pixels, rows)
+                contraction.pixels.scatter_add(answer[0], of_pixels, tile)
         of_positions, *of_leaves = _through(factors, of_factors, leaves)
         for total, of_leaf in zip(answer[2:], of_leaves, strict=True):
             _add(total, of_leaf)
@@ -226,11 +233,11 @@ def _tiled_gradients(
     return answer
 
 
-def _put_back(contraction: Contraction, place: Tensor | None, of_positions: Tensor | None, strip: range) -> None:
+def _put_back(contraction: Contraction, place: Tensor | None, of_positions: Tensor | None, strip: Region) -> None:
     if place is None or of_positions is None:
         return
     if contraction.positions is None:
-        place[strip.start : strip.stop] = of_positions.view(len(strip), *place.shape[1:])
+        place[strip.rows.start : strip.rows.stop] = of_positions.view(len(strip.rows), *place.shape[1:])
     else:
         contraction.positions.scatter_add(place, of_positions, strip)
 

@@ -84,7 +84,7 @@ def assert_close(found: Tensor, expected: Tensor, name: str, scale: float = 0.0)
     assert difference <= ROUNDING * max(size, scale), f"{name}: {difference} of {size}"
 
 
-@pytest.fixture(autouse=True, params=[30_000, 200_000], ids=["tiles of a row", "of several"])
+@pytest.fixture(autouse=True, params=[4_000, 60_000], ids=["parts of rows", "rows"])
 def tile_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """So small that a 7 × 6 image has several."""
     monkeypatch.setitem(tiled_integral.TILE_BYTES, "cpu", request.param)
