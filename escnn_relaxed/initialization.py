@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,15 +12,15 @@ import torch
 from escnn.group import Representation
 from escnn.gspaces import GSpace2D
 from escnn.nn import FieldType
-from torch import Tensor, nn
+from torch import Tensor
 
 from .coordinates import SUBGROUPS
 from .filter_bank import ContinuousFilterBank, KernelSettings
 from .kernel import KernelNet
 from .steerable_basis import SteerableBasis, sampled_basis
-from .synthetic_features import Drawer, rectified, synthetic_features
+from .synthetic_features import SyntheticFeatures, few_of, rectified, spread, synthetic_features
 
-__all__ = ["gain", "start_continuous", "start_filter_bank", "start_hybrid", "start_soft_part", "steerable_drawer"]
+__all__ = ["gain", "start_continuous", "start_filter_bank", "start_hybrid", "start_soft_part", "steerable_features"]
 
 # Where a soft translation is sampled at the start: enough for energies, few enough for a quick construction.
 _POSITIONS = torch.cartesian_prod(torch.tensor([-0.6, 0.0, 0.6]), torch.tensor([-0.6, 0.0, 0.6]))
@@ -67,11 +68,10 @@ def start_hybrid(
     # R2Conv's own start is kept only where the layer is R2Conv: its gain is a matter of chance.
     fields = in_type.representations[: len(in_type) // groups], out_type.representations
     weights = basis.centred(weights)
-    drawer = steerable_drawer(gspace, kernel_size, basis_arguments)
-    strict_bank = basis(weights)
-    scale = 1 / gain(strict_bank, *fields, gspace, drawer, STEERABLE_LAYERS)
+    features = steerable_features(fields[0], gspace, kernel_size, basis_arguments)
+    scale = 1 / gain(basis(weights), features, fields[1], gspace)
     bank = ContinuousFilterBank(*fields, gspace, settings, centred=True)
-    start_soft_part(bank, frequency, initial_softness, scale * strict_bank)
+    start_soft_part(bank, frequency, initial_softness, scale**2 * float(basis.energy(weights)))
     return basis, scale * weights, bank
 
 
@@ -88,8 +88,7 @@ def start_filter_bank(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor
     if frequency:
         _soften(bank, frequency, ranks, initial_softness)
     bank.steered_average.initialize(_start_features(bank, bank.kernel, frequency), ranks)
-    fields = bank.in_representations, bank.out_representations
-    scale = gain(bank(frequency), *fields, bank.gspace, _continuous_drawer(bank), CONTINUOUS_LAYERS)
+    scale = gain(bank(frequency), _continuous_features(bank), bank.out_representations, bank.gspace)
     for pair in bank.steered_average.block_pairs:
         pair.weights.div_(scale)
 
@@ -99,7 +98,7 @@ def start_soft_part(
     bank: ContinuousFilterBank,
     frequency: Mapping[str, Tensor],
     initial_softness: float,
-    strict_bank: Tensor,
+    strict_energy: float,
 ) -> None:
     """Start a centred filter bank that is added to a strict one, as small as the wanted softness makes it.
 
@@ -109,14 +108,14 @@ def start_soft_part(
         bank: the centred filter bank.
         frequency: ω′ at the start, none of them 0.
         initial_softness: wanted energy of ``bank`` over that of the whole kernel.
-        strict_bank: the strict part, (C_out, C_in, k, k).
+        strict_energy: ‖·‖² of the strict part, where ρ is orthogonal.
     """
     ranks = _ranks(bank, frequency)
     features = _start_features(bank, bank.kernel, frequency)
     bank.steered_average.initialize(features, ranks)
     positions = features.shape[-1] // len(bank.grid.support)
-    energy = float(bank.steered_average(features).square().sum()) / positions
-    wanted = initial_softness / (1 - initial_softness) * float(strict_bank.square().sum())
+    energy = float(bank.steered_average.energy(features)) / positions
+    wanted = initial_softness / (1 - initial_softness) * strict_energy
     for pair in bank.steered_average.block_pairs:
         pair.units.mul_(math.sqrt(wanted / energy) if energy > _TINY else 1.0)
 
@@ -173,59 +172,67 @@ def _expected_softness(bank: ContinuousFilterBank, frequency: Mapping[str, Tenso
     return soft / total if total else 0.0
 
 
-def gain(
-    bank: Tensor,
-    in_fields: Sequence[Representation],
-    out_fields: Sequence[Representation],
-    gspace: GSpace2D,
-    drawer: Drawer,
-    layers: int,
-) -> float:
+def gain(bank: Tensor, features: SyntheticFeatures, out_fields: Sequence[Representation], gspace: GSpace2D) -> float:
     """Root of the energy of the rectified answer of a bank over that of its input, 1 where there is no answer.
 
     Args:
         bank: (C_out, C_in, k, k).
-        in_fields: its input.
+        features: its input.
         out_fields: its output.
         gspace: their symmetry.
-        drawer: draws strict filter banks of the same kind, which make the input (:mod:`.synthetic_features`).
-        layers: how many of them.
     """
     with torch.no_grad():
-        features = synthetic_features(in_fields, bank.shape[-1], gspace, drawer, layers)
         # Neighbouring answers are alike: one for each half kernel will do.
-        stride = max(1, bank.shape[-1] // 2)
-        answer = rectified(nn.functional.conv2d(features, bank, stride=stride), out_fields, gspace)
-    ratio = float(answer.square().mean() / features.square().mean()) ** 0.5
+        answer = features.convolved(bank, stride=max(1, bank.shape[-1] // 2))
+        energy = float(rectified(answer, out_fields, gspace).square().mean())
+    ratio = (energy / max(features.energy(), _TINY)) ** 0.5
     return max(ratio, _LEAST_GAIN) if ratio > _TINY else 1.0
 
 
-def _continuous_drawer(bank: ContinuousFilterBank) -> Drawer:
-    """Draws strict continuous filter banks with the settings of ``bank``."""
+def _continuous_features(bank: ContinuousFilterBank) -> SyntheticFeatures:
+    """Features as they lie behind strict continuous layers with the settings of ``bank``."""
+    few = few_of(bank.in_representations)
     settings = replace(bank.settings, domain_subgroups=())
+    strict = ContinuousFilterBank(few, few, bank.gspace, settings).to(bank.grid.taps)
+    average = strict.steered_average
 
-    def drawer(fields: list[Representation]) -> Callable[[], Tensor]:
-        strict = ContinuousFilterBank(fields, fields, bank.gspace, settings).to(bank.grid.taps)
-        average = strict.steered_average
+    def draw_bank() -> Tensor:
+        features = _start_features(strict, strict.kernel, {})
+        average.initialize(features, average.count_directions(features))
+        filter_bank: Tensor = strict({})
+        return filter_bank
 
-        def draw() -> Tensor:
-            features = _start_features(strict, strict.kernel, {})
-            average.initialize(features, average.count_directions(features))
-            filter_bank: Tensor = strict({})
-            return filter_bank
-
-        return draw
-
-    return drawer
+    features = synthetic_features(few, settings.kernel_size, bank.gspace, draw_bank, CONTINUOUS_LAYERS)
+    return SyntheticFeatures(features, spread(bank.in_representations))
 
 
-def steerable_drawer(gspace: GSpace2D, kernel_size: int, basis_arguments: Mapping[str, Any]) -> Drawer:
-    """Draws filter banks in the steerable basis."""
+def steerable_features(
+    fields: Sequence[Representation], gspace: GSpace2D, kernel_size: int, basis_arguments: Mapping[str, Any]
+) -> SyntheticFeatures:
+    """Features as they lie behind layers in the steerable basis; drawn once for all layers of a kind."""
+    arguments = tuple((name, _hashable(value)) for name, value in basis_arguments.items())
+    dtype = torch.get_default_dtype()
+    return SyntheticFeatures(_few_steerable(few_of(fields), gspace, kernel_size, arguments, dtype), spread(fields))
 
-    def drawer(fields: list[Representation]) -> Callable[[], Tensor]:
-        field_type = FieldType(gspace, fields)
-        place = field_type, field_type, kernel_size, 1, 1
-        basis = SteerableBasis(*place, sampled_basis(*place, **basis_arguments))
-        return lambda: basis(basis.centred(basis.start_weights().to(torch.get_default_dtype())))
 
-    return drawer
+@functools.lru_cache(maxsize=32)
+def _few_steerable(
+    few: tuple[Representation, ...],
+    gspace: GSpace2D,
+    kernel_size: int,
+    basis_arguments: tuple[tuple[str, Any], ...],
+    dtype: torch.dtype,
+) -> Tensor:
+    field_type = FieldType(gspace, few)
+    place = field_type, field_type, kernel_size, 1, 1
+    arguments = {name: list(value) if isinstance(value, tuple) else value for name, value in basis_arguments}
+    basis = SteerableBasis(*place, sampled_basis(*place, **arguments))
+
+    def draw_bank() -> Tensor:
+        return basis(basis.centred(basis.start_weights().to(dtype)))
+
+    return synthetic_features(few, kernel_size, gspace, draw_bank, STEERABLE_LAYERS)
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

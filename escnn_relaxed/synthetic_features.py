@@ -6,7 +6,8 @@ closed form was found that predicts the energy of their answer (docs/start-of-a-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,45 +17,83 @@ from torch import Tensor, nn
 
 from .coordinates import sample_group
 
-__all__ = ["Drawer", "rectified", "synthetic_features"]
-
-# For a list of fields, what draws a new filter bank from it to itself at each call.
-Drawer = Callable[[list[Representation]], Callable[[], Tensor]]
+__all__ = ["SyntheticFeatures", "few_of", "rectified", "spread", "synthetic_features"]
 
 _SIZE = 24
 _BATCH = 4
-_MOST_FIELDS = 4
+_COPIES = 4
 _SAMPLES = 16
+# Not the user's: features are the same for all layers of a kind, and their drawing leaves the generator alone.
+_SEED = 7_919
+
+
+class SyntheticFeatures(NamedTuple):
+    """Features in which equal fields beyond some are copies of each other.
+
+    Attributes:
+        few: the features of a few fields of each kind, (4, C′, H, W).
+        channels: the channel among these of each channel of all fields, (C,).
+    """
+
+    few: Tensor
+    channels: Tensor
+
+    def energy(self) -> float:
+        """Mean square of all channels."""
+        energies = self.few.square().mean(dim=(0, 2, 3))
+        return float(energies[self.channels].mean())
+
+    def convolved(self, bank: Tensor, stride: int) -> Tensor:
+        """The answer of a filter bank (C_out, C, k, k): what it makes of copies is added up before."""
+        few_channels = self.few.shape[1]
+        folded = bank.new_zeros(len(bank), few_channels, *bank.shape[2:]).index_add_(1, self.channels, bank)
+        return nn.functional.conv2d(self.few, folded, stride=stride)
+
+
+def few_of(fields: Sequence[Representation]) -> tuple[Representation, ...]:
+    """A few fields of each kind, equal ones side by side; of one alone, rectification might leave nothing."""
+    return tuple(field for field in dict.fromkeys(fields) for _ in range(_COPIES))
 
 
 def synthetic_features(
-    fields: Sequence[Representation],
-    kernel_size: int,
-    gspace: GSpace2D,
-    drawer: Drawer,
-    layers: int,
+    fields: Sequence[Representation], kernel_size: int, gspace: GSpace2D, draw_bank: Callable[[], Tensor], layers: int
 ) -> Tensor:
     """Noise after a few random strict layers with rectification, of unit energy: (4, C, H, W).
 
     Args:
-        fields: the fields that make up C. A few of each kind are drawn and serve for all.
+        fields: the fields that make up C.
         kernel_size: k.
         gspace: their symmetry.
-        drawer: for a list of fields, what draws a new filter bank (C′, C′, k, k) from it to itself.
+        draw_bank: draws a new filter bank (C, C, k, k) from these fields to themselves at each call.
         layers: how many.
     """
-    few = [field for field in dict.fromkeys(fields) for _ in range(min(_MOST_FIELDS, fields.count(field)))]
     size = max(_SIZE, 2 * kernel_size)
     before, after = (kernel_size - 1) // 2, kernel_size // 2
-    draw_bank = drawer(few)
-    bank = draw_bank()
-    features = torch.randn(_BATCH, bank.shape[1], size, size).to(bank)
-    for _ in range(layers):
-        padded = nn.functional.pad(features, (before, after, before, after), mode="circular")
-        features = rectified(nn.functional.conv2d(padded, bank), few, gspace)
-        features = features / features.square().mean().sqrt().clamp_min(torch.finfo(bank.dtype).tiny)
-        bank = draw_bank()
-    return torch.cat([_field(features, few, field, number) for field, number in _numbered(fields)], dim=1)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEED)
+        features = torch.randn(_BATCH, sum(field.size for field in fields), size, size)
+        for _ in range(layers):
+            bank = draw_bank()
+            padded = nn.functional.pad(features.to(bank), (before, after, before, after), mode="circular")
+            features = rectified(nn.functional.conv2d(padded, bank), fields, gspace)
+            features = features / features.square().mean().sqrt().clamp_min(torch.finfo(bank.dtype).tiny)
+    return features
+
+
+def spread(fields: Sequence[Representation]) -> Tensor:
+    """The channel of :func:`few_of` of each channel of all fields, (C,)."""
+    few = few_of(fields)
+    starts: dict[Representation, int] = {}
+    for number, field in enumerate(few):
+        starts.setdefault(field, sum(other.size for other in few[:number]))
+    seen: dict[Representation, int] = {}
+    channels: list[int] = []
+    for field in fields:
+        number = seen.get(field, 0)
+        seen[field] = number + 1
+        start = starts[field] + number % _COPIES * field.size
+        channels.extend(range(start, start + field.size))
+    return torch.tensor(channels)
 
 
 def rectified(features: Tensor, fields: Sequence[Representation], gspace: GSpace2D) -> Tensor:
@@ -100,19 +139,3 @@ def _group_samples(field: Representation, gspace: GSpace2D) -> tuple[Tensor, Ten
     if np.linalg.matrix_rank(forward, tol=1e-6) < field.size:
         return None
     return torch.from_numpy(forward), torch.from_numpy(np.linalg.pinv(forward))
-
-
-def _numbered(fields: Sequence[Representation]) -> Iterator[tuple[Representation, int]]:
-    """Each field with its number among its equals, counted modulo the fields that are drawn."""
-    seen: dict[Representation, int] = {}
-    for field in fields:
-        number = seen.get(field, 0)
-        seen[field] = number + 1
-        yield field, number % _MOST_FIELDS
-
-
-def _field(features: Tensor, fields: list[Representation], field: Representation, number: int) -> Tensor:
-    """The channels of the ``number``-th of the fields equal to ``field``."""
-    index = [i for i, other in enumerate(fields) if other == field][number]
-    start = sum(other.size for other in fields[:index])
-    return features[:, start : start + field.size]

@@ -9,8 +9,8 @@ import torch
 from escnn.group import Representation
 from transformations import fiber_action, relative_error
 
-from escnn_relaxed.initialization import gain, steerable_drawer
-from escnn_relaxed.synthetic_features import rectified, synthetic_features
+from escnn_relaxed.initialization import gain, steerable_features
+from escnn_relaxed.synthetic_features import SyntheticFeatures, rectified
 
 CASES = [
     ("C4", "regular + trivial + regular"),
@@ -18,36 +18,58 @@ CASES = [
     ("SO(2)", "band-limited"),
     ("O(2)", "irreps"),
 ]
-LAYERS = 2
 ARGUMENTS = dict.fromkeys(("sigma", "frequencies_cutoff", "rings", "maximum_offset", "recompute", "basis_filter"))
 
 
-def features_of(space: str, fields: list[Representation], kernel_size: int = 3) -> torch.Tensor:
-    gspace = battery.gspace(space)
-    return synthetic_features(fields, kernel_size, gspace, steerable_drawer(gspace, kernel_size, ARGUMENTS), LAYERS)
+def features_of(space: str, fields: list[Representation], kernel_size: int = 3) -> SyntheticFeatures:
+    return steerable_features(fields, battery.gspace(space), kernel_size, ARGUMENTS)
 
 
 @pytest.mark.parametrize(("space", "fields"), CASES)
 def test_features_have_the_channels_of_the_fields_and_an_energy_of_order_one(space: str, fields: str) -> None:
     field_type = battery.field_type(space, fields)
     features = features_of(space, list(field_type.representations))
-    assert features.shape[:2] == (4, field_type.size)
+    all_channels = features.few[:, features.channels]
+    assert all_channels.shape[:2] == (4, field_type.size)
+    assert features.energy() == pytest.approx(float(all_channels.square().mean()), rel=1e-5)
     # Unit energy of the fields that were drawn; kinds are counted unequally when they serve for all.
-    assert 0.3 < float(features.square().mean()) < 3
+    assert 0.3 < features.energy() < 3
 
 
-def test_equal_fields_beyond_a_few_share_their_features() -> None:
-    gspace = battery.gspace("C4")
-    features = features_of("C4", [gspace.regular_repr] * 6).unflatten(1, (6, 4))
-    assert torch.equal(features[:, 0], features[:, 4])
-    assert not torch.equal(features[:, 0], features[:, 1])
+def test_equal_fields_beyond_a_few_share_their_features_in_any_order() -> None:
+    regular, trivial = battery.gspace("C4").regular_repr, battery.gspace("C4").trivial_repr
+    features = features_of("C4", [regular, trivial, *[regular] * 5])
+    assert features.few.shape[1] == 4 * (regular.size + trivial.size)
+    first, other, *rest = features.channels.split([4, 1, 4, 4, 4, 4, 4])
+    assert torch.equal(first, rest[3])
+    assert len({*first.tolist(), *other.tolist(), *rest[0].tolist()}) == 9
+
+
+def test_answer_of_folded_bank_is_that_of_the_whole_bank() -> None:
+    regular = battery.gspace("C4").regular_repr
+    features = features_of("C4", [regular] * 6)
+    bank = torch.randn(8, 24, 3, 3, dtype=torch.float64)
+    found = SyntheticFeatures(features.few.double(), features.channels).convolved(bank, stride=2)
+    expected = torch.nn.functional.conv2d(features.few.double()[:, features.channels], bank, stride=2)
+    # The sum over 24 channels and 9 taps in another order.
+    assert relative_error(found, expected) <= 1e-14
+
+
+def test_features_are_drawn_once_for_a_kind_and_leave_the_generator_alone() -> None:
+    fields = [battery.gspace("C4").regular_repr] * 3
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    first, second = features_of("C4", fields, kernel_size=5), features_of("C4", fields * 2, kernel_size=5)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert first.few is second.few
+    assert features_of("C4", fields, kernel_size=7).few is not first.few
 
 
 def test_features_do_not_depend_on_gradients_or_leave_a_graph() -> None:
     gspace = battery.gspace("C4")
     bank = torch.randn(4, 4, 3, 3, requires_grad=True)
     fields = [gspace.regular_repr]
-    assert isinstance(gain(bank, fields, fields, gspace, steerable_drawer(gspace, 3, ARGUMENTS), LAYERS), float)
+    assert isinstance(gain(bank, features_of("C4", fields), fields, gspace), float)
     assert bank.grad is None
 
 
@@ -55,10 +77,7 @@ def test_gain_is_proportional_to_the_bank_and_one_for_an_empty_bank() -> None:
     gspace = battery.gspace("C4")
     fields = [gspace.regular_repr]
     bank = torch.randn(4, 4, 3, 3)
-    gains = []
-    for factor in (1.0, 3.0, 0.0):
-        torch.manual_seed(0)
-        gains.append(gain(factor * bank, fields, fields, gspace, steerable_drawer(gspace, 3, ARGUMENTS), LAYERS))
+    gains = [gain(factor * bank, features_of("C4", fields), fields, gspace) for factor in (1.0, 3.0, 0.0)]
     # float32 sums over some thousand values
     assert gains[1] == pytest.approx(3 * gains[0], rel=1e-5)
     assert gains[2] == 1.0
