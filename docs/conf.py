@@ -54,6 +54,8 @@ nb_merge_streams = True
 nb_ipywidgets_js = {}  # nothing is fetched from elsewhere
 
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+toc_object_entries_show_parents = "hide"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_default_options = {"members": True}

@@ -83,7 +83,7 @@ class EquivarianceReport:
 
     @property
     def interpolated(self) -> tuple[ErrorRow, ...]:
-        """The other rows, strided ones too: to be read beside ``resampling``."""
+        """The other rows, strided ones too, to be read beside ``resampling``."""
         return tuple(row for row in self.rows if row.kind != "exact")
 
     def __str__(self) -> str:

@@ -93,7 +93,7 @@ class RelaxedConvolution(PlanarConvolution):
 
     @property
     def is_stationary(self) -> bool:
-        """True where K does not depend on the position: the layer is a ``conv2d``.
+        """Whether K is the same at every position, so that the layer is a ``conv2d``.
 
         Example:
             >>> from escnn import gspaces, nn

@@ -108,7 +108,7 @@ class PartialR2Conv(BaselineConvolution):
 
     @property
     def narrowing(self) -> dict[str, Tensor]:
-        """Subgroup → its ν: 0 is strict, 1 cuts off all but the identity."""
+        """ν of each subgroup; 0 is strict, 1 cuts off all but the identity."""
         return self.window.narrowing()
 
     def set_narrowing(self, **values: float) -> None:
