@@ -99,7 +99,7 @@ class PlanarConvolution(EquivariantModule):
     @property
     @abstractmethod
     def is_stationary(self) -> bool:
-        """True where K does not depend on the position: the layer is a ``conv2d``."""
+        """Whether K is the same at every position, so that the layer is a ``conv2d``."""
 
     @abstractmethod
     def filter_bank(self) -> Tensor:
