@@ -47,7 +47,7 @@ myst_links_external_new_tab = True
 html_math_renderer = "mathml"
 
 nb_execution_mode = "auto"
-nb_execution_timeout = 900
+nb_execution_timeout = 3600  # for a cell; on an idle machine the longest takes a minute or two
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
