@@ -13,8 +13,8 @@ The pipeline, a file a stage, M sampled group elements, T taps in the support, J
 What is done with layers once they exist: their strict part and softness (strict_part.py), networks relaxed and hardened
 (conversion.py), plain PyTorch without escnn (export.py, exported.py), what is lost without softness (ablation.py),
 which layer is how soft (summary.py), learning it (learning.py, parameter_groups.py, sharing.py), a bound on the
-equivariance error (error_bound.py), the error measured (equivariance.py, invariance.py) and logged in training
-(monitoring.py).
+equivariance error (error_bound.py) and how fast it may grow with ω′ (lipschitz.py), the error measured (equivariance.py,
+invariance.py) and logged in training (monitoring.py).
 
 Other ways to relax behind the same interface are in ``escnn_relaxed.baselines``, the paper's network in
 ``escnn_relaxed.models``. Equations, "equation (2)", are those of docs/mathematics.md.
@@ -30,6 +30,7 @@ try:
     from .export import export_network
     from .invariance import AgreementReport, AgreementRow, prediction_agreement
     from .learning import HardeningSchedule, SoftnessBound, equivariance_penalty
+    from .lipschitz import lipschitz_constants
     from .monitoring import RelaxationMonitor, TensorBoardHook, relaxation_scalars
     from .parameter_groups import parameter_groups
     from .relaxed_r2conv import RelaxedR2Conv
@@ -61,6 +62,7 @@ __all__ = [
     "equivariance_penalty",
     "export_network",
     "harden_network",
+    "lipschitz_constants",
     "parameter_groups",
     "prediction_agreement",
     "relax_network",

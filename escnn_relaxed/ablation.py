@@ -11,13 +11,13 @@ from torch import nn
 
 from .conversion import named_relaxed_layers
 from .coordinates import SUBGROUPS
-from .relaxed_convolution import RelaxedConvolution
+from .planar_convolution import PlanarConvolution
 from .strict_part import projected
 
 __all__ = ["AblationRow", "ablation_table", "softness_ablation"]
 
 # What is hardened: its name and kind, the layers, the subgroups.
-_Part = tuple[str, str, dict[str, RelaxedConvolution], tuple[str, ...]]
+_Part = tuple[str, str, dict[str, PlanarConvolution], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,7 @@ def ablation_table(rows: Sequence[AblationRow]) -> str:
     return "\n".join(lines)
 
 
-def _members(
-    name: str, group: Sequence[str], layers: Mapping[str, RelaxedConvolution]
-) -> dict[str, RelaxedConvolution]:
+def _members(name: str, group: Sequence[str], layers: Mapping[str, PlanarConvolution]) -> dict[str, PlanarConvolution]:
     members = {
         layer_name: layer
         for layer_name, layer in layers.items()

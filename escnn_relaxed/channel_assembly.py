@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -58,6 +60,11 @@ class ChannelAssembly(ExactConstants):
             self.set_constant("out_basis", out_structure.basis)
         if in_structure.basis_inverse is not None:
             self.set_constant("in_basis_inverse", in_structure.basis_inverse)
+
+    def basis_norm(self) -> float:
+        """Bound on what the change to the basis of the field types adds to the norm of a filter bank, as a factor."""
+        names = [name for side, name in (("in", "in_basis_inverse"), ("out", "out_basis")) if self._has_basis[side]]
+        return math.prod(float(torch.linalg.matrix_norm(getattr(self, name), ord=2)) for name in names)
 
     def forward(self, blocks: list[Tensor]) -> Tensor:
         """The filter bank (C_out, C_in, points) of the banks of all pairs of blocks."""

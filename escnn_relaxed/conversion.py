@@ -11,17 +11,17 @@ from escnn.nn import R2Conv
 from torch import nn
 
 from .arguments import check_subgroups
-from .relaxed_convolution import RelaxedConvolution
+from .planar_convolution import PlanarConvolution
 from .relaxed_r2conv import RelaxedR2Conv
 from .steerable_basis import SteerableBasis
 
 __all__ = ["harden_network", "named_relaxed_layers", "relax_network"]
 
 
-def named_relaxed_layers(network: nn.Module) -> Iterator[tuple[str, RelaxedConvolution]]:
-    """Name and layer of every relaxed layer of a network, in its order."""
+def named_relaxed_layers(network: nn.Module) -> Iterator[tuple[str, PlanarConvolution]]:
+    """Name and layer of every relaxed layer of a network, in its order; whatever relaxes it."""
     for name, module in network.named_modules():
-        if isinstance(module, RelaxedConvolution):
+        if isinstance(module, PlanarConvolution):
             yield name, module
 
 
@@ -73,9 +73,10 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
     """A copy of a network in which every relaxed layer is its strict part PK, the nearest strict layer.
 
     Where its strict part is in the steerable basis, a layer is then that of ``relax=None``; a continuous one keeps its
-    parameters and is ``hardened``. The network is exactly equivariant (as far as its other modules are) and stays so in
-    further training. It is not the network at ω′ = 0, which is some other strict function. Batch norm keeps the
-    statistics of the soft network: estimate them again (``torch.optim.swa_utils.update_bn``), or train on.
+    parameters and is ``hardened``, and so do the other ways to relax (``escnn_relaxed.baselines``). The network is
+    exactly equivariant (as far as its other modules are) and stays so in further training. It is not the network at
+    ω′ = 0, which is some other strict function. Batch norm keeps the statistics of the soft network: estimate them
+    again (``torch.optim.swa_utils.update_bn``), or train on.
 
     Args:
         network: any module, a single layer too.

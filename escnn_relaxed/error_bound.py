@@ -21,7 +21,7 @@ from .operator_norm import convolution_norm, largest_singular_value
 from .relaxed_convolution import RelaxedConvolution
 from .strict_part import projected
 
-__all__ = ["BoundRow", "equivariance_error_bound", "soft_part_norm"]
+__all__ = ["BoundRow", "check_orthogonal", "equivariance_error_bound", "soft_part_norm"]
 
 # Of the modules that only rectify, pool or pass on, in the Euclidean norm.
 _NON_EXPANSIVE = (
@@ -86,7 +86,7 @@ def soft_part_norm(layer: RelaxedConvolution, size: tuple[int, int], subgroups: 
         True
     """
     averaged = check_subgroups(subgroups)
-    _check_orthogonal(layer.in_type, layer.out_type)
+    check_orthogonal(layer.in_type, layer.out_type)
     if not layer.is_stationary:
 
         def soft_part(features: Tensor) -> Tensor:
@@ -107,7 +107,8 @@ def _norm_either_way(kernel: Tensor, size: tuple[int, int], geometry: Convolutio
     return max(convolution_norm(kernel, way, geometry) for way in {size, size[::-1]})
 
 
-def _check_orthogonal(*field_types: enn.FieldType) -> None:
+def check_orthogonal(*field_types: enn.FieldType) -> None:
+    """Raise ValueError for fields on which the group does not act by orthogonal matrices."""
     for field_type in field_types:
         group = field_type.gspace.fibergroup
         for field in set(field_type.representations):

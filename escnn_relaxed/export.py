@@ -10,7 +10,7 @@ from escnn.nn import EquivariantModule, SequentialModule
 from torch import nn
 
 from .export_escnn import plain_module
-from .relaxed_convolution import RelaxedConvolution
+from .planar_convolution import PlanarConvolution
 
 __all__ = ["export_network"]
 
@@ -56,7 +56,7 @@ def export_network(network: nn.Module) -> nn.Module:
         if type(module).forward in (SequentialModule.forward, nn.Sequential.forward):
             parts = [(key, part) for key, part in module._modules.items() if part is not None]
             return nn.Sequential(OrderedDict((key, export(part, f"{name}.{key}")) for key, part in parts))
-        if isinstance(module, RelaxedConvolution):
+        if isinstance(module, PlanarConvolution):
             return module.export()
         if isinstance(module, EquivariantModule) and type(module).export is not SequentialModule.export:
             return plain_module(module, export, name)

@@ -56,6 +56,14 @@ class KernelNet(nn.Module, ABC):
         E, E′ and J are found at ``dimension``: 0, or negative.
         """
 
+    @abstractmethod
+    def domain_variation(self, differences: Tensor) -> Tensor:
+        """Bound on the change of each hidden value, (J,).
+
+        Args:
+            differences: (r, D); domain coordinates change by at most u @ differences, |u| ≤ 1.
+        """
+
     @property
     def decoder_parameters(self) -> tuple[Tensor, ...]:
         """The weights of :meth:`decode`."""
@@ -141,6 +149,13 @@ class FourierKernel(KernelNet):
         domain_cosine, domain_sine = domain_encoding.chunk(2, dimension)
         return torch.addcmul(filter_cosine * domain_cosine, filter_sine, domain_sine, value=-1)
 
+    def domain_variation(self, differences: Tensor) -> Tensor:
+        """|A′_j| · 2π‖W Δ‖/√D: a point of the circle moves at most by its angle, and a cosine by its phase."""
+        if self.domain_weight is None:
+            return differences.new_zeros(self.hidden_size)
+        angles = 2 * math.pi * torch.linalg.matrix_norm(self.domain_projection @ differences.mT, ord=2)
+        return self.domain_weight.norm(dim=1) * angles / math.sqrt(len(self.domain_projection))
+
     def _filter_phase(self, coordinates: Tensor) -> Tensor:
         return _linear(self.filter_weight, _fourier_features(coordinates, self.filter_projection), self.bias)
 
@@ -197,6 +212,13 @@ class SirenKernel(KernelNet):
         domain = domain_encoding.movedim(dimension, 0).unflatten(0, (-1, len(bias)))
         first = torch.sin(2 * math.pi * (filter_encoding.movedim(dimension, 0) + domain))
         return torch.sin(_linear(weight, first.movedim(1, -1), bias)).mean(dim=1).movedim(0, dimension)
+
+    def domain_variation(self, differences: Tensor) -> Tensor:
+        """|W₂_j| · 2π‖W′ Δ‖: a sine moves at most by its phase."""
+        if self.domain_weight is None:
+            return differences.new_zeros(self.hidden_size)
+        phases = 2 * math.pi * torch.linalg.matrix_norm(self.domain_weight @ differences.mT, ord=2)
+        return self.hidden_weight.norm(dim=1) * phases
 
     @property
     def decoder_parameters(self) -> tuple[Tensor, ...]:

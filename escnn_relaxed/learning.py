@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from .arguments import check_choice
 from .conversion import named_relaxed_layers
-from .relaxed_convolution import RelaxedConvolution
+from .planar_convolution import PlanarConvolution
 
-__all__ = ["HardeningSchedule", "SoftnessBound", "equivariance_penalty"]
+__all__ = ["HardeningSchedule", "SoftnessBound", "equivariance_penalty", "frequency_energy"]
 
 
 def equivariance_penalty(network: nn.Module, kind: str = "frequency") -> Tensor:
@@ -32,7 +32,8 @@ def equivariance_penalty(network: nn.Module, kind: str = "frequency") -> Tensor:
         A tensor without dimensions; its gradient is finite everywhere, 0 for a layer at s = 0.
 
     Raises:
-        ValueError: for another kind, or a network without a relaxed layer.
+        ValueError: for another kind, a network without a relaxed layer, or ``"frequency"`` of a layer that something
+            else than ω′ relaxes (``escnn_relaxed.baselines``).
 
     Example:
         >>> from escnn import gspaces, nn
@@ -44,11 +45,21 @@ def equivariance_penalty(network: nn.Module, kind: str = "frequency") -> Tensor:
         (0.0625, 0.2)
     """
     check_choice("kind", kind, ("frequency", "softness"))
-    layers = _layers(network).values()
-    if kind == "frequency":
-        terms = [value.square().sum() for layer in layers for value in layer.domain_frequency.values()]
-    else:
-        terms = [_root(layer.softness()) for layer in layers]
+    layers = _layers(network)
+    if kind == "softness":
+        return torch.stack([_root(layer.softness()) for layer in layers.values()]).sum()
+    for name, layer in layers.items():
+        if layer.relaxed_by:
+            raise ValueError(
+                f"kind='frequency' weighs ω′, which {name or 'network'!r}, a {type(layer).__name__}, does not have: "
+                f"take kind='softness'"
+            )
+    return frequency_energy(layers.values())
+
+
+def frequency_energy(layers: Iterable[PlanarConvolution]) -> Tensor:
+    """Σ‖ω′‖² over layers; those without an ω′ count 0."""
+    terms = [value.square().sum() for layer in layers for value in layer.domain_frequency.values()]
     return torch.stack(terms).sum() if terms else torch.zeros(())
 
 
@@ -228,7 +239,7 @@ class SoftnessBound:
         self.multipliers = dict(state)
 
 
-def _layers(network: nn.Module) -> dict[str, RelaxedConvolution]:
+def _layers(network: nn.Module) -> dict[str, PlanarConvolution]:
     layers = dict(named_relaxed_layers(network))
     if not layers:
         raise ValueError("network has no RelaxedR2Conv")

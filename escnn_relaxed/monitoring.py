@@ -11,7 +11,7 @@ from torch import nn
 from .arguments import check_integer
 from .conversion import named_relaxed_layers
 from .equivariance import largest_exact_errors
-from .learning import equivariance_penalty
+from .learning import frequency_energy
 from .measured_network import Data, Shifts
 
 __all__ = ["RelaxationMonitor", "TensorBoardHook", "relaxation_scalars"]
@@ -54,14 +54,16 @@ def relaxation_scalars(
         ['penalty/0', 'equivariance_error/0', 'equivariance_error/network']
     """
     layers = dict(named_relaxed_layers(network))
-    scalars = {"penalty/total": equivariance_penalty(network).item()}
+    if not layers:
+        raise ValueError("network has no RelaxedR2Conv")
+    scalars = {"penalty/total": frequency_energy(layers.values()).item()}
     for name, layer in layers.items():
         for subgroup, value in layer.domain_frequency.items():
             tags = (subgroup,) if len(value) == 1 else (f"{subgroup}_x", f"{subgroup}_y")
             for tag, number in zip(tags, value.tolist(), strict=True):
                 scalars[f"domain_frequency/{name or 'network'}/{tag}"] = number
         scalars[f"softness/{name or 'network'}"] = layer.softness().item()
-        scalars[f"penalty/{name or 'network'}"] = equivariance_penalty(layer).item()
+        scalars[f"penalty/{name or 'network'}"] = frequency_energy([layer]).item()
     if data is not None:
         some = data.type(data.tensor[:_MOST_IMAGES]) if isinstance(data, GeometricTensor) else data[:_MOST_IMAGES]
         names = list(dict.fromkeys([*layers, ""]))

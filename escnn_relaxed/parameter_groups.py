@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from .conversion import named_relaxed_layers
+from .relaxed_convolution import RelaxedConvolution
 
 __all__ = ["parameter_groups"]
 
@@ -46,8 +46,8 @@ def parameter_groups(network: nn.Module, frequency_rate: float | None = None) ->
             raise TypeError(f"frequency_rate must be a number, got {frequency_rate!r}")
         if not (math.isfinite(frequency_rate) and frequency_rate > 0):
             raise ValueError(f"frequency_rate must be finite and > 0, got {frequency_rate}")
-    values = (value for _, layer in named_relaxed_layers(network) for value in layer._domain_frequency.parameters())
-    frequencies = {id(value): value for value in values}
+    layers = [module for module in network.modules() if isinstance(module, RelaxedConvolution)]
+    frequencies = {id(value): value for layer in layers for value in layer._domain_frequency.parameters()}
     rest = [parameter for parameter in network.parameters() if id(parameter) not in frequencies]
     groups: list[dict[str, Any]] = []
     if frequencies:

@@ -17,9 +17,11 @@ from .arguments import (
     check_image,
     check_input,
     check_integer,
+    check_subgroups,
     padding_pair,
 )
 from .bias import InvariantBias, has_trivial_irrep
+from .coordinates import SUBGROUPS
 from .escnn_compatibility import use_scipy_svd
 from .filter_bank_cache import FilterBankCache
 from .integral_operator import (
@@ -47,6 +49,7 @@ class PlanarConvolution(EquivariantModule):
     Attributes:
         geometry: where the taps meet the image.
         bias: one value for each trivial irrep of the output, None without.
+        hardened: subgroups on which the kernel is projected.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class PlanarConvolution(EquivariantModule):
             dilation=check_integer("dilation", dilation, 1),
             groups=check_groups(in_type, out_type, groups),
         )
+        self.hardened: tuple[str, ...] = ()
         self._cache = FilterBankCache()
         self.bias_expansion: InvariantBias | None = None
         self.register_parameter("bias", None)
@@ -108,6 +112,61 @@ class PlanarConvolution(EquivariantModule):
     @abstractmethod
     def positional_bank(self, height: int, width: int) -> tuple[list[int], PositionalBank]:
         """The taps where K may be non-zero, and K at a tap for an image of this size."""
+
+    @property
+    @abstractmethod
+    def relaxed_subgroups(self) -> tuple[str, ...]:
+        """Subgroups in which the layer may be soft."""
+
+    @property
+    def domain_frequency(self) -> dict[str, Tensor]:
+        """ω′ of each subgroup that may be soft; empty where something else relaxes the layer."""
+        return {}
+
+    @property
+    def relaxed_by(self) -> str:
+        """What relaxes the layer, in words, where that is not ω′; else empty."""
+        return ""
+
+    @abstractmethod
+    def softness(self, *subgroups: str) -> Tensor:
+        """S = ‖K − PK‖² / ‖K‖² in [0, 1], P the projection on what is equivariant to the subgroups, all without names.
+
+        Raises:
+            ValueError: for a name that is not of a subgroup.
+        """
+
+    def harden(self, *subgroups: str) -> None:
+        """Replace K by PK in place: the nearest kernel that is equivariant to the named subgroups, or to all.
+
+        The layer is then exactly equivariant to them and stays so in training. Its parameters and the keys of its
+        state dict remain; ``layer.hardened`` is not part of the state. :func:`~escnn_relaxed.harden_network` also drops
+        what is not needed any more.
+
+        Args:
+            *subgroups: of ``"rotation"``, ``"reflection"``, ``"translation"``.
+
+        Raises:
+            ValueError: for a name that is not of a subgroup.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
+            >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25})
+            >>> layer.harden()
+            >>> layer.softness().item()
+            0.0
+        """
+        wanted = {*self.hardened, *check_subgroups(subgroups)}
+        self.hardened = tuple(name for name in SUBGROUPS if name in wanted)
+
+    def drop_soft_part(self) -> None:
+        """Remove what a hardened layer does not need any more."""
+
+    @abstractmethod
+    def export(self) -> nn.Module:
+        """This layer on plain tensors, without escnn, sharing no memory with it: the same numbers as in eval mode."""
 
     def expanded_bias(self) -> Tensor | None:
         """The bias of each channel, (C_out,), None without trivial irreps or with ``bias=False``."""
@@ -204,6 +263,8 @@ class PlanarConvolution(EquivariantModule):
                 parts.append(f"{name}={value!r}")
         if self.bias_expansion is None:
             parts.append("bias=False")
+        if self.hardened:
+            parts.append(f"hardened={self.hardened}")
         return ", ".join(parts)
 
     def __repr__(self) -> str:

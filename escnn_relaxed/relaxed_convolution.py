@@ -30,7 +30,6 @@ class RelaxedConvolution(PlanarConvolution):
     Attributes:
         steerable_basis: basis of the strict part, None where the continuous kernel has one of its own.
         bank: the continuous kernel, None where nothing may be soft.
-        hardened: subgroups on which the kernel is projected.
         domain: whether κ sees the position of the ``"input"`` or of the ``"output"``.
         random_offset: turn the grid of a continuous group at each training step.
     """
@@ -56,7 +55,6 @@ class RelaxedConvolution(PlanarConvolution):
         super().__init__(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups, bias)
         self.steerable_basis = None
         self.bank = None
-        self.hardened: tuple[str, ...] = ()
         self.register_parameter("weights", None)
 
     @property
@@ -90,6 +88,11 @@ class RelaxedConvolution(PlanarConvolution):
             {'rotation': tensor([0.])}
         """
         self._domain_frequency.set(**frequencies)
+
+    @property
+    def relaxed_subgroups(self) -> tuple[str, ...]:
+        """Subgroups that have an ω′."""
+        return tuple(self.domain_frequency)
 
     @property
     def is_stationary(self) -> bool:
@@ -139,31 +142,6 @@ class RelaxedConvolution(PlanarConvolution):
     def strict_energy(self) -> Tensor:
         """‖·‖² of the strict part in the steerable basis, 0 without one."""
         return torch.zeros(()) if self.steerable_basis is None else self.steerable_basis.energy(self.weights)
-
-    def harden(self, *subgroups: str) -> None:
-        """Replace K by PK in place: the nearest kernel that is equivariant to the named subgroups, or to all.
-
-        The layer is then exactly equivariant to them and stays so in training. Its parameters and the keys of its
-        state dict remain; ``layer.hardened`` is not part of the state. :func:`~escnn_relaxed.harden_network` also drops
-        what is not needed any more.
-
-        Args:
-            *subgroups: of ``"rotation"``, ``"reflection"``, ``"translation"``.
-
-        Raises:
-            ValueError: for a name that is not of a subgroup.
-
-        Example:
-            >>> from escnn import gspaces, nn
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
-            >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25})
-            >>> layer.harden()
-            >>> layer.softness().item()
-            0.0
-        """
-        wanted = {*self.hardened, *check_subgroups(subgroups)}
-        self.hardened = tuple(name for name in SUBGROUPS if name in wanted)
 
     def drop_soft_part(self) -> None:
         """Remove the soft part of a hardened layer that has its strict part in the steerable basis."""
@@ -283,5 +261,4 @@ class RelaxedConvolution(PlanarConvolution):
     def extra_repr(self) -> str:
         """Field types, the convolution's arguments that are not default, and ω′."""
         frequencies = {name: [round(v, 4) for v in value.tolist()] for name, value in self.domain_frequency.items()}
-        hardened = f", hardened={self.hardened}" if self.hardened else ""
-        return f"{super().extra_repr()}, domain_frequency={frequencies or 'strict'}{hardened}"
+        return f"{super().extra_repr()}, domain_frequency={frequencies or 'strict'}"

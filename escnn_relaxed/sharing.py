@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from .conversion import named_relaxed_layers
 from .domain_frequency import DomainFrequency
+from .relaxed_convolution import RelaxedConvolution
 
 __all__ = ["share_domain_frequency"]
 
@@ -48,7 +48,8 @@ def share_domain_frequency(network: nn.Module, *, across_layers: bool = True, ac
             raise TypeError(f"{name} must be True or False, got {option!r}")
     if not (across_layers or across_axes):
         raise ValueError("across_layers or across_axes must be True, got False for both: nothing would be shared")
-    learning = [layer._domain_frequency for _, layer in named_relaxed_layers(network) if layer._domain_frequency.learn]
+    frequencies = [module._domain_frequency for module in network.modules() if isinstance(module, RelaxedConvolution)]
+    learning = [frequency for frequency in frequencies if frequency.learn]
     subgroups = dict.fromkeys(name for frequency in learning for name in frequency.names)
     if not subgroups:
         raise ValueError("network has no layer that learns its domain frequency: build them with learn_relaxation=True")

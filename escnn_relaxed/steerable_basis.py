@@ -24,7 +24,7 @@ from torch import Tensor
 from .coordinates import sample_group, tap_grid
 from .exact_constants import ExactConstants
 
-__all__ = ["SteerableBasis", "sampled_basis"]
+__all__ = ["SteerableBasis", "grid_symmetries", "sampled_basis"]
 
 _TINY = 1e-4
 
@@ -64,7 +64,7 @@ class SteerableBasis(ExactConstants):
             return
         self.dimension = expansion.dimension()
         elements = []
-        symmetries = _grid_symmetries(in_type.gspace, tap_grid(kernel_size, dilation))
+        symmetries = grid_symmetries(in_type.gspace, tap_grid(kernel_size, dilation))
         for number, names in enumerate(expansion._representations_pairs):
             self._pairs.append(_PairLayout(names, in_part, out_type, expansion._weights_ranges[names]))
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
@@ -273,7 +273,7 @@ def _gram(basis: NDArray[np.float64], in_field: Representation, out_field: Repre
     return gram
 
 
-def _grid_symmetries(gspace: GSpace2D, taps: NDArray[np.float64]) -> list[tuple[GroupElement, list[int]]]:
+def grid_symmetries(gspace: GSpace2D, taps: NDArray[np.float64]) -> list[tuple[GroupElement, list[int]]]:
     """The elements that map the grid of taps to itself, and for each the number of the tap g⁻¹d of every tap d."""
     number = {tuple(np.round(2 * tap).astype(int)): index for index, tap in enumerate(taps)}
     sample = sample_group(gspace, samples=4)

@@ -12,7 +12,7 @@ from torch import Tensor
 from .coordinates import SUBGROUPS
 from .filter_bank import ContinuousFilterBank
 
-__all__ = ["projected", "softness"]
+__all__ = ["projected", "soft_share", "softness"]
 
 # Below this many units in the last place, the root of s is rounding.
 _ROUNDING = 16
@@ -44,8 +44,18 @@ def softness(
     features = bank.features(bank.kernel, frequency, positions, averaged=hardened)
     projected = bank.features(bank.kernel, frequency, positions, averaged=joint)
     soft = _mean_energy(bank, features - projected)
-    total = soft + _mean_energy(bank, projected) + (strict if bank.centred else 0)
-    # Of features that are equal rounding is left, whose root would have a slope in a direction of chance.
+    return soft_share(soft, _mean_energy(bank, projected) + (strict if bank.centred else 0))
+
+
+def soft_share(soft: Tensor, strict: Tensor) -> Tensor:
+    """‖K − PK‖² / (‖PK‖² + ‖K − PK‖²) of both energies, 0 where the first is rounding.
+
+    Example:
+        >>> soft_share(torch.tensor(1.0), torch.tensor(3.0)).item()
+        0.25
+    """
+    total = soft + strict
+    # Of kernels that are equal rounding is left, whose root would have a slope in a direction of chance.
     rounding = _ROUNDING * torch.finfo(total.dtype).eps
     is_soft = soft > rounding**2 * total
     return torch.where(is_soft, soft / torch.where(is_soft, total, 1), 0)

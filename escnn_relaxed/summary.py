@@ -15,7 +15,7 @@ from .conversion import named_relaxed_layers
 from .equivariance import largest_exact_errors
 from .forward_probe import evaluated
 from .layer_state import describe_fields
-from .learning import equivariance_penalty
+from .learning import frequency_energy
 from .measured_network import Data, MeasuredNetwork, Shifts
 from .tables import plain_table, rich_table
 
@@ -39,6 +39,7 @@ class LayerSummary:
         own_error: largest exact error of the layer alone, on what reaches it, over the group; None where not measured.
         error: the same of the network up to this layer, over shifts too.
         hardened_value: what the ablation gave with this layer hardened, None without one.
+        relaxed_by: what relaxes the layer where that is not ω′, else empty.
 
     Example:
         >>> from escnn import gspaces, nn
@@ -60,6 +61,7 @@ class LayerSummary:
     own_error: float | None
     error: float | None
     hardened_value: float | None
+    relaxed_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -126,13 +128,13 @@ def relaxation_summary(
     if not layers:
         raise ValueError("network has no RelaxedR2Conv")
     values = {row.part: row.value for row in ablation if row.kind == "layer"}
-    penalties = {name: equivariance_penalty(layer).item() for name, layer in layers.items()}
+    penalties = {name: frequency_energy([layer]).item() for name, layer in layers.items()}
     total = sum(penalties.values())
     own_errors, errors = ({}, {}) if data is None else _measured(network, list(layers), data, in_type, shifts)
     rows = []
     for name, layer in layers.items():
         frequency = {subgroup: tuple(value.tolist()) for subgroup, value in layer.domain_frequency.items()}
-        parts = {subgroup: layer.softness(subgroup).item() for subgroup in frequency}
+        parts = {subgroup: layer.softness(subgroup).item() for subgroup in layer.relaxed_subgroups}
         rows.append(
             LayerSummary(
                 name=name,
@@ -144,6 +146,7 @@ def relaxation_summary(
                 own_error=own_errors.get(name),
                 error=errors.get(name),
                 hardened_value=values.get(name),
+                relaxed_by=layer.relaxed_by,
             )
         )
     return RelaxationSummary(tuple(rows))
@@ -169,6 +172,8 @@ class _Column:
 
 
 def _frequency_text(row: LayerSummary) -> str:
+    if row.relaxed_by:
+        return ""
     parts = (f"{name} {' '.join(f'{v:.3g}' for v in values)}" for name, values in row.domain_frequency.items())
     return ", ".join(parts) or "strict"
 
@@ -187,8 +192,9 @@ _COLUMNS = (
     _Column("layer", lambda row: row.name),
     _Column("fields", lambda row: row.fields),
     _Column("ω′", _frequency_text),
-    _Column("‖ω′‖²", lambda row: f"{row.penalty:.3g}"),
-    _Column("share", lambda row: f"{row.penalty_share:.0%}".replace("%", " %")),
+    _Column("relaxed by", lambda row: row.relaxed_by),
+    _Column("‖ω′‖²", lambda row: "" if row.relaxed_by else f"{row.penalty:.3g}"),
+    _Column("share", lambda row: "" if row.relaxed_by else f"{row.penalty_share:.0%}".replace("%", " %")),
     _Column("softness s", _softness_text),
     _Column("own error", lambda row: _number(row.own_error, ".2g")),
     _Column("error so far", lambda row: _number(row.error, ".2g")),

@@ -14,11 +14,10 @@ from ..arguments import check_choice, check_softness
 from ..coordinates import GroupSample, has_subgroup, sample_group
 from ..exact_constants import ExactConstants
 from .group_elements import channel_elements
+from .group_mean import FIBER_SUBGROUPS, FunctionMean
 from .strict_kernel import BaselineConvolution
 
 __all__ = ["PartialR2Conv"]
-
-_FIBER_SUBGROUPS = ("rotation", "reflection")
 
 
 class PartialR2Conv(BaselineConvolution):
@@ -93,7 +92,7 @@ class PartialR2Conv(BaselineConvolution):
     ) -> None:
         super().__init__(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups, bias)
         softness = check_softness(initial_softness)
-        available = [name for name in _FIBER_SUBGROUPS if has_subgroup(self.space, name)]
+        available = [name for name in FIBER_SUBGROUPS if has_subgroup(self.space, name)]
         sample = sample_group(self.space, samples=1)
         elements, has_any = channel_elements(out_type.representations, sample)
         if relax and available and not has_any.all():
@@ -132,10 +131,21 @@ class PartialR2Conv(BaselineConvolution):
         """Set every ν to 0 in place; training may narrow the window again."""
         self.set_narrowing(**dict.fromkeys(self.narrowing, 0.0))
 
-    def filter_bank(self) -> Tensor:
-        """K, (C_out, C_in/groups, k, k)."""
+    def projected_bank(self, subgroups: tuple[str, ...]) -> Tensor:
+        """PK, (C_out, C_in/groups, k, k): P replaces the window by its mean over the subgroups."""
         bank: Tensor = self.strict()
-        return bank * self.window().view(-1, 1, 1, 1) if self.narrowing else bank
+        return bank * self.window(subgroups).view(-1, 1, 1, 1) if self.narrowing else bank
+
+    @property
+    def relaxed_subgroups(self) -> tuple[str, ...]:
+        """Subgroups that have a narrowing."""
+        return tuple(self.narrowing)
+
+    @property
+    def relaxed_by(self) -> str:
+        """The narrowing of each subgroup."""
+        values = (f"{name} {value.item():.3g}" for name, value in self.narrowing.items())
+        return f"narrowing {', '.join(values) or 'of nothing'}"
 
     def extra_repr(self) -> str:
         """Field types, the convolution's arguments that are not default, and ν."""
@@ -165,6 +175,7 @@ class GroupWindow(ExactConstants):
         self.set_constant("distance", distance)
         self.set_constant("reflected", sample.reflected.astype(np.float64))
         self.set_constant("channels", channels)
+        self.mean = FunctionMean(sample)
         self._names = tuple(start)
         for name, value in start.items():
             tensor = torch.tensor(float(value))
@@ -189,9 +200,9 @@ class GroupWindow(ExactConstants):
             window = window * (1 - narrowing["reflection"] * self.reflected).clamp(0, 1)
         return window
 
-    def forward(self) -> Tensor:
-        """W of each channel, (C,)."""
-        return self.channels @ self.elements()
+    def forward(self, subgroups: tuple[str, ...] = ()) -> Tensor:
+        """W of each channel, (C,), of its mean over some subgroups."""
+        return self.channels @ self.mean(self.elements(), subgroups)
 
 
 def _rotation_distance(sample: GroupSample) -> tuple[np.ndarray[Any, Any], float]:
@@ -220,8 +231,8 @@ def _starting_narrowing(
     if not isinstance(relax, Mapping):
         raise TypeError(f"relax must be a dict from subgroup to narrowing, or None, got {relax!r}")
     for name, value in relax.items():
-        if name not in _FIBER_SUBGROUPS:
-            raise ValueError(f"relax: a window is on {list(_FIBER_SUBGROUPS)}, got {name!r}: {value!r}")
+        if name not in FIBER_SUBGROUPS:
+            raise ValueError(f"relax: a window is on {list(FIBER_SUBGROUPS)}, got {name!r}: {value!r}")
         if name not in available:
             raise ValueError(f"relax: the group has no {name} to relax, got {name!r}: {value!r}")
     return {name: _check_narrowing("relax", name, relax[name]) for name in available if name in relax}

@@ -10,6 +10,9 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from ..arguments import check_softness
+from ..steerable_basis import SteerableBasis, sampled_basis
+from .group_mean import KernelMean
+from .nearest_steerable import nearest_steerable
 from .strict_kernel import BaselineConvolution
 
 __all__ = ["ResidualR2Conv", "free_weight_penalty"]
@@ -82,16 +85,44 @@ class ResidualR2Conv(BaselineConvolution):
         super().__init__(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups, bias)
         softness = check_softness(initial_softness)
         self.strict = self._strict_kernel(strict_options)
+        place = self.geometry.kernel_size, self.geometry.dilation
+        self.mean = KernelMean(self.space, self.in_fields, out_type.representations, *place)
         with torch.no_grad():
             strict = self.strict()
             free = torch.randn_like(strict)
             free *= math.sqrt(softness / (1 - softness)) * strict.norm() / free.norm()
         self.free_weight = nn.Parameter(free)
 
-    def filter_bank(self) -> Tensor:
-        """K, (C_out, C_in/groups, k, k)."""
-        bank: Tensor = self.strict() + self.free_weight
+    def projected_bank(self, subgroups: tuple[str, ...]) -> Tensor:
+        """PK, (C_out, C_in/groups, k, k): the strict kernel and the strict part of the free one."""
+        bank: Tensor = self.strict() + self._strict_part(self.free_weight, subgroups)
         return bank
+
+    def _strict_part(self, kernel: Tensor, subgroups: tuple[str, ...]) -> Tensor:
+        """PF: the mean over the subgroups; where they do not map taps to taps, the nearest kernel of ``R2Conv``."""
+        names = tuple(name for name in self.relaxed_subgroups if name in subgroups)
+        if not names:
+            return kernel
+        if self.mean.is_defined(names):
+            mean: Tensor = self.mean(kernel, names)
+            return mean
+        return nearest_steerable(kernel, self._steerable_basis(names), self.orthogonal_basis)
+
+    def _steerable_basis(self, subgroups: tuple[str, ...]) -> SteerableBasis:
+        """That of the strict kernel where it has one; else, and for a part of the group, that of ``R2Conv``."""
+        if subgroups == self.relaxed_subgroups and isinstance(self.strict.source, SteerableBasis):
+            return self.strict.source
+        in_type, out_type = self.in_type, self.out_type
+        if subgroups != self.relaxed_subgroups:
+            subgroup = (None, self.space.rotations_order) if subgroups == ("rotation",) else (0, 1)
+            in_type, out_type = in_type.restrict(subgroup), out_type.restrict(subgroup)
+        place = in_type, out_type, self.kernel_size, self.geometry.dilation, self.groups
+        return SteerableBasis(*place, sampled_basis(*place, rings=None, frequencies_cutoff=None)).to(self.free_weight)
+
+    @property
+    def relaxed_by(self) -> str:
+        """How large the free kernel is."""
+        return f"free kernel of {self.free_weight.numel():,} weights"
 
     def make_strict(self) -> None:
         """Set the free kernel to 0 in place; training may relax the layer again."""

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
+from escnn.nn import FieldType
 from torch import Tensor, nn
 
+from ..arguments import check_subgroups
+from ..coordinates import SUBGROUPS, has_subgroup
 from ..integral_operator import PositionalBank, as_convolution
 from ..planar_convolution import PlanarConvolution
 from ..relaxed_r2conv import RelaxedR2Conv
+from ..strict_part import soft_share
+from .group_mean import FIBER_SUBGROUPS
+from .orthogonal_basis import OrthogonalBasis
 
 __all__ = ["BaselineConvolution", "StrictKernel"]
 
@@ -56,7 +62,26 @@ class StrictKernel(nn.Module):
 
 
 class BaselineConvolution(PlanarConvolution):
-    """A convolution that relaxes strict kernels; a subclass says how."""
+    """A convolution that relaxes strict kernels; a subclass says how.
+
+    Attributes:
+        orthogonal_basis: in which norms of kernels are taken.
+    """
+
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        kernel_size: int,
+        padding: int | tuple[int, int],
+        stride: int,
+        dilation: int,
+        padding_mode: str,
+        groups: int,
+        bias: bool,
+    ) -> None:
+        super().__init__(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups, bias)
+        self.orthogonal_basis = OrthogonalBasis(self.in_fields, out_type.representations)
 
     def _strict_kernel(self, options: Mapping[str, Any]) -> StrictKernel:
         """A strict kernel of this layer's shape, newly drawn.
@@ -89,6 +114,52 @@ class BaselineConvolution(PlanarConvolution):
     @abstractmethod
     def make_strict(self) -> None:
         """Set in place what relaxes the layer to where it does not; training may relax it again."""
+
+    @abstractmethod
+    def projected_bank(self, subgroups: tuple[str, ...]) -> Tensor:
+        """PK, (C_out, C_in/groups, k, k), P the projection on what is equivariant to the subgroups; K for none."""
+
+    def filter_bank(self) -> Tensor:
+        """K, (C_out, C_in/groups, k, k)."""
+        return self.projected_bank(self.hardened)
+
+    def softness(self, *subgroups: str) -> Tensor:
+        """The softness s = ‖K − PK‖² / ‖K‖² in [0, 1]: the part of K that is not equivariant, from the weights alone.
+
+        P projects on the kernels that are equivariant to the named subgroups, to all of them without names; norms are
+        those of :meth:`escnn_relaxed.RelaxedR2Conv.softness`. √(2s) is the relative equivariance error on white noise
+        (root mean square over the subgroup).
+
+        Args:
+            *subgroups: of ``"rotation"``, ``"reflection"``, ``"translation"``, which is always exact.
+
+        Returns:
+            A tensor without dimensions, differentiable.
+
+        Raises:
+            ValueError: for another name.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed.baselines import PartialR2Conv
+            >>> gspace = gspaces.rot2dOnR2(4)
+            >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+            >>> layer = PartialR2Conv(fields, fields, 3, relax={"rotation": 1.0})
+            >>> round(layer.softness().item(), 4)  # one of four elements is left
+            0.75
+        """
+        averaged = {*self.hardened, *check_subgroups(subgroups)}
+        bank = self.filter_bank()
+        strict = self.projected_bank(tuple(name for name in SUBGROUPS if name in averaged))
+        return soft_share(self.orthogonal_basis.energy(bank - strict), self.orthogonal_basis.energy(strict))
+
+    def _filter_bank_setting(self) -> Hashable:
+        return self.hardened
+
+    @property
+    def relaxed_subgroups(self) -> tuple[str, ...]:
+        """The rotations and reflections that the group has, which are relaxed together."""
+        return tuple(name for name in FIBER_SUBGROUPS if has_subgroup(self.space, name))
 
     @property
     def is_stationary(self) -> bool:

@@ -14,6 +14,7 @@ from ..arguments import check_integer, check_softness
 from ..coordinates import GroupSample, sample_group
 from ..exact_constants import ExactConstants
 from .group_elements import channel_elements
+from .group_mean import FunctionMean
 from .strict_kernel import BaselineConvolution
 
 __all__ = ["WeightedR2Conv"]
@@ -89,12 +90,13 @@ class WeightedR2Conv(BaselineConvolution):
         count, softness = check_integer("banks", banks, 1), check_softness(initial_softness)
         sample = sample_group(self.space, samples=1)
         self.entries = _EntryWeights(self.in_fields, out_type.representations, sample)
+        self.mean = FunctionMean(sample)
         self.strict = nn.ModuleList(self._strict_kernel(strict_options) for _ in range(count))
         self.group_weights = nn.Parameter(_starting_weights(count, len(sample), softness))
 
-    def filter_bank(self) -> Tensor:
-        """K, (C_out, C_in/groups, k, k)."""
-        weights = self.entries(self.group_weights)
+    def projected_bank(self, subgroups: tuple[str, ...]) -> Tensor:
+        """PK, (C_out, C_in/groups, k, k): P replaces weights by their means over the subgroups."""
+        weights = self.entries(self.mean(self.group_weights, subgroups))
         parts = [weight[..., None, None] * kernel() for weight, kernel in zip(weights, self.strict, strict=True)]
         bank: Tensor = sum(parts[1:], parts[0])
         return bank
@@ -103,6 +105,12 @@ class WeightedR2Conv(BaselineConvolution):
         """Replace the weights by their means over the group in place; training may relax the layer again."""
         with torch.no_grad():
             self.group_weights.copy_(self.group_weights.mean(dim=1, keepdim=True))
+
+    @property
+    def relaxed_by(self) -> str:
+        """How many weights there are."""
+        count, elements = self.group_weights.shape
+        return f"weights of {elements} elements, {count} kernel{'s' if count > 1 else ''}"
 
     def extra_repr(self) -> str:
         """Field types, the convolution's arguments that are not default, and the number of kernels."""

@@ -1,0 +1,144 @@
+"""Means over a subgroup: of functions on the group, and of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from escnn.group import GroupElement, Representation
+from escnn.gspaces import GSpace2D
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..coordinates import GroupSample, relative_elements, sample_group, tap_grid
+from ..exact_constants import ExactConstants
+from ..steerable_basis import grid_symmetries
+
+__all__ = ["FIBER_SUBGROUPS", "FunctionMean", "KernelMean"]
+
+FIBER_SUBGROUPS = ("rotation", "reflection")
+
+
+class FunctionMean(ExactConstants):
+    """The mean of a function on the group over left translates, w(g) → mean_h w(h⁻¹g) over a subgroup.
+
+    A strict kernel that is multiplied by weights, functions on the group, is projected by taking their means.
+
+    Args:
+        sample: all M elements of the group.
+
+    Example:
+        >>> from escnn import gspaces
+        >>> mean = FunctionMean(sample_group(gspaces.flipRot2dOnR2(2), samples=1))
+        >>> mean(torch.tensor([1.0, 2.0, 3.0, 4.0]), ("rotation",)).tolist()  # two that turn, two that reflect
+        [1.5, 1.5, 3.5, 3.5]
+    """
+
+    def __init__(self, sample: GroupSample) -> None:
+        super().__init__()
+        inverse_times = relative_elements(sample)
+        for name in FIBER_SUBGROUPS:
+            members = np.flatnonzero(_belongs(sample, (name,)))
+            mean = np.zeros((len(sample), len(sample)))
+            for member in members:
+                mean[np.arange(len(sample)), inverse_times[member]] += 1 / len(members)
+            self.set_constant(name, mean)
+
+    def forward(self, function: Tensor, subgroups: Sequence[str]) -> Tensor:
+        """(…, M) → (…, M)."""
+        for name in FIBER_SUBGROUPS:
+            if name in subgroups:
+                function = function @ getattr(self, name).mT
+        return function
+
+
+class KernelMean(ExactConstants):
+    """The mean of any kernel, mean_h ρ_out(h) K(h⁻¹d) ρ_in(h)⁻¹, over elements that map taps to taps.
+
+    Args:
+        gspace: the symmetry.
+        in_fields: (one group of) the input.
+        out_fields: the output.
+        kernel_size: k.
+        dilation: spacing of the taps in pixels.
+
+    Example:
+        >>> from escnn import gspaces
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> mean = KernelMean(gspace, [gspace.trivial_repr], [gspace.trivial_repr], 2, 1)
+        >>> mean(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), ("rotation",)).flatten().tolist()
+        [2.5, 2.5, 2.5, 2.5]
+    """
+
+    steered: Tensor
+
+    def __init__(
+        self,
+        gspace: GSpace2D,
+        in_fields: Sequence[Representation],
+        out_fields: Sequence[Representation],
+        kernel_size: int,
+        dilation: int,
+    ) -> None:
+        super().__init__()
+        symmetries = grid_symmetries(gspace, tap_grid(kernel_size, dilation))
+        elements = [element for element, _ in symmetries]
+        self.set_constant("steered", np.array([steered for _, steered in symmetries], dtype=np.int64))
+        self._in_channels, self._out_channels = _channels_by_field(in_fields), _channels_by_field(out_fields)
+        for number, field in enumerate(self._in_channels):
+            self.set_constant(f"in_{number}", np.stack([_matrix(field, ~element) for element in elements]))
+        for number, field in enumerate(self._out_channels):
+            self.set_constant(f"out_{number}", np.stack([_matrix(field, element) for element in elements]))
+        sample = sample_group(gspace, samples=4)
+        self._numbers: dict[tuple[str, ...], list[int]] = {}
+        for names in (("rotation",), ("reflection",), FIBER_SUBGROUPS):
+            members = [sample.elements[number] for number in np.flatnonzero(_belongs(sample, names))]
+            is_sampled = gspace.fibergroup.continuous and "rotation" in names
+            if not is_sampled and all(member in elements for member in members):
+                self._numbers[names] = [elements.index(member) for member in members]
+
+    def is_defined(self, subgroups: tuple[str, ...]) -> bool:
+        """Whether all elements map taps to taps."""
+        return subgroups in self._numbers
+
+    def forward(self, kernel: Tensor, subgroups: tuple[str, ...]) -> Tensor:
+        """(C_out, C_in/groups, k, k) → the same shape."""
+        taps = kernel.flatten(2)
+        result = torch.zeros_like(taps)
+        for out_number, rows in enumerate(self._out_channels.values()):
+            for in_number, columns in enumerate(self._in_channels.values()):
+                place = torch.from_numpy(rows)[:, :, None, None], torch.from_numpy(columns)
+                # (fields, |A|, fields, |B|, T)
+                block = taps[place]
+                mean = torch.zeros_like(block)
+                for number in self._numbers[subgroups]:
+                    left, right = getattr(self, f"out_{out_number}")[number], getattr(self, f"in_{in_number}")[number]
+                    mean = mean + torch.einsum("ac,ncmdt,db->nambt", left, block[..., self.steered[number]], right)
+                result = result.index_put(place, mean / len(self._numbers[subgroups]))
+        return result.view_as(kernel)
+
+
+def _belongs(sample: GroupSample, subgroups: Sequence[str]) -> NDArray[np.bool_]:
+    """Whether elements are in a subgroup: rotations, the identity and f, or all."""
+    turns = np.abs(sample.angle) > 1e-9
+    is_allowed = np.ones(len(sample), dtype=np.bool_)
+    if "rotation" not in subgroups:
+        is_allowed &= ~turns
+    if "reflection" not in subgroups:
+        is_allowed &= sample.reflected == 0
+    return is_allowed
+
+
+def _channels_by_field(fields: Sequence[Representation]) -> dict[Representation, NDArray[np.int64]]:
+    """Each different field → the channels of its copies, (copies, size)."""
+    channels: dict[Representation, list[NDArray[np.int64]]] = {}
+    start = 0
+    for field in fields:
+        channels.setdefault(field, []).append(np.arange(start, start + field.size))
+        start += field.size
+    return {field: np.stack(copies) for field, copies in channels.items()}
+
+
+def _matrix(field: Representation, element: GroupElement) -> NDArray[np.float64]:
+    return np.asarray(field(element), dtype=np.float64)

@@ -1,0 +1,29 @@
+"""The kernel of ``R2Conv`` that is nearest to any kernel."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..steerable_basis import SteerableBasis
+from .orthogonal_basis import OrthogonalBasis
+
+__all__ = ["nearest_steerable"]
+
+# Directions of a basis that are smaller than this part of the largest are dependent on the others.
+_DEPENDENT = 1e-10
+
+
+def nearest_steerable(kernel: Tensor, basis: SteerableBasis, orthogonal: OrthogonalBasis) -> Tensor:
+    """The projection of a kernel (C_out, C_in/groups, k, k) on a steerable basis, where ρ is orthogonal."""
+    taps = orthogonal.adjoint(orthogonal(kernel)).flatten(2)
+    weights = []
+    for number, pair in enumerate(basis._pairs):
+        elements, gram = getattr(basis, f"basis_{number}"), getattr(basis, f"gram_{number}")
+        rows, columns = (torch.from_numpy(channels) for channels in (pair.out_channels, pair.in_channels))
+        size = pair.out_count, elements.shape[1], pair.in_count, elements.shape[2]
+        block = taps[rows[:, None], columns].view(*size, -1)
+        products = torch.einsum("noimt,bomt->nib", block, elements).flatten(0, 1)
+        inverse = torch.linalg.pinv(gram.double(), rtol=_DEPENDENT, hermitian=True).to(gram)
+        weights.append((products @ inverse).flatten())
+    return basis(torch.cat([kernel.new_zeros(0), *weights]))

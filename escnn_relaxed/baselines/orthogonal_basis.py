@@ -1,0 +1,68 @@
+"""The norm of kernels, in the basis of permutations and irreps where representations are orthogonal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from escnn.group import Representation
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..exact_constants import ExactConstants
+
+__all__ = ["OrthogonalBasis"]
+
+
+class OrthogonalBasis(ExactConstants):
+    """Kernels K (C_out, C_in/groups, k, k) → B_out⁻¹ K B_in, where B changes the basis of fields from their irreps.
+
+    Fields whose B is orthogonal are left as they are, which changes no norm.
+
+    Args:
+        in_fields: (one group of) the input.
+        out_fields: the output.
+
+    Example:
+        >>> from escnn import gspaces
+        >>> regular = gspaces.rot2dOnR2(4).regular_repr
+        >>> kernel = torch.randn(4, 8, 3, 3)
+        >>> OrthogonalBasis([regular] * 2, [regular])(kernel) is kernel
+        True
+    """
+
+    def __init__(self, in_fields: Sequence[Representation], out_fields: Sequence[Representation]) -> None:
+        super().__init__()
+        self._is_needed = not all(_is_orthogonal(field) for field in (*in_fields, *out_fields))
+        if self._is_needed:
+            left = [np.eye(f.size) if _is_orthogonal(f) else f.change_of_basis_inv for f in out_fields]
+            right = [np.eye(f.size) if _is_orthogonal(f) else f.change_of_basis for f in in_fields]
+            self.set_constant("left", _block_diagonal(left))
+            self.set_constant("right", _block_diagonal(right))
+
+    def forward(self, kernel: Tensor) -> Tensor:
+        """B_out⁻¹ K B_in."""
+        if not self._is_needed:
+            return kernel
+        return torch.einsum("ac,cdhw,db->abhw", self.left, kernel, self.right)
+
+    def adjoint(self, kernel: Tensor) -> Tensor:
+        """B_out⁻ᵀ K B_inᵀ: inner products with it are those of the kernel with what ``forward`` makes of others."""
+        if not self._is_needed:
+            return kernel
+        return torch.einsum("ca,cdhw,bd->abhw", self.left, kernel, self.right)
+
+    def energy(self, kernel: Tensor) -> Tensor:
+        """‖K‖², without dimensions."""
+        return self(kernel).square().sum()
+
+
+def _is_orthogonal(field: Representation) -> bool:
+    basis = np.asarray(field.change_of_basis, dtype=np.float64)
+    # escnn computes these matrices to rounding of float32.
+    return np.allclose(basis.T @ basis, np.eye(len(basis)), rtol=0, atol=1e-6)
+
+
+def _block_diagonal(matrices: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    return torch.block_diag(*(torch.from_numpy(np.array(matrix, dtype=np.float64)) for matrix in matrices)).numpy()
