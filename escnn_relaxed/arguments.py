@@ -35,7 +35,9 @@ __all__ = [
 ]
 
 DEFAULT_DOMAIN_FREQUENCY = 0.25
-BANDWIDTH_PER_PIXEL = 0.05
+# ω of the position per pixel of the radius. A soft part alone does as well with the lower one, which turns better off
+# the pixel grid; a strict part learns more slowly with it (docs/start-of-a-layer.md).
+BANDWIDTH_PER_PIXEL = {"steerable": 0.05, "continuous": 0.12}
 DEFAULT_ROTATION_FREQUENCY = 0.3
 DEFAULT_REFLECTION_FREQUENCY = 1.0
 
@@ -172,10 +174,12 @@ def warn_ignored(arguments: Mapping[str, Any]) -> None:
         )
 
 
-def filter_frequencies(filter_frequency: Mapping[str, float] | float | None, kernel_size: int) -> dict[str, float]:
+def filter_frequencies(
+    filter_frequency: Mapping[str, float] | float | None, kernel_size: int, strict_kernel: str
+) -> dict[str, float]:
     """ω of the position and of the relative subgroups, with defaults for what is not given."""
     frequencies = {
-        "position": BANDWIDTH_PER_PIXEL * kernel_size / 2,
+        "position": BANDWIDTH_PER_PIXEL[strict_kernel] * kernel_size / 2,
         "rotation": DEFAULT_ROTATION_FREQUENCY,
         "reflection": DEFAULT_REFLECTION_FREQUENCY,
     }

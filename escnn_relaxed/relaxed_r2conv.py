@@ -83,8 +83,8 @@ class RelaxedR2Conv(RelaxedConvolution):
         rotation_coordinates: ``"circle"``: a rotation is (cos θ, sin θ); ``"log"``: its angle over 2π, the
             paper's form, smooth for integer frequencies only.
         filter_frequency: ω of ``"position"``, ``"rotation"``, ``"reflection"``, or one number for the position.
-            Default: 0.05 per pixel of the radius, above which
-            kernels turn worse off the pixel grid than those of ``R2Conv``.
+            Default: 0.05 per pixel of the radius, with which kernels turn as well off the pixel grid as those of
+            ``R2Conv``; 0.12 for ``strict_kernel="continuous"``, which trains better and turns worse.
         kernel_net: ``"fourier"`` or ``"siren"``.
         hidden_size: J, hidden values of the kernel net. Default: 32, the paper's; 8 where the continuous kernel
             is the soft part alone.
@@ -157,7 +157,7 @@ class RelaxedR2Conv(RelaxedConvolution):
             hidden_size = SOFT_HIDDEN_SIZE if strict_kernel == "steerable" else HIDDEN_SIZE
         rotations = rotations_of(self.space, self.samples)
         soft = resolve_relaxation(relax, self.space, rotations, rotation_coordinates)
-        frequencies = filter_frequencies(filter_frequency, self.kernel_size)
+        frequencies = filter_frequencies(filter_frequency, self.kernel_size, strict_kernel)
         basis_arguments = {
             "sigma": sigma,
             "frequencies_cutoff": frequencies_cutoff,

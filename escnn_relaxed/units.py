@@ -14,8 +14,10 @@ from torch import Tensor
 
 __all__ = ["count_directions", "weight_units"]
 
-# Directions of the kernel smaller than this part of the largest are scaled up no further, or dropped.
+# Directions of an average that are smaller than this part of the largest are dropped.
 _SMALLEST = 0.1
+# Directions smaller than this part of the largest are scaled up no further: they are the rough ones.
+_LEAST = 0.3
 # Features are of order one: below this they are zero, and an average has left nothing.
 _ROUNDING = 1e-6
 
@@ -65,6 +67,6 @@ def _whitened(features: Tensor, combination: Tensor, out_size: int, rank: int | 
     energy, direction = torch.linalg.eigh(features @ features.mT / out_size)
     size, direction = energy.clamp_min(0).sqrt().flip(0), direction.flip(1)
     # Features that do not vary at all (ω = 0) keep their own units.
-    least = max(_SMALLEST * float(size[0]), smallest)
+    least = max(_LEAST * float(size[0]), smallest)
     scale = size.clamp_min(least) if size[0] > _ROUNDING else torch.ones_like(size)
     return (direction / scale).mT[:rank] @ combination
