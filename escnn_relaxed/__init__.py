@@ -13,8 +13,8 @@ The pipeline, a file a stage, M sampled group elements, T taps in the support, J
 What is done with layers once they exist: their strict part and softness (strict_part.py), networks relaxed and hardened
 (conversion.py), plain PyTorch without escnn (export.py, exported.py), what is lost without softness (ablation.py),
 which layer is how soft (summary.py), learning it (learning.py, parameter_groups.py, sharing.py), a bound on the
-equivariance error (error_bound.py) and how fast it may grow with ω′ (lipschitz.py), the error measured (equivariance.py,
-invariance.py) and logged in training (monitoring.py).
+equivariance error (error_bound.py) and how fast it may grow with ω′ (lipschitz.py), the error measured
+(equivariance.py, invariance.py) and logged in training (monitoring.py).
 
 Other ways to relax behind the same interface are in ``escnn_relaxed.baselines``, the paper's network in
 ``escnn_relaxed.models``. Equations, "equation (2)", are those of docs/mathematics.md.
