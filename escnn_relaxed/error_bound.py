@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from .arguments import check_subgroups
 from .integral_operator import ConvolutionGeometry
 from .operator_norm import convolution_norm, largest_singular_value
-from .relaxed_convolution import RelaxedConvolution
+from .planar_convolution import PlanarConvolution
 from .strict_part import projected
 
 __all__ = ["BoundRow", "check_orthogonal", "equivariance_error_bound", "soft_part_norm"]
@@ -59,7 +59,7 @@ class BoundRow:
     error: float
 
 
-def soft_part_norm(layer: RelaxedConvolution, size: tuple[int, int], subgroups: tuple[str, ...] = ()) -> float:
+def soft_part_norm(layer: PlanarConvolution, size: tuple[int, int], subgroups: tuple[str, ...] = ()) -> float:
     """‖K − PK‖_op on images of a size: ‖f(hx) − h f(x)‖ is at most twice that times ‖x‖.
 
     An upper bound for a stationary layer; for one that is soft in translation the result of a Lanczos iteration, which
@@ -158,7 +158,7 @@ def equivariance_error_bound(
     for name, module in _in_order(network):
         size = (input.tensor.shape[2], input.tensor.shape[3])
         constant = _lipschitz(name, module, size, lipschitz or {})
-        soft = soft_part_norm(module, size) if isinstance(module, RelaxedConvolution) else 0.0
+        soft = soft_part_norm(module, size) if isinstance(module, PlanarConvolution) else 0.0
         error = constant * error + 2 * soft * input.tensor.flatten(1).norm(dim=1)
         input = module(input)
         relative = torch.where(error > 0, error / input.tensor.flatten(1).norm(dim=1), error)
@@ -178,9 +178,9 @@ def _lipschitz(name: str, module: nn.Module, size: tuple[int, int], known: Mappi
     for kind, constant in known.items():
         if isinstance(module, kind):
             return constant
-    if isinstance(module, RelaxedConvolution) and not module.is_stationary:
+    if isinstance(module, PlanarConvolution) and not module.is_stationary:
         return largest_singular_value(module.linear, (module.in_type.size, *size), next(module.parameters()))
-    if isinstance(module, RelaxedConvolution):
+    if isinstance(module, PlanarConvolution):
         return _norm_either_way(module.filter_bank(), size, module.geometry)
     if isinstance(module, enn.R2Conv):
         padding = module.padding if isinstance(module.padding, tuple) else (module.padding, module.padding)
