@@ -225,7 +225,9 @@ def _few_steerable(
 ) -> Tensor:
     field_type = FieldType(gspace, few)
     place = field_type, field_type, kernel_size, 1, 1
-    arguments = {name: list(value) if isinstance(value, tuple) else value for name, value in basis_arguments}
+    arguments: dict[str, Any] = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in basis_arguments
+    }
     basis = SteerableBasis(*place, sampled_basis(*place, **arguments))
 
     def draw_bank() -> Tensor:
