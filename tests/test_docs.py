@@ -96,6 +96,13 @@ def test_tutorials_take_mnist_where_a_folder_is_named(monkeypatch: pytest.Monkey
     assert labels.dtype == torch.int64
 
 
+def test_equations_keep_the_numbers_that_the_code_knows_them_by() -> None:
+    """A new one goes to the end of the page, or its number into every comment."""
+    page = (DOCS / "mathematics.md").read_text(encoding="utf-8")
+    labels = "operator steered-average permutation-fields fourier-features kernel-net projection softness bound hybrid"
+    assert re.findall(r"^:label: (\S+)$", page, re.MULTILINE)[:9] == labels.split()
+
+
 def test_every_module_has_its_place_on_the_page_of_the_architecture() -> None:
     page = (DOCS / "architecture.md").read_text(encoding="utf-8")
     package = DOCS.parent / "escnn_relaxed"
