@@ -25,8 +25,10 @@ def export_network(network: nn.Module) -> nn.Module:
     given to :func:`torch.export.export` or :func:`torch.onnx.export`.
 
     Args:
-        network: an escnn module, (nested) ``SequentialModule`` among them; or any ``nn.Sequential`` that also holds
-            modules on plain tensors. One that leaves the fields must take both: ``getattr(input, "tensor", input)``.
+        network: an escnn module, (nested) ``SequentialModule`` among them; any ``nn.Sequential`` that also holds
+            modules on plain tensors, of which one that leaves the fields must take both:
+            ``getattr(input, "tensor", input)``; or a module with an ``export()`` of its own, as
+            :class:`~escnn_relaxed.models.RelaxedResNet`.
 
     Raises:
         TypeError: for a module on GeometricTensors that cannot be exported, or one with a forward of its own and no
@@ -60,9 +62,13 @@ def export_network(network: nn.Module) -> nn.Module:
             return module.export()
         if isinstance(module, EquivariantModule) and type(module).export is not SequentialModule.export:
             return plain_module(module, export, name)
+        own_export = getattr(module, "export", None)
+        if not isinstance(module, EquivariantModule) and callable(own_export):
+            exported: nn.Module = own_export()
+            return exported
         raise TypeError(
-            f"{name}: {type(module).__name__} has a forward of its own on GeometricTensors; export its parts one by "
-            f"one and write that forward on plain tensors"
+            f"{name}: {type(module).__name__} has a forward of its own on GeometricTensors; give it an export() that "
+            f"returns the same on plain tensors, made of its parts by export_network(part)"
         )
 
     try:

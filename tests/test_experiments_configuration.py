@@ -82,6 +82,7 @@ def test_digests_tell_configurations_apart() -> None:
         ("learning_rate=-1", "learning_rate must be finite and >= 0, got -1"),
         ("relax.rotation=nan", "relax.rotation must be finite"),
         ('relax="none"', "got 'none'"),
+        ('penalty_weight=1.0\nlayer="partial"', "layer='partial' does not have: set penalty='softness'"),
     ],
 )
 def test_wrong_values_are_named(assignment: str, message: str) -> None:

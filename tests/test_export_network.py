@@ -131,12 +131,24 @@ def test_block_with_an_export_of_its_own_is_exported() -> None:
     assert relative_error(found, expected) <= SINGLE
 
 
+def test_network_with_an_export_of_its_own_is_exported() -> None:
+    class Exportable(Network):
+        def export(self) -> nn.Module:
+            return export_network(self.body)
+
+    network = Exportable().train()
+    exported = export_network(network)
+    assert network.training
+    features = torch.randn(2, C4.size, 9, 9)
+    assert relative_error(exported(features).detach(), network.eval()(features).detach()) <= SINGLE
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
         (lambda: enn.SequentialModule(enn.ReLU(C4), Residual()), r"network\.1: Residual has no export\(\)"),
         (lambda: SequentialOfItsOwn(soft_layer(C4)), r"network: SequentialOfItsOwn has a forward of its own"),
-        (Network, r"network: Network has a forward of its own on GeometricTensors; export its parts one by one"),
+        (Network, r"network: Network has a forward of its own on GeometricTensors; give it an export\(\)"),
         (lambda: enn.NormMaxPool(IRREPS, 2), r"network: NormMaxPool has no export\(\)"),
         (lambda: enn.InnerBatchNorm(C4, track_running_stats=False), "InnerBatchNorm without running statistics"),
     ],

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformations import largest_error, relative_error
 
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import RelaxedR2Conv, export_network
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv
 from escnn_relaxed.models import RelaxedResNet
 from escnn_relaxed.planar_convolution import PlanarConvolution
@@ -176,6 +176,7 @@ def test_soft_network_is_not_equivariant_and_is_exported(name: str) -> None:
     assert not any(type(module).__module__.startswith("escnn.") for module in exported.modules())
     with torch.no_grad():
         assert relative_error(exported(batch), network(batch)) <= ROUNDING
+        assert relative_error(export_network(network)(batch), network(batch)) <= ROUNDING
         network.classifier.bias += 1
         assert not torch.allclose(exported(batch), network(batch))
 

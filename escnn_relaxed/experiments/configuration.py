@@ -98,6 +98,10 @@ class Configuration:
             _check_switch(name, getattr(self, name))
         for name in ("penalty_weight", "learning_rate", "weight_decay"):
             _check_number(name, getattr(self, name))
+        if self.penalty_weight > 0 and self.penalty == "frequency" and self.layer != "relaxed":
+            raise ValueError(
+                f"penalty='frequency' weighs ω′, which layer={self.layer!r} does not have: set penalty='softness'"
+            )
         _check_relax(self.relax)
 
     def digest(self) -> str:
