@@ -167,6 +167,14 @@ def test_a_damaged_idx_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
         mnist_files.mnist_split(tmp_path, "train")
 
 
+@pytest.mark.usefixtures("few_images")
+def test_missing_idx_files_are_named_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"is in none of (.|\n)*s3\.amazonaws\.com/mnist/\S+: no network(.|\n)*Put MNIST"
+    ):
+        mnist_files.mnist_split(tmp_path, "train")
+
+
 def test_sixes_are_half_turned_and_tested_both_ways_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sixes = torch.from_numpy(write_mnist(tmp_path, monkeypatch)).unsqueeze(1)
     task = load_task(Configuration(rotations=8, task="mnist6-180"), tmp_path)

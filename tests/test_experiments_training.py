@@ -141,6 +141,20 @@ def test_the_learning_rate_rises_linearly_then_falls_as_a_cosine() -> None:
 
 
 @pytest.mark.parametrize(
+    ("devices", "num_nodes", "message"), [(0, 1, "devices must be >= 1"), (1, 0, "num_nodes must")]
+)
+def test_numbers_of_devices_are_checked(devices: int, num_nodes: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Machine("cpu", devices, num_nodes)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_devices_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="accelerator='gpu' with devices=1 cannot be had on this machine: No"):
+        run("digits-soft", SMALL, 0, None, tmp_path, Machine("gpu"))
+
+
+@pytest.mark.parametrize(
     ("configuration", "machine", "message"),
     [
         (SMALL, Machine("cpu", devices=3), "divisible by 3 devices, got 16"),

@@ -48,7 +48,7 @@ def fetch(address: str) -> bytes:
         with urlopen(address, timeout=TIMEOUT_SECONDS) as answer:
             content: bytes = answer.read()
     except (OSError, HTTPException) as error:
-        raise DataError(f"{address}: {error}") from error
+        raise DataError(str(error)) from error
     return content
 
 

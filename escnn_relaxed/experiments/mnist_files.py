@@ -98,5 +98,5 @@ def _download(root: Path, name: str) -> Path:
     raise DataError(
         f"{name}.gz is in none of {looked_in}, and could not be downloaded:\n"
         + "\n".join(failures)
-        + "\nPut MNIST's four idx files into one of these folders, or do without --data."
+        + "\nPut MNIST's four idx files into one of these folders."
     )

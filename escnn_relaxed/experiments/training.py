@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from .._version import __version__
+from ..arguments import check_integer
 from ..lightning_callbacks import LogRelaxation
 from .batches import Batches, Examples
 from .configuration import Configuration
@@ -38,12 +40,20 @@ class Machine:
         devices: number of devices on each machine.
         num_nodes: number of machines.
         progress_bar: whether to show one.
+
+    Raises:
+        TypeError: for a number of another type.
+        ValueError: for a number below 1.
     """
 
     accelerator: str = "auto"
     devices: int = 1
     num_nodes: int = 1
     progress_bar: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("devices", "num_nodes"):
+            check_integer(name, getattr(self, name), 1)
 
 
 def run_folder(output: Path, name: str, configuration: Configuration, seed: int) -> Path:
@@ -72,7 +82,7 @@ def run(
 
     Raises:
         DataError: for data that are damaged, or missing and not to be had.
-        ValueError: for a batch that cannot be divided among the devices.
+        ValueError: for a batch that cannot be divided among the devices, or devices that are not there.
     """
     folder = run_folder(output, name, configuration, seed)
     finished = folder / "result.json"
@@ -121,24 +131,29 @@ def _trainer(configuration: Configuration, machine: Machine, folder: Path, log: 
         callbacks.insert(0, LogRelaxation(measure=False))
     is_alone = machine.devices * machine.num_nodes == 1
     has_tensorboard = any(find_spec(package) for package in TENSORBOARD_PACKAGES)
-    return Trainer(
-        max_epochs=configuration.epochs,
-        precision=configuration.precision,  # type: ignore[arg-type]  # a word of Lightning's list, checked
-        accelerator=machine.accelerator,
-        devices=machine.devices,
-        num_nodes=machine.num_nodes,
-        # Where ω′ is 0 the weights of the soft part get no gradient.
-        strategy="auto" if is_alone else "ddp_find_unused_parameters_true",
-        callbacks=callbacks,
-        logger=TensorBoardLogger(folder, name="", version="tensorboard") if has_tensorboard else False,
-        log_every_n_steps=1,
-        check_val_every_n_epoch=configuration.validate_every,
-        num_sanity_val_steps=0,
-        enable_progress_bar=machine.progress_bar,
-        enable_model_summary=False,
-        # Batches of several processes are dealt out by Batches.
-        use_distributed_sampler=False,
-    )
+    try:
+        return Trainer(
+            max_epochs=configuration.epochs,
+            precision=configuration.precision,  # type: ignore[arg-type]  # a word of Lightning's list, checked
+            accelerator=machine.accelerator,
+            devices=machine.devices,
+            num_nodes=machine.num_nodes,
+            # Where ω′ is 0 the weights of the soft part get no gradient.
+            strategy="auto" if is_alone else "ddp_find_unused_parameters_true",
+            callbacks=callbacks,
+            logger=TensorBoardLogger(folder, name="", version="tensorboard") if has_tensorboard else False,
+            log_every_n_steps=1,
+            check_val_every_n_epoch=configuration.validate_every,
+            num_sanity_val_steps=0,
+            enable_progress_bar=machine.progress_bar,
+            enable_model_summary=False,
+            # Batches of several processes are dealt out by Batches.
+            use_distributed_sampler=False,
+        )
+    except MisconfigurationException as error:
+        raise ValueError(
+            f"accelerator={machine.accelerator!r} with devices={machine.devices} cannot be had on this machine: {error}"
+        ) from error
 
 
 class _Loaders:
