@@ -29,10 +29,9 @@ _TINY = 1e-12
 _LEAST_GAIN = 0.1
 # Domain weights larger than this would make the kernel change faster over the group than ω′ says.
 _MOST_SCALE = 3.0
-# Layers after which synthetic features are as smooth as those inside a deep network; found by the variance through
-# ten layers. Steerable kernels are rougher than continuous ones and take more of them.
-CONTINUOUS_LAYERS = 4
-STEERABLE_LAYERS = 6
+# Layers after which synthetic features are as smooth as those inside a deep network; found by the variance through ten
+# layers.
+_LAYERS = 6
 
 
 def start_continuous(
@@ -202,7 +201,7 @@ def _continuous_features(bank: ContinuousFilterBank) -> SyntheticFeatures:
         filter_bank: Tensor = strict({})
         return filter_bank
 
-    features = synthetic_features(few, settings.kernel_size, bank.gspace, draw_bank, CONTINUOUS_LAYERS)
+    features = synthetic_features(few, settings.kernel_size, bank.gspace, draw_bank, _LAYERS)
     return SyntheticFeatures(features, spread(bank.in_representations))
 
 
@@ -233,7 +232,7 @@ def _few_steerable(
     def draw_bank() -> Tensor:
         return basis(basis.centred(basis.start_weights().to(dtype)))
 
-    return synthetic_features(few, kernel_size, gspace, draw_bank, STEERABLE_LAYERS)
+    return synthetic_features(few, kernel_size, gspace, draw_bank, _LAYERS)
 
 
 def _hashable(value: Any) -> Any:
