@@ -160,14 +160,14 @@ def _expected_softness(bank: ContinuousFilterBank, frequency: Mapping[str, Tenso
     features = _start_features(bank, bank.kernel, frequency)
     mean = bank.features(bank.kernel, frequency, averaged=SUBGROUPS)
     mean = mean.expand(*mean.shape[:-1], features.shape[-1] // mean.shape[-2]).flatten(3)
+    average = bank.steered_average
+    units = [average.units_of(pair, features, rank) for pair, rank in zip(average.block_pairs, ranks, strict=True)]
+    described = zip(average.block_pairs, average.pair_counts(), units, average.weight_variances(units), strict=True)
     soft = total = 0.0
-    for pair, count, rank in zip(
-        bank.steered_average.block_pairs, bank.steered_average.pair_counts(), ranks, strict=True
-    ):
+    for pair, count, unit, variance in described:
         steered, strict = pair.steering(features), pair.steering(mean)
-        units = bank.steered_average.units_of(pair, features, rank)
-        total += count * float((units @ steered.flatten(1)).square().sum())
-        soft += count * float((units @ (steered - strict).flatten(1)).square().sum())
+        total += count * variance * float((unit @ steered.flatten(1)).square().sum())
+        soft += count * variance * float((unit @ (steered - strict).flatten(1)).square().sum())
     return soft / total if total else 0.0
 
 

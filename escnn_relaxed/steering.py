@@ -190,13 +190,20 @@ class SteeredAverage(nn.Module):
         """
         for pair, rank in zip(self.block_pairs, ranks, strict=True):
             pair.units = self.units_of(pair, hidden, rank)
-        for row, out_count in enumerate(self.out_counts):
-            pairs = self.block_pairs[row * len(self.in_counts) : (row + 1) * len(self.in_counts)]
-            # He's rule, with the features of an output channel of unit energy each.
-            fan_in = sum(count * len(pair.units) for count, pair in zip(self.in_counts, pairs, strict=True))
-            for in_count, pair in zip(self.in_counts, pairs, strict=True):
-                weight = torch.randn(out_count, in_count, len(pair.units)).to(hidden)
-                pair.weights = nn.Parameter(weight * math.sqrt(2 / max(fan_in, 1)))
+        variances = self.weight_variances([pair.units for pair in self.block_pairs])
+        for number, (pair, variance) in enumerate(zip(self.block_pairs, variances, strict=True)):
+            row, column = divmod(number, len(self.in_counts))
+            weight = torch.randn(self.out_counts[row], self.in_counts[column], len(pair.units)).to(hidden)
+            pair.weights = nn.Parameter(weight * math.sqrt(variance))
+
+    def weight_variances(self, units: list[Tensor]) -> list[float]:
+        """Variance of the weights of each pair at the start: He's rule, with features of an output of unit energy."""
+        variances = []
+        for row in range(len(self.out_counts)):
+            of_row = units[row * len(self.in_counts) : (row + 1) * len(self.in_counts)]
+            fan_in = sum(count * len(unit) for count, unit in zip(self.in_counts, of_row, strict=True))
+            variances += [2 / max(fan_in, 1)] * len(of_row)
+        return variances
 
     def units_of(self, pair: BlockPair, hidden: Tensor, rank: int | None) -> Tensor:
         """The units in which the weights of a pair are trained, on the given hidden values."""
