@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["FilterBankCache"]
+__all__ = ["FilterBankCache", "changing_tensors"]
 
 
 class FilterBankCache:
@@ -58,3 +58,14 @@ def _counts_versions(source: Tensor) -> bool:
 def _are_equal(copies: Sequence[Tensor], sources: Sequence[Tensor]) -> bool:
     pairs = zip(copies, sources, strict=True)
     return all(copy is source or torch.equal(copy, source) for copy, source in pairs)
+
+
+def changing_tensors(layer: nn.Module) -> list[Tensor]:
+    """All that a filter bank is made of and that can change, also where tensors have taken the place of parameters."""
+    tensors = []
+    for module in layer.modules():
+        constant = module._non_persistent_buffers_set
+        buffers = [buffer for name, buffer in module._buffers.items() if name not in constant]
+        values = (*module._parameters.values(), *buffers, *vars(module).values())
+        tensors += [value for value in values if isinstance(value, Tensor)]
+    return tensors

@@ -20,11 +20,20 @@ from .kernel import KernelNet
 from .steerable_basis import SteerableBasis, sampled_basis
 from .synthetic_features import SyntheticFeatures, few_of, rectified, spread, synthetic_features
 
-__all__ = ["gain", "start_continuous", "start_filter_bank", "start_hybrid", "start_soft_part", "steerable_features"]
+__all__ = [
+    "DEFAULT_SOFTNESS",
+    "gain",
+    "start_continuous",
+    "start_filter_bank",
+    "start_hybrid",
+    "start_soft_part",
+    "steerable_features",
+]
 
 # Where a soft translation is sampled at the start: enough for energies, few enough for a quick construction.
 _POSITIONS = torch.cartesian_prod(torch.tensor([-0.6, 0.0, 0.6]), torch.tensor([-0.6, 0.0, 0.6]))
 _TINY = 1e-12
+DEFAULT_SOFTNESS = 0.01
 # A kernel of which steering leaves next to nothing is not scaled up beyond this: it would be made of rounding errors.
 _LEAST_GAIN = 0.1
 # Domain weights larger than this would make the kernel change faster over the group than ω′ says.
@@ -101,7 +110,8 @@ def start_soft_part(
 ) -> None:
     """Start a centred filter bank that is added to a strict one, as small as the wanted softness makes it.
 
-    The units take the size, not the weights: so an optimiser's steps on the soft part are small too.
+    The units take the size, not the weights: so an optimiser's steps on the soft part are small too. Where none is
+    wanted, they are those of the default, and the weights are 0.
 
     Args:
         bank: the centred filter bank.
@@ -114,9 +124,12 @@ def start_soft_part(
     bank.steered_average.initialize(features, ranks)
     positions = features.shape[-1] // len(bank.grid.support)
     energy = float(bank.steered_average.energy(features)) / positions
-    wanted = initial_softness / (1 - initial_softness) * strict_energy
+    softness = initial_softness or DEFAULT_SOFTNESS
+    wanted = softness / (1 - softness) * strict_energy
     for pair in bank.steered_average.block_pairs:
         pair.units.mul_(math.sqrt(wanted / energy) if energy > _TINY else 1.0)
+        if not initial_softness:
+            pair.weights.zero_()
 
 
 def _ranks(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor]) -> list[int | None]:

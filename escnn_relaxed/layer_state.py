@@ -5,19 +5,55 @@ The description is in the metadata of the state dict, not among its keys, so tha
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, MutableMapping
 from itertools import groupby
 from typing import Any
 
 from escnn.nn import FieldType
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["FORMAT_VERSION", "adopt_r2conv_state", "describe_fields", "differences"]
+__all__ = ["FORMAT_VERSION", "DescribedState", "adopt_r2conv_state", "describe_fields", "differences"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+
+# What a layer takes over from a state.
+_ADOPTED = ("hardened",)
 
 # What R2Conv saves besides its parameters; all of it follows from them.
 _DERIVED = ("filter", "expanded_bias", "bias_expansion", "_basisexpansion.")
+
+
+class DescribedState(nn.Module):
+    """A module that says in the metadata of its state dict what it is, and refuses the state of another."""
+
+    _version = FORMAT_VERSION
+    hardened: tuple[str, ...]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._register_state_dict_hook(_describe)
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """What decides which function the tensors stand for."""
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *arguments: Any
+    ) -> None:
+        saved = local_metadata.get("layer", {})
+        found = differences(saved, self.describe(), local_metadata.get("version"))
+        if found:
+            *_, error_messages = arguments
+            error_messages.append(
+                f"the state of {prefix.rstrip('.') or 'this layer'!r} does not fit: {'; '.join(found)}"
+            )
+        self.hardened = tuple(saved.get("hardened", self.hardened))
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
+
+
+def _describe(layer: DescribedState, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
+    metadata["layer"] = layer.describe()
 
 
 def adopt_r2conv_state(state: MutableMapping[str, Tensor], prefix: str, own: Mapping[str, Tensor]) -> None:
@@ -53,7 +89,9 @@ def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int |
     if version is not None and version > FORMAT_VERSION:
         found.append(f"its format version is {version}, newer than {FORMAT_VERSION}: update escnn_relaxed")
     found += [
-        f"{name} is {saved[name]}, here {value}" for name, value in own.items() if saved.get(name, value) != value
+        f"{name} is {saved[name]}, here {value}"
+        for name, value in own.items()
+        if name not in _ADOPTED and saved.get(name, value) != value
     ]
     return found
 

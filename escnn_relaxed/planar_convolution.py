@@ -23,7 +23,7 @@ from .arguments import (
 from .bias import InvariantBias, has_trivial_irrep
 from .coordinates import SUBGROUPS
 from .escnn_compatibility import use_scipy_svd
-from .filter_bank_cache import FilterBankCache
+from .filter_bank_cache import FilterBankCache, changing_tensors
 from .integral_operator import (
     ConvolutionGeometry,
     PositionalBank,
@@ -31,6 +31,7 @@ from .integral_operator import (
     integrate_non_stationary,
     integrate_stationary,
 )
+from .layer_state import DescribedState, describe_fields
 from .pickling import register_reducers
 from .precision import full_precision
 from .tracing import has_no_values, is_traced
@@ -43,7 +44,7 @@ register_reducers()
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-class PlanarConvolution(EquivariantModule):
+class PlanarConvolution(DescribedState, EquivariantModule):
     """A linear map of fields with the arguments of ``R2Conv``; a subclass gives the filter bank.
 
     Attributes:
@@ -91,6 +92,26 @@ class PlanarConvolution(EquivariantModule):
         return self.geometry.kernel_size
 
     @property
+    def padding(self) -> tuple[int, int]:
+        """Pixels added on each side, (rows, columns)."""
+        return self.geometry.padding
+
+    @property
+    def padding_mode(self) -> str:
+        """What the padding holds."""
+        return self.geometry.padding_mode
+
+    @property
+    def stride(self) -> int:
+        """Pixels from one output to the next."""
+        return self.geometry.stride
+
+    @property
+    def dilation(self) -> int:
+        """Pixels from one tap to the next."""
+        return self.geometry.dilation
+
+    @property
     def groups(self) -> int:
         """Number of blocks of fields that are convolved apart."""
         return self.geometry.groups
@@ -99,6 +120,17 @@ class PlanarConvolution(EquivariantModule):
     def in_fields(self) -> list[Any]:
         """The representations of one group of the input."""
         return list(self.in_type.representations[: len(self.in_type) // self.groups])
+
+    def describe(self) -> dict[str, Any]:
+        """What a state dict says beside its tensors."""
+        return {
+            "kernel size": self.kernel_size,
+            "group": self.space.name,
+            "input": describe_fields(self.in_type),
+            "output": describe_fields(self.out_type),
+            "number of groups": self.groups,
+            "hardened": list(self.hardened),
+        }
 
     @property
     @abstractmethod
@@ -139,12 +171,12 @@ class PlanarConvolution(EquivariantModule):
     def harden(self, *subgroups: str) -> None:
         """Replace K by PK in place: the nearest kernel that is equivariant to the named subgroups, or to all.
 
-        The layer is then exactly equivariant to them and stays so in training. Its parameters and the keys of its
-        state dict remain; ``layer.hardened`` is not part of the state. :func:`~escnn_relaxed.harden_network` also drops
-        what is not needed any more.
+        The layer is then exactly equivariant to them and stays so in training, and so is one that loads its state
+        dict. Its parameters remain; :func:`~escnn_relaxed.harden_network` also drops what is not needed any more.
 
         Args:
-            *subgroups: of ``"rotation"``, ``"reflection"``, ``"translation"``.
+            *subgroups: of ``"rotation"``, ``"reflection"`` (about the axis that the gspace names: others follow where
+                rotations are strict), ``"translation"``.
 
         Raises:
             ValueError: for a name that is not of a subgroup.
@@ -225,7 +257,7 @@ class PlanarConvolution(EquivariantModule):
         """The filter bank; in eval mode the last one, unless a gradient is wanted or something has changed."""
         if self.training or has_no_values() or is_traced():
             return self.filter_bank()
-        sources = list(self.state_dict(keep_vars=True).values())
+        sources = changing_tensors(self)
         if torch.is_grad_enabled() and any(source.requires_grad for source in sources):
             return self.filter_bank()
         return self._cache.get(self.filter_bank, sources, self._filter_bank_setting())

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import torch
 from escnn.nn import FieldType, GeometricTensor
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from .arguments import check_subgroups
 from .coordinates import SUBGROUPS
@@ -36,6 +36,7 @@ class RelaxedConvolution(PlanarConvolution):
 
     steerable_basis: SteerableBasis | None
     bank: ContinuousFilterBank | None
+    weights: nn.Parameter
     _domain_frequency: DomainFrequency
     domain: str
     random_offset: bool
@@ -178,8 +179,15 @@ class RelaxedConvolution(PlanarConvolution):
             parts.append(self.steerable_basis(self.weights))
         if self._soft_bank is not None:
             parts.append(self._soft_bank(self.domain_frequency, self.hardened))
+        elif self.bank is not None and self.training and distributed.is_available() and distributed.is_initialized():
+            parts.append(self._idle())
         bank: Tensor = sum(parts[1:], parts[0])
         return bank
+
+    def _idle(self) -> Tensor:
+        """0, of which idle parameters have a gradient of 0: processes that train together wait for those of all."""
+        idle = (*self._domain_frequency.parameters(), *([] if self.bank is None else self.bank.parameters()))
+        return sum((0 * parameter.sum() for parameter in idle), self.weights.new_zeros(()))
 
     def _filter_bank_setting(self) -> Hashable:
         offset = None if self.bank is None else self.bank.offset
@@ -219,18 +227,19 @@ class RelaxedConvolution(PlanarConvolution):
             Conv2d(1, 4, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2))
         """
         mode = self.training
-        self.eval()
+        try:
+            return self.eval()._exported()
+        finally:
+            self.train(mode)
+
+    def _exported(self) -> nn.Module:
         strict = None if self.steerable_basis is None else self.steerable_basis(self.weights)
         bias = self.expanded_bias()
-        exported: nn.Module
         if self.bank is None or self.is_stationary:
-            exported = as_convolution(self.filter_bank(), bias, self.geometry)
-        else:
-            frequency = {name: value.detach().clone() for name, value in self.domain_frequency.items()}
-            arguments = frequency, self.hardened, self.geometry, self.domain
-            exported = SoftTranslationConvolution(self.bank.without_escnn(), strict, bias, *arguments).eval()
-        self.train(mode)
-        return exported
+            return as_convolution(self.filter_bank(), bias, self.geometry)
+        frequency = {name: value.detach().clone() for name, value in self.domain_frequency.items()}
+        arguments = frequency, self.hardened, self.geometry, self.domain
+        return SoftTranslationConvolution(self.bank.without_escnn(), strict, bias, *arguments).eval()
 
     def forward(self, input: GeometricTensor) -> GeometricTensor:
         """Apply the layer to a GeometricTensor (batch, C_in, H, W) of ``in_type``.

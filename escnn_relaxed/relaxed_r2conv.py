@@ -21,8 +21,8 @@ from .arguments import (
 )
 from .domain_frequency import DomainFrequency, Frequency
 from .filter_bank import KernelSettings
-from .initialization import start_continuous, start_hybrid
-from .layer_state import FORMAT_VERSION, adopt_r2conv_state, describe_fields, differences
+from .initialization import DEFAULT_SOFTNESS, start_continuous, start_hybrid
+from .layer_state import adopt_r2conv_state
 from .relaxed_convolution import RelaxedConvolution
 
 __all__ = ["RelaxedR2Conv"]
@@ -88,7 +88,8 @@ class RelaxedR2Conv(RelaxedConvolution):
         kernel_net: ``"fourier"`` or ``"siren"``.
         hidden_size: J, hidden values of the kernel net. Default: 32, the paper's; 8 where the continuous kernel
             is the soft part alone.
-        initial_softness: part of the kernel's energy that depends on the domain at the start.
+        initial_softness: part of the kernel's energy that depends on the domain at the start; 0 for a soft part that
+            starts at 0 and learns.
         support: ``"smooth"``: a disk with an edge that falls over a pixel; ``"disk"``: the paper's hard disk.
 
     Raises:
@@ -108,8 +109,6 @@ class RelaxedR2Conv(RelaxedConvolution):
         >>> layer(in_type(torch.randn(2, 1, 28, 28))).shape
         torch.Size([2, 32, 28, 28])
     """
-
-    _version = FORMAT_VERSION
 
     def __init__(
         self,
@@ -141,7 +140,7 @@ class RelaxedR2Conv(RelaxedConvolution):
         filter_frequency: Mapping[str, float] | float | None = None,
         kernel_net: str = "fourier",
         hidden_size: int | None = None,
-        initial_softness: float = 0.01,
+        initial_softness: float = DEFAULT_SOFTNESS,
         support: str = "smooth",
     ) -> None:
         super().__init__(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups, bias)
@@ -166,7 +165,6 @@ class RelaxedR2Conv(RelaxedConvolution):
             "recompute": recompute,
             "basis_filter": basis_filter,
         }
-        self._register_state_dict_hook(_describe_state)
         self._domain_frequency = DomainFrequency(soft, learn_relaxation)
         settings = KernelSettings(
             kernel_size=self.geometry.kernel_size,
@@ -187,22 +185,36 @@ class RelaxedR2Conv(RelaxedConvolution):
             )
             self.weights = nn.Parameter(start if initialize else torch.zeros_like(start))
         else:
+            if soft and not initial_softness:
+                raise ValueError(
+                    "initial_softness must be above 0 with strict_kernel='continuous', where the weights are those of "
+                    "the strict part too; relax={'rotation': 0.0} starts strict"
+                )
             warn_ignored(basis_arguments)
             fields = self.in_fields, out_type.representations
             self.bank = start_continuous(*fields, self.space, settings, frequency, initial_softness)
 
     def describe(self) -> dict[str, Any]:
-        """What decides the shapes of the layer's state; kept in the metadata of its state dict."""
-        bank = self.bank
-        return {
-            "kernel size": self.kernel_size,
-            "group": self.space.name,
-            "input": describe_fields(self.in_type),
-            "output": describe_fields(self.out_type),
-            "number of groups": self.groups,
+        """What decides which function the tensors of a state dict stand for; kept in its metadata."""
+        kind: dict[str, Any] = {
             "strict kernel": "continuous" if self.steerable_basis is None else "steerable",
-            "soft in": [] if bank is None else list(bank.settings.domain_subgroups),
-            "kernel net": None if bank is None else [bank.settings.kernel_net, bank.settings.hidden_size],
+            "soft in": [],
+        }
+        if self.bank is None:
+            return {**super().describe(), **kind}
+        settings = self.bank.settings
+        return {
+            **super().describe(),
+            **kind,
+            "soft in": list(settings.domain_subgroups),
+            "kernel net": [settings.kernel_net, settings.hidden_size],
+            "dilation": settings.dilation,
+            "support": "smooth" if settings.edge else "disk",
+            "filter frequency": dict(settings.filter_frequency),
+            "rotation coordinates": settings.rotation_coordinates,
+            "frame": settings.frame,
+            "domain": self.domain,
+            "samples": self.samples if self.space.fibergroup.continuous else None,
         }
 
     def _load_from_state_dict(
@@ -210,14 +222,4 @@ class RelaxedR2Conv(RelaxedConvolution):
     ) -> None:
         if self.steerable_basis is not None:
             adopt_r2conv_state(state_dict, prefix, self.state_dict())
-        found = differences(local_metadata.get("layer", {}), self.describe(), local_metadata.get("version"))
-        if found:
-            *_, error_messages = arguments
-            error_messages.append(
-                f"the state of {prefix.rstrip('.') or 'this layer'!r} does not fit: {'; '.join(found)}"
-            )
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
-
-
-def _describe_state(layer: RelaxedR2Conv, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
-    metadata["layer"] = layer.describe()

@@ -14,8 +14,9 @@ from .filter_bank import ContinuousFilterBank
 
 __all__ = ["projected", "soft_share", "softness"]
 
-# Below this many units in the last place, the root of s is rounding.
+# Below this many units in the last place the root of s is rounding; in bfloat16 that would be a percent of the energy.
 _ROUNDING = 16
+_MOST_ROUNDING = 5e-3
 
 
 def softness(
@@ -56,7 +57,7 @@ def soft_share(soft: Tensor, strict: Tensor) -> Tensor:
     """
     total = soft + strict
     # Of kernels that are equal rounding is left, whose root would have a slope in a direction of chance.
-    rounding = _ROUNDING * torch.finfo(total.dtype).eps
+    rounding = min(_ROUNDING * torch.finfo(total.dtype).eps, _MOST_ROUNDING)
     is_soft = soft > rounding**2 * total
     return torch.where(is_soft, soft / torch.where(is_soft, total, 1), 0)
 

@@ -88,6 +88,26 @@ def replaced_parameter(layer: RelaxedR2Conv) -> None:
     layer.weights = nn.Parameter(2 * layer.weights.detach())
 
 
+def tensor_in_place_of_a_parameter(layer: RelaxedR2Conv) -> None:
+    """As where another network makes the weights."""
+    weights = layer.weights.detach()
+    del layer.weights
+    layer.weights = weights
+    evaluated(layer)
+    layer.weights = 2 * weights
+
+
+def replica(layer: RelaxedR2Conv) -> None:
+    """As ``nn.DataParallel`` makes them: the tensors are attributes, the cache is that of the first."""
+    for module in layer.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None:
+                del module._parameters[name]
+                setattr(module, name, parameter.detach().clone())
+    evaluated(layer)
+    layer.weights = 2 * layer.weights
+
+
 def replaced_buffer(layer: RelaxedR2Conv) -> None:
     pair = layer.bank.steered_average.block_pairs[0]
     pair.units = 2 * pair.units
@@ -131,6 +151,8 @@ CHANGES: dict[str, Callable[[RelaxedR2Conv], None]] = {
         hardened,
         hardened_and_dropped,
         replaced_parameter,
+        tensor_in_place_of_a_parameter,
+        replica,
         replaced_buffer,
         soft_weights_in_place,
         parametrization,

@@ -30,6 +30,7 @@ from soft_networks import Network
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed.baselines import WeightedR2Conv
 from escnn_relaxed.layer_state import FORMAT_VERSION
 
 SINGLE = 1e-6  # R2Conv's basis is sampled in float32
@@ -191,6 +192,18 @@ MISFITS = {
     ),
     "softness": ({"relax": None}, r"soft in is \[\], here \['rotation'\]"),
     "kernel net": ({"kernel_net": "siren"}, r"kernel net is \['siren', 8\], here \['fourier', 8\]"),
+    "frame": ({"frame": "image"}, "frame is image, here group"),
+    "domain": ({"domain": "output"}, "domain is output, here input"),
+    "support": ({"support": "disk"}, "support is disk, here smooth"),
+    "filter frequency": (
+        {"filter_frequency": 0.5},
+        r"filter frequency is \{'position': 0.5, .*, here \{'position': 0.075",
+    ),
+    "rotation coordinates": (
+        {"rotation_coordinates": "log", "relax": {"rotation": 1.0}},
+        "rotation coordinates is log",
+    ),
+    "dilation": ({"dilation": 2}, "dilation is 2, here 1"),
     "hidden size": ({"hidden_size": 5}, r"kernel net is \['fourier', 5\], here \['fourier', 8\]"),
 }
 
@@ -222,6 +235,26 @@ def test_state_of_a_newer_format_is_refused() -> None:
     state._metadata[""]["version"] = FORMAT_VERSION + 1
     with pytest.raises(RuntimeError, match=f"format version is {FORMAT_VERSION + 1}, newer than {FORMAT_VERSION}"):
         _layer().load_state_dict(state)
+
+
+@pytest.mark.parametrize("subgroups", [(), ("rotation",)])
+@A_FEW_FORMS
+def test_layer_that_loads_the_state_of_a_hardened_one_is_hardened(form: str, subgroups: tuple[str, ...]) -> None:
+    layer, other = layer_of(form), another_draw(form)
+    layer.harden(*subgroups)
+    other.load_state_dict(through_a_file(layer.state_dict(), weights_only=True))
+    assert other.hardened == layer.hardened
+    assert torch.equal(answer_in_eval(other), answer_in_eval(layer))
+    other.load_state_dict(layer_of(form).state_dict())
+    assert other.hardened == ()
+
+
+def test_other_ways_to_relax_keep_their_hardening_too() -> None:
+    types = battery.types("C4", "regular -> regular")
+    layer, other = WeightedR2Conv(*types, 3), WeightedR2Conv(*types, 3)
+    layer.harden()
+    other.load_state_dict(through_a_file(layer.state_dict(), weights_only=True))
+    assert other.softness().item() == 0
 
 
 @A_FEW_FORMS

@@ -1,0 +1,66 @@
+"""Layers whose soft part starts at nothing: they are strict, and learn to be soft as fast as by default."""
+
+from __future__ import annotations
+
+import battery
+import pytest
+import torch
+from escnn.nn import R2Conv
+
+from escnn_relaxed import RelaxedR2Conv, relax_network
+
+
+def test_layer_without_softness_at_the_start_learns_it() -> None:
+    layer = RelaxedR2Conv(*battery.types("C4", "regular -> regular"), 3, padding=1, initial_softness=0.0)
+    assert layer.softness().item() == 0
+    features = layer.in_type(torch.randn(4, layer.in_type.size, 6, 6))
+    target = torch.randn(4, layer.out_type.size, 6, 6)
+    optimiser = torch.optim.Adam(layer.parameters(), lr=1e-2)
+    for _ in range(20):
+        optimiser.zero_grad()
+        (layer(features).tensor - target).square().mean().backward()
+        optimiser.step()
+    assert layer.softness().item() > 1e-3
+
+
+def test_units_are_those_of_the_default() -> None:
+    types = battery.types("C4", "regular -> irreps")
+    layers = []
+    for softness in (0.0, 0.01):
+        torch.manual_seed(0)
+        layers.append(RelaxedR2Conv(*types, 3, initial_softness=softness))
+    pairs = [layer.bank.steered_average.block_pairs for layer in layers]
+    for of_zero, of_default in zip(*pairs, strict=True):
+        assert torch.equal(of_zero.units, of_default.units)
+        assert not of_zero.weights.any()
+
+
+def test_relaxed_network_takes_the_units_of_the_default() -> None:
+    trained = R2Conv(*battery.types("C4", "regular -> regular"), 3)
+    layer = relax_network(trained, relax={"rotation": 0.25}, initial_softness=0.0)
+    assert all(pair.units.any() for pair in layer.bank.steered_average.block_pairs)
+
+
+def test_continuous_layer_refuses_to_start_without_softness() -> None:
+    with pytest.raises(ValueError, match="initial_softness must be above 0 with strict_kernel='continuous'"):
+        RelaxedR2Conv(*battery.types("C4", "regular -> regular"), 3, strict_kernel="continuous", initial_softness=0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("softness", [0.01, 0.001])
+def test_small_softness_is_seen_in_half_precision(softness: float, dtype: torch.dtype) -> None:
+    layer = RelaxedR2Conv(*battery.types("C4", "regular -> regular"), 3, initial_softness=softness)
+    exact = layer.softness().item()
+    # Features of order one differ by 1 %, 3 of the 8 bits of bfloat16.
+    assert layer.to(dtype).softness().item() == pytest.approx(exact, rel=0.2)
+    layer.harden()
+    assert layer.softness().item() == 0
+
+
+def test_arguments_of_the_convolution_can_be_read_as_of_r2conv() -> None:
+    types = battery.types("C4", "regular -> regular")
+    arguments = {"padding": 2, "stride": 2, "dilation": 2, "padding_mode": "circular", "groups": 1}
+    layer, convolution = RelaxedR2Conv(*types, 3, **arguments), R2Conv(*types, 3, **arguments)
+    for name in ("kernel_size", "stride", "dilation", "padding_mode", "groups"):
+        assert getattr(layer, name) == getattr(convolution, name)
+    assert layer.padding == (2, 2)
