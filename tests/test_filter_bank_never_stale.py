@@ -101,7 +101,7 @@ def replica(layer: RelaxedR2Conv) -> None:
     """As ``nn.DataParallel`` makes them: the tensors are attributes, the cache is that of the first."""
     for module in layer.modules():
         for name, parameter in list(module._parameters.items()):
-            if parameter is not None:
+            if parameter is not None and name != "bias":
                 del module._parameters[name]
                 setattr(module, name, parameter.detach().clone())
     evaluated(layer)
