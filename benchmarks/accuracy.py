@@ -101,8 +101,9 @@ ROWS = [
         for task in ("upright", "within 60°", "turned")
     ),
     *(
-        Row(f"translation, {task}", task, (R2CONV, TRANSLATION), "plain CNN", epochs=6)
+        Row(f"translation, {task}, {border}", task, (R2CONV, TRANSLATION), network, epochs=6)
         for task in ("quadrant", "in a quadrant")
+        for border, network in (("zeros", "plain CNN"), ("torus", "plain CNN on the torus"))
     ),
     Row(
         "ω′, digits within 60°",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from escnn import gspaces
 from escnn import nn as enn
 from torch import Tensor, nn
+from torch.nn import functional
 
 from escnn_relaxed import RelaxedR2Conv
 
@@ -48,8 +50,10 @@ GATED = {
     "SO(2) irreps, gated": lambda: gspaces.rot2dOnR2(-1, maximum_frequency=3),
     "O(2) irreps, gated": lambda: gspaces.flipRot2dOnR2(-1, maximum_frequency=3),
 }
+# Without a border, from which a strict network could tell where it is.
+ON_TORUS = {"plain CNN on the torus": "plain CNN"}
 WIDE_RESNETS = {"C4 Wide-ResNet": lambda: gspaces.rot2dOnR2(4)}
-NETWORKS = (*FIELDS, *GATED, *WIDE_RESNETS)
+NETWORKS = (*FIELDS, *ON_TORUS, *GATED, *WIDE_RESNETS)
 
 
 def build_network(name: str, widths: tuple[int, ...], kernel_size: int, options: dict[str, Any] | None) -> nn.Module:
@@ -61,12 +65,12 @@ def build_network(name: str, widths: tuple[int, ...], kernel_size: int, options:
         kernel_size: k of the convolutions; the first has k + 2.
         options: arguments of ``RelaxedR2Conv``; None for ``R2Conv``.
     """
-    convolution = _Convolution(options)
+    convolution = _Convolution(options, "circular" if name in ON_TORUS else "zeros")
     if name in WIDE_RESNETS:
         return WideResNet(WIDE_RESNETS[name](), widths, convolution)
     if name in GATED:
         return GatedNetwork(GATED[name](), widths, kernel_size, convolution)
-    build_gspace, build_fields = FIELDS[name]
+    build_gspace, build_fields = FIELDS[ON_TORUS.get(name, name)]
     gspace = build_gspace()
     return FieldNetwork(gspace, [build_fields(gspace, width) for width in widths], kernel_size, convolution)
 
@@ -74,11 +78,13 @@ def build_network(name: str, widths: tuple[int, ...], kernel_size: int, options:
 class _Convolution:
     """Builds one convolution without bias and with as much padding as keeps the size."""
 
-    def __init__(self, options: dict[str, Any] | None) -> None:
+    def __init__(self, options: dict[str, Any] | None, padding_mode: str) -> None:
         self._options = options
+        self.padding_mode = padding_mode
 
     def __call__(self, in_type: enn.FieldType, out_type: enn.FieldType, kernel_size: int, stride: int = 1) -> nn.Module:
         arguments = {"kernel_size": kernel_size, "padding": kernel_size // 2, "stride": stride, "bias": False}
+        arguments["padding_mode"] = self.padding_mode
         if self._options is None:
             return enn.R2Conv(in_type, out_type, **arguments)
         return RelaxedR2Conv(in_type, out_type, **arguments, **self._options)
@@ -110,9 +116,34 @@ class FieldNetwork(_Classifier):
             size = kernel_size + 2 if number == 0 else kernel_size
             modules += [convolution(fields, out_type, size), enn.InnerBatchNorm(out_type), enn.ReLU(out_type)]
             if number < len(types) - 1:
-                modules.append(enn.PointwiseAvgPoolAntialiased(out_type, 0.66, 2))
+                modules.append(_pooling(out_type, convolution.padding_mode))
             fields = out_type
         super().__init__(in_type, [*modules, enn.GroupPooling(fields)])
+
+
+def _pooling(fields: enn.FieldType, padding_mode: str) -> nn.Module:
+    if padding_mode == "zeros":
+        return enn.PointwiseAvgPoolAntialiased(fields, 0.66, 2)
+    return _TorusPooling(fields)
+
+
+class _TorusPooling(enn.EquivariantModule):  # type: ignore[misc]
+    """Every other pixel of a 5×5 binomial mean, on the torus."""
+
+    def __init__(self, in_type: enn.FieldType) -> None:
+        super().__init__()
+        self.in_type = self.out_type = in_type
+        row = torch.tensor([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
+        self.register_buffer("kernel", torch.outer(row, row).expand(in_type.size, 1, 5, 5).clone())
+
+    def forward(self, input: enn.GeometricTensor) -> enn.GeometricTensor:
+        """(batch, C, H, W) → (batch, C, ⌈H/2⌉, ⌈W/2⌉)."""
+        padded = functional.pad(input.tensor, (2, 2, 2, 2), mode="circular")
+        return self.out_type(functional.conv2d(padded, self.kernel, stride=2, groups=self.in_type.size))
+
+    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Half the height and the width, rounded up."""
+        return *input_shape[:2], (input_shape[2] + 1) // 2, (input_shape[3] + 1) // 2
 
 
 class GatedNetwork(_Classifier):
