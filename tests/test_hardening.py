@@ -92,8 +92,8 @@ def train_a_step(module: nn.EquivariantModule) -> None:
     ("space", "fields", "mode"),
     [
         ("C4", "two regular", "train"),
-        ("C4", "regular", "eval"),
-        ("C8", "regular", "eval"),
+        ("C4", "two regular", "eval"),
+        ("C8", "two regular", "eval"),
         ("D4", "two regular", "eval"),
     ],
 )

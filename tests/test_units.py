@@ -55,8 +55,8 @@ def test_features_without_a_constant_are_orthonormal_as_they_stand() -> None:
 
 def test_rank_keeps_the_largest_directions() -> None:
     basis = torch.randn(3, 4, 3, 9, dtype=torch.float64)
-    mixing = torch.randn(10, 3, dtype=torch.float64)
-    steered = torch.einsum("pq,qaib->paib", mixing, basis)  # ten features of three directions
+    mixing, _ = torch.linalg.qr(torch.randn(10, 3, dtype=torch.float64))
+    steered = torch.einsum("pq,qaib->paib", mixing, basis)  # ten features of three directions of about equal size
     assert count_directions(steered) == 3
     units = weight_units(steered, 2, 3)
     assert units.shape == (3, 10)
