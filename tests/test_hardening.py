@@ -49,6 +49,8 @@ def network(
                 initial_softness=0.3,
                 hidden_size=6,
                 strict_kernel=strict_kernel,
+                # Kernels that vary between taps, so that no ReLU has one sign alone.
+                filter_frequency=0.5,
                 **arguments,
             ),
             nn.InnerBatchNorm(out_type),
