@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import numbers
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,19 +11,18 @@ from escnn.gspaces import GSpace2D
 from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor
 
-from .coordinates import SUBGROUPS, circle_harmonic_limit, has_subgroup
-from .domain_frequency import Frequency, frequency_values
+from .checks import check_bool, check_integer, check_number, warn_once
+from .coordinates import SUBGROUPS, has_subgroup
+from .domain_frequency import Frequency, RotationSamples, frequency_values
 from .integral_operator import ConvolutionGeometry
 
 __all__ = [
-    "check_choice",
     "check_field_types",
     "check_groups",
     "check_image",
     "check_input",
-    "check_integer",
+    "check_random_offset",
     "check_softness",
-    "check_subgroups",
     "filter_frequencies",
     "nominal_frequency",
     "padding_pair",
@@ -41,15 +38,6 @@ BANDWIDTH_PER_PIXEL = {"steerable": 0.05, "continuous": 0.12}
 DEFAULT_ROTATION_FREQUENCY = 0.3
 DEFAULT_REFLECTION_FREQUENCY = 1.0
 
-_warned: set[str] = set()
-
-
-def warn_once(message: str) -> None:
-    """Issue a ``UserWarning`` the first time this message comes up."""
-    if message not in _warned:
-        _warned.add(message)
-        warnings.warn(message, UserWarning, stacklevel=3)
-
 
 def check_field_types(in_type: Any, out_type: Any) -> None:
     """Both are field types on one gspace of the plane."""
@@ -64,39 +52,12 @@ def check_field_types(in_type: Any, out_type: Any) -> None:
         raise ValueError(f"in_type and out_type must share a gspace, got {in_type.gspace!r} and {out_type.gspace!r}")
 
 
-def check_integer(name: str, value: Any, least: int) -> int:
-    """An integer of any kind (no bool) not below ``least``."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be >= {least}, got {value}")
-    return int(value)
-
-
 def check_softness(value: Any) -> float:
     """A part of the kernel's energy, in [0, 1)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"initial_softness must be a number, got {value!r}")
-    if not 0 <= value < 1:
+    softness = check_number("initial_softness", value)
+    if not 0 <= softness < 1:
         raise ValueError(f"initial_softness must be in [0, 1), got {value}")
-    return float(value)
-
-
-def check_subgroups(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of subgroups; none means all."""
-    if isinstance(names, str):
-        raise TypeError(f"subgroups must be a tuple of names, got {names!r}: write ({names!r},)")
-    for name in names:
-        if name not in SUBGROUPS:
-            raise ValueError(f"subgroups must be of {list(SUBGROUPS)}, got {name!r}")
-    return tuple(names) or SUBGROUPS
-
-
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    """One of a few words."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
-    return str(value)
+    return softness
 
 
 def padding_pair(padding: Any) -> tuple[int, int]:
@@ -129,39 +90,38 @@ def rotations_of(gspace: GSpace2D, samples: int) -> int:
 
 
 def resolve_relaxation(
-    relax: Mapping[str, Frequency] | str | None, gspace: GSpace2D, rotations: int, form: str
+    relax: Mapping[str, Frequency] | str | None, gspace: GSpace2D, rotations: RotationSamples
 ) -> dict[str, Frequency]:
     """The starting ω′ of each subgroup that gets a domain coordinate, in a fixed order."""
-    limit = circle_harmonic_limit(form, rotations)
     if relax is None:
         return {}
-    if isinstance(relax, str):
-        check_choice("relax", relax, ("default",))
+    if isinstance(relax, str) and relax == "default":
         available = [name for name in ("rotation", "reflection") if has_subgroup(gspace, name)]
-        rotation = 1.0 if form == "log" else DEFAULT_DOMAIN_FREQUENCY
-        start = {"rotation": min(rotation, limit), "reflection": DEFAULT_DOMAIN_FREQUENCY}
+        rotation = 1.0 if rotations.form == "log" else DEFAULT_DOMAIN_FREQUENCY
+        start = {"rotation": min(rotation, rotations.limit), "reflection": DEFAULT_DOMAIN_FREQUENCY}
         return {name: start[name] for name in available}
     if not isinstance(relax, Mapping):
-        raise TypeError(f"relax must be a dict from subgroup to domain frequency, or None, got {relax!r}")
+        name = relax if relax in SUBGROUPS else "rotation"
+        message = (
+            f"relax must be a dict from subgroup to domain frequency, as relax={{{name!r}: 0.25}}, or None or "
+            f"'default', got {relax!r}"
+        )
+        raise ValueError(message) if isinstance(relax, str) else TypeError(message)
     for name, value in relax.items():
         if name not in SUBGROUPS:
             raise ValueError(f"relax: unknown subgroup {name!r}; subgroups are {list(SUBGROUPS)}")
         if not has_subgroup(gspace, name):
             raise ValueError(f"relax: {gspace.name} has no {name} to relax, got {name!r}: {value!r}")
         frequency_values("relax", name, value)
-    if "rotation" in relax:
-        _warn_of_aliasing(frequency_values("relax", "rotation", relax["rotation"])[0], limit, rotations, form)
     return {name: relax[name] for name in ("translation", "rotation", "reflection") if name in relax}
 
 
-def _warn_of_aliasing(frequency: float, limit: float, rotations: int, form: str) -> None:
-    if frequency <= limit or rotations <= 2:
-        return
-    reason = "N/2" if form == "log" else "N/4π, above which features hold harmonics over N/2"
-    warn_once(
-        f"relax: the domain frequency {frequency:g} of rotation is above {limit:.3g} ({reason}) for "
-        f"N = {rotations} rotations: it aliases, and a larger value makes the kernel no softer"
-    )
+def check_random_offset(value: Any, gspace: GSpace2D) -> bool:
+    """Whether to turn the grid of a continuous group; a finite one is whole, and has nothing to turn."""
+    if check_bool("random_offset", value) and not gspace.fibergroup.continuous:
+        warn_once(f"random_offset: ignored, because the kernel is averaged over all of the finite group {gspace.name}")
+        return False
+    return bool(value)
 
 
 def warn_ignored(arguments: Mapping[str, Any]) -> None:
@@ -189,11 +149,10 @@ def filter_frequencies(
     for name, value in given.items():
         if name not in frequencies:
             raise ValueError(f"filter_frequency: unknown coordinate {name!r}; known are {list(frequencies)}")
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(f"filter_frequency: the frequency of {name!r} must be a number, got {value!r}")
-        if not (math.isfinite(value) and value >= 0):
+        frequency = check_number(f"filter_frequency: the frequency of {name!r}", value)
+        if not (math.isfinite(frequency) and frequency >= 0):
             raise ValueError(f"filter_frequency: the frequency of {name!r} must be finite and >= 0, got {value!r}")
-        frequencies[name] = float(value)
+        frequencies[name] = frequency
     return frequencies
 
 

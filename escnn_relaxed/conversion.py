@@ -10,7 +10,7 @@ import torch
 from escnn.nn import R2Conv
 from torch import nn
 
-from .arguments import check_subgroups
+from .checks import check_subgroups
 from .planar_convolution import PlanarConvolution
 from .relaxed_r2conv import RelaxedR2Conv
 from .steerable_basis import SteerableBasis

@@ -4,16 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from .checks import is_number, warn_once
+from .coordinates import circle_harmonic_limit
 from .tracing import has_no_values
 
-__all__ = ["DomainFrequency"]
+__all__ = ["DomainFrequency", "Frequency", "RotationSamples", "frequency_values"]
 
-Frequency = float | Sequence[float] | Tensor
+Frequency = float | Sequence[float] | NDArray[np.floating[Any]] | Tensor
+
+
+class RotationSamples(NamedTuple):
+    """By how many rotations the kernel is sampled, and the form of their coordinates."""
+
+    number: int
+    form: str
+
+    @property
+    def limit(self) -> float:
+        """The largest ω′ of rotation that they resolve."""
+        return circle_harmonic_limit(self.form, self.number)
+
+    def warn_of_aliasing(self, argument: str, frequency: float) -> None:
+        """Once for each ω′ above the limit; one or two rotations have nothing to resolve."""
+        if abs(frequency) <= self.limit or self.number <= 2:
+            return
+        reason = "N/2" if self.form == "log" else "N/4π, above which features hold harmonics over N/2"
+        warn_once(
+            f"{argument}: the domain frequency {frequency:g} of rotation is above {self.limit:.3g} ({reason}) for "
+            f"N = {self.number} rotations: it aliases, and a larger value makes the kernel no softer"
+        )
 
 
 class DomainFrequency(nn.Module):
@@ -22,16 +48,18 @@ class DomainFrequency(nn.Module):
     Args:
         start: starting value of each subgroup.
         learn: make them parameters; else they are buffers, and part of the state all the same.
+        rotations: how rotations are sampled, for a warning of values that this does not resolve.
     """
 
-    def __init__(self, start: Mapping[str, Frequency], learn: bool) -> None:
+    def __init__(self, start: Mapping[str, Frequency], learn: bool, rotations: RotationSamples | None = None) -> None:
         super().__init__()
         self.learn = learn
+        self._rotations = rotations
         # What was seen of a tensor at some version of it: whether it is 0.
         self._seen: dict[str, tuple[Tensor, int, bool]] = {}
         self.names = tuple(start)
         for name, value in start.items():
-            tensor = torch.tensor(frequency_values("relax", name, value))
+            tensor = torch.tensor(self._checked("relax", name, value))
             if learn:
                 self.register_parameter(name, nn.Parameter(tensor))
             else:
@@ -50,7 +78,8 @@ class DomainFrequency(nn.Module):
         """Set values in place.
 
         Raises:
-            ValueError: for a subgroup without a coordinate in this layer, or a value that is not finite and ≥ 0.
+            TypeError: for a value that is not a number or, of translation, a pair of them.
+            ValueError: for a subgroup without a coordinate in this layer, or a value that is not finite.
         """
         for name, value in frequencies.items():
             if name not in self.names:
@@ -58,7 +87,7 @@ class DomainFrequency(nn.Module):
                     f"{name!r} has no domain frequency in this layer, which has {list(self.names)}: name it in "
                     f"`relax` when the layer is built, with 0.0 for strict"
                 )
-            values = frequency_values("set_domain_frequency", name, value)
+            values = self._checked("set_domain_frequency", name, value)
             own: Tensor = getattr(self, name)
             if len(set(values)) > len(own):
                 raise ValueError(
@@ -66,6 +95,12 @@ class DomainFrequency(nn.Module):
                     f"got {value!r}"
                 )
             own.copy_(torch.tensor(values[: len(own)], dtype=torch.float64))
+
+    def _checked(self, argument: str, name: str, value: Frequency) -> list[float]:
+        values = frequency_values(argument, name, value)
+        if name == "rotation" and self._rotations is not None:
+            self._rotations.warn_of_aliasing(argument, values[0])
+        return values
 
     def __getstate__(self) -> dict[str, Any]:
         # The versions of copied tensors count anew.
@@ -99,16 +134,20 @@ def _for_each_axis(name: str, value: Tensor) -> Tensor:
 
 
 def frequency_values(argument: str, name: str, value: Frequency) -> list[float]:
-    """The ω′ of one subgroup as a list of one or two checked floats."""
+    """The ω′ of one subgroup as a list of one or two checked floats; a sign, as learning may give it, means nothing."""
     count = _axes(name)
-    if isinstance(value, Tensor):
-        value = value.tolist()
-    try:
-        values = [float(v) for v in value] if isinstance(value, Sequence) else [float(value)] * count
-    except (TypeError, ValueError):
-        raise TypeError(f"{argument}: the domain frequency of {name!r} must be a number, got {value!r}") from None
+    plain = _plain(value)
+    values = [_plain(part) for part in plain] if isinstance(plain, (list, tuple)) else [plain] * count
+    if not all(is_number(part) for part in values):
+        right = "a number or a pair (x, y)" if count == 2 else "a number"
+        raise TypeError(f"{argument}: the domain frequency of {name!r} must be {right}, got {value!r}")
     if len(values) != count:
         raise ValueError(f"{argument}: {name!r} takes {count} value(s) of the domain frequency, got {value!r}")
-    if not all(math.isfinite(v) and v >= 0 for v in values):
-        raise ValueError(f"{argument}: the domain frequency of {name!r} must be finite and >= 0, got {value!r}")
-    return values
+    if not all(math.isfinite(part) for part in values):
+        raise ValueError(f"{argument}: the domain frequency of {name!r} must be finite, got {value!r}")
+    return [float(part) for part in values]
+
+
+def _plain(value: Any) -> Any:
+    """Python's own numbers in place of torch's and NumPy's."""
+    return value.tolist() if isinstance(value, (Tensor, np.ndarray, np.generic)) else value

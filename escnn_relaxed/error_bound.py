@@ -15,7 +15,7 @@ from escnn import nn as enn
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .arguments import check_subgroups
+from .checks import check_subgroups
 from .integral_operator import ConvolutionGeometry
 from .operator_norm import convolution_norm, largest_singular_value
 from .planar_convolution import PlanarConvolution

@@ -76,7 +76,7 @@ def start_hybrid(
     # R2Conv's own start is kept only where the layer is R2Conv: its gain is a matter of chance.
     fields = in_type.representations[: len(in_type) // groups], out_type.representations
     weights = basis.centred(weights)
-    features = steerable_features(fields[0], gspace, kernel_size, basis_arguments)
+    features = steerable_features(fields[0], gspace, kernel_size, basis_arguments, settings.dilation)
     scale = 1 / gain(basis(weights), features, fields[1], gspace)
     bank = ContinuousFilterBank(*fields, gspace, settings, centred=True)
     start_soft_part(bank, frequency, initial_softness, scale**2 * float(basis.energy(weights)))
@@ -219,12 +219,17 @@ def _continuous_features(bank: ContinuousFilterBank) -> SyntheticFeatures:
 
 
 def steerable_features(
-    fields: Sequence[Representation], gspace: GSpace2D, kernel_size: int, basis_arguments: Mapping[str, Any]
+    fields: Sequence[Representation],
+    gspace: GSpace2D,
+    kernel_size: int,
+    basis_arguments: Mapping[str, Any],
+    dilation: int = 1,
 ) -> SyntheticFeatures:
     """Features as they lie behind layers in the steerable basis; drawn once for all layers of a kind."""
     arguments = tuple((name, _hashable(value)) for name, value in basis_arguments.items())
     dtype = torch.get_default_dtype()
-    return SyntheticFeatures(_few_steerable(few_of(fields), gspace, kernel_size, arguments, dtype), spread(fields))
+    few = _few_steerable(few_of(fields), gspace, kernel_size, dilation, arguments, dtype)
+    return SyntheticFeatures(few, spread(fields))
 
 
 @functools.lru_cache(maxsize=32)
@@ -232,11 +237,13 @@ def _few_steerable(
     few: tuple[Representation, ...],
     gspace: GSpace2D,
     kernel_size: int,
+    dilation: int,
     basis_arguments: tuple[tuple[str, Any], ...],
     dtype: torch.dtype,
 ) -> Tensor:
     field_type = FieldType(gspace, few)
-    place = field_type, field_type, kernel_size, 1, 1
+    # Rings and widths are in pixels. Features do not lie further apart for it: taps are tried on neighbours.
+    place = field_type, field_type, kernel_size, dilation, 1
     arguments: dict[str, Any] = {
         name: list(value) if isinstance(value, tuple) else value for name, value in basis_arguments
     }

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from .arguments import check_choice
+from .checks import check_choice
 from .conversion import named_relaxed_layers
 from .planar_convolution import PlanarConvolution
 

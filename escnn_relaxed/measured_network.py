@@ -11,7 +11,7 @@ from escnn.group import GroupElement
 from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, nn
 
-from .arguments import check_integer
+from .checks import check_integer
 from .field_action import check_field_type, input_type, motions_of, on_fibers, takes_geometric_tensor
 from .forward_probe import Answer, answers, inputs_of
 from .measuring_noise import faded, noise, without_what_leaves

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .arguments import check_integer
+from .checks import check_integer
 from .pixel_grid import PixelGrid
 
 __all__ = ["faded", "noise", "without_what_leaves"]

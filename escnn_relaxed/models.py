@@ -12,9 +12,10 @@ from escnn.gspaces import GSpace2D
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
-from .arguments import check_choice, check_integer, nominal_frequency
+from .arguments import nominal_frequency
 from .baselines import LAYERS
 from .baselines.strict_kernel import STRICT_OPTIONS
+from .checks import check_choice, check_integer
 from .domain_frequency import Frequency
 from .export import export_network
 from .exported_fields import FieldMaximum, Residual

@@ -8,7 +8,7 @@ import torch
 from escnn.nn import FieldType, GeometricTensor
 from torch import nn
 
-from .arguments import check_integer
+from .checks import check_integer
 from .conversion import named_relaxed_layers
 from .equivariance import largest_exact_errors
 from .learning import frequency_energy

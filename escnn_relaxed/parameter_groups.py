@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from .checks import check_number
 from .relaxed_convolution import RelaxedConvolution
 
 __all__ = ["parameter_groups"]
@@ -42,8 +43,7 @@ def parameter_groups(network: nn.Module, frequency_rate: float | None = None) ->
         [(1, 0.01, 0.0), (6, 0.001, 0.1)]
     """
     if frequency_rate is not None:
-        if isinstance(frequency_rate, bool) or not isinstance(frequency_rate, (int, float)):
-            raise TypeError(f"frequency_rate must be a number, got {frequency_rate!r}")
+        frequency_rate = check_number("frequency_rate", frequency_rate)
         if not (math.isfinite(frequency_rate) and frequency_rate > 0):
             raise ValueError(f"frequency_rate must be finite and > 0, got {frequency_rate}")
     layers = [module for module in network.modules() if isinstance(module, RelaxedConvolution)]

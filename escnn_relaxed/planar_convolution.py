@@ -11,16 +11,14 @@ from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
 from .arguments import (
-    check_choice,
     check_field_types,
     check_groups,
     check_image,
     check_input,
-    check_integer,
-    check_subgroups,
     padding_pair,
 )
 from .bias import InvariantBias, has_trivial_irrep
+from .checks import check_bool, check_choice, check_integer, check_subgroups
 from .coordinates import SUBGROUPS
 from .escnn_compatibility import use_scipy_svd
 from .filter_bank_cache import FilterBankCache, changing_tensors
@@ -82,7 +80,7 @@ class PlanarConvolution(DescribedState, EquivariantModule):
         self._cache = FilterBankCache()
         self.bias_expansion: InvariantBias | None = None
         self.register_parameter("bias", None)
-        if bias and has_trivial_irrep(out_type):
+        if check_bool("bias", bias) and has_trivial_irrep(out_type):
             self.bias_expansion = InvariantBias(out_type)
             self.bias = nn.Parameter(torch.zeros(self.bias_expansion.dimension))
 

@@ -8,7 +8,7 @@ import torch
 from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, distributed, nn
 
-from .arguments import check_subgroups
+from .checks import check_subgroups
 from .coordinates import SUBGROUPS
 from .domain_frequency import DomainFrequency, Frequency
 from .exported import SoftTranslationConvolution
@@ -77,7 +77,8 @@ class RelaxedConvolution(PlanarConvolution):
         """Set ω′ of subgroups in place; 0 for all makes the layer strict.
 
         Raises:
-            ValueError: for a subgroup that was not named in ``relax``, or a value that is not finite and ≥ 0.
+            TypeError: for a value that is not a number or, of translation, a pair of them.
+            ValueError: for a subgroup that was not named in ``relax``, or a value that is not finite.
 
         Example:
             >>> from escnn import gspaces, nn

@@ -10,8 +10,7 @@ from escnn.nn import FieldType
 from torch import nn
 
 from .arguments import (
-    check_choice,
-    check_integer,
+    check_random_offset,
     check_softness,
     filter_frequencies,
     nominal_frequency,
@@ -19,11 +18,14 @@ from .arguments import (
     rotations_of,
     warn_ignored,
 )
-from .domain_frequency import DomainFrequency, Frequency
+from .basis_arguments import check_basis_arguments
+from .checks import check_bool, check_choice, check_integer
+from .domain_frequency import DomainFrequency, Frequency, RotationSamples
 from .filter_bank import KernelSettings
 from .initialization import DEFAULT_SOFTNESS, start_continuous, start_hybrid
 from .layer_state import adopt_r2conv_state
 from .relaxed_convolution import RelaxedConvolution
+from .steerable_basis import refuse_emptied_basis
 
 __all__ = ["RelaxedR2Conv"]
 
@@ -147,17 +149,17 @@ class RelaxedR2Conv(RelaxedConvolution):
         self.samples = check_integer("samples", samples, 1)
         self.domain = check_choice("domain", domain, ("input", "output"))
         initial_softness = check_softness(initial_softness)
-        self.random_offset = random_offset and self.space.fibergroup.continuous
+        self.random_offset = check_random_offset(random_offset, self.space)
         check_choice("rotation_coordinates", rotation_coordinates, ("circle", "log"))
         check_choice("strict_kernel", strict_kernel, ("steerable", "continuous"))
         check_choice("kernel_net", kernel_net, ("fourier", "siren"))
         check_choice("support", support, ("smooth", "disk"))
         if hidden_size is None:
             hidden_size = SOFT_HIDDEN_SIZE if strict_kernel == "steerable" else HIDDEN_SIZE
-        rotations = rotations_of(self.space, self.samples)
-        soft = resolve_relaxation(relax, self.space, rotations, rotation_coordinates)
+        rotations = RotationSamples(rotations_of(self.space, self.samples), rotation_coordinates)
+        soft = resolve_relaxation(relax, self.space, rotations)
         frequencies = filter_frequencies(filter_frequency, self.kernel_size, strict_kernel)
-        basis_arguments = {
+        basis_arguments: dict[str, Any] = {
             "sigma": sigma,
             "frequencies_cutoff": frequencies_cutoff,
             "rings": rings,
@@ -165,7 +167,7 @@ class RelaxedR2Conv(RelaxedConvolution):
             "recompute": recompute,
             "basis_filter": basis_filter,
         }
-        self._domain_frequency = DomainFrequency(soft, learn_relaxation)
+        self._domain_frequency = DomainFrequency(soft, check_bool("learn_relaxation", learn_relaxation), rotations)
         settings = KernelSettings(
             kernel_size=self.geometry.kernel_size,
             dilation=self.geometry.dilation,
@@ -179,10 +181,15 @@ class RelaxedR2Conv(RelaxedConvolution):
             samples=self.samples,
         )
         frequency = nominal_frequency(self.domain_frequency)
+        check_bool("initialize", initialize)
         if strict_kernel == "steerable":
+            place = self.geometry.kernel_size, self.geometry.dilation
+            basis_arguments = check_basis_arguments(*place, basis_arguments)
             self.steerable_basis, start, self.bank = start_hybrid(
                 in_type, out_type, self.groups, settings, basis_arguments, frequency, initial_softness
             )
+            if len(start) == 0:
+                refuse_emptied_basis(in_type, out_type, *place, self.groups, **basis_arguments)
             self.weights = nn.Parameter(start if initialize else torch.zeros_like(start))
         else:
             if soft and not initial_softness:

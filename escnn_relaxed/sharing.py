@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from .checks import check_bool, check_module
 from .domain_frequency import DomainFrequency
 from .relaxed_convolution import RelaxedConvolution
 
@@ -14,7 +15,7 @@ __all__ = ["share_domain_frequency"]
 
 
 def share_domain_frequency(network: nn.Module, *, across_layers: bool = True, across_axes: bool = False) -> None:
-    """Make layers learn one ω′ of each subgroup together, in place; it starts at the mean of theirs.
+    """Make layers learn one ω′ of each subgroup together, in place; it starts at the mean of their sizes.
 
     By default every layer learns its own, and of translation one for each axis. Call this before the optimiser is
     built: the shared parameter takes the place of the layers' own and is in ``network.parameters()`` once. It stays
@@ -28,7 +29,7 @@ def share_domain_frequency(network: nn.Module, *, across_layers: bool = True, ac
         across_axes: one ω′ of translation for x and y.
 
     Raises:
-        TypeError: for an option that is no bool.
+        TypeError: for an option that is no bool, or a network that is no module.
         ValueError: if neither option is chosen, or no layer learns its ω′.
 
     Example:
@@ -44,10 +45,10 @@ def share_domain_frequency(network: nn.Module, *, across_layers: bool = True, ac
         [0.1875]
     """
     for name, option in (("across_layers", across_layers), ("across_axes", across_axes)):
-        if not isinstance(option, bool):
-            raise TypeError(f"{name} must be True or False, got {option!r}")
+        check_bool(name, option)
     if not (across_layers or across_axes):
         raise ValueError("across_layers or across_axes must be True, got False for both: nothing would be shared")
+    check_module("network", network)
     frequencies = [module._domain_frequency for module in network.modules() if isinstance(module, RelaxedConvolution)]
     learning = [frequency for frequency in frequencies if frequency.learn]
     subgroups = dict.fromkeys(name for frequency in learning for name in frequency.names)
@@ -61,9 +62,9 @@ def share_domain_frequency(network: nn.Module, *, across_layers: bool = True, ac
 
 @torch.no_grad()
 def _share(name: str, owners: Sequence[DomainFrequency], across_axes: bool) -> None:
-    """Give the owners one parameter, with the mean of their values."""
+    """Give the owners one parameter, with the mean of their sizes: learning gives them signs that mean nothing."""
     first = owners[0].get_parameter(name)
-    values = torch.stack([owner.values()[name].to(first) for owner in owners]).mean(dim=0)
+    values = torch.stack([owner.values()[name].to(first) for owner in owners]).abs().mean(dim=0)
     is_tied = across_axes or all(len(owner.get_parameter(name)) < len(values) for owner in owners)
     value = values.mean().view(1) if is_tied else values
     shared = nn.Parameter(value, requires_grad=first.requires_grad)

@@ -9,22 +9,22 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import weakref
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from escnn.group import GroupElement, Representation
-from escnn.gspaces import GSpace2D
+from escnn.group import Representation
 from escnn.nn import FieldType, R2Conv
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .coordinates import sample_group, tap_grid
+from .basis_arguments import shaping_arguments
+from .coordinates import tap_grid
 from .exact_constants import ExactConstants
+from .grid_exact_basis import grid_exact_basis, grid_symmetries
 
-__all__ = ["SteerableBasis", "grid_symmetries", "sampled_basis"]
+__all__ = ["SteerableBasis", "refuse_emptied_basis", "sampled_basis"]
 
 _TINY = 1e-4
 
@@ -70,9 +70,11 @@ class SteerableBasis(ExactConstants):
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
             elements.append(list(block.get_basis_info()))
             fields = _field_named(names[0], in_part), _field_named(names[1], out_type)
-            basis = _prepared(block, *fields, symmetries)
+            basis = grid_exact_basis(block, *fields, symmetries)
             self.set_constant(f"basis_{number}", basis.exact, single=basis.single)
             self.set_constant(f"gram_{number}", basis.gram)
+            self.set_constant(f"rows_{number}", self._pairs[-1].out_channels[:, None])
+            self.set_constant(f"columns_{number}", self._pairs[-1].in_channels)
         self._deviations = _he_deviations(self._pairs, elements)
 
     def start_weights(self) -> Tensor:
@@ -115,10 +117,9 @@ class SteerableBasis(ExactConstants):
         if len(blocks) == 1 and blocks[0].shape[:2] == (out_size, in_size):
             return blocks[0].reshape(out_size, in_size, kernel_size, kernel_size)
         bank = weights.new_zeros(out_size, in_size, kernel_size**2)
-        for pair, block in zip(self._pairs, blocks, strict=True):
-            rows = torch.as_tensor(pair.out_channels, device=weights.device)
-            columns = torch.as_tensor(pair.in_channels, device=weights.device)
-            bank = bank.index_put((rows[:, None], columns[None, :]), block.to(bank.dtype))
+        for number, block in enumerate(blocks):
+            place = getattr(self, f"rows_{number}"), getattr(self, f"columns_{number}")
+            bank = bank.index_put(place, block.to(bank.dtype))
         return bank.view(out_size, in_size, kernel_size, kernel_size)
 
     def energy(self, weights: Tensor) -> Tensor:
@@ -223,7 +224,8 @@ def sampled_basis(
     if kernel_size == 2 and basis_arguments["rings"] is None:
         # escnn's default ring of a 2×2 kernel is the origin, where it has no tap, and its basis is empty.
         basis_arguments["rings"] = [dilation / math.sqrt(2) - 1e-6]
-        basis_arguments["frequencies_cutoff"] = basis_arguments["frequencies_cutoff"] or _one_frequency
+        if basis_arguments["frequencies_cutoff"] is None:
+            basis_arguments["frequencies_cutoff"] = _one_frequency
     arguments = {"dilation": dilation, "groups": groups, "bias": False, "initialize": False, **basis_arguments}
     try:
         with _single_precision(), contextlib.redirect_stdout(io.StringIO()):
@@ -234,70 +236,18 @@ def sampled_basis(
         raise
 
 
+def refuse_emptied_basis(
+    in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, groups: int, **basis_arguments: Any
+) -> None:
+    """Raise a ``ValueError`` where it is these arguments that left nothing of the basis: those of ``sampled_basis``."""
+    given = shaping_arguments(basis_arguments)
+    place = in_type, out_type, kernel_size, dilation, groups
+    if given and sampled_basis(*place, rings=None, frequencies_cutoff=None) is not None:
+        values = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        raise ValueError(
+            f"{', '.join(given)} must leave an element of the basis, got {values}: it is empty for these field types"
+        )
+
+
 def _field_named(name: str, field_type: FieldType) -> Representation:
     return next(field for field in field_type.representations if field.name == name)
-
-
-class _Basis(NamedTuple):
-    """A basis (B, |A|, |B|, k²) as escnn samples it and to float64, and its inner products (B, B)."""
-
-    single: NDArray[np.float32]
-    exact: NDArray[np.float64]
-    gram: NDArray[np.float64]
-
-
-# escnn keeps the sampled basis of a pair of representations for all layers; what is made of it is kept as long, by
-# identity: escnn compares such modules by their values.
-_PREPARED: dict[int, _Basis] = {}
-
-
-def _prepared(
-    block: Any,
-    in_field: Representation,
-    out_field: Representation,
-    symmetries: list[tuple[GroupElement, list[int]]],
-) -> _Basis:
-    if id(block) not in _PREPARED:
-        single = block.sampled_basis.detach().cpu().float().numpy().copy()
-        exact = _grid_exact(single.astype(np.float64), in_field, out_field, symmetries)
-        _PREPARED[id(block)] = _Basis(single, exact, _gram(exact, in_field, out_field))
-        weakref.finalize(block, _PREPARED.pop, id(block), None)
-    return _PREPARED[id(block)]
-
-
-def _gram(basis: NDArray[np.float64], in_field: Representation, out_field: Representation) -> NDArray[np.float64]:
-    """Inner products of the elements of a basis (B, |A|, |B|, k²) where ρ is orthogonal, (B, B)."""
-    left, right = out_field.change_of_basis_inv, in_field.change_of_basis.T
-    orthogonal = (right[None, None] @ (left @ basis.transpose(0, 3, 1, 2)).swapaxes(2, 3)).reshape(len(basis), -1)
-    gram: NDArray[np.float64] = orthogonal @ orthogonal.T
-    return gram
-
-
-def grid_symmetries(gspace: GSpace2D, taps: NDArray[np.float64]) -> list[tuple[GroupElement, list[int]]]:
-    """The elements that map the grid of taps to itself, and for each the number of the tap g⁻¹d of every tap d."""
-    number = {tuple(np.round(2 * tap).astype(int)): index for index, tap in enumerate(taps)}
-    sample = sample_group(gspace, samples=4)
-    symmetries = []
-    for element, action in zip(sample.elements, sample.action, strict=True):
-        if np.allclose(action, action.round(), rtol=0, atol=1e-9):
-            steered = [number[tuple(tap)] for tap in np.round(2 * taps @ action).astype(int)]
-            symmetries.append((element, steered))
-    return symmetries
-
-
-def _grid_exact(
-    basis: NDArray[np.float64],
-    in_field: Representation,
-    out_field: Representation,
-    symmetries: list[tuple[GroupElement, list[int]]],
-) -> NDArray[np.float64]:
-    """The basis (B, |A|, |B|, k²) averaged over the elements that map the grid to itself.
-
-    escnn samples in float32, and is equivariant to 1e-7; the average is, to float64.
-    """
-    total = np.zeros_like(basis)
-    for element, steered in symmetries:
-        # ρ_out(g) K(g⁻¹d) ρ_in(g)⁻¹, with the taps first.
-        kernel = out_field(element) @ basis[..., steered].transpose(0, 3, 1, 2) @ in_field(~element)
-        total += kernel.transpose(0, 2, 3, 1)
-    return total / len(symmetries)

@@ -39,7 +39,7 @@ def no_cast_bases() -> None:
 @pytest.fixture
 def warnings_not_yet_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """Warnings that are given once per process come up again in this test."""
-    monkeypatch.setattr("escnn_relaxed.arguments._warned", set())
+    monkeypatch.setattr("escnn_relaxed.checks._warned", set())
 
 
 @pytest.fixture

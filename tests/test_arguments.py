@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 
 import battery
+import numpy as np
 import pytest
 import torch
 from escnn import gspaces
@@ -58,10 +60,11 @@ BAD = {
     ),
     "relax a number": ({"relax": 0.5}, TypeError, ["relax", "0.5", "dict"]),
     "relax True": ({"relax": True}, TypeError, ["relax", "True", "dict"]),
-    "relax an unknown word": ({"relax": "rotation"}, ValueError, ["relax", "'rotation'", "default"]),
+    "relax an unknown word": ({"relax": "rotation"}, ValueError, ["relax={'rotation': 0.25}", "'default'"]),
+    "relax another word": ({"relax": "soft"}, ValueError, ["relax={'rotation': 0.25}", "'soft'"]),
+    "relax translation in a word": ({"relax": "translation"}, ValueError, ["relax={'translation': 0.25}"]),
     "unknown subgroup": ({"relax": {"scaling": 1.0}}, ValueError, ["relax", "'scaling'", "rotation", "translation"]),
     "subgroup the group lacks": ({"relax": {"reflection": 1.0}}, ValueError, ["relax", "reflection", C4.name]),
-    "negative frequency": ({"relax": {"rotation": -0.5}}, ValueError, ["relax", "rotation", "-0.5", ">= 0"]),
     "frequency NaN": ({"relax": {"rotation": NAN}}, ValueError, ["relax", "rotation", "nan", "finite"]),
     "frequency infinite": ({"relax": {"rotation": INFINITE}}, ValueError, ["relax", "rotation", "inf", "finite"]),
     "frequency in words": ({"relax": {"rotation": "much"}}, TypeError, ["relax", "rotation", "'much'", "number"]),
@@ -69,7 +72,9 @@ BAD = {
     "frequency complex": ({"relax": {"rotation": 1j}}, TypeError, ["relax", "rotation", "1j", "number"]),
     "two frequencies of rotation": ({"relax": {"rotation": (0.1, 0.1)}}, ValueError, ["relax", "rotation", "1 value"]),
     "three of translation": ({"relax": {"translation": (1, 1, 1)}}, ValueError, ["relax", "translation", "2 value"]),
-    "one of two negative": ({"relax": {"translation": (0.1, -1)}}, ValueError, ["relax", "translation", "-1", ">= 0"]),
+    "frequency True": ({"relax": {"rotation": True}}, TypeError, ["relax", "rotation", "True", "number"]),
+    "pair in words": ({"relax": {"translation": "much"}}, TypeError, ["relax", "translation", "'much'", "pair (x, y)"]),
+    "one of two infinite": ({"relax": {"translation": (0.1, INFINITE)}}, ValueError, ["relax", "translation", "inf"]),
     "samples 0": ({"samples": 0}, ValueError, ["samples", "0", ">= 1"]),
     "samples a float": ({"samples": 8.0}, TypeError, ["samples", "8.0", "integer"]),
     "unknown frame": ({"frame": "world"}, ValueError, ["frame", "'world'", "group", "image"]),
@@ -87,6 +92,14 @@ BAD = {
     "softness of 1": ({"initial_softness": 1.0}, ValueError, ["initial_softness", "1.0"]),
     "softness negative": ({"initial_softness": -0.1}, ValueError, ["initial_softness", "-0.1"]),
     "softness NaN": ({"initial_softness": NAN}, ValueError, ["initial_softness", "nan"]),
+    "bias None": ({"bias": None}, TypeError, ["bias", "None", "True or False"]),
+    "bias 1": ({"bias": 1}, TypeError, ["bias", "1", "True or False"]),
+    "learning in words": ({"learn_relaxation": "no"}, TypeError, ["learn_relaxation", "'no'", "True or False"]),
+    "learning a number": ({"learn_relaxation": 0.1}, TypeError, ["learn_relaxation", "0.1", "True or False"]),
+    "initialize in words": ({"initialize": "no"}, TypeError, ["initialize", "'no'", "True or False"]),
+    "random offset a number": ({"random_offset": 0.1}, TypeError, ["random_offset", "0.1", "True or False"]),
+    "softness True": ({"initial_softness": True}, TypeError, ["initial_softness", "True", "number"]),
+    "filter frequency True": ({"filter_frequency": True}, TypeError, ["filter_frequency", "True", "number"]),
     "softness in words": ({"initial_softness": "soft"}, TypeError, ["initial_softness", "'soft'"]),
 }
 
@@ -176,7 +189,7 @@ def test_output_shape_of_an_image_smaller_than_the_kernel() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "error"), [(-0.1, ValueError), (NAN, ValueError), ("much", TypeError), ((0.1, 0.2), ValueError)]
+    ("value", "error"), [(True, TypeError), (NAN, ValueError), ("much", TypeError), ((0.1, 0.2), ValueError)]
 )
 def test_bad_frequency_is_refused_when_set_and_changes_nothing(value: object, error: type[Exception]) -> None:
     layer = layer_of(relax={"rotation": 0.25})
@@ -197,6 +210,16 @@ ALIASING = [
     ("SO(2)", "circle", 16 / (4 * math.pi)),
     ("SO(2)", "log", 8.0),
 ]
+
+
+def test_frequency_that_was_learned_can_be_set_and_start_another_layer() -> None:
+    """Learning may make it negative."""
+    layer = layer_of(relax={"rotation": -0.2, "translation": (0.1, -0.3)}, learn_relaxation=True)
+    expected = {name: value.tolist() for name, value in layer.domain_frequency.items()}
+    layer.set_domain_frequency(**layer.domain_frequency)
+    other = layer_of(relax=layer.domain_frequency)
+    for each in (layer, other):
+        assert {name: value.tolist() for name, value in each.domain_frequency.items()} == expected
 
 
 @pytest.mark.usefixtures("warnings_not_yet_given")
@@ -244,9 +267,23 @@ def test_arguments_left_at_their_defaults_give_no_warning() -> None:
     layer_of(sigma=None, frequencies_cutoff=None, rings=None, maximum_offset=None, recompute=False, basis_filter=None)
 
 
-def test_numpy_integers_are_integers() -> None:
-    import numpy as np
+@pytest.mark.usefixtures("warnings_not_yet_given")
+def test_random_offset_of_a_finite_group_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match=f"random_offset: ignored.*finite group {re.escape(C4.name)}"):
+        assert not layer_of(random_offset=True).random_offset
 
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    softness, frequency = np.float32(0.125), np.float64(0.25)
+    layer = layer_of(
+        initial_softness=softness, filter_frequency=frequency, relax={"translation": np.array([0.5, 0.25])}
+    )
+    assert layer.domain_frequency["translation"].tolist() == [0.5, 0.25]
+    assert layer.bank.settings.filter_frequency["position"] == 0.25
+    assert layer.softness().item() == pytest.approx(0.125, rel=0.2)
+
+
+def test_numpy_integers_are_integers() -> None:
     layer = RelaxedR2Conv(REGULAR, REGULAR, np.int64(3), padding=np.int64(1))
     assert layer(REGULAR(torch.randn(1, 8, 4, 4))).tensor.shape == (1, 8, 4, 4)
 

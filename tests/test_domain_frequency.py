@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
+import numpy as np
 import pytest
 import torch
 
-from escnn_relaxed.domain_frequency import DomainFrequency, frequency_values
+from escnn_relaxed.domain_frequency import DomainFrequency, RotationSamples, frequency_values
 
 
 @pytest.mark.parametrize(
@@ -19,10 +22,47 @@ from escnn_relaxed.domain_frequency import DomainFrequency, frequency_values
         ("translation", 0.5, [0.5, 0.5]),
         ("translation", (0.25, 0.5), [0.25, 0.5]),
         ("translation", torch.tensor([0.25, 0.5]), [0.25, 0.5]),
+        ("rotation", -0.5, [-0.5]),
+        ("rotation", np.float32(0.5), [0.5]),
+        ("rotation", np.array(0.5), [0.5]),
+        ("rotation", torch.nn.Parameter(torch.tensor([-0.5])), [-0.5]),
+        ("rotation", Fraction(1, 4), [0.25]),
+        ("translation", np.array([0.25, 0.5]), [0.25, 0.5]),
+        ("translation", np.float64(0.25), [0.25, 0.25]),
+        ("translation", (torch.tensor(0.25), np.float32(-0.5)), [0.25, -0.5]),
     ],
 )
 def test_frequency_is_a_number_or_for_translation_a_pair(name: str, value: object, expected: list[float]) -> None:
     assert frequency_values("relax", name, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "right"),
+    [
+        ("rotation", True, "a number, got True"),
+        ("rotation", np.bool_(True), "a number, got"),
+        ("rotation", torch.tensor(True), r"a number, got tensor\(True\)"),
+        ("rotation", "1", "a number, got '1'"),
+        ("translation", "12", r"a number or a pair \(x, y\), got '12'"),
+        ("translation", (0.1, None), r"a number or a pair \(x, y\), got \(0.1, None\)"),
+        ("translation", [[0.1, 0.2]], r"a number or a pair \(x, y\), got"),
+    ],
+)
+def test_what_is_no_frequency_is_refused(name: str, value: object, right: str) -> None:
+    with pytest.raises(TypeError, match=f"relax: the domain frequency of '{name}' must be {right}"):
+        frequency_values("relax", name, value)
+
+
+@pytest.mark.usefixtures("warnings_not_yet_given")
+def test_values_above_the_limit_are_warned_of_wherever_they_are_given() -> None:
+    rotations = RotationSamples(8, "circle")
+    frequency = DomainFrequency({"rotation": 0.5, "translation": 5.0}, learn=False, rotations=rotations)
+    frequency.set(rotation=-0.63, translation=7.0)  # warnings are errors
+    for value in (7.0, -7.0):
+        with pytest.warns(UserWarning, match=f"set_domain_frequency: the domain frequency {value:g} .*above 0.637"):
+            frequency.set(rotation=value)
+    with pytest.warns(UserWarning, match="relax: the domain frequency 7 .*N = 8 rotations"):
+        DomainFrequency({"rotation": 7.0}, learn=True, rotations=rotations)
 
 
 @pytest.mark.parametrize("learn", [False, True])

@@ -56,7 +56,7 @@ def loaded_by_assignment(layer: RelaxedR2Conv) -> None:
 
 
 def frequency_set(layer: RelaxedR2Conv) -> None:
-    layer.set_domain_frequency(rotation=0.35)
+    layer.set_domain_frequency(rotation=0.3)
 
 
 def frequency_zero(layer: RelaxedR2Conv) -> None:

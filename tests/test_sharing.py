@@ -58,6 +58,14 @@ def test_layers_share_the_mean_of_what_they_had_in_common() -> None:
     assert len(frequencies_of(network)) == 2
 
 
+def test_signs_that_learning_gave_do_not_cancel() -> None:
+    network = learning({"translation": (-0.1, 0.2), "rotation": -0.1}, {"translation": (0.3, -0.4), "rotation": 0.1})
+    share_domain_frequency(network)
+    first, second = (layer.domain_frequency for layer in layers_of(network))
+    assert first["rotation"].tolist() == pytest.approx([0.1])
+    assert second["translation"].tolist() == pytest.approx([0.2, 0.3])
+
+
 def test_gradient_of_a_shared_frequency_is_the_sum_of_the_layers() -> None:
     network = learning({"rotation": 0.2}, {"rotation": 0.2})
     answer(network).square().sum().backward()
@@ -120,8 +128,8 @@ def test_copies_share_too_and_not_with_the_original(copied, across_axes: bool) -
     share_domain_frequency(network, across_axes=across_axes)
     other = copied(network)
     assert len(frequencies_of(other)) == 2
-    layers_of(other)[0].set_domain_frequency(rotation=0.75, translation=0.5)
-    assert layers_of(other)[1].domain_frequency["rotation"].item() == 0.75
+    layers_of(other)[0].set_domain_frequency(rotation=0.25, translation=0.5)
+    assert layers_of(other)[1].domain_frequency["rotation"].item() == 0.25
     assert layers_of(other)[1].domain_frequency["translation"].tolist() == [0.5, 0.5]
     if other is not network:
         assert layers_of(network)[1].domain_frequency["rotation"].item() == pytest.approx(0.2)
@@ -133,7 +141,7 @@ def test_state_dicts_have_the_keys_of_before_and_load(across_axes: bool) -> None
     keys = network.state_dict().keys()
     for each in (network, other):
         share_domain_frequency(each, across_axes=across_axes)
-    layers_of(network)[1].set_domain_frequency(rotation=0.6, translation=0.7)
+    layers_of(network)[1].set_domain_frequency(rotation=0.3, translation=0.7)
     assert network.state_dict().keys() == keys
     other.load_state_dict(network.state_dict())
     assert len(frequencies_of(other)) == 2
@@ -199,6 +207,7 @@ def test_two_values_for_tied_axes_are_refused() -> None:
     ("network", "options", "kind", "message"),
     [
         (soft_layer, {}, ValueError, "no layer that learns .*learn_relaxation=True"),
+        (lambda: "net", {}, TypeError, "network must be a torch.nn.Module, got str: 'net'"),
         (lambda: nn.Linear(2, 2), {}, ValueError, "no layer that learns"),
         (lambda: learning({}), {}, ValueError, "no layer that learns"),
         (lambda: learning(BOTH), {"across_layers": False}, ValueError, "across_layers or across_axes must be True"),

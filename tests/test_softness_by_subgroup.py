@@ -107,6 +107,7 @@ def test_error_grows_from_zero_with_the_frequency(space: str, pair: str, subgrou
         assert found / frequency == pytest.approx(errors[2] / 1e-4, rel=0.05)
 
 
+@pytest.mark.filterwarnings("ignore:set_domain_frequency.*aliases:UserWarning")
 @pytest.mark.parametrize("pair", ["regular -> regular", "regular -> irreps"])
 @pytest.mark.parametrize("form", ["log", "circle"])
 def test_integer_frequency_leaves_turns_exact_in_log_coordinates_alone(pair: str, form: str) -> None:

@@ -84,6 +84,7 @@ def test_hardened_in_rotation_alone_is_equivariant_to_rotations_alone(space, pai
     assert relative_error(harden_network(layer, ("rotation",)).filter_bank(), layer.filter_bank()) <= ROUNDING
 
 
+@pytest.mark.filterwarnings("ignore:set_domain_frequency.*aliases:UserWarning")
 @EVERY_KERNEL
 @pytest.mark.parametrize("frequency", [1e-4, 0.1, 3.0])
 @pytest.mark.parametrize("initial_softness", [0.0, 0.5, 0.99])

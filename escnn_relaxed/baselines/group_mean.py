@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..coordinates import GroupSample, relative_elements, sample_group, tap_grid
 from ..exact_constants import ExactConstants
-from ..steerable_basis import grid_symmetries
+from ..grid_exact_basis import grid_symmetries
 
 __all__ = ["FIBER_SUBGROUPS", "FunctionMean", "KernelMean"]
 

@@ -10,7 +10,8 @@ import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
-from ..arguments import check_choice, check_softness
+from ..arguments import check_softness
+from ..checks import check_bool, check_choice, check_number
 from ..coordinates import GroupSample, has_subgroup, sample_group
 from ..exact_constants import ExactConstants
 from .group_elements import channel_elements
@@ -103,7 +104,7 @@ class PartialR2Conv(BaselineConvolution):
             )
         start = _starting_narrowing(relax, available, sample, softness)
         self.strict = self._strict_kernel(strict_options)
-        self.window = GroupWindow(sample, elements, start, learn_relaxation)
+        self.window = GroupWindow(sample, elements, start, check_bool("learn_relaxation", learn_relaxation))
 
     @property
     def narrowing(self) -> dict[str, Tensor]:
@@ -239,11 +240,10 @@ def _starting_narrowing(
 
 
 def _check_narrowing(argument: str, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{argument}: the narrowing of {name!r} must be a number, got {value!r}")
-    if not 0 <= value <= 1:
+    narrowing = check_number(f"{argument}: the narrowing of {name!r}", value)
+    if not 0 <= narrowing <= 1:
         raise ValueError(f"{argument}: the narrowing of {name!r} must be in [0, 1], got {value!r}")
-    return float(value)
+    return narrowing
 
 
 def _narrowing_for(softness: float, name: str, sample: GroupSample) -> float:

@@ -10,7 +10,7 @@ import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
-from ..arguments import check_subgroups
+from ..checks import check_subgroups
 from ..coordinates import SUBGROUPS, has_subgroup
 from ..integral_operator import PositionalBank, as_convolution
 from ..planar_convolution import PlanarConvolution

@@ -10,7 +10,8 @@ import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
-from ..arguments import check_integer, check_softness
+from ..arguments import check_softness
+from ..checks import check_integer
 from ..coordinates import GroupSample, sample_group
 from ..exact_constants import ExactConstants
 from .group_elements import channel_elements

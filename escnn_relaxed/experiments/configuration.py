@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-from ..arguments import check_choice, check_integer
 from ..baselines import LAYERS
+from ..checks import check_choice, check_integer
 
 if sys.version_info >= (3, 11):
     import tomllib

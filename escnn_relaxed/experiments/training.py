@@ -16,7 +16,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from .._version import __version__
-from ..arguments import check_integer
+from ..checks import check_integer
 from ..lightning_callbacks import LogRelaxation
 from .batches import Batches, Examples
 from .configuration import Configuration

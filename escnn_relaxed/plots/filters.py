@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
-from ..arguments import check_integer
+from ..checks import check_integer
 from ..pixel_grid import turn_or_flip
 from .style import DIVERGING, FONT, WIDTH, labelled, new_axes
 

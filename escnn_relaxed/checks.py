@@ -1,0 +1,94 @@
+"""Checks of single values, and warnings that are given once: each names the argument, the value and what is right."""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from .coordinates import SUBGROUPS
+
+__all__ = [
+    "check_bool",
+    "check_choice",
+    "check_integer",
+    "check_module",
+    "check_number",
+    "check_subgroups",
+    "is_number",
+    "warn_once",
+]
+
+_warned: set[str] = set()
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number of any kind, NumPy's too, and no bool."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def check_bool(name: str, value: Any) -> bool:
+    """True or False, and nothing that only counts as one."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
+def check_number(name: str, value: Any) -> float:
+    """A real number."""
+    if not is_number(value):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    return float(value)
+
+
+def check_integer(name: str, value: Any, least: int) -> int:
+    """An integer of any kind (no bool) not below ``least``."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be >= {least}, got {value}")
+    return int(value)
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """One of a few words."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
+    return str(value)
+
+
+def check_subgroups(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of subgroups; none means all."""
+    if isinstance(names, str):
+        raise TypeError(f"subgroups must be a tuple of names, got {names!r}: write ({names!r},)")
+    for name in names:
+        if name not in SUBGROUPS:
+            raise ValueError(f"subgroups must be of {list(SUBGROUPS)}, got {name!r}")
+    return tuple(names) or SUBGROUPS
+
+
+def check_module(name: str, value: Any) -> nn.Module:
+    """A network, or a single layer."""
+    if not isinstance(value, nn.Module):
+        raise TypeError(f"{name} must be a torch.nn.Module, got {type(value).__name__}: {value!r}")
+    return value
+
+
+def warn_once(message: str) -> None:
+    """Issue a ``UserWarning`` at the user's line, the first time that this message comes up."""
+    if message not in _warned:
+        _warned.add(message)
+        warnings.warn(message, UserWarning, stacklevel=_user_level())
+
+
+def _user_level() -> int:
+    """The ``stacklevel``, for the caller, of the innermost frame that is neither of this package nor of torch."""
+    inside = (__name__.partition(".")[0], "torch")
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in inside:
+        frame, level = frame.f_back, level + 1
+    return level
