@@ -151,7 +151,7 @@ def test_layer_that_reached_zero_can_become_soft_again(zero: str, strict_kernel:
     features = layer.in_type(battery.random_input(layer.in_type, 5, 5, batch=4))
     wanted = target(features).tensor.detach()
     optimiser = torch.optim.Adam(layer.parameters(), lr=1e-2)
-    for _ in range(20):
+    for _ in range(100):
         optimiser.zero_grad()
         task = (layer(features).tensor - wanted).square().mean()
         (task + 1e-3 * equivariance_penalty(layer, "softness")).backward()
