@@ -205,6 +205,9 @@ def test_options_are_those_of_the_layer() -> None:
         ({"relax": {"spin": 0.2}}, "unknown subgroup 'spin'"),
         ({"relax": {"reflection": 0.2}}, "no reflection to relax"),
         ({"initial_softness": 2.0}, r"initial_softness must be in \[0, 1\), got 2"),
+        ({"bias": False}, r"bias is taken from each trained layer, got bias=False; so are .*padding"),
+        ({"padding": 2}, "padding is taken from each trained layer, got padding=2"),
+        ({"rings": [0.0]}, r"rings is taken from each trained layer, got rings=\[0.0\]"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
@@ -217,3 +220,37 @@ def test_network_without_an_r2conv_is_refused(name: str) -> None:
     soft = RelaxedR2Conv(*battery.types("C4", "trivial -> regular"), 3)
     with pytest.raises(ValueError, match=r"network has no escnn\.nn\.R2Conv to relax"):
         relax_network({"network": torch.nn.Linear(2, 2), "soft": soft}[name])
+
+
+@pytest.mark.parametrize("convert", [relax_network, harden_network])
+def test_what_is_no_network_is_refused(convert) -> None:
+    with pytest.raises(TypeError, match=r"network must be a torch\.nn\.Module, got str: 'net'"):
+        convert("net")
+
+
+def test_network_without_a_relaxed_layer_cannot_be_hardened() -> None:
+    with pytest.raises(ValueError, match=r"network has no relaxed layer to harden: relax_network"):
+        harden_network(network())
+
+
+@pytest.mark.parametrize("freeze", [False, True], ids=["learning", "frozen"])
+def test_frozen_parameters_stay_frozen(freeze: bool) -> None:
+    trained = network()
+    trained[0].weights.requires_grad_(False)
+    trained[3].bias.requires_grad_(False)
+    relaxed = relax_network(trained, freeze=freeze, relax=SOFT)
+    assert [relaxed[i].weights.requires_grad for i in (0, 3, 5)] == [False, not freeze, not freeze]
+    assert [relaxed[i].bias.requires_grad for i in (0, 3, 5)] == [True, False, True]
+    with pytest.raises(TypeError, match="freeze must be True or False, got 'no'"):
+        relax_network(trained, freeze="no", relax=SOFT)
+
+
+def test_layers_that_share_weights_or_biases_go_on_sharing_them() -> None:
+    trained = network()
+    trained[5].weights, trained[5].bias = trained[3].weights, trained[3].bias
+    relaxed = relax_network(trained, relax=SOFT)
+    assert relaxed[5].weights is relaxed[3].weights is not trained[3].weights
+    assert relaxed[5].bias is relaxed[3].bias is not trained[3].bias
+    assert torch.equal(relaxed[3].bias, trained[3].bias)
+    apart = relax_network(trained, lambda name, layer: name == "3", relax=SOFT)
+    assert apart[5].bias is apart[3].bias
