@@ -9,6 +9,7 @@ import torch
 from escnn.nn import EquivariantModule, SequentialModule
 from torch import nn
 
+from .checks import check_module
 from .export_escnn import plain_module
 from .planar_convolution import PlanarConvolution
 
@@ -31,8 +32,8 @@ def export_network(network: nn.Module) -> nn.Module:
             :class:`~escnn_relaxed.models.RelaxedResNet`.
 
     Raises:
-        TypeError: for a module on GeometricTensors that cannot be exported, or one with a forward of its own and no
-            ``export()``, whose parts must be exported one by one.
+        TypeError: for what is no module, a module on GeometricTensors that cannot be exported, or one with a forward of
+            its own and no ``export()``, whose parts must be exported one by one.
 
     Example:
         >>> from escnn import gspaces, nn
@@ -43,6 +44,7 @@ def export_network(network: nn.Module) -> nn.Module:
         >>> [type(module).__name__ for module in export_network(network)]
         ['Conv2d', 'ReLU', 'FieldMaximum']
     """
+    check_module("network", network)
     modes = {module: module.training for module in network.modules()}
     # A module that appears twice stays one.
     known: dict[nn.Module, nn.Module] = {}
@@ -60,7 +62,7 @@ def export_network(network: nn.Module) -> nn.Module:
             return nn.Sequential(OrderedDict((key, export(part, f"{name}.{key}")) for key, part in parts))
         if isinstance(module, PlanarConvolution):
             return module.export()
-        if isinstance(module, EquivariantModule) and type(module).export is not SequentialModule.export:
+        if isinstance(module, EquivariantModule) and not _has_forward_of_its_own(module):
             return plain_module(module, export, name)
         own_export = getattr(module, "export", None)
         if not isinstance(module, EquivariantModule) and callable(own_export):
@@ -76,3 +78,12 @@ def export_network(network: nn.Module) -> nn.Module:
     finally:
         for module, mode in modes.items():
             module.train(mode)
+
+
+def _has_forward_of_its_own(module: EquivariantModule) -> bool:
+    """Whether it is made of parts in a way that neither its ``export()`` nor this package knows."""
+    if type(module).export is SequentialModule.export:
+        return True
+    is_known = plain_module.dispatch(type(module)) is not plain_module.dispatch(object)
+    has_parts = any(isinstance(part, EquivariantModule) for part in module.children())
+    return type(module).export is EquivariantModule.export and has_parts and not is_known

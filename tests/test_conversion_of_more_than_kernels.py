@@ -20,7 +20,7 @@ SOFT = {"rotation": 0.2}
 
 class Doubled(R2Conv):
     def forward(self, input: nn.GeometricTensor) -> nn.GeometricTensor:
-        return super().forward(input) * 2
+        return super().forward(input) * 2.0
 
 
 def with_hook(layer: R2Conv, register: str, hook) -> R2Conv:
@@ -29,7 +29,7 @@ def with_hook(layer: R2Conv, register: str, hook) -> R2Conv:
 
 
 def with_own_forward(layer: R2Conv) -> R2Conv:
-    layer.forward = lambda input: R2Conv.forward(layer, input) * 2
+    layer.forward = lambda input: R2Conv.forward(layer, input) * 2.0
     return layer
 
 
@@ -43,7 +43,9 @@ MORE_THAN_A_KERNEL = {
     "subclass": (lambda: Doubled(*TYPES_OF_C4, 3), "1, a Doubled, has methods of its own.*type.layer. is R2Conv"),
     "forward": (lambda: with_own_forward(R2Conv(*TYPES_OF_C4, 3)), "1, a R2Conv, has methods of its own"),
     "hook": (
-        lambda: with_hook(R2Conv(*TYPES_OF_C4, 3), "register_forward_hook", lambda module, inputs, output: output * 2),
+        lambda: with_hook(
+            R2Conv(*TYPES_OF_C4, 3), "register_forward_hook", lambda module, inputs, output: output * 2.0
+        ),
         "1 has forward_hooks, which would be lost",
     ),
     "hook before": (
