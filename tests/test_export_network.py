@@ -148,7 +148,7 @@ def test_network_with_an_export_of_its_own_is_exported() -> None:
     [
         (
             lambda: enn.SequentialModule(enn.ReLU(C4), Residual()),
-            r"network\.1: Residual has a forward .*t\(part\)",
+            r"network\.1: Residual has a forward .*k\(part\)",
         ),
         (lambda: SequentialOfItsOwn(soft_layer(C4)), r"network: SequentialOfItsOwn has a forward of its own"),
         (Network, r"network: Network has a forward of its own on GeometricTensors; give it an export\(\)"),
