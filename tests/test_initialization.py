@@ -107,8 +107,8 @@ def test_layer_starts_as_soft_as_asked(space: str, pair: str, kernel_size: int, 
         elements = elements or [g for g in in_type.fibergroup.elements if is_on_grid(in_type, g)]
         energies.append(float(layer(in_type(features)).tensor.detach().square().sum()))
         errors.append(np.mean([equivariance_error(layer, features, g) ** 2 for g in elements]) * energies[-1])
-    # Energies are what is drawn as asked, not their ratio. Kernels of few fields scatter, and elements off the pixel grid
-    # are not measured: a factor of 3.
+    # Energies are what is drawn as asked, not their ratio. Kernels of few fields scatter, and elements off the pixel
+    # grid are not measured: a factor of 3.
     assert 0.01 / 3 <= np.sum(errors) / np.sum(energies) / 2 <= 0.01 * 3
 
 
