@@ -38,7 +38,10 @@ exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 # No inventory of torch or escnn can be had without a network, so there is no intersphinx: names of others are text.
 # Ours must resolve.
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"(?!escnn_relaxed\.).*"), ("py:class", r"escnn_relaxed\.(planar|relaxed)_convolution\..*")]
+nitpick_ignore_regex = [
+    ("py:.*", r"(?!escnn_relaxed\.).*"),
+    ("py:class", r"escnn_relaxed\.(planar|relaxed)_convolution\..*"),
+]
 suppress_warnings = ["mystnb.unknown_mime_type"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "fieldlist"]
