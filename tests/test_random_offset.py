@@ -118,6 +118,7 @@ def test_offset_follows_the_seed() -> None:
     assert torch.equal(*answers)
 
 
+@pytest.mark.filterwarnings("ignore:random_offset. ignored:UserWarning")
 def test_finite_groups_take_no_offset() -> None:
     in_type, out_type = battery.types("C4", "irreps -> irreps")
     layer = build(in_type, out_type, relax={"rotation": 0.2}, random_offset=True)
