@@ -15,13 +15,13 @@ import os
 import platform
 import time
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from networks import build_network
+from run_log import Log, run_missing
 from tasks import image_task
 from training import accuracy, build_optimiser, change_under_quarter_turn, fit
 
@@ -151,24 +151,6 @@ def train(row: Row, side: Side, rate: float, seed: int, root: Path | None) -> di
     }
 
 
-class Log:
-    """Finished runs by their description, kept in a file of JSON lines."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.runs: dict[str, dict[str, Any]] = {}
-        if path.exists():
-            for line in path.read_text().splitlines():
-                entry = json.loads(line)
-                self.runs[entry["run"]] = entry["result"]
-
-    def add(self, run: str, result: dict[str, Any]) -> None:
-        """Keep a result, on disk at once."""
-        self.runs[run] = result
-        with self._path.open("a") as file:
-            file.write(json.dumps({"run": run, "result": result}) + "\n")
-
-
 def describe(row: Row, side: Side, rate: float, seed: int) -> str:
     """All that determines a run."""
     own = {key: value for key, value in asdict(side).items() if key != "widths" or value is not None}
@@ -179,17 +161,13 @@ def describe(row: Row, side: Side, rate: float, seed: int) -> str:
 
 def run_all(runs: Iterable[tuple[Row, Side, float, int]], root: Path | None, log: Log, workers: int) -> None:
     """Train what the log does not hold yet, a process a core."""
-    missing = {describe(*run): run for run in runs if describe(*run) not in log.runs}
-    with ProcessPoolExecutor(workers) as pool:
-        futures = {name: pool.submit(train, *run, root) for name, run in missing.items()}
-        for number, (name, future) in enumerate(futures.items(), 1):
-            log.add(name, future.result())
-            row, side, rate, seed = missing[name]
-            print(
-                f"{number}/{len(futures)} {row.name}; {side.name}; rate {rate:g}; seed {seed}: "
-                f"{log.runs[name]['accuracy']:.2f} %",
-                flush=True,
-            )
+    described = {describe(*run): run for run in runs}
+    for count, name in run_missing({name: (*run, root) for name, run in described.items()}, train, log, workers):
+        row, side, rate, seed = described[name]
+        print(
+            f"{count} {row.name}; {side.name}; rate {rate:g}; seed {seed}: {log.runs[name]['accuracy']:.2f} %",
+            flush=True,
+        )
 
 
 def best_rate(row: Row, side: Side, rates: Rates, log: Log) -> float:

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import time
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from accuracy import Log
 from learning_pictures import draw, rank_correlations
 from networks import build_network
+from run_log import Log, mean_and_error, run_missing
 from tasks import Split, image_task
 from torch import Tensor, nn
 from training import accuracy, fit
@@ -197,13 +195,6 @@ def _frequencies(network: nn.Module) -> list[float]:
     return [float(value.detach()) for _, layer in layers for value in layer.domain_frequency.values()]
 
 
-def mean_and_error(values: list[float]) -> str:
-    """Mean ± standard error."""
-    tensor = torch.tensor(values)
-    error = f" ± {float(tensor.std()) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
-    return f"{float(tensor.mean()):.2f}{error}"
-
-
 def report(run: Run, results: list[dict[str, Any]]) -> str:
     """A run as lines of text: means over the seeds, ω′ and s by layer of each seed."""
     accuracies, hardened = ([result[key] for result in results] for key in ("accuracy", "hardened"))
@@ -225,13 +216,10 @@ def describe(run: Run, seed: int, images: int) -> str:
 
 def train_missing(wanted: Iterable[tuple[Run, int]], images: int, root: Path | None, log: Log, workers: int) -> None:
     """Train what the log does not hold yet."""
-    missing = {describe(run, seed, images): (run, seed) for run, seed in wanted}
-    missing = {name: choice for name, choice in missing.items() if name not in log.runs}
-    with ProcessPoolExecutor(workers) as pool:
-        futures = {name: pool.submit(train, *choice, images, root) for name, choice in missing.items()}
-        for number, (name, future) in enumerate(futures.items(), 1):
-            log.add(name, future.result())
-            print(f"{number}/{len(futures)} {report(missing[name][0], [log.runs[name]])}", flush=True)
+    described = {describe(run, seed, images): (run, seed) for run, seed in wanted}
+    arguments = {name: (*choice, images, root) for name, choice in described.items()}
+    for count, name in run_missing(arguments, train, log, workers):
+        print(f"{count} {report(described[name][0], [log.runs[name]])}", flush=True)
 
 
 def main() -> None:

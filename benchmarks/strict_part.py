@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from accuracy import Log
 from networks import build_network
+from run_log import Log, mean_and_error, run_missing
 from tasks import image_task
 from torch import Tensor, nn
 from training import accuracy, build_optimiser, change_under_quarter_turn, count_steps, fit
@@ -121,14 +119,6 @@ def _frequencies(network: nn.Module) -> list[float]:
     return [float(value) for name, value in network.state_dict().items() if name.endswith("_domain_frequency.rotation")]
 
 
-def _mean(values: list[float]) -> str:
-    """Mean ± standard error."""
-    tensor = torch.tensor(values)
-    if len(values) == 1:
-        return f"{values[0]:.2f}"
-    return f"{float(tensor.mean()):.2f} ± {float(tensor.std()) / math.sqrt(len(values)):.2f}"
-
-
 def _short(values: list[float]) -> str:
     return ", ".join(f"{value:.2g}" for value in values)
 
@@ -136,10 +126,12 @@ def _short(values: list[float]) -> str:
 def report(run: Run, results: list[dict[str, Any]]) -> str:
     """A run as lines of text."""
     changes = _short([result["change"] for result in results])
-    lines = [f"{run.name}: accuracy {_mean([result['accuracy'] for result in results])} %, change at 90° {changes}"]
+    lines = [
+        f"{run.name}: accuracy {mean_and_error([result['accuracy'] for result in results])} %, change at 90° {changes}"
+    ]
     for part in results[0]["ablation"]:
         if all(part in result["ablation"] for result in results):
-            line = f"    {part} hardened: {_mean([result['ablation'][part] for result in results])} %"
+            line = f"    {part} hardened: {mean_and_error([result['ablation'][part] for result in results])} %"
             for key in ("softness", "multipliers"):
                 if all(part in result[key] for result in results):
                     line += f", {key} {_short([result[key][part] for result in results])}"
@@ -195,15 +187,9 @@ def main() -> None:
         for run in runs
         for seed in range(arguments.seeds)
     }
-    with ProcessPoolExecutor(arguments.workers) as pool:
-        futures = {
-            name: pool.submit(train, *choice, arguments.images, arguments.data)
-            for name, choice in wanted.items()
-            if name not in log.runs
-        }
-        for name, future in futures.items():
-            log.add(name, future.result())
-            print(report(wanted[name][0], [log.runs[name]]), flush=True)
+    described = {name: (*choice, arguments.images, arguments.data) for name, choice in wanted.items()}
+    for _, name in run_missing(described, train, log, arguments.workers):
+        print(report(wanted[name][0], [log.runs[name]]), flush=True)
     print()
     results = {run.name: [log.runs[name] for name, (other, _) in wanted.items() if other == run] for run in runs}
     for run in runs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 import torch
-from escnn.nn import FieldType, GeometricTensor
+from escnn.nn import GeometricTensor
 from torch import Tensor, distributed, nn
 
 from .checks import check_subgroups
@@ -30,6 +30,7 @@ class RelaxedConvolution(PlanarConvolution):
     Attributes:
         steerable_basis: basis of the strict part, None where the continuous kernel has one of its own.
         bank: the continuous kernel, None where nothing may be soft.
+        weights: of the steerable basis, None without one.
         domain: whether κ sees the position of the ``"input"`` or of the ``"output"``.
         random_offset: turn the grid of a continuous group at each training step.
     """
@@ -40,23 +41,6 @@ class RelaxedConvolution(PlanarConvolution):
     _domain_frequency: DomainFrequency
     domain: str
     random_offset: bool
-
-    def __init__(
-        self,
-        in_type: FieldType,
-        out_type: FieldType,
-        kernel_size: int,
-        padding: int | tuple[int, int],
-        stride: int,
-        dilation: int,
-        padding_mode: str,
-        groups: int,
-        bias: bool,
-    ) -> None:
-        super().__init__(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups, bias)
-        self.steerable_basis = None
-        self.bank = None
-        self.register_parameter("weights", None)
 
     @property
     def domain_frequency(self) -> dict[str, Tensor]:

@@ -198,6 +198,8 @@ class RelaxedR2Conv(RelaxedConvolution):
                     "the strict part too; relax={'rotation': 0.0} starts strict"
                 )
             warn_ignored(basis_arguments)
+            self.steerable_basis = None
+            self.register_parameter("weights", None)
             fields = self.in_fields, out_type.representations
             self.bank = start_continuous(*fields, self.space, settings, frequency, initial_softness)
 

@@ -249,3 +249,12 @@ def test_empty_batch_and_single_image(form: str, strict_kernel: str) -> None:
     whole = answer(layer, features)
     assert relative_error(answer(layer, features[1:2]), whole[1:2]) <= ROUNDING
     assert answer(layer, features[:0]).shape == (0, *whole.shape[1:])
+
+
+def test_arguments_of_the_convolution_can_be_read_as_of_r2conv() -> None:
+    types = battery.types("C4", "regular -> regular")
+    arguments = {"padding": 2, "stride": 2, "dilation": 2, "padding_mode": "circular", "groups": 1}
+    layer, convolution = RelaxedR2Conv(*types, 3, **arguments), R2Conv(*types, 3, **arguments)
+    for name in ("kernel_size", "stride", "dilation", "padding_mode", "groups"):
+        assert getattr(layer, name) == getattr(convolution, name)
+    assert layer.padding == (2, 2)

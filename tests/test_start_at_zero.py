@@ -44,23 +44,3 @@ def test_relaxed_network_takes_the_units_of_the_default() -> None:
 def test_continuous_layer_refuses_to_start_without_softness() -> None:
     with pytest.raises(ValueError, match="initial_softness must be above 0 with strict_kernel='continuous'"):
         RelaxedR2Conv(*battery.types("C4", "regular -> regular"), 3, strict_kernel="continuous", initial_softness=0.0)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("softness", [0.01, 0.001])
-def test_small_softness_is_seen_in_half_precision(softness: float, dtype: torch.dtype) -> None:
-    layer = RelaxedR2Conv(*battery.types("C4", "regular -> regular"), 3, initial_softness=softness)
-    exact = layer.softness().item()
-    # Features of order one differ by 1 %, 3 of the 8 bits of bfloat16.
-    assert layer.to(dtype).softness().item() == pytest.approx(exact, rel=0.2)
-    layer.harden()
-    assert layer.softness().item() == 0
-
-
-def test_arguments_of_the_convolution_can_be_read_as_of_r2conv() -> None:
-    types = battery.types("C4", "regular -> regular")
-    arguments = {"padding": 2, "stride": 2, "dilation": 2, "padding_mode": "circular", "groups": 1}
-    layer, convolution = RelaxedR2Conv(*types, 3, **arguments), R2Conv(*types, 3, **arguments)
-    for name in ("kernel_size", "stride", "dilation", "padding_mode", "groups"):
-        assert getattr(layer, name) == getattr(convolution, name)
-    assert layer.padding == (2, 2)

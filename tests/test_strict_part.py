@@ -288,3 +288,14 @@ def test_unknown_subgroup_is_named(name: str) -> None:
     for call in (layer.softness, layer.harden):
         with pytest.raises(ValueError, match=rf"\['rotation', 'reflection', 'translation'\], got '{name}'"):
             call("rotation", name)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("softness", [0.01, 0.001])
+def test_small_softness_is_seen_in_half_precision(softness: float, dtype: torch.dtype) -> None:
+    layer = RelaxedR2Conv(*battery.types("C4", "regular -> regular"), 3, initial_softness=softness)
+    exact = layer.softness().item()
+    # Features of order one differ by 1 %, 3 of the 8 bits of bfloat16.
+    assert layer.to(dtype).softness().item() == pytest.approx(exact, rel=0.2)
+    layer.harden()
+    assert layer.softness().item() == 0

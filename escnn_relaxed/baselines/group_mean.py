@@ -85,11 +85,14 @@ class KernelMean(ExactConstants):
         symmetries = grid_symmetries(gspace, tap_grid(kernel_size, dilation))
         elements = [element for element, _ in symmetries]
         self.set_constant("steered", np.array([steered for _, steered in symmetries], dtype=np.int64))
-        self._in_channels, self._out_channels = _channels_by_field(in_fields), _channels_by_field(out_fields)
-        for number, field in enumerate(self._in_channels):
+        in_channels, out_channels = _channels_by_field(in_fields), _channels_by_field(out_fields)
+        self._counts = len(out_channels), len(in_channels)
+        for number, (field, columns) in enumerate(in_channels.items()):
             self.set_constant(f"in_{number}", np.stack([_matrix(field, ~element) for element in elements]))
-        for number, field in enumerate(self._out_channels):
+            self.set_constant(f"columns_{number}", columns)
+        for number, (field, rows) in enumerate(out_channels.items()):
             self.set_constant(f"out_{number}", np.stack([_matrix(field, element) for element in elements]))
+            self.set_constant(f"rows_{number}", rows[:, :, None, None])
         sample = sample_group(gspace, samples=4)
         self._numbers: dict[tuple[str, ...], list[int]] = {}
         for names in (("rotation",), ("reflection",), FIBER_SUBGROUPS):
@@ -106,9 +109,10 @@ class KernelMean(ExactConstants):
         """(C_out, C_in/groups, k, k) → the same shape."""
         taps = kernel.flatten(2)
         result = torch.zeros_like(taps)
-        for out_number, rows in enumerate(self._out_channels.values()):
-            for in_number, columns in enumerate(self._in_channels.values()):
-                place = torch.from_numpy(rows)[:, :, None, None], torch.from_numpy(columns)
+        out_count, in_count = self._counts
+        for out_number in range(out_count):
+            for in_number in range(in_count):
+                place = getattr(self, f"rows_{out_number}"), getattr(self, f"columns_{in_number}")
                 # (fields, |A|, fields, |B|, T)
                 block = taps[place]
                 mean = torch.zeros_like(block)

@@ -20,9 +20,9 @@ def nearest_steerable(kernel: Tensor, basis: SteerableBasis, orthogonal: Orthogo
     weights = []
     for number, pair in enumerate(basis._pairs):
         elements, gram = getattr(basis, f"basis_{number}"), getattr(basis, f"gram_{number}")
-        rows, columns = (torch.from_numpy(channels) for channels in (pair.out_channels, pair.in_channels))
+        place = getattr(basis, f"rows_{number}"), getattr(basis, f"columns_{number}")
         size = pair.out_count, elements.shape[1], pair.in_count, elements.shape[2]
-        block = taps[rows[:, None], columns].view(*size, -1)
+        block = taps[place].view(*size, -1)
         products = torch.einsum("noimt,bomt->nib", block, elements).flatten(0, 1)
         inverse = torch.linalg.pinv(gram.double(), rtol=_DEPENDENT, hermitian=True).to(gram)
         weights.append((products @ inverse).flatten())
