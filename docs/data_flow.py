@@ -28,7 +28,7 @@ STATIONARY = (
 )
 POSITIONAL = (
     Stage("K(d; y), in the cheaper order", "basis first or bank first", "positional_kernel.py, contraction.py"),
-    Stage("a tile: Σ_d K(d; y) f(y)", "(P, C_out, batch)", "patches.py, basis_first.py, bank_first.py"),
+    Stage("a tile: Σ_d K(d; y) f(y)", "(P, C_out, batch)", "tap_layout.py, basis_first.py, bank_first.py"),
     Stage("tile after tile, rebuilt in backward", "(batch, C_out, H, W)", "soft_translation.py, tiled_integral.py"),
 )
 END = Stage("GeometricTensor", "of out_type", "planar_convolution.py, relaxed_convolution.py, relaxed_r2conv.py")

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from .contraction import MOVED_VALUE, KernelContraction, PixelGradient, joined, rows_of
+from .contraction import (
+    MOVED_VALUE,
+    KernelContraction,
+    joined,
+    pixel_moves,
+    product,
+    product_with_transposed,
+    windows_of,
+)
 from .positional_kernel import PositionalKernel
-from .tiled_integral import Tensors, Workspace
+from .tiled_integral import Pixels, Tensors
+from .workspace import Workspace
 
 __all__ = ["BankFirst"]
 
@@ -27,30 +35,34 @@ class BankFirst(KernelContraction):
             entries = shape.out_size * shape.out_count * shape.in_size * shape.in_count
             building += 4 * shape.features * entries * support
         entries = taps * out_channels * in_channels
-        moved = 4 * batch * taps * in_channels * kernel.geometry.groups + 8 * entries
-        return 3 * batch * entries + building + MOVED_VALUE * moved
+        pixels = min(pixel_moves(kernel, taps, BankFirst.factor_size_of(kernel), batch).values())
+        return 3 * batch * entries + building + MOVED_VALUE * (kernel.geometry.groups * pixels + 8 * entries)
 
-    def _factor_size(self) -> int:
-        return len(self.pixels.taps) * self.out_channels * self._average.assembly.shape[1]
+    @staticmethod
+    def factor_size_of(kernel: PositionalKernel) -> int:
+        """That of the filter bank of one group."""
+        out_channels, in_channels = kernel.bank.steered_average.assembly.shape
+        return len(kernel.taps()) * (out_channels // kernel.geometry.groups) * in_channels
 
     def factors(self, positions: Tensor, tensors: Tensors) -> list[Tensor]:
-        """The filter bank of each pair of blocks, (P, C_out, T·C_in)."""
+        """The filter bank of each pair of blocks, (P, C_out, slots·C_in)."""
         strict, banks = tensors[0], []
         described = zip(self._pairs, self._weights(tensors), self._steered(positions, tensors), strict=True)
-        for (_, rows, columns), weights, steered in described:
+        for (_, rows, block), weights, steered in described:
             # (P, |A|, T, |B|, features) times (features, fields_out·fields_in)
             bank = steered.permute(0, 1, 3, 4, 2) @ weights.flatten(0, 1).mT
             bank = bank.unflatten(-1, weights.shape[:2]).permute(0, 1, 4, 2, 3, 5).flatten(4).flatten(1, 2)
+            bank = self._in_slots(bank, self._support, dimension=2)
             if strict is not None:
-                bank = _with_strict_part(bank, strict[rows, :, columns])
+                bank = bank + strict[rows, :, self.in_slices[block]]
             banks.append(bank.flatten(2))
         return banks
 
-    def value(self, factors: Sequence[Tensor], tensors: Tensors, pixels: Tensor, workspace: Workspace | None) -> Tensor:
+    def value(self, factors: Sequence[Tensor], tensors: Tensors, pixels: Pixels, workspace: Workspace | None) -> Tensor:
         """(W φ) f, (P, C_out, batch)."""
         answers: dict[int, Tensor] = {}
-        for (_, rows, columns), bank in zip(self._pairs, factors, strict=True):
-            answer = torch.bmm(bank, rows_of(pixels[:, :, columns], bank.shape[2]))
+        for (number, rows, block), bank in zip(self._pairs, factors, strict=True):
+            answer = product(f"answer {number}", bank, windows_of(pixels[block], bank.shape[2]), workspace)
             answers[rows.start] = answers[rows.start] + answer if rows.start in answers else answer
         return joined(answers)
 
@@ -58,34 +70,26 @@ class BankFirst(KernelContraction):
         self,
         factors: Sequence[Tensor],
         tensors: Tensors,
-        pixels: Tensor,
+        pixels: Pixels,
         gradient: Tensor,
         workspace: Workspace,
-        wants_pixels: bool,
-    ) -> tuple[list[Tensor], dict[int, Tensor], Tensor | None]:
-        """Gradients of the filter banks and the pixels."""
+        of_copies: Sequence[Tensor] | None,
+    ) -> tuple[list[Tensor], dict[int, Tensor]]:
+        """Gradients of the filter banks and the copies."""
         of_factors = []
-        of_pixels = PixelGradient(pixels, workspace) if wants_pixels else None
-        for (_, rows, columns), bank in zip(self._pairs, factors, strict=True):
+        written: set[int] = set()
+        for (_, rows, block), bank in zip(self._pairs, factors, strict=True):
             part = gradient[:, rows]
-            of_factors.append(torch.bmm(part, rows_of(pixels[:, :, columns], bank.shape[2]).mT))
-            if of_pixels is not None:
-                of_pixels.add(columns, bank.mT, part)
-        return of_factors, {}, None if of_pixels is None else of_pixels.value
+            of_factors.append(product_with_transposed(part, windows_of(pixels[block], bank.shape[2])))
+            if of_copies is not None:
+                self.pixels.add_product(bank, part, of_copies[block], block not in written, workspace)
+                written.add(block)
+        return of_factors, {}
 
     def _takes_strict_part(self) -> bool:
         return not self._average.assembly.changes_basis
 
-    def _pixel_taps(self) -> list[int]:
+    def _taps(self) -> list[int]:
         if self.kernel.strict is None or not self._takes_strict_part():
             return self._support
-        others = set(range(self.kernel.geometry.kernel_size**2)) - set(self._support)
-        return [*self._support, *sorted(others, key=self._column_first)]
-
-
-def _with_strict_part(bank: Tensor, strict: Tensor) -> Tensor:
-    """A bank (P, C_out, T, C_in) on the support plus one (C_out, T, C_in) whose first taps are those of the support."""
-    support = bank.shape[2]
-    soft = bank + strict[:, :support]
-    rest = strict[:, support:]
-    return torch.cat([soft, rest.expand(len(bank), *rest.shape)], dim=2) if rest.shape[1] else soft
+        return sorted(range(self.kernel.geometry.kernel_size**2), key=self._column_first)

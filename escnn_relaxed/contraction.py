@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -11,12 +14,26 @@ from torch import Tensor
 from .integral_operator import integrate_stationary
 from .patches import Patches
 from .positional_kernel import PositionalKernel
-from .tiled_integral import Contraction, Tensors, Workspace, integrate_tiles
+from .tap_layout import TapLayout
+from .tiled_integral import Contraction, Tensors, integrate_tiles
+from .windows import Windows
+from .workspace import Workspace
 
-__all__ = ["MOVED_VALUE", "KernelContraction", "PixelGradient", "joined", "rows_of"]
+__all__ = [
+    "MOVED_VALUE",
+    "KernelContraction",
+    "joined",
+    "pixel_moves",
+    "product",
+    "product_with_transposed",
+    "windows_of",
+]
 
 # Multiplications in the time that one value takes to be written and read: 45 ± 15 on the CPUs that were measured.
 MOVED_VALUE = 45
+
+# How often what the kernel is at a position is moved for being on k² taps where windows overlap.
+MOVED_FACTORS = 10
 
 
 class KernelContraction(Contraction):
@@ -27,9 +44,10 @@ class KernelContraction(Contraction):
     Args:
         kernel: of the layer.
         size: height and width of the image in pixels.
+        batch: number of images.
     """
 
-    def __init__(self, kernel: PositionalKernel, size: tuple[int, int]) -> None:
+    def __init__(self, kernel: PositionalKernel, size: tuple[int, int], batch: int) -> None:
         self.kernel = kernel
         self._size = size
         self._output_size = kernel.geometry.output_size(*size)
@@ -37,26 +55,31 @@ class KernelContraction(Contraction):
         groups = kernel.geometry.groups
         self.out_channels = self._average.assembly.shape[0] // groups
         support = kernel.bank.grid.support_numbers
-        # Column after column of the kernel, as patches are read.
+        # Column after column of the kernel, as pixels lie.
         self._order = sorted(range(len(support)), key=lambda number: self._column_first(support[number]))
         self._support = [support[number] for number in self._order]
-        self.pixels = Patches(self._pixel_taps(), kernel.geometry, self._output_size)
-        positions = Patches(self._support, kernel.geometry, self._output_size)
+        positions = Patches(kernel.geometry, self._output_size, self._support)
         self.positions = positions if kernel.domain == "input" else None
         assembly = self._average.assembly
+        self.in_slices = assembly.in_slices
         out_slices = [slice(part.start // groups, part.stop // groups) for part in assembly.out_slices]
-        blocks = [(rows, columns) for rows in out_slices for columns in assembly.in_slices]
-        # Number, output channels and input channels of each pair of blocks.
+        # Number, output channels and number of the input block of each pair of blocks.
+        blocks = itertools.product(out_slices, range(len(assembly.in_slices)))
         self._pairs = [(number, *block) for number, block in enumerate(blocks)]
-        self.factor_size = self._factor_size()
+        self.factor_size = self.factor_size_of(kernel)
+        moves = pixel_moves(kernel, len(self._taps()), self.factor_size, batch)
+        self.pixels: TapLayout = Patches(kernel.geometry, self._output_size, self._taps())
+        if moves["windows"] < moves["patches"]:
+            self.pixels = Windows(kernel.geometry, self._output_size)
 
     @staticmethod
     @abstractmethod
     def cost(kernel: PositionalKernel, batch: int) -> float:
         """Of one position of the output, forward and backward, in multiplications."""
 
+    @staticmethod
     @abstractmethod
-    def _factor_size(self) -> int:
+    def factor_size_of(kernel: PositionalKernel) -> int:
         """Number of values of all factors at one position."""
 
     def integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
@@ -64,7 +87,7 @@ class KernelContraction(Contraction):
         kernel, assembly = self.kernel, self._average.assembly
         groups = kernel.geometry.groups
         takes_strict = kernel.strict is not None and self._takes_strict_part()
-        strict = self._in_tap_order(kernel.strict) if kernel.strict is not None and takes_strict else None
+        strict = self._strict_in_slots(kernel.strict) if kernel.strict is not None and takes_strict else None
         positions = self._encoded_positions()
         encoding = kernel.bank.encode_tile(kernel.frequency, self._order)
         parts = []
@@ -100,16 +123,26 @@ class KernelContraction(Contraction):
         """Whether the strict part is in the factors; else it is a convolution of its own."""
         return False
 
-    def _pixel_taps(self) -> list[int]:
+    def _taps(self) -> list[int]:
+        """Those that the kernel may read, column after column."""
         return self._support
 
     def _column_first(self, tap: int) -> tuple[int, int]:
         row, column = divmod(tap, self.kernel.geometry.kernel_size)
         return column, row
 
-    def _in_tap_order(self, bank: Tensor) -> Tensor:
-        """A filter bank (C_out, C_in, k, k) as (C_out, T, C_in)."""
-        return self._average.assembly.bank_to_blocks(bank.flatten(2))[..., self.pixels.taps].transpose(1, 2)
+    def _in_slots(self, values: Tensor, taps: Sequence[int], dimension: int) -> Tensor:
+        """Values of some taps at their slots, others zero."""
+        if self.pixels.slots == list(taps):
+            return values
+        shape = [*values.shape[:dimension], len(self.pixels.slots), *values.shape[dimension + 1 :]]
+        slots = torch.tensor([self.pixels.slots.index(tap) for tap in taps], device=values.device)
+        return values.new_zeros(shape).index_copy(dimension, slots, values)
+
+    def _strict_in_slots(self, bank: Tensor) -> Tensor:
+        """A filter bank (C_out, C_in, k, k) as (C_out, slots, C_in)."""
+        taps = self._average.assembly.bank_to_blocks(bank.flatten(2)).transpose(1, 2)
+        return self._in_slots(taps, range(taps.shape[1]), dimension=1)
 
     def _steered(self, positions: Tensor, tensors: Tensors) -> list[Tensor]:
         """Steered features of each pair of blocks, (P, |A|, features, T, |B|)."""
@@ -120,30 +153,53 @@ class KernelContraction(Contraction):
         return cast(list[Tensor], tensors[1 : 1 + len(self._pairs)])
 
 
-class PixelGradient:
-    """The gradient of gathered pixels (P, T, C, batch), a sum of products for each block of channels."""
+def pixel_moves(kernel: PositionalKernel, taps: int, factor_size: int, batch: int) -> dict[str, float]:
+    """Values that are moved at a position for the pixels that T taps read, in each layout of them; of one group.
 
-    def __init__(self, pixels: Tensor, workspace: Workspace) -> None:
-        self.value = workspace.get("pixel gradient", pixels.shape, pixels)
-        self._written: set[int] = set()
+    Pixels are moved four times, T of them or k; but on all k² taps what the kernel is there is moved too. Products row
+    by row would let a GPU wait.
 
-    def add(self, columns: slice, left: Tensor, right: Tensor) -> None:
-        """Add a product (P, T·|B|, ·) times (P, ·, fields·batch) to some channels."""
-        place = self.value[:, :, columns]
-        is_first = columns.start not in self._written
-        self._written.add(columns.start)
-        if place.is_contiguous():
-            flat = place.view(*left.shape[:2], -1)
-            torch.baddbmm(flat, left, right, beta=0 if is_first else 1, out=flat)
-        elif is_first:
-            place.copy_(torch.bmm(left, right).view_as(place))
-        else:
-            place.add_(torch.bmm(left, right).view_as(place))
+    Args:
+        kernel: of the layer.
+        taps: T.
+        factor_size: number of values that the kernel is at one position.
+        batch: number of images.
+    """
+    geometry = kernel.geometry
+    pixels = 4.0 * batch * kernel.bank.steered_average.assembly.shape[1]
+    moves = {"patches": taps * pixels, "windows": math.inf}
+    if geometry.stride == geometry.dilation == 1 and kernel.bank.grid.window.device.type == "cpu":
+        moves["windows"] = geometry.kernel_size * pixels + MOVED_FACTORS * factor_size
+    return moves
 
 
-def rows_of(pixels: Tensor, inner: int) -> Tensor:
-    """Pixels (P, T, |B|·fields, batch) as (P, T·|B|, fields·batch), T·|B| = ``inner``."""
-    return pixels.reshape(len(pixels), inner, -1)
+def windows_of(pixels: Sequence[Tensor], inner: int) -> list[Tensor]:
+    """Windows (positions, slots, |B|·fields, batch) as matrices (positions, ``inner`` = slots·|B|, fields·batch)."""
+    return [windows.reshape(len(windows), inner, -1) for windows in pixels]
+
+
+def product(name: str, left: Tensor, pixels: Sequence[Tensor], workspace: Workspace | None) -> Tensor:
+    """Matrices (P, M, K) times those of windows, (P, K, n): (P, M, n), in the workspace if there is one."""
+    parts = zip(left.split([len(windows) for windows in pixels]), pixels, strict=True)
+    if workspace is None:
+        return torch.cat([torch.bmm(part, windows) for part, windows in parts])
+    out = workspace.get(name, (*left.shape[:2], pixels[0].shape[2]), left)
+    start = 0
+    for part, windows in parts:
+        torch.bmm(part, windows, out=out[start : start + len(part)])
+        start += len(part)
+    return out
+
+
+def product_with_transposed(left: Tensor, pixels: Sequence[Tensor]) -> Tensor:
+    """Matrices (P, M, n) times those of windows, transposed, (P, n, K): (P, M, K)."""
+    out = left.new_empty(*left.shape[:2], pixels[0].shape[1])
+    start = 0
+    for windows in pixels:
+        places = slice(start, start + len(windows))
+        torch.bmm(left[places], windows.mT, out=out[places])
+        start = places.stop
+    return out
 
 
 def joined(answers: dict[int, Tensor]) -> Tensor:

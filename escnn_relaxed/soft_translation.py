@@ -44,7 +44,7 @@ def choose_contraction(kernel: PositionalKernel, features: Tensor) -> KernelCont
     """
     orders: list[type[KernelContraction]] = [BankFirst, BasisFirst]
     best = min(orders, key=lambda order: order.cost(kernel, features.shape[0]))
-    return best(kernel, image_size(features))
+    return best(kernel, image_size(features), features.shape[0])
 
 
 def _product_dtype(features: Tensor) -> torch.dtype:

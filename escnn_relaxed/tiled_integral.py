@@ -15,30 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .patches import Patches, Region
+from .tap_layout import Region, TapLayout
+from .workspace import Workspace
 
-__all__ = ["Contraction", "Tensors", "Workspace", "integrate_tiles"]
+__all__ = ["Contraction", "Pixels", "Tensors", "integrate_tiles"]
 
 # Bytes of gathered pixels in a tile, and of factors in a strip: less, and the time goes into calls; more, and they
 # leave the cache of a CPU. Other devices have no such cache, and calls that cost more.
-TILE_BYTES = {"cpu": 5_000_000, "else": 100_000_000}
+TILE_BYTES = {"cpu": 2_500_000, "else": 100_000_000}
 
 # What a kernel is made of; None for a part that it has not.
 Tensors = Sequence[Tensor | None]
 
-
-class Workspace:
-    """Memory that one tile after another uses: fresh pages would cost more than what is written to them."""
-
-    def __init__(self) -> None:
-        self._memory: dict[str, Tensor] = {}
-
-    def get(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        """An uninitialised tensor; what was got before under this name is lost."""
-        size = math.prod(shape)
-        if name not in self._memory or self._memory[name].numel() < size:
-            self._memory[name] = like.new_empty(size)
-        return self._memory[name][:size].view(*shape)
+# For each block of input channels: what outputs that follow each other read of it, (P, slots, C, batch).
+Pixels = Sequence[Sequence[Tensor]]
 
 
 class Contraction(ABC):
@@ -46,13 +36,15 @@ class Contraction(ABC):
 
     Attributes:
         pixels: what the taps read of the image.
-        positions: what they read of the encoded positions, None where these belong to the output.
+        in_slices: where the channels of each block of the input lie.
+        positions: what the taps read of the encoded positions, None where these belong to the output.
         out_channels: C_out.
         factor_size: number of values of all factors at one position.
     """
 
-    pixels: Patches
-    positions: Patches | None
+    pixels: TapLayout
+    in_slices: Sequence[slice]
+    positions: TapLayout | None
     out_channels: int
     factor_size: int
 
@@ -66,28 +58,28 @@ class Contraction(ABC):
         """
 
     @abstractmethod
-    def value(self, factors: Sequence[Tensor], tensors: Tensors, pixels: Tensor, workspace: Workspace | None) -> Tensor:
-        """The output of a tile, (P, C_out, batch), of pixels (P, T, C, batch); differentiable without a workspace."""
+    def value(self, factors: Sequence[Tensor], tensors: Tensors, pixels: Pixels, workspace: Workspace | None) -> Tensor:
+        """The output of a tile, (P, C_out, batch); differentiable without a workspace."""
 
     @abstractmethod
     def gradients(
         self,
         factors: Sequence[Tensor],
         tensors: Tensors,
-        pixels: Tensor,
+        pixels: Pixels,
         gradient: Tensor,
         workspace: Workspace,
-        wants_pixels: bool,
-    ) -> tuple[list[Tensor], dict[int, Tensor], Tensor | None]:
-        """Gradients of the factors, of those tensors (by number) that :meth:`value` uses, and of the pixels.
+        of_copies: Sequence[Tensor] | None,
+    ) -> tuple[list[Tensor], dict[int, Tensor]]:
+        """Gradients of the factors, and of those tensors (by number) that :meth:`value` uses.
 
         Args:
             factors: of :meth:`factors`.
             tensors: what the kernel is made of.
-            pixels: (P, T, C, batch).
+            pixels: of the tile.
             gradient: of the value.
-            workspace: where to write; the gradient of the pixels may lie in it.
-            wants_pixels: else that of the pixels is None.
+            workspace: where to write.
+            of_copies: for each block of the input, where to write the gradient of its copies; None if it is not wanted.
         """
 
 
@@ -132,7 +124,7 @@ class _TiledIntegral(torch.autograd.Function):
             encoded = _encoded(contraction, positions, strip, workspace)
             factors = [factor.to(image.dtype) for factor in contraction.factors(encoded, tensors)]
             for tile in _tiles(contraction, image, strip):
-                pixels = _pixels(contraction, image, tile, workspace)
+                pixels = _read(contraction, _copies(contraction, image, tile, workspace))
                 part = [factor[_places(tile, width, strip.rows.start)] for factor in factors]
                 answer[_places(tile, width)] = contraction.value(part, tensors, pixels, workspace)
         return answer
@@ -155,8 +147,9 @@ def _strips(contraction: Contraction, image: Tensor, output_size: tuple[int, int
 
 def _tiles(contraction: Contraction, image: Tensor, strip: Region) -> list[Region]:
     """Parts of a strip whose pixels are gathered at a time."""
-    bytes_of_position = len(contraction.pixels.taps) * image.shape[2] * image.shape[3] * image.element_size()
-    positions = max(1, _tile_bytes(image) // max(1, bytes_of_position))
+    one = Region(range(1), strip.columns)
+    bytes_of_row = math.prod(contraction.pixels.shape(image, one)) * image.element_size()
+    positions = max(1, _tile_bytes(image) * len(strip.columns) // max(1, bytes_of_row))
     width = len(strip.columns)
     if positions >= width:
         return [Region(rows, strip.columns) for rows in _split(strip.rows, positions // width)]
@@ -179,9 +172,19 @@ def _places(tile: Region, width: int, first_row: int = 0) -> slice:
     return slice(start, start + len(tile))
 
 
-def _pixels(contraction: Contraction, image: Tensor, tile: Region, workspace: Workspace) -> Tensor:
-    shape = contraction.pixels.shape(image, tile)
-    return contraction.pixels.gather(image, tile, workspace.get("pixels", shape, image))
+def _copies(contraction: Contraction, image: Tensor, tile: Region, workspace: Workspace) -> list[Tensor]:
+    """What the taps read for a tile, for each block of channels."""
+    blocks = [image[:, :, channels] for channels in contraction.in_slices]
+    return [
+        contraction.pixels.gather(
+            block, tile, workspace.get(f"copies {number}", contraction.pixels.shape(block, tile), block)
+        )
+        for number, block in enumerate(blocks)
+    ]
+
+
+def _read(contraction: Contraction, copies: Sequence[Tensor]) -> Pixels:
+    return [contraction.pixels.read(block) for block in copies]
 
 
 def _encoded(contraction: Contraction, positions: Tensor, strip: Region, workspace: Workspace) -> Tensor:
@@ -211,21 +214,25 @@ def _tiled_gradients(
         values = [factor.detach() for factor in factors]
         of_factors = [torch.empty_like(value, memory_format=torch.contiguous_format) for value in values]
         for tile in _tiles(contraction, image, strip):
-            pixels, places = _pixels(contraction, image, tile, workspace), _places(tile, width, strip.rows.start)
-            found, of_tensors, of_pixels = contraction.gradients(
+            copies, places = _copies(contraction, image, tile, workspace), _places(tile, width, strip.rows.start)
+            of_copies = [
+                workspace.get(f"gradient of copies {number}", block.shape, block) for number, block in enumerate(copies)
+            ]
+            found, of_tensors = contraction.gradients(
                 [value[places] for value in values],
                 tensors,
-                pixels,
+                _read(contraction, copies),
                 gradient[_places(tile, width)],
                 workspace,
-                wanted[0],
+                of_copies if wanted[0] else None,
             )
             for place, of_factor in zip(of_factors, found, strict=True):
                 place[places] = of_factor
             for number, of_tensor in of_tensors.items():
                 _add(answer[2 + number], of_tensor)
-            if answer[0] is not None and of_pixels is not None:
-                contraction.pixels.scatter_add(answer[0], of_pixels, tile)
+            if answer[0] is not None:
+                for channels, block in zip(contraction.in_slices, of_copies, strict=True):
+                    contraction.pixels.scatter_add(answer[0][:, :, channels], block, tile)
         of_positions, *of_leaves = _through(factors, of_factors, leaves)
         for total, of_leaf in zip(answer[2:], of_leaves, strict=True):
             _add(total, of_leaf)
@@ -272,7 +279,8 @@ def _differentiable_gradients(
     # Aliases, because one input may have been computed from another.
     aliases: list[Any] = [None if value is None else value.view_as(value) for value in inputs]
     image, positions, *tensors = aliases
-    pixels = contraction.pixels.gather_differentiably(image)
+    windows = contraction.pixels.gather_differentiably(image)
+    pixels = [[windows[:, :, channels]] for channels in contraction.in_slices]
     if contraction.positions is None:
         encoded = positions.flatten(0, 1).unsqueeze(1)
     else:

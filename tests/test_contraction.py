@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import battery
 import pytest
 import torch
 from escnn.nn import FieldType
 from torch import Tensor
 
-from escnn_relaxed import RelaxedR2Conv, tiled_integral
+from escnn_relaxed import RelaxedR2Conv, contraction, tiled_integral
 from escnn_relaxed.bank_first import BankFirst
 from escnn_relaxed.basis_first import BasisFirst
 from escnn_relaxed.contraction import KernelContraction
@@ -69,7 +71,8 @@ def plain(layer: RelaxedR2Conv, features: Tensor, bias: Tensor | None) -> Tensor
 
 
 def contracted(order: type[KernelContraction], layer: RelaxedR2Conv, features: Tensor, bias: Tensor | None) -> Tensor:
-    return order(layer._positional_kernel(), (features.shape[2], features.shape[3])).integrate(features, bias)
+    batch, _, height, width = features.shape
+    return order(layer._positional_kernel(), (height, width), batch).integrate(features, bias)
 
 
 def gradients_of(answer: Tensor, layer: RelaxedR2Conv, features: Tensor, **options: bool) -> dict[str, Tensor]:
@@ -88,6 +91,12 @@ def assert_close(found: Tensor, expected: Tensor, name: str, scale: float = 0.0)
 def tile_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """So small that a 7 × 6 image has several."""
     monkeypatch.setitem(tiled_integral.TILE_BYTES, "cpu", request.param)
+
+
+@pytest.fixture(autouse=True, params=[0, math.inf], ids=["windows", "patches"])
+def moved_factors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Overlapping windows wherever they are possible, and nowhere."""
+    monkeypatch.setattr(contraction, "MOVED_FACTORS", request.param)
 
 
 @pytest.mark.parametrize("domain", ["input", "output"])
