@@ -91,7 +91,8 @@ class KernelContraction(Contraction):
         positions = self._encoded_positions()
         encoding = kernel.bank.encode_tile(kernel.frequency, self._order)
         parts = []
-        for group, part in enumerate(features.chunk(groups, dim=1)):
+        # A chunk that is all would be copied in backward.
+        for group, part in enumerate(features.chunk(groups, dim=1) if groups > 1 else [features]):
             image = assembly.to_blocks(kernel.geometry.pad(part).permute(2, 3, 1, 0))
             weights = [weight.unflatten(0, (groups, -1))[group] for weight in self._product_weights(features)]
             rows = assembly.rows_of_group(group, groups)
