@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -35,6 +37,9 @@ SMALL = replace(TRIAL, images=64, evaluation_images=32, batch_size=16, fields=(1
 LEARNED = replace(SMALL, learn_relaxation=True, penalty_weight=0.1)
 CPU = Machine("cpu", progress_bar=False)
 
+# Sums of two threads are rounded otherwise.
+ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}
+
 KILLED = """
 import os, signal
 from pathlib import Path
@@ -61,7 +66,8 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_metrics(tmp_path: Path) -> 
     script = KILLED.replace("{configuration!r}", repr(vars(LEARNED))).replace(
         "{output!r}", repr(str(tmp_path / "killed"))
     )
-    killed = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    killed = subprocess.run(command, capture_output=True, text=True, check=False, env=ONE_THREAD)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     folder = run_folder(tmp_path / "killed", "digits-soft", LEARNED, 0)
     assert not (folder / "result.json").exists()
@@ -76,6 +82,35 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_metrics(tmp_path: Path) -> 
     assert [epoch["epoch"] for epoch in resumed["epochs"]] == [1, 2, 3]
     other = run("digits-soft", LEARNED, 1, None, tmp_path / "whole", CPU)
     assert without_time(other)["epochs"] != without_time(whole)["epochs"]
+
+
+@pytest.mark.slow
+def test_two_machines_of_one_device_give_what_one_of_two_devices_does(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def started(name: str, launcher: str, devices: int, nodes: int) -> subprocess.Popen[str]:
+        command = (
+            f"-W ignore -m torch.distributed.run --master-addr 127.0.0.1 --master-port {port} "
+            f"--nproc-per-node {devices} --nnodes {nodes} {launcher} "
+            f"-m escnn_relaxed.experiments train digits-soft --output {tmp_path / name} "
+            f"--accelerator cpu --no-progress-bar --devices {devices} --num-nodes {nodes} "
+            "--set images=64 evaluation_images=32 batch_size=16 fields=[1,1] epochs=2"
+        )
+        return subprocess.Popen([sys.executable, *command.split()], stderr=subprocess.PIPE, text=True, env=ONE_THREAD)
+
+    def results(name: str, processes: list[subprocess.Popen[str]]) -> list[dict[str, Any]]:
+        for process in processes:
+            errors = process.communicate(timeout=300)[1]
+            assert process.returncode == 0, errors
+        # One process of all writes it.
+        return [without_time(json.loads(path.read_text())) for path in (tmp_path / name).rglob("result.json")]
+
+    (machines,) = results("machines", [started("machines", f"--node-rank {rank}", 1, 2) for rank in range(2)])
+    (machine,) = results("machine", [started("machine", "", 2, 1)])
+    assert machines == machine
+    assert machine["epochs"][1]["train/loss"] < machine["epochs"][0]["train/loss"]
 
 
 def test_a_run_writes_its_log_and_is_not_run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

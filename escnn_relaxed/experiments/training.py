@@ -129,7 +129,6 @@ def _trainer(configuration: Configuration, machine: Machine, folder: Path, log: 
     callbacks: list[Callback] = [log, CheckpointEachEpoch(folder / "last.ckpt")]
     if configuration.learn_relaxation:
         callbacks.insert(0, LogRelaxation(measure=False))
-    is_alone = machine.devices * machine.num_nodes == 1
     has_tensorboard = any(find_spec(package) for package in TENSORBOARD_PACKAGES)
     try:
         return Trainer(
@@ -138,8 +137,6 @@ def _trainer(configuration: Configuration, machine: Machine, folder: Path, log: 
             accelerator=machine.accelerator,
             devices=machine.devices,
             num_nodes=machine.num_nodes,
-            # Where ω′ is 0 the weights of the soft part get no gradient.
-            strategy="auto" if is_alone else "ddp_find_unused_parameters_true",
             callbacks=callbacks,
             logger=TensorBoardLogger(folder, name="", version="tensorboard") if has_tensorboard else False,
             log_every_n_steps=1,
