@@ -20,9 +20,12 @@ from .workspace import Workspace
 
 __all__ = ["Contraction", "Pixels", "Tensors", "integrate_tiles"]
 
-# Bytes of gathered pixels in a tile, and of factors in a strip: less, and the time goes into calls; more, and they
-# leave the cache of a CPU. Other devices have no such cache, and calls that cost more.
-TILE_BYTES = {"cpu": 2_500_000, "else": 100_000_000}
+# Bytes of copied pixels in a tile: less, and the time goes into calls; more, and they leave the cache of a CPU and take
+# more memory than a convolution. Other devices have no such cache, and calls that cost more.
+TILE_BYTES = {"cpu": 1_250_000, "else": 100_000_000}
+
+# Tensors of the size of the factors while they are built: in all a strip takes about what a tile does.
+FACTOR_COPIES = 4
 
 # What a kernel is made of; None for a part that it has not.
 Tensors = Sequence[Tensor | None]
@@ -141,7 +144,8 @@ class _TiledIntegral(torch.autograd.Function):
 def _strips(contraction: Contraction, image: Tensor, output_size: tuple[int, int]) -> list[Region]:
     """Rows for which factors are built at a time."""
     height, width = output_size
-    rows = max(1, _tile_bytes(image) // max(1, width * contraction.factor_size * image.element_size()))
+    bytes_of_row = FACTOR_COPIES * width * contraction.factor_size * image.element_size()
+    rows = max(1, _tile_bytes(image) // max(1, bytes_of_row))
     return [Region(part, range(width)) for part in _split(range(height), rows)]
 
 
