@@ -9,8 +9,8 @@ from torch import Tensor
 from .contraction import (
     MOVED_VALUE,
     KernelContraction,
+    PixelCost,
     joined,
-    pixel_moves,
     product,
     product_with_transposed,
     windows_of,
@@ -35,8 +35,16 @@ class BankFirst(KernelContraction):
             entries = shape.out_size * shape.out_count * shape.in_size * shape.in_count
             building += 4 * shape.features * entries * support
         entries = taps * out_channels * in_channels
-        pixels = min(pixel_moves(kernel, taps, BankFirst.factor_size_of(kernel), batch).values())
-        return 3 * batch * entries + building + MOVED_VALUE * (kernel.geometry.groups * pixels + 8 * entries)
+        pixels, groups = BankFirst.pixel_cost(kernel, batch), kernel.geometry.groups
+        moved = groups * pixels.moved + 8 * entries
+        return 3 * batch * entries + groups * pixels.products + building + MOVED_VALUE * moved
+
+    @staticmethod
+    def pixel_cost(kernel: PositionalKernel, batch: int) -> PixelCost:
+        """Pixels meet the filter bank three times."""
+        out_channels, in_channels = kernel.bank.steered_average.assembly.shape
+        products = 3.0 * batch * out_channels // kernel.geometry.groups * in_channels
+        return PixelCost.of(kernel, batch, len(kernel.taps()), BankFirst.factor_size_of(kernel), products)
 
     @staticmethod
     def factor_size_of(kernel: PositionalKernel) -> int:

@@ -10,8 +10,8 @@ from torch import Tensor
 from .contraction import (
     MOVED_VALUE,
     KernelContraction,
+    PixelCost,
     joined,
-    pixel_moves,
     product,
     product_with_transposed,
     windows_of,
@@ -30,7 +30,7 @@ class BasisFirst(KernelContraction):
     def cost(kernel: PositionalKernel, batch: int) -> float:
         """Pixels meet features four times and then weights three times; both results are moved, pixels as they lie."""
         taps, groups = len(kernel.bank.grid.support_numbers), kernel.geometry.groups
-        pixels = min(pixel_moves(kernel, taps, BasisFirst.factor_size_of(kernel), batch).values())
+        pixels = BasisFirst.pixel_cost(kernel, batch)
         products, moved = 0.0, 0.0
         for shape in kernel.bank.steered_average.pair_shapes():
             met = groups * shape.features * shape.out_size * shape.in_count
@@ -38,7 +38,17 @@ class BasisFirst(KernelContraction):
             moved += 5 * met
         if kernel.strict is not None:
             products += 3 * kernel.strict.numel()
-        return batch * (products + MOVED_VALUE * moved) + MOVED_VALUE * groups * pixels
+        return batch * (products + MOVED_VALUE * moved) + groups * (pixels.products + MOVED_VALUE * pixels.moved)
+
+    @staticmethod
+    def pixel_cost(kernel: PositionalKernel, batch: int) -> PixelCost:
+        """Pixels meet features four times."""
+        met = sum(
+            shape.features * shape.out_size * shape.in_size * shape.in_count
+            for shape in kernel.bank.steered_average.pair_shapes()
+        )
+        taps = len(kernel.bank.grid.support_numbers)
+        return PixelCost.of(kernel, batch, taps, BasisFirst.factor_size_of(kernel), 4.0 * batch * met)
 
     @staticmethod
     def factor_size_of(kernel: PositionalKernel) -> int:

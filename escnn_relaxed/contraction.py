@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -22,8 +22,8 @@ from .workspace import Workspace
 __all__ = [
     "MOVED_VALUE",
     "KernelContraction",
+    "PixelCost",
     "joined",
-    "pixel_moves",
     "product",
     "product_with_transposed",
     "windows_of",
@@ -34,6 +34,9 @@ MOVED_VALUE = 45
 
 # How often what the kernel is at a position is moved for being on k² taps where windows overlap.
 MOVED_FACTORS = 10
+
+# Multiplications in the time that a pixel takes to be copied within a tile: both layouts take the same time at J = 16.
+COPIED_PIXEL = 6
 
 
 class KernelContraction(Contraction):
@@ -67,15 +70,19 @@ class KernelContraction(Contraction):
         blocks = itertools.product(out_slices, range(len(assembly.in_slices)))
         self._pairs = [(number, *block) for number, block in enumerate(blocks)]
         self.factor_size = self.factor_size_of(kernel)
-        moves = pixel_moves(kernel, len(self._taps()), self.factor_size, batch)
         self.pixels: TapLayout = Patches(kernel.geometry, self._output_size, self._taps())
-        if moves["windows"] < moves["patches"]:
+        if self.pixel_cost(kernel, batch).overlaps:
             self.pixels = Windows(kernel.geometry, self._output_size)
 
     @staticmethod
     @abstractmethod
     def cost(kernel: PositionalKernel, batch: int) -> float:
         """Of one position of the output, forward and backward, in multiplications."""
+
+    @staticmethod
+    @abstractmethod
+    def pixel_cost(kernel: PositionalKernel, batch: int) -> PixelCost:
+        """Of reading pixels in this order."""
 
     @staticmethod
     @abstractmethod
@@ -154,24 +161,42 @@ class KernelContraction(Contraction):
         return cast(list[Tensor], tensors[1 : 1 + len(self._pairs)])
 
 
-def pixel_moves(kernel: PositionalKernel, taps: int, factor_size: int, batch: int) -> dict[str, float]:
-    """Values that are moved at a position for the pixels that T taps read, in each layout of them; of one group.
+@dataclass(frozen=True)
+class PixelCost:
+    """What it costs at a position that T taps read their pixels; of one group, forward and backward.
 
-    Pixels are moved four times, T of them or k; but on all k² taps what the kernel is there is moved too. Products row
-    by row would let a GPU wait.
-
-    Args:
-        kernel: of the layer.
-        taps: T.
-        factor_size: number of values that the kernel is at one position.
-        batch: number of images.
+    Attributes:
+        overlaps: whether :class:`Windows` take less time than :class:`Patches`.
+        moved: values that are moved.
+        products: multiplications by values that are 0.
     """
-    geometry = kernel.geometry
-    pixels = 4.0 * batch * kernel.bank.steered_average.assembly.shape[1]
-    moves = {"patches": taps * pixels, "windows": math.inf}
-    if geometry.stride == geometry.dilation == 1 and kernel.bank.grid.window.device.type == "cpu":
-        moves["windows"] = geometry.kernel_size * pixels + MOVED_FACTORS * factor_size
-    return moves
+
+    overlaps: bool
+    moved: float
+    products: float = 0.0
+
+    @staticmethod
+    def of(kernel: PositionalKernel, batch: int, taps: int, factor_size: int, products: float) -> PixelCost:
+        """The cheaper layout.
+
+        Pixels are moved four times, T of them or k; but windows have all k² taps: what the kernel is there is moved
+        too, and multiplied by. Products row by row would let a GPU wait.
+
+        Args:
+            kernel: of the layer.
+            batch: number of images.
+            taps: T.
+            factor_size: number of values that the kernel is at one position.
+            products: multiplications by these for each tap.
+        """
+        geometry = kernel.geometry
+        pixels = 4.0 * batch * kernel.bank.steered_average.assembly.shape[1]
+        patches = PixelCost(False, taps * pixels)
+        if geometry.stride > 1 or geometry.dilation > 1 or kernel.bank.grid.window.device.type != "cpu":
+            return patches
+        moved = geometry.kernel_size * pixels + MOVED_FACTORS * factor_size
+        windows = PixelCost(True, moved, (geometry.kernel_size**2 - taps) * products)
+        return windows if windows.moved + windows.products / COPIED_PIXEL < patches.moved else patches
 
 
 def windows_of(pixels: Sequence[Tensor], inner: int) -> list[Tensor]:

@@ -20,8 +20,8 @@ from .workspace import Workspace
 
 __all__ = ["Contraction", "Pixels", "Tensors", "integrate_tiles"]
 
-# Bytes of copied pixels in a tile: less, and the time goes into calls; more, and they leave the cache of a CPU and take
-# more memory than a convolution. Other devices have no such cache, and calls that cost more.
+# Bytes of the pixels that a column of taps reads in a tile: less, and the time goes into calls; more, and they leave
+# the cache of a CPU and take more memory than a convolution. Other devices have no such cache, and calls cost more.
 TILE_BYTES = {"cpu": 1_250_000, "else": 100_000_000}
 
 # Tensors of the size of the factors while they are built: in all a strip takes about what a tile does.
@@ -151,9 +151,8 @@ def _strips(contraction: Contraction, image: Tensor, output_size: tuple[int, int
 
 def _tiles(contraction: Contraction, image: Tensor, strip: Region) -> list[Region]:
     """Parts of a strip whose pixels are gathered at a time."""
-    one = Region(range(1), strip.columns)
-    bytes_of_row = math.prod(contraction.pixels.shape(image, one)) * image.element_size()
-    positions = max(1, _tile_bytes(image) * len(strip.columns) // max(1, bytes_of_row))
+    bytes_of_position = contraction.pixels.geometry.kernel_size * image[0, 0].numel() * image.element_size()
+    positions = max(1, _tile_bytes(image) // max(1, bytes_of_position))
     width = len(strip.columns)
     if positions >= width:
         return [Region(rows, strip.columns) for rows in _split(strip.rows, positions // width)]

@@ -97,6 +97,7 @@ def tile_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def moved_factors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Overlapping windows wherever they are possible, and nowhere."""
     monkeypatch.setattr(contraction, "MOVED_FACTORS", request.param)
+    monkeypatch.setattr(contraction, "COPIED_PIXEL", math.inf)
 
 
 @pytest.mark.parametrize("domain", ["input", "output"])
