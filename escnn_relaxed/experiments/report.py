@@ -147,8 +147,9 @@ def report(folder: Path) -> str:
     scales: dict[str, list[Result]] = {}
     for result in results:
         scales.setdefault(repr(result.scale), []).append(result)
-    for members in sorted(scales.values(), key=lambda members: members[0].configuration.task != "mnist6-180"):
-        parts += [f"### {_TASK_TITLES[members[0].configuration.task]}", _scale_text(members[0])]
+    for members in sorted(scales.values(), key=_place):
+        images, task = members[0].images["train"], members[0].configuration.task
+        parts += [f"### {_TASK_TITLES[task]}, {images:,} images", _scale_text(members[0])]
         parts.append(_accuracy_table([result for result in members if not result.is_overridden]))
         curve = _curve_table(members)
         if curve:
@@ -158,11 +159,17 @@ def report(folder: Path) -> str:
 
 _ON_CIFAR100 = "On CIFAR-100 each has 5,850 more: the linear layer has 100 classes in place of 10."
 _TASK_TITLES = {
+    "mnist6-180": "MNIST6-180",
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
-    "mnist6-180": "MNIST6-180",
     "digits": "scikit-learn's digits",
 }
+
+
+def _place(members: Sequence[Result]) -> tuple[int, int]:
+    """Of the results of one scale on the page: by data, fewer images first."""
+    first = members[0]
+    return list(_TASK_TITLES).index(first.configuration.task), first.images["train"]
 
 
 def _text(path: Path) -> list[str]:
