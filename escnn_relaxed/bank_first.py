@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from .contraction import (
-    MOVED_VALUE,
     KernelContraction,
-    PixelCost,
     joined,
     product,
     product_with_transposed,
     windows_of,
 )
+from .contraction_cost import MOVED_VALUE, PixelCost
 from .positional_kernel import PositionalKernel
 from .tiled_integral import Pixels, Tensors
 from .workspace import Workspace

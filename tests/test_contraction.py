@@ -10,7 +10,7 @@ import torch
 from escnn.nn import FieldType
 from torch import Tensor
 
-from escnn_relaxed import RelaxedR2Conv, contraction, tiled_integral
+from escnn_relaxed import RelaxedR2Conv, contraction_cost, tiled_integral
 from escnn_relaxed.bank_first import BankFirst
 from escnn_relaxed.basis_first import BasisFirst
 from escnn_relaxed.contraction import KernelContraction
@@ -96,8 +96,8 @@ def tile_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture(autouse=True, params=[0, math.inf], ids=["windows", "patches"])
 def moved_factors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Overlapping windows wherever they are possible, and nowhere."""
-    monkeypatch.setattr(contraction, "MOVED_FACTORS", request.param)
-    monkeypatch.setattr(contraction, "COPIED_PIXEL", math.inf)
+    monkeypatch.setattr(contraction_cost, "MOVED_FACTORS", request.param)
+    monkeypatch.setattr(contraction_cost, "COPIED_PIXEL", math.inf)
 
 
 @pytest.mark.parametrize("domain", ["input", "output"])
