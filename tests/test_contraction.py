@@ -7,7 +7,6 @@ import math
 import battery
 import pytest
 import torch
-from escnn.nn import FieldType
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv, contraction_cost, tiled_integral
@@ -15,7 +14,6 @@ from escnn_relaxed.bank_first import BankFirst
 from escnn_relaxed.basis_first import BasisFirst
 from escnn_relaxed.contraction import KernelContraction
 from escnn_relaxed.integral_operator import integrate_non_stationary
-from escnn_relaxed.soft_translation import choose_contraction
 
 ROUNDING = 1e-12  # relative, float64: sums of some hundred terms in another order; found: 2e-15
 ORDERS = [BasisFirst, BankFirst]
@@ -156,14 +154,3 @@ def test_frozen_parts_cost_no_gradient(order: type[KernelContraction]) -> None:
     expected = torch.autograd.grad(plain(layer, features, None).sum(), layer.bank.kernel.domain_weight)[0]
     found = torch.autograd.grad(contracted(order, layer, features, None).sum(), layer.bank.kernel.domain_weight)[0]
     assert_close(found, expected, "domain_weight")
-
-
-def test_many_channels_go_basis_first_and_many_images_bank_first() -> None:
-    def order(fields: int, batch: int) -> type:
-        one = battery.field_type("trivial", "trivial")
-        types = FieldType(one.gspace, one.representations * fields)
-        layer = RelaxedR2Conv(types, types, 7, relax={"translation": 0.3})
-        return type(choose_contraction(layer._positional_kernel(), torch.empty(batch, fields, 32, 32)))
-
-    assert order(64, 16) is BasisFirst
-    assert order(4, 256) is BankFirst
