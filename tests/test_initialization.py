@@ -14,6 +14,9 @@ from transformations import equivariance_error, largest_error, rotations
 from escnn_relaxed import RelaxedR2Conv
 
 DEPTH = 10
+# The logarithm of a variance ten layers deep scatters by 0.25: with 12 draws O(2) at ω′ = 2 goes from 0.74 to 1.46,
+# with 3 of them once beyond 2.
+DRAWS = 6
 SIZE = 16
 
 
@@ -60,7 +63,7 @@ def test_variance_stays_within_a_factor_of_two_through_ten_layers(
     space: str, frequency: float, strict_kernel: str, record_property: pytest.RecordProperty
 ) -> None:
     draws = []
-    for seed in range(3):
+    for seed in range(DRAWS):
         torch.manual_seed(seed)
         draws.append(variance_by_depth(space, frequency, strict_kernel))
     # Geometric mean over draws: a layer of few fields scatters by about 1.4 in variance, ten of them by more.
