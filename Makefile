@@ -12,7 +12,7 @@ RUN    := $(VENV)/bin/python
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types doctest docs package environment clean
+.PHONY: help demo test quick lint format types doctest docs package environment clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -22,6 +22,9 @@ demo: environment ## train a strict and a soft network on MNIST6-180
 
 test: environment ## run the tests, one process per core
 	$(PYTEST) -n $(WORKERS) --maxprocesses 8 $(ARGUMENTS)
+
+quick: environment ## run one case of each test that is not slow
+	$(PYTEST) -n $(WORKERS) --maxprocesses 8 --quick $(ARGUMENTS)
 
 lint: environment ## check style and formatting
 	$(RUN) -m ruff check .

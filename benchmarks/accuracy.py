@@ -63,7 +63,11 @@ STRICT = Side("strict, steerable", {"relax": None})
 CONTINUOUS = Side("strict, continuous", {"relax": None, "strict_kernel": "continuous"})
 SOFT = Side("soft (default)", {})
 SOFT_CONTINUOUS = Side("soft, continuous", {"strict_kernel": "continuous"})
-TRANSLATION = Side("soft in translation", {"relax": {"translation": 0.25}})
+# A kernel for every pixel takes some twenty times as long: --networks regions leaves it out.
+TRANSLATION = tuple(
+    Side(f"soft in translation, {name}", {"relax": {"translation": 0.25}, "regions": regions})
+    for name, regions in (("every pixel", None), ("8×8 regions", 8), ("4×4 regions", 4), ("2×2 regions", 2))
+)
 
 
 def _bandwidth(per_pixel: float, kernel_size: int) -> tuple[Side, Side]:
@@ -101,9 +105,18 @@ ROWS = [
         for task in ("upright", "within 60°", "turned")
     ),
     *(
-        Row(f"translation, {task}, {border}", task, (R2CONV, TRANSLATION), network, epochs=6)
+        Row(f"translation, {task}, {border}", task, (R2CONV, *TRANSLATION), network, epochs=6)
         for task in ("quadrant", "in a quadrant")
         for border, network in (("zeros", "plain CNN"), ("torus", "plain CNN on the torus"))
+    ),
+    Row(
+        "translation, CIFAR-10",
+        "CIFAR-10",
+        (R2CONV, *TRANSLATION),
+        "plain Wide-ResNet",
+        widths=(8, 16, 32),
+        images=5000,
+        epochs=6,
     ),
     Row(
         "ω′, digits within 60°",

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from training import accuracy, fit
 
 from escnn_relaxed import equivariance_error, equivariance_penalty, harden_network, relaxation_summary
-from escnn_relaxed.conversion import named_relaxed_layers
-from escnn_relaxed.domain_frequency import DomainFrequency
+from escnn_relaxed.layer.domain_frequency import DomainFrequency
+from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 RATE, FREQUENCY_RATE = 1e-2, 3e-2
 TEST_IMAGES = 2000

@@ -20,13 +20,8 @@ from tasks import image_task
 from torch import nn
 from training import fit
 
-from escnn_relaxed import (
-    RelaxationMonitor,
-    equivariance_error,
-    parameter_groups,
-    prediction_agreement,
-    relaxation_summary,
-)
+from escnn_relaxed import equivariance_error, parameter_groups, prediction_agreement, relaxation_summary
+from escnn_relaxed.measure import RelaxationMonitor
 from escnn_relaxed.plots import (
     plot_domain_frequency,
     plot_equivariance_error,

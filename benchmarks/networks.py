@@ -52,7 +52,10 @@ GATED = {
 }
 # Without a border, from which a strict network could tell where it is.
 ON_TORUS = {"plain CNN on the torus": "plain CNN"}
-WIDE_RESNETS = {"C4 Wide-ResNet": lambda: gspaces.rot2dOnR2(4)}
+WIDE_RESNETS: dict[str, tuple[Callable[[], Any], Fields]] = {
+    "C4 Wide-ResNet": (lambda: gspaces.rot2dOnR2(4), _regular),
+    "plain Wide-ResNet": (gspaces.trivialOnR2, _plain),
+}
 NETWORKS = (*FIELDS, *ON_TORUS, *GATED, *WIDE_RESNETS)
 
 
@@ -67,7 +70,9 @@ def build_network(name: str, widths: tuple[int, ...], kernel_size: int, options:
     """
     convolution = _Convolution(options, "circular" if name in ON_TORUS else "zeros")
     if name in WIDE_RESNETS:
-        return WideResNet(WIDE_RESNETS[name](), widths, convolution)
+        build_gspace, build_fields = WIDE_RESNETS[name]
+        gspace = build_gspace()
+        return WideResNet(gspace, [build_fields(gspace, width) for width in widths], convolution)
     if name in GATED:
         return GatedNetwork(GATED[name](), widths, kernel_size, convolution)
     build_gspace, build_fields = FIELDS[ON_TORUS.get(name, name)]
@@ -183,12 +188,12 @@ def _gated_block(gspace: Any, width: int) -> list[nn.Module]:
 class WideResNet(_Classifier):
     """One pre-activation block in each of three stages, after the Wide-ResNet of escnn's examples."""
 
-    def __init__(self, gspace: Any, widths: tuple[int, ...], convolution: _Convolution) -> None:
+    def __init__(self, gspace: Any, types: list[enn.FieldType], convolution: _Convolution) -> None:
         in_type = enn.FieldType(gspace, [gspace.trivial_repr] * 3)
-        fields = _regular(gspace, widths[0])
+        fields = types[0]
         modules: list[nn.Module] = [convolution(in_type, fields, 5)]
-        for number, width in enumerate(widths):
-            block = WideBlock(fields, _regular(gspace, width), 1 if number == 0 else 2, convolution)
+        for number, out_type in enumerate(types):
+            block = WideBlock(fields, out_type, 1 if number == 0 else 2, convolution)
             modules.append(block)
             fields = block.out_type
         super().__init__(in_type, [*modules, enn.InnerBatchNorm(fields), enn.ReLU(fields), enn.GroupPooling(fields)])

@@ -31,6 +31,7 @@ from sides import (
     OnTensors,
     Setting,
     convolution,
+    dihedral,
     evaluation,
     irreps,
     layer,
@@ -92,19 +93,59 @@ def rows(largest: int) -> list[Row]:
         table.append(Row(name, "R2Conv", 1.5, partial(_steerable, fields_of)))
     for strict, options in (("strict", {"relax": None}), ("soft", SOFT_ROTATION)):
         table.append(Row(f"construction, {strict}, C16, 32 regular", "R2Conv", 0.1, partial(_construction, options)))
-    for channels, batch, reach in ((32, 16, 2.5), (64, 16, 1.8), (128, 16, 1.4), (16, 64, 2.5), (32, 64, 2.0)):
-        name = f"soft translation, C = {channels}, batch {batch}"
-        table.append(Row(name, "Conv2d", reach, partial(_training, 1, channels, batch, 32, SOFT_TRANSLATION, "Conv2d")))
-        table.append(Row(f"{name}, peak memory", "Conv2d", 2.0, memory=partial(_memory, channels, batch)))
-    for fields in (8, 16):
-        name = f"soft translation and rotation, C8, {fields} regular"
-        table.append(Row(name, "strict layer", 2.0, partial(_training, 8, fields, 16, 32, SOFT_IN_BOTH, "strict")))
+    table += _translation_rows()
     published = partial(_network, 1, {"translation": 1.0})
-    table.append(Row("the paper's network, soft T(2), batch 32", "strict", 2.5, published))
+    table.append(Row("the paper's network, soft T(2), batch 32", "strict", 2.0, published))
     for rotations in (4, 8, 16):
         name = f"the paper's network, soft SO(2), N = {rotations}, batch 4"
         table.append(Row(name, "strict", 1.02, partial(_network, rotations, {"rotation": 1.0})))
     return table
+
+
+def _translation_rows() -> list[Row]:
+    """Soft translation beside a plain convolution of as many channels."""
+    rows = []
+    # Fields, kernel, batch, side of the image, what was aimed at.
+    for fields_of, kernel_size, batch, size, reach in (
+        *((partial(regular, 1, channels), 7, 16, 32, 2.0) for channels in (32, 64, 128)),
+        (partial(regular, 1, 16), 7, 64, 32, 2.5),
+        (partial(regular, 1, 32), 3, 16, 32, 2.5),
+        *((partial(regular, 4, 8), kernel_size, 16, 32, 2.5 if kernel_size < 7 else 2.0) for kernel_size in (3, 5, 7)),
+        *((partial(regular, 8, 8), kernel_size, 16, 32, 2.5 if kernel_size < 7 else 2.0) for kernel_size in (3, 5, 7)),
+        *((partial(dihedral, 4, 4), kernel_size, 16, 32, 2.5) for kernel_size in (3, 5)),
+        (partial(regular, 4, 8), 3, 2, 64, 3.0),
+        (partial(regular, 4, 2), 3, 2, 64, 4.0),
+    ):
+        fields = fields_of()
+        place = f"{fields.gspace.fibergroup.name}, {fields.size} channels, {kernel_size}×{kernel_size}"
+        place += f", {size}×{size}, batch {batch}"
+        sides = partial(_translation, fields_of, kernel_size, batch, size)
+        in_group = {"soft translation and rotation": SOFT_IN_BOTH} if fields.gspace.rotations_order > 1 else {}
+        for name, options in ({"soft translation": SOFT_TRANSLATION} | in_group).items():
+            rows.append(Row(f"{name}, {place}", "Conv2d", reach, partial(sides, options, step)))
+        finer = {**SOFT_TRANSLATION, "regions": 8}
+        memory = partial(_memory, partial(sides, SOFT_TRANSLATION, step))
+        rows += [
+            Row(f"soft translation, 8×8 regions, {place}", "Conv2d", reach, partial(sides, finer, step)),
+            Row(f"soft translation, eval mode, {place}", "Conv2d", 2.0, partial(sides, SOFT_TRANSLATION, evaluation)),
+            Row(f"soft translation, peak memory, {place}", "Conv2d", 2.0, memory=memory),
+        ]
+    return rows
+
+
+def _translation(
+    fields_of: Callable[[], FieldType],
+    kernel_size: int,
+    batch: int,
+    size: int,
+    options: dict[str, Any],
+    call: Callable[..., Call],
+    setting: Setting,
+) -> tuple[Call, Call]:
+    types = fields_of()
+    shape = batch, types.size, size
+    ours = layer(RelaxedR2Conv, types, setting, kernel_size, **options)
+    return call(ours, setting, *shape), call(convolution(types.size, setting, kernel_size), setting, *shape)
 
 
 def _training(
@@ -114,7 +155,6 @@ def _training(
     others = {
         "R2Conv": lambda: layer(R2Conv, types, setting),
         "Conv2d": lambda: convolution(types.size, setting),
-        "strict": lambda: layer(RelaxedR2Conv, types, setting, relax=None),
     }
     shape = batch, types.size, size
     return step(layer(RelaxedR2Conv, types, setting, **options), setting, *shape), step(
@@ -151,9 +191,8 @@ def _network(rotations: int, relax: dict[str, float], setting: Setting) -> tuple
     return step(ours, setting, batch, 3, 32), step(theirs, setting, batch, 3, 32)
 
 
-def _memory(channels: int, batch: int, setting: Setting) -> float:
-    calls = _training(1, channels, batch, 32, SOFT_TRANSLATION, "Conv2d", setting)
-    ours, theirs = (peak_memory(call) for call in calls)
+def _memory(sides: Callable[[Setting], tuple[Call, Call]], setting: Setting) -> float:
+    ours, theirs = (peak_memory(call) for call in sides(setting))
     return ours / theirs
 
 

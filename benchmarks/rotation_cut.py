@@ -13,8 +13,8 @@ import math
 import numpy as np
 import torch
 
-from escnn_relaxed.coordinates import group_coordinates
-from escnn_relaxed.kernel import FourierKernel
+from escnn_relaxed.group.elements import group_coordinates
+from escnn_relaxed.kernel.nets import FourierKernel
 
 FREQUENCIES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 FORMS = ("circle", "log")

@@ -20,6 +20,7 @@ __all__ = [
     "OnTensors",
     "Setting",
     "convolution",
+    "dihedral",
     "evaluation",
     "irreps",
     "layer",
@@ -80,6 +81,12 @@ def regular(rotations: int, fields: int) -> FieldType:
     """Regular fields of C_N, trivial ones of the plane without rotations."""
     gspace = gspaces.rot2dOnR2(rotations) if rotations > 1 else gspaces.trivialOnR2()
     return FieldType(gspace, [gspace.regular_repr if rotations > 1 else gspace.trivial_repr] * fields)
+
+
+def dihedral(rotations: int, fields: int) -> FieldType:
+    """Regular fields of D_N."""
+    gspace = gspaces.flipRot2dOnR2(rotations)
+    return FieldType(gspace, [gspace.regular_repr] * fields)
 
 
 def irreps(fields: int, mixed: bool) -> FieldType:

@@ -22,14 +22,8 @@ from tasks import image_task
 from torch import Tensor, nn
 from training import accuracy, build_optimiser, change_under_quarter_turn, count_steps, fit
 
-from escnn_relaxed import (
-    AblationRow,
-    HardeningSchedule,
-    SoftnessBound,
-    equivariance_penalty,
-    relax_network,
-    softness_ablation,
-)
+from escnn_relaxed import HardeningSchedule, SoftnessBound, equivariance_penalty, relax_network, softness_ablation
+from escnn_relaxed.measure import AblationRow
 
 RATE = 1e-2
 EPOCHS = 12

@@ -16,22 +16,26 @@ class Stage(NamedTuple):
 
 
 SHARED = (
-    Stage("group elements, taps, positions", "(M, 2, 2), (T, 2), (P, 2)", "coordinates.py"),
-    Stage("coordinates ω ⊙ α, ω′ ⊙ α", "(M, R, T, F), (M, P, D)", "coordinate_grid.py"),
-    Stage("hidden values φ", "(J, M, R, T, P)", "kernel.py"),
-    Stage("steered features, mean over the domain subtracted", "of K_soft − P K_soft", "steering.py, filter_bank.py"),
+    Stage("group elements, taps, positions", "(M, 2, 2), (T, 2), (P, 2)", "group/elements.py, points.py"),
+    Stage("coordinates ω ⊙ α, ω′ ⊙ α", "(M, R, T, F), (M, P, D)", "group/coordinate_grid.py"),
+    Stage("hidden values φ", "(J, M, R, T, P)", "kernel/nets.py"),
+    Stage(
+        "steered features, mean over the domain subtracted",
+        "of K_soft − P K_soft",
+        "kernel/steering.py, filter_bank.py",
+    ),
 )
 STATIONARY = (
-    Stage("filter bank K_soft", "(C_out, C_in, k, k)", "filter_bank.py, units.py"),
-    Stage("+ K_strict in R2Conv's basis", "(C_out, C_in, k, k)", "steerable_basis.py"),
-    Stage("one conv2d", "(batch, C_out, H, W)", "integral_operator.py"),
+    Stage("filter bank K_soft", "(C_out, C_in, k, k)", "kernel/filter_bank.py"),
+    Stage("+ K_strict in R2Conv's basis", "(C_out, C_in, k, k)", "kernel/steerable_basis.py"),
+    Stage("one conv2d", "(batch, C_out, H, W)", "integral/stationary.py"),
 )
-POSITIONAL = (
-    Stage("K(d; y), in the cheaper order", "basis first or bank first", "positional_kernel.py, contraction.py"),
-    Stage("a tile: Σ_d K(d; y) f(y)", "(P, C_out, batch)", "tap_layout.py, basis_first.py, bank_first.py"),
-    Stage("tile after tile, rebuilt in backward", "(batch, C_out, H, W)", "soft_translation.py, tiled_integral.py"),
+BY_REGION = (
+    Stage("K_soft in each region", "(regions, C_out, C_in, k, k)", "kernel/filter_bank.py"),
+    Stage("+ K_strict in R2Conv's basis", "(regions, C_out, C_in, k, k)", "kernel/steerable_basis.py"),
+    Stage("one grouped conv2d of tiles", "(batch, C_out, H, W)", "integral/regions.py"),
 )
-END = Stage("GeometricTensor", "of out_type", "planar_convolution.py, relaxed_convolution.py, relaxed_r2conv.py")
+END = Stage("GeometricTensor", "of out_type", "layer/planar_convolution.py, relaxed_convolution.py, relaxed_r2conv.py")
 
 WIDTH, BOX, GAP, MARGIN = 540, 66, 24, 8
 STYLE = (
@@ -74,13 +78,13 @@ def column(stages: tuple[Stage, ...], left: float, top: float, width: float) -> 
 
 
 def picture() -> str:
-    """The shared stages, then a filter bank for all positions beside one for each, then the result."""
+    """The shared stages, then a filter bank for all positions beside one for each region, then the result."""
     full, half = WIDTH - 2 * MARGIN, (WIDTH - 3 * MARGIN) / 2
     branches = MARGIN + len(SHARED) * (BOX + GAP) + GAP + 12
     end = branches + len(STATIONARY) * (BOX + GAP)
     sides = (
         (STATIONARY, MARGIN, "soft in rotation, reflection"),
-        (POSITIONAL, 2 * MARGIN + half, "soft in translation"),
+        (BY_REGION, 2 * MARGIN + half, "soft in translation"),
     )
     parts = column(SHARED, MARGIN, MARGIN, full)
     for stages, left, name in sides:

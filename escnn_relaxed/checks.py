@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from .coordinates import SUBGROUPS
+from .group.elements import SUBGROUPS
 
 __all__ = [
     "check_bool",

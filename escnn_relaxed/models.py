@@ -12,17 +12,17 @@ from escnn.gspaces import GSpace2D
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
-from .arguments import nominal_frequency
 from .baselines import LAYERS
 from .baselines.strict_kernel import STRICT_OPTIONS
 from .checks import check_choice, check_integer
-from .domain_frequency import Frequency
-from .export import export_network
-from .exported_fields import FieldMaximum, Residual
-from .initialization import start_filter_bank
-from .kernel import SirenKernel
-from .planar_convolution import PlanarConvolution
-from .relaxed_r2conv import RelaxedR2Conv
+from .kernel.initialization import start_filter_bank
+from .kernel.nets import SirenKernel
+from .layer.arguments import nominal_frequency
+from .layer.domain_frequency import Frequency
+from .layer.planar_convolution import PlanarConvolution
+from .layer.relaxed_r2conv import RelaxedR2Conv
+from .network.export import export_network
+from .network.plain_modules import FieldMaximum, Residual
 
 __all__ = ["RelaxedResNet"]
 
@@ -231,9 +231,8 @@ class _PublishedSiren(SirenKernel):
         self._missing = 2 + relative - filter_dimension
         self._first = 2 if is_pointwise else 0
 
-    def encode_filter(self, filter_coordinates: Tensor) -> Tensor:
-        """The filter's part of the phase of the first layer, (J, …)."""
-        return super().encode_filter(nn.functional.pad(filter_coordinates, (0, self._missing))[..., self._first :])
+    def _filter_phase(self, coordinates: Tensor) -> Tensor:
+        return super()._filter_phase(nn.functional.pad(coordinates, (0, self._missing))[..., self._first :])
 
 
 def _see_published_coordinates(layer: RelaxedR2Conv, initial_softness: float) -> None:

@@ -13,6 +13,8 @@ from layers import build
 from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed.group.regions import RegionPartition
+from escnn_relaxed.integral.regions import integrate_regions
 
 ROUNDING = 1e-12  # sums of some hundred terms in float64, in two orders
 
@@ -32,6 +34,7 @@ FORMS: dict[str, tuple[str, str, dict[str, object]]] = {
     "random offset": (*_SO2, {"relax": _SOFT, "random_offset": True, "samples": 4, "strict_kernel": "steerable"}),
     "soft in translation": (*_C4, {"relax": _EVERYWHERE, "strict_kernel": "steerable"}),
     "soft in translation, continuous": (*_SO2, {"relax": _EVERYWHERE, "samples": 4, "random_offset": True}),
+    "soft in translation, per pixel": (*_C4, {"relax": _EVERYWHERE, "strict_kernel": "steerable", "regions": None}),
     "learned in translation": (
         "C4",
         "regular -> regular",
@@ -40,11 +43,14 @@ FORMS: dict[str, tuple[str, str, dict[str, object]]] = {
 }
 STATIONARY = tuple(form for form in FORMS if "translation" not in form)
 SOFT_IN_TRANSLATION = tuple(form for form in FORMS if "translation" in form)
+# Those whose filter banks are kept in evaluation.
+WITH_BANKS = tuple(form for form in FORMS if "per pixel" not in form)
+SOFT_WITH_BANKS = tuple(form for form in SOFT_IN_TRANSLATION if form in WITH_BANKS)
 # One of each kind, where the others would go the same way through the code.
 FEW = ("soft", "strict, continuous", "soft in translation")
 
 EVERY_FORM = pytest.mark.parametrize("form", FORMS)
-EVERY_STATIONARY_FORM = pytest.mark.parametrize("form", STATIONARY)
+EVERY_FORM_WITH_BANKS = pytest.mark.parametrize("form", WITH_BANKS)
 A_FEW_FORMS = pytest.mark.parametrize("form", FEW)
 EVERY_MODE = pytest.mark.parametrize("mode", ["train", "eval"])
 
@@ -67,8 +73,8 @@ def another_draw(form: str) -> RelaxedR2Conv:
     return copy.deepcopy(_built(form, 2))
 
 
-def features_of(module: EquivariantModule, side: int = 6, batch: int = 2) -> Tensor:
-    """White noise in the type and the dtype of a module, the same in every call."""
+def features_of(module: EquivariantModule, side: int = 8, batch: int = 2) -> Tensor:
+    """White noise in the type and the dtype of a module, the same in every call; by default with four regions."""
     dtype = next(module.parameters()).dtype
     generator = torch.Generator().manual_seed(1)
     noise = torch.randn(batch, module.in_type.size, side, side, generator=generator, dtype=torch.float64)
@@ -97,11 +103,18 @@ def evaluated(layer: RelaxedR2Conv) -> Tensor:
 
 
 def uncached(layer: RelaxedR2Conv) -> Tensor:
-    """The answer of a bank built now, by a copy that remembers nothing."""
+    """The answer of a bank built now, or of banks of regions, by a copy that remembers nothing."""
+    other = copy.deepcopy(layer)
     with torch.no_grad():
-        bank, bias = copy.deepcopy(layer).expand_parameters()
-        geometry, features = layer.geometry, features_of(layer).to(bank)
-        return nn.functional.conv2d(features, bank, bias, geometry.stride, geometry.padding)
+        if layer.is_stationary:
+            bank, bias = other.expand_parameters()
+            geometry, features = layer.geometry, features_of(layer).to(bank)
+            return nn.functional.conv2d(features, bank, bias, geometry.stride, geometry.padding)
+        bias = other.expanded_bias()
+        features = features_of(layer).to(next(layer.parameters()).device)
+        size = layer.geometry.output_size(*features.shape[2:])
+        partition = RegionPartition.of(size, layer.regions)
+        return integrate_regions(features, other.region_banks(size).flatten(0, 1), bias, layer.geometry, partition)
 
 
 def train_a_step(module: EquivariantModule, optimiser: torch.optim.Optimizer | None = None) -> None:

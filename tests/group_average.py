@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from escnn.group import GroupElement, Representation
 from escnn.gspaces import GSpace2D
-from reference import angle_and_flip
+from reference_coordinates import angle_and_flip
 from torch import Tensor
 from transformations import on_grid_elements
 

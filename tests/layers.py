@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from escnn.nn import FieldType
 from reference import Oracle
@@ -10,6 +11,17 @@ from torch import nn
 from escnn_relaxed import RelaxedR2Conv
 
 STRICT_KERNELS = ("continuous", "steerable")
+
+# How a kernel follows the position, and a small image on which it does: regions that are cells and, in the middle rows,
+# share pixels.
+KINDS: dict[str, dict[str, object]] = {"stationary": {}, "by regions": {"regions": 2}, "per pixel": {"regions": None}}
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+SIZES = {"stationary": (2, 3), "by regions": (9, 8), "per pixel": (2, 3)}
+
+
+def relaxation(kind: str, group: dict[str, float], translation: object = (0.3, 0.5)) -> dict[str, object]:
+    """Arguments of a layer of this kind that is soft in these subgroups of the group."""
+    return {"relax": group | ({} if kind == "stationary" else {"translation": translation}), **KINDS[kind]}
 
 
 def build(in_type: FieldType, out_type: FieldType, kernel_size: int = 3, **arguments: object) -> RelaxedR2Conv:

@@ -1,8 +1,10 @@
 """The slow oracle: equations (1) and (2) of docs/mathematics.md by plain loops.
 
-    h(x) = Σ_d K(d; y) f(y),  y = x + d                                                             (1)
-    K(d; y) = mean_g ρ_out(g) κ(g⁻¹d; ω′ ⊙ a(g, y)) ρ_in(g)⁻¹                                       (2)
-    K_{g,g′}(d; y) = k(g′⁻¹d, g′⁻¹g; a(g′, y))  between regular fields, its mean over cosets between quotients
+    h(x) = Σ_d K(d; x) f(x + d)                                                                     (1)
+    K(d; x) = mean_g ρ_out(g) κ(g⁻¹d; ω′ ⊙ a(g, x)) ρ_in(g)⁻¹                                       (2)
+    K_{g,g′}(d; x) = k(g′⁻¹d, g′⁻¹g; a(g′, x))  between regular fields, its mean over cosets between quotients
+
+and where the kernel is held constant over regions, in each the mean of what it is at the centres of the cells.
 
 It loops over output points, taps, group elements and fields, takes escnn's matrices of whole fields, and works
 out coordinates from escnn's element parametrisations. Of the layer it takes nothing but its numbers: the kernel
@@ -12,67 +14,26 @@ net as a function of two points, the output weights of each pair of fields, ω�
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any
 
 import numpy as np
 import torch
 from escnn.group import GroupElement
 from escnn.gspaces import GSpace2D
+from reference_coordinates import (
+    Point,
+    copied_cell,
+    inverse_action,
+    subgroup_coordinates,
+    window_weight,
+)
 from reference_fields import Block, Field, Fields, coset
+from reference_regions import Regions
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv
 
-Point = tuple[float, float]
-
-
-def angle_and_flip(space: GSpace2D, element: GroupElement) -> tuple[float, int]:
-    """Principal angle in (−π, π] and s of g = r^θ f^s."""
-    if space.rotations_order == 1 and space.flips_order:
-        return 0.0, element.to("int") if not isinstance(element.to("int"), tuple) else element.to("int")[0]
-    value = element.to("radians")
-    flip, angle = value if isinstance(value, tuple) else (0, value)
-    principal = math.remainder(angle, 2 * math.pi)
-    return (math.pi if principal < -math.pi + 1e-9 else principal), int(flip)
-
-
-def subgroup_coordinates(space: GSpace2D, element: GroupElement, form: str) -> dict[str, list[float]]:
-    """Coordinates of an element per subgroup: the table of docs/mathematics.md."""
-    angle, flip = angle_and_flip(space, element)
-    rotation = [math.cos(angle), math.sin(angle)] if form == "circle" else [angle / (2 * math.pi)]
-    return {"rotation": rotation, "reflection": [flip / 2]}
-
-
-def window_weight(tap: Point, kernel_size: int, dilation: int, support: str) -> float:
-    """1 in the disk, falling as cos² over its outer tap; the hard disk has a radius of ⌊k/2⌋ taps."""
-    distance = math.hypot(*tap) / dilation
-    if support == "disk":
-        return 1.0 if distance <= kernel_size // 2 + 1e-9 else 0.0
-    inside = kernel_size / 2 - 1
-    if distance >= inside + 1:
-        return 0.0
-    return math.cos(math.pi / 2 * max(distance - inside, 0)) ** 2
-
-
-def inverse_action(space: GSpace2D, element: GroupElement, point: Point) -> Point:
-    """g⁻¹p."""
-    x, y = space.basespace_action(~element) @ np.array(point)
-    return float(x), float(y)
-
-
-def copied_cell(index: int, size: int, mode: str) -> int | None:
-    """The pixel that a cell of a padded axis copies, None for a zero."""
-    if 0 <= index < size:
-        return index
-    if mode == "zeros":
-        return None
-    if mode == "circular":
-        return index % size
-    if mode == "replicate":
-        return min(max(index, 0), size - 1)
-    return -index if index < 0 else 2 * (size - 1) - index
-
+Pixel = tuple[int, int]
 
 # What the layer's arguments are where they are not given.
 DEFAULTS: dict[str, Any] = {
@@ -84,13 +45,13 @@ DEFAULTS: dict[str, Any] = {
     "groups": 1,
     "samples": 16,
     "frame": "group",
-    "domain": "input",
+    "regions": 4,
     "rotation_coordinates": "circle",
     "support": "smooth",
     "strict_kernel": "continuous",
 }
-# Positions over which a centred kernel is averaged: the pixels of an image of this many rows and columns.
-MEAN_SIDE = 8
+# Cells along each axis over which a centred kernel is averaged where every pixel has its own kernel.
+CELLS_OF_PIXELS = 8
 
 
 class Oracle:
@@ -108,7 +69,9 @@ class Oracle:
         padding = given["padding"]
         self.padding: tuple[int, int] = padding if isinstance(padding, tuple) else (padding, padding)
         self.padding_mode, self.groups = given["padding_mode"], given["groups"]
-        self.frame, self.domain, self.form = given["frame"], given["domain"], given["rotation_coordinates"]
+        self.frame, self.form = given["frame"], given["rotation_coordinates"]
+        self.regions: int | None = given["regions"]
+        self.cells = self.regions or CELLS_OF_PIXELS
         self.support = given["support"]
         self.is_centred = given["strict_kernel"] == "steerable"
         self.filter_frequency: dict[str, float] = given["filter_frequency"]
@@ -121,6 +84,7 @@ class Oracle:
         self.sees_relative = all(any(f.is_permutation for f in side.fields) for side in (self.inputs, self.outputs))
         self._hidden: dict[tuple[object, ...], Tensor] = {}
         self._banks: dict[tuple[Point, Point], Tensor] = {}
+        self._region_banks: dict[tuple[Point, Pixel], Tensor] = {}
         self._known_weights: dict[tuple[Block, Block], Tensor] = {}
 
     def taps(self) -> list[Point]:
@@ -132,38 +96,50 @@ class Oracle:
     def __call__(self, features: Tensor) -> Tensor:
         """Equation (1)."""
         layer = self.layer
-        for known in (self._hidden, self._banks, self._known_weights):
+        for known in (self._hidden, self._banks, self._region_banks, self._known_weights):
             known.clear()
         batch, _, height, width = features.shape
         reach = self.dilation * (self.kernel_size - 1)
         rows = (height + 2 * self.padding[0] - reach - 1) // self.stride + 1
         columns = (width + 2 * self.padding[1] - reach - 1) // self.stride + 1
         bias = layer.expanded_bias()
+        regions = None if self.regions is None else Regions((rows, columns), self.regions)
         answers = []
-        for row, column in itertools.product(range(rows), range(columns)):
+        for pixel in itertools.product(range(rows), range(columns)):
             total = features.new_zeros(batch, layer.out_type.size)
             for number, tap in enumerate(self.taps()):
-                down, right = divmod(number, self.kernel_size)
-                y_row = row * self.stride - self.padding[0] + down * self.dilation
-                y_column = column * self.stride - self.padding[1] + right * self.dilation
-                axes = ((y_row, height), (y_column, width))
-                cell = tuple(copied_cell(*axis, self.padding_mode) for axis in axes)
+                axes = zip(pixel, divmod(number, self.kernel_size), self.padding, (height, width), strict=True)
+                cell = tuple(self._read(*axis) for axis in axes)
                 if None in cell or window_weight(tap, self.kernel_size, self.dilation, self.support) == 0:
                     continue
-                if self.domain == "output":  # x = y − d, before padding copies y
-                    position = self.position((y_row, y_column), (height, width), tap)
+                if regions is None:
+                    bank = self.bank(tap, self.position(pixel, (rows, columns)))
                 else:
-                    position = self.position(cell, (height, width))
-                total = total + self._apply(self.bank(tap, position), features[:, :, cell[0], cell[1]])
+                    banks = [self._bank_of_region(tap, regions, region) for region in regions.at(pixel)]
+                    bank = torch.stack(banks).mean(dim=0)
+                total = total + self._apply(bank, features[:, :, cell[0], cell[1]])
             answers.append(total if bias is None else total + bias)
         return torch.stack(answers, dim=-1).view(batch, -1, rows, columns)
 
-    def position(self, cell: tuple[int, int], size: tuple[int, int], tap: Point = (0.0, 0.0)) -> Point:
-        """Position of a pixel less a tap, from the image centre over half the longer side, y up."""
-        half = max(size) / 2
-        x = cell[1] - (size[1] - 1) / 2 - tap[0]
-        y = (size[0] - 1) / 2 - cell[0] - tap[1]
-        return x / half, y / half
+    def _read(self, output: int, tap: int, padding: int, size: int) -> int | None:
+        """The row (column) of the image that a row (column) of the output reads at one of the taps."""
+        return copied_cell(output * self.stride - padding + tap * self.dilation, size, self.padding_mode)
+
+    def position(self, pixel: Pixel, size: tuple[int, int]) -> Point:
+        """Position of a pixel, or of a cell, from the centre over half of the image along each axis, y up."""
+        (row, column), (height, width) = pixel, size
+        return (2 * column + 1 - width) / width, -(2 * row + 1 - height) / height
+
+    def _bank_of_region(self, tap: Point, regions: Regions, region: Pixel) -> Tensor:
+        """The mean of K(d; x) over the cells that a region covers; each is evaluated once."""
+        if "translation" not in self.layer.domain_frequency:
+            return self.bank(tap)
+        if (tap, region) not in self._region_banks:
+            total = torch.zeros((), dtype=torch.float64)
+            for cell, share in regions.shares(region).items():
+                total = total + share * self.bank(tap, self.position(cell, (self.cells, self.cells)))
+            self._region_banks[tap, region] = total
+        return self._region_banks[tap, region]
 
     def _apply(self, bank: Tensor, values: Tensor) -> Tensor:
         """Each group of fields apart."""
@@ -171,7 +147,7 @@ class Oracle:
         return torch.cat([value @ part.mT for part, value in parts], dim=1)
 
     def bank(self, tap: Point, position: Point = (0.0, 0.0)) -> Tensor:
-        """Equation (2): K(d; y), (C_out, C_in/groups); each is evaluated once."""
+        """Equation (2): K(d; x), (C_out, C_in/groups); each is evaluated once."""
         if "translation" not in self.layer.domain_frequency:
             position = (0.0, 0.0)
         if (tap, position) not in self._banks:
@@ -190,7 +166,7 @@ class Oracle:
         return torch.cat(rows, dim=0)
 
     def _permutation_pair(self, out_field: Field, in_field: Field, tap: Point, position: Point) -> Tensor:
-        """k(g′⁻¹d, g′⁻¹g; a(g′, y)); a channel is the mean over the elements of its coset."""
+        """k(g′⁻¹d, g′⁻¹g; a(g′, x)); a channel is the mean over the elements of its coset."""
         weights = self._weights(out_field.blocks[0], in_field.blocks[0])
         out_coset = [coset(out_field.representation, g) for g in self.elements]
         in_coset = [coset(in_field.representation, g) for g in self.elements]
@@ -204,7 +180,7 @@ class Oracle:
         return torch.stack([torch.stack(row) for row in entries])
 
     def _general_pair(self, out_field: Field, in_field: Field, tap: Point, position: Point) -> Tensor:
-        """mean_g ρ_out(g) κ(g⁻¹d; a(g, y)) ρ_in(g)⁻¹ with escnn's matrices of the whole fields."""
+        """mean_g ρ_out(g) κ(g⁻¹d; a(g, x)) ρ_in(g)⁻¹ with escnn's matrices of the whole fields."""
         total = torch.zeros(out_field.representation.size, in_field.representation.size, dtype=torch.float64)
         for g in self.elements:
             features = self.hidden_values(g, tap, position, relative=self.space.fibergroup.identity)
@@ -245,7 +221,7 @@ class Oracle:
         return self._known_weights[out_block, in_block]
 
     def hidden_values(self, g: GroupElement, tap: Point, position: Point, relative: GroupElement) -> Tensor:
-        """φ and a constant at g⁻¹d, the relative element and a(g, y), within the window.
+        """φ and a constant at g⁻¹d, the relative element and a(g, x), within the window.
 
         Of a centred kernel, φ less its mean over the domain, and no constant.
         """
@@ -263,8 +239,8 @@ class Oracle:
         return self._hidden[key] * window_weight(tap, self.kernel_size, self.dilation, self.support)
 
     def _mean_over_domain(self, filter_point: Tensor) -> Tensor:
-        pixels = list(itertools.product(range(MEAN_SIDE), range(MEAN_SIDE)))
-        positions = [self.position(cell, (MEAN_SIDE, MEAN_SIDE)) for cell in pixels]
+        cells = itertools.product(range(self.cells), range(self.cells))
+        positions = [self.position(cell, (self.cells, self.cells)) for cell in cells]
         if "translation" not in self.layer.domain_frequency:
             positions = [(0.0, 0.0)]
         # Positions in the frame of an element: as all elements see them.
@@ -287,7 +263,7 @@ class Oracle:
         return ["rotation"] * (self.space.rotations_order != 1) + ["reflection"] * (self.space.flips_order != 0)
 
     def domain_point(self, g: GroupElement, position: Point, is_own: bool = False) -> Tensor:
-        """ω′ ⊙ a(g, y) at a position y, or at one in the frame of g (g⁻¹y)."""
+        """ω′ ⊙ a(g, x) at a position x, or at one in the frame of g (g⁻¹x)."""
         coordinates = subgroup_coordinates(self.space, g, self.form)
         if self.frame == "group":
             seen = position if is_own else inverse_action(self.space, g, position)

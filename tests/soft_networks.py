@@ -57,7 +57,7 @@ class Network(nn.Module):
             soft_layer(strict_kernel, "D2", {"rotation": 0.1, "translation": 0.3}),
         )
         self.strict = soft_layer(strict_kernel, "D2", {})
-        self.features = battery.random_input(fields, 5, 5)
+        self.features = battery.random_input(fields, 8, 8)
         for norm in self.batch_norms():
             norm.running_mean.normal_()
             norm.running_var.uniform_(0.5, 2)

@@ -19,7 +19,8 @@ from soft_networks import Network, soft_layer
 from torch import nn
 from transformations import shift_error
 
-from escnn_relaxed import AblationRow, RelaxedR2Conv, ablation_table, harden_network, softness_ablation
+from escnn_relaxed import RelaxedR2Conv, harden_network, softness_ablation
+from escnn_relaxed.measure import AblationReport, AblationRow
 
 EXACT = 1e-12  # the same sums in float64
 SUBGROUPS = ("rotation", "reflection", "translation")
@@ -226,7 +227,7 @@ def test_what_is_not_soft_has_no_row(strict_kernel: str) -> None:
 def test_layer_that_is_soft_in_translation_is_hardened_in_it() -> None:
     layer = soft_layer(relax={"translation": 0.3})
     network = enn.SequentialModule(layer, enn.ReLU(layer.out_type))
-    features = battery.random_input(layer.in_type, 5, 5)
+    features = battery.random_input(layer.in_type, 8, 8)
     rows = softness_ablation(network, lambda net: shift_error(net, features), progress=False)
     assert [row.part for row in rows] == ["nothing", "0", "translation", "everything"]
     assert rows[0].value > 0.01
@@ -278,9 +279,19 @@ def test_table_has_a_line_for_each_row() -> None:
     row = AblationRow("nothing", "network", 96.5, 0.0, 0.123456)
     rows = [row, replace(row, part="layers.0.convolution", kind="layer", value=85.25, change=-11.25, softness=0.0)]
     rows.append(replace(row, part="everything", value=100.0, change=3.5, softness=1.0))
-    assert ablation_table(rows).splitlines() == [
+    assert str(AblationReport(tuple(rows))).splitlines() == [
         "hardened                  value   change  softness",
         "nothing                   96.50             0.1235",
         "layers.0.convolution      85.25   -11.25    0.0000",
         "everything               100.00    +3.50    1.0000",
     ]
+
+
+def test_report_is_a_sequence_of_its_rows() -> None:
+    rows = tuple(AblationRow(part, "layer", 96.5, 0.0, 0.1) for part in ("nothing", "0", "1"))
+    report = AblationReport(rows)
+    assert tuple(report) == report.rows == rows
+    assert len(report) == 3
+    assert (report[0], report[-1], report[1:]) == (rows[0], rows[2], rows[1:])
+    assert rows[1] in report
+    assert str(AblationReport(())) == "hardened          value   change  softness"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import battery
 import pytest
 import torch
-from layers import build_with_oracle
+from layers import EVERY_KIND, KINDS, SIZES, build_with_oracle, relaxation
 from transformations import relative_error
 
 # Two orders of summation of some hundred terms in float64; found: 3e-15.
 ROUNDING = 1e-12
 # What keeps the loops short, and a layer that is far from strict.
 SMALL = {"padding": 1, "samples": 4, "hidden_size": 4, "initial_softness": 0.3}
+TRANSLATION = {"translation": (0.3, 0.5)}
 
 # Every kind of pair for symmetries of every kind; the loops take seconds for more than eight elements.
 STATIONARY = [
@@ -39,6 +40,8 @@ def compare(space: str, pair: str, size: tuple[int, int], **arguments: object) -
     with torch.no_grad():
         found, expected = layer(in_type(features)).tensor, oracle(features)
     assert found.shape == expected.shape
+    if not layer.is_stationary and layer.regions is not None:
+        assert layer.region_banks((found.shape[2], found.shape[3])).shape[:2].numel() > 1
     return relative_error(found, expected)
 
 
@@ -49,16 +52,36 @@ def test_stationary_layer_equals_the_loops(space: str, pair: str) -> None:
 
 @pytest.mark.parametrize(("space", "pair"), SOFT_IN_TRANSLATION)
 def test_layer_soft_in_translation_equals_the_loops(space: str, pair: str) -> None:
-    relax = battery.subgroups(space, 0.15) | {"translation": (0.3, 0.5)}
-    assert compare(space, pair, (2, 3), relax=relax) <= ROUNDING
+    relax = battery.subgroups(space, 0.15) | TRANSLATION
+    assert compare(space, pair, SIZES["by regions"], relax=relax, regions=2) <= ROUNDING
 
 
+@pytest.mark.parametrize(("space", "pair"), SOFT_IN_TRANSLATION[::4])
+def test_layer_with_a_kernel_for_every_pixel_equals_the_loops(space: str, pair: str) -> None:
+    relax = battery.subgroups(space, 0.15) | TRANSLATION
+    assert compare(space, pair, (2, 3), relax=relax, regions=None) <= ROUNDING
+
+
+@pytest.mark.parametrize("frame", ["group", "image"])
+@pytest.mark.parametrize(
+    ("regions", "size"),
+    [(2, (8, 16)), (3, (9, 13)), (4, (13, 14)), (4, (17, 5)), (5, (22, 8)), (7, (12, 19))],
+    ids=lambda value: f"{value}",
+)
+def test_regions_of_any_image_are_those_of_the_loops(regions: int, size: tuple[int, int], frame: str) -> None:
+    """Cells, means of cells, tiles that stick out of the image or share a pixel, and one region along an axis."""
+    arguments = {"relax": TRANSLATION, "regions": regions, "frame": frame}
+    assert compare("C4", "trivial -> irreps", size, **arguments) <= ROUNDING
+
+
+# The smallest image that the loops take for layers with one kernel, or one a pixel.
 OPTIONS = {
     "strict": ((4, 4), {"relax": None}),
     "kernel 1": ((2, 3), {"kernel_size": 1}),
     "kernel 2": ((3, 2), {"kernel_size": 2}),
     "kernel 4": ((3, 3), {"kernel_size": 4}),
     "stride": ((4, 5), {"stride": 2}),
+    "stride that does not fit": ((5, 4), {"stride": 2, "kernel_size": 2, "padding_mode": "circular"}),
     "dilation": ((3, 4), {"dilation": 2, "padding": 2}),
     "zeros": ((3, 4), {"padding": 2}),
     "unequal padding": ((3, 4), {"padding": (0, 2)}),
@@ -67,11 +90,6 @@ OPTIONS = {
     "circular": ((3, 3), {"padding_mode": "circular", "padding": (1, 3)}),
     "groups": ((3, 3), {"groups": 2}),
     "no bias": ((3, 3), {"bias": False}),
-    "output position": ((3, 4), {"domain": "output"}),
-    "output position, stride and padding": (
-        (5, 4),
-        {"domain": "output", "stride": 2, "kernel_size": 2, "padding_mode": "circular"},
-    ),
     "image frame": ((3, 4), {"frame": "image"}),
     "hard disk": ((3, 3), {"kernel_size": 3, "support": "disk"}),
     "log coordinates": ((3, 3), {"rotation_coordinates": "log"}),
@@ -79,23 +97,46 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("soft", ["stationary", "soft in translation"])
-def test_every_option_equals_the_loops(option: str, soft: str) -> None:
-    size, given = OPTIONS[option]
-    relax = {"rotation": 0.2} | ({} if soft == "stationary" else {"translation": (0.3, 0.5)})
-    arguments = {"relax": relax} | given
-    assert compare("C4", "regular + regular -> irreps + irreps", size, **arguments) <= ROUNDING
+# The loops take seconds where every pixel has its own kernel.
+PER_PIXEL = ("kernel 2", "stride that does not fit", "unequal padding", "groups", "image frame", "siren")
+
+
+@pytest.mark.parametrize(
+    ("option", "kind"),
+    [(option, kind) for option in OPTIONS for kind in KINDS if kind != "per pixel" or option in PER_PIXEL],
+)
+def test_every_option_equals_the_loops(option: str, kind: str) -> None:
+    (height, width), given = OPTIONS[option]
+    if kind == "by regions":
+        # Seven pixels of the output more: eight at least.
+        more = 7 * given.get("stride", 1)
+        height, width = height + more, width + more
+    arguments = relaxation(kind, {"rotation": 0.2}) | given
+    assert compare("C4", "regular + regular -> irreps + irreps", (height, width), **arguments) <= ROUNDING
 
 
 def test_grouped_layer_of_several_kinds_equals_the_loops() -> None:
     in_fields, out_fields = "regular + trivial + trivial", "quotient + last irrep"
     pair = f"{in_fields} + {in_fields} -> {out_fields} + {out_fields}"
     relax = {"rotation": 0.2, "reflection": 0.5, "translation": 0.3}
-    assert compare("D2", pair, (3, 3), relax=relax, groups=2) <= ROUNDING
+    assert compare("D2", pair, SIZES["by regions"], relax=relax, groups=2, regions=2) <= ROUNDING
 
 
-@pytest.mark.parametrize("translation", [False, True], ids=["stationary", "soft in translation"])
+@EVERY_KIND
+@pytest.mark.parametrize(("space", "pair"), [("C2", "regular -> irreps"), ("SO(2)", "trivial -> irreps")])
+def test_soft_part_beside_a_steerable_kernel_equals_the_loops(space: str, pair: str, kind: str) -> None:
+    """Features less their mean over the whole domain, the cells."""
+    in_type, out_type = battery.types(space, pair)
+    arguments = SMALL | relaxation(kind, battery.subgroups(space, 0.2)) | {"bias": False}
+    layer, oracle = build_with_oracle(in_type, out_type, strict_kernel="steerable", **arguments)
+    features = battery.random_input(in_type, *SIZES[kind])
+    with torch.no_grad():
+        strict = torch.nn.functional.conv2d(features, layer.steerable_basis(layer.weights), padding=1)
+        found, expected = layer(in_type(features)).tensor, oracle(features)
+    assert relative_error(found - strict, expected) <= ROUNDING
+
+
+@EVERY_KIND
 @pytest.mark.parametrize(
     ("space", "pair"),
     [
@@ -105,11 +146,11 @@ def test_grouped_layer_of_several_kinds_equals_the_loops() -> None:
         ("flip", "irreps -> regular"),
     ],
 )
-def test_gradients_equal_those_of_the_loops(space: str, pair: str, translation: bool) -> None:
+def test_gradients_equal_those_of_the_loops(space: str, pair: str, kind: str) -> None:
     in_type, out_type = battery.types(space, pair)
-    relax = battery.subgroups(space, 0.2) | ({"translation": (0.3, 0.5)} if translation else {})
-    layer, oracle = build_with_oracle(in_type, out_type, **SMALL, relax=relax, learn_relaxation=True)
-    features = battery.random_input(in_type, 2, 3).requires_grad_()
+    arguments = SMALL | relaxation(kind, battery.subgroups(space, 0.2))
+    layer, oracle = build_with_oracle(in_type, out_type, **arguments, learn_relaxation=True)
+    features = battery.random_input(in_type, *SIZES[kind]).requires_grad_()
     answers = layer(in_type(features)).tensor, oracle(features)
     cotangent = torch.randn_like(answers[0])
     names = ["input", *[name for name, _ in layer.named_parameters()]]
@@ -119,11 +160,13 @@ def test_gradients_equal_those_of_the_loops(space: str, pair: str, translation: 
         assert relative_error(found, expected) <= ROUNDING, name
 
 
-def test_oracle_sees_a_kernel_in_the_wrong_frame() -> None:
-    """The comparison can fail: the same numbers with positions in the image's axes."""
+@pytest.mark.parametrize("change", [{"frame": "image"}, {"regions": 3, "cells": 3}], ids=["frame", "regions"])
+def test_oracle_sees_a_kernel_in_the_wrong_place(change: dict[str, object]) -> None:
+    """The comparison can fail: the same numbers with positions in the image's axes, or in other regions."""
     in_type, out_type = battery.types("C4", "regular -> regular")
-    layer, oracle = build_with_oracle(in_type, out_type, **SMALL, relax={"translation": 0.4})
-    features = battery.random_input(in_type, 3, 3)
-    oracle.frame = "image"
+    layer, oracle = build_with_oracle(in_type, out_type, **SMALL, relax={"translation": 0.4}, regions=2)
+    features = battery.random_input(in_type, 8, 12)
+    for name, value in change.items():
+        setattr(oracle, name, value)
     with torch.no_grad():
         assert relative_error(layer(in_type(features)).tensor, oracle(features)) > 1e-2

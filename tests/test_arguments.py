@@ -78,7 +78,12 @@ BAD = {
     "samples 0": ({"samples": 0}, ValueError, ["samples", "0", ">= 1"]),
     "samples a float": ({"samples": 8.0}, TypeError, ["samples", "8.0", "integer"]),
     "unknown frame": ({"frame": "world"}, ValueError, ["frame", "'world'", "group", "image"]),
-    "unknown domain": ({"domain": "both"}, ValueError, ["domain", "'both'", "input", "output"]),
+    "regions 0": ({"regions": 0}, ValueError, ["regions", "0", ">= 1"]),
+    "regions negative": ({"regions": -4}, ValueError, ["regions", "-4", ">= 1"]),
+    "regions a float": ({"regions": 4.0}, TypeError, ["regions", "4.0", "integer"]),
+    "regions True": ({"regions": True}, TypeError, ["regions", "True", "integer"]),
+    "regions in words": ({"regions": "pixels"}, TypeError, ["regions", "'pixels'", "integer"]),
+    "a pair of regions": ({"regions": (4, 4)}, TypeError, ["regions", "(4, 4)", "integer"]),
     "unknown coordinates": ({"rotation_coordinates": "angle"}, ValueError, ["rotation_coordinates", "'angle'", "log"]),
     "unknown strict kernel": ({"strict_kernel": "free"}, ValueError, ["strict_kernel", "'free'", "steerable"]),
     "unknown kernel net": ({"kernel_net": "mlp"}, ValueError, ["kernel_net", "'mlp'", "siren"]),
@@ -237,6 +242,29 @@ def test_aliasing_rotation_frequency_is_warned_of_once(space: str, form: str, li
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         build(1.01 * limit)
+
+
+@pytest.mark.usefixtures("warnings_not_yet_given")
+@pytest.mark.parametrize("regions", [1, 2, 4, 6])
+def test_frequency_of_translation_that_regions_do_not_resolve_is_warned_of_once(regions: int) -> None:
+    limit = regions / 4
+    layer_of(relax={"translation": (limit, -limit)}, regions=regions)  # warnings are errors
+    for value in (1.01 * limit, (0.0, -1.01 * limit)):
+        with pytest.warns(UserWarning, match=f"relax: .* of translation .*regions = {regions}: it aliases") as caught:
+            layer = layer_of(relax={"translation": value}, regions=regions)
+        assert f"{1.01 * limit:g}"[:4] in str(caught[0].message)
+        assert f"above {limit:g} " in str(caught[0].message)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            layer_of(relax={"translation": value}, regions=regions)
+    with pytest.warns(UserWarning, match=r"set_domain_frequency: .* of translation .* it aliases"):
+        layer.set_domain_frequency(translation=2 * limit)
+
+
+def test_kernel_for_every_pixel_resolves_every_frequency_of_translation() -> None:
+    layer = layer_of(relax={"translation": 20.0}, regions=None)  # warnings are errors
+    layer.set_domain_frequency(translation=(30.0, -30.0))
+    assert layer.domain_frequency["translation"].tolist() == [30.0, -30.0]
 
 
 IGNORED = {

@@ -231,8 +231,6 @@ def test_input_is_checked(way: str) -> None:
     layer = baseline(way, "C4", "regular -> regular")
     with pytest.raises(TypeError, match="input must be a GeometricTensor"):
         layer(features_of(layer))
-    with pytest.raises(RuntimeError, match="stationary"):
-        layer.positional_bank(5, 5)
 
 
 def test_every_way_is_a_layer_with_one_interface() -> None:

@@ -12,7 +12,7 @@ from baseline_layers import baseline
 from escnn.group import GroupElement
 from escnn.gspaces import GSpace2D
 from forms import answer, features_of
-from reference import angle_and_flip
+from reference_coordinates import angle_and_flip
 from reference_fields import coset
 from torch import Tensor
 from transformations import largest_error, reflections, relative_error, rotations

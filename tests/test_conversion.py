@@ -14,7 +14,7 @@ from trained_networks import answer, convolution, network, softnesses, train_a_s
 from transformations import largest_error, relative_error
 
 from escnn_relaxed import RelaxedR2Conv, harden_network, relax_network
-from escnn_relaxed.conversion import named_relaxed_layers
+from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 # R2Conv works in float32, and samples its basis in it also where the layer is cast to float64.
 SINGLE = 1e-6

@@ -12,7 +12,7 @@ from trained_networks import answer
 from transformations import relative_error
 
 from escnn_relaxed import relax_network
-from escnn_relaxed.conversion import named_relaxed_layers
+from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 SINGLE = 1e-6
 SOFT = {"rotation": 0.2}

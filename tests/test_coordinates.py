@@ -10,21 +10,18 @@ import pytest
 import torch
 from escnn.nn.modules.conv.rd_convolution import get_grid_coords
 from lie_learn.groups import SO2
-from reference import angle_and_flip, copied_cell, window_weight
+from reference_coordinates import angle_and_flip, copied_cell, window_weight
 
-from escnn_relaxed.coordinates import (
+from escnn_relaxed.group.elements import (
     circle_harmonic_limit,
     group_coordinates,
     has_subgroup,
-    padded_index,
-    pixel_positions,
     relative_elements,
     sample_group,
     steer,
-    support_window,
-    tap_grid,
     translates,
 )
+from escnn_relaxed.group.points import padded_index, pixel_positions, support_window, tap_grid
 
 # Angles and matrices go through a few sines and arc tangents in float64.
 ROUNDING = 1e-14
@@ -199,12 +196,20 @@ def test_window_falls_smoothly_from_one_to_zero() -> None:
     assert np.abs(np.diff(window)).max() < 2e-3  # steps of 0.001: a slope of π/2 at most
 
 
-def test_pixels_are_centred_over_half_the_longer_side_with_y_up() -> None:
+def test_pixels_are_centred_over_half_of_each_side_with_y_up() -> None:
     positions = pixel_positions(2, 4)
     assert positions[..., 0].tolist() == [[-0.75, -0.25, 0.25, 0.75]] * 2
-    assert positions[..., 1].tolist() == [[0.25] * 4, [-0.25] * 4]
+    assert positions[..., 1].tolist() == [[0.5] * 4, [-0.5] * 4]
     assert np.abs(pixel_positions(9, 5)).max() < 1
     assert (pixel_positions(3, 3)[1, 1] == 0).all()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 2), (4, 9)])
+def test_pixel_is_at_the_mean_of_those_it_is_cut_into(size: tuple[int, int]) -> None:
+    """So that cells, which divide every image alike, lie where their pixels do."""
+    fine = pixel_positions(3 * size[0], 5 * size[1])
+    means = fine.reshape(size[0], 3, size[1], 5, 2).mean(axis=(1, 3))
+    assert np.allclose(means, pixel_positions(*size), rtol=0, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("space", ["C4", "D4", "flip axis 0", "O(2)"])

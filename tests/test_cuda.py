@@ -25,7 +25,13 @@ CASES = [
     ("SO(2)", "band-limited + trivial -> irreps + mixed"),
     ("O(2)", "irreps -> irreps"),
 ]
-SOFT = {"strict": {}, "soft": {"rotation": 0.2}, "soft translation": {"rotation": 0.2, "translation": (0.2, 0.4)}}
+_EVERYWHERE = {"rotation": 0.2, "translation": (0.2, 0.4)}
+SOFT = {
+    "strict": {"relax": {}},
+    "soft": {"relax": {"rotation": 0.2}},
+    "soft translation": {"relax": _EVERYWHERE},
+    "per pixel": {"relax": _EVERYWHERE, "regions": None},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -37,11 +43,11 @@ def full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
 def layer_of(space: str, pair: str, soft: str, strict_kernel: str, **arguments: object) -> RelaxedR2Conv:
     return build(
         *battery.types(space, pair),
-        relax=SOFT[soft],
         learn_relaxation=True,
         initial_softness=0.3,
         padding=1,
         strict_kernel=strict_kernel,
+        **SOFT[soft],
         **arguments,
     )
 
@@ -51,7 +57,7 @@ def layer_of(space: str, pair: str, soft: str, strict_kernel: str, **arguments: 
 @pytest.mark.parametrize(("space", "pair"), CASES)
 def test_answers_and_gradients_are_those_of_the_cpu(space: str, pair: str, soft: str, strict_kernel: str) -> None:
     layer = layer_of(space, pair, soft, strict_kernel).float()
-    features = battery.random_input(layer.in_type, 7, 8, dtype=torch.float32)
+    features = battery.random_input(layer.in_type, 14, 9, dtype=torch.float32)
     cotangent = torch.randn(layer.evaluate_output_shape(features.shape))
     results = []
     for device in ("cpu", "cuda"):
@@ -86,7 +92,7 @@ def test_random_offset_on_the_gpu() -> None:
 def test_padding_modes_on_the_gpu() -> None:
     for mode in ("zeros", "reflect", "replicate", "circular"):
         layer = layer_of("C4", "regular -> irreps", "soft translation", "continuous", padding_mode=mode)
-        features = battery.random_input(layer.in_type, 5, 5)
+        features = battery.random_input(layer.in_type, 14, 9)
         with torch.no_grad():
             expected = layer(layer.in_type(features)).tensor
             found = layer.cuda()(layer.in_type(features.cuda())).tensor.cpu()

@@ -24,7 +24,15 @@ IDLE: dict[str, Callable[[RelaxedR2Conv], None]] = {
     "soft, hardened": RelaxedR2Conv.harden,
     "learned, hardened": RelaxedR2Conv.harden,
 }
-FORMS = ("R2Conv", "soft", "learned", "random offset", "soft in translation, continuous", *IDLE)
+FORMS = (
+    "R2Conv",
+    "soft",
+    "learned",
+    "random offset",
+    "soft in translation, continuous",
+    "learned in translation",
+    *IDLE,
+)
 PROCESSES = 2
 STEPS = 3
 

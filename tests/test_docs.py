@@ -26,7 +26,15 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
 FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
-PUBLIC_MODULES = ("", ".plots", ".baselines", ".models", ".lightning_callbacks")
+PUBLIC_MODULES = (
+    "",
+    ".measure",
+    ".learning",
+    ".learning.lightning_callbacks",
+    ".plots",
+    ".baselines",
+    ".models",
+)
 HTML = Path(os.environ.get("ESCNN_RELAXED_HTML", DOCS / "_build" / "html"))
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="no docs beside the tests")
@@ -108,6 +116,8 @@ def test_every_module_has_its_place_on_the_page_of_the_architecture() -> None:
     package = DOCS.parent / "escnn_relaxed"
     modules = [path.stem for path in package.glob("*.py") if path.stem[0] != "_"]
     modules += [f"{path.parent.name}/" for path in package.glob("*/__init__.py")]
+    outside = ("experiments", "plots", "baselines")
+    modules += [path.stem for path in package.glob("*/*.py") if path.stem[0] != "_" and path.parent.name not in outside]
     assert not [module for module in modules if f"`{module}`" not in page]
 
 
@@ -116,8 +126,21 @@ def test_every_public_name_is_in_the_reference(module: str) -> None:
     package = importlib.import_module(f"escnn_relaxed{module}")
     reference = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("api/*.md"))
     named = re.findall(r"\.\. (?:auto\w+|py:data):: ([\w.]+)", reference)
-    missing = [name for name in package.__all__ if name[0] != "_" and f"{package.__name__}.{name}" not in named]
+    # What the front door has is described under its name there, once.
+    missing = [
+        name
+        for name in package.__all__
+        if name[0] != "_" and not {f"{package.__name__}.{name}", f"escnn_relaxed.{name}"}.intersection(named)
+    ]
     assert not missing
+
+
+def test_reference_names_nothing_that_is_gone() -> None:
+    for page in DOCS.glob("api/*.md"):
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"(?:\.\. auto(?:class|function):: |\{py:\w+\}`~)(escnn_relaxed[\w.]*)", text):
+            module, _, member = name.rpartition(".")
+            assert member in importlib.import_module(module).__all__, f"{name_of(page)}: {name}"
 
 
 def public_objects() -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from escnn_relaxed.domain_frequency import DomainFrequency, RotationSamples, frequency_values
+from escnn_relaxed.layer.domain_frequency import DomainFrequency, RegionSamples, RotationSamples, frequency_values
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,24 @@ def test_what_is_no_frequency_is_refused(name: str, value: object, right: str) -
 
 @pytest.mark.usefixtures("warnings_not_yet_given")
 def test_values_above_the_limit_are_warned_of_wherever_they_are_given() -> None:
-    rotations = RotationSamples(8, "circle")
-    frequency = DomainFrequency({"rotation": 0.5, "translation": 5.0}, learn=False, rotations=rotations)
+    samples = {"rotation": RotationSamples(8, "circle")}
+    frequency = DomainFrequency({"rotation": 0.5, "translation": 5.0}, learn=False, samples=samples)
     frequency.set(rotation=-0.63, translation=7.0)  # warnings are errors
     for value in (7.0, -7.0):
         with pytest.warns(UserWarning, match=f"set_domain_frequency: the domain frequency {value:g} .*above 0.637"):
             frequency.set(rotation=value)
     with pytest.warns(UserWarning, match="relax: the domain frequency 7 .*N = 8 rotations"):
-        DomainFrequency({"rotation": 7.0}, learn=True, rotations=rotations)
+        DomainFrequency({"rotation": 7.0}, learn=True, samples=samples)
+
+
+@pytest.mark.usefixtures("warnings_not_yet_given")
+def test_the_larger_of_two_values_of_translation_is_warned_of() -> None:
+    samples = {"rotation": RotationSamples(8, "circle"), "translation": RegionSamples(6)}
+    frequency = DomainFrequency({"rotation": 0.5, "translation": (1.5, -1.5)}, learn=False, samples=samples)
+    for value in (1.6, -1.6):
+        message = f"set_domain_frequency: the domain frequency {value:g} of translation is above 1.5 .*regions = 6"
+        with pytest.warns(UserWarning, match=message):
+            frequency.set(translation=(1.0, value))
 
 
 @pytest.mark.parametrize("learn", [False, True])

@@ -92,7 +92,8 @@ def test_mean_square_error_over_the_group_is_twice_the_softness(space: str, rela
 
 
 def test_mean_square_error_over_the_shifts_is_twice_the_softness_in_translation() -> None:
-    layer = soft_layer("continuous", "trivial", {"translation": 0.4}, bias=False)
+    """On an image whose regions are the cells of the kernel."""
+    layer = soft_layer("continuous", "trivial", {"translation": 0.4}, bias=False, regions=2)
     shifts = [(row, column) for row in range(8) for column in range(8) if (row, column) != (0, 0)]
     report = equivariance_error(layer, data=basis(layer.in_type, 8, 8), shifts=shifts)
     mean_square = sum(row.error**2 for row in report.exact) / 64

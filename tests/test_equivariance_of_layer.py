@@ -72,7 +72,7 @@ def test_soft_layer_set_to_zero_is_strict_again(strict_kernel: str) -> None:
         initial_softness=0.3,
         strict_kernel=strict_kernel,
     )
-    features = battery.random_input(in_type, 5, 5)
+    features = battery.random_input(in_type, 8, 8)
     # A layer this soft errs by half its answer; well above 1e-3 is what is asked for.
     assert largest_error(layer, features) > 0.05
     layer.set_domain_frequency(rotation=0.0, reflection=0.0, translation=0.0)

@@ -13,9 +13,10 @@ from soft_networks import ROUGH
 from torch import Tensor
 from transformations import on_grid_elements, transform
 
-from escnn_relaxed import RelaxedR2Conv, harden_network, soft_part_norm
-from escnn_relaxed.integral_operator import ConvolutionGeometry, integrate_stationary
-from escnn_relaxed.operator_norm import convolution_norm
+from escnn_relaxed import RelaxedR2Conv, harden_network
+from escnn_relaxed.integral.stationary import ConvolutionGeometry, integrate_stationary
+from escnn_relaxed.measure import soft_part_norm
+from escnn_relaxed.measure.operator_norm import convolution_norm
 
 EXACT = 1e-10  # found: 1e-15
 ROUNDING = 1e-12  # singular values of some hundred rows in float64; found: 1e-15
@@ -238,17 +239,18 @@ def test_norm_where_translation_is_soft_is_that_of_the_matrix(
     torch.manual_seed(seed)
     relax = dict.fromkeys(subgroups, 0.3)
     layer = soft_layer(*battery.types("C4", "regular -> regular"), strict_kernel, relax=relax, **PLACES[place])
-    exact = largest_singular_value(dense_soft_part(layer, (6, 6)))
+    exact = largest_singular_value(dense_soft_part(layer, (10, 10)))
+    assert exact > 1e-2
     # An iteration comes from below.
-    assert (1 - 1e-3) * exact <= soft_part_norm(layer, (6, 6)) <= exact * (1 + ROUNDING)
+    assert (1 - 1e-3) * exact <= soft_part_norm(layer, (10, 10)) <= exact * (1 + ROUNDING)
 
 
 @EVERY_KERNEL
 def test_bound_holds_where_translation_is_soft(strict_kernel: str) -> None:
     relax = {"rotation": 0.3, "translation": 0.3}
     layer = soft_layer(*battery.types("C4", "regular -> irreps"), strict_kernel, relax=relax, padding=1)
-    norm = soft_part_norm(layer, (4, 4))
-    errors = attained(layer, (4, 4))
+    norm = soft_part_norm(layer, (8, 8))
+    errors = attained(layer, (8, 8))
     assert 0.5 * 2 * norm < max(errors) <= 2 * norm * (1 + 1e-3)  # the iteration's tolerance; found: 0.68 to 0.83
 
 

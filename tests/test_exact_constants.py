@@ -12,7 +12,7 @@ from layers import STRICT_KERNELS
 from torch import nn
 
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.exact_constants import ExactConstants
+from escnn_relaxed.group.exact_constants import ExactConstants
 
 CASES = [
     ("C8", "quotient -> irreps"),

@@ -118,7 +118,7 @@ def test_shifts_of_a_strict_layer(mode: str, padding: int, stride: int, pixels: 
 
 def test_soft_translation_shows_under_shifts_alone() -> None:
     layer = soft_layer("continuous", "C4", {"translation": 0.4})
-    report = equivariance_error(layer, 5, shifts=[(1, 0)])
+    report = equivariance_error(layer, 9, shifts=[(1, 0)])
     turns, (shifted,) = report.rows[:3], report.rows[3:]
     assert max(row.error for row in turns) <= ROUNDING
     assert shifted.error > 0.05

@@ -147,7 +147,7 @@ def test_the_loss_is_the_cross_entropy_and_the_weighted_penalty(monkeypatch: pyt
     images, labels = torch.rand(4, 1, 28, 28), torch.arange(4)
     loss = module.training_step((images, labels), 0)
     entropy = -module(images).log_softmax(1)[torch.arange(4), labels].mean()
-    torch.testing.assert_close(loss, entropy + 0.5 * equivariance_penalty(module.network))
+    torch.testing.assert_close(loss, entropy + 0.5 * equivariance_penalty(module.network, "frequency"))
 
 
 def test_networks_of_one_seed_start_alike() -> None:

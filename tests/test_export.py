@@ -7,16 +7,17 @@ import pytest
 import torch
 from escnn.nn import R2Conv
 from forms import EVERY_FORM, EVERY_MODE, ROUNDING, SOFT_IN_TRANSLATION, answer_in_eval, layer_of, tensors_of
-from layers import STRICT_KERNELS, build, shake
+from layers import EVERY_KIND, STRICT_KERNELS, build, relaxation, shake
 from torch import Tensor, nn
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, export_network
-from escnn_relaxed.exported import SoftTranslationConvolution
+from escnn_relaxed.integral.plain_layers import PerPixelConvolution, RegionConvolution
 
 SINGLE = 1e-6  # in float32; the sums are the same ones
 
-SOFT = {"stationary": {"rotation": 0.2}, "soft in translation": {"rotation": 0.2, "translation": (0.2, 0.4)}}
+EXPORTED = {"stationary": nn.Conv2d, "by regions": RegionConvolution, "per pixel": PerPixelConvolution}
+TRANSLATION = (0.2, 0.4)
 EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 
 GEOMETRIES = {
@@ -48,19 +49,19 @@ def error_of_export(layer: RelaxedR2Conv | R2Conv, exported: nn.Module, *size: i
     return relative_error(found, expected)
 
 
-@pytest.mark.parametrize("domain", ["input", "output"])
-@pytest.mark.parametrize("soft", SOFT)
+@EVERY_KIND
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_exported_layer_computes_the_same_whatever_the_convolution(geometry: str, soft: str, domain: str) -> None:
+def test_exported_layer_computes_the_same_whatever_the_convolution(geometry: str, kind: str) -> None:
     in_type, out_type = battery.types("C4", "regular + regular -> irreps + irreps")
-    arguments = {"kernel_size": 3, "strict_kernel": "steerable", "domain": domain, **GEOMETRIES[geometry]}
-    layer = build(in_type, out_type, relax=SOFT[soft], initial_softness=0.3, **arguments)
+    arguments = {"kernel_size": 3, "strict_kernel": "steerable", **GEOMETRIES[geometry]}
+    arguments |= relaxation(kind, {"rotation": 0.2}, TRANSLATION)
+    layer = build(in_type, out_type, initial_softness=0.3, **arguments)
     exported = layer.export()
-    assert isinstance(exported, nn.Conv2d if soft == "stationary" else SoftTranslationConvolution)
-    # An image of other sides than those that it was trained on, too.
-    for size in ((7, 7), (8, 5)):
+    assert isinstance(exported, EXPORTED[kind])
+    # On images of other numbers of regions, and of regions that are no cells, too.
+    for size in ((20, 17), (8, 13)) if kind == "by regions" else ((7, 7), (8, 5)):
         assert error_of_export(layer, exported, *size) <= ROUNDING
-    assert error_of_export(layer.float(), layer.export(), 7, 8) <= SINGLE
+    assert error_of_export(layer.float(), layer.export(), 13, 12) <= SINGLE
 
 
 CASES = [
@@ -72,34 +73,39 @@ CASES = [
 
 
 @EVERY_KERNEL
+@pytest.mark.parametrize(("regions", "size"), [(4, (14, 17)), (None, (5, 6))])
 @pytest.mark.parametrize(("kernel_net", "frame"), [("fourier", "group"), ("fourier", "image"), ("siren", "image")])
 @pytest.mark.parametrize(("space", "pair"), CASES)
-def test_exported_layer_computes_the_same_whatever_the_kernel(space, pair, kernel_net, frame, strict_kernel) -> None:
+def test_exported_layer_computes_the_same_whatever_the_kernel(
+    space, pair, kernel_net, frame, regions, size, strict_kernel
+) -> None:
     layer = build(
         *battery.types(space, pair),
         kernel_size=2,
-        relax={**battery.subgroups(space, 0.2), "translation": (0.2, 0.4)},
+        relax={**battery.subgroups(space, 0.2), "translation": TRANSLATION},
         initial_softness=0.3,
+        regions=regions,
         frame=frame,
         kernel_net=kernel_net,
         strict_kernel=strict_kernel,
         samples=4,
     )
-    assert error_of_export(layer, layer.export(), 5, 6) <= ROUNDING
+    assert error_of_export(layer, layer.export(), *size) <= ROUNDING
 
 
+@pytest.mark.parametrize("kind", ["by regions", "per pixel"])
 @EVERY_KERNEL
 @pytest.mark.parametrize("subgroups", [("rotation",), ("translation",), ()], ids=["rotation", "translation", "all"])
-def test_exported_layer_is_hardened_as_the_layer_is(subgroups: tuple[str, ...], strict_kernel: str) -> None:
+def test_exported_layer_is_hardened_as_the_layer_is(subgroups: tuple[str, ...], strict_kernel: str, kind: str) -> None:
     in_type, out_type = battery.types("C4", "regular -> regular")
-    relax = SOFT["soft in translation"]
-    layer = build(in_type, out_type, relax=relax, initial_softness=0.3, strict_kernel=strict_kernel)
+    arguments = relaxation(kind, {"rotation": 0.2}, TRANSLATION)
+    layer = build(in_type, out_type, initial_softness=0.3, strict_kernel=strict_kernel, **arguments)
     soft = layer.export()
     layer.harden(*subgroups)
     exported = layer.export()
-    assert isinstance(exported, SoftTranslationConvolution if subgroups == ("rotation",) else nn.Conv2d)
-    assert error_of_export(layer, exported, 5, 6) <= ROUNDING
-    assert error_of_export(layer, soft, 5, 6) > 1e-2
+    assert isinstance(exported, EXPORTED[kind] if subgroups == ("rotation",) else nn.Conv2d)
+    assert error_of_export(layer, exported, 10, 11) <= ROUNDING
+    assert error_of_export(layer, soft, 10, 11) > 1e-2
 
 
 @EVERY_MODE
@@ -126,7 +132,7 @@ def test_exported_layer_shares_no_memory_and_can_be_trained(form: str) -> None:
     exported = layer.export()
     assert not exported.training
     assert not {t.data_ptr() for t in tensors_of(layer)} & {t.data_ptr() for t in tensors_of(exported)}
-    features = battery.random_input(layer.in_type, 6, 6)
+    features = battery.random_input(layer.in_type, 8, 8)
     found = exported(features)
     shake(layer)
     assert torch.equal(exported(features), found)
@@ -145,7 +151,7 @@ def test_state_of_an_exported_layer_loads_into_another(form: str) -> None:
     layer = layer_of(form)
     exported, other = layer.export(), layer_of(form).export()
     shake(other)
-    features = battery.random_input(layer.in_type, 6, 6)
+    features = battery.random_input(layer.in_type, 8, 8)
     assert not torch.allclose(other(features), exported(features))
     other.load_state_dict(exported.state_dict())
     assert torch.equal(other(features), exported(features))

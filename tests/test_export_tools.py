@@ -33,8 +33,8 @@ pytestmark = [
 
 
 def small_layer(soft_in_translation: bool, **arguments: object) -> RelaxedR2Conv:
-    """Few taps and blocks: every tap is a part of the graph."""
-    arguments.setdefault("kernel_size", 1 if soft_in_translation else 3)
+    """Few taps and blocks: with a kernel for every pixel, every tap is a part of the graph."""
+    arguments = {"kernel_size": 3, **arguments}
     relax = {"rotation": 0.2, "translation": (0.2, 0.4)} if soft_in_translation else {"rotation": 0.2}
     return RelaxedR2Conv(C4, C4, relax=relax, initial_softness=0.3, **arguments)
 
@@ -54,18 +54,23 @@ def network(soft_in_translation: bool) -> enn.SequentialModule:
 
 FORMS: dict[str, Callable[[], EquivariantModule]] = {
     "stationary": lambda: small_layer(False),
-    "soft in translation": lambda: small_layer(True, kernel_size=2),
-    "position of the output": lambda: small_layer(True, domain="output", frame="image", stride=2, kernel_net="siren"),
+    "soft in translation": lambda: small_layer(True, padding=1, padding_mode="reflect"),
+    "soft in translation, stride": lambda: small_layer(True, frame="image", stride=2, kernel_net="siren", padding=1),
+    "per pixel": lambda: small_layer(True, regions=None, kernel_size=2),
+    "per pixel, stride": lambda: small_layer(
+        True, regions=None, kernel_size=1, frame="image", stride=2, kernel_net="siren"
+    ),
     "network": lambda: network(False),
     "network soft in translation": lambda: network(True),
 }
 EVERY_FORM = pytest.mark.parametrize("form", FORMS)
-# All that a network has, with one tap that is soft in translation.
-ONE_OF_ALL = pytest.mark.parametrize("form", ["position of the output", "network soft in translation"])
+# All that a network has, and each way to be soft in translation.
+ONE_OF_ALL = pytest.mark.parametrize("form", ["per pixel, stride", "network soft in translation"])
+SIDE = 16  # two regions along each axis behind a stride of 2, three behind 3×3 taps without padding
 
 
 def images(batch: int = 2) -> Tensor:
-    return battery.random_input(C4, 6, 6, batch=batch, dtype=torch.float32)
+    return battery.random_input(C4, SIDE, SIDE, batch=batch, dtype=torch.float32)
 
 
 def assert_same_gradients(module: nn.Module, compiled: Callable[[Tensor], Tensor], features: Tensor) -> None:
@@ -126,12 +131,13 @@ def test_exported_convolution_is_compiled_into_code() -> None:
 
 
 @pytest.mark.slow
-def test_onnx_runtime_computes_the_same_for_any_batch_size() -> None:
-    """Several taps whose kernel depends on the position, between Conv2d and pooling of channels."""
-    layers = FORMS["soft in translation"](), small_layer(False)
+@pytest.mark.parametrize("form", ["soft in translation", "per pixel"])
+def test_onnx_runtime_computes_the_same_for_any_batch_size(form: str) -> None:
+    """Kernels that depend on the position, between Conv2d and pooling of channels."""
+    layers = FORMS[form](), small_layer(False)
     exported = export_network(enn.SequentialModule(*layers, enn.GroupPooling(C4)))
     session = onnx_session(exported, images())
-    assert session.get_inputs()[0].shape == ["batch", C4.size, 6, 6]
+    assert session.get_inputs()[0].shape == ["batch", C4.size, SIDE, SIDE]
     for batch in (1, 2, 5):
         features = images(batch)
         with torch.no_grad():
@@ -184,6 +190,7 @@ LAYERS: dict[str, Callable[[], EquivariantModule]] = {
     "stationary": lambda: small_layer(False),
     "continuous": lambda: small_layer(False, strict_kernel="continuous"),
     "soft in translation": lambda: small_layer(True),
+    "per pixel": lambda: small_layer(True, regions=None, kernel_size=1),
     "hardened": lambda: _hardened(small_layer(False, strict_kernel="continuous")),
 }
 EVERY_LAYER = pytest.mark.parametrize("layer", LAYERS)
@@ -210,7 +217,7 @@ def test_layer_on_geometric_tensors_is_compiled_into_one_graph(layer: str, mode:
     assert_same_gradients(module, compiled, features)
 
 
-@pytest.mark.parametrize("layer", ["stationary", "continuous"])
+@pytest.mark.parametrize("layer", ["stationary", "continuous", "soft in translation"])
 def test_compiled_layer_sees_changes_in_evaluation(layer: str) -> None:
     torch.compiler.reset()
     module = OnTensors(LAYERS[layer]()).eval()

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from escnn.group import change_basis, directsum
 
-from escnn_relaxed.coordinates import sample_group
-from escnn_relaxed.field_structure import FieldStructure
+from escnn_relaxed.group.elements import sample_group
+from escnn_relaxed.group.fields import FieldStructure
 
 # escnn's matrices of regular, quotient and induced fields come from sums over irreps.
 ROUNDING = 1e-9

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from forms import EVERY_STATIONARY_FORM, ROUNDING, evaluated, features_of, layer_of, uncached
+from forms import (
+    EVERY_FORM_WITH_BANKS,
+    ROUNDING,
+    SOFT_WITH_BANKS,
+    answer,
+    evaluated,
+    features_of,
+    layer_of,
+    uncached,
+)
 from layers import shake
 from torch import Tensor
 from transformations import relative_error
@@ -21,34 +31,52 @@ CONTEXTS = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
 
 
 def count_builds(layer: RelaxedR2Conv, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """Every bank that the layer builds from now on."""
+    """Every bank that the layer builds from now on, those of all regions as one."""
     banks: list[Tensor] = []
-    build = layer.filter_bank
 
-    def filter_bank() -> Tensor:
-        banks.append(build())
-        return banks[-1]
+    def recorded(build: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def record(*arguments: object) -> Tensor:
+            banks.append(build(*arguments))
+            return banks[-1]
 
-    monkeypatch.setattr(layer, "filter_bank", filter_bank)
+        return record
+
+    for name in ("filter_bank", "_banks_of"):
+        monkeypatch.setattr(layer, name, recorded(getattr(layer, name)))
     return banks
 
 
 @EVERY_DEVICE
 @pytest.mark.parametrize("context", CONTEXTS)
-@EVERY_STATIONARY_FORM
+@EVERY_FORM_WITH_BANKS
 def test_bank_is_built_once_in_evaluation(form: str, context: str, device: str, monkeypatch) -> None:
     layer = layer_of(form).to(device).eval()
     banks = count_builds(layer, monkeypatch)
     with CONTEXTS[context]():
         answers = [layer(layer.in_type(features_of(layer).to(device))).tensor for _ in range(3)]
-        layer.linear(torch.zeros(1, layer.in_type.size, 9, 9, dtype=torch.float64, device=device))
+        layer.linear(torch.zeros(1, layer.in_type.size, 8, 8, dtype=torch.float64, device=device))
     assert len(banks) == 1
     assert all(torch.equal(found, answers[0]) for found in answers)
     fresh = copy.deepcopy(layer.train()).eval()
     assert relative_error(evaluated(fresh), answers[0]) <= ROUNDING
 
 
-@EVERY_STATIONARY_FORM
+@EVERY_DEVICE
+@pytest.mark.parametrize("form", SOFT_WITH_BANKS)
+def test_banks_of_regions_are_those_of_the_size_of_the_image(form: str, device: str, monkeypatch) -> None:
+    """Banks are built anew for another size, and for the same one after it."""
+    layer = layer_of(form).to(device).eval()
+    sizes = [(8, 8), (8, 9), (13, 9), (8, 8)]
+    images = [torch.randn(1, layer.in_type.size, *size, dtype=torch.float64, device=device) for size in sizes]
+    expected = [answer(copy.deepcopy(layer), image) for image in images]
+    banks = count_builds(layer, monkeypatch)
+    for image, wanted in zip(images, expected, strict=True):
+        for _ in range(2):
+            assert torch.equal(answer(layer, image), wanted)
+    assert [len(bank) for bank in banks] == [4, 4, 6, 4]
+
+
+@EVERY_FORM_WITH_BANKS
 def test_bank_is_built_at_every_call_where_a_gradient_is_wanted(form: str, monkeypatch) -> None:
     layer = layer_of(form)
     features = layer.in_type(features_of(layer))
@@ -61,7 +89,7 @@ def test_bank_is_built_at_every_call_where_a_gradient_is_wanted(form: str, monke
     assert all(bank.requires_grad for bank in banks)
 
 
-@EVERY_STATIONARY_FORM
+@EVERY_FORM_WITH_BANKS
 def test_frozen_layer_builds_its_bank_once_and_passes_gradients_on(form: str, monkeypatch) -> None:
     layer = layer_of(form).eval().requires_grad_(False)
     banks = count_builds(layer, monkeypatch)
@@ -74,7 +102,7 @@ def test_frozen_layer_builds_its_bank_once_and_passes_gradients_on(form: str, mo
     assert relative_error(gradients[0], expected) <= ROUNDING
 
 
-@EVERY_STATIONARY_FORM
+@EVERY_FORM_WITH_BANKS
 def test_two_backward_passes_in_evaluation_give_the_right_gradients(form: str) -> None:
     """As in fine-tuning with frozen statistics."""
     layer = layer_of(form).eval()
@@ -137,7 +165,7 @@ def test_cache_is_no_state_and_adds_nothing_to_what_is_saved() -> None:
     assert not any(buffer is layer._cache._entry[2] for buffer in layer.buffers())
 
 
-@EVERY_STATIONARY_FORM
+@EVERY_FORM_WITH_BANKS
 def test_threads_that_share_a_layer_all_get_its_answer(form: str) -> None:
     layer = layer_of(form).eval()
     expected = uncached(layer)

@@ -3,177 +3,37 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import torch
-from forms import ROUNDING, another_draw, evaluated, features_of, layer_of, train_a_step, uncached
-from torch import Tensor, nn
-from torch.nn.utils import parametrizations, parametrize
+from forms import ROUNDING, evaluated, features_of, layer_of, uncached
 from transformations import relative_error
+from ways_to_change import CHANGES, CHANGES_IN_TRANSLATION, UNSEEN_ELSEWHERE, turned
 
-from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.strict_part import projected
+from escnn_relaxed.kernel.softness import projected
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 EVERY_DEVICE = pytest.mark.parametrize("device", DEVICES)
 CONTEXTS = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
 
 
-class Doubled(nn.Module):
-    def forward(self, values: Tensor) -> Tensor:
-        return 2 * values
-
-
-def optimizer_step(layer: RelaxedR2Conv) -> None:
-    train_a_step(layer, torch.optim.Adam(layer.parameters(), lr=0.01))
-
-
-def in_place(layer: RelaxedR2Conv) -> None:
-    with torch.no_grad():
-        layer.weights.mul_(1.5)
-
-
-def in_inference_mode(layer: RelaxedR2Conv) -> None:
-    with torch.inference_mode():
-        layer.weights.mul_(1.5)
-
-
-def of_the_data(layer: RelaxedR2Conv) -> None:
-    layer.weights.data.mul_(1.5)
-
-
-def through_numpy(layer: RelaxedR2Conv) -> None:
-    layer.weights.detach().numpy()[:] *= 1.5
-
-
-def loaded(layer: RelaxedR2Conv) -> None:
-    layer.load_state_dict(another_draw("soft").to(layer.weights).state_dict())
-
-
-def loaded_by_assignment(layer: RelaxedR2Conv) -> None:
-    layer.load_state_dict(another_draw("soft").to(layer.weights).state_dict(), assign=True)
-
-
-def frequency_set(layer: RelaxedR2Conv) -> None:
-    layer.set_domain_frequency(rotation=0.3)
-
-
-def frequency_zero(layer: RelaxedR2Conv) -> None:
-    layer.set_domain_frequency(rotation=0.0)
-
-
-def frequency_in_place(layer: RelaxedR2Conv) -> None:
-    layer.domain_frequency["rotation"].mul_(1.5)
-
-
-def frequency_data(layer: RelaxedR2Conv) -> None:
-    layer.domain_frequency["rotation"].data.fill_(0.35)
-
-
-def dtype(layer: RelaxedR2Conv) -> None:
-    layer.float()
-
-
-def hardened(layer: RelaxedR2Conv) -> None:
-    layer.harden()
-
-
-def hardened_and_dropped(layer: RelaxedR2Conv) -> None:
-    layer.harden()
-    layer.drop_soft_part()
-
-
-def replaced_parameter(layer: RelaxedR2Conv) -> None:
-    layer.weights = nn.Parameter(2 * layer.weights.detach())
-
-
-def tensor_in_place_of_a_parameter(layer: RelaxedR2Conv) -> None:
-    """As where another network makes the weights."""
-    weights = layer.weights.detach()
-    del layer.weights
-    layer.weights = weights
-    evaluated(layer)
-    layer.weights = 2 * weights
-
-
-def replica(layer: RelaxedR2Conv) -> None:
-    """As ``nn.DataParallel`` makes them: the tensors are attributes, the cache is that of the first."""
-    for module in layer.modules():
-        for name, parameter in list(module._parameters.items()):
-            if parameter is not None and name != "bias":
-                del module._parameters[name]
-                setattr(module, name, parameter.detach().clone())
-    evaluated(layer)
-    layer.weights = 2 * layer.weights
-
-
-def replaced_buffer(layer: RelaxedR2Conv) -> None:
-    pair = layer.bank.steered_average.block_pairs[0]
-    pair.units = 2 * pair.units
-
-
-def soft_weights_in_place(layer: RelaxedR2Conv) -> None:
-    with torch.no_grad():
-        layer.bank.kernel.domain_weight.mul_(1.5)
-
-
-def parametrization(layer: RelaxedR2Conv) -> None:
-    parametrize.register_parametrization(layer, "weights", Doubled())
-
-
-def parametrization_and_step(layer: RelaxedR2Conv) -> None:
-    parametrizations.weight_norm(layer, "weights")
-    evaluated(layer)
-    with torch.no_grad():
-        layer.parametrizations.weights.original0.mul_(2)
-
-
-def turned(layer: RelaxedR2Conv) -> None:
-    layer.bank.turn(0.3)
-
-
-CHANGES: dict[str, Callable[[RelaxedR2Conv], None]] = {
-    change.__name__.replace("_", " "): change
-    for change in (
-        optimizer_step,
-        in_place,
-        in_inference_mode,
-        of_the_data,
-        through_numpy,
-        loaded,
-        loaded_by_assignment,
-        frequency_set,
-        frequency_zero,
-        frequency_in_place,
-        frequency_data,
-        dtype,
-        hardened,
-        hardened_and_dropped,
-        replaced_parameter,
-        tensor_in_place_of_a_parameter,
-        replica,
-        replaced_buffer,
-        soft_weights_in_place,
-        parametrization,
-        parametrization_and_step,
-    )
-}
-# What the version counters of other devices do not see; documented.
-UNSEEN_ELSEWHERE = ("of the data", "through numpy", "frequency data")
+FORMS_OF_CHANGES = [
+    *[("soft", change) for change in CHANGES],
+    *[("soft in translation", change) for change in (*CHANGES, *CHANGES_IN_TRANSLATION)],
+]
 
 
 @EVERY_DEVICE
 @pytest.mark.parametrize("context", CONTEXTS)
-@pytest.mark.parametrize("change", CHANGES)
-def test_change_is_seen_at_the_next_call(change: str, context: str, device: str) -> None:
+@pytest.mark.parametrize(("form", "change"), FORMS_OF_CHANGES)
+def test_change_is_seen_at_the_next_call(form: str, change: str, context: str, device: str) -> None:
     if device != "cpu" and change in UNSEEN_ELSEWHERE:
         pytest.skip("by design")
-    layer = layer_of("soft").to(device).eval()
+    layer = layer_of(form).to(device).eval()
     with CONTEXTS[context]():
         before = evaluated(layer).clone()
     assert relative_error(uncached(layer), before) <= ROUNDING
-    CHANGES[change](layer)
+    (CHANGES | CHANGES_IN_TRANSLATION)[change](layer)
     with CONTEXTS[context]():
         after = evaluated(layer).clone()
     assert relative_error(uncached(layer), after) <= ROUNDING

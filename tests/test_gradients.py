@@ -5,7 +5,7 @@ from __future__ import annotations
 import battery
 import pytest
 import torch
-from layers import STRICT_KERNELS, build
+from layers import EVERY_KIND, SIZES, STRICT_KERNELS, build, relaxation
 
 from escnn_relaxed import RelaxedR2Conv
 
@@ -35,11 +35,10 @@ def check(layer: RelaxedR2Conv, features: torch.Tensor, fast: bool) -> bool:
     return torch.autograd.gradcheck(call, [features.requires_grad_(), *parameters], fast_mode=fast)
 
 
-def learning_layer(space: str, pair: str, translation: bool, **arguments: object) -> RelaxedR2Conv:
-    relax = battery.subgroups(space, 0.2) | ({"translation": (0.2, 0.4)} if translation else {})
+def learning_layer(space: str, pair: str, kind: str, **arguments: object) -> RelaxedR2Conv:
     return build(
         *battery.types(space, pair),
-        relax=relax,
+        **relaxation(kind, battery.subgroups(space, 0.2), (0.2, 0.4)),
         learn_relaxation=True,
         initial_softness=0.3,
         hidden_size=3,
@@ -50,19 +49,19 @@ def learning_layer(space: str, pair: str, translation: bool, **arguments: object
 
 
 @pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
-@pytest.mark.parametrize("translation", [False, True], ids=["stationary", "soft in translation"])
+@EVERY_KIND
 @pytest.mark.parametrize(("space", "pair"), CASES)
-def test_gradients_of_a_soft_layer(space: str, pair: str, translation: bool, strict_kernel: str) -> None:
-    layer = learning_layer(space, pair, translation, strict_kernel=strict_kernel)
+def test_gradients_of_a_soft_layer(space: str, pair: str, kind: str, strict_kernel: str) -> None:
+    layer = learning_layer(space, pair, kind, strict_kernel=strict_kernel)
     names = {name for name, _ in layer.named_parameters()}
     assert any("domain_frequency" in name for name in names)
-    assert check(layer, battery.random_input(layer.in_type, 3, 3, batch=1), fast=True)
+    assert check(layer, battery.random_input(layer.in_type, *SIZES[kind], batch=1), fast=True)
 
 
-@pytest.mark.parametrize("translation", [False, True], ids=["stationary", "soft in translation"])
-def test_whole_jacobians_of_a_small_layer(translation: bool) -> None:
-    layer = learning_layer("flip", "trivial -> regular", translation)
-    assert check(layer, battery.random_input(layer.in_type, 2, 3, batch=1), fast=False)
+@EVERY_KIND
+def test_whole_jacobians_of_a_small_layer(kind: str) -> None:
+    layer = learning_layer("flip", "trivial -> regular", kind)
+    assert check(layer, battery.random_input(layer.in_type, *SIZES[kind], batch=1), fast=False)
 
 
 @pytest.mark.parametrize(
@@ -70,22 +69,23 @@ def test_whole_jacobians_of_a_small_layer(translation: bool) -> None:
     [
         {"kernel_net": "siren"},
         {"rotation_coordinates": "log"},
-        {"domain": "output", "stride": 2},
+        {"stride": 2},
         {"frame": "image", "padding_mode": "circular"},
     ],
-    ids=["siren", "log", "output", "image"],
+    ids=["siren", "log", "stride", "image"],
 )
-def test_gradients_of_other_forms(arguments: dict[str, object]) -> None:
-    layer = learning_layer("C4", "regular -> irreps", translation=True, **arguments)
-    assert check(layer, battery.random_input(layer.in_type, 3, 3, batch=1), fast=True)
+@pytest.mark.parametrize(("kind", "side"), [("by regions", 16), ("per pixel", 3)])
+def test_gradients_of_other_forms(arguments: dict[str, object], kind: str, side: int) -> None:
+    layer = learning_layer("C4", "regular -> irreps", kind, **arguments)
+    assert check(layer, battery.random_input(layer.in_type, side, side, batch=1), fast=True)
 
 
 @pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
-@pytest.mark.parametrize("translation", [False, True], ids=["stationary", "soft in translation"])
-def test_every_parameter_learns_and_a_learned_frequency_moves_from_zero(translation: bool, strict_kernel: str) -> None:
+@EVERY_KIND
+def test_every_parameter_learns_and_a_learned_frequency_moves_from_zero(kind: str, strict_kernel: str) -> None:
     """Features have a slope at ω′ = 0."""
-    layer = learning_layer("D4", "regular -> irreps", translation, strict_kernel=strict_kernel)
-    features = layer.in_type(battery.random_input(layer.in_type, 3, 3))
+    layer = learning_layer("D4", "regular -> irreps", kind, strict_kernel=strict_kernel)
+    features = layer.in_type(battery.random_input(layer.in_type, *SIZES[kind]))
     for zero in (False, True):
         if zero:
             layer.set_domain_frequency(**{name: 0.0 for name in layer.domain_frequency})

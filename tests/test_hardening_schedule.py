@@ -23,7 +23,7 @@ EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 def train(network: nn.Module, optimiser: torch.optim.Optimizer, schedule: HardeningSchedule, steps: int) -> None:
     in_type = network[0].in_type
     for _ in range(steps):
-        features = in_type(battery.random_input(in_type, 5, 5))
+        features = in_type(battery.random_input(in_type, 8, 8))
         optimiser.zero_grad()
         (network(features).tensor.square().mean() + schedule.penalty()).backward()
         optimiser.step()
@@ -86,7 +86,7 @@ OPTIMISERS = {
 def test_network_is_exactly_equivariant_once_hardened_and_stays_so(strict_kernel: str, name: str) -> None:
     relax = {"rotation": 0.2, "reflection": 0.4, "translation": 0.2}
     network = network_of(*(soft_layer(strict_kernel, "D4", relax, learn_relaxation=True) for _ in range(2)))
-    features = battery.random_input(network.in_type, 5, 5)
+    features = battery.random_input(network.in_type, 8, 8)
     schedule = HardeningSchedule(network, steps=6, harden_at=0.5, largest_penalty=0.1)
     optimiser = OPTIMISERS[name](network.parameters())
     train(network, optimiser, schedule, 2)

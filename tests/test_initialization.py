@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import battery
 import numpy as np
 import pytest
 import torch
-from escnn.nn import EquivariantModule, FieldType, FourierPointwise, ReLU
+from escnn.nn import EquivariantModule, FieldType, FourierPointwise, R2Conv, ReLU
 from layers import STRICT_KERNELS
 from torch.nn import functional
 from transformations import equivariance_error, largest_error, rotations
 
 from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed.kernel.initialization import DEFAULT_SOFTNESS
 
 DEPTH = 10
 # The logarithm of a variance ten layers deep scatters by 0.25: with 12 draws O(2) at ω′ = 2 goes from 0.74 to 1.46,
@@ -30,7 +33,7 @@ def nonlinearity(space: str) -> EquivariantModule:
 
 
 @torch.no_grad()
-def variance_by_depth(space: str, frequency: float, strict_kernel: str) -> np.ndarray:
+def variance_by_depth(space: str, frequency: float) -> np.ndarray:
     """Variance of the activations after each of ten layers without batch norm; on the torus, which has no border."""
     gspace = battery.gspace(space)
     activation = nonlinearity(space)
@@ -45,7 +48,7 @@ def variance_by_depth(space: str, frequency: float, strict_kernel: str) -> np.nd
             padding=2,
             padding_mode="circular",
             relax=battery.subgroups(space, frequency),
-            strict_kernel=strict_kernel,
+            strict_kernel="continuous",
         )
         features = activation(layer(features))
         variances.append(float(features.tensor.var()))
@@ -54,28 +57,38 @@ def variance_by_depth(space: str, frequency: float, strict_kernel: str) -> np.nd
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:relax. the domain frequency .* aliases:UserWarning")
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 @pytest.mark.parametrize(
     ("space", "frequency"),
     [("C8", 0.0), ("D4", 0.5), ("SO(2)", 0.5), ("SO(2)", 2.0), ("O(2)", 0.0), ("O(2)", 2.0)],
 )
 def test_variance_stays_within_a_factor_of_two_through_ten_layers(
-    space: str, frequency: float, strict_kernel: str, record_property: pytest.RecordProperty
+    space: str, frequency: float, record_property: pytest.RecordProperty
 ) -> None:
+    """Of continuous kernels; the strict part in the steerable basis starts as ``R2Conv`` does."""
     draws = []
     for seed in range(DRAWS):
         torch.manual_seed(seed)
-        draws.append(variance_by_depth(space, frequency, strict_kernel))
+        draws.append(variance_by_depth(space, frequency))
     # Geometric mean over draws: a layer of few fields scatters by about 1.4 in variance, ten of them by more.
     # Against the geometric mean over the depth: no layer is the one to compare the others with.
     logarithms = np.mean(np.log(draws), axis=0)
     ratios = np.exp(logarithms - logarithms.mean())
     record_property("variance by depth", ratios.round(2).tolist())
-    print(f"{space} at {frequency}, {strict_kernel}: {ratios.round(2)}")
-    # In a process of its own 0.66 to 1.57; after other tests of O(2), for a reason not yet known, up to 0.47 to 2.48.
-    limit = 3 if (space, frequency) == ("O(2)", 2.0) else 2
-    assert ratios.max() <= limit
-    assert ratios.min() >= 1 / limit
+    print(f"{space} at {frequency}: {ratios.round(2)}")
+    assert ratios.max() <= 2
+    assert ratios.min() >= 1 / 2
+
+
+@pytest.mark.parametrize("space", ["trivial", "C8", "D4", "SO(2)"])
+def test_strict_part_starts_as_r2conv_does(space: str) -> None:
+    """To the last bit of the weights, so that a soft layer trains as the layer in whose place it stands."""
+    in_type, out_type = battery.types(space, "trivial -> irreps" if space == "trivial" else "irreps -> irreps")
+    torch.manual_seed(0)
+    expected = R2Conv(in_type, out_type, 5).weights
+    torch.manual_seed(0)
+    relax = {"translation": 0.25, **battery.subgroups(space, 0.25)}
+    found = RelaxedR2Conv(in_type, out_type, 5, relax=relax).weights
+    assert torch.equal(found, expected)
 
 
 SOFT_STARTS = [
@@ -115,6 +128,19 @@ def test_layer_starts_as_soft_as_asked(space: str, pair: str, kernel_size: int, 
     # Energies are what is drawn as asked, not their ratio. Kernels of few fields scatter, and elements off the pixel
     # grid are not measured: a factor of 3.
     assert 0.01 / 3 <= np.sum(errors) / np.sum(energies) / 2 <= 0.01 * 3
+
+
+@pytest.mark.parametrize("regions", [2, 4, None])
+@pytest.mark.parametrize("softness", [0.001, 0.05])
+@pytest.mark.parametrize("group", [{}, {"rotation": 0.25}], ids=["translation", "and rotation"])
+@pytest.mark.parametrize(("space", "pair"), SOFT_STARTS)
+def test_soft_part_in_translation_starts_exactly_as_soft_as_asked(
+    space: str, pair: str, group: dict[str, float], softness: float, regions: int | None
+) -> None:
+    """It is drawn at the same positions over which softness is a mean."""
+    relax = {"translation": (0.2, 0.4), **group}
+    layer = RelaxedR2Conv(*battery.types(space, pair), 3, relax=relax, initial_softness=softness, regions=regions)
+    assert layer.softness().item() == pytest.approx(softness, rel=1e-5)  # sums of some thousand terms in float32
 
 
 def is_on_grid(field_type: FieldType, element: object) -> bool:
@@ -191,8 +217,9 @@ def test_layer_that_starts_strict_can_become_soft(relax: dict[str, float], stric
     features = battery.random_input(in_type, 6, 6, batch=8)
     assert largest_error(layer, features) <= 1e-12  # float64 rounding
     layer.set_domain_frequency(rotation=0.25)
-    # √(2 · 0.01) at the default softness, for one kernel within a factor of 3.
-    assert 0.14 / 3 <= largest_error(layer, features) <= 0.14 * 3
+    # √(2s) at the default softness, for one kernel within a factor of 3.
+    expected = math.sqrt(2 * DEFAULT_SOFTNESS[strict_kernel])
+    assert expected / 3 <= largest_error(layer, features) <= expected * 3
 
 
 @pytest.mark.parametrize("kernel_size", [1, 2, 3, 4, 5, 7])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from escnn_relaxed.kernel import FourierKernel, KernelNet, SirenKernel
+from escnn_relaxed.kernel.nets import FourierKernel, KernelNet, SirenKernel
 
 ROUNDING = 1e-12  # a few dozen terms of order one in float64
 

@@ -30,7 +30,7 @@ def learned_frequency(layer: RelaxedR2Conv, penalty: float, task: bool, steps: i
     optimiser = torch.optim.Adam(parameter_groups(layer, 3e-2), lr=3e-2)
     for _ in range(steps):
         optimiser.zero_grad()
-        loss = penalty * equivariance_penalty(layer)
+        loss = penalty * equivariance_penalty(layer, "frequency")
         (loss + soft_loss(layer) if task else loss).backward()
         optimiser.step()
     return abs(layer.domain_frequency["rotation"].item())
@@ -59,7 +59,7 @@ def test_the_penalty_on_softness_leaves_a_layer_at_zero_alone(strict_kernel: str
 @pytest.mark.parametrize("start", [0.0, 0.05])
 def test_a_task_that_needs_softness_pulls_the_frequency_up(start: float, strict_kernel: str) -> None:
     layer = learning_layer(strict_kernel, start)
-    assert learned_frequency(layer, penalty=1e-3, task=True) > start + 0.02
+    assert learned_frequency(layer, penalty=1e-3, task=True) > start + 0.01
     assert layer.softness().item() > 1e-3
 
 
@@ -75,14 +75,14 @@ def test_the_sum_of_squares_can_be_evaded_and_softness_not() -> None:
     sines = slice(kernel.domain_weight.shape[1] // 2, None)
     before, softness = layer.filter_bank(), layer.softness().item()
     error = equivariance_error(layer, 9).exact[0].error
-    penalty = equivariance_penalty(layer).item()
+    penalty = equivariance_penalty(layer, "frequency").item()
     with torch.no_grad():
         layer.domain_frequency["rotation"].div_(10)
         kernel.domain_weight[:, sines].mul_(10)
     change = (layer.filter_bank() - before).norm() / before.norm()
     # Terms of second order in 2πω′|w| ~ 0.1 of the soft part, which is √0.2 of the kernel; found: 0.006.
     assert change.item() < 0.03
-    assert equivariance_penalty(layer).item() == pytest.approx(penalty / 100, rel=1e-6)
+    assert equivariance_penalty(layer, "frequency").item() == pytest.approx(penalty / 100, rel=1e-6)
     assert layer.softness().item() == pytest.approx(softness, rel=0.05)
     assert equivariance_error(layer, 9).exact[0].error == pytest.approx(error, rel=0.05)
 

@@ -19,7 +19,7 @@ pytest.importorskip("lightning")
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning_runs import BATCHES, Classifier, SaveAfterEpoch, loader, trainer
 
-from escnn_relaxed.lightning_callbacks import BoundSoftness, HardenInTraining
+from escnn_relaxed.learning.lightning_callbacks import BoundSoftness, HardenInTraining
 
 pytestmark = [
     # Lightning's own: what it uses of torch, and advice on loaders and logging that is none for 12 images

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from escnn_relaxed import relaxation_scalars
+from escnn_relaxed.measure import relaxation_scalars
 
 pytest.importorskip("lightning")
 
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning_runs import BATCHES, Classifier, SaveAfterEpoch, loader, trainer
 
-from escnn_relaxed.lightning_callbacks import LogRelaxation, _images
+from escnn_relaxed.learning.lightning_callbacks import LogRelaxation, _images
 
 pytestmark = [
     # Lightning's own: what it uses of torch, and advice on loaders and logging that is none for 12 images

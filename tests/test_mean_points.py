@@ -11,14 +11,15 @@ import pytest
 import torch
 from escnn.group import GroupElement
 from layers import build_with_oracle
-from reference import Oracle, Point, angle_and_flip
+from reference import Oracle
+from reference_coordinates import Point, angle_and_flip
 from torch import Tensor
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
 
 ROUNDING = 1e-12  # means of some hundred terms in float64, in two orders
-SIDE = 8  # rows and columns of the image whose positions are averaged over
+SIDE = 4  # cells along each axis, over whose centres positions are averaged
 
 ON_THE_GRID = ("trivial", "flip", "flip axis 0", "C2", "C4", "D1", "D2", "D4", "D4 axis 45°")
 OFF_THE_GRID = ("C3", "D3", "C8", "D8", "SO(2)", "O(2)")
@@ -107,7 +108,7 @@ def test_positions_move_with_the_elements(space: str, averaged: tuple[str, ...],
         ("D2", ("rotation", "reflection")),
     ],
 )
-def test_translation_is_averaged_over_the_pixels_of_an_image(space: str, averaged: tuple[str, ...], frame: str) -> None:
+def test_translation_is_averaged_over_the_cells(space: str, averaged: tuple[str, ...], frame: str) -> None:
     layer, oracle = layer_and_oracle(space, translation=True, frame=frame)
     check(layer, oracle, ("translation", *averaged), POSITIONS[:1])
 

@@ -12,8 +12,8 @@ from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
 
-# Input, filter bank and output are rounded once each, the sums of soft translation once a tap: some units of the last
-# place, 2^-9 and 2^-12.
+# Input, filter bank and output are rounded once each, with a kernel for every pixel sums once a tap: some units of the
+# last place, 2^-9 and 2^-12.
 PRECISIONS = {torch.bfloat16: 2**-7, torch.float16: 2**-10}
 EVERY_PRECISION = pytest.mark.parametrize("dtype", PRECISIONS)
 
@@ -43,7 +43,7 @@ def test_autocast_rounds_the_convolution_alone(form: str, dtype: torch.dtype, mo
 
 
 def banks_of(layer: RelaxedR2Conv, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """Every filter bank that the layer builds from now on, whole or tap by tap."""
+    """Every filter bank that the layer builds from now on: one, those of regions, or of pixels tap by tap."""
     banks: list[Tensor] = []
 
     def recorded(build):
@@ -55,7 +55,8 @@ def banks_of(layer: RelaxedR2Conv, monkeypatch: pytest.MonkeyPatch) -> list[Tens
 
     monkeypatch.setattr(layer, "filter_bank", recorded(layer.filter_bank))
     if layer.bank is not None:
-        monkeypatch.setattr(layer.bank, "encode_positions", recorded(layer.bank.encode_positions))
+        monkeypatch.setattr(layer.bank, "at_regions", recorded(layer.bank.at_regions))
+        monkeypatch.setattr(layer.bank, "at_pixels", recorded(layer.bank.at_pixels))
     return banks
 
 

@@ -15,8 +15,8 @@ from transformations import largest_error, relative_error
 
 from escnn_relaxed import RelaxedR2Conv, export_network
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv
+from escnn_relaxed.layer.planar_convolution import PlanarConvolution
 from escnn_relaxed.models import RelaxedResNet
-from escnn_relaxed.planar_convolution import PlanarConvolution
 
 ROUNDING = 1e-12
 
@@ -33,7 +33,7 @@ PUBLISHED = {
 @pytest.fixture
 def uncalibrated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Networks are built without the calibration of their scale, which takes long and changes no shape."""
-    monkeypatch.setattr("escnn_relaxed.initialization.gain", lambda *arguments: 1.0)
+    monkeypatch.setattr("escnn_relaxed.kernel.initialization.gain", lambda *arguments: 1.0)
 
 
 def parameters(network: nn.Module) -> int:

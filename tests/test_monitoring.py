@@ -9,7 +9,8 @@ from escnn import nn as enn
 from soft_networks import network_of, soft_layer
 from torch import nn
 
-from escnn_relaxed import RelaxationMonitor, TensorBoardHook, equivariance_error, relaxation_scalars
+from escnn_relaxed import equivariance_error
+from escnn_relaxed.measure import RelaxationMonitor, relaxation_scalars
 
 
 def network() -> enn.SequentialModule:
@@ -77,7 +78,7 @@ def test_a_layer_alone_is_the_network() -> None:
 
 def test_where_nothing_is_exact_no_error_is_logged() -> None:
     layer = soft_layer(space="trivial", relax={"translation": 0.3})
-    data = battery.random_input(layer.in_type, 5, 5)
+    data = battery.random_input(layer.in_type, 8, 8)
     assert not any(tag.startswith("equiv") for tag in relaxation_scalars(layer, data))
     assert relaxation_scalars(layer, data, shifts=[(1, 1)])["equivariance_error/network"] > 0.01
 
@@ -87,61 +88,29 @@ def test_a_network_without_relaxed_layers_is_refused() -> None:
         RelaxationMonitor(nn.Linear(2, 2)).record(0)
 
 
-class Writer:
-    def __init__(self) -> None:
-        self.written: list[tuple[str, float, int]] = []
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        self.written.append((tag, scalar_value, global_step))
-
-
-def test_the_hook_writes_every_so_many_steps() -> None:
-    torch.manual_seed(1)
-    net, writer, data = soft_layer(learn_relaxation=True), Writer(), images()
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
-    hook = TensorBoardHook(net, writer, optimiser, every=2, data=data)
-    values = [net.domain_frequency["rotation"].item()]
-    for _ in range(5):
-        optimiser.zero_grad()
-        net(net.in_type(data)).tensor.square().mean().backward()
-        optimiser.step()
-        values.append(net.domain_frequency["rotation"].item())
-    hook.remove()
-    optimiser.step()
-    tag = "domain_frequency/network/rotation"
-    found = [(value, step) for name, value, step in writer.written if name == tag]
-    assert found == [(values[0], 0), (values[2], 2), (values[4], 4)]
-    assert len(set(values)) == 6
-    assert hook.monitor.history[tag] == [(step, value) for value, step in found]
-    assert {name for name, _, _ in writer.written} == set(relaxation_scalars(net, data))
+def test_monitor_keeps_what_it_recorded() -> None:
+    net, data = network(), images()
+    monitor = RelaxationMonitor(net, data, shifts=[(1, 0)])
+    first = monitor.record(0)
+    net[0].set_domain_frequency(rotation=0.3)
+    second = monitor.record(7)
+    assert first != second
+    assert second == relaxation_scalars(net, data, shifts=[(1, 0)])
+    assert monitor.history == {tag: [(0, first[tag]), (7, second[tag])] for tag in first}
 
 
-def test_training_is_the_same_with_and_without_the_hook() -> None:
-    def train(hooked: bool) -> list[torch.Tensor]:
+def test_training_is_the_same_with_and_without_logging() -> None:
+    def train(logged: bool) -> list[torch.Tensor]:
         torch.manual_seed(1)
         net = soft_layer(learn_relaxation=True)
         optimiser = torch.optim.Adam(net.parameters(), lr=0.1)
-        if hooked:
-            TensorBoardHook(net, Writer(), optimiser, every=1, data=torch.ones(2, 4, 5, 5).double())
         for _ in range(3):
             optimiser.zero_grad()
             net(net.in_type(images())).tensor.square().mean().backward()
             optimiser.step()
+            if logged:
+                relaxation_scalars(net, torch.ones(2, 4, 5, 5).double())
         return list(net.parameters())
 
     for found, expected in zip(train(True), train(False), strict=True):
         assert torch.equal(found, expected)
-
-
-@pytest.mark.parametrize(
-    ("writer", "every", "kind", "message"),
-    [
-        ("runs", 1, TypeError, "writer must have add_scalar, .* got str"),
-        (Writer(), 0, ValueError, "every must be >= 1, got 0"),
-        (Writer(), 1.5, TypeError, "every must be an integer, got 1.5"),
-    ],
-)
-def test_bad_arguments_are_named(writer: object, every: object, kind: type[Exception], message: str) -> None:
-    layer = soft_layer()
-    with pytest.raises(kind, match=message):
-        TensorBoardHook(layer, writer, torch.optim.SGD(layer.parameters()), every)

@@ -11,7 +11,7 @@ import torch
 from transformations import on_grid_elements, transform
 from waves import Waves
 
-from escnn_relaxed.pixel_grid import PixelGrid, moved, rotation, shift, turn_or_flip
+from escnn_relaxed.measure.pixel_grid import PixelGrid, moved, rotation, shift, turn_or_flip
 
 EXACT = 0.0  # pixels are copied
 

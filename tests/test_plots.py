@@ -11,7 +11,7 @@ from battery import field_type
 from layers import build
 from torch import nn
 
-from escnn_relaxed import AblationRow, EquivarianceReport, ErrorRow
+from escnn_relaxed.measure import AblationRow, EquivarianceReport, ErrorRow
 
 mpl.use("Agg")
 from escnn_relaxed.plots import (

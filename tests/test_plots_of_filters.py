@@ -68,15 +68,17 @@ def test_layers_are_rows_with_the_group_below() -> None:
     assert directions == [(1, 0), (0, 1), (-1, 0), (0, -1)]
 
 
-@pytest.mark.parametrize("domain", ["input", "output"])
-@pytest.mark.parametrize(("stride", "padding", "dilation"), [(1, 1, 1), (2, 0, 1), (1, 0, 2)])
+@pytest.mark.parametrize("regions", [4, None])
+@pytest.mark.parametrize(
+    ("size", "stride", "padding", "dilation"), [((9, 8), 1, 1, 1), ((18, 17), 2, 0, 1), ((13, 12), 1, 0, 2)]
+)
 def test_filters_over_positions_are_what_the_layer_multiplies_with(
-    domain: str, stride: int, padding: int, dilation: int
+    regions: int | None, size: tuple[int, int], stride: int, padding: int, dilation: int
 ) -> None:
     """Against an image with a single 1 below each tap: what comes out at the position is the kernel there."""
     place = {"stride": stride, "padding": padding, "dilation": dilation}
-    soft = layer("C4", "regular -> irreps", relax={"translation": 0.5}, initial_softness=0.5, domain=domain, **place)
-    axes = plot_filter_over_positions(soft, (9, 8), out_channel=2, in_channel=1, positions=2)
+    soft = layer("C4", "regular -> irreps", relax={"translation": 0.5}, initial_softness=0.5, regions=regions, **place)
+    axes = plot_filter_over_positions(soft, size, out_channel=2, in_channel=1, positions=2)
     found = filters(axes)
     assert len(found) == 4
     rows = [float(label.get_text()) for label in axes.get_yticklabels()]
@@ -84,7 +86,7 @@ def test_filters_over_positions_are_what_the_layer_multiplies_with(
     for number, kernel in enumerate(found):
         row, column = rows[number // 2], columns[number % 2]
         for i, j in np.ndindex(3, 3):
-            image = torch.zeros(1, 4, 9, 8, dtype=torch.float64)
+            image = torch.zeros(1, 4, *size, dtype=torch.float64)
             image[0, 1, int(row) + dilation * (i - 1), int(column) + dilation * (j - 1)] = 1
             with torch.no_grad():
                 answer = soft.linear(image)

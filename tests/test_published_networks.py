@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, harden_network, relax_network
-from escnn_relaxed.conversion import named_relaxed_layers
+from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 SINGLE = 1e-5  # some ten layers in float32, each of some hundred terms
 BROKEN = 1e-3  # a hundred times that
@@ -43,7 +43,7 @@ def by_relaxing(name: str) -> Classifier:
     """A strict network trained for a step, then relaxed."""
     strict = NETWORKS[name](R2Conv)
     train(strict, steps=1)
-    return relax_network(strict)
+    return relax_network(strict, initial_softness=0.01)
 
 
 SWAPS: dict[str, Callable[[str], Classifier]] = {"directly": directly, "by relaxing": by_relaxing}

@@ -8,7 +8,7 @@ import battery
 import numpy as np
 import pytest
 import torch
-from layers import STRICT_KERNELS, build
+from layers import EVERY_KIND, SIZES, STRICT_KERNELS, build, relaxation
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
@@ -116,6 +116,32 @@ def test_offset_follows_the_seed() -> None:
         torch.manual_seed(3)
         answers.append(layer(features).tensor)
     assert torch.equal(*answers)
+
+
+@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+@pytest.mark.parametrize("space", battery.CONTINUOUS)
+@EVERY_KIND
+def test_gradients_are_right_when_the_layer_runs_again_before_backward(
+    kind: str, space: str, strict_kernel: str
+) -> None:
+    """The second pass turns the grid: the first must not see it."""
+    in_type, out_type = battery.types(space, "trivial -> irreps")
+    arguments = relaxation(kind, battery.subgroups(space, 0.2))
+    fixed = {"samples": 4, "random_offset": True, "initial_softness": 0.3, "padding": 1, "learn_relaxation": True}
+    layer = build(in_type, out_type, **arguments, **fixed, strict_kernel=strict_kernel)
+    features = battery.random_input(in_type, *SIZES[kind]).requires_grad_()
+    cotangent = torch.randn(layer.evaluate_output_shape(features.shape), dtype=torch.float64)
+    results = []
+    for runs_again in (False, True):
+        torch.manual_seed(3)
+        answer = layer(in_type(features)).tensor
+        offset = layer.bank.offset
+        if runs_again:
+            assert relative_error(layer(in_type(features)).tensor.detach(), answer.detach()) > 1e-4
+            assert layer.bank.offset != offset
+        results.append([answer.detach(), *torch.autograd.grad(answer, [features, *layer.parameters()], cotangent)])
+    for expected, found in zip(*results, strict=True):
+        assert torch.equal(found, expected)
 
 
 @pytest.mark.filterwarnings("ignore:random_offset. ignored:UserWarning")

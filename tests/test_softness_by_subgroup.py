@@ -90,7 +90,7 @@ def test_soft_rotation_softens_reflections_too(pair: str) -> None:
 )
 def test_error_grows_from_zero_with_the_frequency(space: str, pair: str, subgroup: str, strict_kernel: str) -> None:
     layer = soft_layer(space, pair, {subgroup: 0.2}, strict_kernel)
-    features = battery.random_input(layer.in_type, 5, 5)
+    features = battery.random_input(layer.in_type, 8, 8)
 
     def error(frequency: float) -> float:
         layer.set_domain_frequency(**{subgroup: frequency})
@@ -131,7 +131,7 @@ def test_integer_frequency_leaves_turns_exact_in_log_coordinates_alone(pair: str
 @pytest.mark.parametrize("pair", ["two regular -> regular", "irreps -> irreps"])
 def test_every_subgroup_can_be_soft_at_once(pair: str) -> None:
     layer = soft_layer("D4", pair, {"rotation": 0.2, "reflection": 0.5, "translation": 0.3})
-    features = battery.random_input(layer.in_type, 5, 5)
+    features = battery.random_input(layer.in_type, 8, 8)
     assert min(equivariance_error(layer, features, g) for g in on_grid_elements(layer.in_type.gspace)) > BROKEN
     assert shift_error(layer, features) > BROKEN
 

@@ -98,7 +98,6 @@ def test_filter_frequency_of_position_alone_lets_the_bank_vary_over_taps() -> No
     assert float(bank[0, 0, [1, 1, 0], [1, 2, 1]].std() / bank.std()) > 1e-2
 
 
-@pytest.mark.parametrize("domain", ["input", "output"])
 @pytest.mark.parametrize(
     ("space", "pair", "relax"),
     [
@@ -108,11 +107,10 @@ def test_filter_frequency_of_position_alone_lets_the_bank_vary_over_taps() -> No
         ("O(2)", "irreps -> irreps", {"translation": 0.3, "reflection": 0.5}),
     ],
 )
-def test_one_by_one_kernel_is_a_linear_product_at_each_position(
-    space: str, pair: str, relax: dict[str, float], domain: str
-) -> None:
+def test_one_by_one_kernel_is_a_linear_product_at_each_position(space: str, pair: str, relax: dict[str, float]) -> None:
     in_type, out_type = battery.types(space, pair)
-    layer, oracle = build_with_oracle(in_type, out_type, 1, relax=relax, domain=domain, initial_softness=0.3, samples=4)
+    arguments = {"relax": relax, "regions": None, "initial_softness": 0.3, "samples": 4}
+    layer, oracle = build_with_oracle(in_type, out_type, 1, **arguments)
     size = (3, 4)
     features = battery.random_input(in_type, *size)
     expected = torch.empty(2, out_type.size, *size, dtype=torch.float64)
@@ -128,6 +126,23 @@ def test_one_by_one_kernel_is_a_linear_product_at_each_position(
         features[:, :, 1, 2] += 1
         changed = (layer(in_type(features)).tensor != found).any(dim=1).any(dim=0)
     assert changed.nonzero().tolist() == [[1, 2]]
+
+
+def test_one_by_one_kernel_by_regions_is_a_linear_product_in_each_quarter() -> None:
+    in_type, out_type = battery.types("D4", "regular -> irreps")
+    arguments = {"relax": {"translation": (0.2, 0.5), "rotation": 0.2}, "regions": 2, "initial_softness": 0.3}
+    layer, oracle = build_with_oracle(in_type, out_type, 1, **arguments)
+    features = battery.random_input(in_type, 8, 8)
+    with torch.no_grad():
+        found = layer(in_type(features)).tensor
+        # Centres of the quarters lie half of the way to the border, y up.
+        for rows, y in ((slice(0, 4), 0.5), (slice(4, 8), -0.5)):
+            for columns, x in ((slice(0, 4), -0.5), (slice(4, 8), 0.5)):
+                matrix = oracle.bank((0.0, 0.0), (x, y))
+                expected = torch.einsum("oi,bihw->bohw", matrix, features[:, :, rows, columns])
+                expected = expected + layer.expanded_bias()[:, None, None]
+                assert relative_error(found[:, :, rows, columns], expected) <= ROUNDING
+        assert relative_error(matrix, oracle.bank((0.0, 0.0), (-0.5, 0.5))) > 1e-4
 
 
 @pytest.mark.parametrize("relaxed", [False, True], ids=["strict", "soft"])

@@ -31,7 +31,7 @@ from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.baselines import WeightedR2Conv
-from escnn_relaxed.layer_state import FORMAT_VERSION
+from escnn_relaxed.layer.state_dict import FORMAT_VERSION
 
 SINGLE = 1e-6  # R2Conv's basis is sampled in float32
 
@@ -193,7 +193,6 @@ MISFITS = {
     "softness": ({"relax": None}, r"soft in is \[\], here \['rotation'\]"),
     "kernel net": ({"kernel_net": "siren"}, r"kernel net is \['siren', 8\], here \['fourier', 8\]"),
     "frame": ({"frame": "image"}, "frame is image, here group"),
-    "domain": ({"domain": "output"}, "domain is output, here input"),
     "support": ({"support": "disk"}, "support is disk, here smooth"),
     "filter frequency": (
         {"filter_frequency": 0.5},
@@ -213,6 +212,26 @@ def test_state_that_does_not_fit_says_why(misfit: str) -> None:
     arguments, message = MISFITS[misfit]
     with pytest.raises(RuntimeError, match=f"the state of 'this layer' does not fit: {message}"):
         _layer().load_state_dict(state_of(**arguments))
+
+
+@pytest.mark.parametrize("regions", [8, None])
+def test_state_of_other_regions_is_refused_where_translation_is_soft(regions: int | None) -> None:
+    relax = {"translation": 0.25}
+    with pytest.raises(RuntimeError, match=f"does not fit: regions is {regions}, here 4"):
+        _layer(relax=relax).load_state_dict(state_of(relax=relax, regions=regions))
+    _layer().load_state_dict(state_of(regions=regions))
+
+
+@pytest.mark.parametrize("relax", [{"translation": 0.25}, {"rotation": 0.25}], ids=["translation", "rotation"])
+def test_state_from_before_regions_loads_where_it_means_the_same(relax: dict[str, float]) -> None:
+    state = state_of(relax=relax)
+    del state._metadata[""]["layer"]["regions"]
+    layer = _layer(relax=relax)
+    if "translation" in relax:
+        with pytest.raises(RuntimeError, match="soft translation had a kernel for every pixel of the input: train it"):
+            layer.load_state_dict(state)
+    else:
+        layer.load_state_dict(state)
 
 
 def test_layers_of_a_network_that_do_not_fit_are_named() -> None:

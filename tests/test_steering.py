@@ -11,9 +11,9 @@ from layers import build
 from reference_fields import coset
 from transformations import relative_error
 
-from escnn_relaxed.coordinates import relative_elements, sample_group
-from escnn_relaxed.field_structure import Block, FieldStructure
-from escnn_relaxed.steering import PairSteering, SteeredAverage, sees_relative_element
+from escnn_relaxed.group.elements import relative_elements, sample_group
+from escnn_relaxed.group.fields import Block, FieldStructure
+from escnn_relaxed.kernel.steering import PairSteering, SteeredAverage, sees_relative_element
 
 ROUNDING = 1e-12  # sums of some hundred terms in float64, in two orders
 
@@ -151,7 +151,7 @@ def test_energy_is_that_of_the_bank(space: str, pair: str) -> None:
     average = SteeredAverage(*structures, sample, has_constant=True).double()
     hidden = torch.randn(HIDDEN + 1, len(sample), len(sample), POINTS, dtype=torch.float64)
     average.initialize(hidden, average.count_directions(hidden))
-    bank = average(hidden)
+    bank = average(hidden.unsqueeze(3)).squeeze(0)
     if "sheared" in pair:
         out_basis, in_basis = (change_of_basis(field_type) for field_type in (out_type, in_type))
         assert abs(float(bank.square().sum() / average.energy(hidden)) - 1) > 0.01  # it matters

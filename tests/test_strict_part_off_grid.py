@@ -104,7 +104,7 @@ def test_soft_translation_is_hardened_with_the_group_and_alone(space, pair, fram
     relax = {"rotation": 0.2, "translation": (0.3, 0.5)}
     arguments = {"padding_mode": "circular", "frame": frame, "strict_kernel": strict_kernel, "samples": 8}
     layer = soft_layer(space, pair, relax=relax, **arguments)
-    features = battery.random_input(layer.in_type, 5, 5)
+    features = battery.random_input(layer.in_type, 9, 9)
     assert min(layer.softness(name).item() for name in ("rotation", "translation")) > 1e-3
     assert layer.softness().item() <= 1
     strict = harden_network(layer)

@@ -9,7 +9,8 @@ from layers import build
 from soft_networks import Network
 from torch import nn
 
-from escnn_relaxed import AblationRow, equivariance_error, relaxation_summary
+from escnn_relaxed import equivariance_error, relaxation_summary
+from escnn_relaxed.measure import AblationRow
 
 
 @pytest.fixture

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 from escnn.group import Representation
+from escnn.nn import FieldType
 from transformations import fiber_action, relative_error
 
-from escnn_relaxed.initialization import gain, steerable_features
-from escnn_relaxed.synthetic_features import SyntheticFeatures, rectified
+from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed.kernel.calibration_maps import SyntheticFeatures, rectified
+from escnn_relaxed.kernel.initialization import continuous_features, gain
 
 CASES = [
     ("C4", "regular + trivial + regular"),
@@ -18,11 +20,12 @@ CASES = [
     ("SO(2)", "band-limited"),
     ("O(2)", "irreps"),
 ]
-ARGUMENTS = dict.fromkeys(("sigma", "frequencies_cutoff", "rings", "maximum_offset", "recompute", "basis_filter"))
 
 
 def features_of(space: str, fields: list[Representation], kernel_size: int = 3) -> SyntheticFeatures:
-    return steerable_features(fields, battery.gspace(space), kernel_size, ARGUMENTS)
+    field_type = FieldType(battery.gspace(space), fields)
+    layer = RelaxedR2Conv(field_type, field_type, kernel_size, relax=None, strict_kernel="continuous")
+    return continuous_features(layer.bank)
 
 
 @pytest.mark.parametrize(("space", "fields"), CASES)
@@ -55,16 +58,6 @@ def test_answer_of_folded_bank_is_that_of_the_whole_bank() -> None:
     assert relative_error(found, expected) <= 1e-14
 
 
-def test_features_are_drawn_once_for_a_kind_and_leave_the_generator_alone() -> None:
-    fields = [battery.gspace("C4").regular_repr] * 3
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    first, second = features_of("C4", fields, kernel_size=5), features_of("C4", fields * 2, kernel_size=5)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert first.few is second.few
-    assert features_of("C4", fields, kernel_size=7).few is not first.few
-
-
 def test_features_do_not_depend_on_gradients_or_leave_a_graph() -> None:
     gspace = battery.gspace("C4")
     bank = torch.randn(4, 4, 3, 3, requires_grad=True)
@@ -77,7 +70,8 @@ def test_gain_is_proportional_to_the_bank_and_one_for_an_empty_bank() -> None:
     gspace = battery.gspace("C4")
     fields = [gspace.regular_repr]
     bank = torch.randn(4, 4, 3, 3)
-    gains = [gain(factor * bank, features_of("C4", fields), fields, gspace) for factor in (1.0, 3.0, 0.0)]
+    features = features_of("C4", fields)
+    gains = [gain(factor * bank, features, fields, gspace) for factor in (1.0, 3.0, 0.0)]
     # float32 sums over some thousand values
     assert gains[1] == pytest.approx(3 * gains[0], rel=1e-5)
     assert gains[2] == 1.0

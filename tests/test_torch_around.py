@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from collections.abc import Callable
 
 import battery
 import pytest
@@ -12,22 +14,24 @@ from forms import (
     EVERY_FORM,
     FEW,
     ROUNDING,
+    SOFT_IN_TRANSLATION,
     answer,
     features_of,
     layer_of,
     loss_and_gradients,
     train_a_step,
 )
-from layers import build
+from layers import EVERY_KIND, SIZES, build, relaxation
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jacrev, stack_module_state, vmap
+from torch.func import functional_call, grad, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
 from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
 
-SINGLE = 1e-5  # sums of some hundred terms in float32, in another order
+# Torch's own, where it first goes forwards.
+FORWARDS = pytest.mark.filterwarnings("ignore:`torch.jit.* is deprecated:DeprecationWarning")
 
 
 @EVERY_FORM
@@ -42,26 +46,28 @@ def test_channels_last_images_give_the_same_answer_and_gradients(form: str) -> N
     assert relative_error(answer(layer, strided), answer(layer, features)) <= ROUNDING
 
 
-@pytest.mark.parametrize("relax", [{"rotation": 0.2}, {"translation": 0.3}], ids=["stationary", "soft in translation"])
-def test_groups_take_channels_last_images(relax: dict[str, float]) -> None:
-    layer = build(*battery.types("C4", "two regular -> two regular"), groups=2, relax=relax, stride=2)
-    features = features_of(layer)
+@EVERY_KIND
+def test_groups_take_channels_last_images(kind: str) -> None:
+    types = battery.types("C4", "two regular -> two regular")
+    layer = build(*types, groups=2, stride=2, **relaxation(kind, {"rotation": 0.2}))
+    features = features_of(layer, side=17)
     last = features.contiguous(memory_format=torch.channels_last)
     assert relative_error(answer(layer, last), answer(layer, features)) <= ROUNDING
 
 
-@pytest.mark.parametrize("relax", [{"rotation": 0.2}, {"translation": 0.3}], ids=["stationary", "soft in translation"])
-def test_second_derivatives_are_right(relax: dict[str, float]) -> None:
+@EVERY_KIND
+def test_second_derivatives_are_right(kind: str) -> None:
     """Of every parameter, ω′ among them, and of the image."""
     in_type, out_type = battery.types("C2", "regular -> regular")
-    layer = build(in_type, out_type, kernel_size=2, relax=relax, learn_relaxation=True, hidden_size=2)
+    arguments = {"kernel_size": 2, "padding": 1, "learn_relaxation": True, "hidden_size": 2}
+    layer = build(in_type, out_type, **arguments, **relaxation(kind, {"rotation": 0.2}))
     names = [name for name, _ in layer.named_parameters() if not name.endswith("filter_weight")]
 
     def of(features: Tensor, *values: Tensor) -> Tensor:
         return functional_call(Plain(layer), {f"layer.{n}": v for n, v in zip(names, values, strict=True)}, (features,))
 
     values = [dict(layer.named_parameters())[name].detach().requires_grad_() for name in names]
-    features = battery.random_input(in_type, 3, 3, batch=1).requires_grad_()
+    features = battery.random_input(in_type, *SIZES[kind], batch=1).requires_grad_()
     assert torch.autograd.gradgradcheck(of, (features, *values), fast_mode=True)
 
 
@@ -119,16 +125,39 @@ def test_gradients_of_each_sample_come_from_vmap(form: str) -> None:
         assert relative_error(each[name].mean(dim=0), gradient) <= ROUNDING
 
 
-def test_jacobian_of_the_layer_is_its_matrix() -> None:
-    layer = Plain(layer_of("soft"))
-    features = features_of(layer.layer, side=3, batch=1)
-    jacobian = jacrev(layer)(features)
+@FORWARDS
+@pytest.mark.parametrize("transform", [jacrev, jacfwd])
+@A_FEW_FORMS
+def test_jacobian_of_the_layer_is_its_matrix(form: str, transform: Callable[..., Callable[[Tensor], Tensor]]) -> None:
+    layer = Plain(layer_of(form))
+    features = features_of(layer.layer, batch=1)
+    jacobian = transform(layer)(features)
     bias = layer(torch.zeros_like(features))
     product = torch.einsum("...bchw,bchw->...", jacobian, features)
     assert relative_error(product.detach(), (layer(features) - bias).detach()) <= ROUNDING
 
 
-@pytest.mark.parametrize("form", ["soft", "random offset", "soft in translation", "soft in translation, continuous"])
+@FORWARDS
+@pytest.mark.parametrize("form", [*FEW, "soft in translation, per pixel"])
+def test_derivatives_go_forwards_too(form: str) -> None:
+    """The slope along a direction of all parameters and the image, against the derivatives backwards."""
+    layer = Plain(layer_of(form))
+    features = features_of(layer.layer, batch=1)
+    state = {name: value.detach() for name, value in layer.named_parameters()}
+
+    def of(parameters: dict[str, Tensor], image: Tensor) -> Tensor:
+        return functional_call(layer, parameters, (image,))
+
+    tangents = {name: torch.randn_like(value) for name, value in state.items()}, torch.randn_like(features)
+    found, slope = jvp(of, (state, features), tangents)
+    assert relative_error(found, layer(features).detach()) <= ROUNDING
+    cotangent = torch.randn_like(found)
+    by_state, by_image = vjp(of, state, features)[1](cotangent)
+    expected = (by_image * tangents[1]).sum() + sum((by_state[name] * tangents[0][name]).sum() for name in state)
+    assert relative_error((slope * cotangent).sum(), expected) <= ROUNDING
+
+
+@pytest.mark.parametrize("form", ["soft", "random offset", *SOFT_IN_TRANSLATION])
 def test_checkpoint_recomputes_the_same_layer(form: str) -> None:
     """The same random offset among it."""
     layer = Plain(layer_of(form))
@@ -233,12 +262,17 @@ def test_layer_on_the_meta_device_gives_shapes(form: str) -> None:
 
 @pytest.mark.usefixtures("warnings_not_yet_given")
 @pytest.mark.parametrize("kernel_net", ["fourier", "siren"])
-@pytest.mark.parametrize("form", ["stationary", "soft in translation"])
-def test_very_large_frequency_warns_and_stays_finite(form: str, kernel_net: str) -> None:
+@EVERY_KIND
+def test_very_large_frequency_warns_and_stays_finite(kind: str, kernel_net: str) -> None:
     in_type, out_type = battery.types("C8", "regular -> regular")
-    relax = {"rotation": 1e3} | ({"translation": 1e3} if form == "soft in translation" else {})
-    with pytest.warns(UserWarning, match=r"the domain frequency 1000 of rotation is above .* it aliases"):
-        layer = RelaxedR2Conv(in_type, out_type, 3, relax=relax, learn_relaxation=True, kernel_net=kernel_net)
+    arguments = {"learn_relaxation": True, "kernel_net": kernel_net, **relaxation(kind, {"rotation": 1e3}, 1e3)}
+    with pytest.warns(UserWarning, match="it aliases") as caught:
+        layer = RelaxedR2Conv(in_type, out_type, 3, **arguments)
+    expected = ["rotation", *(["translation"] if kind == "by regions" else [])]
+    assert len(caught) == len(expected)
+    for name in expected:
+        message = f"the domain frequency 1000 of {name} is above .* it aliases"
+        assert any(re.search(message, str(warning.message)) for warning in caught)
     results = loss_and_gradients(layer, features_of(layer))
     assert all(result.isfinite().all() for result in results)
     assert 0 <= layer.softness().item() <= 1

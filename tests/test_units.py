@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from escnn_relaxed.units import count_directions, weight_units
+from escnn_relaxed.kernel.weight_units import count_directions, weight_units
 
 ROUNDING = 1e-9  # an eigenvalue problem of 12 features, well conditioned
 
@@ -83,6 +83,16 @@ def test_features_that_are_averaged_away_give_no_direction_and_no_infinite_unit(
     assert torch.isfinite(units).all()
     assert units.abs().max() <= 1 + ROUNDING  # orthogonal: rounding is not amplified
     assert weight_units(steered, 2, 0).shape == (0, 5)
+
+
+@pytest.mark.parametrize("taps", [9, 9 * 64, 81 * 64])
+def test_constant_that_is_averaged_away_is_divided_by_for_no_number_of_points(taps: int) -> None:
+    """What rounding in float32 leaves of it is the same at every point, and adds up."""
+    steered = features(4, taps=taps)
+    steered[-1] = 3e-8
+    units = weight_units(steered, 1, None)
+    # Features of order one at n points have units of about 1/√n; divided by 3e-8 n they would have 1e3 to 1e6.
+    assert units.abs().max() <= 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

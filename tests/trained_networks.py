@@ -9,7 +9,7 @@ from escnn.nn import EquivariantModule, R2Conv
 from layers import shake
 from torch import Tensor
 
-from escnn_relaxed.conversion import named_relaxed_layers
+from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 
 def convolution(space: str, pair: str, kernel_size: int = 3, **arguments: object) -> R2Conv:

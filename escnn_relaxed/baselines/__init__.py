@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..planar_convolution import PlanarConvolution
-from ..relaxed_r2conv import RelaxedR2Conv
+from ..layer.planar_convolution import PlanarConvolution
+from ..layer.relaxed_r2conv import RelaxedR2Conv
 from .partial import PartialR2Conv
 from .residual import ResidualR2Conv, free_weight_penalty
 from .weighted import WeightedR2Conv

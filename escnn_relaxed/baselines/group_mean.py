@@ -11,9 +11,10 @@ from escnn.gspaces import GSpace2D
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..coordinates import GroupSample, relative_elements, sample_group, tap_grid
-from ..exact_constants import ExactConstants
-from ..grid_exact_basis import grid_symmetries
+from ..group.elements import GroupSample, relative_elements, sample_group
+from ..group.exact_constants import ExactConstants
+from ..group.points import tap_grid
+from ..kernel.grid_exact_basis import grid_symmetries
 
 __all__ = ["FIBER_SUBGROUPS", "FunctionMean", "KernelMean"]
 

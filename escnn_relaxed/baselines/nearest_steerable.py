@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..steerable_basis import SteerableBasis
+from ..kernel.steerable_basis import SteerableBasis
 from .orthogonal_basis import OrthogonalBasis
 
 __all__ = ["nearest_steerable"]

@@ -10,7 +10,7 @@ from escnn.group import Representation
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..exact_constants import ExactConstants
+from ..group.exact_constants import ExactConstants
 
 __all__ = ["OrthogonalBasis"]
 

@@ -10,11 +10,11 @@ import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
-from ..arguments import check_softness
 from ..checks import check_bool, check_choice, check_number
-from ..coordinates import GroupSample, has_subgroup, sample_group
-from ..exact_constants import ExactConstants
-from .group_elements import channel_elements
+from ..group.elements import GroupSample, has_subgroup, sample_group
+from ..group.exact_constants import ExactConstants
+from ..group.field_elements import channel_elements
+from ..layer.arguments import check_softness
 from .group_mean import FIBER_SUBGROUPS, FunctionMean
 from .strict_kernel import BaselineConvolution
 

@@ -9,8 +9,8 @@ import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
-from ..arguments import check_softness
-from ..steerable_basis import SteerableBasis, sampled_basis
+from ..kernel.steerable_basis import SteerableBasis, sampled_basis
+from ..layer.arguments import check_softness
 from .group_mean import KernelMean
 from .nearest_steerable import nearest_steerable
 from .strict_kernel import BaselineConvolution
@@ -109,7 +109,7 @@ class ResidualR2Conv(BaselineConvolution):
         return nearest_steerable(kernel, self._steerable_basis(names), self.orthogonal_basis)
 
     def _steerable_basis(self, subgroups: tuple[str, ...]) -> SteerableBasis:
-        """That of the strict kernel where it has one; else, and for a part of the group, that of ``R2Conv``."""
+        """The basis of kernels steerable for these subgroups: the strict kernel's own, else that of ``R2Conv``."""
         if subgroups == self.relaxed_subgroups and isinstance(self.strict.source, SteerableBasis):
             return self.strict.source
         in_type, out_type = self.in_type, self.out_type

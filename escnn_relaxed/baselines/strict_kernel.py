@@ -11,11 +11,11 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from ..checks import check_subgroups
-from ..coordinates import SUBGROUPS, has_subgroup
-from ..integral_operator import PositionalBank, as_convolution
-from ..planar_convolution import PlanarConvolution
-from ..relaxed_r2conv import RelaxedR2Conv
-from ..strict_part import soft_share
+from ..group.elements import SUBGROUPS, has_subgroup
+from ..integral.stationary import as_convolution
+from ..kernel.softness import soft_share
+from ..layer.planar_convolution import PlanarConvolution
+from ..layer.relaxed_r2conv import RelaxedR2Conv
 from .group_mean import FIBER_SUBGROUPS
 from .orthogonal_basis import OrthogonalBasis
 
@@ -165,10 +165,6 @@ class BaselineConvolution(PlanarConvolution):
     def is_stationary(self) -> bool:
         """True: these ways relax rotations and reflections, and translations stay exact."""
         return True
-
-    def positional_bank(self, height: int, width: int) -> tuple[list[int], PositionalBank]:
-        """Not for a stationary layer, see :meth:`filter_bank`."""
-        raise RuntimeError("positional_bank: this layer is stationary, use filter_bank")
 
     @torch.no_grad()
     def export(self) -> nn.Conv2d:

@@ -10,11 +10,11 @@ import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
-from ..arguments import check_softness
 from ..checks import check_integer
-from ..coordinates import GroupSample, sample_group
-from ..exact_constants import ExactConstants
-from .group_elements import channel_elements
+from ..group.elements import GroupSample, sample_group
+from ..group.exact_constants import ExactConstants
+from ..group.field_elements import channel_elements
+from ..layer.arguments import check_softness
 from .group_mean import FunctionMean
 from .strict_kernel import BaselineConvolution
 

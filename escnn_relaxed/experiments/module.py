@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 from torchmetrics.classification import MulticlassAccuracy
 
-from ..learning import equivariance_penalty
+from ..learning.frequency_parameters import parameter_groups
+from ..learning.penalty import equivariance_penalty
 from ..models import RelaxedResNet
-from ..parameter_groups import parameter_groups
 from .augmentation import Augmentation, Normalization
 from .configuration import Configuration
 from .tasks import Task

@@ -17,7 +17,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from .._version import __version__
 from ..checks import check_integer
-from ..lightning_callbacks import LogRelaxation
+from ..learning.lightning_callbacks import LogRelaxation
 from .batches import Batches, Examples
 from .configuration import Configuration
 from .data_files import save

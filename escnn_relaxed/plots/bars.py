@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from torch import nn
 
-from ..ablation import AblationRow
-from ..conversion import named_relaxed_layers
+from ..measure.ablation import AblationRow
+from ..network.relaxed_layers import relaxed_layers
 from .style import COLOURS, FONT, WIDTH, labelled, new_axes
 
 __all__ = ["plot_ablation", "plot_softness"]
@@ -21,7 +21,7 @@ def plot_ablation(rows: Sequence[AblationRow], quantity: str = "accuracy, %", ax
     """A bar for each part that was hardened, and a line where the whole network stands.
 
     Args:
-        rows: of :func:`~escnn_relaxed.softness_ablation`.
+        rows: the report of :func:`~escnn_relaxed.softness_ablation`, or some of its rows.
         quantity: what the numbers are.
         axes: where to draw, a new figure by default.
 
@@ -68,9 +68,7 @@ def plot_softness(network: nn.Module, axes: Axes | None = None) -> Axes:
         >>> [round(bar.get_height(), 4) for bar in axes.patches]
         [0.05]
     """
-    layers = dict(named_relaxed_layers(network))
-    if not layers:
-        raise ValueError("network has no RelaxedR2Conv")
+    layers = relaxed_layers(network)
     axes = new_axes(axes, 2.6, _width(len(layers)))
     values = [layer.softness().item() for layer in layers.values()]
     axes.bar(range(len(layers)), values, color=_COLOURS["layer"])

@@ -23,7 +23,7 @@ def plot_domain_frequency(history: History, axes: Axes | None = None) -> Axes:
     """ω′ of each layer over training: a colour a layer, dark to light with depth, a line style a subgroup.
 
     Args:
-        history: that of a :class:`~escnn_relaxed.RelaxationMonitor`, a ``TensorBoardHook`` or the Lightning callback
+        history: that of a :class:`~escnn_relaxed.measure.RelaxationMonitor` or the Lightning callback
             ``LogRelaxation``: tag → pairs (step, value), of which ``domain_frequency/<layer>/<subgroup>`` are drawn.
         axes: where to draw, a new figure by default.
 

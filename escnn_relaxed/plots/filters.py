@@ -15,7 +15,7 @@ from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
 from ..checks import check_integer
-from ..pixel_grid import turn_or_flip
+from ..measure.pixel_grid import turn_or_flip
 from .style import DIVERGING, FONT, WIDTH, labelled, new_axes
 
 __all__ = ["plot_filter_over_positions", "plot_filters_over_rotations"]

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 
-from ..equivariance import EquivarianceReport, ErrorRow
+from ..measure.equivariance import EquivarianceReport, ErrorRow
 from .style import COLOURS, FONT, WIDTH, new_axes
 
 __all__ = ["plot_equivariance_error"]

@@ -1,0 +1,51 @@
+"""Which group elements the channels of a field type belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from escnn.group import Representation
+from numpy.typing import NDArray
+
+from .elements import GroupSample
+from .fields import FieldStructure
+
+__all__ = ["channel_elements"]
+
+
+def channel_elements(
+    fields: Sequence[Representation], sample: GroupSample
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The mean over the group elements of each channel of permutation fields.
+
+    A channel of a regular field belongs to one element, of a quotient field to a coset.
+
+    Args:
+        fields: C channels together.
+        sample: M elements.
+
+    Returns:
+        (C, M), each row a mean: of the channel's elements, or of all where it has none; and whether it has any, (C,).
+
+    Example:
+        >>> from escnn import gspaces
+        >>> from escnn_relaxed.group.elements import sample_group
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> sample = sample_group(gspace, samples=4)
+        >>> elements, has_any = channel_elements([gspace.quotient_repr(2), gspace.trivial_repr], sample)
+        >>> elements.tolist()
+        [[0.5, 0.0, 0.5, 0.0], [0.0, 0.5, 0.0, 0.5], [0.25, 0.25, 0.25, 0.25]]
+        >>> has_any.tolist()
+        [True, True, False]
+    """
+    rows, has_any = [], []
+    for field in fields:
+        blocks = FieldStructure([field], sample).blocks
+        image = blocks[0].image if len(blocks) == 1 else None
+        members = np.ones((field.size, len(sample)))
+        if image is not None:
+            members = np.equal(image, np.arange(field.size)[:, None]).astype(np.float64)
+        rows.append(members / members.sum(axis=1, keepdims=True))
+        has_any += [image is not None] * field.size
+    return np.concatenate(rows), np.array(has_any)

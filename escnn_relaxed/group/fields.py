@@ -1,0 +1,143 @@
+"""Field types → the blocks that steering acts on: permutation fields and irreps.
+
+A regular or quotient field is kept as it is, because its matrices permute the channels. Every other field is
+taken apart into irreps by its change of basis. Equal blocks are gathered, so that a type of many fields costs
+a few large operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .elements import GroupSample
+
+if TYPE_CHECKING:
+    from escnn.group import Representation
+
+__all__ = ["Block", "FieldStructure"]
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A representation that steering treats as a whole.
+
+    Attributes:
+        name: the same for equal blocks.
+        size: its dimension.
+        matrices: ρ(g) for each element of the sample, (M, size, size), float64.
+        image: for a permutation field, the channel that g moves channel 0 to, (M,); None for an irrep.
+        is_trivial: whether ρ(g) = 1.
+    """
+
+    name: str
+    size: int
+    matrices: NDArray[np.float64]
+    image: NDArray[np.int64] | None
+    is_trivial: bool
+
+    @property
+    def is_permutation(self) -> bool:
+        """Whether the channels are the group elements or cosets."""
+        return self.image is not None
+
+
+class FieldStructure:
+    """The blocks of a list of representations and how channels are assembled from them.
+
+    Attributes:
+        blocks: the distinct blocks.
+        counts: how often each occurs.
+        channels: position in block order of each channel in the basis of permutations and irreps, (C,).
+        basis: change from that basis to the field type's, (C, C), None where it is the identity.
+        basis_inverse: its inverse.
+        size: C.
+    """
+
+    def __init__(self, representations: Sequence[Representation], sample: GroupSample) -> None:
+        known: dict[str, Block] = {}
+        order: list[str] = []
+        bases: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
+        by_representation: dict[Representation, tuple[list[Block], NDArray[np.float64], NDArray[np.float64]]] = {}
+        for representation in representations:
+            if representation not in by_representation:
+                by_representation[representation] = _split(representation, sample)
+            blocks, basis, inverse = by_representation[representation]
+            bases.append((basis, inverse))
+            for block in blocks:
+                known.setdefault(block.name, block)
+                order.append(block.name)
+        self.blocks = list(known.values())
+        self.counts = [order.count(block.name) for block in self.blocks]
+        self.size = sum(block.size * count for block, count in zip(self.blocks, self.counts, strict=True))
+        self.channels = self._channel_order(order)
+        self.basis: NDArray[np.float64] | None = None
+        self.basis_inverse: NDArray[np.float64] | None = None
+        if any(not np.array_equal(basis, np.eye(len(basis))) for basis, _ in bases):
+            self.basis = _block_diagonal([basis for basis, _ in bases])
+            self.basis_inverse = _block_diagonal([inverse for _, inverse in bases])
+
+    def _channel_order(self, order: list[str]) -> NDArray[np.int64]:
+        start = {}
+        position = 0
+        for block, count in zip(self.blocks, self.counts, strict=True):
+            start[block.name] = position
+            position += block.size * count
+        sizes = {block.name: block.size for block in self.blocks}
+        channels: list[int] = []
+        for name in order:
+            channels.extend(range(start[name], start[name] + sizes[name]))
+            start[name] += sizes[name]
+        return np.array(channels, dtype=np.int64)
+
+
+def _split(
+    representation: Representation, sample: GroupSample
+) -> tuple[list[Block], NDArray[np.float64], NDArray[np.float64]]:
+    """Blocks of one field, its change of basis from them and the inverse."""
+    identity = np.eye(representation.size)
+    if representation.size > 1 and not representation.group.continuous:
+        permutation = _permutation_block(representation, sample)
+        if permutation is not None:
+            return [permutation], identity, identity
+    blocks = [_irrep_block(representation, irrep, sample) for irrep in representation.irreps]
+    basis = np.asarray(representation.change_of_basis, dtype=np.float64)
+    inverse = np.asarray(representation.change_of_basis_inv, dtype=np.float64)
+    if np.allclose(basis, identity, rtol=0, atol=1e-12):  # escnn's own rounding
+        return blocks, identity, identity
+    return blocks, basis, inverse
+
+
+def _permutation_block(representation: Representation, sample: GroupSample) -> Block | None:
+    """The block of a transitive permutation of the channels, None if the field is not one."""
+    matrices = np.stack([representation(element) for element in sample.elements])
+    exact = matrices.round()
+    # escnn computes these matrices from irreps: 0 and 1 up to rounding.
+    if not np.allclose(matrices, exact, rtol=0, atol=1e-6):
+        return None
+    is_permutation = (exact >= 0).all() and (exact.sum(axis=1) == 1).all() and (exact.sum(axis=2) == 1).all()
+    image = exact[:, :, 0].argmax(axis=1)
+    if not is_permutation or len(set(image.tolist())) < representation.size:
+        return None
+    return Block(f"permutation {image.tolist()}", representation.size, exact, image, is_trivial=False)
+
+
+def _irrep_block(representation: Representation, irrep_id: tuple[int, ...], sample: GroupSample) -> Block:
+    irrep = representation.group.irrep(*irrep_id)
+    matrices = np.stack([irrep(element) for element in sample.elements]).astype(np.float64)
+    return Block(f"irrep {irrep_id}", irrep.size, matrices, None, is_trivial=irrep.is_trivial())
+
+
+def _block_diagonal(matrices: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    size = sum(len(matrix) for matrix in matrices)
+    result = np.zeros((size, size))
+    start = 0
+    for matrix in matrices:
+        end = start + len(matrix)
+        result[start:end, start:end] = matrix
+        start = end
+    return result

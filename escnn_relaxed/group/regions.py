@@ -1,0 +1,147 @@
+"""Regions of an output: tiles of equal size, symmetric about its centre, at most G along each axis.
+
+K is constant on G×G *cells*, which divide any image alike, and a region takes the mean of K over what it covers. So the
+mean of K over an image of any size is the mean over the cells.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from einops import einsum
+from torch import Tensor
+
+__all__ = ["LEAST_SIDE", "RegionPartition", "Tiling", "region_limit"]
+
+
+# Pixels of a region along an axis at least: with fewer, filter banks would cost more than what they are applied to.
+LEAST_SIDE = 4
+
+
+def region_limit(regions: int) -> float:
+    """The largest ω′ of translation that G regions resolve: G/4.
+
+    Centres lie 2/G apart, and a feature makes ω′ |w| waves over a distance of 1, where |w| is of order one: half a wave
+    from one centre to the next is ω′ = G/4.
+    """
+    return regions / 4
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How the pixels of one axis of the output are cut into tiles of one size, symmetric about the centre.
+
+    What the outermost tiles cover beyond the image is cut away. An even number of tiles on an odd number of pixels has
+    the pixel at the centre twice, and takes its mean.
+
+    Attributes:
+        size: number of pixels.
+        count: number of tiles.
+        side: pixels of a tile.
+    """
+
+    size: int
+    count: int
+    side: int
+
+    @staticmethod
+    def of(size: int, regions: int) -> Tiling:
+        """The most tiles, not more than regions; the outermost keep four pixels and more than half of their side."""
+        for count in range(min(regions, size // LEAST_SIDE), 1, -1):
+            side = math.ceil((size + (size * (count + 1)) % 2) / count)
+            # As much beyond one end as beyond the other.
+            side += count * (size - side) % 2
+            tiling = Tiling(size, count, side)
+            kept = side - tiling.cut
+            if kept >= LEAST_SIDE and kept > side / 2:
+                return tiling
+        return Tiling(size, 1, size)
+
+    @property
+    def doubles_centre(self) -> bool:
+        """Whether the pixel at the centre is in two tiles."""
+        return self.size % 2 == 1 and self.count % 2 == 0
+
+    @property
+    def cut(self) -> int:
+        """Pixels of the first and of the last tile that lie beyond the image."""
+        return (self.count * self.side - self.size - self.doubles_centre) // 2
+
+    @property
+    def starts(self) -> list[int]:
+        """First pixel of each tile, which of the first may lie before the image."""
+        is_behind = [self.doubles_centre and number >= self.count / 2 for number in range(self.count)]
+        return [number * self.side - self.cut - behind for number, behind in enumerate(is_behind)]
+
+    def cell_weights(self, cells: int) -> list[list[float]]:
+        """The part of what each tile covers of the image that lies in each cell, a row a tile, rows of sum 1."""
+        borders = [min(max(start, 0), self.size) / self.size for start in (*self.starts, self.size)]
+        if self.doubles_centre:
+            borders[self.count // 2] = 0.5
+        return [
+            [
+                max(min(upper, (cell + 1) / cells) - max(lower, cell / cells), 0.0) / (upper - lower)
+                for cell in range(cells)
+            ]
+            for lower, upper in pairwise(borders)
+        ]
+
+    def join(self, values: Tensor, dimension: int) -> Tensor:
+        """Tiles that follow each other as the pixels that they are of."""
+        length = self.size + self.doubles_centre
+        if self.cut:
+            values = values.narrow(dimension, self.cut, length)
+        if not self.doubles_centre:
+            return values
+        before, first, second, behind = values.split([length // 2 - 1, 1, 1, length // 2 - 1], dimension)
+        return torch.cat([before, (first + second) / 2, behind], dimension)
+
+
+@dataclass(frozen=True)
+class RegionPartition:
+    """The regions of an output.
+
+    Attributes:
+        rows: tiles along the height.
+        columns: tiles along the width.
+        cells: G, along each axis.
+    """
+
+    rows: Tiling
+    columns: Tiling
+    cells: int
+
+    @staticmethod
+    def of(output_size: tuple[int, int], cells: int) -> RegionPartition:
+        """At most cells × cells regions of an output of some height and width in pixels."""
+        height, width = output_size
+        return RegionPartition(Tiling.of(height, cells), Tiling.of(width, cells), cells)
+
+    @staticmethod
+    def of_cells(cells: int) -> RegionPartition:
+        """Each cell a region."""
+        axis = Tiling(cells, cells, 1)
+        return RegionPartition(axis, axis, cells)
+
+    @property
+    def is_of_cells(self) -> bool:
+        """Whether each region is a cell."""
+        return all(
+            axis.count * axis.side == axis.size and axis.count == self.cells for axis in (self.rows, self.columns)
+        )
+
+    def means(self, values: Tensor, dimension: int) -> Tensor:
+        """Values at the cells, row after row at a dimension, as their means over the regions."""
+        if self.is_of_cells:
+            return values
+        at_cells = values.movedim(dimension, -1).unflatten(-1, (self.cells, self.cells))
+        # Python's own numbers, which compilers hold for constants.
+        rows, columns = (
+            torch.tensor(axis.cell_weights(self.cells), dtype=values.dtype, device=values.device)
+            for axis in (self.rows, self.columns)
+        )
+        means = einsum(rows, columns, at_cells, "row down, column right, ... down right -> ... row column")
+        return means.flatten(-2).movedim(-1, dimension)

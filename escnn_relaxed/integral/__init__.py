@@ -1,0 +1,1 @@
+"""K applied to a feature map."""

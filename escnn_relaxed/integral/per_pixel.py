@@ -1,0 +1,80 @@
+"""Soft translation with a kernel of its own for every pixel of the output: equation (1) as it stands, slow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..kernel.filter_bank import ContinuousFilterBank
+from .stationary import ConvolutionGeometry, image_size
+from .torch_modes import full_precision
+
+__all__ = ["PixelKernel", "integrate_per_pixel"]
+
+
+@dataclass(frozen=True)
+class PixelKernel:
+    """K(d; x) = strict(d) + κ(d; x) at each pixel x of an output.
+
+    Attributes:
+        bank: the continuous kernel.
+        strict: a kernel that is added to it, (C_out, C_in/groups, k, k), or None.
+        frequency: ω′ of each subgroup.
+        hardened: subgroups on which the kernel is projected.
+    """
+
+    bank: ContinuousFilterBank
+    strict: Tensor | None
+    frequency: Mapping[str, Tensor]
+    hardened: Sequence[str]
+
+    def taps(self) -> list[int]:
+        """Numbers of the taps where K may be non-zero, in the order of a flattened k×k grid."""
+        support = self.bank.grid.support_numbers
+        return support if self.strict is None else list(range(self.strict[0, 0].numel()))
+
+    def at(self, tap: int, positions: Tensor) -> Tensor:
+        """K at a tap for positions (P, 2): (C_out, C_in/groups, P)."""
+        parts = []
+        if self.strict is not None:
+            parts.append(self.strict.flatten(2)[..., tap, None].expand(-1, -1, len(positions)))
+        support = self.bank.grid.support_numbers
+        if tap in support:
+            with full_precision(positions):
+                parts.append(self.bank.at_pixels(self.frequency, support.index(tap), positions, self.hardened))
+        at_tap: Tensor = sum(parts[1:], parts[0])
+        return at_tap
+
+
+def integrate_per_pixel(
+    features: Tensor, kernel: PixelKernel, bias: Tensor | None, geometry: ConvolutionGeometry
+) -> Tensor:
+    """h(x) = Σ_d K(d; x) f(x + d), by the plain sum over taps, of one at a time a filter for every pixel.
+
+    Args:
+        features: f, (batch, C_in, H, W).
+        kernel: K.
+        bias: (C_out,) or None.
+        geometry: where taps and pixels meet.
+    """
+    height, width = geometry.output_size(*image_size(features))
+    padded = geometry.pad(features)
+    # Not len(), which would make the batch size of an example part of a graph.
+    batch, groups = padded.shape[0], geometry.groups
+    positions = kernel.bank.grid.pixel_grid(height, width)
+    answers = []
+    for tap in kernel.taps():
+        rows, columns = geometry.window(tap, height, width)
+        # A matrix product for each position and group; contiguous, or bmm copies matrix by matrix.
+        bank = kernel.at(tap, positions).unflatten(0, (groups, -1)).permute(3, 0, 1, 2).flatten(0, 1).contiguous()
+        values = padded[:, :, rows, columns].flatten(2).unflatten(1, (groups, -1))
+        values = values.permute(3, 1, 2, 0).flatten(0, 1).contiguous()
+        answers.append(torch.bmm(bank, values))
+    answer = sum(answers[1:], answers[0])
+    answer = answer.unflatten(0, (height * width, groups)).flatten(1, 2)
+    result = answer.permute(2, 1, 0).reshape(batch, answer.shape[1], height, width)
+    # Autocast casts the bias of a convolution too.
+    return result if bias is None else result + bias.to(result.dtype).view(-1, 1, 1)

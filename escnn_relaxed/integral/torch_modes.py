@@ -1,0 +1,28 @@
+"""What torch is doing: tracing, compiling, casting; runs without escnn."""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["full_precision", "has_no_values", "is_traced"]
+
+
+def full_precision(like: Tensor) -> AbstractContextManager[Any]:
+    """Within it nothing on the device of ``like`` is cast by ``torch.autocast``."""
+    # The device of shapes alone knows no autocast.
+    return contextlib.nullcontext() if like.is_meta else torch.autocast(like.device.type, enabled=False)
+
+
+def has_no_values() -> bool:
+    """True while torch compiles or exports, and under the transforms of ``torch.func``."""
+    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def is_traced() -> bool:
+    """True under ``torch.jit.trace``, which must see the same operations each time."""
+    return torch._C._is_tracing()

@@ -1,0 +1,141 @@
+"""Synthetic feature maps on which the scale of a layer is calibrated at its start, never the user's data.
+
+Smooth kernels have a coherent mean and meet features of non-zero mean, as smooth as such layers make them: no
+closed form was found that predicts the energy of their answer (docs/start-of-a-layer.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from escnn.group import Representation
+from escnn.gspaces import GSpace2D
+from torch import Tensor, nn
+
+from ..group.elements import sample_group
+
+__all__ = ["SyntheticFeatures", "few_of", "rectified", "spread", "synthetic_features"]
+
+_SIZE = 24
+_BATCH = 4
+_COPIES = 4
+_SAMPLES = 16
+# Not the user's: features are the same for all layers of a kind, and their drawing leaves the generator alone.
+_SEED = 7_919
+
+
+class SyntheticFeatures(NamedTuple):
+    """Features in which equal fields beyond some are copies of each other.
+
+    Attributes:
+        few: the features of a few fields of each kind, (4, C′, H, W).
+        channels: the channel among these of each channel of all fields, (C,).
+    """
+
+    few: Tensor
+    channels: Tensor
+
+    def energy(self) -> float:
+        """Mean square of all channels."""
+        energies = self.few.square().mean(dim=(0, 2, 3))
+        return float(energies[self.channels].mean())
+
+    def convolved(self, bank: Tensor, stride: int) -> Tensor:
+        """The answer of a filter bank (C_out, C, k, k): what it makes of copies is added up before."""
+        few_channels = self.few.shape[1]
+        folded = bank.new_zeros(len(bank), few_channels, *bank.shape[2:]).index_add_(1, self.channels, bank)
+        return nn.functional.conv2d(self.few, folded, stride=stride)
+
+
+def few_of(fields: Sequence[Representation]) -> tuple[Representation, ...]:
+    """A few fields of each kind, equal ones side by side; of one alone, rectification might leave nothing."""
+    return tuple(field for field in dict.fromkeys(fields) for _ in range(_COPIES))
+
+
+def synthetic_features(
+    fields: Sequence[Representation], kernel_size: int, gspace: GSpace2D, draw_bank: Callable[[], Tensor], layers: int
+) -> Tensor:
+    """Noise after a few random strict layers with rectification, of unit energy: (4, C, H, W).
+
+    Args:
+        fields: the fields that make up C.
+        kernel_size: k.
+        gspace: their symmetry.
+        draw_bank: draws a new filter bank (C, C, k, k) from these fields to themselves at each call.
+        layers: how many.
+    """
+    size = max(_SIZE, 2 * kernel_size)
+    before, after = (kernel_size - 1) // 2, kernel_size // 2
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEED)
+        features = torch.randn(_BATCH, sum(field.size for field in fields), size, size)
+        for _ in range(layers):
+            bank = draw_bank()
+            padded = nn.functional.pad(features.to(bank), (before, after, before, after), mode="circular")
+            features = rectified(nn.functional.conv2d(padded, bank), fields, gspace)
+            features = features / features.square().mean().sqrt().clamp_min(torch.finfo(bank.dtype).tiny)
+    return features
+
+
+def spread(fields: Sequence[Representation]) -> Tensor:
+    """The channel of :func:`few_of` of each channel of all fields, (C,)."""
+    few = few_of(fields)
+    starts: dict[Representation, int] = {}
+    for number, field in enumerate(few):
+        starts.setdefault(field, sum(other.size for other in few[:number]))
+    seen: dict[Representation, int] = {}
+    channels: list[int] = []
+    for field in fields:
+        number = seen.get(field, 0)
+        seen[field] = number + 1
+        start = starts[field] + number % _COPIES * field.size
+        channels.extend(range(start, start + field.size))
+    return torch.tensor(channels)
+
+
+def rectified(features: Tensor, fields: Sequence[Representation], gspace: GSpace2D) -> Tensor:
+    """What the usual non-linearities make of each field.
+
+    ReLU where channels may be rectified one by one; ReLU on the group (escnn's ``FourierPointwise``) on sums of
+    irreps; nothing on a single irrep, where the ReLU of the norm keeps the field as it is.
+    """
+    parts = features.split([field.size for field in fields], dim=1)
+    answers = []
+    matrices: dict[Representation, tuple[Tensor, Tensor] | None] = {}
+    for part, field in zip(parts, fields, strict=True):
+        if "pointwise" in field.supported_nonlinearities:
+            answers.append(part.relu())
+            continue
+        if field not in matrices:
+            matrices[field] = _group_samples(field, gspace)
+        answers.append(_rectified_field(part, matrices[field]))
+    return torch.cat(answers, dim=1)
+
+
+def _rectified_field(part: Tensor, samples: tuple[Tensor, Tensor] | None) -> Tensor:
+    if samples is None:
+        return part
+    forward, backward = (matrix.to(part) for matrix in samples)
+    values = torch.einsum("gc,bchw->bghw", forward, part).relu()
+    return torch.einsum("cg,bghw->bchw", backward, values)
+
+
+def _group_samples(field: Representation, gspace: GSpace2D) -> tuple[Tensor, Tensor] | None:
+    """The map from a sum of irreps to its values on the group and back; None where the values do not determine it."""
+    if len(field.irreps) == 1:
+        return None
+    seed = []
+    for number, irrep in enumerate(field.irreps):
+        size = gspace.fibergroup.irrep(*irrep).size
+        # The n-th copy of an irrep holds the n-th column of its matrix coefficients.
+        copy = field.irreps[:number].count(irrep)
+        seed.append(np.sqrt(size) * np.eye(size)[copy % size])
+    vector = field.change_of_basis @ np.concatenate(seed)
+    sample = sample_group(gspace, _SAMPLES)
+    forward = np.stack([field(element) @ vector for element in sample.elements])
+    if np.linalg.matrix_rank(forward, tol=1e-6) < field.size:
+        return None
+    return torch.from_numpy(forward), torch.from_numpy(np.linalg.pinv(forward))

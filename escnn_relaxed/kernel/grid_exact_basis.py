@@ -1,0 +1,88 @@
+"""A basis that escnn sampled in float32, made exact to float64 on the grid of taps, with its inner products."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NamedTuple
+
+import numpy as np
+from escnn.group import GroupElement, Representation
+from escnn.gspaces import GSpace2D
+from numpy.typing import NDArray
+
+from ..group.elements import sample_group
+
+__all__ = ["GridExactBasis", "grid_exact_basis", "grid_symmetries"]
+
+
+class GridExactBasis(NamedTuple):
+    """A basis (B, |A|, |B|, k²) as escnn samples it and to float64, and its inner products (B, B)."""
+
+    single: NDArray[np.float32]
+    exact: NDArray[np.float64]
+    gram: NDArray[np.float64]
+
+
+# escnn keeps the sampled basis of a pair of representations for all layers; what is made of it is kept as long, by
+# identity: escnn compares such modules by their values.
+_PREPARED: dict[int, GridExactBasis] = {}
+
+
+def grid_exact_basis(
+    block: Any,
+    in_field: Representation,
+    out_field: Representation,
+    symmetries: list[tuple[GroupElement, list[int]]],
+) -> GridExactBasis:
+    """The basis of a block that escnn sampled; once for each block.
+
+    Args:
+        block: escnn's ``SingleBlockBasisExpansion``.
+        in_field: representation of its input.
+        out_field: representation of its output.
+        symmetries: of :func:`grid_symmetries`.
+    """
+    if id(block) not in _PREPARED:
+        single = block.sampled_basis.detach().cpu().float().numpy().copy()
+        exact = _grid_exact(single.astype(np.float64), in_field, out_field, symmetries)
+        _PREPARED[id(block)] = GridExactBasis(single, exact, _gram(exact, in_field, out_field))
+        weakref.finalize(block, _PREPARED.pop, id(block), None)
+    return _PREPARED[id(block)]
+
+
+def _gram(basis: NDArray[np.float64], in_field: Representation, out_field: Representation) -> NDArray[np.float64]:
+    """Inner products of the elements of a basis (B, |A|, |B|, k²) where ρ is orthogonal, (B, B)."""
+    left, right = out_field.change_of_basis_inv, in_field.change_of_basis.T
+    orthogonal = (right[None, None] @ (left @ basis.transpose(0, 3, 1, 2)).swapaxes(2, 3)).reshape(len(basis), -1)
+    gram: NDArray[np.float64] = orthogonal @ orthogonal.T
+    return gram
+
+
+def grid_symmetries(gspace: GSpace2D, taps: NDArray[np.float64]) -> list[tuple[GroupElement, list[int]]]:
+    """The elements that map the grid of taps to itself, and for each the number of the tap g⁻¹d of every tap d."""
+    number = {tuple(np.round(2 * tap).astype(int)): index for index, tap in enumerate(taps)}
+    sample = sample_group(gspace, samples=4)
+    symmetries = []
+    for element, action in zip(sample.elements, sample.action, strict=True):
+        if np.allclose(action, action.round(), rtol=0, atol=1e-9):
+            steered = [number[tuple(tap)] for tap in np.round(2 * taps @ action).astype(int)]
+            symmetries.append((element, steered))
+    return symmetries
+
+
+def _grid_exact(
+    basis: NDArray[np.float64],
+    in_field: Representation,
+    out_field: Representation,
+    symmetries: list[tuple[GroupElement, list[int]]],
+) -> NDArray[np.float64]:
+    """The basis (B, |A|, |B|, k²) averaged over the elements that map the grid to itself.
+
+    escnn samples in float32, and is equivariant to 1e-7; the average is, to float64.
+    """
+    total = np.zeros_like(basis)
+    for element, steered in symmetries:
+        # ρ_out(g) K(g⁻¹d) ρ_in(g)⁻¹, with the taps first.
+        kernel = out_field(element) @ basis[..., steered].transpose(0, 3, 1, 2) @ in_field(~element)
+        total += kernel.transpose(0, 2, 3, 1)
+    return total / len(symmetries)

@@ -1,0 +1,170 @@
+"""Coordinates → hidden values φ of the continuous kernel κ; knows no groups.
+
+κ is linear in φ, and the output weights belong to the pair of field types that they serve
+(:mod:`escnn_relaxed.kernel.filter_bank`). A kernel net gives J hidden values at each pair of a filter point and a
+domain point. Coordinates are already scaled by their frequencies, ω ⊙ α and ω′ ⊙ α.
+
+Shapes: coordinates have their dimension last; hidden values have J first. Filter and domain coordinates have
+the same number of leading dimensions, which broadcast against each other.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["FourierKernel", "KernelNet", "SirenKernel"]
+
+
+class KernelNet(nn.Module, ABC):
+    """What a kernel net has to offer.
+
+    Attributes:
+        hidden_size: J, the number of hidden values.
+        domain_weight: the weights through which the domain coordinates enter, None without any.
+    """
+
+    hidden_size: int
+    domain_weight: nn.Parameter | None
+
+    @abstractmethod
+    def forward(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
+        """Hidden values (J, …) at coordinates (…, F) and (…, D)."""
+
+    def domain_mean(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
+        """Mean of the hidden values over domain points (…, L, D), over L: (J, …) at filter coordinates (…, F)."""
+        hidden: Tensor = self(filter_coordinates.unsqueeze(-2), domain_coordinates)
+        return hidden.mean(dim=-1)
+
+
+class FourierKernel(KernelNet):
+    r"""Random Fourier features and one hidden layer of cosines (paper, "Weight-space implementation").
+
+    .. math::
+        \gamma(\alpha) = D^{-1/2} [\cos 2\pi W\alpha;\ \sin 2\pi W\alpha], \qquad
+        \varphi = \cos(A\,\gamma(\omega \odot \alpha) + A'\gamma'(\omega' \odot \alpha') + b)
+
+    W is random, fixed and saved with the model; A, A′ and b are trained.
+
+    Args:
+        filter_dimension: number F of filter coordinates.
+        domain_dimension: number of domain coordinates, 0 for a kernel that is strict for good.
+        hidden_size: J.
+        features: D, the number of random projections of each space.
+        integer_filter: filter coordinates whose projections are rounded to integers (log rotation).
+        integer_domain: the same for domain coordinates.
+
+    Example:
+        >>> kernel = FourierKernel(filter_dimension=2, domain_dimension=1)
+        >>> kernel(torch.zeros(5, 37, 2), torch.zeros(5, 1, 1)).shape
+        torch.Size([32, 5, 37])
+    """
+
+    filter_projection: Tensor
+    domain_projection: Tensor
+
+    def __init__(
+        self,
+        filter_dimension: int,
+        domain_dimension: int,
+        hidden_size: int = 32,
+        features: int = 16,
+        integer_filter: tuple[int, ...] = (),
+        integer_domain: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.register_buffer("filter_projection", _projection(features, filter_dimension, integer_filter))
+        self.filter_weight = nn.Parameter(torch.randn(hidden_size, 2 * features))
+        # Uniform phases: cos of a small argument alone would be a constant plus a quadratic.
+        self.bias = nn.Parameter(torch.empty(hidden_size).uniform_(-math.pi, math.pi))
+        if domain_dimension:
+            self.register_buffer("domain_projection", _projection(features, domain_dimension, integer_domain))
+            self.domain_weight = nn.Parameter(torch.randn(hidden_size, 2 * features))
+        else:
+            self.domain_weight = None
+
+    def forward(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
+        """Hidden values (J, …)."""
+        filter_phase = self._filter_phase(filter_coordinates)
+        if self.domain_weight is None:
+            return torch.cos(filter_phase)
+        return torch.cos(filter_phase + self._domain_phase(domain_coordinates))
+
+    def domain_mean(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
+        """cos(p + q) = cos p cos q − sin p sin q, with the means of cos q and sin q: (J, …)."""
+        filter_phase = self._filter_phase(filter_coordinates)
+        domain_phase = self._domain_phase(domain_coordinates)
+        cosine, sine = domain_phase.cos().mean(dim=-1), domain_phase.sin().mean(dim=-1)
+        return torch.addcmul(filter_phase.cos() * cosine, filter_phase.sin(), sine, value=-1)
+
+    def _filter_phase(self, coordinates: Tensor) -> Tensor:
+        return _linear(self.filter_weight, _fourier_features(coordinates, self.filter_projection), self.bias)
+
+    def _domain_phase(self, coordinates: Tensor) -> Tensor:
+        if self.domain_weight is None:
+            return coordinates.new_zeros(self.hidden_size, *coordinates.shape[:-1])
+        return _linear(self.domain_weight, _fourier_features(coordinates, self.domain_projection))
+
+
+class SirenKernel(KernelNet):
+    """Sine layers on the concatenated coordinates, d → J → J, all trained: the paper's 3-layer SIREN.
+
+    The parameter counts of the paper come from this net (docs/baselines.md).
+
+    Args:
+        filter_dimension: number of filter coordinates.
+        domain_dimension: number of domain coordinates.
+        hidden_size: J, the width of both hidden layers.
+
+    Example:
+        >>> sum(p.numel() for p in SirenKernel(2, 0).parameters())  # 2·32 + 32 + 32·32 + 32
+        1152
+    """
+
+    def __init__(self, filter_dimension: int, domain_dimension: int, hidden_size: int = 32) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
+        # Phases 2πW(ω ⊙ α) of unit weights, as in the Fourier features, so that ω means the same in both nets.
+        self.filter_weight = nn.Parameter(torch.randn(hidden_size, filter_dimension))
+        self.bias = nn.Parameter(torch.empty(hidden_size).uniform_(-0.5, 0.5))
+        self.domain_weight = nn.Parameter(torch.randn(hidden_size, domain_dimension)) if domain_dimension else None
+        self.hidden_weight = nn.Parameter(torch.randn(hidden_size, hidden_size) * math.sqrt(2 / hidden_size))
+        self.hidden_bias = nn.Parameter(torch.empty(hidden_size).uniform_(-math.pi, math.pi))
+
+    def forward(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
+        """Hidden values (J, …)."""
+        first = self._filter_phase(filter_coordinates) + self._domain_phase(domain_coordinates)
+        return torch.sin(_linear(self.hidden_weight, torch.sin(2 * math.pi * first).movedim(0, -1), self.hidden_bias))
+
+    def _filter_phase(self, coordinates: Tensor) -> Tensor:
+        """The filter's part of the phase of the first layer, (J, …)."""
+        return _linear(self.filter_weight, coordinates, self.bias)
+
+    def _domain_phase(self, coordinates: Tensor) -> Tensor:
+        if self.domain_weight is None:
+            return coordinates.new_zeros(self.hidden_size, *coordinates.shape[:-1])
+        return _linear(self.domain_weight, coordinates)
+
+
+def _projection(features: int, dimension: int, integer: tuple[int, ...]) -> Tensor:
+    projection = torch.randn(features, dimension)
+    for column in integer:
+        projection[:, column] = projection[:, column].round()
+    return projection
+
+
+def _fourier_features(coordinates: Tensor, projection: Tensor) -> Tensor:
+    phase = 2 * math.pi * coordinates @ projection.mT
+    return torch.cat([phase.cos(), phase.sin()], dim=-1) / math.sqrt(projection.shape[0])
+
+
+def _linear(weight: Tensor, values: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Linear map over the last dimension, with the result's channels first: (J, C), (…, C) → (J, …)."""
+    result = weight @ values.reshape(-1, values.shape[-1]).mT
+    if bias is not None:
+        result = result + bias.unsqueeze(-1)
+    return result.reshape(weight.shape[0], *values.shape[:-1])

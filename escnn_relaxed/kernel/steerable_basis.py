@@ -1,0 +1,216 @@
+"""The strict part of a layer in the steerable basis of ``escnn.nn.R2Conv`` (equation (9)).
+
+The basis is escnn's own: the same elements, order and normalisation, so that weights mean what they mean
+in ``R2Conv`` and can be exchanged with it. Layers share what is never written to, the float64 masters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from escnn.group import Representation
+from escnn.nn import FieldType, R2Conv
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..group.exact_constants import ExactConstants
+from ..group.points import tap_grid
+from .basis_arguments import shaping_arguments
+from .grid_exact_basis import grid_exact_basis, grid_symmetries
+
+__all__ = ["SteerableBasis", "refuse_emptied_basis", "sampled_basis"]
+
+
+class SteerableBasis(ExactConstants):
+    """Weights of ``R2Conv`` → its filter bank, by one matrix product for each pair of representations.
+
+    Args:
+        in_type: field type of the input.
+        out_type: field type of the output.
+        kernel_size: k.
+        dilation: spacing of the taps.
+        groups: as of ``R2Conv``.
+        expansion: escnn's sampled basis, of :func:`sampled_basis` or of an ``R2Conv`` with these arguments; None
+            where no steerable kernel fits into the support.
+
+    Attributes:
+        dimension: number of weights.
+    """
+
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        kernel_size: int,
+        dilation: int,
+        groups: int,
+        expansion: Any,
+    ) -> None:
+        super().__init__()
+        in_part = in_type.index_select(list(range(len(in_type) // groups)))
+        self._size = (out_type.size, in_part.size, kernel_size)
+        self._pairs: list[_PairLayout] = []
+        self._deviations: list[Tensor] = []
+        self.dimension = 0
+        if expansion is None:
+            return
+        self.dimension = expansion.dimension()
+        elements = []
+        symmetries = grid_symmetries(in_type.gspace, tap_grid(kernel_size, dilation))
+        for number, names in enumerate(expansion._representations_pairs):
+            self._pairs.append(_PairLayout(names, in_part, out_type, expansion._weights_ranges[names]))
+            block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
+            elements.append(list(block.get_basis_info()))
+            fields = _field_named(names[0], in_part), _field_named(names[1], out_type)
+            basis = grid_exact_basis(block, *fields, symmetries)
+            self.set_constant(f"basis_{number}", basis.exact, single=basis.single)
+            self.set_constant(f"gram_{number}", basis.gram)
+            self.set_constant(f"rows_{number}", self._pairs[-1].out_channels[:, None])
+            self.set_constant(f"columns_{number}", self._pairs[-1].in_channels)
+        self._deviations = _he_deviations(self._pairs, elements)
+
+    def start_weights(self) -> Tensor:
+        """Weights drawn as ``R2Conv`` draws them (escnn's generalised He rule), in float32."""
+        deviations = [
+            deviation.repeat(pair.out_count * pair.in_count)
+            for pair, deviation in zip(self._pairs, self._deviations, strict=True)
+        ]
+        deviation = torch.cat([torch.zeros(0), *deviations])
+        return deviation * torch.randn_like(deviation)
+
+    def forward(self, weights: Tensor) -> Tensor:
+        """Filter bank (C_out, C_in/groups, k, k) of the weights (dimension,)."""
+        out_size, in_size, kernel_size = self._size
+        blocks = []
+        for number, pair in enumerate(self._pairs):
+            basis = getattr(self, f"basis_{number}")
+            coefficients = weights[pair.start : pair.end].view(-1, len(basis))
+            kernel = (coefficients @ basis.flatten(1)).view(pair.out_count, pair.in_count, *basis.shape[1:])
+            blocks.append(kernel.transpose(1, 2).flatten(2, 3).flatten(0, 1))
+        if len(blocks) == 1 and blocks[0].shape[:2] == (out_size, in_size):
+            return blocks[0].reshape(out_size, in_size, kernel_size, kernel_size)
+        bank = weights.new_zeros(out_size, in_size, kernel_size**2)
+        for number, block in enumerate(blocks):
+            place = getattr(self, f"rows_{number}"), getattr(self, f"columns_{number}")
+            bank = bank.index_put(place, block.to(bank.dtype))
+        return bank.view(out_size, in_size, kernel_size, kernel_size)
+
+    def energy(self, weights: Tensor) -> Tensor:
+        """‖K‖², in the basis of permutations and irreps where ρ is orthogonal."""
+        energy = weights.new_zeros(())
+        for number, pair in enumerate(self._pairs):
+            gram = getattr(self, f"gram_{number}")
+            coefficients = weights[pair.start : pair.end].view(-1, len(gram))
+            energy = energy + (coefficients @ gram).mul(coefficients).sum()
+        return energy
+
+
+def _he_deviations(pairs: list[_PairLayout], elements: list[list[dict[str, Any]]]) -> list[Tensor]:
+    """Standard deviation of the weight of each basis element, for each pair of representations.
+
+    escnn's rule, 1/√(irreps that reach an output irrep · basis elements from this irrep to it), computed per pair
+    of representations instead of per weight.
+    """
+    counts: dict[tuple[str, int], dict[Any, int]] = {}
+    for pair, attributes in zip(pairs, elements, strict=True):
+        for element in attributes:
+            reached = counts.setdefault((pair.out_name, element["out_irrep_idx"]), {})
+            reached[element["in_irrep"]] = reached.get(element["in_irrep"], 0) + pair.in_count
+    deviations = []
+    for pair, attributes in zip(pairs, elements, strict=True):
+        values = []
+        for element in attributes:
+            reached = counts[pair.out_name, element["out_irrep_idx"]]
+            values.append(1 / math.sqrt(len(reached) * reached[element["in_irrep"]]))
+        deviations.append(torch.tensor(values, dtype=torch.float32))
+    return deviations
+
+
+class _PairLayout:
+    """Where the weights and the channels of one pair of representations lie."""
+
+    def __init__(
+        self, names: tuple[str, str], in_type: FieldType, out_type: FieldType, weights: tuple[int, int]
+    ) -> None:
+        self.start, self.end = weights
+        self.out_name = names[1]
+        self.in_channels = _channels_of(names[0], in_type)
+        self.out_channels = _channels_of(names[1], out_type)
+        self.in_count = [field.name for field in in_type.representations].count(names[0])
+        self.out_count = [field.name for field in out_type.representations].count(names[1])
+
+
+def _channels_of(name: str, field_type: FieldType) -> NDArray[np.int64]:
+    channels: list[int] = []
+    start = 0
+    for field in field_type.representations:
+        if field.name == name:
+            channels.extend(range(start, start + field.size))
+        start += field.size
+    return np.array(channels, dtype=np.int64)
+
+
+def _one_frequency(radius: float) -> float:
+    return 1.0
+
+
+@contextlib.contextmanager
+def _single_precision() -> Iterator[None]:
+    """Escnn builds its bases in float32 and fails under any other default."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(default)
+
+
+def sampled_basis(
+    in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, groups: int, **basis_arguments: Any
+) -> Any:
+    """Escnn's sampled basis, None where no steerable kernel fits into the support.
+
+    Args:
+        in_type: field type of the input.
+        out_type: field type of the output.
+        kernel_size: k.
+        dilation: spacing of the taps.
+        groups: as of ``R2Conv``.
+        **basis_arguments: ``R2Conv``'s sigma, frequencies_cutoff, rings, maximum_offset, recompute, basis_filter.
+    """
+    if kernel_size == 2 and basis_arguments["rings"] is None:
+        # escnn's default ring of a 2×2 kernel is the origin, where it has no tap, and its basis is empty.
+        basis_arguments["rings"] = [dilation / math.sqrt(2) - 1e-6]
+        if basis_arguments["frequencies_cutoff"] is None:
+            basis_arguments["frequencies_cutoff"] = _one_frequency
+    arguments = {"dilation": dilation, "groups": groups, "bias": False, "initialize": False, **basis_arguments}
+    try:
+        with _single_precision(), contextlib.redirect_stdout(io.StringIO()):
+            return R2Conv(in_type, out_type, kernel_size, **arguments).basisexpansion
+    except ValueError as error:
+        if "basis for the steerable filter is empty" in str(error):
+            return None
+        raise
+
+
+def refuse_emptied_basis(
+    in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, groups: int, **basis_arguments: Any
+) -> None:
+    """Raise a ``ValueError`` where it is these arguments that left nothing of the basis: those of ``sampled_basis``."""
+    given = shaping_arguments(basis_arguments)
+    place = in_type, out_type, kernel_size, dilation, groups
+    if given and sampled_basis(*place, rings=None, frequencies_cutoff=None) is not None:
+        values = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        raise ValueError(
+            f"{', '.join(given)} must leave an element of the basis, got {values}: it is empty for these field types"
+        )
+
+
+def _field_named(name: str, field_type: FieldType) -> Representation:
+    return next(field for field in field_type.representations if field.name == name)

@@ -1,0 +1,281 @@
+"""Hidden values φ → filter bank K of a pair of field types: the steered average, equation (2) of docs/mathematics.md.
+
+κ = W φ is linear in the hidden values, so steering acts on φ alone. For a pair of blocks (A, B) the *steered
+features* S, of shape (P, |A|, |B|, points), are what the P output weights of every pair of fields multiply:
+
+- two permutation fields: S_j[g, g′] = φ_j(g′⁻¹d, g′⁻¹g; a(g′, y)), a gather (the paper's k(v⁻¹u, v));
+  quotient fields: its mean over the cosets;
+- any other pair: S_(m,n),j = mean_g ρ_A(g)[:, m] φ_j(g⁻¹d; a(g, y)) ρ_B(g)⁻¹[n, :], a matrix product over g.
+  One column n of κ is enough, since ρ_B(g)⁻¹ spreads it over the whole field.
+
+The number of output weights does not depend on the number of group elements for permutation fields.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from einops import rearrange
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..group.channels import ChannelAssembly
+from ..group.elements import GroupSample, relative_elements
+from ..group.exact_constants import ExactConstants
+from ..group.fields import Block, FieldStructure
+from .weight_units import count_directions, weight_units
+
+__all__ = ["BlockPair", "PairSteering", "SteeredAverage", "sees_relative_element"]
+
+
+def sees_relative_element(in_block: Block, out_block: Block) -> bool:
+    """Whether κ of this pair is one function of the relative element g′⁻¹g."""
+    return in_block.is_permutation and out_block.is_permutation
+
+
+class PairShape(NamedTuple):
+    """Plain features P, the sizes |A| and |B| of the fields of a pair of blocks, and how many of each there are."""
+
+    features: int
+    out_size: int
+    in_size: int
+    out_count: int
+    in_count: int
+
+
+class PairSteering(ExactConstants):
+    """The linear map from hidden values to the steered features of one pair of blocks.
+
+    Args:
+        in_block: B.
+        out_block: A.
+        sample: the group elements to steer by.
+    """
+
+    index: Tensor
+    in_elements: Tensor
+    coefficients: Tensor
+    out_cosets: Tensor
+    in_cosets: Tensor
+
+    def __init__(self, in_block: Block, out_block: Block, sample: GroupSample) -> None:
+        super().__init__()
+        self.is_relative = sees_relative_element(in_block, out_block)
+        self.is_quotient = self.is_relative and min(in_block.size, out_block.size) < len(sample)
+        self.sizes = out_block.size, in_block.size
+        self.entries = 1
+        if self.is_relative:
+            out_elements, in_elements = _elements(out_block, self.is_quotient), _elements(in_block, self.is_quotient)
+            # [g, g′] → the row of φ for the steering element g′ and the relative element g′⁻¹g.
+            relative = relative_elements(sample)[np.ix_(in_elements, out_elements)]
+            self.set_constant("index", (in_elements[:, None] * len(sample) + relative).T.ravel())
+            self.set_constant("in_elements", in_elements)
+            if self.is_quotient:
+                self.set_constant("out_cosets", _coset_mean(out_block))
+                self.set_constant("in_cosets", _coset_mean(in_block))
+        else:
+            self.set_blocks(in_block, out_block)
+
+    def set_blocks(self, in_block: Block, out_block: Block) -> None:
+        """Average over the elements that the matrices of these blocks belong to."""
+        rows, columns = _kernel_entries(in_block, out_block)
+        self.entries = len(rows) * len(columns)
+        # ρ_B(g)⁻¹ = ρ_B(g)ᵀ: blocks are permutations or escnn's irreps, which are orthogonal.
+        coefficients = np.einsum("gam,gbn->mnabg", out_block.matrices[:, :, rows], in_block.matrices[:, :, columns])
+        self.set_constant("coefficients", coefficients / len(out_block.matrices))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Steered features (P, |A|, |B|, points) of hidden values (J, M, R, points), P = entries·J."""
+        count, elements, _, points = hidden.shape
+        if self.is_relative:
+            steered = hidden.flatten(1, 2).index_select(1, self.index)
+            steered = steered.view(count, elements, elements, points)
+            if self.is_quotient:
+                steered = torch.einsum("jghn,ag,bh->jabn", steered, self.out_cosets, self.in_cosets)
+            return steered
+        # Relative coordinates of a pair that has none are those of the identity, the first element.
+        values = hidden[:, :, 0].transpose(0, 1).reshape(elements, count * points)
+        rows, columns, out_size, in_size, _ = self.coefficients.shape
+        steered = self.coefficients.reshape(-1, elements) @ values
+        steered = steered.view(rows * columns, out_size, in_size, count, points)
+        return steered.permute(0, 3, 1, 2, 4).reshape(-1, out_size, in_size, points)
+
+
+class SteeredAverage(nn.Module):
+    """Output weights of κ for every pair of fields, and the filter bank that they give.
+
+    Args:
+        in_structure: blocks of (one group of) the input type.
+        out_structure: blocks of the output type.
+        sample: the group elements to steer by.
+        has_constant: whether the last feature is constant.
+    """
+
+    def __init__(
+        self,
+        in_structure: FieldStructure,
+        out_structure: FieldStructure,
+        sample: GroupSample,
+        has_constant: bool,
+    ) -> None:
+        super().__init__()
+        self._has_constant = has_constant
+        self.in_counts = in_structure.counts
+        self.out_counts = out_structure.counts
+        self.pairs = nn.ModuleList(
+            BlockPair(PairSteering(in_block, out_block, sample), is_average=_is_average(in_block, out_block, sample))
+            for out_block in out_structure.blocks
+            for in_block in in_structure.blocks
+        )
+        self.assembly = ChannelAssembly(in_structure, out_structure)
+
+    @property
+    def block_pairs(self) -> list[BlockPair]:
+        """Every pair of blocks, those of one output block after the other."""
+        return [pair for pair in self.pairs if isinstance(pair, BlockPair)]
+
+    def pair_shapes(self) -> list[PairShape]:
+        """How many features, fields and channels meet in each pair of blocks."""
+        counts = [(out_count, in_count) for out_count in self.out_counts for in_count in self.in_counts]
+        return [
+            PairShape(pair.units.shape[1], *pair.steering.sizes, *count)
+            for pair, count in zip(self.block_pairs, counts, strict=True)
+        ]
+
+    def pair_counts(self) -> list[int]:
+        """Number of pairs of fields that each pair of blocks stands for."""
+        return [out_count * in_count for out_count in self.out_counts for in_count in self.in_counts]
+
+    def count_directions(self, hidden: Tensor) -> list[int | None]:
+        """How many directions of the kernel of each pair survive the average; None where none is averaged away."""
+        return [count_directions(pair.steering(hidden)) if pair.is_average else None for pair in self.block_pairs]
+
+    def initialize(self, hidden: Tensor, ranks: list[int | None]) -> None:
+        """Fix the units of the weights on the given hidden values and draw the weights.
+
+        Args:
+            hidden: φ at the start, on the support, with the constant feature last: (J + 1, M, R, T).
+            ranks: number of directions to keep for each pair, None for all.
+        """
+        for pair, rank in zip(self.block_pairs, ranks, strict=True):
+            pair.units = self.units_of(pair, hidden, rank)
+        variances = self.weight_variances([pair.units for pair in self.block_pairs])
+        for number, (pair, variance) in enumerate(zip(self.block_pairs, variances, strict=True)):
+            row, column = divmod(number, len(self.in_counts))
+            weight = torch.randn(self.out_counts[row], self.in_counts[column], len(pair.units)).to(hidden)
+            pair.weights = nn.Parameter(weight * math.sqrt(variance))
+
+    def weight_variances(self, units: list[Tensor]) -> list[float]:
+        """Variance of the weights of each pair at the start: He's rule, with features of an output of unit energy."""
+        variances = []
+        for row in range(len(self.out_counts)):
+            of_row = units[row * len(self.in_counts) : (row + 1) * len(self.in_counts)]
+            fan_in = sum(count * len(unit) for count, unit in zip(self.in_counts, of_row, strict=True))
+            variances += [2 / max(fan_in, 1)] * len(of_row)
+        return variances
+
+    def units_of(self, pair: BlockPair, hidden: Tensor, rank: int | None) -> Tensor:
+        """The units in which the weights of a pair are trained, on the given hidden values."""
+        entries = pair.steering.entries
+        unsteered = float(hidden.square().sum(-1).mean().sqrt())
+        return weight_units(pair.steering(hidden), entries, rank, self._has_constant, unsteered)
+
+    def set_structures(self, in_structure: FieldStructure, out_structure: FieldStructure) -> None:
+        """Steer by the elements for which these blocks hold matrices (a turned grid of a continuous group)."""
+        blocks = [(b, a) for a in out_structure.blocks for b in in_structure.blocks]
+        for pair, (in_block, out_block) in zip(self.block_pairs, blocks, strict=True):
+            pair.steering.set_blocks(in_block, out_block)
+
+    def forward(self, hidden: Tensor, strict: Tensor | None = None) -> Tensor:
+        """Filter banks (P, C_out, C_in, T) of hidden values at P positions, (J + 1, M, R, P, T), constant feature last.
+
+        Args:
+            hidden: the hidden values.
+            strict: a kernel that is added to each of them, (C_out, C_in, T).
+        """
+        positions = hidden.shape[3]
+        steered = [pair.steering(hidden.flatten(3)).unflatten(-1, (positions, -1)) for pair in self.block_pairs]
+        if strict is not None and self.assembly.is_plain:
+            return _block_banks(steered[0], self.plain_weights()[0], strict)
+        banks = self.assembly(list(map(_block_banks, steered, self.plain_weights())))
+        return banks if strict is None else banks + strict
+
+    def plain_weights(self) -> list[Tensor]:
+        """The weights of the plain features of each pair of blocks, (fields_out, fields_in, P)."""
+        # The units multiply the weights, not the features: a product without the points.
+        return [pair.weights @ pair.units for pair in self.block_pairs]
+
+    def energy(self, hidden: Tensor) -> Tensor:
+        """‖K‖², in the basis of permutations and irreps where ρ is orthogonal, without building K.
+
+        Args:
+            hidden: as of :meth:`forward`.
+        """
+        energy = hidden.new_zeros(())
+        for pair in self.block_pairs:
+            features = pair.steering(hidden).flatten(1)
+            weights = (pair.weights @ pair.units).flatten(0, 1)
+            energy = energy + (weights @ (features @ features.mT)).mul(weights).sum()
+        return energy
+
+
+class BlockPair(nn.Module):
+    """The weights of all pairs of fields of one pair of blocks."""
+
+    weights: nn.Parameter
+    steering: PairSteering
+    units: Tensor
+
+    def __init__(self, steering: PairSteering, is_average: bool) -> None:
+        super().__init__()
+        self.steering = steering
+        self.is_average = is_average
+        self.register_parameter("weights", None)
+        self.register_buffer("units", None)
+
+
+def _block_banks(steered: Tensor, weights: Tensor, strict: Tensor | None = None) -> Tensor:
+    """The banks of one pair of blocks in block order, (positions, fields_out·|A|, fields_in·|B|, T).
+
+    Args:
+        steered: features (F, |A|, |B|, positions, T).
+        weights: (fields_out, fields_in, F).
+        strict: a kernel that is added to each, (fields_out·|A|, fields_in·|B|, T).
+    """
+    sizes = {"a": steered.shape[1], "b": steered.shape[2], "o": weights.shape[0], "i": weights.shape[1]}
+    features = rearrange(steered, "f a b position tap -> position f (a b tap)")
+    matrices = weights.flatten(0, 1).expand(len(features), -1, -1)
+    if strict is None:
+        product = torch.bmm(matrices, features)
+    else:
+        added = rearrange(strict, "(o a) (i b) tap -> (o i) (a b tap)", **sizes)
+        product = torch.baddbmm(added.expand(len(features), -1, -1), matrices, features)
+    return rearrange(product, "position (o i) (a b tap) -> position (o a) (i b) tap", **sizes)
+
+
+def _is_average(in_block: Block, out_block: Block, sample: GroupSample) -> bool:
+    """Whether the entries of K are means of κ over the group, so that most directions of κ make no difference."""
+    return len(sample) > 1 and not (in_block.is_permutation or out_block.is_permutation)
+
+
+def _kernel_entries(in_block: Block, out_block: Block) -> tuple[list[int], list[int]]:
+    """Rows and columns of κ that carry weights; steering spreads them over the whole matrix."""
+    if out_block.is_permutation:
+        return [0], list(range(in_block.size))
+    return list(range(out_block.size)), [0]
+
+
+def _elements(block: Block, in_own_order: bool) -> NDArray[np.int64]:
+    """Numbers of the elements in the order of a regular field's channels, or in the sample's own order."""
+    image = np.asarray(block.image)
+    return np.arange(len(image)) if in_own_order else np.argsort(image)
+
+
+def _coset_mean(block: Block) -> NDArray[np.float64]:
+    """The mean over the elements of each coset: (|block|, M)."""
+    members = np.equal(np.asarray(block.image), np.arange(block.size)[:, None]).astype(np.float64)
+    mean: NDArray[np.float64] = members / members.sum(axis=1, keepdims=True)
+    return mean

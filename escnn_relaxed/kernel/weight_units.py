@@ -1,0 +1,74 @@
+"""In which units output weights are trained: the one place that decides it (docs/start-of-a-layer.md).
+
+Optimisers change every weight by about the same amount in each step. Features of unequal size would make
+that a different step for each direction of the kernel, and layers that are started right would still learn
+slowly. So the weights multiply features that are centred, orthogonal and of unit energy on the grid at the
+start. The map from the plain features is linear, fixed and saved with the layer; it changes neither the
+functions that the layer can take nor, for permutation fields, the number of its parameters.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["count_directions", "weight_units"]
+
+# Directions of an average that are smaller than this part of the largest are dropped.
+_SMALLEST = 0.1
+# Directions smaller than this part of the largest are scaled up no further: they are the rough ones.
+_LEAST = 0.3
+# Features are of order one: below this they are zero, and an average has left nothing.
+_ROUNDING = 1e-6
+
+
+def count_directions(steered: Tensor) -> int:
+    """Number of directions that steering does not (nearly) average away.
+
+    Args:
+        steered: features (P, |A|, |B|, T).
+    """
+    size = torch.linalg.svdvals(steered.double().flatten(1))
+    return int((size > max(_SMALLEST * float(size[0]), _ROUNDING)).sum())
+
+
+def weight_units(
+    steered: Tensor, entries: int, rank: int | None, has_constant: bool = True, unsteered: float = 0.0
+) -> Tensor:
+    """The map from P plain features to r normalised ones, (r, P).
+
+    Args:
+        steered: features (P, |A|, |B|, T) on the support; of each entry of κ the constant feature is last.
+        entries: number of entries of κ, P = entries·(J + 1).
+        unsteered: root of the energy of a feature over the taps before steering: directions of which steering
+            leaves less than a tenth are scaled up no further, else what is soft alone would start as large as
+            what is strict.
+        has_constant: without, there is no constant feature, and P = entries·J.
+        rank: r, the number of directions to keep, for irreps about the dimension of the space of equivariant
+            kernels; None keeps all, r = P.
+    """
+    out_size = steered.shape[1]
+    smallest = _SMALLEST * unsteered / out_size**0.5
+    features = steered.double().flatten(1)
+    identity = torch.eye(len(features), dtype=features.dtype, device=features.device)
+    # Sum of each feature over input channels and taps: its answer to a constant input.
+    answer = steered.double().sum(dim=(2, 3)).mean(dim=1)
+    constant = len(features) - 1
+    # Of single precision is left as much of each value as of the others, and the sum grows with them.
+    rounding = _ROUNDING * steered.shape[2] * steered.shape[3]
+    if entries > 1 or not has_constant or abs(answer[constant]) < rounding:
+        return _whitened(features, identity, out_size, rank, smallest).to(steered.dtype)
+    centring = identity[:-1] - torch.outer(answer[:-1] / answer[constant], identity[constant])
+    varying = _whitened(centring @ features, centring, out_size, None if rank is None else max(rank - 1, 0), smallest)
+    # Inputs of non-zero mean add up coherently over the constant kernel: unit answer, not unit energy.
+    return torch.cat([varying, identity[constant:] / answer[constant]]).to(steered.dtype)
+
+
+def _whitened(features: Tensor, combination: Tensor, out_size: int, rank: int | None, smallest: float) -> Tensor:
+    """The ``rank`` largest orthonormal combinations; energy is summed over input channels and taps."""
+    energy, direction = torch.linalg.eigh(features @ features.mT / out_size)
+    size, direction = energy.clamp_min(0).sqrt().flip(0), direction.flip(1)
+    # Features that do not vary at all (ω = 0) keep their own units.
+    least = max(_LEAST * float(size[0]), smallest)
+    scale = size.clamp_min(least) if size[0] > _ROUNDING else torch.ones_like(size)
+    return (direction / scale).mT[:rank] @ combination

@@ -1,0 +1,1 @@
+"""Arguments, state, and GeometricTensors in and out."""

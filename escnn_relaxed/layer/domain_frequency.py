@@ -1,0 +1,175 @@
+"""ω′, the domain frequency of each subgroup: how fast the kernel may change over the group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..checks import is_number, warn_once
+from ..group.elements import circle_harmonic_limit
+from ..group.regions import region_limit
+from ..integral.torch_modes import has_no_values
+
+__all__ = ["DomainFrequency", "Frequency", "RegionSamples", "RotationSamples", "frequency_values"]
+
+Frequency = float | Sequence[float] | NDArray[np.floating[Any]] | Tensor
+
+
+class RotationSamples(NamedTuple):
+    """By how many rotations the kernel is sampled, and the form of their coordinates."""
+
+    number: int
+    form: str
+
+    @property
+    def limit(self) -> float:
+        """The largest ω′ of rotation that they resolve."""
+        return circle_harmonic_limit(self.form, self.number)
+
+    def warn_of_aliasing(self, argument: str, frequency: float) -> None:
+        """Once for each ω′ above the limit; one or two rotations have nothing to resolve."""
+        if abs(frequency) <= self.limit or self.number <= 2:
+            return
+        reason = "N/2" if self.form == "log" else "N/4π, above which features hold harmonics over N/2"
+        warn_once(
+            f"{argument}: the domain frequency {frequency:g} of rotation is above {self.limit:.3g} ({reason}) for "
+            f"N = {self.number} rotations: it aliases, and a larger value makes the kernel no softer"
+        )
+
+
+class RegionSamples(NamedTuple):
+    """By how many regions along each axis the kernel is sampled."""
+
+    number: int
+
+    def warn_of_aliasing(self, argument: str, frequency: float) -> None:
+        """Once for each ω′ above what they resolve."""
+        limit = region_limit(self.number)
+        if abs(frequency) > limit:
+            warn_once(
+                f"{argument}: the domain frequency {frequency:g} of translation is above {limit:.3g} (G/4) for "
+                f"regions = {self.number}: it aliases, and a larger value makes the kernel no softer; more regions "
+                f"resolve more"
+            )
+
+
+class DomainFrequency(nn.Module):
+    """The ω′ of the subgroups that a layer may soften, one value each, two (x, y) for translation.
+
+    Args:
+        start: starting value of each subgroup.
+        learn: make them parameters; else they are buffers, and part of the state all the same.
+        samples: how subgroups are sampled, for a warning of values that this does not resolve.
+    """
+
+    def __init__(
+        self,
+        start: Mapping[str, Frequency],
+        learn: bool,
+        samples: Mapping[str, RotationSamples | RegionSamples] | None = None,
+    ) -> None:
+        super().__init__()
+        self.learn = learn
+        self._samples = dict(samples or {})
+        # What was seen of a tensor at some version of it: whether it is 0.
+        self._seen: dict[str, tuple[Tensor, int, bool]] = {}
+        self.names = tuple(start)
+        for name, value in start.items():
+            tensor = torch.tensor(self._checked("relax", name, value))
+            if learn:
+                self.register_parameter(name, nn.Parameter(tensor))
+            else:
+                self.register_buffer(name, tensor)
+
+    def values(self) -> dict[str, Tensor]:
+        """Subgroup name → tensor of its ω′; of tied axes both values are the same one."""
+        return {name: _for_each_axis(name, getattr(self, name)) for name in self.names}
+
+    def share(self, name: str, value: nn.Parameter) -> None:
+        """Learn ω′ of a subgroup as a parameter that others may have too; of one value where the axes are tied."""
+        self.register_parameter(name, value)
+
+    @torch.no_grad()
+    def set(self, **frequencies: Frequency) -> None:
+        """Set values in place.
+
+        Raises:
+            TypeError: for a value that is not a number or, of translation, a pair of them.
+            ValueError: for a subgroup without a coordinate in this layer, or a value that is not finite.
+        """
+        for name, value in frequencies.items():
+            if name not in self.names:
+                raise ValueError(
+                    f"{name!r} has no domain frequency in this layer, which has {list(self.names)}: name it in "
+                    f"`relax` when the layer is built, with 0.0 for strict"
+                )
+            values = self._checked("set_domain_frequency", name, value)
+            own: Tensor = getattr(self, name)
+            if len(set(values)) > len(own):
+                raise ValueError(
+                    f"set_domain_frequency: the axes of {name!r} are tied in this layer: one value is right, "
+                    f"got {value!r}"
+                )
+            own.copy_(torch.tensor(values[: len(own)], dtype=torch.float64))
+
+    def _checked(self, argument: str, name: str, value: Frequency) -> list[float]:
+        values = frequency_values(argument, name, value)
+        if name in self._samples:
+            self._samples[name].warn_of_aliasing(argument, max(values, key=abs))
+        return values
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The versions of copied tensors count anew.
+        return {**self.__dict__, "_seen": {}}
+
+    def may_vary(self, *names: str) -> bool:
+        """Whether the kernel can depend on any of these subgroups (default: all) now, or start to by training."""
+        known = [name for name in names or self.names if name in self.names]
+        return bool(known) and (self.learn or not all(self._is_zero(name) for name in known))
+
+    def _is_zero(self, name: str) -> bool:
+        """Whether ω′ is 0; on other devices than the CPU, where reading waits, read once for each change of it."""
+        value: Tensor = getattr(self, name)
+        if has_no_values() or value.is_meta:
+            return False
+        if value.device.type == "cpu" or value.is_inference():
+            return not bool(value.any())
+        seen = self._seen.get(name)
+        if seen is None or seen[0] is not value or seen[1] != value._version:
+            seen = self._seen[name] = value, value._version, not bool(value.any())
+        return seen[2]
+
+
+def _axes(name: str) -> int:
+    return 2 if name == "translation" else 1
+
+
+def _for_each_axis(name: str, value: Tensor) -> Tensor:
+    """ω′ with a value for each axis, though both may share one: (1 or 2,) → (axes,)."""
+    return value if len(value) == _axes(name) else value.expand(_axes(name))
+
+
+def frequency_values(argument: str, name: str, value: Frequency) -> list[float]:
+    """The ω′ of one subgroup as a list of one or two checked floats; a sign, as learning may give it, means nothing."""
+    count = _axes(name)
+    plain = _plain(value)
+    values = [_plain(part) for part in plain] if isinstance(plain, (list, tuple)) else [plain] * count
+    if not all(is_number(part) for part in values):
+        right = "a number or a pair (x, y)" if count == 2 else "a number"
+        raise TypeError(f"{argument}: the domain frequency of {name!r} must be {right}, got {value!r}")
+    if len(values) != count:
+        raise ValueError(f"{argument}: {name!r} takes {count} value(s) of the domain frequency, got {value!r}")
+    if not all(math.isfinite(part) for part in values):
+        raise ValueError(f"{argument}: the domain frequency of {name!r} must be finite, got {value!r}")
+    return [float(part) for part in values]
+
+
+def _plain(value: Any) -> Any:
+    """Python's own numbers in place of torch's and NumPy's."""
+    return value.tolist() if isinstance(value, (Tensor, np.ndarray, np.generic)) else value

@@ -1,0 +1,109 @@
+"""What escnn keeps once for all of its objects, mended: its SVD, and how groups and representations are pickled."""
+
+from __future__ import annotations
+
+import copyreg
+from typing import Any
+
+import escnn.group._numerical as escnn_numerical
+import numpy as np
+from escnn.group import (
+    O2,
+    SO2,
+    CyclicGroup,
+    DihedralGroup,
+    Group,
+    GroupElement,
+    IrreducibleRepresentation,
+    Representation,
+)
+from escnn.gspaces import GSpace2D
+from escnn.nn import FieldType
+from numpy.typing import NDArray
+
+__all__ = ["register_reducers", "use_scipy_svd"]
+
+
+def use_scipy_svd() -> None:
+    """Let escnn compute null spaces as it does where scikit-learn is not installed."""
+    escnn_numerical.randomized_svd = None
+
+
+# What escnn assumes where a group has no maximum frequency of its own.
+_MAXIMUM_FREQUENCY = 6
+
+
+def register_reducers() -> None:
+    """Make everything that a field type on the plane consists of picklable."""
+    for group in (CyclicGroup, DihedralGroup, SO2, O2):
+        copyreg.pickle(group, _reduce_group)
+    copyreg.pickle(IrreducibleRepresentation, _reduce_irrep)
+    copyreg.pickle(Representation, _reduce_representation)
+    copyreg.pickle(GroupElement, _reduce_element)
+    copyreg.pickle(GSpace2D, _reduce_gspace)
+    copyreg.pickle(FieldType, _reduce_field_type)
+
+
+def _reduce_group(group: Group) -> tuple[Any, ...]:
+    return _group, (type(group), dict(group._keys))
+
+
+def _group(kind: type[Group], keys: dict[str, Any]) -> Group:
+    return kind._generator(**keys)
+
+
+def _reduce_irrep(irrep: IrreducibleRepresentation) -> tuple[Any, ...]:
+    return _irrep, (irrep.group, irrep.id)
+
+
+def _irrep(group: Group, identifier: tuple[Any, ...]) -> IrreducibleRepresentation:
+    return group.irrep(*identifier)
+
+
+def _reduce_representation(representation: Representation) -> tuple[Any, ...]:
+    return _representation, (
+        representation.group,
+        representation.name,
+        list(representation.irreps),
+        np.asarray(representation.change_of_basis),
+        np.asarray(representation.change_of_basis_inv),
+        sorted(representation.supported_nonlinearities),
+    )
+
+
+def _representation(
+    group: Group,
+    name: str,
+    irreps: list[tuple[Any, ...]],
+    basis: NDArray[np.float64],
+    inverse: NDArray[np.float64],
+    nonlinearities: list[str],
+) -> Representation:
+    # escnn's own object where the group has it, which its modules compare faster.
+    known = group.representations.get(name)
+    if known is not None and known.irreps == irreps and np.array_equal(known.change_of_basis, basis):
+        return known
+    # escnn refuses a name that the group knows, though here it may have found another basis (its solvers draw).
+    representation = Representation(
+        group,
+        name if known is None else f"{name}, unpickled",
+        irreps,
+        basis,
+        nonlinearities,
+        change_of_basis_inv=inverse,
+    )
+    representation.name = name
+    return representation
+
+
+def _reduce_element(element: GroupElement) -> tuple[Any, ...]:
+    return GroupElement, (element.value, element.group, element.param)
+
+
+def _reduce_gspace(gspace: GSpace2D) -> tuple[Any, ...]:
+    frequency = getattr(gspace.fibergroup, "_maximum_frequency", _MAXIMUM_FREQUENCY)
+    return GSpace2D, (gspace._sg_id, frequency)
+
+
+def _reduce_field_type(field_type: FieldType) -> tuple[Any, ...]:
+    return FieldType, (field_type.gspace, list(field_type.representations))

@@ -1,0 +1,283 @@
+"""What a layer on GeometricTensors of the plane needs whatever its kernel: arguments, bias, input and output."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from escnn.nn import EquivariantModule, FieldType, GeometricTensor
+from torch import Tensor, nn
+
+from ..checks import check_bool, check_choice, check_integer, check_subgroups
+from ..group.elements import SUBGROUPS
+from ..integral.stationary import ConvolutionGeometry, integrate_stationary
+from ..integral.torch_modes import full_precision, has_no_values, is_traced
+from .arguments import check_field_types, check_groups, check_image, check_input, padding_pair
+from .bias import InvariantBias, has_trivial_irrep
+from .escnn_globals import register_reducers, use_scipy_svd
+from .filter_bank_cache import FilterBankCache, changing_tensors
+from .state_dict import DescribedState, describe_fields
+
+__all__ = ["PlanarConvolution"]
+
+use_scipy_svd()
+register_reducers()
+
+PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+
+
+class PlanarConvolution(DescribedState, EquivariantModule):
+    """A linear map of fields with the arguments of ``R2Conv``; a subclass gives the filter bank.
+
+    Attributes:
+        geometry: where the taps meet the image.
+        bias: one value for each trivial irrep of the output, None without.
+        hardened: subgroups on which the kernel is projected.
+    """
+
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        kernel_size: int,
+        padding: int | tuple[int, int],
+        stride: int,
+        dilation: int,
+        padding_mode: str,
+        groups: int,
+        bias: bool,
+    ) -> None:
+        check_field_types(in_type, out_type)
+        super().__init__()
+        self.in_type = in_type
+        self.out_type = out_type
+        self.space = in_type.gspace
+        self.geometry = ConvolutionGeometry(
+            kernel_size=check_integer("kernel_size", kernel_size, 1),
+            padding=padding_pair(padding),
+            padding_mode=check_choice("padding_mode", padding_mode, PADDING_MODES),
+            stride=check_integer("stride", stride, 1),
+            dilation=check_integer("dilation", dilation, 1),
+            groups=check_groups(in_type, out_type, groups),
+        )
+        self.hardened: tuple[str, ...] = ()
+        self._cache = FilterBankCache()
+        self.bias_expansion: InvariantBias | None = None
+        self.register_parameter("bias", None)
+        if check_bool("bias", bias) and has_trivial_irrep(out_type):
+            self.bias_expansion = InvariantBias(out_type)
+            self.bias = nn.Parameter(torch.zeros(self.bias_expansion.dimension))
+
+    @property
+    def kernel_size(self) -> int:
+        """Side of the kernel in taps."""
+        return self.geometry.kernel_size
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        """Pixels added on each side, (rows, columns)."""
+        return self.geometry.padding
+
+    @property
+    def padding_mode(self) -> str:
+        """What the padding holds."""
+        return self.geometry.padding_mode
+
+    @property
+    def stride(self) -> int:
+        """Pixels from one output to the next."""
+        return self.geometry.stride
+
+    @property
+    def dilation(self) -> int:
+        """Pixels from one tap to the next."""
+        return self.geometry.dilation
+
+    @property
+    def groups(self) -> int:
+        """Number of blocks of fields that are convolved apart."""
+        return self.geometry.groups
+
+    @property
+    def in_fields(self) -> list[Any]:
+        """The representations of one group of the input."""
+        return list(self.in_type.representations[: len(self.in_type) // self.groups])
+
+    def describe(self) -> dict[str, Any]:
+        """What a state dict says beside its tensors."""
+        return {
+            "kernel size": self.kernel_size,
+            "group": self.space.name,
+            "input": describe_fields(self.in_type),
+            "output": describe_fields(self.out_type),
+            "number of groups": self.groups,
+            "hardened": list(self.hardened),
+        }
+
+    @property
+    @abstractmethod
+    def is_stationary(self) -> bool:
+        """Whether K is the same at every position, so that the layer is a ``conv2d``."""
+
+    @abstractmethod
+    def filter_bank(self) -> Tensor:
+        """K of a stationary layer, (C_out, C_in/groups, k, k)."""
+
+    @property
+    @abstractmethod
+    def relaxed_subgroups(self) -> tuple[str, ...]:
+        """Subgroups in which the layer may be soft."""
+
+    @property
+    def domain_frequency(self) -> dict[str, Tensor]:
+        """ω′ of each subgroup that may be soft; empty where something else relaxes the layer."""
+        return {}
+
+    @property
+    def relaxed_by(self) -> str:
+        """What relaxes the layer, in words, where that is not ω′; else empty."""
+        return ""
+
+    @abstractmethod
+    def softness(self, *subgroups: str) -> Tensor:
+        """S = ‖K − PK‖² / ‖K‖² in [0, 1], P the projection on what is equivariant to the subgroups, all without names.
+
+        Raises:
+            ValueError: for a name that is not of a subgroup.
+        """
+
+    def harden(self, *subgroups: str) -> None:
+        """Replace K by PK in place: the nearest kernel that is equivariant to the named subgroups, or to all.
+
+        The layer is then exactly equivariant to them and stays so in training, and so is one that loads its state
+        dict. Its parameters remain; :func:`~escnn_relaxed.harden_network` also drops what is not needed any more.
+
+        Args:
+            *subgroups: of ``"rotation"``, ``"reflection"`` (about the axis that the gspace names: others follow where
+                rotations are strict), ``"translation"``.
+
+        Raises:
+            ValueError: for a name that is not of a subgroup.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
+            >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25})
+            >>> layer.harden()
+            >>> layer.softness().item()
+            0.0
+        """
+        wanted = {*self.hardened, *check_subgroups(subgroups)}
+        self.hardened = tuple(name for name in SUBGROUPS if name in wanted)
+
+    def drop_soft_part(self) -> None:
+        """Remove what a hardened layer does not need any more."""
+
+    @abstractmethod
+    def export(self) -> nn.Module:
+        """This layer on plain tensors, without escnn, sharing no memory with it: the same numbers as in eval mode."""
+
+    def expanded_bias(self) -> Tensor | None:
+        """The bias of each channel, (C_out,), None without trivial irreps or with ``bias=False``."""
+        if self.bias_expansion is None:
+            return None
+        expanded: Tensor = self.bias_expansion(self.bias)
+        return expanded
+
+    def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
+        """Filter bank (C_out, C_in/groups, k, k) and bias (C_out,) of a stationary layer, as of ``R2Conv``.
+
+        The bias is None without trivial irreps in the output, or with ``bias=False``.
+
+        Raises:
+            RuntimeError: where K depends on the position.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
+            >>> filter_bank, bias = RelaxedR2Conv(fields, fields, 3).expand_parameters()
+            >>> filter_bank.shape, bias.shape
+            (torch.Size([4, 4, 3, 3]), torch.Size([4]))
+        """
+        return self.filter_bank(), self.expanded_bias()
+
+    def forward(self, input: GeometricTensor) -> GeometricTensor:
+        """Apply the layer to a GeometricTensor (batch, C_in, H, W) of ``in_type``.
+
+        Raises:
+            TypeError: for anything but a floating-point GeometricTensor of ``in_type``.
+            ValueError: for an image smaller than the kernel.
+        """
+        check_input(input, self.in_type, self.geometry)
+        with full_precision(input.tensor):
+            bias = self.expanded_bias()
+        return GeometricTensor(self._integrate(input.tensor, bias), self.out_type, coords=None)
+
+    def linear(self, features: Tensor) -> Tensor:
+        """The layer without its bias, on the plain tensor (batch, C_in, H, W)."""
+        return self._integrate(features, None)
+
+    def _integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
+        """h(x) of equation (1) on a plain tensor (batch, C_in, H, W), with a bias (C_out,) or without."""
+        with full_precision(features):
+            filter_bank = self._cached(self.filter_bank)
+        return integrate_stationary(features, filter_bank, bias, self.geometry)
+
+    def _cached(self, build: Callable[[], Tensor], setting: Hashable = None) -> Tensor:
+        """The result of ``build``; in eval mode the last one, unless a gradient is wanted or something has changed.
+
+        Args:
+            build: builds a filter bank, or several.
+            setting: what it depends on beside the layer.
+        """
+        if self.training or has_no_values() or is_traced():
+            return build()
+        sources = changing_tensors(self)
+        if torch.is_grad_enabled() and any(source.requires_grad for source in sources):
+            return build()
+        return self._cache.get(build, sources, (setting, self._filter_bank_setting()))
+
+    def _filter_bank_setting(self) -> Hashable:
+        """What the filter bank depends on beside parameters and buffers, to be compared with the last time."""
+        return None
+
+    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+        """(batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+
+        Raises:
+            ValueError: for a shape that is not (batch, C_in, H, W), or smaller than the kernel.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
+            >>> RelaxedR2Conv(fields, fields, 3, stride=2).evaluate_output_shape((2, 4, 9, 9))
+            (2, 4, 4, 4)
+        """
+        if len(input_shape) != 4 or input_shape[1] != self.in_type.size:
+            raise ValueError(f"input_shape must be (batch, {self.in_type.size}, H, W), got {tuple(input_shape)}")
+        check_image(input_shape[2], input_shape[3], self.geometry)
+        return input_shape[0], self.out_type.size, *self.geometry.output_size(*input_shape[2:])
+
+    def extra_repr(self) -> str:
+        """Field types and the arguments of the convolution that are not default."""
+        geometry = self.geometry
+        parts = [f"{self.in_type}, {self.out_type}, kernel_size={geometry.kernel_size}, stride={geometry.stride}"]
+        default = ConvolutionGeometry(geometry.kernel_size)
+        for name in ("padding", "padding_mode", "dilation", "groups"):
+            value = getattr(geometry, name)
+            if value != getattr(default, name):
+                parts.append(f"{name}={value!r}")
+        if self.bias_expansion is None:
+            parts.append("bias=False")
+        if self.hardened:
+            parts.append(f"hardened={self.hardened}")
+        return ", ".join(parts)
+
+    def __repr__(self) -> str:
+        # In one line, as R2Conv: the modules inside are no layers of the user's.
+        return f"{type(self).__name__}({self.extra_repr()})"

@@ -1,0 +1,104 @@
+"""State dicts: those of ``escnn.nn.R2Conv``, and what a layer says of itself beside its tensors.
+
+The description is in the metadata of the state dict, not among its keys, so that all values are tensors.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, MutableMapping
+from itertools import groupby
+from typing import Any
+
+from escnn.nn import FieldType
+from torch import Tensor, nn
+
+__all__ = ["FORMAT_VERSION", "DescribedState", "adopt_r2conv_state", "describe_fields", "differences"]
+
+FORMAT_VERSION = 2
+
+# What a layer takes over from a state.
+_ADOPTED = ("hardened",)
+
+# What R2Conv saves besides its parameters; all of it follows from them.
+_DERIVED = ("filter", "expanded_bias", "bias_expansion", "_basisexpansion.")
+
+
+class DescribedState(nn.Module):
+    """A module that says in the metadata of its state dict what it is, and refuses the state of another."""
+
+    _version = FORMAT_VERSION
+    hardened: tuple[str, ...]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._register_state_dict_hook(_describe)
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """What decides which function the tensors stand for."""
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *arguments: Any
+    ) -> None:
+        saved = local_metadata.get("layer", {})
+        found = differences(saved, self.describe(), local_metadata.get("version"))
+        if found:
+            *_, error_messages = arguments
+            error_messages.append(
+                f"the state of {prefix.rstrip('.') or 'this layer'!r} does not fit: {'; '.join(found)}"
+            )
+        self.hardened = tuple(saved.get("hardened", self.hardened))
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
+
+
+def _describe(layer: DescribedState, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
+    metadata["layer"] = layer.describe()
+
+
+def adopt_r2conv_state(state: MutableMapping[str, Tensor], prefix: str, own: Mapping[str, Tensor]) -> None:
+    """If ``state`` was saved by an ``R2Conv``, make it a state of the layer that takes its place.
+
+    The strict weights are those of the ``R2Conv``. The output weights of a soft part become 0, so that the
+    layer computes what the ``R2Conv`` computed; the rest of the soft part stays as it is.
+
+    Args:
+        state: the state dict that is being loaded, changed in place.
+        prefix: where the layer's entries start.
+        own: the layer's own state dict.
+    """
+    derived = [key for key in state if key.startswith(tuple(prefix + name for name in _DERIVED))]
+    if not derived:
+        return
+    for key in derived:
+        del state[key]
+    for name, value in own.items():
+        is_output_weight = name.startswith("bank.steered_average.") and name.endswith(".weights")
+        state.setdefault(prefix + name, value * 0 if is_output_weight else value)
+
+
+def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int | None) -> list[str]:
+    """What keeps a saved state from fitting a layer, in words; nothing where a state does not say what it is of.
+
+    Args:
+        saved: description of the layer that the state is of, empty if it has none.
+        own: description of the layer that it is loaded into.
+        version: format version of the state, None if it has none.
+    """
+    found = []
+    if version is not None and version > FORMAT_VERSION:
+        found.append(f"its format version is {version}, newer than {FORMAT_VERSION}: update escnn_relaxed")
+    if "translation" in saved.get("soft in", ()) and "regions" not in saved:
+        found.append("it was saved when soft translation had a kernel for every pixel of the input: train it again")
+    found += [
+        f"{name} is {saved[name]}, here {value}"
+        for name, value in own.items()
+        if name not in _ADOPTED and saved.get(name, value) != value
+    ]
+    return found
+
+
+def describe_fields(field_type: FieldType) -> str:
+    """The fields of a type in words, equal neighbours counted."""
+    runs = [(name, len(list(run))) for name, run in groupby(field.name for field in field_type.representations)]
+    return " + ".join(f"{count} {name}" for name, count in runs)

@@ -1,0 +1,28 @@
+"""How soft to be: a penalty, a bound, a schedule, ω′ as parameters.
+
+The same as callbacks are in :mod:`escnn_relaxed.learning.lightning_callbacks`, which needs Lightning.
+
+Example:
+    >>> import torch
+    >>> from escnn import gspaces, nn
+    >>> from escnn_relaxed import RelaxedR2Conv
+    >>> gspace = gspaces.rot2dOnR2(4)
+    >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+    >>> layer = RelaxedR2Conv(fields, fields, 3, learn_relaxation=True)
+    >>> optimiser = torch.optim.Adam(parameter_groups(layer, frequency_rate=1e-2), lr=1e-3)
+    >>> (0.1 * equivariance_penalty(layer)).backward()
+    >>> optimiser.step()
+"""
+
+from .frequency_parameters import parameter_groups, share_domain_frequency
+from .hardening_schedule import HardeningSchedule
+from .penalty import equivariance_penalty
+from .softness_bound import SoftnessBound
+
+__all__ = [
+    "HardeningSchedule",
+    "SoftnessBound",
+    "equivariance_penalty",
+    "parameter_groups",
+    "share_domain_frequency",
+]

@@ -1,0 +1,98 @@
+"""A bound on the softness of each layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from ..network.relaxed_layers import relaxed_layers
+
+__all__ = ["SoftnessBound"]
+
+
+class SoftnessBound:
+    """Minimise the loss subject to s ≤ ε in each layer, by dual ascent on one multiplier a layer.
+
+    Constrained learning in place of a weight λ that has to be found, after Manolache, Chamon and Niepert, "Learning
+    (Approximately) Equivariant Networks via Constrained Optimization" (2025). In a training loop::
+
+        bound = SoftnessBound(network, 0.01)
+        for images, labels in batches:
+            loss = cross_entropy(network(images), labels) + bound.penalty()
+            ...
+            optimiser.step()
+            bound.step()
+
+    Multipliers say which layer wants to be soft: they are the rate at which the loss would fall if ε grew.
+
+    Args:
+        network: the network.
+        bound: ε, one for all layers or a dict from the name of a layer to its own.
+        rate: step size of the multipliers.
+
+    Attributes:
+        multipliers: name of each layer → its multiplier, ≥ 0, 0 at the start.
+
+    Raises:
+        ValueError: for a bound outside of [0, 1], an unknown layer, or a network without a relaxed layer.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3, initial_softness=0.04))
+        >>> bound = SoftnessBound(network, 0.01)
+        >>> _ = bound.penalty()
+        >>> bound.step()
+        >>> round(bound.multipliers["0"], 3)  # s − ε
+        0.03
+    """
+
+    def __init__(self, network: nn.Module, bound: float | Mapping[str, float], rate: float = 1.0) -> None:
+        self._layers = relaxed_layers(network)
+        self._bounds = dict(bound) if isinstance(bound, Mapping) else dict.fromkeys(self._layers, bound)
+        if not self._bounds:
+            raise ValueError(f"bound: no layer is bounded; relaxed layers are {list(self._layers)}")
+        unknown = self._bounds.keys() - self._layers.keys()
+        if unknown:
+            raise ValueError(f"bound: {sorted(unknown)} are not relaxed layers; those are {list(self._layers)}")
+        for name, value in self._bounds.items():
+            if not 0 <= value <= 1:
+                raise ValueError(f"bound: the softness of {name!r} must be bounded by a number in [0, 1], got {value}")
+        if not (math.isfinite(rate) and rate > 0):
+            raise ValueError(f"rate must be finite and > 0, got {rate}")
+        self._rate = rate
+        self.multipliers = dict.fromkeys(self._bounds, 0.0)
+        self._excess: dict[str, float] = {}
+
+    def penalty(self) -> Tensor:
+        """Σ μ (s − ε), the constraints' part of the Lagrangian."""
+        terms = []
+        for name, bound in self._bounds.items():
+            excess = self._layers[name].softness() - bound
+            self._excess[name] = float(excess.detach())
+            terms.append(self.multipliers[name] * excess)
+        return torch.stack(terms).sum()
+
+    def step(self) -> None:
+        """μ ← max(0, μ + rate · (s − ε)), with s as of the last :meth:`penalty`."""
+        for name, excess in self._excess.items():
+            self.multipliers[name] = max(0.0, self.multipliers[name] + self._rate * excess)
+
+    def state_dict(self) -> dict[str, float]:
+        """The multipliers, to go on from."""
+        return dict(self.multipliers)
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Go on from saved multipliers.
+
+        Raises:
+            ValueError: if they belong to other layers.
+        """
+        if state.keys() != self.multipliers.keys():
+            raise ValueError(f"state: multipliers are of {list(self.multipliers)}, got {list(state)}")
+        self.multipliers = dict(state)

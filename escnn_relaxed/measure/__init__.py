@@ -1,0 +1,39 @@
+"""How soft a network is: its equivariance error, what it loses when hardened, bounds, tables and logs.
+
+Example:
+    >>> from escnn import gspaces, nn
+    >>> from escnn_relaxed import RelaxedR2Conv
+    >>> gspace = gspaces.rot2dOnR2(4)
+    >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+    >>> layer = RelaxedR2Conv(fields, fields, 3, padding=1, relax={"rotation": 0.25})
+    >>> largest = max(row.error for row in equivariance_error(layer, 9).exact)
+    >>> 0 < largest < 1
+    True
+"""
+
+from .ablation import AblationReport, AblationRow, softness_ablation
+from .agreement import AgreementReport, AgreementRow, prediction_agreement
+from .equivariance import EquivarianceReport, ErrorRow, equivariance_error
+from .error_bound import BoundRow, equivariance_error_bound, soft_part_norm
+from .monitoring import RelaxationMonitor, relaxation_scalars
+from .summary import LayerSummary, RelaxationSummary, relaxation_summary
+
+__all__ = [
+    "AblationReport",
+    "AblationRow",
+    "AgreementReport",
+    "AgreementRow",
+    "BoundRow",
+    "EquivarianceReport",
+    "ErrorRow",
+    "LayerSummary",
+    "RelaxationMonitor",
+    "RelaxationSummary",
+    "equivariance_error",
+    "equivariance_error_bound",
+    "prediction_agreement",
+    "relaxation_scalars",
+    "relaxation_summary",
+    "soft_part_norm",
+    "softness_ablation",
+]

@@ -1,0 +1,195 @@
+"""The hardening ablation: what a network loses where a part of it is replaced by its strict part (equation (6))."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import torch
+from torch import nn
+
+from ..group.elements import SUBGROUPS
+from ..kernel.softness import projected
+from ..layer.planar_convolution import PlanarConvolution
+from ..network.relaxed_layers import relaxed_layers
+
+__all__ = ["AblationReport", "AblationRow", "softness_ablation"]
+
+# What is hardened: its name and kind, the layers, the subgroups.
+_Part = tuple[str, str, dict[str, PlanarConvolution], tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class AblationRow:
+    """One row of the ablation; ``pandas.DataFrame(report.rows)`` makes a table of them.
+
+    Attributes:
+        part: what was hardened: a layer, a group of layers, a subgroup, ``"everything"`` or ``"nothing"``.
+        kind: ``"layer"``, ``"group"``, ``"subgroup"`` or ``"network"``.
+        value: what ``evaluate`` gave.
+        change: value less that of the whole network.
+        softness: s of that part; the largest where it has several layers.
+
+    Example:
+        >>> row = AblationRow("features.0", "layer", value=52.5, change=-47.0, softness=0.01)
+        >>> f"without the softness of {row.part}: {row.change} points"
+        'without the softness of features.0: -47.0 points'
+    """
+
+    part: str
+    kind: str
+    value: float
+    change: float
+    softness: float
+
+
+@dataclass(frozen=True)
+class AblationReport(Sequence[AblationRow]):
+    """A row for each part that was hardened, as a sequence of them; its text is a table.
+
+    Attributes:
+        rows: in the order nothing, layers, groups, subgroups, everything.
+
+    Example:
+        >>> whole = AblationRow("nothing", "network", 99.5, 0.0, 0.01)
+        >>> report = AblationReport((whole, AblationRow("features.0", "layer", 52.5, -47.0, 0.01)))
+        >>> print(report)
+        hardened          value   change  softness
+        nothing           99.50             0.0100
+        features.0        52.50   -47.00    0.0100
+        >>> len(report), report[-1].part, [row.change for row in report]
+        (2, 'features.0', [0.0, -47.0])
+    """
+
+    rows: tuple[AblationRow, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> AblationRow: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[AblationRow, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> AblationRow | tuple[AblationRow, ...]:
+        return self.rows[index]
+
+    def __str__(self) -> str:
+        width = max(14, *(len(part) + 2 for part in ("hardened", *(row.part for row in self.rows))))
+        lines = [f"{'hardened':<{width}} {'value':>8} {'change':>8} {'softness':>9}"]
+        for row in self.rows:
+            change = "" if row.part == "nothing" else f"{row.change:+.2f}"
+            lines.append(f"{row.part:<{width}} {row.value:>8.2f} {change:>8} {row.softness:>9.4f}")
+        return "\n".join(lines)
+
+
+def softness_ablation(
+    network: nn.Module,
+    evaluate: Callable[[nn.Module], float],
+    groups: Mapping[str, Sequence[str]] | None = None,
+    progress: bool = True,
+) -> AblationReport:
+    """Evaluate a network with each of its parts replaced by its strict part PK.
+
+    What softness is needed for cannot be seen from a penalty, which later layers and batch norm can make up for; it can
+    be seen from what is lost without it.
+
+    Args:
+        network: any module; it is evaluated in eval mode, and left as it was, after an error too.
+        evaluate: from the network to a number, its test accuracy for instance.
+        groups: names of groups of layers → the names of their layers, or of modules that hold them.
+        progress: show a progress bar, if ``rich`` is installed.
+
+    Returns:
+        A report, whose text is a table, with rows for nothing hardened, each layer that is soft, each group, each
+        subgroup that is soft somewhere, and everything.
+
+    Raises:
+        ValueError: for a network without a relaxed layer, or a group without one.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3), RelaxedR2Conv(fields, fields, 3))
+        >>> print(softness_ablation(network, lambda net: 10000 * net[0].softness().item(), progress=False))
+        hardened          value   change  softness
+        nothing           10.00             0.0010
+        0                  0.00   -10.00    0.0010
+        1                 10.00    +0.00    0.0010
+        rotation           0.00   -10.00    0.0010
+        everything         0.00   -10.00    0.0010
+    """
+    layers = relaxed_layers(network)
+    parts: list[_Part] = [("nothing", "network", {}, ())]
+    soft = {name: layer for name, layer in layers.items() if layer.softness() > 0}
+    parts += [(name, "layer", {name: layer}, SUBGROUPS) for name, layer in soft.items()]
+    parts += [(name, "group", _members(name, group, layers), SUBGROUPS) for name, group in (groups or {}).items()]
+    subgroups = [name for name in SUBGROUPS if any(layer.softness(name) > 0 for layer in soft.values())]
+    parts += [(subgroup, "subgroup", layers, (subgroup,)) for subgroup in subgroups]
+    parts.append(("everything", "network", layers, SUBGROUPS))
+    rows: list[AblationRow] = []
+    with _tracked(parts, progress) as tracked:
+        for part, kind, members, averaged in tracked:
+            with _as_it_was(network), torch.no_grad():
+                network.eval()
+                concerned = (members or layers).values()
+                softness = max((float(layer.softness(*averaged)) for layer in concerned), default=0.0)
+                with projected(members.values(), averaged):
+                    value = float(evaluate(network))
+            change = value - rows[0].value if rows else 0.0
+            rows.append(AblationRow(part, kind, value, change, softness))
+    return AblationReport(tuple(rows))
+
+
+def _members(name: str, group: Sequence[str], layers: Mapping[str, PlanarConvolution]) -> dict[str, PlanarConvolution]:
+    members = {
+        layer_name: layer
+        for layer_name, layer in layers.items()
+        if any(layer_name == prefix or layer_name.startswith(f"{prefix}.") for prefix in group)
+    }
+    if not members:
+        raise ValueError(f"groups: {name!r} ({list(group)}) has no relaxed layer; those are {list(layers)}")
+    return members
+
+
+@contextlib.contextmanager
+def _as_it_was(network: nn.Module) -> Iterator[None]:
+    """Restore parameters, buffers (statistics of batch norm) and the mode of every module."""
+    modes = {module: module.training for module in network.modules()}
+    tensors = [(tensor, tensor.detach().clone()) for tensor in (*network.parameters(), *network.buffers())]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, before in tensors:
+                if not torch.equal(tensor, before):
+                    tensor.copy_(before)
+        # From the outside in, as train(mode) goes on to the modules inside.
+        for module, mode in modes.items():
+            module.train(mode)
+
+
+@contextlib.contextmanager
+def _tracked(parts: list[_Part], progress: bool) -> Iterator[Iterable[_Part]]:
+    """The parts, behind a progress bar if one is wanted and ``rich`` is there."""
+    try:
+        from rich.progress import Progress
+    except ImportError:
+        progress = False
+    if not progress:
+        yield parts
+        return
+    with Progress(transient=True) as bar:
+        task = bar.add_task("hardening ablation", total=len(parts))
+        yield _counted(parts, lambda: bar.advance(task))
+
+
+def _counted(parts: list[_Part], advance: Callable[[], None]) -> Iterator[_Part]:
+    for part in parts:
+        yield part
+        advance()

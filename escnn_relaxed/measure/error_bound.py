@@ -1,0 +1,205 @@
+"""A bound on the equivariance error that holds for any group element, from the weights (equation (8)).
+
+For one layer ‖f(hx) − h f(x)‖ ≤ 2 ‖K − PK‖_op ‖x‖, because hKh⁻¹ − K = h(K − PK)h⁻¹ − (K − PK). Through a network
+of layers f_l with Lipschitz constants L_l the errors add up: e_l ≤ L_l e_{l−1} + 2 ‖K_l − PK_l‖_op ‖x_{l−1}‖.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from escnn import nn as enn
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..checks import check_subgroups
+from ..integral.stationary import ConvolutionGeometry
+from ..kernel.softness import projected
+from ..layer.planar_convolution import PlanarConvolution
+from .operator_norm import convolution_norm, largest_singular_value
+
+__all__ = ["BoundRow", "equivariance_error_bound", "soft_part_norm"]
+
+# Of the modules that only rectify, pool or pass on, in the Euclidean norm.
+_NON_EXPANSIVE = (
+    enn.ReLU,
+    enn.GroupPooling,
+    enn.NormPool,
+    enn.PointwiseAvgPool,
+    enn.PointwiseAvgPoolAntialiased,
+    enn.PointwiseDropout,
+    enn.FieldDropout,
+    enn.IdentityModule,
+    enn.DisentangleModule,
+)
+
+
+@dataclass(frozen=True)
+class BoundRow:
+    """One module of a network.
+
+    Attributes:
+        name: of the module.
+        lipschitz: L, an upper bound.
+        soft_norm: ‖K − PK‖_op, 0 for modules that are equivariant.
+        error: bound on ‖f(hx) − h f(x)‖ / ‖f(x)‖ up to and with this module, the largest of the batch.
+
+    Example:
+        >>> row = BoundRow("conv", lipschitz=1.5, soft_norm=0.1, error=0.2)
+        >>> row.error
+        0.2
+    """
+
+    name: str
+    lipschitz: float
+    soft_norm: float
+    error: float
+
+
+def soft_part_norm(layer: PlanarConvolution, size: tuple[int, int], subgroups: tuple[str, ...] = ()) -> float:
+    """‖K − PK‖_op on images of a size: ‖f(hx) − h f(x)‖ is at most twice that times ‖x‖.
+
+    An upper bound for a stationary layer; for one that is soft in translation the result of a Lanczos iteration, which
+    comes close from below.
+
+    Args:
+        layer: the layer.
+        size: height and width of the image in pixels.
+        subgroups: of ``"rotation"``, ``"reflection"``, ``"translation"``, all by default.
+
+    Raises:
+        ValueError: for another name, or for fields on which the group does not act by orthogonal matrices.
+
+    Example:
+        >>> import torch
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> image = nn.FieldType(gspace, [gspace.trivial_repr])
+        >>> layer = RelaxedR2Conv(image, image, 3, padding=1, bias=False, relax={"rotation": 0.25}).eval()
+        >>> x = torch.randn(1, 1, 9, 9)
+        >>> difference = layer(image(x.rot90(1, (2, 3)))).tensor - layer(image(x)).tensor.rot90(1, (2, 3))
+        >>> bool(difference.norm() <= 2 * soft_part_norm(layer, (9, 9)) * x.norm())
+        True
+    """
+    averaged = check_subgroups(subgroups)
+    _check_orthogonal(layer.in_type, layer.out_type)
+    if not layer.is_stationary:
+
+        def soft_part(features: Tensor) -> Tensor:
+            with projected([layer], averaged):
+                strict = layer.linear(features)
+            return layer.linear(features) - strict
+
+        return largest_singular_value(soft_part, (layer.in_type.size, *size), next(layer.parameters()))
+    with torch.no_grad():
+        kernel = layer.filter_bank()
+        with projected([layer], averaged):
+            kernel = kernel - layer.filter_bank()
+    return _norm_either_way(kernel, size, layer.geometry)
+
+
+def _norm_either_way(kernel: Tensor, size: tuple[int, int], geometry: ConvolutionGeometry) -> float:
+    """The larger of the norms on images of this size and turned by 90°, since h may turn the image."""
+    return max(convolution_norm(kernel, way, geometry) for way in {size, size[::-1]})
+
+
+def _check_orthogonal(*field_types: enn.FieldType) -> None:
+    """Raise ValueError for fields on which the group does not act by orthogonal matrices."""
+    for field_type in field_types:
+        group = field_type.gspace.fibergroup
+        for field in set(field_type.representations):
+            for element in group.testing_elements():
+                matrix = field(element)
+                if not np.allclose(matrix.T @ matrix, np.eye(len(matrix)), atol=1e-6):
+                    raise ValueError(
+                        f"the bound needs fields that the group acts on by orthogonal matrices; {field.name!r} is none"
+                    )
+
+
+@torch.no_grad()
+def equivariance_error_bound(
+    network: nn.Module,
+    input: enn.GeometricTensor,
+    lipschitz: Mapping[type[nn.Module], float] | None = None,
+) -> list[BoundRow]:
+    """A bound on the equivariance error of a network on an input, module by module.
+
+    It holds for every group element that maps the pixel grid to itself, and all of them at once, as far as the other
+    modules are equivariant (pooling with strides is, on sizes that fit).
+
+    Args:
+        network: a layer, or (nested) ``SequentialModule`` of layers, batch norms, ReLUs and pooling; in eval mode.
+        input: a batch.
+        lipschitz: constants of further modules by type.
+
+    Raises:
+        ValueError: for a module whose constant is not known.
+        RuntimeError: for a network in training mode, whose batch norm has no fixed constant.
+
+    Example:
+        >>> import torch
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> layer = RelaxedR2Conv(fields, fields, 3, padding=1, relax=None)
+        >>> network = nn.SequentialModule(layer, nn.ReLU(fields)).eval()
+        >>> equivariance_error_bound(network, fields(torch.randn(1, 4, 9, 9)))[-1].error  # strict
+        0.0
+    """
+    if any(module.training for _, module in _in_order(network)):
+        raise RuntimeError("network is in training mode: call network.eval() first")
+    rows = []
+    error = torch.zeros(len(input.tensor), dtype=input.tensor.dtype, device=input.tensor.device)
+    for name, module in _in_order(network):
+        size = (input.tensor.shape[2], input.tensor.shape[3])
+        constant = _lipschitz(name, module, size, lipschitz or {})
+        soft = soft_part_norm(module, size) if isinstance(module, PlanarConvolution) else 0.0
+        error = constant * error + 2 * soft * input.tensor.flatten(1).norm(dim=1)
+        input = module(input)
+        relative = torch.where(error > 0, error / input.tensor.flatten(1).norm(dim=1), error)
+        rows.append(BoundRow(name, constant, soft, float(relative.max())))
+    return rows
+
+
+def _in_order(network: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
+    if isinstance(network, enn.SequentialModule):
+        for child_name, child in network.named_children():
+            yield from _in_order(child, f"{name}.{child_name}" if name else child_name)
+    else:
+        yield name, network
+
+
+def _lipschitz(name: str, module: nn.Module, size: tuple[int, int], known: Mapping[type[nn.Module], float]) -> float:
+    for kind, constant in known.items():
+        if isinstance(module, kind):
+            return constant
+    if isinstance(module, PlanarConvolution) and not module.is_stationary:
+        return largest_singular_value(module.linear, (module.in_type.size, *size), next(module.parameters()))
+    if isinstance(module, PlanarConvolution):
+        return _norm_either_way(module.filter_bank(), size, module.geometry)
+    if isinstance(module, enn.R2Conv):
+        padding = module.padding if isinstance(module.padding, tuple) else (module.padding, module.padding)
+        names = ("kernel_size", "padding_mode", "stride", "dilation", "groups")
+        geometry = ConvolutionGeometry(padding=padding, **{name: getattr(module, name) for name in names})
+        return _norm_either_way(module.expand_parameters()[0], size, geometry)
+    if isinstance(module, enn.InnerBatchNorm):
+        return max(_batch_norm_scale(norm) for norm in module.modules() if isinstance(norm, _BatchNorm))
+    if isinstance(module, _NON_EXPANSIVE):
+        return 1.0
+    raise ValueError(
+        f"lipschitz: no constant is known of {name!r}, a {type(module).__name__}; "
+        f"give one as lipschitz={{{type(module).__name__}: …}}"
+    )
+
+
+def _batch_norm_scale(norm: _BatchNorm) -> float:
+    variance = norm.running_var
+    if variance is None:
+        raise ValueError("a batch norm without running statistics has no fixed Lipschitz constant")
+    scale = (variance + norm.eps).rsqrt()
+    return float((scale if norm.weight is None else scale * norm.weight.abs()).max())

@@ -1,0 +1,100 @@
+"""What turning or reflecting an image does to the channels of fields over it, and which elements a symmetry has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from escnn.group import GroupElement
+from escnn.gspaces import GSpace2D
+from escnn.nn import EquivariantModule, FieldType, GeometricTensor
+from torch import Tensor, nn
+
+from ..group.elements import element_with_action, sample_group
+from .pixel_grid import Motion, turn_or_flip
+
+__all__ = ["check_field_type", "input_type", "motions_of", "on_fibers", "takes_geometric_tensor"]
+
+# Rotations that a continuous group is measured on.
+_ROTATIONS = 16
+
+
+def on_fibers(features: Tensor, field_type: FieldType, motion: Motion, place: str) -> Tensor:
+    """ρ(g) on the channels (batch, C, …), g the element that acts on the plane as the motion does.
+
+    Args:
+        features: channels of the field type.
+        field_type: trivial fields are left as they are by every motion, of their group or not.
+        motion: what is done to the image.
+        place: ``"input"`` or ``"output"``, for the error.
+
+    Raises:
+        ValueError: where a field is not trivial and the group has no such element.
+    """
+    if motion.subgroup == "translation" or all(field.is_trivial() for field in field_type.representations):
+        return features
+    element = element_with_action(field_type.gspace, motion.matrix)
+    if element is None:
+        raise ValueError(
+            f"angles and elements: the fields of the {place} are of {field_type.gspace.name}, which holds no "
+            f"{motion.name}; take its own elements, or an input and an output of trivial fields or without space"
+        )
+    matrices = {
+        field: torch.from_numpy(np.asarray(field(element))).to(features) for field in set(field_type.representations)
+    }
+    parts = features.split([field.size for field in field_type.representations], dim=1)
+    turned = [
+        torch.einsum("oc,bc...->bo...", matrices[field], part)
+        for field, part in zip(field_type.representations, parts, strict=True)
+    ]
+    return torch.cat(turned, dim=1)
+
+
+def motions_of(gspace: GSpace2D, elements: Sequence[GroupElement] | None) -> list[Motion]:
+    """What elements of a symmetry do to the plane: by default all but the identity, of a continuous group a grid.
+
+    Raises:
+        TypeError: for what is no element of the fiber group.
+    """
+    if elements is None:
+        elements = [e for e in sample_group(gspace, _ROTATIONS).elements if e != gspace.fibergroup.identity]
+    for element in elements:
+        if not isinstance(element, GroupElement) or element.group != gspace.fibergroup:
+            raise TypeError(f"elements must be of {gspace.fibergroup.name}, got {element!r}")
+    return [turn_or_flip(gspace, element) for element in elements]
+
+
+def input_type(network: nn.Module, given: Any) -> FieldType:
+    """The fields of a network's input: those given, its own, or those of the first module inside that has some.
+
+    Raises:
+        TypeError: for anything but a field type.
+        ValueError: if nothing says what they are.
+    """
+    if given is not None:
+        return check_field_type("in_type", given)
+    for module in network.modules():
+        found = getattr(module, "in_type", None)
+        if isinstance(found, FieldType):
+            return found
+    raise ValueError(f"in_type: {type(network).__name__} does not say which fields it takes; give in_type=FieldType(…)")
+
+
+def check_field_type(name: str, value: Any) -> FieldType:
+    """A field type on the plane."""
+    if not isinstance(value, FieldType):
+        raise TypeError(f"{name} must be an escnn.nn.FieldType, got {value!r}")
+    if not isinstance(value.gspace, GSpace2D):
+        raise ValueError(f"{name} must live on a gspace of the plane (escnn.gspaces.…OnR2), got {value.gspace!r}")
+    return value
+
+
+def takes_geometric_tensor(network: nn.Module, data: Tensor | GeometricTensor | None) -> bool:
+    """Whether the forward pass takes a GeometricTensor: as the data, or as escnn's modules do."""
+    if data is not None and isinstance(data, GeometricTensor):
+        return True
+    while isinstance(network, nn.Sequential) and len(network):
+        network = network[0]
+    return isinstance(network, EquivariantModule)

@@ -1,0 +1,203 @@
+"""What the modules of a network answer in a forward pass, and where the pixels of their feature maps lie."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from escnn.nn import FieldType, GeometricTensor, PointwiseMaxPoolAntialiased2D, R2ConvTransposed
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvTransposeNd
+
+from ..integral.stationary import ConvolutionGeometry
+from .pixel_grid import PixelGrid
+
+__all__ = ["Answer", "answers", "evaluated", "inputs_of"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The output of a module.
+
+    Attributes:
+        tensor: (batch, C, …).
+        field_type: that of a GeometricTensor, else None.
+        grid: where its pixels lie; None without two dimensions of space.
+        passed: the grids that modules up to this one have made, in their order.
+        is_torus: whether what these modules pad is padded circularly.
+    """
+
+    tensor: Tensor
+    field_type: FieldType | None
+    grid: PixelGrid | None
+    passed: tuple[PixelGrid, ...]
+    is_torus: bool
+
+
+@contextlib.contextmanager
+def evaluated(network: nn.Module) -> Iterator[None]:
+    """Eval mode without gradients for a while; every module gets its own mode back."""
+    modes = {module: module.training for module in network.modules()}
+    try:
+        with torch.no_grad():
+            network.eval()
+            yield
+    finally:
+        # From the outside in, as train(mode) goes on to the modules inside.
+        for module, mode in modes.items():
+            module.train(mode)
+
+
+def answers(network: nn.Module, input: Tensor | GeometricTensor, names: Sequence[str]) -> dict[str, Answer]:
+    """The output of some modules by name, ``""`` for the network itself, in one forward pass.
+
+    Strides, kernels and paddings of all modules say where pixels lie. What a function in between does to the size
+    (``torch.nn.functional``) is taken to keep the centre.
+
+    Raises:
+        ValueError: for a module that the forward pass does not call.
+        TypeError: for an output that is no tensor.
+    """
+    height, width = _tensor(input).shape[-2:]
+    grids = {(height, width): PixelGrid(height, width)}
+    passed: list[PixelGrid] = []
+    is_torus = True
+    found: dict[str, Answer] = {}
+
+    def grid_of(size: tuple[int, int]) -> PixelGrid:
+        unknown = PixelGrid(size[0], size[1], (height / size[0], width / size[1]))
+        return grids.get(size, unknown)
+
+    def follow(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        nonlocal is_torus
+        window = _window(module)
+        if window is not None and inputs and _is_map(inputs[0]) and _is_map(output):
+            passed.append(_after(grid_of(_size(inputs[0])), window, _size(output)))
+            grids[_size(output)] = passed[-1]
+            is_torus = is_torus and window.is_torus
+
+    def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            if not isinstance(output, (Tensor, GeometricTensor)):
+                kind = type(output).__name__
+                raise TypeError(f"layer: {name!r} must return a tensor or a GeometricTensor, it returns a {kind}")
+            field_type = output.type if isinstance(output, GeometricTensor) else None
+            grid = grid_of(_size(output)) if _is_map(output) else None
+            found[name] = Answer(_tensor(output), field_type, grid, tuple(passed), is_torus)
+
+        return hook
+
+    modules = dict(network.named_modules())
+    hooks = [module.register_forward_hook(follow) for module in modules.values()]
+    hooks += [modules[name].register_forward_hook(keep(name)) for name in names]
+    try:
+        network(input)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for name in names:
+        if name not in found:
+            raise ValueError(f"layer: {name!r} is not called in the forward pass of {type(network).__name__}")
+    return found
+
+
+def inputs_of(network: nn.Module, input: Tensor | GeometricTensor, names: Sequence[str]) -> dict[str, GeometricTensor]:
+    """What reaches some layers in a forward pass, for those that are called with a GeometricTensor."""
+    seen: dict[str, GeometricTensor] = {}
+
+    def keep(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+            if inputs and isinstance(inputs[0], GeometricTensor):
+                seen[name] = inputs[0]
+
+        return hook
+
+    modules = dict(network.named_modules())
+    hooks = [modules[name].register_forward_pre_hook(keep(name)) for name in names]
+    try:
+        network(input)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen
+
+
+@dataclass(frozen=True)
+class _Window:
+    """What a module that slides a window over the image reads, along rows and columns.
+
+    Attributes:
+        extent: pixels from the first to the last that the kernel covers.
+        stride: from one place of the window to the next.
+        padding: pixels before the first of the image.
+        is_transposed: whether it is a transposed convolution, whose stride is that of its output.
+        is_torus: whether a map on the torus stays one: circular padding, or none.
+    """
+
+    extent: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    is_transposed: bool
+    is_torus: bool
+
+
+def _window(module: nn.Module) -> _Window | None:
+    """The window of a module that slides one over the image, None for others."""
+    geometry = getattr(module, "geometry", None)
+    source = geometry if isinstance(geometry, ConvolutionGeometry) else module
+    if not all(hasattr(source, name) for name in ("kernel_size", "stride", "padding")):
+        return None
+    kernel, stride = _pair(source.kernel_size), _pair(source.stride)
+    dilation = _pair(getattr(source, "dilation", 1))
+    extent = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
+    if source.padding == "same":
+        padding = [(e - 1) // 2 for e in extent]
+    else:
+        padding = list(_pair(0 if source.padding == "valid" else source.padding))
+    if isinstance(module, PointwiseMaxPoolAntialiased2D):
+        # A blur with the stride follows on a maximum without one.
+        extent = [e + module.filter.shape[-1] - 1 for e in extent]
+        padding = [p + q for p, q in zip(padding, module._pad, strict=True)]
+    is_transposed = isinstance(module, (R2ConvTransposed, _ConvTransposeNd))
+    is_torus = not any(padding) or getattr(source, "padding_mode", "zeros") == "circular"
+    return _Window((extent[0], extent[1]), stride, (padding[0], padding[1]), is_transposed, is_torus)
+
+
+def _after(grid: PixelGrid, window: _Window, size: tuple[int, int]) -> PixelGrid:
+    """Which points the output of a window stands for, of a size in pixels, where its input stands for ``grid``."""
+    counts = grid.rows, grid.columns
+    spacing, centre = list(grid.spacing), []
+    for axis in range(2):
+        stride, reach = window.stride[axis], (window.extent[axis] - 1) / 2 - window.padding[axis]
+        if window.is_transposed:
+            spacing[axis] /= stride
+            middle = (size[axis] - 1) / 2 - (stride * (counts[axis] - 1) / 2 + reach)
+            centre.append(middle * spacing[axis])
+        else:
+            middle = reach + stride * (size[axis] - 1) / 2 - (counts[axis] - 1) / 2
+            centre.append(middle * spacing[axis])
+            spacing[axis] *= stride
+    # Rows count downwards, y upwards.
+    position = grid.centre[0] + centre[1], grid.centre[1] - centre[0]
+    return PixelGrid(size[0], size[1], (spacing[0], spacing[1]), position)
+
+
+def _tensor(value: Tensor | GeometricTensor) -> Tensor:
+    tensor: Tensor = value.tensor if isinstance(value, GeometricTensor) else value
+    return tensor
+
+
+def _is_map(value: Any) -> bool:
+    return isinstance(value, (Tensor, GeometricTensor)) and _tensor(value).dim() == 4
+
+
+def _size(value: Tensor | GeometricTensor) -> tuple[int, int]:
+    rows, columns = _tensor(value).shape[-2:]
+    return rows, columns
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value[0], value[-1]) if isinstance(value, (tuple, list)) else (value, value)

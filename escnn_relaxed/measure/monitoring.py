@@ -1,0 +1,108 @@
+"""What is worth logging of a network's softness during training: ω′, softness, penalty and measured error by layer."""
+
+from __future__ import annotations
+
+import torch
+from escnn.nn import FieldType, GeometricTensor
+from torch import nn
+
+from ..network.relaxed_layers import frequency_energy, relaxed_layers
+from .equivariance import largest_exact_errors
+from .measured_network import Data, Shifts
+
+__all__ = ["RelaxationMonitor", "relaxation_scalars"]
+
+_MOST_IMAGES = 32
+
+
+@torch.no_grad()
+def relaxation_scalars(
+    network: nn.Module, data: Data = None, in_type: FieldType | None = None, shifts: Shifts = ()
+) -> dict[str, float]:
+    """The softness of a network as numbers by tag.
+
+    ``domain_frequency/<layer>/<subgroup>`` is ω′ (of translation, ``translation_x`` and ``translation_y``),
+    ``softness/<layer>`` is s, ``penalty/<layer>`` is ‖ω′‖² and ``penalty/total`` their sum. With data,
+    ``equivariance_error/<layer>`` is the largest relative error of the network's features up to that layer, and
+    ``equivariance_error/network`` of its output, over the shifts and the group elements that map the pixels of all
+    feature maps to pixels; missing where there are none.
+
+    Args:
+        network: any module with relaxed layers, left as it was.
+        data: a batch to measure the error on, of which 32 images are taken; not measured without.
+        in_type: fields of the input, where the network does not say.
+        shifts: rows down and columns to the right in pixels, to measure beside the group elements.
+
+    Raises:
+        ValueError: for a network without a relaxed layer, and as :func:`~escnn_relaxed.equivariance_error`.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25}))
+        >>> list(relaxation_scalars(network, torch.randn(2, 4, 9, 9)))[-3:]
+        ['penalty/0', 'equivariance_error/0', 'equivariance_error/network']
+    """
+    layers = relaxed_layers(network)
+    scalars = {"penalty/total": frequency_energy(layers.values()).item()}
+    for name, layer in layers.items():
+        for subgroup, value in layer.domain_frequency.items():
+            tags = (subgroup,) if len(value) == 1 else (f"{subgroup}_x", f"{subgroup}_y")
+            for tag, number in zip(tags, value.tolist(), strict=True):
+                scalars[f"domain_frequency/{name or 'network'}/{tag}"] = number
+        scalars[f"softness/{name or 'network'}"] = layer.softness().item()
+        scalars[f"penalty/{name or 'network'}"] = frequency_energy([layer]).item()
+    if data is not None:
+        some = data.type(data.tensor[:_MOST_IMAGES]) if isinstance(data, GeometricTensor) else data[:_MOST_IMAGES]
+        names = list(dict.fromkeys([*layers, ""]))
+        for name, error in largest_exact_errors(network, some, names, in_type, shifts).items():
+            scalars[f"equivariance_error/{name or 'network'}"] = error
+    return scalars
+
+
+class RelaxationMonitor:
+    """Keeps :func:`relaxation_scalars` over training, for :func:`~escnn_relaxed.plots.plot_domain_frequency`.
+
+    Args:
+        network: any module with relaxed layers.
+        data: a batch to measure the error on; not measured without.
+        in_type: fields of the input, where the network does not say.
+        shifts: rows down and columns to the right in pixels, to measure beside the group elements.
+
+    Attributes:
+        history: tag → a pair (step, value) for each :meth:`record`.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25}))
+        >>> monitor = RelaxationMonitor(network)
+        >>> for step in (0, 10):
+        ...     _ = monitor.record(step)
+        >>> monitor.history["domain_frequency/0/rotation"]
+        [(0, 0.25), (10, 0.25)]
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        data: Data = None,
+        in_type: FieldType | None = None,
+        shifts: Shifts = (),
+    ) -> None:
+        self._network = network
+        self.data = data
+        self._in_type = in_type
+        self._shifts = shifts
+        self.history: dict[str, list[tuple[int, float]]] = {}
+
+    def record(self, step: int) -> dict[str, float]:
+        """Take the numbers of now, keep them, and return them."""
+        scalars = relaxation_scalars(self._network, self.data, self._in_type, self._shifts)
+        for tag, value in scalars.items():
+            self.history.setdefault(tag, []).append((step, value))
+        return scalars

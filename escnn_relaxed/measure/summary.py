@@ -1,0 +1,199 @@
+"""Which layer of a network is how soft, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from escnn.nn import FieldType
+from torch import nn
+
+from ..layer.state_dict import describe_fields
+from ..network.relaxed_layers import frequency_energy, relaxed_layers
+from .ablation import AblationRow
+from .equivariance import largest_exact_errors
+from .forward_probe import evaluated
+from .measured_network import Data, MeasuredNetwork, Shifts
+from .tables import plain_table, rich_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["LayerSummary", "RelaxationSummary", "relaxation_summary"]
+
+
+@dataclass(frozen=True)
+class LayerSummary:
+    """What is known of one relaxed layer.
+
+    Attributes:
+        name: of the module.
+        fields: its input and output fields, in words.
+        domain_frequency: ω′ of each subgroup that may be soft.
+        penalty: ‖ω′‖².
+        penalty_share: its part of the sum over layers, 0 where that is 0.
+        softness: s of each of these subgroups, and of all as ``"all"``.
+        own_error: largest exact error of the layer alone, on what reaches it, over the group; None where not measured.
+        error: the same of the network up to this layer, over shifts too.
+        hardened_value: what the ablation gave with this layer hardened, None without one.
+        relaxed_by: what relaxes the layer where that is not ω′, else empty.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3), nn.ReLU(fields))
+        >>> (row,) = relaxation_summary(network).rows
+        >>> row.name, row.domain_frequency, row.penalty
+        ('0', {'rotation': (0.25,)}, 0.0625)
+    """
+
+    name: str
+    fields: str
+    domain_frequency: Mapping[str, tuple[float, ...]]
+    penalty: float
+    penalty_share: float
+    softness: Mapping[str, float]
+    own_error: float | None
+    error: float | None
+    hardened_value: float | None
+    relaxed_by: str = ""
+
+
+@dataclass(frozen=True)
+class RelaxationSummary:
+    """A row for each relaxed layer; its text is a table, ``rich.print`` shows it as one of rich.
+
+    Attributes:
+        rows: in the order of the network's modules.
+
+    Example:
+        >>> layer = LayerSummary("conv", "1 regular -> 1 regular", {"rotation": (0.25,)}, 0.0625, 1.0,
+        ...                      {"rotation": 0.01, "all": 0.01}, None, None, None)
+        >>> print(RelaxationSummary((layer,)))
+        layer  fields                  ω′             ‖ω′‖²   share  softness s
+        conv   1 regular -> 1 regular  rotation 0.25  0.0625  100 %  0.01
+    """
+
+    rows: tuple[LayerSummary, ...]
+
+    def __str__(self) -> str:
+        return plain_table(*self._cells())
+
+    def __rich__(self) -> Table:
+        return rich_table(*self._cells())
+
+    def _cells(self) -> tuple[list[str], list[list[str]]]:
+        columns = [column for column in _COLUMNS if any(column.text(row) for row in self.rows)]
+        return [column.header for column in columns], [[column.text(row) for column in columns] for row in self.rows]
+
+
+@torch.no_grad()
+def relaxation_summary(
+    network: nn.Module,
+    ablation: Sequence[AblationRow] = (),
+    *,
+    data: Data = None,
+    in_type: FieldType | None = None,
+    shifts: Shifts = (),
+) -> RelaxationSummary:
+    """A row for each relaxed layer of a network: its fields, ω′, softness, what it is needed for, and measured errors.
+
+    Args:
+        network: any module.
+        ablation: the report of :func:`~escnn_relaxed.softness_ablation`, to show what each layer's softness is for.
+        data: a batch (batch, C, H, W) to measure equivariance errors on, of group elements that map pixels to pixels;
+            without one nothing is measured.
+        in_type: fields of the input, where the network does not say.
+        shifts: rows down and columns to the right in pixels, to measure beside the group elements.
+
+    Raises:
+        ValueError: for a network without a relaxed layer, and as :func:`~escnn_relaxed.equivariance_error`.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr] * 2)
+        >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3), nn.ReLU(fields))
+        >>> print(relaxation_summary(network))
+        layer  fields                  ω′             ‖ω′‖²   share  softness s
+        0      2 regular -> 2 regular  rotation 0.25  0.0625  100 %  0.001
+    """
+    layers = relaxed_layers(network)
+    values = {row.part: row.value for row in ablation if row.kind == "layer"}
+    penalties = {name: frequency_energy([layer]).item() for name, layer in layers.items()}
+    total = sum(penalties.values())
+    own_errors, errors = ({}, {}) if data is None else _measured(network, list(layers), data, in_type, shifts)
+    rows = []
+    for name, layer in layers.items():
+        frequency = {subgroup: tuple(value.tolist()) for subgroup, value in layer.domain_frequency.items()}
+        parts = {subgroup: layer.softness(subgroup).item() for subgroup in layer.relaxed_subgroups}
+        rows.append(
+            LayerSummary(
+                name=name,
+                fields=f"{describe_fields(layer.in_type)} -> {describe_fields(layer.out_type)}",
+                domain_frequency=frequency,
+                penalty=penalties[name],
+                penalty_share=penalties[name] / total if total > 0 else 0.0,
+                softness={**parts, "all": layer.softness().item()},
+                own_error=own_errors.get(name),
+                error=errors.get(name),
+                hardened_value=values.get(name),
+                relaxed_by=layer.relaxed_by,
+            )
+        )
+    return RelaxationSummary(tuple(rows))
+
+
+def _measured(
+    network: nn.Module, names: Sequence[str], data: Data, in_type: FieldType | None, shifts: Shifts
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The errors of layers alone and of the network up to them, by name."""
+    with evaluated(network):
+        reached = MeasuredNetwork(network, None, data, in_type, None, names).inputs()
+    layers = dict(network.named_modules())
+    # A shift of the image is a smaller one of the features behind a stride: it is for the network alone.
+    alone = {name: largest_exact_errors(layers[name], features, ("",)) for name, features in reached.items()}
+    own = {name: error[""] for name, error in alone.items() if error}
+    return own, largest_exact_errors(network, data, names, in_type, shifts)
+
+
+@dataclass(frozen=True)
+class _Column:
+    header: str
+    text: Callable[[LayerSummary], str]
+
+
+def _frequency_text(row: LayerSummary) -> str:
+    if row.relaxed_by:
+        return ""
+    parts = (f"{name} {' '.join(f'{v:.3g}' for v in values)}" for name, values in row.domain_frequency.items())
+    return ", ".join(parts) or "strict"
+
+
+def _softness_text(row: LayerSummary) -> str:
+    parts = [f"{name} {value:.2g}" for name, value in row.softness.items() if name != "all"]
+    return f"{row.softness['all']:.2g}" + (f" ({', '.join(parts)})" if len(parts) > 1 else "")
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+# Columns that are empty in every row are left out.
+_COLUMNS = (
+    _Column("layer", lambda row: row.name),
+    _Column("fields", lambda row: row.fields),
+    _Column("ω′", _frequency_text),
+    _Column("relaxed by", lambda row: row.relaxed_by),
+    _Column("‖ω′‖²", lambda row: "" if row.relaxed_by else f"{row.penalty:.3g}"),
+    _Column("share", lambda row: "" if row.relaxed_by else f"{row.penalty_share:.0%}".replace("%", " %")),
+    _Column("softness s", _softness_text),
+    _Column("own error", lambda row: _number(row.own_error, ".2g")),
+    _Column("error so far", lambda row: _number(row.error, ".2g")),
+    _Column("hardened", lambda row: _number(row.hardened_value, ".2f")),
+)

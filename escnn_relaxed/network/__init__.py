@@ -1,0 +1,1 @@
+"""Whole networks: relaxed, hardened, exported."""

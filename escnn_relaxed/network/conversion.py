@@ -1,0 +1,190 @@
+"""Networks that exist: relaxed, and made strict again."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from escnn.nn import R2Conv
+from torch import nn
+from torch.nn.utils import parametrize
+
+from ..checks import check_bool, check_module, check_subgroups
+from ..kernel.steerable_basis import SteerableBasis
+from ..layer.relaxed_r2conv import RelaxedR2Conv
+from .relaxed_layers import named_relaxed_layers
+
+__all__ = ["harden_network", "relax_network"]
+
+# Arguments of RelaxedR2Conv that a trained layer gives, and those that decide what has been trained.
+_GEOMETRY = ("kernel_size", "padding", "stride", "dilation", "padding_mode", "groups")
+_TAKEN = ("in_type", "out_type", *_GEOMETRY, "bias")
+_BASIS = ("sigma", "frequencies_cutoff", "rings", "maximum_offset", "recompute", "basis_filter", "initialize")
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+def relax_network(
+    network: nn.Module,
+    where: Callable[[str, R2Conv], bool] | None = None,
+    freeze: bool = False,
+    **options: Any,
+) -> nn.Module:
+    """A copy of a network in which every ``R2Conv`` is a :class:`~escnn_relaxed.RelaxedR2Conv`.
+
+    It computes what the network computed: a layer's kernel is the trained one plus a soft part whose output weights
+    are 0. The soft part is centred on the domain, so that the trained kernel is and stays the layer's strict part
+    (equation (9)), and :func:`harden_network` returns it to the last bit. What a layer does beside its kernel and bias,
+    in hooks, parametrizations or methods of a subclass, would be lost, and such a layer is refused.
+
+    Args:
+        network: any module, whatever its forward; names of modules stay, and layers that are relaxed already too.
+            Weights and biases that layers share stay shared, and frozen ones stay frozen.
+        where: from the name of an ``R2Conv`` in the network and the layer to whether it is relaxed; all by default.
+        freeze: keep the trained kernels fixed, so that only soft parts learn, with the rest of the network: biases,
+            which are as equivariant as before, go on learning.
+        **options: keyword arguments of ``RelaxedR2Conv``, ``relax`` among them. ``strict_kernel`` is "steerable".
+
+    Raises:
+        TypeError: for a network that is no module.
+        ValueError: if the network has no ``R2Conv`` that ``where`` picks, or one that does more than an ``R2Conv``; for
+            ``strict_kernel="continuous"``, or an option that the trained layers decide.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> network = nn.SequentialModule(nn.R2Conv(fields, fields, 3), nn.ReLU(fields))
+        >>> [type(module).__name__ for module in relax_network(network, relax={"rotation": 0.25})]
+        ['RelaxedR2Conv', 'ReLU']
+    """
+    check_module("network", network)
+    check_bool("freeze", freeze)
+    options = {"strict_kernel": "steerable", **options}
+    _check_options(options)
+    named = [(name, module) for name, module in network.named_modules() if isinstance(module, R2Conv)]
+    picked = {name: module for name, module in named if where is None or where(name, module)}
+    if not picked:
+        names = [name for name, _ in named]
+        raise ValueError(f"network has no escnn.nn.R2Conv to relax{f': where picks none of {names}' if names else ''}")
+    for name, module in picked.items():
+        _check_plain(name or "network", module)
+    parameters = _copied_parameters(picked.values(), freeze)
+    relaxed = {id(module): _relaxed(module, parameters, options) for module in picked.values()}
+    return _copy(network, {**relaxed, **parameters})
+
+
+def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Module:
+    """A copy of a network in which every relaxed layer is its strict part PK, the nearest strict layer.
+
+    Where its strict part is in the steerable basis, a layer is then that of ``relax=None``; a continuous one keeps its
+    parameters and is ``hardened``, and so do the other ways to relax (``escnn_relaxed.baselines``). The network is
+    exactly equivariant (as far as its other modules are) and stays so in further training. It is not the network at
+    ω′ = 0, which is some other strict function. Batch norm keeps the statistics of the soft network: estimate them
+    again (``torch.optim.swa_utils.update_bn``), or train on.
+
+    Args:
+        network: any module, a single layer too.
+        subgroups: only these of ``"rotation"``, ``"reflection"``, ``"translation"``; all by default. Layers then keep
+            their soft parts in the others.
+
+    Raises:
+        TypeError: for a network that is no module, or a name in place of a tuple of names.
+        ValueError: for a name that is not of a subgroup, or a network without a relaxed layer.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25}, initial_softness=0.1)
+        >>> layer.softness().item() > 0.05, harden_network(layer).softness().item()
+        (True, 0.0)
+    """
+    check_module("network", network)
+    check_subgroups(subgroups)
+    if not any(True for _ in named_relaxed_layers(network)):
+        raise ValueError("network has no relaxed layer to harden: relax_network makes them of escnn.nn.R2Conv")
+    hardened = _copy(network)
+    for _, layer in named_relaxed_layers(hardened):
+        layer.harden(*subgroups)
+        layer.drop_soft_part()
+    return hardened
+
+
+def _copy(network: nn.Module, replacements: dict[int, Any] | None = None) -> nn.Module:
+    """A deep copy with other objects in place of some, by identity."""
+    memo: dict[int, Any] = dict(replacements or {})
+    for buffer in network.buffers():
+        if not buffer.is_leaf:
+            # escnn's layers build buffers from parameters in eval mode, with a history that deepcopy refuses.
+            memo.setdefault(id(buffer), buffer.detach().clone())
+    return copy.deepcopy(network, memo)
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    """Refuse options that would be ignored, or would change what was trained."""
+    if options["strict_kernel"] != "steerable":
+        raise ValueError(
+            f"strict_kernel must be 'steerable', whose strict part can hold a trained R2Conv, "
+            f"got {options['strict_kernel']!r}"
+        )
+    for name in (*_TAKEN, *_BASIS):
+        if name in options:
+            raise ValueError(
+                f"{name} is taken from each trained layer, got {name}={options[name]!r}; so are "
+                f"{', '.join(other for other in (*_TAKEN, *_BASIS) if other != name)}"
+            )
+
+
+def _check_plain(name: str, module: R2Conv) -> None:
+    """Refuse a layer that does more than its kernel and bias say, since its relaxed form has no more than these."""
+    if parametrize.is_parametrized(module):
+        raise ValueError(
+            f"{name} has parametrized {list(module.parametrizations)}, which would be lost: make them plain with "
+            f"torch.nn.utils.parametrize.remove_parametrizations, or leave the layer out by `where`"
+        )
+    if type(module) is not R2Conv or "forward" in vars(module):
+        raise ValueError(
+            f"{name}, a {type(module).__name__}, has methods of its own, which would be lost: put an escnn.nn.R2Conv "
+            f"with its state in its place, or leave it out with where=lambda name, layer: type(layer) is R2Conv"
+        )
+    hooks = [kind.strip("_") for kind in _HOOKS if getattr(module, kind)]
+    if hooks:
+        raise ValueError(
+            f"{name} has {', '.join(hooks)}, which would be lost: remove them and register them on the relaxed layer, "
+            f"or leave the layer out by `where`"
+        )
+
+
+def _copied_parameters(convolutions: Iterable[R2Conv], freeze: bool) -> dict[int, nn.Parameter]:
+    """A copy of the weights and the bias of each layer by identity, so that what layers share they go on sharing."""
+    copies = {}
+    for convolution in convolutions:
+        for parameter, is_fixed in ((convolution.weights, freeze), (convolution.bias, False)):
+            if parameter is not None:
+                learns = parameter.requires_grad and not is_fixed
+                copies[id(parameter)] = nn.Parameter(parameter.detach().clone(), requires_grad=learns)
+    return copies
+
+
+def _relaxed(convolution: R2Conv, parameters: dict[int, nn.Parameter], options: dict[str, Any]) -> RelaxedR2Conv:
+    """The layer that takes the place of a trained ``R2Conv``."""
+    arguments: dict[str, Any] = {name: getattr(convolution, name) for name in _GEOMETRY}
+    arguments["bias"] = convolution.bias is not None
+    layer = RelaxedR2Conv(convolution.in_type, convolution.out_type, **arguments, **options).to(convolution.weights)
+    place = convolution.in_type, convolution.out_type, layer.kernel_size, layer.geometry.dilation, layer.groups
+    with torch.no_grad():
+        drawn = layer.strict_energy()
+        layer.steerable_basis = SteerableBasis(*place, convolution.basisexpansion).to(convolution.weights)
+        layer.weights = parameters[id(convolution.weights)]
+        if layer.bias is not None:
+            layer.bias = parameters[id(convolution.bias)]
+        if layer.bank is not None:
+            # The soft part starts at 0 in units that fit the trained kernel as they did the drawn one.
+            trained = layer.strict_energy()
+            scale = (trained / drawn).sqrt() if drawn > 0 and trained > 0 else 1.0
+            for pair in layer.bank.steered_average.block_pairs:
+                pair.weights.zero_()
+                pair.units.mul_(scale)
+    return layer.train(convolution.training)
