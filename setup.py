@@ -86,6 +86,7 @@ setup(
         "escnn>=1.0.11",
         "lie_learn",
         "einops",
+        "typing_extensions",
         "numpy<2",  # lie_learn's compiled parts do not import on NumPy 2
     ],
     extras_require=EXTRAS,

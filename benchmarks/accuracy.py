@@ -25,6 +25,8 @@ from run_log import Log, run_missing
 from tasks import image_task
 from training import accuracy, build_optimiser, change_under_quarter_turn, fit
 
+from escnn_relaxed import ContinuousKernel
+
 RATES = {"Adam": (1e-3, 3e-3, 1e-2), "SGD": (1e-2, 3e-2, 1e-1)}
 Rates = dict[str, tuple[float, ...]]
 REPORTED_EPOCHS = (1, 3, 10)
@@ -72,7 +74,7 @@ TRANSLATION = tuple(
 
 def _bandwidth(per_pixel: float, kernel_size: int) -> tuple[Side, Side]:
     """Continuous strict and default soft layers at some ω per pixel of the radius."""
-    omega = {"filter_frequency": per_pixel * kernel_size / 2}
+    omega = {"kernel": ContinuousKernel(filter_frequency=per_pixel * kernel_size / 2)}
     return (
         Side(f"strict, continuous, ω = {per_pixel:g} per pixel", {**(CONTINUOUS.options or {}), **omega}),
         Side(f"soft, ω = {per_pixel:g} per pixel", omega),

@@ -15,7 +15,7 @@ import torch
 from escnn import gspaces
 from escnn.nn import EquivariantModule, FieldType, R2Conv
 
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from waves import Waves, error_at_centre
@@ -40,7 +40,7 @@ def mean_error(kernel_size: int, omega: float | None) -> float:
 def _layer(fields: FieldType, kernel_size: int, omega: float | None) -> EquivariantModule:
     if omega is None:
         return R2Conv(fields, fields, kernel_size, bias=False).double()
-    options = {"relax": None, "strict_kernel": "continuous", "filter_frequency": omega}
+    options = {"relax": None, "strict_kernel": "continuous", "kernel": ContinuousKernel(filter_frequency=omega)}
     return RelaxedR2Conv(fields, fields, kernel_size, bias=False, **options).double()
 
 

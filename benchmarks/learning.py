@@ -25,7 +25,7 @@ from tasks import Split, image_task
 from torch import Tensor, nn
 from training import accuracy, fit
 
-from escnn_relaxed import equivariance_error, equivariance_penalty, harden_network, relaxation_summary
+from escnn_relaxed import ContinuousKernel, equivariance_error, equivariance_penalty, harden_network, relaxation_summary
 from escnn_relaxed.layer.domain_frequency import DomainFrequency
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
@@ -80,7 +80,15 @@ RUNS = [
         for start in (0.0, 0.05, 0.25, 1.0)
     ),
     *(
-        Run("circle", task, name, learned(start, rotation_coordinates=form), rounded, penalty=0.01, images=0.6)
+        Run(
+            "circle",
+            task,
+            name,
+            learned(start, kernel=ContinuousKernel(rotation_coordinates=form)),
+            rounded,
+            penalty=0.01,
+            images=0.6,
+        )
         for task in ("MNIST6-180", "within 60°")
         for name, form, start, rounded in (
             ("circle", "circle", 0.25, False),

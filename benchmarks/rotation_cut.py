@@ -30,7 +30,9 @@ def jump(form: str, frequency: float) -> float:
     changes = distances = 0.0
     for seed in range(NETWORKS):
         torch.manual_seed(seed)
-        kernel = FourierKernel(2, coordinates.shape[-1], integer_domain=(0,) if form == "log" else ())
+        kernel = FourierKernel(2, coordinates.shape[-1])
+        if form == "log":
+            kernel.make_periodic([], [0])
         hidden = kernel(0.3 * torch.randn(20, 1, 2), frequency * coordinates[None])
         changes += float((hidden[..., 0] - hidden[..., -1]).square().mean())
         distances += float(2 * hidden[..., 1:].var(dim=-1).mean())

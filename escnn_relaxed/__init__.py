@@ -15,14 +15,16 @@ in the support, P positions, J hidden values::
     learning/     how soft to be
     plots/, models, experiments/
 
-What most users need is here; reports, bounds and logs are in ``escnn_relaxed.measure``, what else serves learning in
-``escnn_relaxed.learning``, other layers in ``escnn_relaxed.baselines``. Equations, "equation (2)", are those of
+What most users need is here; kernel nets are in ``escnn_relaxed.kernel``, reports, bounds and logs in
+``escnn_relaxed.measure``, what else serves learning in ``escnn_relaxed.learning``, other layers in
+``escnn_relaxed.baselines``. Equations, "equation (2)", are those of
 docs/mathematics.md.
 """
 
 from ._version import __version__
 
 try:
+    from .kernel import ContinuousKernel
     from .layer.relaxed_r2conv import RelaxedR2Conv
     from .learning import HardeningSchedule, SoftnessBound, equivariance_penalty, parameter_groups
     from .measure import equivariance_error, prediction_agreement, relaxation_summary, softness_ablation
@@ -34,6 +36,7 @@ except ModuleNotFoundError as error:
         raise
 
 __all__ = [
+    "ContinuousKernel",
     "HardeningSchedule",
     "RelaxedR2Conv",
     "SoftnessBound",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,12 +14,11 @@ from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
 from .baselines import LAYERS
-from .baselines.strict_kernel import STRICT_OPTIONS
 from .checks import check_choice, check_integer
-from .kernel.initialization import start_filter_bank
-from .kernel.nets import SirenKernel
-from .layer.arguments import nominal_frequency
+from .kernel import ContinuousKernel, SirenKernel
+from .layer.arguments import check_kernel
 from .layer.domain_frequency import Frequency
+from .layer.keywords import StrictKeywords
 from .layer.planar_convolution import PlanarConvolution
 from .layer.relaxed_r2conv import RelaxedR2Conv
 from .network.export import export_network
@@ -32,13 +32,8 @@ SHORTCUT_HIDDEN_SIZE = 16
 # Two poolings by 2, then a convolution without padding.
 SMALLEST_IMAGE = 4 * KERNEL_SIZE
 # As in the paper, unless the user says otherwise.
-PUBLISHED_OPTIONS = {
-    "strict_kernel": "continuous",
-    "kernel_net": "siren",
-    "rotation_coordinates": "log",
-    "support": "disk",
-    "initial_softness": 0.01,
-}
+PUBLISHED_KERNEL = ContinuousKernel(net=SirenKernel, rotation_coordinates="log", support="disk")
+PUBLISHED_OPTIONS = {"strict_kernel": "continuous", "initial_softness": 0.01, "kernel": PUBLISHED_KERNEL}
 
 
 class RelaxedResNet(nn.Module):
@@ -67,8 +62,9 @@ class RelaxedResNet(nn.Module):
         lifting_kernel_size: of the lifting convolution. The published strict and partial networks of SE(2) appear to
             have had a single tap there, which is 1.
         **layer_options: further keyword arguments of the convolutions: ``learn_relaxation=True``,
-            ``kernel_net="fourier"``, ``strict_kernel="steerable"``, ``filter_frequency``, ``initial_softness``, … Those
-            that shape strict kernels go to shortcuts too.
+            ``strict_kernel="steerable"``, ``initial_softness``, ``kernel``, … Those that shape strict kernels go to
+            shortcuts too, with 16 hidden values if ``kernel`` says nothing else. Default kernel: sine layers, log
+            coordinates and a hard disk.
 
     Attributes:
         features: images → the last feature maps, a ``SequentialModule``.
@@ -179,8 +175,7 @@ class _Convolutions:
     def __init__(self, layer: str, relax: Mapping[str, Frequency] | str | None, options: Mapping[str, Any]) -> None:
         self._layer = layer
         self._options: dict[str, Any] = {**PUBLISHED_OPTIONS, "bias": False, **options}
-        names = (*STRICT_OPTIONS, "bias")
-        self._strict_options = {name: self._options[name] for name in names if name in self._options}
+        self._kernel = check_kernel(self._options["kernel"])
         self._relaxing: dict[str, Any] = {} if layer != "relaxed" and relax == "default" else {"relax": relax}
         self._is_strict = relax is None
 
@@ -188,63 +183,60 @@ class _Convolutions:
         """From images to fields."""
         padding = kernel_size // 2
         if self._layer == "partial":
-            return RelaxedR2Conv(in_type, out_type, kernel_size, padding, relax=None, **self._strict_options)
-        return self._relaxed(in_type, out_type, padding, kernel_size)
+            return self._strict(in_type, out_type, kernel_size, padding, self._kernel)
+        return self._relaxed(in_type, out_type, kernel_size, padding, self._kernel)
 
     def convolution(self, in_type: FieldType, out_type: FieldType, padding: int) -> PlanarConvolution:
         """From fields to fields."""
-        layer = self._relaxed(in_type, out_type, padding)
-        if isinstance(layer, RelaxedR2Conv):
-            _see_published_coordinates(layer, self._options["initial_softness"])
-        return layer
+        kernel = replace(self._kernel, net=_PublishedSiren) if self._has_sines else self._kernel
+        return self._relaxed(in_type, out_type, KERNEL_SIZE, padding, kernel)
 
     def shortcut(self, in_type: FieldType, out_type: FieldType) -> PlanarConvolution:
         """A strict map from fields to fields at each position."""
-        options = {"hidden_size": SHORTCUT_HIDDEN_SIZE, **self._strict_options}
-        layer = RelaxedR2Conv(in_type, out_type, 1, relax=None, **options)
-        _see_published_coordinates(layer, self._options["initial_softness"])
-        return layer
+        kernel = replace(self._kernel, hidden_size=self._kernel.hidden_size or SHORTCUT_HIDDEN_SIZE)
+        kernel = replace(kernel, net=_PublishedPointwiseSiren) if self._has_sines else kernel
+        return self._strict(in_type, out_type, 1, 0, kernel)
+
+    @property
+    def _has_sines(self) -> bool:
+        return self._kernel.net is SirenKernel
+
+    def _strict(
+        self, in_type: FieldType, out_type: FieldType, kernel_size: int, padding: int, kernel: ContinuousKernel
+    ) -> RelaxedR2Conv:
+        known = StrictKeywords.__annotations__
+        options = {name: value for name, value in self._options.items() if name in known} | {"kernel": kernel}
+        return RelaxedR2Conv(in_type, out_type, kernel_size, padding, relax=None, **options)
 
     def _relaxed(
-        self, in_type: FieldType, out_type: FieldType, padding: int, kernel_size: int = KERNEL_SIZE
+        self, in_type: FieldType, out_type: FieldType, kernel_size: int, padding: int, kernel: ContinuousKernel
     ) -> PlanarConvolution:
         make = RelaxedR2Conv if self._is_strict else LAYERS[self._layer]
-        return make(in_type, out_type, kernel_size, padding, **self._relaxing, **self._options)
+        options = {**self._relaxing, **self._options, "kernel": kernel}
+        return make(in_type, out_type, kernel_size, padding, **options)
 
 
 class _PublishedSiren(SirenKernel):
-    """A SIREN that sees what it sees in the published networks.
+    """A SIREN that sees the relative rotation in a network of T(2) too, where it is 0.
 
-    In those of T(2) it sees the relative rotation, which is 0 there; in a 1×1 kernel it does not see the position,
-    which is 0 there. Neither changes what a kernel can be, and both the number of its parameters.
-
-    Args:
-        filter_dimension: number of filter coordinates of the layer, the 2 of the position first.
-        domain_dimension: number of its domain coordinates.
-        hidden_size: J.
-        is_pointwise: whether the kernel is 1×1.
+    As in the published networks: it does not change what a kernel can be, and counts among the parameters.
     """
 
-    def __init__(self, filter_dimension: int, domain_dimension: int, hidden_size: int, is_pointwise: bool) -> None:
-        relative = max(filter_dimension - 2, 1)
-        super().__init__(relative if is_pointwise else 2 + relative, domain_dimension, hidden_size)
-        self._missing = 2 + relative - filter_dimension
-        self._first = 2 if is_pointwise else 0
+    _first = 0
+
+    def __init__(self, filter_dimension: int, domain_dimension: int, hidden_size: int) -> None:
+        wanted = max(filter_dimension, 3)
+        super().__init__(wanted - self._first, domain_dimension, hidden_size)
+        self._missing = wanted - filter_dimension
 
     def _filter_phase(self, coordinates: Tensor) -> Tensor:
         return super()._filter_phase(nn.functional.pad(coordinates, (0, self._missing))[..., self._first :])
 
 
-def _see_published_coordinates(layer: RelaxedR2Conv, initial_softness: float) -> None:
-    """Give the SIREN of a layer between fields the coordinates that it has in the published networks."""
-    bank = layer.bank
-    if bank is None or not isinstance(bank.kernel, SirenKernel):
-        return
-    is_pointwise = layer.kernel_size == 1
-    dimensions = len(bank.grid.filter_columns), len(bank.grid.domain_columns)
-    if dimensions[0] == 2 or is_pointwise:
-        bank.kernel = _PublishedSiren(*dimensions, bank.settings.hidden_size, is_pointwise)
-        start_filter_bank(bank, nominal_frequency(layer.domain_frequency), initial_softness)
+class _PublishedPointwiseSiren(_PublishedSiren):
+    """The same for a 1×1 kernel, which does not see the position: it is 0 there."""
+
+    _first = 2
 
 
 def _block(in_type: FieldType, out_type: FieldType, build: _Convolutions, has_shortcut: bool) -> _ResidualBlock:

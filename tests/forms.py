@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.group.regions import RegionPartition
 from escnn_relaxed.integral.regions import integrate_regions
+from escnn_relaxed.kernel import SirenKernel
 
 ROUNDING = 1e-12  # sums of some hundred terms in float64, in two orders
 
@@ -30,7 +31,7 @@ FORMS: dict[str, tuple[str, str, dict[str, object]]] = {
     "soft": (*_C4, {"relax": _SOFT, "strict_kernel": "steerable"}),
     "soft, continuous": (*_C4, {"relax": _SOFT}),
     "learned": ("D4", "regular -> mixed", {"relax": {"rotation": 0.2, "reflection": 0.3}, "learn_relaxation": True}),
-    "siren": (*_C4, {"relax": _SOFT, "kernel_net": "siren"}),
+    "siren": (*_C4, {"relax": _SOFT, "net": SirenKernel}),
     "random offset": (*_SO2, {"relax": _SOFT, "random_offset": True, "samples": 4, "strict_kernel": "steerable"}),
     "soft in translation": (*_C4, {"relax": _EVERYWHERE, "strict_kernel": "steerable"}),
     "soft in translation, continuous": (*_SO2, {"relax": _EVERYWHERE, "samples": 4, "random_offset": True}),
@@ -38,7 +39,7 @@ FORMS: dict[str, tuple[str, str, dict[str, object]]] = {
     "learned in translation": (
         "C4",
         "regular -> regular",
-        {"relax": {"translation": 0.3}, "learn_relaxation": True, "kernel_net": "siren", "frame": "image"},
+        {"relax": {"translation": 0.3}, "learn_relaxation": True, "net": SirenKernel, "frame": "image"},
     ),
 }
 STATIONARY = tuple(form for form in FORMS if "translation" not in form)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 from escnn.nn import FieldType
 from reference import Oracle
 from torch import nn
 
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
 
 STRICT_KERNELS = ("continuous", "steerable")
 
@@ -24,10 +26,17 @@ def relaxation(kind: str, group: dict[str, float], translation: object = (0.3, 0
     return {"relax": group | ({} if kind == "stationary" else {"translation": translation}), **KINDS[kind]}
 
 
+def with_kernel(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Arguments of a layer, of which tables give those of its kernel side by side with the others."""
+    shaping = {name: arguments[name] for name in ContinuousKernel.__dataclass_fields__ if name in arguments}
+    others = {name: value for name, value in arguments.items() if name not in shaping}
+    return {**others, "kernel": ContinuousKernel(**shaping)} if shaping else others
+
+
 def build(in_type: FieldType, out_type: FieldType, kernel_size: int = 3, **arguments: object) -> RelaxedR2Conv:
     """A layer in float64. Built in float32, so that constants that had lost digits would show."""
     arguments.setdefault("strict_kernel", "continuous")
-    layer = RelaxedR2Conv(in_type, out_type, kernel_size, **arguments).double()
+    layer = RelaxedR2Conv(in_type, out_type, kernel_size, **with_kernel(arguments)).double()
     shake(layer)
     return layer
 

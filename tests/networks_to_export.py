@@ -7,6 +7,7 @@ import torch
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
 from forms import tensors_of
+from layers import with_kernel
 from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv
@@ -18,7 +19,7 @@ IRREPS = FieldType(battery.gspace("SO(2)"), battery.field_type("SO(2)", "irreps 
 
 def soft_layer(fields: FieldType, soft_translation: bool = False, **arguments: object) -> RelaxedR2Conv:
     relax = {"rotation": 0.2, "translation": (0.2, 0.4)} if soft_translation else {"rotation": 0.2}
-    return RelaxedR2Conv(fields, fields, 3, padding=1, relax=relax, initial_softness=0.3, **arguments)
+    return RelaxedR2Conv(fields, fields, 3, padding=1, relax=relax, initial_softness=0.3, **with_kernel(arguments))
 
 
 def settled(module: nn.Module) -> nn.Module:

@@ -8,6 +8,8 @@ import torch
 from layers import EVERY_KIND, KINDS, SIZES, build_with_oracle, relaxation
 from transformations import relative_error
 
+from escnn_relaxed.kernel import SirenKernel
+
 # Two orders of summation of some hundred terms in float64; found: 3e-15.
 ROUNDING = 1e-12
 # What keeps the loops short, and a layer that is far from strict.
@@ -93,7 +95,7 @@ OPTIONS = {
     "image frame": ((3, 4), {"frame": "image"}),
     "hard disk": ((3, 3), {"kernel_size": 3, "support": "disk"}),
     "log coordinates": ((3, 3), {"rotation_coordinates": "log"}),
-    "siren": ((3, 3), {"kernel_net": "siren"}),
+    "siren": ((3, 3), {"net": SirenKernel}),
 }
 
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 from escnn import gspaces
 from escnn.nn import FieldType, GeometricTensor
+from layers import with_kernel
 
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
 
 C4, D4 = battery.gspace("C4"), battery.gspace("D4")
 REGULAR = FieldType(C4, [C4.regular_repr] * 2)
@@ -86,7 +87,7 @@ BAD = {
     "a pair of regions": ({"regions": (4, 4)}, TypeError, ["regions", "(4, 4)", "integer"]),
     "unknown coordinates": ({"rotation_coordinates": "angle"}, ValueError, ["rotation_coordinates", "'angle'", "log"]),
     "unknown strict kernel": ({"strict_kernel": "free"}, ValueError, ["strict_kernel", "'free'", "steerable"]),
-    "unknown kernel net": ({"kernel_net": "mlp"}, ValueError, ["kernel_net", "'mlp'", "siren"]),
+    "unknown kernel net": ({"net": "mlp"}, TypeError, ["net", "'mlp'", "KernelNet"]),
     "unknown support": ({"support": "square"}, ValueError, ["support", "'square'", "disk"]),
     "hidden size 0": ({"hidden_size": 0}, ValueError, ["hidden_size", "0", ">= 1"]),
     "filter frequency negative": ({"filter_frequency": -1.0}, ValueError, ["filter_frequency", "-1.0", ">= 0"]),
@@ -114,13 +115,13 @@ def test_bad_argument_raises_an_error_that_says_so(case: str) -> None:
     arguments, error, words = BAD[case]
     good = {"in_type": REGULAR, "out_type": REGULAR, "kernel_size": 3}
     with pytest.raises(error) as raised:
-        RelaxedR2Conv(**{**good, **arguments})
+        RelaxedR2Conv(**with_kernel({**good, **arguments}))
     message = str(raised.value)
     assert all(word in message for word in words), message
 
 
 def layer_of(**arguments: object) -> RelaxedR2Conv:
-    return RelaxedR2Conv(REGULAR, REGULAR, 3, **arguments)
+    return RelaxedR2Conv(REGULAR, REGULAR, 3, **with_kernel(arguments))
 
 
 BAD_INPUT = {
@@ -233,7 +234,7 @@ def test_aliasing_rotation_frequency_is_warned_of_once(space: str, form: str, li
     types = battery.types(space, "trivial -> irreps")
 
     def build(frequency: float) -> None:
-        RelaxedR2Conv(*types, 1, relax={"rotation": frequency}, rotation_coordinates=form)
+        RelaxedR2Conv(*types, 1, relax={"rotation": frequency}, kernel=ContinuousKernel(rotation_coordinates=form))
 
     build(0.99 * limit)  # warnings are errors
     with pytest.warns(UserWarning, match="relax.*aliases") as caught:
@@ -307,7 +308,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
         initial_softness=softness, filter_frequency=frequency, relax={"translation": np.array([0.5, 0.25])}
     )
     assert layer.domain_frequency["translation"].tolist() == [0.5, 0.25]
-    assert layer.bank.settings.filter_frequency["position"] == 0.25
+    assert layer.bank.options.filter_frequency["position"] == 0.25
     assert layer.softness().item() == pytest.approx(0.125, rel=0.2)
 
 

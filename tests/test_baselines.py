@@ -16,7 +16,7 @@ from group_average import acted, energy, subgroup_elements
 from torch import nn
 from transformations import largest_error, relative_error, shift_error
 
-from escnn_relaxed import export_network
+from escnn_relaxed import ContinuousKernel, export_network
 from escnn_relaxed.baselines import LAYERS
 from escnn_relaxed.baselines.strict_kernel import BaselineConvolution
 
@@ -186,7 +186,9 @@ def test_every_parameter_learns_in_every_precision(way: str) -> None:
 @EVERY_WAY
 @pytest.mark.parametrize("strict_kernel", ["steerable", "continuous"])
 def test_gradients_are_those_of_finite_differences(way: str, strict_kernel: str) -> None:
-    layer = baseline(way, "C4", "regular -> regular", strict_kernel=strict_kernel, hidden_size=2)
+    layer = baseline(
+        way, "C4", "regular -> regular", strict_kernel=strict_kernel, kernel=ContinuousKernel(hidden_size=2)
+    )
     features = features_of(layer, side=3, batch=1)
     names = [name for name, _ in layer.named_parameters()]
 
@@ -236,7 +238,7 @@ def test_input_is_checked(way: str) -> None:
 def test_every_way_is_a_layer_with_one_interface() -> None:
     types = battery.types("C4", "trivial -> regular")
     for way in WAYS:
-        layer = LAYERS[way](*types, 5, 2, 2, bias=False)
+        layer = LAYERS[way](*types, 5, 2, stride=2, bias=False)
         assert isinstance(layer, BaselineConvolution)
         assert layer.evaluate_output_shape((2, 1, 9, 9)) == answer(layer, features_of(layer, side=9)).shape
         assert repr(layer).startswith(type(layer).__name__)

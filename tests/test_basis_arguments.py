@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from escnn.nn import FieldType, R2Conv
+from layers import with_kernel
 
 from escnn_relaxed import RelaxedR2Conv
 
@@ -50,7 +51,7 @@ BAD = {
 def test_bad_argument_raises_an_error_that_says_so(case: str, relax: str | None) -> None:
     arguments, error, words = BAD[case]
     with pytest.raises(error) as raised:
-        RelaxedR2Conv(REGULAR, REGULAR, 3, relax=relax, **arguments)
+        RelaxedR2Conv(REGULAR, REGULAR, 3, relax=relax, **with_kernel(arguments))
     message = str(raised.value)
     assert all(word in message for word in words), message
 

@@ -13,7 +13,7 @@ from group_average import acted, subgroup_elements
 from trained_networks import answer, convolution, network, softnesses, train_a_step
 from transformations import largest_error, relative_error
 
-from escnn_relaxed import RelaxedR2Conv, harden_network, relax_network
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, harden_network, relax_network
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 # R2Conv works in float32, and samples its basis in it also where the layer is cast to float64.
@@ -191,28 +191,34 @@ def test_layers_are_picked_by_name_and_by_what_they_are() -> None:
 
 
 def test_options_are_those_of_the_layer() -> None:
-    relaxed = relax_network(network(), relax=SOFT, learn_relaxation=True, hidden_size=5, frame="image")
+    relaxed = relax_network(
+        network(), relax=SOFT, learn_relaxation=True, kernel=ContinuousKernel(hidden_size=5, frame="image")
+    )
     for _, layer in named_relaxed_layers(relaxed):
         assert isinstance(layer.domain_frequency["rotation"], torch.nn.Parameter)
         assert layer.bank.kernel.hidden_size == 5
-        assert layer.bank.settings.frame == "image"
+        assert layer.bank.options.frame == "image"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"strict_kernel": "continuous"}, "strict_kernel must be 'steerable'.*got 'continuous'"),
         ({"relax": {"spin": 0.2}}, "unknown subgroup 'spin'"),
         ({"relax": {"reflection": 0.2}}, "no reflection to relax"),
         ({"initial_softness": 2.0}, r"initial_softness must be in \[0, 1\), got 2"),
-        ({"bias": False}, r"bias is taken from each trained layer, got bias=False; so are .*padding"),
-        ({"padding": 2}, "padding is taken from each trained layer, got padding=2"),
-        ({"rings": [0.0]}, r"rings is taken from each trained layer, got rings=\[0.0\]"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         relax_network(network(), **options)
+
+
+@pytest.mark.parametrize(
+    "option", [{"strict_kernel": "continuous"}, {"bias": False}, {"padding": 2}, {"rings": [0.0]}, {"relaxed": True}]
+)
+def test_what_the_trained_layers_decide_is_no_option(option: dict[str, object]) -> None:
+    with pytest.raises(TypeError, match=rf"relax_network has no argument '{next(iter(option))}'.*takes these.*relax, "):
+        relax_network(network(), **option)
 
 
 @pytest.mark.parametrize("name", ["network", "soft"])

@@ -32,6 +32,7 @@ PUBLIC_MODULES = (
     ".learning",
     ".learning.lightning_callbacks",
     ".plots",
+    ".kernel",
     ".baselines",
     ".models",
 )

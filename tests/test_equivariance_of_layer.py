@@ -12,6 +12,8 @@ from escnn.nn import FieldType
 from layers import STRICT_KERNELS, build
 from transformations import largest_error, on_grid_elements, reflections, rotations, shift_error
 
+from escnn_relaxed.kernel import SirenKernel
+
 # Sums of some hundred products in float64 leave about 1e-15.
 ROUNDING = 1e-12
 
@@ -99,7 +101,7 @@ GEOMETRIES = {
     "image of other sides": ({"padding": 1}, (4, 7)),
     "image of other sides, even kernel": ({"kernel_size": 4}, (7, 4)),
     "no bias": ({"bias": False}, (4, 4)),
-    "siren": ({"kernel_net": "siren", "padding": 1}, (4, 4)),
+    "siren": ({"net": SirenKernel, "padding": 1}, (4, 4)),
     "log coordinates": ({"rotation_coordinates": "log", "padding": 1}, (4, 4)),
 }
 
@@ -202,7 +204,7 @@ def test_the_measure_of_equivariance_sees_a_kernel_that_is_not() -> None:
     """A plain convolution in the place of a layer: the tests above can fail."""
     in_type, out_type = battery.types("D4", "two regular -> regular")
     layer = build(in_type, out_type, padding=1, relax=None)
-    layer.filter_bank = lambda: torch.randn(out_type.size, in_type.size, 3, 3, dtype=torch.float64)
+    layer._one_bank = lambda: torch.randn(out_type.size, in_type.size, 3, 3, dtype=torch.float64)
     features = battery.random_input(in_type, 5, 5)
     assert largest_error(layer, features, rotations) > 1  # white noise: of the order √2
     assert largest_error(layer, features, reflections) > 1

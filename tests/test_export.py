@@ -13,6 +13,7 @@ from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, export_network
 from escnn_relaxed.integral.plain_layers import PerPixelConvolution, RegionConvolution
+from escnn_relaxed.kernel import FourierKernel, SirenKernel
 
 SINGLE = 1e-6  # in float32; the sums are the same ones
 
@@ -74,10 +75,10 @@ CASES = [
 
 @EVERY_KERNEL
 @pytest.mark.parametrize(("regions", "size"), [(4, (14, 17)), (None, (5, 6))])
-@pytest.mark.parametrize(("kernel_net", "frame"), [("fourier", "group"), ("fourier", "image"), ("siren", "image")])
+@pytest.mark.parametrize(("net", "frame"), [(FourierKernel, "group"), (FourierKernel, "image"), (SirenKernel, "image")])
 @pytest.mark.parametrize(("space", "pair"), CASES)
 def test_exported_layer_computes_the_same_whatever_the_kernel(
-    space, pair, kernel_net, frame, regions, size, strict_kernel
+    space, pair, net, frame, regions, size, strict_kernel
 ) -> None:
     layer = build(
         *battery.types(space, pair),
@@ -86,7 +87,7 @@ def test_exported_layer_computes_the_same_whatever_the_kernel(
         initial_softness=0.3,
         regions=regions,
         frame=frame,
-        kernel_net=kernel_net,
+        net=net,
         strict_kernel=strict_kernel,
         samples=4,
     )

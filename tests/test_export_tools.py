@@ -12,6 +12,7 @@ import pytest
 import torch
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, R2Conv
+from layers import with_kernel
 from networks_to_export import C4, settled
 from published_networks import NETWORKS
 from published_networks import images as published_images
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, export_network, relax_network
+from escnn_relaxed.kernel import SirenKernel
 
 SINGLE = 1e-6  # the same sums in float32
 REORDERED = 1e-5  # sums of some hundred terms in float32, in another order
@@ -36,7 +38,7 @@ def small_layer(soft_in_translation: bool, **arguments: object) -> RelaxedR2Conv
     """Few taps and blocks: with a kernel for every pixel, every tap is a part of the graph."""
     arguments = {"kernel_size": 3, **arguments}
     relax = {"rotation": 0.2, "translation": (0.2, 0.4)} if soft_in_translation else {"rotation": 0.2}
-    return RelaxedR2Conv(C4, C4, relax=relax, initial_softness=0.3, **arguments)
+    return RelaxedR2Conv(C4, C4, relax=relax, initial_softness=0.3, **with_kernel(arguments))
 
 
 def network(soft_in_translation: bool) -> enn.SequentialModule:
@@ -55,10 +57,10 @@ def network(soft_in_translation: bool) -> enn.SequentialModule:
 FORMS: dict[str, Callable[[], EquivariantModule]] = {
     "stationary": lambda: small_layer(False),
     "soft in translation": lambda: small_layer(True, padding=1, padding_mode="reflect"),
-    "soft in translation, stride": lambda: small_layer(True, frame="image", stride=2, kernel_net="siren", padding=1),
+    "soft in translation, stride": lambda: small_layer(True, frame="image", stride=2, net=SirenKernel, padding=1),
     "per pixel": lambda: small_layer(True, regions=None, kernel_size=2),
     "per pixel, stride": lambda: small_layer(
-        True, regions=None, kernel_size=1, frame="image", stride=2, kernel_net="siren"
+        True, regions=None, kernel_size=1, frame="image", stride=2, net=SirenKernel
     ),
     "network": lambda: network(False),
     "network soft in translation": lambda: network(True),

@@ -41,7 +41,7 @@ def count_builds(layer: RelaxedR2Conv, monkeypatch: pytest.MonkeyPatch) -> list[
 
         return record
 
-    for name in ("filter_bank", "_banks_of"):
+    for name in ("_one_bank", "_banks_of"):
         monkeypatch.setattr(layer, name, recorded(getattr(layer, name)))
     return banks
 

@@ -8,6 +8,7 @@ import torch
 from layers import EVERY_KIND, SIZES, STRICT_KERNELS, build, relaxation
 
 from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed.kernel import SirenKernel
 
 CASES = [
     ("C4", "trivial -> regular"),
@@ -67,7 +68,7 @@ def test_whole_jacobians_of_a_small_layer(kind: str) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"kernel_net": "siren"},
+        {"net": SirenKernel},
         {"rotation_coordinates": "log"},
         {"stride": 2},
         {"frame": "image", "padding_mode": "circular"},

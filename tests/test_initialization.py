@@ -13,7 +13,7 @@ from layers import STRICT_KERNELS
 from torch.nn import functional
 from transformations import equivariance_error, largest_error, rotations
 
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
 from escnn_relaxed.kernel.initialization import DEFAULT_SOFTNESS
 
 DEPTH = 10
@@ -187,7 +187,7 @@ def test_domain_weights_never_start_large(
         *battery.types(space, pair),
         3,
         relax=battery.subgroups(space, 0.2),
-        hidden_size=hidden_size,
+        kernel=ContinuousKernel(hidden_size=hidden_size),
         initial_softness=initial_softness,
         samples=4,
         strict_kernel=strict_kernel,
@@ -226,7 +226,9 @@ def test_layer_that_starts_strict_can_become_soft(relax: dict[str, float], stric
 @pytest.mark.parametrize("support", ["smooth", "disk"])
 def test_no_kernel_size_starts_empty(kernel_size: int, support: str) -> None:
     in_type, out_type = battery.types("C4", "trivial -> regular")
-    layer = RelaxedR2Conv(in_type, out_type, kernel_size, relax=None, strict_kernel="continuous", support=support)
+    layer = RelaxedR2Conv(
+        in_type, out_type, kernel_size, relax=None, strict_kernel="continuous", kernel=ContinuousKernel(support=support)
+    )
     assert layer.filter_bank().abs().max() > 0
 
 

@@ -119,7 +119,8 @@ def test_projections_are_saved_and_not_trained() -> None:
 
 
 def test_projections_of_log_rotation_are_integers() -> None:
-    kernel = FourierKernel(4, 2, integer_filter=(2,), integer_domain=(0,))
+    kernel = FourierKernel(4, 2)
+    kernel.make_periodic([2], [0])
     assert torch.equal(kernel.filter_projection[:, 2], kernel.filter_projection[:, 2].round())
     assert torch.equal(kernel.domain_projection[:, 0], kernel.domain_projection[:, 0].round())
     assert not torch.equal(kernel.filter_projection[:, 1], kernel.filter_projection[:, 1].round())

@@ -53,7 +53,7 @@ def banks_of(layer: RelaxedR2Conv, monkeypatch: pytest.MonkeyPatch) -> list[Tens
 
         return record
 
-    monkeypatch.setattr(layer, "filter_bank", recorded(layer.filter_bank))
+    monkeypatch.setattr(layer, "_one_bank", recorded(layer._one_bank))
     if layer.bank is not None:
         monkeypatch.setattr(layer.bank, "at_regions", recorded(layer.bank.at_regions))
         monkeypatch.setattr(layer.bank, "at_pixels", recorded(layer.bank.at_pixels))

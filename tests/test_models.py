@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformations import largest_error, relative_error
 
-from escnn_relaxed import RelaxedR2Conv, export_network
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, export_network
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv
+from escnn_relaxed.kernel import FourierKernel
 from escnn_relaxed.layer.planar_convolution import PlanarConvolution
 from escnn_relaxed.models import RelaxedResNet
 
@@ -135,6 +136,9 @@ def test_network_is_the_architecture_written_out(rotations: int, arguments: dict
     assert all((layer.filter_bank().flatten(2) != 0).any(dim=0).any(dim=0).sum() == 29 for layer in wide(network))
 
 
+FOURIER = ContinuousKernel(net=FourierKernel)
+
+
 def wide(network: nn.Module) -> list[PlanarConvolution]:
     """The convolutions but shortcuts."""
     layers = [module for module in network.modules() if isinstance(module, PlanarConvolution)]
@@ -143,7 +147,7 @@ def wide(network: nn.Module) -> list[PlanarConvolution]:
 
 STRICT = {
     "strict": {"relax": None},
-    "strict, Fourier kernel": {"relax": None, "kernel_net": "fourier"},
+    "strict, Fourier kernel": {"relax": None, "kernel": FOURIER},
     "strict, R2Conv": {"relax": None, "strict_kernel": "steerable"},
     "soft at 0": {"relax": {"rotation": 0.0}},
 }
@@ -161,7 +165,7 @@ def test_strict_network_is_equivariant(name: str) -> None:
 
 SOFT = {
     "rotation": {"relax": {"rotation": 1.0}, "initial_softness": 0.2, "learn_relaxation": True},
-    "rotation, Fourier kernel": {"kernel_net": "fourier", "initial_softness": 0.2},
+    "rotation, Fourier kernel": {"kernel": FOURIER, "initial_softness": 0.2},
     "partial": {"layer": "partial", "initial_softness": 0.2},
     "weighted": {"layer": "weighted", "initial_softness": 0.2},
 }
@@ -268,7 +272,7 @@ BAD = [
     ({"rotations": 1, "relax": {"rotation": 0.1}}, ValueError, "no rotation to relax"),
     ({"relax": {"scale": 0.1}}, ValueError, "unknown subgroup 'scale'"),
     ({"relax": 1.0}, TypeError, "relax must be a dict"),
-    ({"kernel_net": "mlp"}, ValueError, "kernel_net must be one of"),
+    ({"kernel": "mlp"}, TypeError, "kernel must be an escnn_relaxed.ContinuousKernel, got str: 'mlp'"),
     ({"relax": None, "width": 32}, TypeError, "width"),
     ({"layer": "weighted", "relax": {"rotation": 0.1}}, TypeError, "WeightedR2Conv has no argument 'relax'"),
 ]

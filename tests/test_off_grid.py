@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from escnn.nn import R2Conv
-from layers import STRICT_KERNELS, build
+from layers import STRICT_KERNELS, build, with_kernel
 from waves import Waves, error_at_centre
 
 from escnn_relaxed import RelaxedR2Conv
@@ -40,7 +40,7 @@ def mean_errors(cycles_per_pixel: float) -> dict[str, float]:
         layers = {"R2Conv": convolution.double()}
         for form in STRICT_KERNELS:
             arguments = {"relax": None, "strict_kernel": form, "filter_frequency": SMOOTH, "bias": False}
-            layers[form] = RelaxedR2Conv(in_type, out_type, SIZE, **arguments).double()
+            layers[form] = RelaxedR2Conv(in_type, out_type, SIZE, **with_kernel(arguments)).double()
         for name, module in layers.items():
             errors[name].append(error_at_centre(module, waves, turn))
     return {name: float(np.mean(values)) for name, values in errors.items()}

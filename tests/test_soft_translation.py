@@ -9,6 +9,7 @@ from layers import STRICT_KERNELS, build
 from transformations import largest_error, on_grid_elements, relative_error, shift_error
 
 from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed.kernel import SirenKernel
 
 ROUNDING = 1e-12  # what stays exact; found: 2e-15
 BROKEN = 1e-2  # "well above 1e-3"; a softness of 0.3 at the start gives about 0.5
@@ -149,7 +150,7 @@ GEOMETRIES = {
     "circular": ({"padding": 2, "padding_mode": "circular"}, (8, 8)),
     "groups": ({"groups": 2, "padding": 1}, (8, 8)),
     "image of other sides": ({"padding": 1}, (3, 14)),
-    "siren": ({"kernel_net": "siren", "padding": 1}, (9, 9)),
+    "siren": ({"net": SirenKernel, "padding": 1}, (9, 9)),
     "image of other sides, even kernel and stride": ({"kernel_size": 2, "stride": 2}, (16, 18)),
     "a region": ({"regions": 5, "padding": 1}, (20, 27)),
 }

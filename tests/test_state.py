@@ -25,12 +25,13 @@ from forms import (
     tensors_of,
     train_a_step,
 )
-from layers import shake
+from layers import shake, with_kernel
 from soft_networks import Network
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.baselines import WeightedR2Conv
+from escnn_relaxed.kernel import SirenKernel
 from escnn_relaxed.layer.state_dict import FORMAT_VERSION
 
 SINGLE = 1e-6  # R2Conv's basis is sampled in float32
@@ -171,7 +172,7 @@ def state_of(**arguments: Any) -> OrderedDict[str, torch.Tensor]:
 def _layer(**arguments: Any) -> RelaxedR2Conv:
     arguments = {"space": "C4", "pair": "regular -> regular", "kernel_size": 3, "relax": {"rotation": 0.2}, **arguments}
     in_type, out_type = battery.types(arguments.pop("space"), arguments.pop("pair"))
-    return RelaxedR2Conv(in_type, out_type, **arguments)
+    return RelaxedR2Conv(in_type, out_type, **with_kernel(arguments))
 
 
 MISFITS = {
@@ -191,7 +192,7 @@ MISFITS = {
         "input is 2 regular, here 1 regular; output is 2 regular, here 1 regular; number of groups is 2, here 1",
     ),
     "softness": ({"relax": None}, r"soft in is \[\], here \['rotation'\]"),
-    "kernel net": ({"kernel_net": "siren"}, r"kernel net is \['siren', 8\], here \['fourier', 8\]"),
+    "kernel net": ({"net": SirenKernel}, r"kernel net is \['siren', 8\], here \['fourier', 8\]"),
     "frame": ({"frame": "image"}, "frame is image, here group"),
     "support": ({"support": "disk"}, "support is disk, here smooth"),
     "filter frequency": (

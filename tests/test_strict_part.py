@@ -15,6 +15,7 @@ from torch import Tensor
 from transformations import equivariance_error, relative_error
 
 from escnn_relaxed import RelaxedR2Conv, harden_network
+from escnn_relaxed.kernel import SirenKernel
 
 ROUNDING = 1e-10  # found: 1e-14
 
@@ -201,7 +202,7 @@ FORMS = {
     "kernel 5": {"kernel_size": 5},
     "dilation": {"dilation": 2},
     "hard disk": {"kernel_size": 5, "support": "disk"},
-    "siren": {"kernel_net": "siren"},
+    "siren": {"net": SirenKernel},
     "log coordinates": {"rotation_coordinates": "log"},
     "learned": {"learn_relaxation": True},
 }

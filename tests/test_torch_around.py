@@ -21,7 +21,7 @@ from forms import (
     loss_and_gradients,
     train_a_step,
 )
-from layers import EVERY_KIND, SIZES, build, relaxation
+from layers import EVERY_KIND, SIZES, build, relaxation, with_kernel
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
 from torch.nn.utils import parametrizations, parametrize
@@ -29,6 +29,7 @@ from torch.utils.checkpoint import checkpoint
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed.kernel import FourierKernel, KernelNet, SirenKernel
 
 # Torch's own, where it first goes forwards.
 FORWARDS = pytest.mark.filterwarnings("ignore:`torch.jit.* is deprecated:DeprecationWarning")
@@ -261,13 +262,13 @@ def test_layer_on_the_meta_device_gives_shapes(form: str) -> None:
 
 
 @pytest.mark.usefixtures("warnings_not_yet_given")
-@pytest.mark.parametrize("kernel_net", ["fourier", "siren"])
+@pytest.mark.parametrize("net", [FourierKernel, SirenKernel])
 @EVERY_KIND
-def test_very_large_frequency_warns_and_stays_finite(kind: str, kernel_net: str) -> None:
+def test_very_large_frequency_warns_and_stays_finite(kind: str, net: type[KernelNet]) -> None:
     in_type, out_type = battery.types("C8", "regular -> regular")
-    arguments = {"learn_relaxation": True, "kernel_net": kernel_net, **relaxation(kind, {"rotation": 1e3}, 1e3)}
+    arguments = {"learn_relaxation": True, "net": net, **relaxation(kind, {"rotation": 1e3}, 1e3)}
     with pytest.warns(UserWarning, match="it aliases") as caught:
-        layer = RelaxedR2Conv(in_type, out_type, 3, **arguments)
+        layer = RelaxedR2Conv(in_type, out_type, 3, **with_kernel(arguments))
     expected = ["rotation", *(["translation"] if kind == "by regions" else [])]
     assert len(caught) == len(expected)
     for name in expected:

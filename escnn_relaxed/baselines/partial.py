@@ -9,14 +9,16 @@ import numpy as np
 import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from ..checks import check_bool, check_choice, check_number
 from ..group.elements import GroupSample, has_subgroup, sample_group
 from ..group.exact_constants import ExactConstants
 from ..group.field_elements import channel_elements
 from ..layer.arguments import check_softness
+from ..layer.keywords import StrictKeywords
 from .group_mean import FIBER_SUBGROUPS, FunctionMean
-from .strict_kernel import BaselineConvolution
+from .strict_kernel import BaselineConvolution, StrictKernel, strict_layer
 
 __all__ = ["PartialR2Conv"]
 
@@ -42,17 +44,12 @@ class PartialR2Conv(BaselineConvolution):
         out_type: field type of the output, of regular and quotient fields unless nothing is relaxed.
         kernel_size: k, odd or even.
         padding: pixels on both sides, an integer or a pair (rows, columns).
-        stride: step between output points in pixels.
-        dilation: spacing of the taps in pixels.
-        padding_mode: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
-        groups: number of blocks of fields that are convolved apart.
-        bias: add a bias to the trivial irreps of the output.
         relax: starting ν of ``"rotation"`` and ``"reflection"``, in [0, 1]; one left out is strict for good. None:
             strict everywhere. Default: those that the group has, as narrow as ``initial_softness`` says.
         learn_relaxation: make ν parameters, as the paper does.
         initial_softness: s = ‖K − PK‖² / ‖K‖² at the start, for the default of ``relax``.
-        **strict_options: how the strict kernel is made, as of :class:`~escnn_relaxed.RelaxedR2Conv`; by default it is
-            that of ``R2Conv``.
+        **keywords: ``R2Conv``'s further arguments by keyword, and what else shapes a strict
+            :class:`~escnn_relaxed.RelaxedR2Conv`: ``strict_kernel``, ``samples``, ``kernel``.
 
     Raises:
         TypeError: for an argument of the wrong type, or an unknown one.
@@ -80,18 +77,14 @@ class PartialR2Conv(BaselineConvolution):
         out_type: FieldType,
         kernel_size: int,
         padding: int | tuple[int, int] = 0,
-        stride: int = 1,
-        dilation: int = 1,
-        padding_mode: str = "zeros",
-        groups: int = 1,
-        bias: bool = True,
         *,
         relax: Mapping[str, float] | str | None = "default",
         learn_relaxation: bool = True,
         initial_softness: float = 0.01,
-        **strict_options: Any,
+        **keywords: Unpack[StrictKeywords],
     ) -> None:
-        super().__init__(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups, bias)
+        layer = strict_layer("PartialR2Conv", in_type, out_type, kernel_size, padding, keywords)
+        super().__init__(layer)
         softness = check_softness(initial_softness)
         available = [name for name in FIBER_SUBGROUPS if has_subgroup(self.space, name)]
         sample = sample_group(self.space, samples=1)
@@ -103,7 +96,7 @@ class PartialR2Conv(BaselineConvolution):
                 f"window is on, got {names}; relax=None makes a strict layer of any fields"
             )
         start = _starting_narrowing(relax, available, sample, softness)
-        self.strict = self._strict_kernel(strict_options)
+        self.strict = StrictKernel(layer)
         self.window = GroupWindow(sample, elements, start, check_bool("learn_relaxation", learn_relaxation))
 
     @property

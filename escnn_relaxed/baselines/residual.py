@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from ..kernel.steerable_basis import SteerableBasis, sampled_basis
 from ..layer.arguments import check_softness
+from ..layer.keywords import StrictKeywords
 from .group_mean import KernelMean
 from .nearest_steerable import nearest_steerable
-from .strict_kernel import BaselineConvolution
+from .strict_kernel import BaselineConvolution, StrictKernel, strict_layer
 
 __all__ = ["ResidualR2Conv", "free_weight_penalty"]
 
@@ -38,14 +39,9 @@ class ResidualR2Conv(BaselineConvolution):
         out_type: field type of the output, on the same gspace.
         kernel_size: k, odd or even.
         padding: pixels on both sides, an integer or a pair (rows, columns).
-        stride: step between output points in pixels.
-        dilation: spacing of the taps in pixels.
-        padding_mode: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
-        groups: number of blocks of fields that are convolved apart.
-        bias: add a bias to the trivial irreps of the output.
         initial_softness: ‖F‖² / ‖K‖² at the start, an upper bound on the part of K that is not equivariant.
-        **strict_options: how the strict kernel is made, as of :class:`~escnn_relaxed.RelaxedR2Conv`; by default it is
-            that of ``R2Conv``.
+        **keywords: ``R2Conv``'s further arguments by keyword, and what else shapes a strict
+            :class:`~escnn_relaxed.RelaxedR2Conv`: ``strict_kernel``, ``samples``, ``kernel``.
 
     Attributes:
         free_weight: F, (C_out, C_in/groups, k, k).
@@ -73,18 +69,14 @@ class ResidualR2Conv(BaselineConvolution):
         out_type: FieldType,
         kernel_size: int,
         padding: int | tuple[int, int] = 0,
-        stride: int = 1,
-        dilation: int = 1,
-        padding_mode: str = "zeros",
-        groups: int = 1,
-        bias: bool = True,
         *,
         initial_softness: float = 0.01,
-        **strict_options: Any,
+        **keywords: Unpack[StrictKeywords],
     ) -> None:
-        super().__init__(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups, bias)
+        layer = strict_layer("ResidualR2Conv", in_type, out_type, kernel_size, padding, keywords)
+        super().__init__(layer)
         softness = check_softness(initial_softness)
-        self.strict = self._strict_kernel(strict_options)
+        self.strict = StrictKernel(layer)
         place = self.geometry.kernel_size, self.geometry.dilation
         self.mean = KernelMean(self.space, self.in_fields, out_type.representations, *place)
         with torch.no_grad():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping
-from typing import Any
 
 import torch
 from escnn.nn import FieldType
@@ -12,32 +10,42 @@ from torch import Tensor, nn
 
 from ..checks import check_subgroups
 from ..group.elements import SUBGROUPS, has_subgroup
-from ..integral.stationary import as_convolution
+from ..integral.stationary import as_convolution, integrate_stationary
+from ..integral.torch_modes import full_precision
 from ..kernel.softness import soft_share
+from ..layer.keywords import StrictKeywords, check_keywords
 from ..layer.planar_convolution import PlanarConvolution
 from ..layer.relaxed_r2conv import RelaxedR2Conv
 from .group_mean import FIBER_SUBGROUPS
 from .orthogonal_basis import OrthogonalBasis
 
-__all__ = ["BaselineConvolution", "StrictKernel"]
+__all__ = ["BaselineConvolution", "StrictKernel", "strict_layer"]
 
-# Arguments of RelaxedR2Conv that shape its strict part.
-STRICT_OPTIONS = (
-    "sigma",
-    "frequencies_cutoff",
-    "rings",
-    "maximum_offset",
-    "recompute",
-    "basis_filter",
-    "initialize",
-    "strict_kernel",
-    "samples",
-    "rotation_coordinates",
-    "filter_frequency",
-    "kernel_net",
-    "hidden_size",
-    "support",
-)
+
+def strict_layer(
+    way: str,
+    in_type: FieldType,
+    out_type: FieldType,
+    kernel_size: int,
+    padding: int | tuple[int, int],
+    keywords: StrictKeywords,
+) -> RelaxedR2Conv:
+    """A layer of which nothing is relaxed, newly drawn.
+
+    Args:
+        way: name of the class that relaxes it, for errors.
+        in_type: field type of the input.
+        out_type: field type of the output.
+        kernel_size: k.
+        padding: pixels on both sides.
+        keywords: the other arguments.
+
+    Raises:
+        TypeError: for an argument of the wrong type, or another keyword.
+        ValueError: for a value that has no meaning.
+    """
+    check_keywords(way, keywords, StrictKeywords, "beside its own")
+    return RelaxedR2Conv(in_type, out_type, kernel_size, padding, relax=None, **keywords)
 
 
 class StrictKernel(nn.Module):
@@ -64,52 +72,16 @@ class StrictKernel(nn.Module):
 class BaselineConvolution(PlanarConvolution):
     """A convolution that relaxes strict kernels; a subclass says how.
 
+    Args:
+        layer: a layer of which nothing is relaxed, whose place and bias it takes.
+
     Attributes:
         orthogonal_basis: in which norms of kernels are taken.
     """
 
-    def __init__(
-        self,
-        in_type: FieldType,
-        out_type: FieldType,
-        kernel_size: int,
-        padding: int | tuple[int, int],
-        stride: int,
-        dilation: int,
-        padding_mode: str,
-        groups: int,
-        bias: bool,
-    ) -> None:
-        super().__init__(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups, bias)
-        self.orthogonal_basis = OrthogonalBasis(self.in_fields, out_type.representations)
-
-    def _strict_kernel(self, options: Mapping[str, Any]) -> StrictKernel:
-        """A strict kernel of this layer's shape, newly drawn.
-
-        Args:
-            options: those of ``STRICT_OPTIONS`` that are not default.
-
-        Raises:
-            TypeError: for another option.
-        """
-        unknown = [name for name in options if name not in STRICT_OPTIONS]
-        if unknown:
-            raise TypeError(
-                f"{type(self).__name__} has no argument {unknown[0]!r} (={options[unknown[0]]!r}); beside its own it "
-                f"takes those of RelaxedR2Conv that shape a strict kernel: {', '.join(STRICT_OPTIONS)}"
-            )
-        geometry = self.geometry
-        layer = RelaxedR2Conv(
-            self.in_type,
-            self.out_type,
-            geometry.kernel_size,
-            dilation=geometry.dilation,
-            groups=geometry.groups,
-            bias=False,
-            relax=None,
-            **options,
-        )
-        return StrictKernel(layer)
+    def __init__(self, layer: RelaxedR2Conv) -> None:
+        super().__init__(layer.in_type, layer.out_type, layer.geometry, layer.bias is not None)
+        self.orthogonal_basis = OrthogonalBasis(self.in_fields, layer.out_type.representations)
 
     @abstractmethod
     def make_strict(self) -> None:
@@ -153,8 +125,10 @@ class BaselineConvolution(PlanarConvolution):
         strict = self.projected_bank(tuple(name for name in SUBGROUPS if name in averaged))
         return soft_share(self.orthogonal_basis.energy(bank - strict), self.orthogonal_basis.energy(strict))
 
-    def _filter_bank_setting(self) -> Hashable:
-        return self.hardened
+    def _integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
+        with full_precision(features):
+            bank = self._cache.get(self, self.filter_bank, self.hardened)
+        return integrate_stationary(features, bank, bias, self.geometry)
 
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:

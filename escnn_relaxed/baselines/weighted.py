@@ -9,14 +9,16 @@ import numpy as np
 import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from ..checks import check_integer
 from ..group.elements import GroupSample, sample_group
 from ..group.exact_constants import ExactConstants
 from ..group.field_elements import channel_elements
 from ..layer.arguments import check_softness
+from ..layer.keywords import StrictKeywords
 from .group_mean import FunctionMean
-from .strict_kernel import BaselineConvolution
+from .strict_kernel import BaselineConvolution, StrictKernel, strict_layer
 
 __all__ = ["WeightedR2Conv"]
 
@@ -40,15 +42,10 @@ class WeightedR2Conv(BaselineConvolution):
             elements (regular or quotient fields).
         kernel_size: k, odd or even.
         padding: pixels on both sides, an integer or a pair (rows, columns).
-        stride: step between output points in pixels.
-        dilation: spacing of the taps in pixels.
-        padding_mode: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
-        groups: number of blocks of fields that are convolved apart.
-        bias: add a bias to the trivial irreps of the output.
         banks: L, the number of strict kernels.
         initial_softness: expected part of the energy of K that is not equivariant at the start.
-        **strict_options: how the strict kernels are made, as of :class:`~escnn_relaxed.RelaxedR2Conv`; by default they
-            are those of ``R2Conv``.
+        **keywords: ``R2Conv``'s further arguments by keyword, and what else shapes a strict
+            :class:`~escnn_relaxed.RelaxedR2Conv`: ``strict_kernel``, ``samples``, ``kernel``.
 
     Attributes:
         group_weights: w, ``(L, |G|)``.
@@ -77,22 +74,19 @@ class WeightedR2Conv(BaselineConvolution):
         out_type: FieldType,
         kernel_size: int,
         padding: int | tuple[int, int] = 0,
-        stride: int = 1,
-        dilation: int = 1,
-        padding_mode: str = "zeros",
-        groups: int = 1,
-        bias: bool = True,
         *,
         banks: int = 2,
         initial_softness: float = 0.01,
-        **strict_options: Any,
+        **keywords: Unpack[StrictKeywords],
     ) -> None:
-        super().__init__(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups, bias)
         count, softness = check_integer("banks", banks, 1), check_softness(initial_softness)
+        place = in_type, out_type, kernel_size, padding
+        layers = [strict_layer("WeightedR2Conv", *place, keywords) for _ in range(count)]
+        super().__init__(layers[0])
         sample = sample_group(self.space, samples=1)
         self.entries = _EntryWeights(self.in_fields, out_type.representations, sample)
         self.mean = FunctionMean(sample)
-        self.strict = nn.ModuleList(self._strict_kernel(strict_options) for _ in range(count))
+        self.strict = nn.ModuleList(map(StrictKernel, layers))
         self.group_weights = nn.Parameter(_starting_weights(count, len(sample), softness))
 
     def projected_bank(self, subgroups: tuple[str, ...]) -> Tensor:

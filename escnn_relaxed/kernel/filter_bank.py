@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,31 +14,15 @@ from ..group.coordinate_grid import CoordinateGrid
 from ..group.elements import SUBGROUPS, GroupSample, has_subgroup, sample_group
 from ..group.fields import FieldStructure
 from ..group.regions import RegionPartition
-from .nets import FourierKernel, KernelNet, SirenKernel
+from .continuous_kernel import ContinuousKernel
+from .nets import KernelNet
 from .steering import SteeredAverage, sees_relative_element
 
 if TYPE_CHECKING:
     from escnn.group import Representation
     from escnn.gspaces import GSpace2D
 
-__all__ = ["ContinuousFilterBank", "KernelSettings"]
-
-
-@dataclass(frozen=True)
-class KernelSettings:
-    """What a continuous kernel is made of; see the arguments of :class:`~escnn_relaxed.RelaxedR2Conv`."""
-
-    kernel_size: int
-    dilation: int
-    edge: float
-    filter_frequency: Mapping[str, float]
-    domain_subgroups: tuple[str, ...]
-    rotation_coordinates: str
-    frame: str
-    cells: int
-    kernel_net: str
-    hidden_size: int
-    samples: int
+__all__ = ["ContinuousFilterBank"]
 
 
 class ContinuousFilterBank(nn.Module):
@@ -49,7 +32,12 @@ class ContinuousFilterBank(nn.Module):
         in_representations: fields of (one group of) the input.
         out_representations: fields of the output.
         gspace: their symmetry.
-        settings: the kernel's.
+        kernel: what shapes κ, complete.
+        kernel_size: k.
+        dilation: spacing of the taps in pixels.
+        samples: number of rotations by which a continuous group is sampled.
+        domain_subgroups: subgroups that may be soft.
+        cells: number of positions along each axis of the image over which the kernel varies.
         centred: subtract from φ its mean over the domain, so that K has no strict part (equation (9)).
 
     Attributes:
@@ -61,47 +49,62 @@ class ContinuousFilterBank(nn.Module):
         in_representations: Sequence[Representation],
         out_representations: Sequence[Representation],
         gspace: GSpace2D,
-        settings: KernelSettings,
+        kernel: ContinuousKernel,
+        *,
+        kernel_size: int,
+        dilation: int,
+        samples: int,
+        domain_subgroups: tuple[str, ...] = (),
+        cells: int = 1,
         centred: bool = False,
     ) -> None:
         super().__init__()
-        self.centred = centred
         self.in_representations = list(in_representations)
         self.out_representations = list(out_representations)
         self.gspace = gspace
-        self.settings = settings
+        self.options = kernel
+        self.kernel_size = kernel_size
+        self.dilation = dilation
+        self.samples = samples
+        self.domain_subgroups = domain_subgroups
+        self.centred = centred
         self.offset = 0.0
-        sample = sample_group(gspace, settings.samples)
+        sample = sample_group(gspace, samples)
         in_structure, out_structure = self._structures(sample)
         self.grid = CoordinateGrid(
             sample,
-            settings.kernel_size,
-            settings.dilation,
-            settings.edge,
+            kernel_size,
+            dilation,
+            1.0 if kernel.support == "smooth" else 0.0,
             _relative_subgroups(in_structure, out_structure, gspace),
-            settings.filter_frequency,
-            settings.domain_subgroups,
-            settings.rotation_coordinates,
-            settings.frame,
-            settings.cells,
+            kernel.frequencies,
+            domain_subgroups,
+            kernel.rotation_coordinates,
+            kernel.frame,
+            cells,
         )
         self.kernel = self.build_kernel_net()
         self.steered_average = SteeredAverage(in_structure, out_structure, sample, has_constant=not centred)
 
     def build_kernel_net(self) -> KernelNet:
         """A kernel net for the coordinates of this filter bank, newly drawn."""
-        settings = self.settings
-        filter_columns, domain_columns = self.grid.filter_columns, self.grid.domain_columns
-        if settings.kernel_net == "siren":
-            return SirenKernel(len(filter_columns), len(domain_columns), settings.hidden_size)
-        # Integer projections of the angle are smooth on the circle at integer frequencies (paper, section 5).
-        rounded = "rotation" if settings.rotation_coordinates == "log" else None
-        return FourierKernel(
-            len(filter_columns),
-            len(domain_columns),
-            settings.hidden_size,
-            integer_filter=tuple(i for i, name in enumerate(filter_columns) if name == rounded),
-            integer_domain=tuple(i for i, name in enumerate(domain_columns) if name == rounded),
+        columns = self.grid.filter_columns, self.grid.domain_columns
+        build: Callable[..., KernelNet] = self.options.net
+        net = build(*map(len, columns), self.options.hidden_size)
+        if self.options.rotation_coordinates == "log":
+            net.make_periodic(*([n for n, name in enumerate(of) if name == "rotation"] for of in columns))
+        return net
+
+    def strict_between(self, fields: Sequence[Representation]) -> ContinuousFilterBank:
+        """A strict filter bank from these fields to themselves, otherwise made as this one, newly drawn."""
+        return ContinuousFilterBank(
+            fields,
+            fields,
+            self.gspace,
+            self.options,
+            kernel_size=self.kernel_size,
+            dilation=self.dilation,
+            samples=self.samples,
         )
 
     def forward(self, frequency: Mapping[str, Tensor], averaged: Sequence[str] = ()) -> Tensor:
@@ -178,14 +181,14 @@ class ContinuousFilterBank(nn.Module):
         """Turn the sampled grid of a continuous group by an angle in radians."""
         if offset == self.offset:
             return
-        sample = sample_group(self.gspace, self.settings.samples, offset)
+        sample = sample_group(self.gspace, self.samples, offset)
         self.grid.set_sample(sample)
         self.steered_average.set_structures(*self._structures(sample))
         self.offset = offset
 
     def random_offset(self) -> float:
         """An angle uniform over one step of the sampled grid, in radians."""
-        return float(torch.rand(())) * 2 * math.pi / self.settings.samples
+        return float(torch.rand(())) * 2 * math.pi / self.samples
 
     def without_escnn(self) -> ContinuousFilterBank:
         """A copy that holds nothing of escnn; its grid cannot be turned any more."""
@@ -205,14 +208,14 @@ class ContinuousFilterBank(nn.Module):
 
     def _banks(self, features: Tensor, strict: Tensor | None) -> Tensor:
         """Features (J, M, R, T, P) → (P, C_out, C_in, k, k), with a kernel (C_out, C_in, k, k) added to each."""
-        size = self.settings.kernel_size
+        size = self.kernel_size
         on_grid = self._on_grid(features.transpose(3, 4))
         banks: Tensor = self.steered_average(on_grid, None if strict is None else strict.flatten(2))
         return banks.unflatten(-1, (size, size))
 
     def _on_grid(self, hidden: Tensor) -> Tensor:
         """Hidden values (…, T) of the support on the whole grid (…, k²), zero off the support."""
-        support, taps = self.grid.support, self.settings.kernel_size**2
+        support, taps = self.grid.support, self.kernel_size**2
         if len(support) == taps:
             return hidden
         index = support.new_full((taps,), len(support))

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
 import torch
 from escnn.group import Representation
 from escnn.gspaces import GSpace2D
-from escnn.nn import FieldType
 from torch import Tensor
 
 from ..group.elements import SUBGROUPS
 from .calibration_maps import SyntheticFeatures, few_of, rectified, spread, synthetic_features
-from .filter_bank import ContinuousFilterBank, KernelSettings
+from .filter_bank import ContinuousFilterBank
 from .nets import KernelNet
-from .steerable_basis import SteerableBasis, sampled_basis
 
 __all__ = [
     "DEFAULT_SOFTNESS",
     "continuous_features",
     "gain",
-    "start_continuous",
     "start_filter_bank",
-    "start_hybrid",
     "start_soft_part",
 ]
 
@@ -40,42 +34,6 @@ _MOST_SCALE = 3.0
 # Layers after which synthetic features are as smooth as those inside a deep network; found by the variance through ten
 # layers.
 _LAYERS = 6
-
-
-def start_continuous(
-    in_fields: Sequence[Representation],
-    out_fields: Sequence[Representation],
-    gspace: GSpace2D,
-    settings: KernelSettings,
-    frequency: Mapping[str, Tensor],
-    initial_softness: float,
-) -> ContinuousFilterBank:
-    """One continuous kernel, strict and soft (the paper's form)."""
-    bank = ContinuousFilterBank(in_fields, out_fields, gspace, settings)
-    start_filter_bank(bank, frequency, initial_softness)
-    return bank
-
-
-def start_hybrid(
-    in_type: FieldType,
-    out_type: FieldType,
-    groups: int,
-    settings: KernelSettings,
-    basis_arguments: Mapping[str, Any],
-    frequency: Mapping[str, Tensor],
-    initial_softness: float,
-) -> tuple[SteerableBasis, Tensor, ContinuousFilterBank | None]:
-    """The strict part starts as ``R2Conv`` does, the soft part beside it is continuous and centred (equation (9))."""
-    kernel_size, gspace = settings.kernel_size, in_type.gspace
-    place = in_type, out_type, kernel_size, settings.dilation, groups
-    basis = SteerableBasis(*place, sampled_basis(*place, **basis_arguments))
-    weights = basis.start_weights().to(torch.get_default_dtype())
-    if not settings.domain_subgroups:
-        return basis, weights, None
-    fields = in_type.representations[: len(in_type) // groups], out_type.representations
-    bank = ContinuousFilterBank(*fields, gspace, settings, centred=True)
-    start_soft_part(bank, frequency, initial_softness, float(basis.energy(weights)))
-    return basis, weights, bank
 
 
 @torch.no_grad()
@@ -197,10 +155,9 @@ def gain(bank: Tensor, features: SyntheticFeatures, out_fields: Sequence[Represe
 
 
 def continuous_features(bank: ContinuousFilterBank) -> SyntheticFeatures:
-    """Features as they lie behind strict continuous layers with the settings of ``bank``."""
+    """Features as they lie behind strict continuous layers made as ``bank``."""
     few = few_of(bank.in_representations)
-    settings = replace(bank.settings, domain_subgroups=())
-    strict = ContinuousFilterBank(few, few, bank.gspace, settings).to(bank.grid.taps)
+    strict = bank.strict_between(few).to(bank.grid.taps)
     average = strict.steered_average
 
     def draw_bank() -> Tensor:
@@ -209,5 +166,5 @@ def continuous_features(bank: ContinuousFilterBank) -> SyntheticFeatures:
         filter_bank: Tensor = strict({})
         return filter_bank
 
-    features = synthetic_features(few, settings.kernel_size, bank.gspace, draw_bank, _LAYERS)
+    features = synthetic_features(few, bank.kernel_size, bank.gspace, draw_bank, _LAYERS)
     return SyntheticFeatures(features, spread(bank.in_representations))

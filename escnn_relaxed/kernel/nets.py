@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,19 +22,48 @@ __all__ = ["FourierKernel", "KernelNet", "SirenKernel"]
 
 
 class KernelNet(nn.Module, ABC):
-    """What a kernel net has to offer.
+    """Base of the kernel nets: a subclass is all that a new one takes.
+
+    A layer builds its net as ``net(filter_dimension, domain_dimension, hidden_size)`` and calls it with coordinates
+    that are scaled by their frequencies.
 
     Attributes:
-        hidden_size: J, the number of hidden values.
-        domain_weight: the weights through which the domain coordinates enter, None without any.
+        domain_weight: the weights through which the domain coordinates enter; with ``strict_kernel="continuous"`` the
+            start scales them until the kernel is as soft as wanted. None: it leaves the net as it is drawn.
+        state_name: what a state dict calls the net; the name of the class where it is empty.
+
+    Example:
+        >>> from escnn import gspaces
+        >>> from escnn.nn import FieldType
+        >>> from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
+        >>> class LinearKernel(KernelNet):
+        ...     def __init__(self, filter_dimension: int, domain_dimension: int, hidden_size: int) -> None:
+        ...         super().__init__()
+        ...         self.filter_layer = nn.Linear(filter_dimension, hidden_size)
+        ...         self.domain_layer = nn.Linear(domain_dimension, hidden_size)
+        ...
+        ...     def forward(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
+        ...         hidden = self.filter_layer(filter_coordinates) * self.domain_layer(domain_coordinates)
+        ...         return hidden.movedim(-1, 0)
+        >>> fields = FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
+        >>> layer = RelaxedR2Conv(fields, fields, 3, kernel=ContinuousKernel(net=LinearKernel))
+        >>> round(layer.softness().item(), 4)
+        0.001
     """
 
-    hidden_size: int
     domain_weight: nn.Parameter | None
+    state_name: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_parameter("domain_weight", None)
 
     @abstractmethod
     def forward(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
         """Hidden values (J, …) at coordinates (…, F) and (…, D)."""
+
+    def make_periodic(self, filter_columns: Sequence[int], domain_columns: Sequence[int]) -> None:
+        """Make the net, newly drawn, one of period 1 in some coordinates, angles over 2π; a net may be unable to."""
 
     def domain_mean(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
         """Mean of the hidden values over domain points (…, L, D), over L: (J, …) at filter coordinates (…, F)."""
@@ -54,8 +85,6 @@ class FourierKernel(KernelNet):
         domain_dimension: number of domain coordinates, 0 for a kernel that is strict for good.
         hidden_size: J.
         features: D, the number of random projections of each space.
-        integer_filter: filter coordinates whose projections are rounded to integers (log rotation).
-        integer_domain: the same for domain coordinates.
 
     Example:
         >>> kernel = FourierKernel(filter_dimension=2, domain_dimension=1)
@@ -63,6 +92,7 @@ class FourierKernel(KernelNet):
         torch.Size([32, 5, 37])
     """
 
+    state_name = "fourier"
     filter_projection: Tensor
     domain_projection: Tensor
 
@@ -72,20 +102,22 @@ class FourierKernel(KernelNet):
         domain_dimension: int,
         hidden_size: int = 32,
         features: int = 16,
-        integer_filter: tuple[int, ...] = (),
-        integer_domain: tuple[int, ...] = (),
     ) -> None:
         super().__init__()
         self.hidden_size = hidden_size
-        self.register_buffer("filter_projection", _projection(features, filter_dimension, integer_filter))
+        self.register_buffer("filter_projection", torch.randn(features, filter_dimension))
         self.filter_weight = nn.Parameter(torch.randn(hidden_size, 2 * features))
         # Uniform phases: cos of a small argument alone would be a constant plus a quadratic.
         self.bias = nn.Parameter(torch.empty(hidden_size).uniform_(-math.pi, math.pi))
         if domain_dimension:
-            self.register_buffer("domain_projection", _projection(features, domain_dimension, integer_domain))
+            self.register_buffer("domain_projection", torch.randn(features, domain_dimension))
             self.domain_weight = nn.Parameter(torch.randn(hidden_size, 2 * features))
-        else:
-            self.domain_weight = None
+
+    def make_periodic(self, filter_columns: Sequence[int], domain_columns: Sequence[int]) -> None:
+        """Round projections to integers: smooth on the circle at integer frequencies (paper, section 5)."""
+        self.filter_projection[:, filter_columns] = self.filter_projection[:, filter_columns].round()
+        if domain_columns:
+            self.domain_projection[:, domain_columns] = self.domain_projection[:, domain_columns].round()
 
     def forward(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
         """Hidden values (J, …)."""
@@ -125,13 +157,16 @@ class SirenKernel(KernelNet):
         1152
     """
 
+    state_name = "siren"
+
     def __init__(self, filter_dimension: int, domain_dimension: int, hidden_size: int = 32) -> None:
         super().__init__()
         self.hidden_size = hidden_size
         # Phases 2πW(ω ⊙ α) of unit weights, as in the Fourier features, so that ω means the same in both nets.
         self.filter_weight = nn.Parameter(torch.randn(hidden_size, filter_dimension))
         self.bias = nn.Parameter(torch.empty(hidden_size).uniform_(-0.5, 0.5))
-        self.domain_weight = nn.Parameter(torch.randn(hidden_size, domain_dimension)) if domain_dimension else None
+        if domain_dimension:
+            self.domain_weight = nn.Parameter(torch.randn(hidden_size, domain_dimension))
         self.hidden_weight = nn.Parameter(torch.randn(hidden_size, hidden_size) * math.sqrt(2 / hidden_size))
         self.hidden_bias = nn.Parameter(torch.empty(hidden_size).uniform_(-math.pi, math.pi))
 
@@ -148,13 +183,6 @@ class SirenKernel(KernelNet):
         if self.domain_weight is None:
             return coordinates.new_zeros(self.hidden_size, *coordinates.shape[:-1])
         return _linear(self.domain_weight, coordinates)
-
-
-def _projection(features: int, dimension: int, integer: tuple[int, ...]) -> Tensor:
-    projection = torch.randn(features, dimension)
-    for column in integer:
-        projection[:, column] = projection[:, column].round()
-    return projection
 
 
 def _fourier_features(coordinates: Tensor, projection: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,32 +10,28 @@ from escnn.gspaces import GSpace2D
 from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor
 
-from ..checks import check_bool, check_integer, check_number, warn_once
+from ..checks import check_bool, check_choice, check_integer, check_number, warn_once
 from ..group.elements import SUBGROUPS, has_subgroup
 from ..integral.stationary import ConvolutionGeometry
+from ..kernel.continuous_kernel import ContinuousKernel
 from .domain_frequency import Frequency, RotationSamples, frequency_values
 
 __all__ = [
     "check_field_types",
-    "check_groups",
     "check_image",
     "check_input",
+    "check_kernel",
     "check_random_offset",
     "check_softness",
-    "filter_frequencies",
+    "checked_geometry",
     "nominal_frequency",
-    "padding_pair",
     "resolve_relaxation",
     "rotations_of",
     "warn_ignored",
 ]
 
 DEFAULT_DOMAIN_FREQUENCY = 0.25
-# ω of the position per pixel of the radius. A soft part alone does as well with the lower one, which turns better off
-# the pixel grid; a strict part learns more slowly with it (docs/start-of-a-layer.md).
-BANDWIDTH_PER_PIXEL = {"steerable": 0.05, "continuous": 0.12}
-DEFAULT_ROTATION_FREQUENCY = 0.3
-DEFAULT_REFLECTION_FREQUENCY = 1.0
+PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 def check_field_types(in_type: Any, out_type: Any) -> None:
@@ -60,7 +55,35 @@ def check_softness(value: Any) -> float:
     return softness
 
 
-def padding_pair(padding: Any) -> tuple[int, int]:
+def check_kernel(value: Any) -> ContinuousKernel:
+    """What shapes κ; the default for None."""
+    if value is not None and not isinstance(value, ContinuousKernel):
+        raise TypeError(f"kernel must be an escnn_relaxed.ContinuousKernel, got {type(value).__name__}: {value!r}")
+    return ContinuousKernel() if value is None else value
+
+
+def checked_geometry(
+    in_type: FieldType,
+    out_type: FieldType,
+    kernel_size: Any,
+    padding: Any,
+    stride: Any,
+    dilation: Any,
+    padding_mode: Any,
+    groups: Any,
+) -> ConvolutionGeometry:
+    """Where taps and pixels meet, of the arguments of ``R2Conv``."""
+    return ConvolutionGeometry(
+        kernel_size=check_integer("kernel_size", kernel_size, 1),
+        padding=_padding_pair(padding),
+        padding_mode=check_choice("padding_mode", padding_mode, PADDING_MODES),
+        stride=check_integer("stride", stride, 1),
+        dilation=check_integer("dilation", dilation, 1),
+        groups=_check_groups(in_type, out_type, groups),
+    )
+
+
+def _padding_pair(padding: Any) -> tuple[int, int]:
     """An int or a pair (rows, columns) → the pair."""
     pair = padding if isinstance(padding, (tuple, list)) else (padding, padding)
     if len(pair) != 2:
@@ -68,7 +91,7 @@ def padding_pair(padding: Any) -> tuple[int, int]:
     return check_integer("padding", pair[0], 0), check_integer("padding", pair[1], 0)
 
 
-def check_groups(in_type: FieldType, out_type: FieldType, groups: Any) -> int:
+def _check_groups(in_type: FieldType, out_type: FieldType, groups: Any) -> int:
     """``groups`` divides the fields of both types into equal parts."""
     check_integer("groups", groups, 1)
     for name, field_type in (("in_type", in_type), ("out_type", out_type)):
@@ -132,28 +155,6 @@ def warn_ignored(arguments: Mapping[str, Any]) -> None:
             f"{', '.join(given)}: ignored, because these only shape the basis of escnn's R2Conv; "
             f"strict_kernel='steerable' uses them"
         )
-
-
-def filter_frequencies(
-    filter_frequency: Mapping[str, float] | float | None, kernel_size: int, strict_kernel: str
-) -> dict[str, float]:
-    """ω of the position and of the relative subgroups, with defaults for what is not given."""
-    frequencies = {
-        "position": BANDWIDTH_PER_PIXEL[strict_kernel] * kernel_size / 2,
-        "rotation": DEFAULT_ROTATION_FREQUENCY,
-        "reflection": DEFAULT_REFLECTION_FREQUENCY,
-    }
-    if filter_frequency is None:
-        return frequencies
-    given = filter_frequency if isinstance(filter_frequency, Mapping) else {"position": filter_frequency}
-    for name, value in given.items():
-        if name not in frequencies:
-            raise ValueError(f"filter_frequency: unknown coordinate {name!r}; known are {list(frequencies)}")
-        frequency = check_number(f"filter_frequency: the frequency of {name!r}", value)
-        if not (math.isfinite(frequency) and frequency >= 0):
-            raise ValueError(f"filter_frequency: the frequency of {name!r} must be finite and >= 0, got {value!r}")
-        frequencies[name] = frequency
-    return frequencies
 
 
 def check_input(input: Any, in_type: FieldType, geometry: ConvolutionGeometry) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Hashable, Sequence
 import torch
 from torch import Tensor, nn
 
+from ..integral.torch_modes import has_no_values, is_traced
+
 __all__ = ["FilterBankCache", "changing_tensors"]
 
 
@@ -22,14 +24,19 @@ class FilterBankCache:
         # One tuple, replaced whole: threads see the old entry or the new one.
         self._entry: tuple[Hashable, list[Tensor], Tensor] | None = None
 
-    def get(self, build: Callable[[], Tensor], sources: Sequence[Tensor], setting: Hashable) -> Tensor:
-        """The bank that ``build`` gives, without a gradient.
+    def get(self, layer: nn.Module, build: Callable[[], Tensor], setting: Hashable = None) -> Tensor:
+        """The bank that ``build`` gives; in eval mode the last one, unless a gradient is wanted or something changed.
 
         Args:
-            build: builds the bank from ``sources``.
-            sources: all tensors that it depends on and that can change.
-            setting: all else that it depends on.
+            layer: the layer that the bank is of.
+            build: builds it, or several banks.
+            setting: what they depend on beside the tensors of the layer.
         """
+        if layer.training or has_no_values() or is_traced():
+            return build()
+        sources = changing_tensors(layer)
+        if torch.is_grad_enabled() and any(source.requires_grad for source in sources):
+            return build()
         key = (setting, *(_identity(source) for source in sources))
         entry = self._entry
         if entry is not None and entry[0] == key and _are_equal(entry[1], sources):

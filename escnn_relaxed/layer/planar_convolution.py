@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
-from ..checks import check_bool, check_choice, check_integer, check_subgroups
+from ..checks import check_bool, check_subgroups
 from ..group.elements import SUBGROUPS
-from ..integral.stationary import ConvolutionGeometry, integrate_stationary
-from ..integral.torch_modes import full_precision, has_no_values, is_traced
-from .arguments import check_field_types, check_groups, check_image, check_input, padding_pair
+from ..integral.stationary import ConvolutionGeometry
+from ..integral.torch_modes import full_precision
+from .arguments import check_image, check_input
 from .bias import InvariantBias, has_trivial_irrep
 from .escnn_globals import register_reducers, use_scipy_svd
-from .filter_bank_cache import FilterBankCache, changing_tensors
+from .filter_bank_cache import FilterBankCache
 from .state_dict import DescribedState, describe_fields
 
 __all__ = ["PlanarConvolution"]
@@ -25,43 +24,27 @@ __all__ = ["PlanarConvolution"]
 use_scipy_svd()
 register_reducers()
 
-PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
-
 
 class PlanarConvolution(DescribedState, EquivariantModule):
-    """A linear map of fields with the arguments of ``R2Conv``; a subclass gives the filter bank.
+    """A linear map of fields; a subclass gives the filter bank.
+
+    Args:
+        in_type: field type of the input.
+        out_type: field type of the output, on the same gspace.
+        geometry: where the taps meet the image.
+        bias: add a bias to the trivial irreps of the output.
 
     Attributes:
-        geometry: where the taps meet the image.
         bias: one value for each trivial irrep of the output, None without.
         hardened: subgroups on which the kernel is projected.
     """
 
-    def __init__(
-        self,
-        in_type: FieldType,
-        out_type: FieldType,
-        kernel_size: int,
-        padding: int | tuple[int, int],
-        stride: int,
-        dilation: int,
-        padding_mode: str,
-        groups: int,
-        bias: bool,
-    ) -> None:
-        check_field_types(in_type, out_type)
+    def __init__(self, in_type: FieldType, out_type: FieldType, geometry: ConvolutionGeometry, bias: bool) -> None:
         super().__init__()
         self.in_type = in_type
         self.out_type = out_type
         self.space = in_type.gspace
-        self.geometry = ConvolutionGeometry(
-            kernel_size=check_integer("kernel_size", kernel_size, 1),
-            padding=padding_pair(padding),
-            padding_mode=check_choice("padding_mode", padding_mode, PADDING_MODES),
-            stride=check_integer("stride", stride, 1),
-            dilation=check_integer("dilation", dilation, 1),
-            groups=check_groups(in_type, out_type, groups),
-        )
+        self.geometry = geometry
         self.hardened: tuple[str, ...] = ()
         self._cache = FilterBankCache()
         self.bias_expansion: InvariantBias | None = None
@@ -211,6 +194,14 @@ class PlanarConvolution(DescribedState, EquivariantModule):
         Raises:
             TypeError: for anything but a floating-point GeometricTensor of ``in_type``.
             ValueError: for an image smaller than the kernel.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
+            >>> layer = RelaxedR2Conv(image, image, 5, stride=2)
+            >>> layer(image(torch.randn(2, 1, 9, 9))).shape
+            torch.Size([2, 1, 3, 3])
         """
         check_input(input, self.in_type, self.geometry)
         with full_precision(input.tensor):
@@ -221,29 +212,9 @@ class PlanarConvolution(DescribedState, EquivariantModule):
         """The layer without its bias, on the plain tensor (batch, C_in, H, W)."""
         return self._integrate(features, None)
 
+    @abstractmethod
     def _integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
         """h(x) of equation (1) on a plain tensor (batch, C_in, H, W), with a bias (C_out,) or without."""
-        with full_precision(features):
-            filter_bank = self._cached(self.filter_bank)
-        return integrate_stationary(features, filter_bank, bias, self.geometry)
-
-    def _cached(self, build: Callable[[], Tensor], setting: Hashable = None) -> Tensor:
-        """The result of ``build``; in eval mode the last one, unless a gradient is wanted or something has changed.
-
-        Args:
-            build: builds a filter bank, or several.
-            setting: what it depends on beside the layer.
-        """
-        if self.training or has_no_values() or is_traced():
-            return build()
-        sources = changing_tensors(self)
-        if torch.is_grad_enabled() and any(source.requires_grad for source in sources):
-            return build()
-        return self._cache.get(build, sources, (setting, self._filter_bank_setting()))
-
-    def _filter_bank_setting(self) -> Hashable:
-        """What the filter bank depends on beside parameters and buffers, to be compared with the last time."""
-        return None
 
     def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, int, int, int]:
         """(batch, C_in, H, W) → (batch, C_out, H_out, W_out).

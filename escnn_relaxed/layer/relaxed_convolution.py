@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 import torch
-from escnn.nn import GeometricTensor
 from torch import Tensor, distributed, nn
 
 from ..checks import check_subgroups
@@ -14,7 +11,7 @@ from ..group.regions import RegionPartition
 from ..integral.per_pixel import PixelKernel, integrate_per_pixel
 from ..integral.plain_layers import PerPixelConvolution, RegionConvolution
 from ..integral.regions import integrate_regions
-from ..integral.stationary import as_convolution, image_size
+from ..integral.stationary import as_convolution, image_size, integrate_stationary
 from ..integral.torch_modes import full_precision
 from ..kernel.filter_bank import ContinuousFilterBank
 from ..kernel.softness import softness
@@ -162,6 +159,10 @@ class RelaxedConvolution(PlanarConvolution):
             raise RuntimeError(
                 "filter_bank: this layer is soft in translation and has several filter banks, see region_banks"
             )
+        return self._one_bank()
+
+    def _one_bank(self) -> Tensor:
+        """K where it is the same at every position, (C_out, C_in/groups, k, k)."""
         strict = self._strict_part()
         parts = [] if strict is None else [strict]
         if self._soft_bank is not None:
@@ -178,10 +179,6 @@ class RelaxedConvolution(PlanarConvolution):
         """
         idle = (*self._domain_frequency.parameters(), *([] if self.bank is None else self.bank.parameters()))
         return sum((0 * parameter.sum() for parameter in idle), self.weights.new_zeros(()))
-
-    def _filter_bank_setting(self) -> Hashable:
-        offset = None if self.bank is None else self.bank.offset
-        return self.hardened, offset, self._domain_frequency.learn
 
     def region_banks(self, output_size: tuple[int, int]) -> Tensor:
         """K of a layer that is soft in translation, in each region of an output: (rows, columns, C_out, C_in, k, k).
@@ -219,15 +216,21 @@ class RelaxedConvolution(PlanarConvolution):
         return None if self.steerable_basis is None else self.steerable_basis(self.weights)
 
     def _integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
-        if self.is_stationary or self.bank is None:
-            return super()._integrate(features, bias)
+        bank = self.bank
+        if bank is not None and self.random_offset and self.training:
+            bank.turn(bank.random_offset())
+        setting = self.hardened, None if bank is None else bank.offset, self._domain_frequency.learn
+        if bank is None or self.is_stationary:
+            with full_precision(features):
+                one = self._cache.get(self, self._one_bank, setting)
+            return integrate_stationary(features, one, bias, self.geometry)
         if self.regions is None:
             with full_precision(features):
-                kernel = PixelKernel(self.bank, self._strict_part(), self.domain_frequency, self.hardened)
+                kernel = PixelKernel(bank, self._strict_part(), self.domain_frequency, self.hardened)
             return integrate_per_pixel(features, kernel, bias, self.geometry)
         partition = RegionPartition.of(self.geometry.output_size(*image_size(features)), self.regions)
         with full_precision(features):
-            banks = self._cached(lambda: self._banks_of(partition), partition)
+            banks = self._cache.get(self, lambda: self._banks_of(partition), (setting, partition))
         return integrate_regions(features, banks, bias, self.geometry, partition)
 
     @torch.no_grad()
@@ -264,25 +267,6 @@ class RelaxedConvolution(PlanarConvolution):
             return PerPixelConvolution(kernel, bias, self.geometry).eval()
         banks = self._banks_of(RegionPartition.of_cells(self.regions))
         return RegionConvolution(banks, bias, self.geometry, self.regions).eval()
-
-    def forward(self, input: GeometricTensor) -> GeometricTensor:
-        """Apply the layer to a GeometricTensor (batch, C_in, H, W) of ``in_type``.
-
-        Raises:
-            TypeError: for anything but a floating-point GeometricTensor of ``in_type``.
-            ValueError: for an image smaller than the kernel.
-
-        Example:
-            >>> from escnn import gspaces, nn
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
-            >>> layer = RelaxedR2Conv(image, image, 5, stride=2)
-            >>> layer(image(torch.randn(2, 1, 9, 9))).shape
-            torch.Size([2, 1, 3, 3])
-        """
-        if self.random_offset and self.training and self.bank is not None:
-            self.bank.turn(self.bank.random_offset())
-        return super().forward(input)
 
     def train(self, mode: bool = True) -> RelaxedConvolution:
         """Set the mode; evaluation goes back to the fixed grid of a continuous group."""

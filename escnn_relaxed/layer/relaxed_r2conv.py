@@ -7,17 +7,20 @@ from typing import Any
 
 import torch
 from escnn.nn import FieldType
-from torch import nn
+from torch import Tensor, nn
 
 from ..checks import check_bool, check_choice, check_integer
 from ..kernel.basis_arguments import check_basis_arguments
-from ..kernel.filter_bank import KernelSettings
-from ..kernel.initialization import DEFAULT_SOFTNESS, start_continuous, start_hybrid
-from ..kernel.steerable_basis import refuse_emptied_basis
+from ..kernel.continuous_kernel import ContinuousKernel
+from ..kernel.filter_bank import ContinuousFilterBank
+from ..kernel.initialization import DEFAULT_SOFTNESS, start_filter_bank, start_soft_part
+from ..kernel.steerable_basis import SteerableBasis, refuse_emptied_basis, sampled_basis
 from .arguments import (
+    check_field_types,
+    check_kernel,
     check_random_offset,
     check_softness,
-    filter_frequencies,
+    checked_geometry,
     nominal_frequency,
     resolve_relaxation,
     rotations_of,
@@ -29,8 +32,6 @@ from .state_dict import adopt_r2conv_state
 
 __all__ = ["RelaxedR2Conv"]
 
-HIDDEN_SIZE = 32
-SOFT_HIDDEN_SIZE = 8
 DEFAULT_REGIONS = 4
 # Where every pixel has its own kernel, means over positions are taken over as many, whatever the size of the image.
 CELLS_OF_PIXELS = 8
@@ -75,31 +76,21 @@ class RelaxedR2Conv(RelaxedConvolution):
             ``"translation"`` (one value, or a pair for x and y). A subgroup left out is strict for good, one
             at 0.0 is strict until changed. None: strict everywhere. Default: rotation and reflection, where
             the group has them.
-        strict_kernel: ``"steerable"``: the strict part of K in ``R2Conv``'s basis, weight for weight, and a
-            continuous soft part that is centred on the domain. ``"continuous"``: one continuous kernel for both,
-            the paper's form, whose number of weights does not grow with the group.
         learn_relaxation: make ω′ parameters, one for each layer and axis
             (:func:`~escnn_relaxed.learning.share_domain_frequency`). A start of 0.0 is left as soon as the task asks
             for it.
-        samples: number N of rotations by which a continuous group is sampled.
-        random_offset: turn the grid of a continuous group by a random angle at each training step.
+        initial_softness: part of the kernel's energy that depends on the domain at the start; 0 for a soft part that
+            starts at 0 and learns. Default: 0.001; 0.01 for ``strict_kernel="continuous"``.
         regions: G: where translation is soft, the output is divided into at most G×G regions, symmetric about its
             centre and of at least 4 pixels a side, and the kernel is one filter bank in each: the layer is one grouped
             convolution. More of them follow the position more finely (ω′ up to G/4) and cost more. None: a kernel for
             every pixel, the paper's form, which is slow.
-        frame: ``"group"``: the position that κ sees is g⁻¹x, so that soft translation leaves rotations about
-            the image centre exact. ``"image"``: it is x.
-        rotation_coordinates: ``"circle"``: a rotation is (cos θ, sin θ); ``"log"``: its angle over 2π, the
-            paper's form, smooth for integer frequencies only.
-        filter_frequency: ω of ``"position"``, ``"rotation"``, ``"reflection"``, or one number for the position.
-            Default: 0.05 per pixel of the radius, with which kernels turn as well off the pixel grid as those of
-            ``R2Conv``; 0.12 for ``strict_kernel="continuous"``, which trains better and turns worse.
-        kernel_net: ``"fourier"`` or ``"siren"``.
-        hidden_size: J, hidden values of the kernel net. Default: 32, the paper's; 8 where the continuous kernel
-            is the soft part alone.
-        initial_softness: part of the kernel's energy that depends on the domain at the start; 0 for a soft part that
-            starts at 0 and learns. Default: 0.001; 0.01 for ``strict_kernel="continuous"``.
-        support: ``"smooth"``: a disk with an edge that falls over a pixel; ``"disk"``: the paper's hard disk.
+        strict_kernel: ``"steerable"``: the strict part of K in ``R2Conv``'s basis, weight for weight, and a
+            continuous soft part that is centred on the domain. ``"continuous"``: one continuous kernel for both,
+            the paper's form, whose number of weights does not grow with the group.
+        samples: number N of rotations by which a continuous group is sampled.
+        random_offset: turn the grid of a continuous group by a random angle at each training step.
+        kernel: what shapes κ: its net, frequencies, coordinates and support. Default: ``ContinuousKernel()``.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -139,35 +130,29 @@ class RelaxedR2Conv(RelaxedConvolution):
         initialize: bool = True,
         *,
         relax: Mapping[str, Frequency] | str | None = "default",
-        strict_kernel: str = "steerable",
         learn_relaxation: bool = False,
+        initial_softness: float | None = None,
+        regions: int | None = DEFAULT_REGIONS,
+        strict_kernel: str = "steerable",
         samples: int = 16,
         random_offset: bool = False,
-        regions: int | None = DEFAULT_REGIONS,
-        frame: str = "group",
-        rotation_coordinates: str = "circle",
-        filter_frequency: Mapping[str, float] | float | None = None,
-        kernel_net: str = "fourier",
-        hidden_size: int | None = None,
-        initial_softness: float | None = None,
-        support: str = "smooth",
+        kernel: ContinuousKernel | None = None,
     ) -> None:
-        super().__init__(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups, bias)
+        check_field_types(in_type, out_type)
+        place = (kernel_size, padding, stride, dilation, padding_mode, groups)
+        super().__init__(in_type, out_type, checked_geometry(in_type, out_type, *place), bias)
+        check_choice("strict_kernel", strict_kernel, ("steerable", "continuous"))
         self.samples = check_integer("samples", samples, 1)
         self.regions = None if regions is None else check_integer("regions", regions, 1)
         self.random_offset = check_random_offset(random_offset, self.space)
-        check_choice("rotation_coordinates", rotation_coordinates, ("circle", "log"))
-        check_choice("strict_kernel", strict_kernel, ("steerable", "continuous"))
-        initial_softness = (
-            DEFAULT_SOFTNESS[strict_kernel] if initial_softness is None else check_softness(initial_softness)
-        )
-        check_choice("kernel_net", kernel_net, ("fourier", "siren"))
-        check_choice("support", support, ("smooth", "disk"))
-        if hidden_size is None:
-            hidden_size = SOFT_HIDDEN_SIZE if strict_kernel == "steerable" else HIDDEN_SIZE
-        rotations = RotationSamples(rotations_of(self.space, self.samples), rotation_coordinates)
+        shape = check_kernel(kernel).completed(self.kernel_size, strict_kernel)
+        rotations = RotationSamples(rotations_of(self.space, self.samples), shape.rotation_coordinates)
         soft = resolve_relaxation(relax, self.space, rotations)
-        frequencies = filter_frequencies(filter_frequency, self.kernel_size, strict_kernel)
+        samples_of: dict[str, RotationSamples | RegionSamples] = {"rotation": rotations}
+        if self.regions is not None:
+            samples_of["translation"] = RegionSamples(self.regions)
+        self._domain_frequency = DomainFrequency(soft, check_bool("learn_relaxation", learn_relaxation), samples_of)
+        softness = DEFAULT_SOFTNESS[strict_kernel] if initial_softness is None else check_softness(initial_softness)
         basis_arguments: dict[str, Any] = {
             "sigma": sigma,
             "frequencies_cutoff": frequencies_cutoff,
@@ -176,45 +161,52 @@ class RelaxedR2Conv(RelaxedConvolution):
             "recompute": recompute,
             "basis_filter": basis_filter,
         }
-        samples_of: dict[str, RotationSamples | RegionSamples] = {"rotation": rotations}
-        if self.regions is not None:
-            samples_of["translation"] = RegionSamples(self.regions)
-        self._domain_frequency = DomainFrequency(soft, check_bool("learn_relaxation", learn_relaxation), samples_of)
-        settings = KernelSettings(
-            kernel_size=self.geometry.kernel_size,
-            dilation=self.geometry.dilation,
-            edge=1.0 if support == "smooth" else 0.0,
-            filter_frequency=frequencies,
-            domain_subgroups=tuple(soft),
-            rotation_coordinates=rotation_coordinates,
-            frame=check_choice("frame", frame, ("group", "image")),
-            cells=self.regions or CELLS_OF_PIXELS,
-            kernel_net=kernel_net,
-            hidden_size=check_integer("hidden_size", hidden_size, 1),
-            samples=self.samples,
-        )
-        frequency = nominal_frequency(self.domain_frequency)
         check_bool("initialize", initialize)
         if strict_kernel == "steerable":
-            place = self.geometry.kernel_size, self.geometry.dilation
-            basis_arguments = check_basis_arguments(*place, basis_arguments)
-            self.steerable_basis, start, self.bank = start_hybrid(
-                in_type, out_type, self.groups, settings, basis_arguments, frequency, initial_softness
-            )
-            if len(start) == 0:
-                refuse_emptied_basis(in_type, out_type, *place, self.groups, **basis_arguments)
-            self.weights = nn.Parameter(start if initialize else torch.zeros_like(start))
+            self._start_steerable(basis_arguments, initialize)
+            self.bank = self._new_bank(shape, tuple(soft), is_centred=True) if soft else None
+            if self.bank is not None:
+                start_soft_part(self.bank, self._nominal_frequency(), softness, float(self.strict_energy().detach()))
         else:
-            if soft and not initial_softness:
+            warn_ignored(basis_arguments)
+            if soft and not softness:
                 raise ValueError(
                     "initial_softness must be above 0 with strict_kernel='continuous', where the weights are those of "
                     "the strict part too; relax={'rotation': 0.0} starts strict"
                 )
-            warn_ignored(basis_arguments)
             self.steerable_basis = None
             self.register_parameter("weights", None)
-            fields = self.in_fields, out_type.representations
-            self.bank = start_continuous(*fields, self.space, settings, frequency, initial_softness)
+            self.bank = self._new_bank(shape, tuple(soft), is_centred=False)
+            start_filter_bank(self.bank, self._nominal_frequency(), softness)
+
+    def _start_steerable(self, basis_arguments: dict[str, Any], initialize: bool) -> None:
+        """The strict part of ``R2Conv``, with its weights."""
+        arguments = check_basis_arguments(self.kernel_size, self.dilation, basis_arguments)
+        place = self.in_type, self.out_type, self.kernel_size, self.dilation, self.groups
+        self.steerable_basis = SteerableBasis(*place, sampled_basis(*place, **arguments))
+        if not self.steerable_basis.dimension:
+            refuse_emptied_basis(*place, **arguments)
+        weights = self.steerable_basis.start_weights().to(torch.get_default_dtype())
+        self.weights = nn.Parameter(weights if initialize else torch.zeros_like(weights))
+
+    def _new_bank(self, kernel: ContinuousKernel, subgroups: tuple[str, ...], is_centred: bool) -> ContinuousFilterBank:
+        """A continuous kernel for the fields of this layer."""
+        return ContinuousFilterBank(
+            self.in_fields,
+            self.out_type.representations,
+            self.space,
+            kernel,
+            kernel_size=self.kernel_size,
+            dilation=self.dilation,
+            samples=self.samples,
+            domain_subgroups=subgroups,
+            cells=self.regions or CELLS_OF_PIXELS,
+            centred=is_centred,
+        )
+
+    def _nominal_frequency(self) -> dict[str, Tensor]:
+        """ω′ with the default in place of 0: what the start of a layer that may soften later is fixed on."""
+        return nominal_frequency(self.domain_frequency)
 
     def describe(self) -> dict[str, Any]:
         """What decides which function the tensors of a state dict stand for; kept in its metadata."""
@@ -224,18 +216,18 @@ class RelaxedR2Conv(RelaxedConvolution):
         }
         if self.bank is None:
             return {**super().describe(), **kind}
-        settings = self.bank.settings
+        bank, shape = self.bank, self.bank.options
         return {
             **super().describe(),
             **kind,
-            "soft in": list(settings.domain_subgroups),
-            "kernel net": [settings.kernel_net, settings.hidden_size],
-            "dilation": settings.dilation,
-            "support": "smooth" if settings.edge else "disk",
-            "filter frequency": dict(settings.filter_frequency),
-            "rotation coordinates": settings.rotation_coordinates,
-            "frame": settings.frame,
-            "regions": self.regions if "translation" in settings.domain_subgroups else None,
+            "soft in": list(bank.domain_subgroups),
+            "kernel net": [shape.net.state_name or shape.net.__name__, shape.hidden_size],
+            "dilation": bank.dilation,
+            "support": shape.support,
+            "filter frequency": shape.frequencies,
+            "rotation coordinates": shape.rotation_coordinates,
+            "frame": shape.frame,
+            "regions": self.regions if "translation" in bank.domain_subgroups else None,
             "samples": self.samples if self.space.fibergroup.continuous else None,
         }
 

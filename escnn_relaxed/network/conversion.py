@@ -10,18 +10,18 @@ import torch
 from escnn.nn import R2Conv
 from torch import nn
 from torch.nn.utils import parametrize
+from typing_extensions import Unpack
 
 from ..checks import check_bool, check_module, check_subgroups
 from ..kernel.steerable_basis import SteerableBasis
+from ..layer.keywords import SofteningKeywords, check_keywords
 from ..layer.relaxed_r2conv import RelaxedR2Conv
 from .relaxed_layers import named_relaxed_layers
 
 __all__ = ["harden_network", "relax_network"]
 
-# Arguments of RelaxedR2Conv that a trained layer gives, and those that decide what has been trained.
+# Where taps and pixels meet, as a trained layer has it.
 _GEOMETRY = ("kernel_size", "padding", "stride", "dilation", "padding_mode", "groups")
-_TAKEN = ("in_type", "out_type", *_GEOMETRY, "bias")
-_BASIS = ("sigma", "frequencies_cutoff", "rings", "maximum_offset", "recompute", "basis_filter", "initialize")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
@@ -29,7 +29,7 @@ def relax_network(
     network: nn.Module,
     where: Callable[[str, R2Conv], bool] | None = None,
     freeze: bool = False,
-    **options: Any,
+    **softening: Unpack[SofteningKeywords],
 ) -> nn.Module:
     """A copy of a network in which every ``R2Conv`` is a :class:`~escnn_relaxed.RelaxedR2Conv`.
 
@@ -44,12 +44,12 @@ def relax_network(
         where: from the name of an ``R2Conv`` in the network and the layer to whether it is relaxed; all by default.
         freeze: keep the trained kernels fixed, so that only soft parts learn, with the rest of the network: biases,
             which are as equivariant as before, go on learning.
-        **options: keyword arguments of ``RelaxedR2Conv``, ``relax`` among them. ``strict_kernel`` is "steerable".
+        **softening: what says how a ``RelaxedR2Conv`` is soft: ``relax``, ``learn_relaxation``, ``initial_softness``,
+            ``regions``, ``samples``, ``random_offset``, ``kernel``.
 
     Raises:
-        TypeError: for a network that is no module.
-        ValueError: if the network has no ``R2Conv`` that ``where`` picks, or one that does more than an ``R2Conv``; for
-            ``strict_kernel="continuous"``, or an option that the trained layers decide.
+        TypeError: for a network that is no module, or another keyword: the trained layers decide the rest.
+        ValueError: if the network has no ``R2Conv`` that ``where`` picks, or one that does more than an ``R2Conv``.
 
     Example:
         >>> from escnn import gspaces, nn
@@ -61,8 +61,7 @@ def relax_network(
     """
     check_module("network", network)
     check_bool("freeze", freeze)
-    options = {"strict_kernel": "steerable", **options}
-    _check_options(options)
+    check_keywords("relax_network", softening, SofteningKeywords, "beside network, where and freeze")
     named = [(name, module) for name, module in network.named_modules() if isinstance(module, R2Conv)]
     picked = {name: module for name, module in named if where is None or where(name, module)}
     if not picked:
@@ -71,7 +70,7 @@ def relax_network(
     for name, module in picked.items():
         _check_plain(name or "network", module)
     parameters = _copied_parameters(picked.values(), freeze)
-    relaxed = {id(module): _relaxed(module, parameters, options) for module in picked.values()}
+    relaxed = {id(module): _relaxed(module, parameters, softening) for module in picked.values()}
     return _copy(network, {**relaxed, **parameters})
 
 
@@ -122,21 +121,6 @@ def _copy(network: nn.Module, replacements: dict[int, Any] | None = None) -> nn.
     return copy.deepcopy(network, memo)
 
 
-def _check_options(options: dict[str, Any]) -> None:
-    """Refuse options that would be ignored, or would change what was trained."""
-    if options["strict_kernel"] != "steerable":
-        raise ValueError(
-            f"strict_kernel must be 'steerable', whose strict part can hold a trained R2Conv, "
-            f"got {options['strict_kernel']!r}"
-        )
-    for name in (*_TAKEN, *_BASIS):
-        if name in options:
-            raise ValueError(
-                f"{name} is taken from each trained layer, got {name}={options[name]!r}; so are "
-                f"{', '.join(other for other in (*_TAKEN, *_BASIS) if other != name)}"
-            )
-
-
 def _check_plain(name: str, module: R2Conv) -> None:
     """Refuse a layer that does more than its kernel and bias say, since its relaxed form has no more than these."""
     if parametrize.is_parametrized(module):
@@ -168,11 +152,11 @@ def _copied_parameters(convolutions: Iterable[R2Conv], freeze: bool) -> dict[int
     return copies
 
 
-def _relaxed(convolution: R2Conv, parameters: dict[int, nn.Parameter], options: dict[str, Any]) -> RelaxedR2Conv:
+def _relaxed(convolution: R2Conv, parameters: dict[int, nn.Parameter], softening: SofteningKeywords) -> RelaxedR2Conv:
     """The layer that takes the place of a trained ``R2Conv``."""
     arguments: dict[str, Any] = {name: getattr(convolution, name) for name in _GEOMETRY}
     arguments["bias"] = convolution.bias is not None
-    layer = RelaxedR2Conv(convolution.in_type, convolution.out_type, **arguments, **options).to(convolution.weights)
+    layer = RelaxedR2Conv(convolution.in_type, convolution.out_type, **arguments, **softening).to(convolution.weights)
     place = convolution.in_type, convolution.out_type, layer.kernel_size, layer.geometry.dilation, layer.groups
     with torch.no_grad():
         drawn = layer.strict_energy()

@@ -1,0 +1,100 @@
+"""What shapes the continuous kernel κ of a layer: its net, its coordinates and its support, in one object."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..checks import check_choice, check_integer, check_number
+from .nets import FourierKernel, KernelNet
+
+__all__ = ["ContinuousKernel"]
+
+# Of one kernel for both parts, the paper's; of a soft part alone.
+HIDDEN_SIZE = {"continuous": 32, "steerable": 8}
+# ω of the position per pixel of the radius. A soft part alone does as well with the lower one, which turns better off
+# the pixel grid; a strict part learns more slowly with it (docs/start-of-a-layer.md).
+BANDWIDTH_PER_PIXEL = {"continuous": 0.12, "steerable": 0.05}
+FILTER_FREQUENCY = {"rotation": 0.3, "reflection": 1.0}
+
+
+@dataclass(frozen=True)
+class ContinuousKernel:
+    """What shapes the continuous kernel κ of a :class:`~escnn_relaxed.RelaxedR2Conv`.
+
+    Args:
+        net: builds the kernel net as ``net(filter_dimension, domain_dimension, hidden_size)``:
+            :class:`~escnn_relaxed.kernel.FourierKernel`, :class:`~escnn_relaxed.kernel.SirenKernel` or another
+            subclass of :class:`~escnn_relaxed.kernel.KernelNet`.
+        hidden_size: J, hidden values of the kernel net. Default: 8, or 32 with ``strict_kernel="continuous"``, the
+            paper's.
+        filter_frequency: ω of ``"position"``, ``"rotation"``, ``"reflection"``, or one number for the position.
+            Default: 0.05 per pixel of the radius, with which kernels turn as well off the pixel grid as those of
+            ``R2Conv``; 0.12 for ``strict_kernel="continuous"``, which trains better and turns worse.
+        rotation_coordinates: ``"circle"``: a rotation is (cos θ, sin θ); ``"log"``: its angle over 2π, the
+            paper's form, smooth for integer frequencies only.
+        frame: ``"group"``: the position that κ sees is g⁻¹x, so that soft translation leaves rotations about
+            the image centre exact. ``"image"``: it is x.
+        support: ``"smooth"``: a disk with an edge that falls over a pixel; ``"disk"``: the paper's hard disk.
+
+    Raises:
+        TypeError: for an argument of the wrong type.
+        ValueError: for a value that has no meaning.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> from escnn_relaxed.kernel import SirenKernel
+        >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
+        >>> kernel = ContinuousKernel(net=SirenKernel, hidden_size=16)
+        >>> layer = RelaxedR2Conv(image, image, 5, relax={"translation": 0.5}, kernel=kernel)
+    """
+
+    net: type[KernelNet] = FourierKernel
+    hidden_size: int | None = None
+    filter_frequency: Mapping[str, float] | float | None = None
+    rotation_coordinates: str = "circle"
+    frame: str = "group"
+    support: str = "smooth"
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.net, type) and issubclass(self.net, KernelNet)):
+            raise TypeError(f"net must be a subclass of escnn_relaxed.kernel.KernelNet, got {self.net!r}")
+        if self.hidden_size is not None:
+            check_integer("hidden_size", self.hidden_size, 1)
+        check_choice("rotation_coordinates", self.rotation_coordinates, ("circle", "log"))
+        check_choice("frame", self.frame, ("group", "image"))
+        check_choice("support", self.support, ("smooth", "disk"))
+        _given_frequencies(self.filter_frequency)
+
+    def completed(self, kernel_size: int, strict_kernel: str) -> ContinuousKernel:
+        """With the defaults for a kernel of this size in place of what is not given."""
+        position = BANDWIDTH_PER_PIXEL[strict_kernel] * kernel_size / 2
+        return replace(
+            self,
+            hidden_size=self.hidden_size or HIDDEN_SIZE[strict_kernel],
+            filter_frequency={"position": position, **FILTER_FREQUENCY, **self.frequencies},
+        )
+
+    @property
+    def frequencies(self) -> dict[str, float]:
+        """ω of each coordinate for which it is given."""
+        return _given_frequencies(self.filter_frequency)
+
+
+def _given_frequencies(value: Any) -> dict[str, float]:
+    if value is None:
+        return {}
+    given = value if isinstance(value, Mapping) else {"position": value}
+    known = ["position", *FILTER_FREQUENCY]
+    frequencies = {}
+    for name, number in given.items():
+        if name not in known:
+            raise ValueError(f"filter_frequency: unknown coordinate {name!r}; known are {known}")
+        frequency = check_number(f"filter_frequency: the frequency of {name!r}", number)
+        if not (math.isfinite(frequency) and frequency >= 0):
+            raise ValueError(f"filter_frequency: the frequency of {name!r} must be finite and >= 0, got {number!r}")
+        frequencies[name] = frequency
+    return frequencies
