@@ -237,3 +237,32 @@ def test_synthetic_calibration_leaves_no_trace_in_the_layer() -> None:
     layer = RelaxedR2Conv(*battery.types("C4", "regular -> regular"), 3)
     assert all(parameter.is_leaf and parameter.grad is None for parameter in layer.parameters())
     assert {parameter.dtype for parameter in layer.parameters()} == {torch.float32}
+
+
+def test_start_does_not_depend_on_the_number_of_threads() -> None:
+    """Sums in another order turn the eigenvectors of equal energies; the layer of a seed must not."""
+    types = battery.types("D4", "regular + irreps -> quotient + trivial")
+    states = []
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            torch.manual_seed(0)
+            states.append(RelaxedR2Conv(*types, 7, relax={"rotation": 0.25}, strict_kernel="continuous").state_dict())
+    finally:
+        torch.set_num_threads(threads)
+    for name, value in states[0].items():
+        assert torch.allclose(value, states[1][name], rtol=0, atol=1e-5 * float(value.abs().max())), name
+
+
+@pytest.mark.usefixtures("warnings_not_yet_given")
+@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+def test_what_the_group_cannot_see_is_no_soft_part(strict_kernel: str) -> None:
+    """The angle over 2π at ω′ = 4 is an integer on C4: what rounding leaves of the soft part is not scaled up."""
+    types = battery.types("C4", "regular -> regular")
+    kernel = ContinuousKernel(rotation_coordinates="log")
+    with pytest.warns(UserWarning, match="it aliases"):
+        layer = RelaxedR2Conv(*types, 3, padding=1, relax={"rotation": 4.0}, strict_kernel=strict_kernel, kernel=kernel)
+    assert layer.softness() < 1e-10  # rounding of float32, squared
+    features = battery.random_input(types[0], 8, 8).float()
+    assert largest_error(layer, features) < 1e-4

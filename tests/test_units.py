@@ -98,3 +98,15 @@ def test_constant_that_is_averaged_away_is_divided_by_for_no_number_of_points(ta
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_units_are_of_the_features_dtype(dtype: torch.dtype) -> None:
     assert weight_units(features(4).to(dtype), 1, None).dtype == dtype
+
+
+def test_directions_of_equal_energy_do_not_depend_on_rounding() -> None:
+    """Six directions of one energy and four of another: solvers return any basis of each space."""
+    scales = torch.tensor([1.0] * 6 + [0.5] * 4, dtype=torch.float64)
+    orthogonal = torch.linalg.qr(torch.randn(12, 10, dtype=torch.float64)).Q
+    turned = torch.linalg.qr(torch.randn(10, 10, dtype=torch.float64)).Q
+    steered = (turned @ (scales[:, None] * orthogonal.mT)).view(10, 1, 3, 4)
+    noise = 1e-14 * torch.randn_like(steered)
+    for rank in (None, 6):
+        found, other = weight_units(steered, 1, rank, False), weight_units(steered + noise, 1, rank, False)
+        assert (found - other).abs().max() <= 1e-10  # the noise, over the gap between energies

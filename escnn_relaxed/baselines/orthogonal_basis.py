@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from escnn.group import Representation
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..group.exact_constants import ExactConstants
+from ..group.fields import block_diagonal
 
 __all__ = ["OrthogonalBasis"]
 
@@ -38,8 +38,8 @@ class OrthogonalBasis(ExactConstants):
         if self._is_needed:
             left = [np.eye(f.size) if _is_orthogonal(f) else f.change_of_basis_inv for f in out_fields]
             right = [np.eye(f.size) if _is_orthogonal(f) else f.change_of_basis for f in in_fields]
-            self.set_constant("left", _block_diagonal(left))
-            self.set_constant("right", _block_diagonal(right))
+            self.set_constant("left", block_diagonal(left))
+            self.set_constant("right", block_diagonal(right))
 
     def forward(self, kernel: Tensor) -> Tensor:
         """B_out⁻¹ K B_in."""
@@ -62,7 +62,3 @@ def _is_orthogonal(field: Representation) -> bool:
     basis = np.asarray(field.change_of_basis, dtype=np.float64)
     # escnn computes these matrices to rounding of float32.
     return np.allclose(basis.T @ basis, np.eye(len(basis)), rtol=0, atol=1e-6)
-
-
-def _block_diagonal(matrices: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    return torch.block_diag(*(torch.from_numpy(np.array(matrix, dtype=np.float64)) for matrix in matrices)).numpy()

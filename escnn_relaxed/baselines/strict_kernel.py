@@ -8,7 +8,6 @@ import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
-from ..checks import check_subgroups
 from ..group.elements import SUBGROUPS, has_subgroup
 from ..integral.stationary import as_convolution, integrate_stationary
 from ..integral.torch_modes import full_precision
@@ -95,34 +94,9 @@ class BaselineConvolution(PlanarConvolution):
         """K, (C_out, C_in/groups, k, k)."""
         return self.projected_bank(self.hardened)
 
-    def softness(self, *subgroups: str) -> Tensor:
-        """The softness s = ‖K − PK‖² / ‖K‖² in [0, 1]: the part of K that is not equivariant, from the weights alone.
-
-        P projects on the kernels that are equivariant to the named subgroups, to all of them without names; norms are
-        those of :meth:`escnn_relaxed.RelaxedR2Conv.softness`. √(2s) is the relative equivariance error on white noise
-        (root mean square over the subgroup).
-
-        Args:
-            *subgroups: of ``"rotation"``, ``"reflection"``, ``"translation"``, which is always exact.
-
-        Returns:
-            A tensor without dimensions, differentiable.
-
-        Raises:
-            ValueError: for another name.
-
-        Example:
-            >>> from escnn import gspaces, nn
-            >>> from escnn_relaxed.baselines import PartialR2Conv
-            >>> gspace = gspaces.rot2dOnR2(4)
-            >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-            >>> layer = PartialR2Conv(fields, fields, 3, relax={"rotation": 1.0})
-            >>> round(layer.softness().item(), 4)  # one of four elements is left
-            0.75
-        """
-        averaged = {*self.hardened, *check_subgroups(subgroups)}
+    def _softness(self, subgroups: tuple[str, ...]) -> Tensor:
         bank = self.filter_bank()
-        strict = self.projected_bank(tuple(name for name in SUBGROUPS if name in averaged))
+        strict = self.projected_bank(tuple(name for name in SUBGROUPS if name in (*self.hardened, *subgroups)))
         return soft_share(self.orthogonal_basis.energy(bank - strict), self.orthogonal_basis.energy(strict))
 
     def _integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:

@@ -42,10 +42,8 @@ def channel_elements(
     rows, has_any = [], []
     for field in fields:
         blocks = FieldStructure([field], sample).blocks
-        image = blocks[0].image if len(blocks) == 1 else None
-        members = np.ones((field.size, len(sample)))
-        if image is not None:
-            members = np.equal(image, np.arange(field.size)[:, None]).astype(np.float64)
-        rows.append(members / members.sum(axis=1, keepdims=True))
-        has_any += [image is not None] * field.size
+        has_elements = len(blocks) == 1 and blocks[0].is_permutation
+        of_all = np.full((field.size, len(sample)), 1 / len(sample))
+        rows.append(blocks[0].element_means() if has_elements else of_all)
+        has_any += [has_elements] * field.size
     return np.concatenate(rows), np.array(has_any)

@@ -19,7 +19,7 @@ from .elements import GroupSample
 if TYPE_CHECKING:
     from escnn.group import Representation
 
-__all__ = ["Block", "FieldStructure"]
+__all__ = ["Block", "FieldStructure", "block_diagonal"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,19 +31,23 @@ class Block:
         size: its dimension.
         matrices: ρ(g) for each element of the sample, (M, size, size), float64.
         image: for a permutation field, the channel that g moves channel 0 to, (M,); None for an irrep.
-        is_trivial: whether ρ(g) = 1.
     """
 
     name: str
     size: int
     matrices: NDArray[np.float64]
     image: NDArray[np.int64] | None
-    is_trivial: bool
 
     @property
     def is_permutation(self) -> bool:
         """Whether the channels are the group elements or cosets."""
         return self.image is not None
+
+    def element_means(self) -> NDArray[np.float64]:
+        """Of each channel of a permutation field the mean over its elements, one or a coset, (size, M)."""
+        members = np.equal(np.asarray(self.image), np.arange(self.size)[:, None]).astype(np.float64)
+        means: NDArray[np.float64] = members / members.sum(axis=1, keepdims=True)
+        return means
 
 
 class FieldStructure:
@@ -78,8 +82,8 @@ class FieldStructure:
         self.basis: NDArray[np.float64] | None = None
         self.basis_inverse: NDArray[np.float64] | None = None
         if any(not np.array_equal(basis, np.eye(len(basis))) for basis, _ in bases):
-            self.basis = _block_diagonal([basis for basis, _ in bases])
-            self.basis_inverse = _block_diagonal([inverse for _, inverse in bases])
+            self.basis = block_diagonal([basis for basis, _ in bases])
+            self.basis_inverse = block_diagonal([inverse for _, inverse in bases])
 
     def _channel_order(self, order: list[str]) -> NDArray[np.int64]:
         start = {}
@@ -123,16 +127,17 @@ def _permutation_block(representation: Representation, sample: GroupSample) -> B
     image = exact[:, :, 0].argmax(axis=1)
     if not is_permutation or len(set(image.tolist())) < representation.size:
         return None
-    return Block(f"permutation {image.tolist()}", representation.size, exact, image, is_trivial=False)
+    return Block(f"permutation {image.tolist()}", representation.size, exact, image)
 
 
 def _irrep_block(representation: Representation, irrep_id: tuple[int, ...], sample: GroupSample) -> Block:
     irrep = representation.group.irrep(*irrep_id)
     matrices = np.stack([irrep(element) for element in sample.elements]).astype(np.float64)
-    return Block(f"irrep {irrep_id}", irrep.size, matrices, None, is_trivial=irrep.is_trivial())
+    return Block(f"irrep {irrep_id}", irrep.size, matrices, None)
 
 
-def _block_diagonal(matrices: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+def block_diagonal(matrices: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Square matrices along the diagonal of one."""
     size = sum(len(matrix) for matrix in matrices)
     result = np.zeros((size, size))
     start = 0

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from einops import rearrange
 from torch import Tensor
 
 from ..kernel.filter_bank import ContinuousFilterBank
@@ -62,19 +63,17 @@ def integrate_per_pixel(
     """
     height, width = geometry.output_size(*image_size(features))
     padded = geometry.pad(features)
-    # Not len(), which would make the batch size of an example part of a graph.
-    batch, groups = padded.shape[0], geometry.groups
+    groups = geometry.groups
     positions = kernel.bank.grid.pixel_grid(height, width)
-    answers = []
+    parts = []
     for tap in kernel.taps():
         rows, columns = geometry.window(tap, height, width)
         # A matrix product for each position and group; contiguous, or bmm copies matrix by matrix.
-        bank = kernel.at(tap, positions).unflatten(0, (groups, -1)).permute(3, 0, 1, 2).flatten(0, 1).contiguous()
-        values = padded[:, :, rows, columns].flatten(2).unflatten(1, (groups, -1))
-        values = values.permute(3, 1, 2, 0).flatten(0, 1).contiguous()
-        answers.append(torch.bmm(bank, values))
-    answer = sum(answers[1:], answers[0])
-    answer = answer.unflatten(0, (height * width, groups)).flatten(1, 2)
-    result = answer.permute(2, 1, 0).reshape(batch, answer.shape[1], height, width)
+        bank = rearrange(kernel.at(tap, positions), "(group o) i p -> (p group) o i", group=groups).contiguous()
+        values = padded[:, :, rows, columns]
+        values = rearrange(values, "batch (group i) h w -> (h w group) i batch", group=groups).contiguous()
+        parts.append(torch.bmm(bank, values))
+    output: Tensor = sum(parts[1:], parts[0])
+    result = rearrange(output, "(h w group) o batch -> batch (group o) h w", h=height, w=width, group=groups)
     # Autocast casts the bias of a convolution too.
     return result if bias is None else result + bias.to(result.dtype).view(-1, 1, 1)

@@ -34,10 +34,10 @@ def integrate_regions(
     if regions == 1:
         return integrate_stationary(features, banks.squeeze(0), bias, geometry)
     tiles = _cut(features, geometry, partition)
-    answer = functional.conv2d(
+    output = functional.conv2d(
         tiles, banks.flatten(0, 1), None, geometry.stride, 0, geometry.dilation, regions * geometry.groups
     )
-    result = _joined(answer, out_channels, partition)
+    result = _joined(output, out_channels, partition)
     # Autocast casts the bias of a convolution too.
     return result if bias is None else result + bias.to(result.dtype).view(-1, 1, 1)
 
@@ -89,10 +89,10 @@ class _Windows:
         return torch.stack([values.narrow(dimension, start, self.side) for start in self.starts], dimension)
 
 
-def _joined(answer: Tensor, channels: int, partition: RegionPartition) -> Tensor:
+def _joined(output: Tensor, channels: int, partition: RegionPartition) -> Tensor:
     """The tiles put together: (batch, regions·C_out, side, side) → (batch, C_out, H_out, W_out)."""
     tiles = rearrange(
-        answer,
+        output,
         "batch (row column channel) down right -> batch channel (row down) (column right)",
         row=partition.rows.count,
         column=partition.columns.count,

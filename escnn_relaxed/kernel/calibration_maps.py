@@ -1,7 +1,7 @@
 """Synthetic feature maps on which the scale of a layer is calibrated at its start, never the user's data.
 
 Smooth kernels have a coherent mean and meet features of non-zero mean, as smooth as such layers make them: no
-closed form was found that predicts the energy of their answer (docs/start-of-a-layer.md).
+closed form was found that predicts the energy of their output (docs/start-of-a-layer.md).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SyntheticFeatures(NamedTuple):
         return float(energies[self.channels].mean())
 
     def convolved(self, bank: Tensor, stride: int) -> Tensor:
-        """The answer of a filter bank (C_out, C, k, k): what it makes of copies is added up before."""
+        """The output of a filter bank (C_out, C, k, k): what it makes of copies is added up before."""
         few_channels = self.few.shape[1]
         folded = bank.new_zeros(len(bank), few_channels, *bank.shape[2:]).index_add_(1, self.channels, bank)
         return nn.functional.conv2d(self.few, folded, stride=stride)
@@ -103,16 +103,16 @@ def rectified(features: Tensor, fields: Sequence[Representation], gspace: GSpace
     irreps; nothing on a single irrep, where the ReLU of the norm keeps the field as it is.
     """
     parts = features.split([field.size for field in fields], dim=1)
-    answers = []
+    outputs = []
     matrices: dict[Representation, tuple[Tensor, Tensor] | None] = {}
     for part, field in zip(parts, fields, strict=True):
         if "pointwise" in field.supported_nonlinearities:
-            answers.append(part.relu())
+            outputs.append(part.relu())
             continue
         if field not in matrices:
             matrices[field] = _group_samples(field, gspace)
-        answers.append(_rectified_field(part, matrices[field]))
-    return torch.cat(answers, dim=1)
+        outputs.append(_rectified_field(part, matrices[field]))
+    return torch.cat(outputs, dim=1)
 
 
 def _rectified_field(part: Tensor, samples: tuple[Tensor, Tensor] | None) -> Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from escnn.group import Representation
@@ -36,6 +37,17 @@ _MOST_SCALE = 3.0
 _LAYERS = 6
 
 
+@contextlib.contextmanager
+def _in_double_precision(bank: ContinuousFilterBank) -> Iterator[None]:
+    """Features that the average leaves nothing of are 0 but for rounding, which must not be scaled up to a kernel."""
+    dtype = bank.grid.taps.dtype
+    bank.double()
+    try:
+        yield
+    finally:
+        bank.to(dtype)
+
+
 @torch.no_grad()
 def start_filter_bank(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor], initial_softness: float) -> None:
     """Fix how soft a filter bank starts and the units of its weights, draw these and set their scale.
@@ -45,10 +57,11 @@ def start_filter_bank(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor
         frequency: ω′ at the start, none of them 0.
         initial_softness: expected part of the energy of K that depends on the domain.
     """
-    ranks = _ranks(bank, frequency)
-    if frequency:
-        _soften(bank, frequency, ranks, initial_softness)
-    bank.steered_average.initialize(_start_features(bank, bank.kernel, frequency), ranks)
+    with _in_double_precision(bank):
+        ranks = _ranks(bank, frequency)
+        if frequency:
+            _soften(bank, frequency, ranks, initial_softness)
+        bank.steered_average.initialize(_start_features(bank, bank.kernel, frequency), ranks)
     scale = gain(bank(frequency), continuous_features(bank), bank.out_representations, bank.gspace)
     for pair in bank.steered_average.block_pairs:
         pair.weights.div_(scale)
@@ -72,11 +85,12 @@ def start_soft_part(
         initial_softness: wanted energy of ``bank`` over that of the whole kernel.
         strict_energy: ‖·‖² of the strict part, where ρ is orthogonal.
     """
-    ranks = _ranks(bank, frequency)
-    features = _start_features(bank, bank.kernel, frequency)
-    bank.steered_average.initialize(features, ranks)
-    positions = features.shape[-1] // len(bank.grid.support)
-    energy = float(bank.steered_average.energy(features)) / positions
+    with _in_double_precision(bank):
+        ranks = _ranks(bank, frequency)
+        features = _start_features(bank, bank.kernel, frequency)
+        bank.steered_average.initialize(features, ranks)
+        positions = features.shape[-1] // len(bank.grid.support)
+        energy = float(bank.steered_average.energy(features)) / positions
     softness = initial_softness or DEFAULT_SOFTNESS["steerable"]
     wanted = softness / (1 - softness) * strict_energy
     for pair in bank.steered_average.block_pairs:
@@ -138,7 +152,7 @@ def _expected_softness(bank: ContinuousFilterBank, frequency: Mapping[str, Tenso
 
 
 def gain(bank: Tensor, features: SyntheticFeatures, out_fields: Sequence[Representation], gspace: GSpace2D) -> float:
-    """Root of the energy of the rectified answer of a bank over that of its input, 1 where there is no answer.
+    """Root of the energy of a bank's rectified output over that of its input, 1 where there is no output.
 
     Args:
         bank: (C_out, C_in, k, k).
@@ -147,9 +161,9 @@ def gain(bank: Tensor, features: SyntheticFeatures, out_fields: Sequence[Represe
         gspace: their symmetry.
     """
     with torch.no_grad():
-        # Neighbouring answers are alike: one for each half kernel will do.
-        answer = features.convolved(bank, stride=max(1, bank.shape[-1] // 2))
-        energy = float(rectified(answer, out_fields, gspace).square().mean())
+        # Neighbouring outputs are alike: one for each half kernel will do.
+        output = features.convolved(bank, stride=max(1, bank.shape[-1] // 2))
+        energy = float(rectified(output, out_fields, gspace).square().mean())
     ratio = (energy / max(features.energy(), _TINY)) ** 0.5
     return max(ratio, _LEAST_GAIN) if ratio > _TINY else 1.0
 

@@ -14,7 +14,6 @@ The number of output weights does not depend on the number of group elements for
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,16 +33,6 @@ __all__ = ["BlockPair", "PairSteering", "SteeredAverage", "sees_relative_element
 def sees_relative_element(in_block: Block, out_block: Block) -> bool:
     """Whether κ of this pair is one function of the relative element g′⁻¹g."""
     return in_block.is_permutation and out_block.is_permutation
-
-
-class PairShape(NamedTuple):
-    """Plain features P, the sizes |A| and |B| of the fields of a pair of blocks, and how many of each there are."""
-
-    features: int
-    out_size: int
-    in_size: int
-    out_count: int
-    in_count: int
 
 
 class PairSteering(ExactConstants):
@@ -74,8 +63,8 @@ class PairSteering(ExactConstants):
             self.set_constant("index", (in_elements[:, None] * len(sample) + relative).T.ravel())
             self.set_constant("in_elements", in_elements)
             if self.is_quotient:
-                self.set_constant("out_cosets", _coset_mean(out_block))
-                self.set_constant("in_cosets", _coset_mean(in_block))
+                self.set_constant("out_cosets", out_block.element_means())
+                self.set_constant("in_cosets", in_block.element_means())
         else:
             self.set_blocks(in_block, out_block)
 
@@ -89,19 +78,14 @@ class PairSteering(ExactConstants):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Steered features (P, |A|, |B|, points) of hidden values (J, M, R, points), P = entries·J."""
-        count, elements, _, points = hidden.shape
         if self.is_relative:
-            steered = hidden.flatten(1, 2).index_select(1, self.index)
-            steered = steered.view(count, elements, elements, points)
+            steered = hidden.flatten(1, 2).index_select(1, self.index).unflatten(1, (hidden.shape[1], -1))
             if self.is_quotient:
                 steered = torch.einsum("jghn,ag,bh->jabn", steered, self.out_cosets, self.in_cosets)
             return steered
         # Relative coordinates of a pair that has none are those of the identity, the first element.
-        values = hidden[:, :, 0].transpose(0, 1).reshape(elements, count * points)
-        rows, columns, out_size, in_size, _ = self.coefficients.shape
-        steered = self.coefficients.reshape(-1, elements) @ values
-        steered = steered.view(rows * columns, out_size, in_size, count, points)
-        return steered.permute(0, 3, 1, 2, 4).reshape(-1, out_size, in_size, points)
+        steered = torch.einsum("mnabg,jgt->mnjabt", self.coefficients, hidden[:, :, 0])
+        return rearrange(steered, "row column j a b point -> (row column j) a b point")
 
 
 class SteeredAverage(nn.Module):
@@ -136,14 +120,6 @@ class SteeredAverage(nn.Module):
     def block_pairs(self) -> list[BlockPair]:
         """Every pair of blocks, those of one output block after the other."""
         return [pair for pair in self.pairs if isinstance(pair, BlockPair)]
-
-    def pair_shapes(self) -> list[PairShape]:
-        """How many features, fields and channels meet in each pair of blocks."""
-        counts = [(out_count, in_count) for out_count in self.out_counts for in_count in self.in_counts]
-        return [
-            PairShape(pair.units.shape[1], *pair.steering.sizes, *count)
-            for pair, count in zip(self.block_pairs, counts, strict=True)
-        ]
 
     def pair_counts(self) -> list[int]:
         """Number of pairs of fields that each pair of blocks stands for."""
@@ -272,10 +248,3 @@ def _elements(block: Block, in_own_order: bool) -> NDArray[np.int64]:
     """Numbers of the elements in the order of a regular field's channels, or in the sample's own order."""
     image = np.asarray(block.image)
     return np.arange(len(image)) if in_own_order else np.argsort(image)
-
-
-def _coset_mean(block: Block) -> NDArray[np.float64]:
-    """The mean over the elements of each coset: (|block|, M)."""
-    members = np.equal(np.asarray(block.image), np.arange(block.size)[:, None]).astype(np.float64)
-    mean: NDArray[np.float64] = members / members.sum(axis=1, keepdims=True)
-    return mean

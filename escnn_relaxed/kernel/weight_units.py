@@ -9,6 +9,8 @@ functions that the layer can take nor, for permutation fields, the number of its
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -20,6 +22,8 @@ _SMALLEST = 0.1
 _LEAST = 0.3
 # Features are of order one: below this they are zero, and an average has left nothing.
 _ROUNDING = 1e-6
+# Energies, or lengths, that differ by less than this part are the same but for rounding.
+_SAME = 1e-8
 
 
 def count_directions(steered: Tensor) -> int:
@@ -51,24 +55,44 @@ def weight_units(
     smallest = _SMALLEST * unsteered / out_size**0.5
     features = steered.double().flatten(1)
     identity = torch.eye(len(features), dtype=features.dtype, device=features.device)
-    # Sum of each feature over input channels and taps: its answer to a constant input.
-    answer = steered.double().sum(dim=(2, 3)).mean(dim=1)
+    # Sum of each feature over input channels and taps: its output of a constant input.
+    sums = steered.double().sum(dim=(2, 3)).mean(dim=1)
     constant = len(features) - 1
     # Of single precision is left as much of each value as of the others, and the sum grows with them.
     rounding = _ROUNDING * steered.shape[2] * steered.shape[3]
-    if entries > 1 or not has_constant or abs(answer[constant]) < rounding:
+    if entries > 1 or not has_constant or abs(sums[constant]) < rounding:
         return _whitened(features, identity, out_size, rank, smallest).to(steered.dtype)
-    centring = identity[:-1] - torch.outer(answer[:-1] / answer[constant], identity[constant])
+    centring = identity[:-1] - torch.outer(sums[:-1] / sums[constant], identity[constant])
     varying = _whitened(centring @ features, centring, out_size, None if rank is None else max(rank - 1, 0), smallest)
-    # Inputs of non-zero mean add up coherently over the constant kernel: unit answer, not unit energy.
-    return torch.cat([varying, identity[constant:] / answer[constant]]).to(steered.dtype)
+    # Inputs of non-zero mean add up coherently over the constant kernel: an output of 1, not unit energy.
+    return torch.cat([varying, identity[constant:] / sums[constant]]).to(steered.dtype)
 
 
 def _whitened(features: Tensor, combination: Tensor, out_size: int, rank: int | None, smallest: float) -> Tensor:
     """The ``rank`` largest orthonormal combinations; energy is summed over input channels and taps."""
     energy, direction = torch.linalg.eigh(features @ features.mT / out_size)
-    size, direction = energy.clamp_min(0).sqrt().flip(0), direction.flip(1)
+    size, direction = energy.clamp_min(0).sqrt().flip(0), _canonical(energy.flip(0), direction.flip(1))
     # Features that do not vary at all (ω = 0) keep their own units.
     least = max(_LEAST * float(size[0]), smallest)
     scale = size.clamp_min(least) if size[0] > _ROUNDING else torch.ones_like(size)
     return (direction / scale).mT[:rank] @ combination
+
+
+def _canonical(energy: Tensor, direction: Tensor) -> Tensor:
+    """Eigenvectors, the columns, that do not depend on the order of the solver's sums.
+
+    Those of equal energies are any basis of a space, of which the same one is taken: the projections of the coordinate
+    axes that are longest, one after the other. A single one gets a sign.
+    """
+    result = torch.empty_like(direction)
+    starts = [0, *(torch.nonzero(-energy.diff() > _SAME * energy[0].abs()).flatten() + 1).tolist(), len(energy)]
+    for start, end in itertools.pairwise(starts):
+        space = direction[:, start:end]
+        projection = space @ space.mT
+        for column in range(start, end):
+            length = projection.diagonal()
+            # The first of those that are equal but for rounding.
+            axis = int(torch.nonzero(length > (1 - _SAME) * length.max())[0])
+            result[:, column] = projection[:, axis] / length[axis].sqrt()
+            projection = projection - torch.outer(result[:, column], result[:, column])
+    return result

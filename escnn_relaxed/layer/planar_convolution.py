@@ -123,13 +123,35 @@ class PlanarConvolution(DescribedState, EquivariantModule):
         """What relaxes the layer, in words, where that is not ω′; else empty."""
         return ""
 
-    @abstractmethod
     def softness(self, *subgroups: str) -> Tensor:
-        """S = ‖K − PK‖² / ‖K‖² in [0, 1], P the projection on what is equivariant to the subgroups, all without names.
+        """The softness s = ‖K − PK‖² / ‖K‖² in [0, 1]: the part of K that is not equivariant, from the weights alone.
+
+        P projects on the kernels that are equivariant to the named subgroups, to all of them without names. The norm
+        is taken over taps, positions and entries, in the basis of permutations and irreps where ρ is orthogonal.
+        √(2s) is the relative equivariance error on white noise (root mean square over the subgroup).
+
+        Args:
+            *subgroups: of ``"rotation"``, ``"reflection"``, ``"translation"``.
+
+        Returns:
+            A tensor without dimensions, differentiable.
 
         Raises:
-            ValueError: for a name that is not of a subgroup.
+            ValueError: for another name.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = nn.FieldType(gspaces.flipRot2dOnR2(4), [gspaces.flipRot2dOnR2(4).regular_repr])
+            >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"reflection": 0.25}, initial_softness=0.05)
+            >>> round(layer.softness().item(), 4), round(layer.softness("rotation").item(), 4)
+            (0.05, 0.0)
         """
+        return self._softness(check_subgroups(subgroups))
+
+    @abstractmethod
+    def _softness(self, subgroups: tuple[str, ...]) -> Tensor:
+        """The softness in some subgroups."""
 
     def harden(self, *subgroups: str) -> None:
         """Replace K by PK in place: the nearest kernel that is equivariant to the named subgroups, or to all.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, distributed, nn
 
-from ..checks import check_subgroups
 from ..group.elements import SUBGROUPS
 from ..group.regions import RegionPartition
 from ..integral.per_pixel import PixelKernel, integrate_per_pixel
@@ -95,33 +94,8 @@ class RelaxedConvolution(PlanarConvolution):
         """
         return "translation" in self.hardened or not self._domain_frequency.may_vary("translation")
 
-    def softness(self, *subgroups: str) -> Tensor:
-        """The softness s = ‖K − PK‖² / ‖K‖² in [0, 1]: the part of K that is not equivariant, from the weights alone.
-
-        P projects on the kernels that are equivariant to the named subgroups, to all of them without names. The norm
-        is taken over taps, positions and entries, in the basis of permutations and irreps where ρ is orthogonal.
-        √(2s) is the relative equivariance error on white noise (root mean square over the subgroup).
-
-        Args:
-            *subgroups: of ``"rotation"``, ``"reflection"``, ``"translation"``.
-
-        Returns:
-            A tensor without dimensions, differentiable.
-
-        Raises:
-            ValueError: for another name.
-
-        Example:
-            >>> from escnn import gspaces, nn
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> fields = nn.FieldType(gspaces.flipRot2dOnR2(4), [gspaces.flipRot2dOnR2(4).regular_repr])
-            >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"reflection": 0.25}, initial_softness=0.05)
-            >>> round(layer.softness().item(), 4), round(layer.softness("rotation").item(), 4)
-            (0.05, 0.0)
-        """
-        return softness(
-            self._soft_bank, self.domain_frequency, self.strict_energy(), self.hardened, check_subgroups(subgroups)
-        )
+    def _softness(self, subgroups: tuple[str, ...]) -> Tensor:
+        return softness(self._soft_bank, self.domain_frequency, self.strict_energy(), self.hardened, subgroups)
 
     def strict_energy(self) -> Tensor:
         """‖·‖² of the strict part in the steerable basis, 0 without one."""

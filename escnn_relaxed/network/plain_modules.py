@@ -166,5 +166,5 @@ class Residual(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(batch, C_in, H, W) → (batch, C_out, H, W)."""
-        answer: Tensor = self.body(features) + self.shortcut(features)
-        return answer
+        total: Tensor = self.body(features) + self.shortcut(features)
+        return total
