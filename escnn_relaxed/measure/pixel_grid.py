@@ -119,6 +119,11 @@ class PixelGrid:
         sides = (self.rows * self.spacing[0] - image.rows, self.columns * self.spacing[1] - image.columns)
         return max(abs(side) for side in sides) < _TOLERANCE
 
+    def resized(self, rows: int, columns: int) -> PixelGrid:
+        """As many pixels as are asked for over the same part of the image."""
+        spacing = self.spacing[0] * self.rows / max(rows, 1), self.spacing[1] * self.columns / max(columns, 1)
+        return PixelGrid(rows, columns, spacing, self.centre)
+
     def is_carried_to(self, other: PixelGrid, motion: Motion) -> bool:
         """Whether a motion of the image brings pixels to pixels of another map."""
         index = self.index((other.positions() - np.array(motion.translation)) @ motion.matrix)
