@@ -128,7 +128,7 @@ BAD: dict[str, tuple[Callable[[Any], dict[str, Any]], type[Exception], str]] = {
         ValueError,
         "layer: 'unused' is not called",
     ),
-    "fields": (lambda layer: {"input_size": 5, "in_type": "C4"}, TypeError, "in_type must be .* got 'C4'"),
+    "fields": (lambda layer: {"input_size": 5, "in_type": "C4"}, TypeError, "in_type must be .* got str: 'C4'"),
     "unknown fields": (lambda layer: {"module": nn.Identity(), "input_size": 5}, ValueError, "in_type: Identity"),
     "unknown output": (
         lambda layer: {"module": Plain(layer), "input_size": 5},

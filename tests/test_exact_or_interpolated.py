@@ -220,3 +220,13 @@ def test_functions_that_change_the_size_keep_the_centre() -> None:
     report = equivariance_error(Doubled(), 8, out_type=battery.field_type("D4", "regular"), shifts=[(2, -4), (1, 0)])
     assert [row.kind for row in report.rows] == ["exact"] * 8 + ["strided"]
     assert max(row.error for row in report.exact) <= ROUNDING
+
+
+def test_compiled_modules_are_seen_from_inside() -> None:
+    trivial = battery.field_type("C4", "trivial")
+    plain = nn.Sequential(nn.Conv2d(1, 1, 3, stride=2, padding=1), nn.Sequential(nn.Conv2d(1, 1, 3), nn.ReLU()))
+    partly = nn.Sequential(plain[0], torch.compile(plain[1], backend="eager"))
+    modules = (plain, partly, torch.compile(plain, backend="eager"))
+    reports = [equivariance_error(module, 8, in_type=trivial, out_type=trivial) for module in modules]
+    assert reports[0] == reports[1] == reports[2]
+    assert {row.kind for row in reports[0].rows} == {"strided"}

@@ -14,6 +14,7 @@ from ..group.elements import SUBGROUPS
 from ..kernel.softness import projected
 from ..layer.planar_convolution import PlanarConvolution
 from ..network.relaxed_layers import relaxed_layers
+from .forward_probe import evaluated
 
 __all__ = ["AblationReport", "AblationRow", "softness_ablation"]
 
@@ -135,8 +136,7 @@ def softness_ablation(
     rows: list[AblationRow] = []
     with _tracked(parts, progress) as tracked:
         for part, kind, members, averaged in tracked:
-            with _as_it_was(network), torch.no_grad():
-                network.eval()
+            with evaluated(network), _with_its_tensors(network):
                 concerned = (members or layers).values()
                 softness = max((float(layer.softness(*averaged)) for layer in concerned), default=0.0)
                 with projected(members.values(), averaged):
@@ -158,9 +158,8 @@ def _members(name: str, group: Sequence[str], layers: Mapping[str, PlanarConvolu
 
 
 @contextlib.contextmanager
-def _as_it_was(network: nn.Module) -> Iterator[None]:
-    """Restore parameters, buffers (statistics of batch norm) and the mode of every module."""
-    modes = {module: module.training for module in network.modules()}
+def _with_its_tensors(network: nn.Module) -> Iterator[None]:
+    """Restore parameters and buffers (statistics of batch norm)."""
     tensors = [(tensor, tensor.detach().clone()) for tensor in (*network.parameters(), *network.buffers())]
     try:
         yield
@@ -169,9 +168,6 @@ def _as_it_was(network: nn.Module) -> Iterator[None]:
             for tensor, before in tensors:
                 if not torch.equal(tensor, before):
                     tensor.copy_(before)
-        # From the outside in, as train(mode) goes on to the modules inside.
-        for module, mode in modes.items():
-            module.train(mode)
 
 
 @contextlib.contextmanager

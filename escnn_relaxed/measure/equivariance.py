@@ -35,7 +35,8 @@ class ErrorRow:
         angle: in radians, [0, 2π); of a reflection the turn that follows on y → −y; 0 for a shift.
         kind: ``"exact"`` where pixels go to pixels in every feature map; ``"strided"`` where they do in the image, but
             not in all maps, since a stride does not fit the size (or the shift); else ``"interpolated"``.
-        error: ‖f(gx) − g f(x)‖ / ‖f(x)‖.
+        error: ‖f(gx) − g f(x)‖ / ‖f(x)‖; of :func:`~escnn_relaxed.prediction_agreement` the part of the images that
+            get another class.
         resampling: what interpolation alone costs, in the same unit: 0 for exact rows, NaN for strided ones whose
             output has no pixels.
 

@@ -13,9 +13,10 @@ from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
 from ..group.elements import element_with_action, sample_group
+from ..layer.arguments import check_field_type
 from .pixel_grid import Motion, turn_or_flip
 
-__all__ = ["check_field_type", "input_type", "motions_of", "on_fibers", "takes_geometric_tensor"]
+__all__ = ["input_type", "motions_of", "on_fibers", "takes_geometric_tensor"]
 
 # Rotations that a continuous group is measured on.
 _ROTATIONS = 16
@@ -80,15 +81,6 @@ def input_type(network: nn.Module, given: Any) -> FieldType:
         if isinstance(found, FieldType):
             return found
     raise ValueError(f"in_type: {type(network).__name__} does not say which fields it takes; give in_type=FieldType(…)")
-
-
-def check_field_type(name: str, value: Any) -> FieldType:
-    """A field type on the plane."""
-    if not isinstance(value, FieldType):
-        raise TypeError(f"{name} must be an escnn.nn.FieldType, got {value!r}")
-    if not isinstance(value.gspace, GSpace2D):
-        raise ValueError(f"{name} must live on a gspace of the plane (escnn.gspaces.…OnR2), got {value.gspace!r}")
-    return value
 
 
 def takes_geometric_tensor(network: nn.Module, data: Tensor | GeometricTensor | None) -> bool:

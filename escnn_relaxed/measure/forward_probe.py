@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..integral.stationary import ConvolutionGeometry
+from ..network.modes import in_eval_mode
 from .pixel_grid import PixelGrid
 
 __all__ = ["Answer", "answers", "evaluated", "inputs_of"]
@@ -41,16 +42,9 @@ class Answer:
 
 @contextlib.contextmanager
 def evaluated(network: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients for a while; every module gets its own mode back."""
-    modes = {module: module.training for module in network.modules()}
-    try:
-        with torch.no_grad():
-            network.eval()
-            yield
-    finally:
-        # From the outside in, as train(mode) goes on to the modules inside.
-        for module, mode in modes.items():
-            module.train(mode)
+    """Eval mode without gradients for a while."""
+    with in_eval_mode(network), torch.no_grad():
+        yield
 
 
 def answers(network: nn.Module, input: Tensor | GeometricTensor, names: Sequence[str]) -> dict[str, Answer]:
@@ -75,7 +69,7 @@ def answers(network: nn.Module, input: Tensor | GeometricTensor, names: Sequence
         source, target = _tensor(inputs[0]), _tensor(output)
         window = _window(module)
         if window is None:
-            # Of a module that torch does not show from inside, as a compiled one.
+            # Of a module that takes maps apart inside.
             grids.inherit([source], target)
         else:
             passed.append(_after(grids[source], window, _size(target)))
@@ -97,7 +91,8 @@ def answers(network: nn.Module, input: Tensor | GeometricTensor, names: Sequence
     hooks = [module.register_forward_hook(follow) for module in modules.values()]
     hooks += [modules[name].register_forward_hook(keep(name)) for name in names]
     try:
-        with grids:
+        # A compiled module would hide functions from the grids, and the hooks are not for compilation.
+        with torch.compiler.set_stance("force_eager"), grids:
             network(input)
     finally:
         for hook in hooks:

@@ -12,7 +12,8 @@ from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, nn
 
 from ..checks import check_integer
-from .field_action import check_field_type, input_type, motions_of, on_fibers, takes_geometric_tensor
+from ..layer.arguments import check_field_type
+from .field_action import input_type, motions_of, on_fibers, takes_geometric_tensor
 from .forward_probe import Answer, answers, inputs_of
 from .input_images import faded, noise, without_what_leaves
 from .pixel_grid import Motion, PixelGrid, moved, rotation, shift

@@ -112,12 +112,8 @@ def plot_filter_over_positions(
         9
     """
     height, width = size if isinstance(size, (tuple, list)) else (size, size)
-    for name, value, fields in (
-        ("out_channel", out_channel, layer.out_type),
-        ("in_channel", in_channel, layer.in_type),
-    ):
-        if check_integer(name, value, 0) >= fields.size:
-            raise ValueError(f"{name} must be below {fields.size}, the channels of the layer, got {value}")
+    _check_channel("out_channel", out_channel, layer.out_type)
+    _check_channel("in_channel", in_channel, layer.in_type)
     window = _Taps(layer)
     rows = window.evenly(height, check_integer("positions", positions, 1), axis=0)
     columns = window.evenly(width, positions, axis=1)
