@@ -22,11 +22,16 @@ def network() -> nn.Module:
 
 def test_every_relaxed_layer_has_a_row_with_its_own_numbers(network: nn.Module) -> None:
     strict, soft = relaxation_summary(network).rows
-    assert (strict.name, strict.domain_frequency, strict.penalty, strict.penalty_share) == ("strict", {}, 0, 0)
-    assert (strict.own_error, strict.error, soft.penalty_share) == (None, None, 1)
+    assert (strict.name, strict.domain_frequency, strict.frequency_energy, strict.frequency_share) == (
+        "strict",
+        {},
+        0,
+        0,
+    )
+    assert (strict.own_error, strict.error, soft.frequency_share) == (None, None, 1)
     assert (strict.softness, strict.hardened_value) == ({"all": 0}, None)
     assert soft.domain_frequency == {name: tuple(v.tolist()) for name, v in network["soft"].domain_frequency.items()}
-    assert soft.penalty == pytest.approx(0.2**2 + 0.1**2 + 0.3**2, rel=1e-6)  # ω′ is drawn up in float32
+    assert soft.frequency_energy == pytest.approx(0.2**2 + 0.1**2 + 0.3**2, rel=1e-6)  # ω′ is drawn up in float32
     assert soft.softness == {
         "translation": network["soft"].softness("translation").item(),
         "rotation": network["soft"].softness("rotation").item(),
@@ -55,7 +60,7 @@ def test_penalties_are_shared_out() -> None:
     rows = relaxation_summary(network).rows
     total = 0.15**2 + 0.5**2 + 0.1**2 + 2 * 0.3**2
     expected = [0.15**2 / total, 0.5**2 / total, (0.1**2 + 2 * 0.3**2) / total, 0]
-    assert [row.penalty_share for row in rows] == pytest.approx(expected, rel=1e-6)
+    assert [row.frequency_share for row in rows] == pytest.approx(expected, rel=1e-6)
 
 
 def test_measured_errors_are_of_each_layer_alone_and_of_the_network_up_to_it() -> None:

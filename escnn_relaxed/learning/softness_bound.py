@@ -66,26 +66,31 @@ class SoftnessBound:
         if not (math.isfinite(rate) and rate > 0):
             raise ValueError(f"rate must be finite and > 0, got {rate}")
         self._rate = rate
-        self.multipliers = dict.fromkeys(self._bounds, 0.0)
-        self._excess: dict[str, float] = {}
+        self._limits = torch.tensor([float(limit) for limit in self._bounds.values()], dtype=torch.float64)
+        self._multipliers = torch.zeros_like(self._limits)
+        self._excess: Tensor | None = None
+
+    @property
+    def multipliers(self) -> dict[str, float]:
+        """Name of each layer → its multiplier; on a device reading waits for it."""
+        return dict(zip(self._bounds, self._multipliers.tolist(), strict=True))
 
     def penalty(self) -> Tensor:
-        """Σ μ (s − ε), the constraints' part of the Lagrangian."""
-        terms = []
-        for name, bound in self._bounds.items():
-            excess = self._layers[name].softness() - bound
-            self._excess[name] = float(excess.detach())
-            terms.append(self.multipliers[name] * excess)
-        return torch.stack(terms).sum()
+        """Σ μ (s − ε), the constraints' part of the Lagrangian; nothing here or in :meth:`step` waits for a device."""
+        softness = torch.stack([self._layers[name].softness() for name in self._bounds])
+        self._limits, self._multipliers = self._limits.to(softness), self._multipliers.to(softness)
+        excess = softness - self._limits
+        self._excess = excess.detach()
+        return (self._multipliers * excess).sum()
 
     def step(self) -> None:
         """μ ← max(0, μ + rate · (s − ε)), with s as of the last :meth:`penalty`."""
-        for name, excess in self._excess.items():
-            self.multipliers[name] = max(0.0, self.multipliers[name] + self._rate * excess)
+        if self._excess is not None:
+            self._multipliers = (self._multipliers + self._rate * self._excess).clamp_min(0)
 
     def state_dict(self) -> dict[str, float]:
         """The multipliers, to go on from."""
-        return dict(self.multipliers)
+        return self.multipliers
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Go on from saved multipliers.
@@ -95,4 +100,5 @@ class SoftnessBound:
         """
         if state.keys() != self.multipliers.keys():
             raise ValueError(f"state: multipliers are of {list(self.multipliers)}, got {list(state)}")
-        self.multipliers = dict(state)
+        values = [state[name] for name in self._bounds]
+        self._multipliers = torch.tensor(values, dtype=torch.float64)

@@ -6,6 +6,7 @@ of layers f_l with Lipschitz constants L_l the errors add up: e_l ≤ L_l e_{l�
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -87,6 +88,7 @@ def soft_part_norm(layer: PlanarConvolution, size: tuple[int, int], subgroups: t
     """
     averaged = check_subgroups(subgroups)
     _check_orthogonal(layer.in_type, layer.out_type)
+    layer = _in_single_precision(layer)
     if not layer.is_stationary:
 
         def soft_part(features: Tensor) -> Tensor:
@@ -100,6 +102,12 @@ def soft_part_norm(layer: PlanarConvolution, size: tuple[int, int], subgroups: t
         with projected([layer], averaged):
             kernel = kernel - layer.filter_bank()
     return _norm_either_way(kernel, size, layer.geometry)
+
+
+def _in_single_precision(layer: PlanarConvolution) -> PlanarConvolution:
+    """The layer, of half precision a copy in float32: sums over many pixels would overflow."""
+    is_half = next(layer.parameters()).dtype in (torch.float16, torch.bfloat16)
+    return copy.deepcopy(layer).float() if is_half else layer
 
 
 def _norm_either_way(kernel: Tensor, size: tuple[int, int], geometry: ConvolutionGeometry) -> float:
@@ -154,16 +162,25 @@ def equivariance_error_bound(
     if any(module.training for _, module in _in_order(network)):
         raise RuntimeError("network is in training mode: call network.eval() first")
     rows = []
-    error = torch.zeros(len(input.tensor), dtype=input.tensor.dtype, device=input.tensor.device)
+    norms = _norms(input.tensor)
+    error = torch.zeros_like(norms)
     for name, module in _in_order(network):
         size = (input.tensor.shape[2], input.tensor.shape[3])
         constant = _lipschitz(name, module, size, lipschitz or {})
         soft = soft_part_norm(module, size) if isinstance(module, PlanarConvolution) else 0.0
-        error = constant * error + 2 * soft * input.tensor.flatten(1).norm(dim=1)
+        error = constant * error + 2 * soft * norms
         input = module(input)
-        relative = torch.where(error > 0, error / input.tensor.flatten(1).norm(dim=1), error)
+        norms = _norms(input.tensor)
+        relative = torch.where(error > 0, error / norms, error)
         rows.append(BoundRow(name, constant, soft, float(relative.max())))
     return rows
+
+
+def _norms(features: Tensor) -> Tensor:
+    """‖·‖ of each image of a batch, in float32 at least."""
+    dtype = torch.promote_types(features.dtype, torch.float32)
+    norms: Tensor = torch.linalg.vector_norm(features, dim=tuple(range(1, features.dim())), dtype=dtype)
+    return norms
 
 
 def _in_order(network: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -178,9 +195,10 @@ def _lipschitz(name: str, module: nn.Module, size: tuple[int, int], known: Mappi
     for kind, constant in known.items():
         if isinstance(module, kind):
             return constant
-    if isinstance(module, PlanarConvolution) and not module.is_stationary:
-        return largest_singular_value(module.linear, (module.in_type.size, *size), next(module.parameters()))
     if isinstance(module, PlanarConvolution):
+        module = _in_single_precision(module)
+        if not module.is_stationary:
+            return largest_singular_value(module.linear, (module.in_type.size, *size), next(module.parameters()))
         return _norm_either_way(module.filter_bank(), size, module.geometry)
     if isinstance(module, enn.R2Conv):
         padding = module.padding if isinstance(module.padding, tuple) else (module.padding, module.padding)

@@ -1,4 +1,4 @@
-"""What is worth logging of a network's softness during training: ω′, softness, penalty and measured error by layer."""
+"""What is worth logging of a network's softness during training: ω′, softness and measured error by layer."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def relaxation_scalars(
     """The softness of a network as numbers by tag.
 
     ``domain_frequency/<layer>/<subgroup>`` is ω′ (of translation, ``translation_x`` and ``translation_y``),
-    ``softness/<layer>`` is s, ``penalty/<layer>`` is ‖ω′‖² and ``penalty/total`` their sum. With data,
-    ``equivariance_error/<layer>`` is the largest relative error of the network's features up to that layer, and
+    ``softness/<layer>`` is s, ``frequency_energy/<layer>`` is ‖ω′‖² and ``frequency_energy/total`` their sum. With
+    data, ``equivariance_error/<layer>`` is the largest relative error of the network's features up to that layer, and
     ``equivariance_error/network`` of its output, over the shifts and the group elements that map the pixels of all
     feature maps to pixels; missing where there are none.
 
@@ -43,17 +43,17 @@ def relaxation_scalars(
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
         >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25}))
         >>> list(relaxation_scalars(network, torch.randn(2, 4, 9, 9)))[-3:]
-        ['penalty/0', 'equivariance_error/0', 'equivariance_error/network']
+        ['frequency_energy/0', 'equivariance_error/0', 'equivariance_error/network']
     """
     layers = relaxed_layers(network)
-    scalars = {"penalty/total": frequency_energy(layers.values()).item()}
+    scalars = {"frequency_energy/total": frequency_energy(layers.values()).item()}
     for name, layer in layers.items():
         for subgroup, value in layer.domain_frequency.items():
             tags = (subgroup,) if len(value) == 1 else (f"{subgroup}_x", f"{subgroup}_y")
             for tag, number in zip(tags, value.tolist(), strict=True):
                 scalars[f"domain_frequency/{name or 'network'}/{tag}"] = number
         scalars[f"softness/{name or 'network'}"] = layer.softness().item()
-        scalars[f"penalty/{name or 'network'}"] = frequency_energy([layer]).item()
+        scalars[f"frequency_energy/{name or 'network'}"] = frequency_energy([layer]).item()
     if data is not None:
         some = data.type(data.tensor[:_MOST_IMAGES]) if isinstance(data, GeometricTensor) else data[:_MOST_IMAGES]
         names = list(dict.fromkeys([*layers, ""]))

@@ -74,7 +74,10 @@ def export_network(network: nn.Module) -> nn.Module:
         )
 
     with in_eval_mode(network):
-        return export(network, "network").eval()
+        exported = export(network, "network").eval()
+    # Modules without a tensor do not know where the network is, their plain ones may have indices.
+    devices = {tensor.device for tensor in (*network.parameters(), *network.buffers())}
+    return exported.to(devices.pop()) if len(devices) == 1 else exported
 
 
 def _has_forward_of_its_own(module: EquivariantModule) -> bool:
