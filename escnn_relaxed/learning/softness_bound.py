@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from ..checks import check_mapping, check_number, check_positive
 from ..network.relaxed_layers import relaxed_layers
 
 __all__ = ["SoftnessBound"]
@@ -37,6 +38,7 @@ class SoftnessBound:
         multipliers: name of each layer → its multiplier, ≥ 0, 0 at the start.
 
     Raises:
+        TypeError: for a network that is no module, or a bound or rate that is no number.
         ValueError: for a bound outside of [0, 1], an unknown layer, or a network without a relaxed layer.
 
     Example:
@@ -61,11 +63,9 @@ class SoftnessBound:
         if unknown:
             raise ValueError(f"bound: {sorted(unknown)} are not relaxed layers; those are {list(self._layers)}")
         for name, value in self._bounds.items():
-            if not 0 <= value <= 1:
+            if not 0 <= check_number(f"bound of {name!r}", value) <= 1:
                 raise ValueError(f"bound: the softness of {name!r} must be bounded by a number in [0, 1], got {value}")
-        if not (math.isfinite(rate) and rate > 0):
-            raise ValueError(f"rate must be finite and > 0, got {rate}")
-        self._rate = rate
+        self._rate = check_positive("rate", rate)
         self._limits = torch.tensor([float(limit) for limit in self._bounds.values()], dtype=torch.float64)
         self._multipliers = torch.zeros_like(self._limits)
         self._excess: Tensor | None = None
@@ -96,9 +96,13 @@ class SoftnessBound:
         """Go on from saved multipliers.
 
         Raises:
-            ValueError: if they belong to other layers.
+            TypeError: for multipliers that are no numbers.
+            ValueError: if they belong to other layers, or are not finite and >= 0.
         """
+        check_mapping("state", state, "multipliers by layer")
         if state.keys() != self.multipliers.keys():
             raise ValueError(f"state: multipliers are of {list(self.multipliers)}, got {list(state)}")
-        values = [state[name] for name in self._bounds]
+        values = [check_number(f"state: the multiplier of {name!r}", state[name]) for name in self._bounds]
+        if not all(math.isfinite(value) and value >= 0 for value in values):
+            raise ValueError(f"state: multipliers must be finite and >= 0, got {dict(state)}")
         self._multipliers = torch.tensor(values, dtype=torch.float64)

@@ -10,6 +10,7 @@ from typing import overload
 import torch
 from torch import nn
 
+from ..checks import check_bool, check_callable, check_mapping, check_sequence
 from ..group.elements import SUBGROUPS
 from ..kernel.softness import projected
 from ..layer.planar_convolution import PlanarConvolution
@@ -109,6 +110,7 @@ def softness_ablation(
         subgroup that is soft somewhere, and everything.
 
     Raises:
+        TypeError: for an argument of another type.
         ValueError: for a network without a relaxed layer, or a group without one.
 
     Example:
@@ -126,10 +128,13 @@ def softness_ablation(
         everything         0.00   -10.00    0.0010
     """
     layers = relaxed_layers(network)
+    check_callable("evaluate", evaluate)
+    check_bool("progress", progress)
+    named = {} if groups is None else check_mapping("groups", groups, "names of layers by group")
     parts: list[_Part] = [("nothing", "network", {}, ())]
     soft = {name: layer for name, layer in layers.items() if layer.softness() > 0}
     parts += [(name, "layer", {name: layer}, SUBGROUPS) for name, layer in soft.items()]
-    parts += [(name, "group", _members(name, group, layers), SUBGROUPS) for name, group in (groups or {}).items()]
+    parts += [(name, "group", _members(name, group, layers), SUBGROUPS) for name, group in named.items()]
     subgroups = [name for name in SUBGROUPS if any(layer.softness(name) > 0 for layer in soft.values())]
     parts += [(subgroup, "subgroup", layers, (subgroup,)) for subgroup in subgroups]
     parts.append(("everything", "network", layers, SUBGROUPS))
@@ -147,6 +152,7 @@ def softness_ablation(
 
 
 def _members(name: str, group: Sequence[str], layers: Mapping[str, PlanarConvolution]) -> dict[str, PlanarConvolution]:
+    check_sequence(f"groups: {name!r}", group, "names of layers")
     members = {
         layer_name: layer
         for layer_name, layer in layers.items()

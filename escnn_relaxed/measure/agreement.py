@@ -10,6 +10,7 @@ from escnn.group import GroupElement
 from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, nn
 
+from ..checks import check_module
 from .equivariance import ErrorRow
 from .forward_probe import Answer, evaluated
 from .measured_network import MeasuredNetwork, Shifts
@@ -83,6 +84,7 @@ def prediction_agreement(
         >>> [(row.name, row.error) for row in report.rows]
         [('rotation 90°', 1.0), ('rotation 180°', 1.0), ('rotation 270°', 1.0)]
     """
+    check_module("classifier", classifier)
     network = MeasuredNetwork(classifier, None, data, in_type, None, ("",))
     rows = []
     same = torch.ones(1, dtype=torch.bool)

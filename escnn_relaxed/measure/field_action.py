@@ -12,6 +12,7 @@ from escnn.gspaces import GSpace2D
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
+from ..checks import check_sequence
 from ..group.elements import element_with_action, sample_group
 from ..layer.arguments import check_field_type
 from .pixel_grid import Motion, turn_or_flip
@@ -61,7 +62,7 @@ def motions_of(gspace: GSpace2D, elements: Sequence[GroupElement] | None) -> lis
     """
     if elements is None:
         elements = [e for e in sample_group(gspace, _ROTATIONS).elements if e != gspace.fibergroup.identity]
-    for element in elements:
+    for element in check_sequence("elements", elements, "elements of the fiber group"):
         if not isinstance(element, GroupElement) or element.group != gspace.fibergroup:
             raise TypeError(f"elements must be of {gspace.fibergroup.name}, got {element!r}")
     return [turn_or_flip(gspace, element) for element in elements]

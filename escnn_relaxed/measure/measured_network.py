@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from escnn.group import GroupElement
-from escnn.nn import FieldType, GeometricTensor
-from torch import Tensor, nn
+from escnn.nn import EquivariantModule, FieldType, GeometricTensor
+from torch import Tensor
 
-from ..checks import check_integer
+from ..checks import check_integer, check_module, check_sequence, is_number
 from ..layer.arguments import check_field_type
 from .field_action import input_type, motions_of, on_fibers, takes_geometric_tensor
 from .forward_probe import Answer, answers, inputs_of
@@ -80,9 +80,9 @@ class MeasuredNetwork:
         out_type: FieldType | None,
         layers: Sequence[str],
     ) -> None:
-        if not isinstance(module, nn.Module):
-            raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
-        unknown = [name for name in layers if name not in dict(module.named_modules())]
+        check_module("module", module)
+        known = dict(module.named_modules())
+        unknown = [name for name in layers if not isinstance(name, str) or name not in known]
         if unknown:
             names = [name for name, _ in module.named_modules() if name]
             raise ValueError(f"layer must be the name of a module inside, got {unknown[0]!r}; there are {names}")
@@ -92,12 +92,20 @@ class MeasuredNetwork:
         self._layers = tuple(layers)
         self._takes_fields = takes_geometric_tensor(module, data)
         self._in_type = input_type(module, data.type if isinstance(data, GeometricTensor) else in_type)
+        self._check_fields(data)
         self._out_type = None if out_type is None else check_field_type("out_type", out_type)
         if data is None:
             self._white, self._smooth = noise(module, self._in_type.size, input_size)
         else:
             self._white = self._smooth = _batch(data, self._in_type)
         self._known: dict[str, dict[str, Answer]] = {}
+
+    def _check_fields(self, data: Data) -> None:
+        """An escnn module says itself which fields it takes."""
+        own = getattr(self._module, "in_type", None)
+        if isinstance(self._module, EquivariantModule) and isinstance(own, FieldType) and own != self._in_type:
+            name = "data" if isinstance(data, GeometricTensor) else "in_type"
+            raise ValueError(f"{name}: the fields must be those of the module, {own}, got {self._in_type}")
 
     def motions(self, elements: Sequence[GroupElement] | None, angles: Sequence[float], shifts: Shifts) -> list[Motion]:
         """What is asked for, checked.
@@ -107,11 +115,11 @@ class MeasuredNetwork:
             ValueError: for a shift by more than the image.
         """
         motions = motions_of(self._in_type.gspace, elements)
-        for angle in angles:
-            if isinstance(angle, bool) or not isinstance(angle, (int, float)) or not math.isfinite(angle):
+        for angle in check_sequence("angles", angles, "numbers in radians"):
+            if not is_number(angle) or not math.isfinite(angle):
                 raise TypeError(f"angles must be finite numbers in radians, got {angle!r}")
             motions.append(rotation(angle))
-        return motions + [self._shift(pair) for pair in shifts]
+        return motions + [self._shift(pair) for pair in check_sequence("shifts", shifts, "pairs of pixels")]
 
     def required_motions(
         self, elements: Sequence[GroupElement] | None, angles: Sequence[float], shifts: Shifts
@@ -203,6 +211,9 @@ def _batch(data: Any, in_type: FieldType) -> Tensor:
     tensor = data.tensor if isinstance(data, GeometricTensor) else data
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
         raise TypeError(f"data must be a floating-point tensor or GeometricTensor, got {type(data).__name__}")
-    if tensor.dim() != 4 or tensor.shape[1] != in_type.size or not len(tensor):
-        raise ValueError(f"data must be (batch, {in_type.size}, H, W), got {tuple(tensor.shape)}")
+    if tensor.dim() != 4 or tensor.shape[1] != in_type.size or not tensor.numel():
+        raise ValueError(
+            f"data must be (batch, {in_type.size}, H, W), got {tuple(tensor.shape)}: the channels of {in_type}, which "
+            f"are the fields of the first module inside that has some unless in_type= names those of the input"
+        )
     return tensor

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from escnn.nn import FieldType, GeometricTensor
-from torch import nn
+from torch import Tensor, nn
 
+from ..checks import check_integer
 from ..network.relaxed_layers import frequency_energy, relaxed_layers
 from .equivariance import largest_exact_errors
 from .measured_network import Data, Shifts
@@ -55,11 +56,18 @@ def relaxation_scalars(
         scalars[f"softness/{name or 'network'}"] = layer.softness().item()
         scalars[f"frequency_energy/{name or 'network'}"] = frequency_energy([layer]).item()
     if data is not None:
-        some = data.type(data.tensor[:_MOST_IMAGES]) if isinstance(data, GeometricTensor) else data[:_MOST_IMAGES]
+        some = _first_images(data)
         names = list(dict.fromkeys([*layers, ""]))
         for name, error in largest_exact_errors(network, some, names, in_type, shifts).items():
             scalars[f"equivariance_error/{name or 'network'}"] = error
     return scalars
+
+
+def _first_images(data: Data) -> Data:
+    """Some images of a batch; anything else as it is, to be refused."""
+    if isinstance(data, GeometricTensor):
+        return data.type(data.tensor[:_MOST_IMAGES])
+    return data[:_MOST_IMAGES] if isinstance(data, Tensor) and data.dim() else data
 
 
 class RelaxationMonitor:
@@ -70,6 +78,10 @@ class RelaxationMonitor:
         data: a batch to measure the error on; not measured without.
         in_type: fields of the input, where the network does not say.
         shifts: rows down and columns to the right in pixels, to measure beside the group elements.
+
+    Raises:
+        TypeError: for a network that is no module.
+        ValueError: for one without a relaxed layer.
 
     Attributes:
         history: tag → a pair (step, value) for each :meth:`record`.
@@ -94,6 +106,7 @@ class RelaxationMonitor:
         in_type: FieldType | None = None,
         shifts: Shifts = (),
     ) -> None:
+        relaxed_layers(network)
         self._network = network
         self.data = data
         self._in_type = in_type
@@ -101,7 +114,13 @@ class RelaxationMonitor:
         self.history: dict[str, list[tuple[int, float]]] = {}
 
     def record(self, step: int) -> dict[str, float]:
-        """Take the numbers of now, keep them, and return them."""
+        """Take the numbers of now, keep them, and return them.
+
+        Raises:
+            TypeError: for a step that is no integer.
+            ValueError: for one below 0.
+        """
+        check_integer("step", step, 0)
         scalars = relaxation_scalars(self._network, self.data, self._in_type, self._shifts)
         for tag, value in scalars.items():
             self.history.setdefault(tag, []).append((step, value))

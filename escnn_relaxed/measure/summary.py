@@ -10,6 +10,7 @@ import torch
 from escnn.nn import FieldType
 from torch import nn
 
+from ..checks import check_sequence
 from ..layer.state_dict import describe_fields
 from ..network.relaxed_layers import frequency_energy, relaxed_layers
 from .ablation import AblationRow
@@ -124,6 +125,8 @@ def relaxation_summary(
         0      2 regular -> 2 regular  rotation 0.25  0.0625  100 %  0.001
     """
     layers = relaxed_layers(network)
+    if not all(isinstance(row, AblationRow) for row in check_sequence("ablation", ablation, "AblationRow")):
+        raise TypeError(f"ablation must be the report of softness_ablation, got {ablation!r}")
     values = {row.part: row.value for row in ablation if row.kind == "layer"}
     energies = {name: frequency_energy([layer]).item() for name, layer in layers.items()}
     total = sum(energies.values())

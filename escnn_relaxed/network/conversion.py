@@ -11,7 +11,7 @@ from escnn.nn import R2Conv
 from torch import nn
 from torch.nn.utils import parametrize
 
-from ..checks import check_bool, check_module, check_subgroups
+from ..checks import check_bool, check_callable, check_module, check_subgroups
 from ..kernel.steerable_basis import SteerableBasis
 from ..layer.relaxed_r2conv import RelaxedR2Conv
 from .relaxed_layers import named_relaxed_layers
@@ -61,6 +61,8 @@ def relax_network(
     """
     check_module("network", network)
     check_bool("freeze", freeze)
+    if where is not None:
+        check_callable("where", where)
     options = {"strict_kernel": "steerable", **options}
     _check_options(options)
     named = [(name, module) for name, module in network.named_modules() if isinstance(module, R2Conv)]

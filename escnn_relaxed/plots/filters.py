@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 from escnn.group import Representation
-from escnn.nn import EquivariantModule, FieldType
+from escnn.nn import EquivariantModule, FieldType, R2Conv
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
-from ..checks import check_integer
+from ..checks import check_integer, check_size
+from ..layer.planar_convolution import PlanarConvolution
 from ..measure.pixel_grid import turn_or_flip
 from .style import DIVERGING, FONT, WIDTH, labelled, new_axes
 
@@ -45,6 +46,7 @@ def plot_filters_over_rotations(
         axes: where to draw, a new figure by default.
 
     Raises:
+        TypeError: for what is no such layer, or numbers that are no integers.
         ValueError: for a layer that is soft in translation, or fields of another kind.
 
     Example:
@@ -55,7 +57,11 @@ def plot_filters_over_rotations(
         >>> len(axes.images)
         4
     """
-    named = layers if isinstance(layers, Mapping) else {"": layers}
+    named = dict(layers) if isinstance(layers, Mapping) else {"": layers}
+    if not named:
+        raise ValueError("layers must have a layer, got none")
+    for layer in named.values():
+        _check_layer("layers", layer)
     rows = {label: _filters_over_group(layer, out_field, in_field) for label, layer in named.items()}
     gspace = next(iter(named.values())).out_type.gspace
     motions = [turn_or_flip(gspace, element) for element in gspace.fibergroup.elements]
@@ -99,7 +105,7 @@ def plot_filter_over_positions(
         axes: where to draw, a new figure by default.
 
     Raises:
-        TypeError: for numbers that are no integers.
+        TypeError: for what is no such layer, or numbers that are no integers.
         ValueError: for channels that the layer does not have, or an image smaller than the kernel.
 
     Example:
@@ -111,7 +117,8 @@ def plot_filter_over_positions(
         >>> len(plot_filter_over_positions(layer, 24, positions=3).images)
         9
     """
-    height, width = size if isinstance(size, (tuple, list)) else (size, size)
+    _check_layer("layer", layer)
+    height, width = check_size("size", size)
     _check_channel("out_channel", out_channel, layer.out_type)
     _check_channel("in_channel", in_channel, layer.in_type)
     window = _Taps(layer)
@@ -150,6 +157,11 @@ def _filters_over_group(layer: EquivariantModule, out_field: int, in_field: int)
     return filters
 
 
+def _check_layer(name: str, layer: Any) -> None:
+    if not isinstance(layer, (PlanarConvolution, R2Conv)):
+        raise TypeError(f"{name} must be RelaxedR2Conv, another relaxed layer, or R2Conv, got {layer!r}")
+
+
 def _check_channel(name: str, number: Any, field_type: FieldType) -> None:
     if check_integer(name, number, 0) >= field_type.size:
         raise ValueError(f"{name} must be below {field_type.size}, the channels of the layer, got {number}")
@@ -177,10 +189,10 @@ class _Taps:
         self._padding = tuple(padding) if isinstance(padding, (tuple, list)) else (padding, padding)
         self._extent = self._dilation * (self._size - 1) + 1
 
-    def evenly(self, side: Any, count: int, axis: int) -> list[int]:
+    def evenly(self, side: int, count: int, axis: int) -> list[int]:
         """Output pixels along an axis, evenly spaced, whose taps are all in an image of a side in pixels."""
         first = math.ceil(self._padding[axis] / self._stride)
-        last = (check_integer("size", side, 1) - self._extent + self._padding[axis]) // self._stride
+        last = (side - self._extent + self._padding[axis]) // self._stride
         if last < first:
             raise ValueError(f"size must be at least {self._extent}, the extent of the kernel, got {side}")
         return sorted({round(value) for value in np.linspace(first, last, count)})
