@@ -129,6 +129,7 @@ BAD: dict[str, Any] = {
 # Functions of the user's, whose errors are their own.
 CALLED = {("relax_network", "where"), ("softness_ablation", "evaluate"), ("RelaxedR2Conv", "basis_filter")}
 CALLED |= {("RelaxedR2Conv", "frequencies_cutoff")}
+CALLED |= {(name, "output") for name in ("equivariance_error", "prediction_agreement")}
 
 # Bad values that end otherwise, and why.
 NO_FIELDS = "it is the argument in_type that is missing"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import battery
 import pytest
 import torch
+from escnn import nn as enn
 from layers import build
 from soft_networks import Network
 from torch import nn
 
-from escnn_relaxed import equivariance_error, relaxation_summary
+from escnn_relaxed import RelaxedR2Conv, equivariance_error, relaxation_summary
 from escnn_relaxed.measure import AblationRow
 
 
@@ -99,3 +100,16 @@ def test_rich_shows_the_same_table(network: nn.Module) -> None:
 def test_a_network_without_relaxed_layers_is_refused() -> None:
     with pytest.raises(ValueError, match="network has no relaxed layer"):
         relaxation_summary(nn.Linear(2, 2))
+
+
+def test_lines_of_mixed_fields_fit_on_a_screen() -> None:
+    gspace = battery.gspace("D4")
+    kinds = [gspace.regular_repr, gspace.trivial_repr, *gspace.irreps, gspace.quotient_repr((None, 2))]
+    mixed = enn.FieldType(gspace, kinds * 2)
+    layer = RelaxedR2Conv(mixed, mixed, 3, padding=1, relax={"rotation": 0.25})
+    rows = [AblationRow("0", "layer", 51.25, -38.75, 0.1)]
+    summary = relaxation_summary(nn.Sequential(layer), rows, data=torch.randn(2, mixed.size, 5, 5))
+    assert "1 regular + 2 irrep_0,0 + " in summary.rows[0].fields
+    line = str(summary).splitlines()[1]
+    assert "1 regular …" in line
+    assert len(line) <= 120

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..checks import check_module
 from .equivariance import ErrorRow
-from .forward_probe import Answer, evaluated
+from .forward_probe import Answer, Output, evaluated
 from .measured_network import MeasuredNetwork, Shifts
 from .tables import plain_table
 
@@ -53,6 +53,7 @@ def prediction_agreement(
     elements: Sequence[GroupElement] | None = None,
     angles: Sequence[float] = (),
     shifts: Shifts = (),
+    output: Output = None,
 ) -> AgreementReport:
     """The part of images that a classifier gives the same class before and after a transformation.
 
@@ -66,6 +67,7 @@ def prediction_agreement(
         elements: of the fiber group; all of them by default (16 rotations of a continuous group), ``()`` for none.
         angles: further rotations, in radians.
         shifts: rows down and columns to the right, in pixels.
+        output: from what the classifier returns to the logits, where it returns a dict or a tuple.
 
     Raises:
         TypeError: for an argument of another type.
@@ -85,7 +87,7 @@ def prediction_agreement(
         [('rotation 90°', 1.0), ('rotation 180°', 1.0), ('rotation 270°', 1.0)]
     """
     check_module("classifier", classifier)
-    network = MeasuredNetwork(classifier, None, data, in_type, None, ("",))
+    network = MeasuredNetwork(classifier, None, data, in_type, None, ("",), output)
     rows = []
     same = torch.ones(1, dtype=torch.bool)
     with evaluated(classifier):

@@ -17,7 +17,7 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from .field_action import on_fibers
-from .forward_probe import Answer, evaluated
+from .forward_probe import Answer, Output, evaluated
 from .measured_network import Data, MeasuredNetwork, Pass, Shifts
 from .pixel_grid import Motion, PixelGrid, moved
 from .tables import plain_table
@@ -107,6 +107,7 @@ def equivariance_error(
     elements: Sequence[GroupElement] | None = None,
     angles: Sequence[float] = (),
     shifts: Shifts = (),
+    output: Output = None,
 ) -> EquivarianceReport:
     """Measure the relative error ‖f(gx) − g f(x)‖ / ‖f(x)‖ of a layer or a network, a row per transformation g.
 
@@ -132,6 +133,8 @@ def equivariance_error(
         elements: of the fiber group; all of them by default (16 rotations of a continuous group), ``()`` for none.
         angles: further rotations, in radians: a sweep. At angles that are not in the group fields have to be trivial.
         shifts: rows down and columns to the right, in pixels.
+        output: from what the module (or the layer named) returns to the tensor that is compared, where it returns a
+            dict or a tuple: ``lambda answer: answer["logits"]``.
 
     Raises:
         TypeError: for an argument of another type, or an output that is no tensor.
@@ -148,7 +151,7 @@ def equivariance_error(
         >>> [(row.name, row.kind, row.error < 1e-12) for row in report.rows[:3]]
         [('rotation 90°', 'exact', True), ('rotation 180°', 'exact', True), ('rotation 270°', 'exact', True)]
     """
-    network = MeasuredNetwork(module, input_size, data, in_type, out_type, (layer,))
+    network = MeasuredNetwork(module, input_size, data, in_type, out_type, (layer,), output)
     motions = network.required_motions(elements, angles, shifts)
     with evaluated(module):
         passes = (network.transformed(motion) for motion in motions)

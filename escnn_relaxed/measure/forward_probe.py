@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from escnn.nn import FieldType, GeometricTensor, PointwiseMaxPoolAntialiased2D, R2ConvTransposed
@@ -18,7 +18,11 @@ from ..integral.stationary import ConvolutionGeometry
 from ..network.modes import in_eval_mode
 from .pixel_grid import PixelGrid
 
-__all__ = ["Answer", "answers", "evaluated", "inputs_of"]
+__all__ = ["Answer", "Output", "answers", "evaluated", "inputs_of"]
+
+
+# From what a module returns to the tensor that is looked at.
+Output: TypeAlias = Callable[[Any], Tensor | GeometricTensor] | None
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,12 @@ def evaluated(network: nn.Module) -> Iterator[None]:
         yield
 
 
-def answers(network: nn.Module, input: Tensor | GeometricTensor, names: Sequence[str]) -> dict[str, Answer]:
+def answers(
+    network: nn.Module, input: Tensor | GeometricTensor, names: Sequence[str], output: Output = None
+) -> dict[str, Answer]:
     """The output of some modules by name, ``""`` for the network itself, in one forward pass.
+
+    ``output`` picks the tensor of what they return; by default it is one.
 
     Strides, kernels and paddings of all modules say where pixels lie; functions in between leave them there, or keep
     the centre where they change the size.
@@ -77,13 +85,11 @@ def answers(network: nn.Module, input: Tensor | GeometricTensor, names: Sequence
             is_torus = is_torus and window.is_torus
 
     def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if not isinstance(output, (Tensor, GeometricTensor)):
-                kind = type(output).__name__
-                raise TypeError(f"layer: {name!r} must return a tensor or a GeometricTensor, it returns a {kind}")
-            field_type = output.type if isinstance(output, GeometricTensor) else None
-            grid = grids[_tensor(output)] if _is_map(output) else None
-            found[name] = Answer(_tensor(output), field_type, grid, tuple(passed), is_torus)
+        def hook(module: nn.Module, inputs: Any, returned: Any) -> None:
+            picked = _picked(returned, output, name)
+            field_type = picked.type if isinstance(picked, GeometricTensor) else None
+            grid = grids[_tensor(picked)] if _is_map(picked) else None
+            found[name] = Answer(_tensor(picked), field_type, grid, tuple(passed), is_torus)
 
         return hook
 
@@ -101,6 +107,22 @@ def answers(network: nn.Module, input: Tensor | GeometricTensor, names: Sequence
         if name not in found:
             raise ValueError(f"layer: {name!r} is not called in the forward pass of {type(network).__name__}")
     return found
+
+
+def _picked(returned: Any, output: Output, name: str) -> Tensor | GeometricTensor:
+    """The tensor of what a module returned."""
+    picked = returned if output is None else output(returned)
+    if isinstance(picked, (Tensor, GeometricTensor)):
+        return picked
+    what = f"{name!r} returns" if output is None else "output gives"
+    hint = ""
+    if isinstance(picked, Mapping):
+        hint = f" with the keys {list(picked)}: pick one by output=lambda answer: answer[…]"
+    elif isinstance(picked, (tuple, list)):
+        hint = f" of {len(picked)}: pick one by output=lambda answer: answer[0]"
+    elif output is None:
+        hint = ": pick a tensor of it by output="
+    raise TypeError(f"output: it must be a tensor or a GeometricTensor, {what} a {type(picked).__name__}{hint}")
 
 
 def inputs_of(network: nn.Module, input: Tensor | GeometricTensor, names: Sequence[str]) -> dict[str, GeometricTensor]:

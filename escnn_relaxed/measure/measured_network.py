@@ -11,10 +11,10 @@ from escnn.group import GroupElement
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor
 
-from ..checks import check_integer, check_module, check_sequence, is_number
+from ..checks import check_callable, check_integer, check_module, check_sequence, is_number
 from ..layer.arguments import check_field_type
 from .field_action import input_type, motions_of, on_fibers, takes_geometric_tensor
-from .forward_probe import Answer, answers, inputs_of
+from .forward_probe import Answer, Output, answers, inputs_of
 from .input_images import faded, noise, without_what_leaves
 from .pixel_grid import Motion, PixelGrid, moved, rotation, shift
 
@@ -69,6 +69,7 @@ class MeasuredNetwork:
         in_type: fields of the input, where the network does not say.
         out_type: fields of outputs that are plain maps.
         layers: names of the modules, ``""`` for the network.
+        output: what picks the tensor of what they return, if they return more.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class MeasuredNetwork:
         in_type: FieldType | None,
         out_type: FieldType | None,
         layers: Sequence[str],
+        output: Output = None,
     ) -> None:
         check_module("module", module)
         known = dict(module.named_modules())
@@ -90,6 +92,9 @@ class MeasuredNetwork:
             raise ValueError(f"give input_size or data, one of them; got input_size={input_size!r}")
         self._module = module
         self._layers = tuple(layers)
+        if output is not None:
+            check_callable("output", output)
+        self._output = output
         self._takes_fields = takes_geometric_tensor(module, data)
         self._in_type = input_type(module, data.type if isinstance(data, GeometricTensor) else in_type)
         self._check_fields(data)
@@ -201,7 +206,7 @@ class MeasuredNetwork:
         return inputs_of(self._module, self._wrapped(self._white), self._layers)
 
     def _answers(self, features: Tensor) -> dict[str, Answer]:
-        return answers(self._module, self._wrapped(features), self._layers)
+        return answers(self._module, self._wrapped(features), self._layers, self._output)
 
     def _wrapped(self, features: Tensor) -> Tensor | GeometricTensor:
         return self._in_type(features) if self._takes_fields else features

@@ -31,7 +31,7 @@ class LayerSummary:
 
     Attributes:
         name: of the module.
-        fields: its input and output fields, in words.
+        fields: its input and output fields, in words; in the table long lists are cut in the middle.
         domain_frequency: ω′ of each subgroup that may be soft.
         frequency_energy: ‖ω′‖².
         frequency_share: its part of the sum over layers, 0 where that is 0.
@@ -165,6 +165,24 @@ def _measured(
     return own, largest_exact_errors(network, data, names, in_type, shifts)
 
 
+# Of the fields of a type in the table, so that a line of it fits on a screen.
+_MOST_CHARACTERS = 21
+
+
+def _short_fields(row: LayerSummary) -> str:
+    """Input and output fields, of long lists the first and the last."""
+    return " -> ".join(_short(side) for side in row.fields.split(" -> "))
+
+
+def _short(fields: str) -> str:
+    if len(fields) <= _MOST_CHARACTERS:
+        return fields
+    runs = fields.split(" + ")
+    ends = f"{runs[0]} … {runs[-1]}" if len(runs) > 1 else fields
+    half = _MOST_CHARACTERS // 2
+    return ends if len(ends) <= _MOST_CHARACTERS else f"{fields[:half]}…{fields[-half:]}"
+
+
 @dataclass(frozen=True)
 class _Column:
     header: str
@@ -190,7 +208,7 @@ def _number(value: float | None, form: str) -> str:
 # Columns that are empty in every row are left out.
 _COLUMNS = (
     _Column("layer", lambda row: row.name),
-    _Column("fields", lambda row: row.fields),
+    _Column("fields", _short_fields),
     _Column("ω′", _frequency_text),
     _Column("relaxed by", lambda row: row.relaxed_by),
     _Column("‖ω′‖²", lambda row: "" if row.relaxed_by else f"{row.frequency_energy:.3g}"),
