@@ -107,9 +107,17 @@ def test_lines_of_mixed_fields_fit_on_a_screen() -> None:
     kinds = [gspace.regular_repr, gspace.trivial_repr, *gspace.irreps, gspace.quotient_repr((None, 2))]
     mixed = enn.FieldType(gspace, kinds * 2)
     layer = RelaxedR2Conv(mixed, mixed, 3, padding=1, relax={"rotation": 0.25})
-    rows = [AblationRow("0", "layer", 51.25, -38.75, 0.1)]
-    summary = relaxation_summary(nn.Sequential(layer), rows, data=torch.randn(2, mixed.size, 5, 5))
+    summary = relaxation_summary(nn.Sequential(layer), data=torch.randn(2, mixed.size, 5, 5))
     assert "1 regular + 2 irrep_0,0 + " in summary.rows[0].fields
     line = str(summary).splitlines()[1]
-    assert "1 regular …" in line
+    assert f"1 regular + {len(mixed) - 1} more -> 1 regular + {len(mixed) - 1} more " in line
+    assert len(line) <= 120
+
+
+def test_a_long_name_of_a_field_keeps_both_ends() -> None:
+    gspace = battery.gspace("D4")
+    many = enn.FieldType(gspace, [gspace.quotient_repr((None, 2))] * 16)
+    line = str(relaxation_summary(RelaxedR2Conv(many, many, 3, relax={"rotation": 0.25}))).splitlines()[1]
+    assert "16 " in line
+    assert "…" in line
     assert len(line) <= 120

@@ -31,7 +31,7 @@ class LayerSummary:
 
     Attributes:
         name: of the module.
-        fields: its input and output fields, in words; in the table long lists are cut in the middle.
+        fields: its input and output fields, in words; the table cuts long lists short.
         domain_frequency: ω′ of each subgroup that may be soft.
         frequency_energy: ‖ω′‖².
         frequency_share: its part of the sum over layers, 0 where that is 0.
@@ -170,17 +170,16 @@ _MOST_CHARACTERS = 21
 
 
 def _short_fields(row: LayerSummary) -> str:
-    """Input and output fields, of long lists the first and the last."""
-    return " -> ".join(_short(side) for side in row.fields.split(" -> "))
+    return " -> ".join(_short(fields) for fields in row.fields.split(" -> "))
 
 
 def _short(fields: str) -> str:
-    if len(fields) <= _MOST_CHARACTERS:
-        return fields
-    runs = fields.split(" + ")
-    ends = f"{runs[0]} … {runs[-1]}" if len(runs) > 1 else fields
+    """Of a long list the first run, and how many fields are left; of a long name both ends."""
+    if len(fields) > _MOST_CHARACTERS and " + " in fields:
+        first, *others = fields.split(" + ")
+        fields = f"{first} + {sum(int(run.split()[0]) for run in others)} more"
     half = _MOST_CHARACTERS // 2
-    return ends if len(ends) <= _MOST_CHARACTERS else f"{fields[:half]}…{fields[-half:]}"
+    return fields if len(fields) <= _MOST_CHARACTERS else f"{fields[:half]}…{fields[-half:]}"
 
 
 @dataclass(frozen=True)
