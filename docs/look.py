@@ -80,7 +80,7 @@ def main() -> int:
     server, wrong = serve(options.root), 0
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=browser_path, args=["--no-sandbox", "--disable-gpu", "--force-prefers-reduced-motion"]
+            executable_path=browser_path, args=["--no-sandbox", "--disable-gpu", "--force-prefers-reduced-isometry"]
         )
         for name, (width, height) in WIDTHS.items():
             scheme = "dark" if options.dark else "light"

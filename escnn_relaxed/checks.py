@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 import numbers
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -14,10 +15,15 @@ from .group.elements import SUBGROUPS
 
 __all__ = [
     "check_bool",
+    "check_callable",
     "check_choice",
     "check_integer",
+    "check_mapping",
     "check_module",
     "check_number",
+    "check_positive",
+    "check_sequence",
+    "check_size",
     "check_subgroups",
     "is_number",
     "warn_once",
@@ -45,6 +51,14 @@ def check_number(name: str, value: Any) -> float:
     return float(value)
 
 
+def check_positive(name: str, value: Any) -> float:
+    """A finite number above 0."""
+    number = check_number(name, value)
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{name} must be finite and > 0, got {value}")
+    return number
+
+
 def check_integer(name: str, value: Any, least: int) -> int:
     """An integer of any kind (no bool) not below ``least``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
@@ -54,6 +68,14 @@ def check_integer(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
+def check_size(name: str, value: Any) -> tuple[int, int]:
+    """Height and width in pixels, or one number for both."""
+    pair = value if isinstance(value, (tuple, list)) else (value, value)
+    if len(pair) != 2:
+        raise ValueError(f"{name} must be an integer or a pair (height, width), got {value!r}")
+    return check_integer(name, pair[0], 1), check_integer(name, pair[1], 1)
+
+
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """One of a few words."""
     if value not in choices:
@@ -61,11 +83,35 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     return str(value)
 
 
+def check_callable(name: str, value: Any) -> None:
+    """A function, or what can be called as one."""
+    if not callable(value):
+        raise TypeError(f"{name} must be a function, got {value!r}")
+
+
+def check_sequence(name: str, value: Any, kinds: str) -> tuple[Any, ...]:
+    """A sequence, or any iterable but a text or a table, of what ``kinds`` says."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} must be a sequence of {kinds}, got {value!r}")
+    try:
+        return tuple(value)
+    except TypeError:
+        # A tensor without dimensions says only then that it is no sequence.
+        raise TypeError(f"{name} must be a sequence of {kinds}, got {value!r}") from None
+
+
+def check_mapping(name: str, value: Any, kinds: str) -> dict[Any, Any]:
+    """A table of what ``kinds`` says."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a dict of {kinds}, got {value!r}")
+    return dict(value)
+
+
 def check_subgroups(names: Sequence[str]) -> tuple[str, ...]:
     """Names of subgroups; none means all."""
     if isinstance(names, str):
         raise TypeError(f"subgroups must be a tuple of names, got {names!r}: write ({names!r},)")
-    for name in names:
+    for name in check_sequence("subgroups", names, "names"):
         if name not in SUBGROUPS:
             raise ValueError(f"subgroups must be of {list(SUBGROUPS)}, got {name!r}")
     return tuple(names) or SUBGROUPS

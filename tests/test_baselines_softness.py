@@ -273,7 +273,7 @@ def test_ablation_and_bound_see_the_layers(way: str) -> None:
 def test_scalars_parameter_groups_and_plots_take_the_layers(way: str) -> None:
     network = network_of(way)
     scalars = relaxation_scalars(network)
-    assert scalars["penalty/total"] == 0
+    assert scalars["frequency_energy/total"] == 0
     assert scalars["softness/0"] == network[0].softness().item()
     assert [len(group["params"]) for group in parameter_groups(network)] == [len(list(network.parameters()))]
     assert len(plot_softness(network).patches) == 2

@@ -13,7 +13,7 @@ from soft_networks import soft_layer
 from torch import Tensor, nn
 from trained_networks import convolution, network
 
-from escnn_relaxed import equivariance_error
+from escnn_relaxed import equivariance_error, prediction_agreement
 
 SINGLE = 1e-6  # R2Conv's basis is rounded to float32, as is what escnn's GroupPooling gives; found: 2e-7
 
@@ -104,6 +104,25 @@ class Pair(nn.Module):
         return images, images
 
 
+class Table(nn.Module):
+    def forward(self, images: Tensor) -> dict[str, Any]:
+        return {"images": images, "text": ""}
+
+
+def test_a_tensor_is_picked_of_what_a_network_returns() -> None:
+    trivial = battery.field_type("C4", "trivial")
+    place = {"input_size": 5, "in_type": trivial, "out_type": trivial}
+    for module, pick in ((Pair(), lambda answer: answer[1]), (Table(), lambda answer: answer["images"].clone())):
+        report = equivariance_error(module, **place, output=pick)
+        assert [(row.kind, row.error) for row in report.rows] == [("exact", 0.0)] * 3
+        network = nn.Sequential(nn.Identity(), module)
+        assert equivariance_error(network, **place, layer="1", output=pick).rows == report.rows
+    logits = prediction_agreement(
+        Pair(), torch.randn(4, 1, 5, 5), in_type=trivial, output=lambda answer: answer[0].mean((2, 3))
+    )
+    assert logits.orbit == 1
+
+
 BAD: dict[str, tuple[Callable[[Any], dict[str, Any]], type[Exception], str]] = {
     "neither": (lambda layer: {}, ValueError, "input_size or data, one of them"),
     "both": (
@@ -128,7 +147,7 @@ BAD: dict[str, tuple[Callable[[Any], dict[str, Any]], type[Exception], str]] = {
         ValueError,
         "layer: 'unused' is not called",
     ),
-    "fields": (lambda layer: {"input_size": 5, "in_type": "C4"}, TypeError, "in_type must be .* got 'C4'"),
+    "fields": (lambda layer: {"input_size": 5, "in_type": "C4"}, TypeError, "in_type must be .* got str: 'C4'"),
     "unknown fields": (lambda layer: {"module": nn.Identity(), "input_size": 5}, ValueError, "in_type: Identity"),
     "unknown output": (
         lambda layer: {"module": Plain(layer), "input_size": 5},
@@ -138,8 +157,19 @@ BAD: dict[str, tuple[Callable[[Any], dict[str, Any]], type[Exception], str]] = {
     "pair": (
         lambda layer: {"module": Pair(), "input_size": 5, "in_type": layer.in_type},
         TypeError,
-        "must return a tensor .* it returns a tuple",
+        "output: it must be a tensor .* '' returns a tuple of 2: pick one by output=",
     ),
+    "table": (
+        lambda layer: {"module": Table(), "input_size": 5, "in_type": layer.in_type},
+        TypeError,
+        r"output: .* '' returns a dict with the keys \['images', 'text'\]: pick one by output=",
+    ),
+    "no tensor picked": (
+        lambda layer: {"module": Table(), "input_size": 5, "in_type": layer.in_type, "output": lambda a: a["text"]},
+        TypeError,
+        "output: .* output gives a str$",
+    ),
+    "no function": (lambda layer: {"input_size": 5, "output": "logits"}, TypeError, "output must be a function"),
     "elements": (
         lambda layer: {"input_size": 5, "elements": battery.gspace("C8").fibergroup.elements},
         TypeError,

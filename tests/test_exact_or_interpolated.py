@@ -180,3 +180,53 @@ def test_a_sweep_over_angles_goes_through_the_exact_ones() -> None:
     assert [row.kind for row in report.rows] == ["exact", "interpolated", "exact"]
     assert report.rows[0].error == 0
     assert report.rows[2].error <= ROUNDING < report.rows[1].error
+
+
+class Branches(nn.Module):
+    """Two strides that leave maps of one size, the first about the centre of an even image, the second beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        fields = battery.field_type("D4", "regular")
+        self.centred, self.beside, self.after = (
+            build(fields, fields, size, relax=None, **place)
+            for size, place in ((2, {"stride": 2}), (3, {"stride": 2, "padding": 1}), (1, {}))
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        first = self.centred(self.centred.in_type(features))
+        self.beside(self.beside.in_type(features))
+        # No module: what lies where is passed on by functions, from the first of equal sizes too.
+        lists = torch.chunk(first.tensor.relu(), 2)
+        return self.after(first.type(torch.cat([2 * part for part in lists]) + 1)).tensor
+
+
+def test_branches_of_one_size_and_other_centres_are_told_apart() -> None:
+    rows = equivariance_error(Branches(), 8, layer="after").rows
+    assert len(rows) == 7
+    assert max(row.error for row in rows) <= ROUNDING
+    assert min(row.error for row in equivariance_error(Branches(), 8, layer="beside").interpolated) > 1e-3
+
+
+def test_functions_that_change_the_size_keep_the_centre() -> None:
+    class Doubled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = strided(conv(2, 2))
+
+        def forward(self, images: Tensor) -> Tensor:
+            return nn.functional.interpolate(self.body(self.body.in_type(images)).tensor, scale_factor=2)
+
+    report = equivariance_error(Doubled(), 8, out_type=battery.field_type("D4", "regular"), shifts=[(2, -4), (1, 0)])
+    assert [row.kind for row in report.rows] == ["exact"] * 8 + ["strided"]
+    assert max(row.error for row in report.exact) <= ROUNDING
+
+
+def test_compiled_modules_are_seen_from_inside() -> None:
+    trivial = battery.field_type("C4", "trivial")
+    plain = nn.Sequential(nn.Conv2d(1, 1, 3, stride=2, padding=1), nn.Sequential(nn.Conv2d(1, 1, 3), nn.ReLU()))
+    partly = nn.Sequential(plain[0], torch.compile(plain[1], backend="eager"))
+    modules = (plain, partly, torch.compile(plain, backend="eager"))
+    reports = [equivariance_error(module, 8, in_type=trivial, out_type=trivial) for module in modules]
+    assert reports[0] == reports[1] == reports[2]
+    assert {row.kind for row in reports[0].rows} == {"strided"}

@@ -162,3 +162,38 @@ def test_what_cannot_be_exported_is_named(build, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         export_network(network)
     assert isinstance(network, str) or all(module.training for module in network.modules())
+
+
+def reachable(module: nn.Module) -> list[Tensor]:
+    """Every tensor in the attributes of modules, however deep in lists and dicts."""
+    found: list[Tensor] = []
+    # The float64 originals of constants, of which the buffers are made anew for each dtype, stay in main memory.
+    originals = ("_masters", "_singles")
+    waiting: list[object] = [v for part in module.modules() for k, v in vars(part).items() if k not in originals]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, (list, tuple)):
+            waiting += value
+        elif not isinstance(value, nn.Module) and type(value).__module__.startswith("escnn_relaxed"):
+            waiting.append(vars(value))
+    return found
+
+
+@pytest.mark.parametrize("regions", [2, None])
+def test_every_tensor_of_what_is_exported_moves_with_it(regions: int | None) -> None:
+    per_pixel = soft_layer(C4, soft_translation=True, regions=regions)
+    network = settled(enn.SequentialModule(mixed_network()[:-1], per_pixel, enn.NormPool(C4)))
+    exported = export_network(network)
+    assert {tensor.device.type for tensor in reachable(exported)} == {"cpu"}
+    assert {tensor.device.type for tensor in reachable(exported.to("meta"))} == {"meta"}
+
+
+def test_indices_are_where_the_network_is() -> None:
+    """A NormPool has no tensor that would say where."""
+    network = enn.SequentialModule(enn.InnerBatchNorm(C4), enn.NormPool(C4)).to("meta")
+    exported = export_network(network)
+    assert {tensor.device.type for tensor in reachable(exported)} == {"meta"}

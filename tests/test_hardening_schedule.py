@@ -133,7 +133,7 @@ def test_state_after_hardening_hardens_a_network_built_anew() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"steps": 0}, "steps must be >= 1, got 0"),
         ({"steps": 10, "harden_at": 0}, r"harden_at must be in \(0, 1\], got 0"),
         ({"steps": 10, "harden_at": 1.5}, r"harden_at must be in \(0, 1\], got 1.5"),
         ({"steps": 10, "harden_at": math.nan}, r"harden_at must be in \(0, 1\], got nan"),

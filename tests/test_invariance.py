@@ -46,8 +46,8 @@ CENTRE = image_with((2, 2))  # no side is bright: the class is 0 under every tur
 def test_classes_that_turn_do_not_agree() -> None:
     trivial = battery.field_type("C4", "trivial")
     report = prediction_agreement(Side(), torch.stack([RIGHT, TOP, CENTRE, CENTRE]), in_type=trivial)
-    assert [(row.name, row.kind, row.agreement, row.resampling) for row in report.rows] == [
-        (f"rotation {degrees}°", "exact", 0.5, 1.0) for degrees in (90, 180, 270)
+    assert [(row.name, row.kind, row.error, row.resampling) for row in report.rows] == [
+        (f"rotation {degrees}°", "exact", 0.5, 0.0) for degrees in (90, 180, 270)
     ]
     assert report.orbit == 0.5
 
@@ -55,9 +55,9 @@ def test_classes_that_turn_do_not_agree() -> None:
 def test_a_reflection_keeps_what_lies_on_its_axis() -> None:
     images = torch.stack([RIGHT, TOP, CORNER, CENTRE])
     report = prediction_agreement(Side(), images, in_type=battery.field_type("D4", "trivial"))
-    found = {(row.subgroup, round(math.degrees(row.angle))): row.agreement for row in report.rows}
+    found = {(row.subgroup, round(math.degrees(row.angle))): row.error for row in report.rows}
     # Flips of y and of x; CORNER is brightest on the right, and on the left after a flip of x.
-    assert found["reflection", 0] == 0.75
+    assert found["reflection", 0] == 0.25
     assert found["reflection", 180] == 0.5
     assert report.orbit == 0.25
 
@@ -69,14 +69,14 @@ def test_the_orbit_is_what_agrees_under_all() -> None:
         Side(), images, in_type=battery.field_type("C4", "trivial"), elements=(), shifts=[(0, 1), (-1, 0), (0, 0)]
     )
     # A side is bright only at the border: before, all are of class 0; the second comes to the top.
-    assert [row.agreement for row in report.rows] == pytest.approx([1, 2 / 3, 1])
+    assert [row.error for row in report.rows] == pytest.approx([0, 1 / 3, 0])
     assert report.orbit == pytest.approx(2 / 3)
 
 
 def test_an_invariant_classifier_agrees_with_itself() -> None:
     images = torch.randn(50, 1, 6, 6)
     report = prediction_agreement(Brightness(), images, in_type=battery.field_type("D4", "trivial"))
-    assert {row.agreement for row in report.rows} == {1.0}
+    assert {row.error for row in report.rows} == {0.0}
     assert report.orbit == 1.0
 
 
@@ -110,7 +110,7 @@ def test_interpolation_alone_is_beside_the_agreement() -> None:
     trivial = battery.field_type("C8", "trivial")
     images = torch.stack([image_with((2, 2)), image_with((1, 2))])
     (row,) = prediction_agreement(Threshold(), images, in_type=trivial, elements=(), angles=[math.pi / 4]).rows
-    assert (row.kind, row.agreement, row.resampling) == ("interpolated", 0.5, 0.5)
+    assert (row.kind, row.error, row.resampling) == ("interpolated", 0.5, 0.5)
 
 
 def test_networks_of_fields() -> None:
@@ -118,7 +118,7 @@ def test_networks_of_fields() -> None:
     pooling = enn.GroupPooling(body.out_type)
     network = enn.SequentialModule(body, pooling, enn.PointwiseAdaptiveAvgPool2D(pooling.out_type, 1))
     report = prediction_agreement(network, body.in_type(battery.random_input(body.in_type, 5, 5)))
-    assert {row.agreement for row in report.rows} == {1.0}  # one class
+    assert {row.error for row in report.rows} == {0.0}  # one class
 
 
 BAD: dict[str, tuple[Callable[[], dict[str, Any]], type[Exception], str]] = {

@@ -97,7 +97,7 @@ def build_nothing_relaxed() -> nn.Module:
     ids=["frequency", "softness", "schedule", "bound"],
 )
 def test_network_without_relaxed_layers_is_refused(call) -> None:
-    with pytest.raises(ValueError, match="network has no RelaxedR2Conv"):
+    with pytest.raises(ValueError, match="network has no relaxed layer"):
         call(build_nothing_relaxed())
 
 

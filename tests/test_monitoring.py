@@ -30,9 +30,9 @@ def test_numbers_are_those_of_the_layers() -> None:
         "domain_frequency/2/rotation": 0.1,
         "domain_frequency/2/translation_x": 0.3,
         "domain_frequency/2/translation_y": 0.2,
-        "penalty/0": 0.04,
-        "penalty/2": 0.01 + 0.09 + 0.04,
-        "penalty/total": 0.18,
+        "frequency_energy/0": 0.04,
+        "frequency_energy/2": 0.01 + 0.09 + 0.04,
+        "frequency_energy/total": 0.18,
         "softness/0": net[0].softness().item(),
         "softness/2": net[2].softness().item(),
     }
@@ -70,8 +70,8 @@ def test_a_layer_alone_is_the_network() -> None:
     assert set(relaxation_scalars(soft_layer(), images())) == {
         "domain_frequency/network/rotation",
         "softness/network",
-        "penalty/network",
-        "penalty/total",
+        "frequency_energy/network",
+        "frequency_energy/total",
         "equivariance_error/network",
     }
 
@@ -84,7 +84,7 @@ def test_where_nothing_is_exact_no_error_is_logged() -> None:
 
 
 def test_a_network_without_relaxed_layers_is_refused() -> None:
-    with pytest.raises(ValueError, match="no RelaxedR2Conv"):
+    with pytest.raises(ValueError, match="network has no relaxed layer"):
         RelaxationMonitor(nn.Linear(2, 2)).record(0)
 
 

@@ -22,8 +22,8 @@ def test_elements_of_the_grid_copy_pixels(space: str, size: tuple[int, int]) -> 
     trivial = battery.field_type(space, "trivial")
     image, grid = battery.random_input(trivial, *size), PixelGrid(*size)
     for element in on_grid_elements(trivial.gspace):
-        motion = turn_or_flip(trivial.gspace, element)
-        found, mask = moved(image, grid, grid.of_moved_image(motion), motion, on_torus=False)
+        isometry = turn_or_flip(trivial.gspace, element)
+        found, mask = moved(image, grid, grid.of_moved_image(isometry), isometry, on_torus=False)
         assert mask.all()
         assert (found - transform(image, trivial, element)).abs().max() == EXACT
 
@@ -45,9 +45,9 @@ def test_what_a_shift_brings_in_has_no_source() -> None:
 @pytest.mark.parametrize("degrees", [10, 45, 200])
 def test_smooth_fields_are_turned_as_in_closed_form(degrees: float) -> None:
     waves = Waves(channels=2, cycles_per_pixel=0.08, size=21)
-    motion, grid = rotation(math.radians(degrees)), PixelGrid(21, 21)
-    found, _ = moved(waves.sample(np.eye(2)), grid, grid, motion, on_torus=False)
-    expected = waves.sample(motion.matrix)
+    isometry, grid = rotation(math.radians(degrees)), PixelGrid(21, 21)
+    found, _ = moved(waves.sample(np.eye(2)), grid, grid, isometry, on_torus=False)
+    expected = waves.sample(isometry.matrix)
     inside = torch.from_numpy((grid.positions() ** 2).sum(-1) ** 0.5 <= 8)
     # Cubic interpolation of 12 pixels per period; found: 0.005. The wrong sense of turning gives 1.4.
     assert (found - expected)[..., inside].norm() / expected[..., inside].norm() < 0.01
@@ -65,10 +65,10 @@ def test_a_fraction_of_a_pixel_on_the_torus() -> None:
 
 def test_angles_are_in_one_turn_and_reflections_follow_a_flip() -> None:
     gspace = battery.gspace("D4")
-    motions = [turn_or_flip(gspace, element) for element in gspace.fibergroup.elements]
-    for motion in motions:
-        cosine, sine = math.cos(motion.angle), math.sin(motion.angle)
-        flip = np.diag([1.0, -1.0 if motion.subgroup == "reflection" else 1.0])
-        assert np.allclose(np.array([[cosine, -sine], [sine, cosine]]) @ flip, motion.matrix, atol=1e-9)
-    assert sorted(round(math.degrees(motion.angle)) for motion in motions) == [0, 0, 90, 90, 180, 180, 270, 270]
-    assert all(np.allclose(m.matrix @ m.inverse().matrix, np.eye(2)) for m in motions)
+    isometries = [turn_or_flip(gspace, element) for element in gspace.fibergroup.elements]
+    for isometry in isometries:
+        cosine, sine = math.cos(isometry.angle), math.sin(isometry.angle)
+        flip = np.diag([1.0, -1.0 if isometry.subgroup == "reflection" else 1.0])
+        assert np.allclose(np.array([[cosine, -sine], [sine, cosine]]) @ flip, isometry.matrix, atol=1e-9)
+    assert sorted(round(math.degrees(isometry.angle)) for isometry in isometries) == [0, 0, 90, 90, 180, 180, 270, 270]
+    assert all(np.allclose(m.matrix @ m.inverse().matrix, np.eye(2)) for m in isometries)

@@ -66,7 +66,7 @@ def closed_figures() -> None:
 
 
 def test_a_network_without_relaxed_layers_is_refused() -> None:
-    with pytest.raises(ValueError, match="no RelaxedR2Conv"):
+    with pytest.raises(ValueError, match="network has no relaxed layer"):
         plot_softness(nn.Sequential())
 
 

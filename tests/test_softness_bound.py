@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import battery
 import pytest
@@ -10,6 +11,7 @@ import torch
 from layers import STRICT_KERNELS
 from soft_networks import network_of, soft_layer
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessBound
 
@@ -210,3 +212,33 @@ def test_multiplier_is_the_rate_at_which_the_loss_falls_with_the_bound() -> None
     assert multipliers[0] > multipliers[1] > 1
     # The loss is nearly a parabola between the two. Found: within 5 % after these few steps, 1.5 % after 250.
     assert (losses[0] - losses[1]) / 0.02 == pytest.approx(sum(multipliers) / 2, rel=0.15)
+
+
+class CountReads(TorchDispatchMode):
+    """How often a number is read from a tensor, for which a device has to be waited for."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+def test_nothing_is_read_in_a_training_step(strict_kernel: str) -> None:
+    bound = SoftnessBound(network_of(soft_layer(strict_kernel, learn_relaxation=True)), 0.01)
+    with CountReads() as reads:
+        bound.penalty().backward()
+        bound.step()
+    assert reads.count == 0
+    with reads:
+        bound.penalty().item()
+    assert reads.count == 1
+
+
+def test_penalty_compiles_to_one_graph() -> None:
+    bound = SoftnessBound(network_of(soft_layer(learn_relaxation=True)), 0.01)
+    steps_of(bound, 2)
+    assert bound.multipliers["0"] > 0
+    compiled = torch.compile(lambda: bound.penalty(), backend="eager", fullgraph=True)
+    assert compiled().item() == pytest.approx(bound.penalty().item(), rel=EXACT)

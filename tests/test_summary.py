@@ -5,11 +5,12 @@ from __future__ import annotations
 import battery
 import pytest
 import torch
+from escnn import nn as enn
 from layers import build
 from soft_networks import Network
 from torch import nn
 
-from escnn_relaxed import equivariance_error, relaxation_summary
+from escnn_relaxed import RelaxedR2Conv, equivariance_error, relaxation_summary
 from escnn_relaxed.measure import AblationRow
 
 
@@ -22,11 +23,16 @@ def network() -> nn.Module:
 
 def test_every_relaxed_layer_has_a_row_with_its_own_numbers(network: nn.Module) -> None:
     strict, soft = relaxation_summary(network).rows
-    assert (strict.name, strict.domain_frequency, strict.penalty, strict.penalty_share) == ("strict", {}, 0, 0)
-    assert (strict.own_error, strict.error, soft.penalty_share) == (None, None, 1)
+    assert (strict.name, strict.domain_frequency, strict.frequency_energy, strict.frequency_share) == (
+        "strict",
+        {},
+        0,
+        0,
+    )
+    assert (strict.own_error, strict.error, soft.frequency_share) == (None, None, 1)
     assert (strict.softness, strict.hardened_value) == ({"all": 0}, None)
     assert soft.domain_frequency == {name: tuple(v.tolist()) for name, v in network["soft"].domain_frequency.items()}
-    assert soft.penalty == pytest.approx(0.2**2 + 0.1**2 + 0.3**2, rel=1e-6)  # ω′ is drawn up in float32
+    assert soft.frequency_energy == pytest.approx(0.2**2 + 0.1**2 + 0.3**2, rel=1e-6)  # ω′ is drawn up in float32
     assert soft.softness == {
         "translation": network["soft"].softness("translation").item(),
         "rotation": network["soft"].softness("rotation").item(),
@@ -55,7 +61,7 @@ def test_penalties_are_shared_out() -> None:
     rows = relaxation_summary(network).rows
     total = 0.15**2 + 0.5**2 + 0.1**2 + 2 * 0.3**2
     expected = [0.15**2 / total, 0.5**2 / total, (0.1**2 + 2 * 0.3**2) / total, 0]
-    assert [row.penalty_share for row in rows] == pytest.approx(expected, rel=1e-6)
+    assert [row.frequency_share for row in rows] == pytest.approx(expected, rel=1e-6)
 
 
 def test_measured_errors_are_of_each_layer_alone_and_of_the_network_up_to_it() -> None:
@@ -92,5 +98,26 @@ def test_rich_shows_the_same_table(network: nn.Module) -> None:
 
 
 def test_a_network_without_relaxed_layers_is_refused() -> None:
-    with pytest.raises(ValueError, match="no RelaxedR2Conv"):
+    with pytest.raises(ValueError, match="network has no relaxed layer"):
         relaxation_summary(nn.Linear(2, 2))
+
+
+def test_lines_of_mixed_fields_fit_on_a_screen() -> None:
+    gspace = battery.gspace("D4")
+    kinds = [gspace.regular_repr, gspace.trivial_repr, *gspace.irreps, gspace.quotient_repr((None, 2))]
+    mixed = enn.FieldType(gspace, kinds * 2)
+    layer = RelaxedR2Conv(mixed, mixed, 3, padding=1, relax={"rotation": 0.25})
+    summary = relaxation_summary(nn.Sequential(layer), data=torch.randn(2, mixed.size, 5, 5))
+    assert "1 regular + 2 irrep_0,0 + " in summary.rows[0].fields
+    line = str(summary).splitlines()[1]
+    assert f"1 regular + {len(mixed) - 1} more -> 1 regular + {len(mixed) - 1} more " in line
+    assert len(line) <= 120
+
+
+def test_a_long_name_of_a_field_keeps_both_ends() -> None:
+    gspace = battery.gspace("D4")
+    many = enn.FieldType(gspace, [gspace.quotient_repr((None, 2))] * 16)
+    line = str(relaxation_summary(RelaxedR2Conv(many, many, 3, relax={"rotation": 0.25}))).splitlines()[1]
+    assert "16 " in line
+    assert "…" in line
+    assert len(line) <= 120

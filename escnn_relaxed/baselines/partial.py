@@ -89,7 +89,7 @@ class PartialR2Conv(BaselineConvolution):
         available = [name for name in FIBER_SUBGROUPS if has_subgroup(self.space, name)]
         sample = sample_group(self.space, samples=1)
         elements, has_any = channel_elements(out_type.representations, sample)
-        if relax and available and not has_any.all():
+        if relax is not None and relax != {} and available and not has_any.all():
             names = [field.name for field in out_type.representations]
             raise ValueError(
                 f"out_type must be of regular and quotient fields, whose channels are the group elements that the "

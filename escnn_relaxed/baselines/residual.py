@@ -9,6 +9,7 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from ..checks import check_module, check_positive
 from ..kernel.steerable_basis import SteerableBasis, sampled_basis
 from ..layer.arguments import check_softness
 from ..layer.keywords import StrictKeywords
@@ -133,7 +134,8 @@ def free_weight_penalty(network: nn.Module, deviation: float = 1.0) -> Tensor:
         A tensor without dimensions, differentiable.
 
     Raises:
-        ValueError: for a network without such a layer, or σ that is not positive.
+        TypeError: for a network that is no module, or σ that is no number.
+        ValueError: for a network without such a layer, or σ that is not finite and positive.
 
     Example:
         >>> from escnn import gspaces, nn
@@ -144,9 +146,8 @@ def free_weight_penalty(network: nn.Module, deviation: float = 1.0) -> Tensor:
         >>> free_weight_penalty(layer).item()
         0.0
     """
-    if not deviation > 0:
-        raise ValueError(f"deviation must be > 0, got {deviation!r}")
-    layers = [module for module in network.modules() if isinstance(module, ResidualR2Conv)]
+    check_positive("deviation", deviation)
+    layers = [module for module in check_module("network", network).modules() if isinstance(module, ResidualR2Conv)]
     if not layers:
         raise ValueError("network has no ResidualR2Conv, and so no free weights")
     return torch.stack([layer.free_weight.square().sum() for layer in layers]).sum() / (2 * deviation**2)

@@ -17,6 +17,7 @@ from ..kernel.continuous_kernel import ContinuousKernel
 from .domain_frequency import Frequency, RotationSamples, frequency_values
 
 __all__ = [
+    "check_field_type",
     "check_field_types",
     "check_image",
     "check_input",
@@ -34,15 +35,21 @@ DEFAULT_DOMAIN_FREQUENCY = 0.25
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
+def check_field_type(name: str, value: Any) -> FieldType:
+    """A field type on the plane."""
+    if not isinstance(value, FieldType):
+        raise TypeError(f"{name} must be an escnn.nn.FieldType, got {type(value).__name__}: {value!r}")
+    if not isinstance(value.gspace, GSpace2D):
+        raise ValueError(f"{name} must live on a gspace of the plane (escnn.gspaces.…OnR2), got {value.gspace!r}")
+    if len(value) == 0:
+        raise ValueError(f"{name} must have at least one field, got {value!r}")
+    return value
+
+
 def check_field_types(in_type: Any, out_type: Any) -> None:
     """Both are field types on one gspace of the plane."""
-    for name, value in (("in_type", in_type), ("out_type", out_type)):
-        if not isinstance(value, FieldType):
-            raise TypeError(f"{name} must be an escnn.nn.FieldType, got {type(value).__name__}: {value!r}")
-        if not isinstance(value.gspace, GSpace2D):
-            raise ValueError(f"{name} must live on a gspace of the plane (escnn.gspaces.…OnR2), got {value.gspace!r}")
-        if len(value) == 0:
-            raise ValueError(f"{name} must have at least one field, got {value!r}")
+    check_field_type("in_type", in_type)
+    check_field_type("out_type", out_type)
     if in_type.gspace != out_type.gspace:
         raise ValueError(f"in_type and out_type must share a gspace, got {in_type.gspace!r} and {out_type.gspace!r}")
 

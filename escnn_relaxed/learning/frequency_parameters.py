@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..checks import check_bool, check_module, check_number
+from ..checks import check_bool, check_module, check_positive
 from ..layer.domain_frequency import DomainFrequency
 from ..layer.relaxed_convolution import RelaxedConvolution
 
@@ -31,7 +30,7 @@ def parameter_groups(network: nn.Module, frequency_rate: float | None = None) ->
         missing where no ω′ is learned.
 
     Raises:
-        TypeError: for a rate that is no number.
+        TypeError: for a network that is no module, or a rate that is no number.
         ValueError: for a rate that is not finite and > 0.
 
     Example:
@@ -46,10 +45,8 @@ def parameter_groups(network: nn.Module, frequency_rate: float | None = None) ->
         [(1, 0.01, 0.0), (6, 0.001, 0.1)]
     """
     if frequency_rate is not None:
-        frequency_rate = check_number("frequency_rate", frequency_rate)
-        if not (math.isfinite(frequency_rate) and frequency_rate > 0):
-            raise ValueError(f"frequency_rate must be finite and > 0, got {frequency_rate}")
-    layers = [module for module in network.modules() if isinstance(module, RelaxedConvolution)]
+        frequency_rate = check_positive("frequency_rate", frequency_rate)
+    layers = [module for module in check_module("network", network).modules() if isinstance(module, RelaxedConvolution)]
     frequencies = {id(value): value for layer in layers for value in layer._domain_frequency.parameters()}
     rest = [parameter for parameter in network.parameters() if id(parameter) not in frequencies]
     groups: list[dict[str, Any]] = []

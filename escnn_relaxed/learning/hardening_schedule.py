@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from ..checks import check_bool, check_integer, check_mapping, check_number
 from ..network.relaxed_layers import relaxed_layers
 from .penalty import equivariance_penalty
 
@@ -40,6 +41,7 @@ class HardeningSchedule:
         is_hardened: whether it has happened.
 
     Raises:
+        TypeError: for a network that is no module, or a value that is no number.
         ValueError: for values outside of their range, or a network without a relaxed layer.
 
     Example:
@@ -58,11 +60,10 @@ class HardeningSchedule:
     """
 
     def __init__(self, network: nn.Module, steps: int, harden_at: float = 2 / 3, largest_penalty: float = 0.0) -> None:
-        if steps < 1:
-            raise ValueError(f"steps must be at least 1, got {steps}")
-        if not 0 < harden_at <= 1:
+        check_integer("steps", steps, 1)
+        if not 0 < check_number("harden_at", harden_at) <= 1:
             raise ValueError(f"harden_at must be in (0, 1], got {harden_at}")
-        if not (math.isfinite(largest_penalty) and largest_penalty >= 0):
+        if not (math.isfinite(check_number("largest_penalty", largest_penalty)) and largest_penalty >= 0):
             raise ValueError(f"largest_penalty must be finite and >= 0, got {largest_penalty}")
         self.network = network
         self._layers = relaxed_layers(network)
@@ -89,9 +90,16 @@ class HardeningSchedule:
         return {"step": self._step, "is_hardened": self.is_hardened}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on from a saved step; a network that was hardened by then is hardened."""
-        self._step = int(state["step"])
-        if state["is_hardened"]:
+        """Go on from a saved step; a network that was hardened by then is hardened.
+
+        Raises:
+            TypeError: for what is no state of a schedule.
+            ValueError: the same.
+        """
+        if check_mapping("state", state, "what state_dict gave").keys() != self.state_dict().keys():
+            raise ValueError(f"state must have {list(self.state_dict())}, got {list(state)}")
+        self._step = check_integer("state: step", state["step"], 0)
+        if check_bool("state: is_hardened", state["is_hardened"]):
             self._harden()
 
     @property

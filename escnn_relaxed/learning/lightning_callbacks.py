@@ -147,7 +147,7 @@ class BoundSoftness(_PenaltyCallback):
 
 
 class LogRelaxation(Callback):
-    """Logs ω′, softness, penalty and measured equivariance error of each layer, at the start and after each epoch.
+    """Logs ω′, softness and measured equivariance error of each layer, at the start and after each epoch.
 
     The tags are those of :func:`~escnn_relaxed.measure.relaxation_scalars`; they go to the trainer's logger,
     TensorBoard's for instance, and to its ``callback_metrics``, for early stopping and checkpoints. Nothing in the

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from ..checks import check_mapping, check_number, check_positive
 from ..network.relaxed_layers import relaxed_layers
 
 __all__ = ["SoftnessBound"]
@@ -37,6 +38,7 @@ class SoftnessBound:
         multipliers: name of each layer → its multiplier, ≥ 0, 0 at the start.
 
     Raises:
+        TypeError: for a network that is no module, or a bound or rate that is no number.
         ValueError: for a bound outside of [0, 1], an unknown layer, or a network without a relaxed layer.
 
     Example:
@@ -61,38 +63,46 @@ class SoftnessBound:
         if unknown:
             raise ValueError(f"bound: {sorted(unknown)} are not relaxed layers; those are {list(self._layers)}")
         for name, value in self._bounds.items():
-            if not 0 <= value <= 1:
+            if not 0 <= check_number(f"bound of {name!r}", value) <= 1:
                 raise ValueError(f"bound: the softness of {name!r} must be bounded by a number in [0, 1], got {value}")
-        if not (math.isfinite(rate) and rate > 0):
-            raise ValueError(f"rate must be finite and > 0, got {rate}")
-        self._rate = rate
-        self.multipliers = dict.fromkeys(self._bounds, 0.0)
-        self._excess: dict[str, float] = {}
+        self._rate = check_positive("rate", rate)
+        self._limits = torch.tensor([float(limit) for limit in self._bounds.values()], dtype=torch.float64)
+        self._multipliers = torch.zeros_like(self._limits)
+        self._excess: Tensor | None = None
+
+    @property
+    def multipliers(self) -> dict[str, float]:
+        """Name of each layer → its multiplier; on a device reading waits for it."""
+        return dict(zip(self._bounds, self._multipliers.tolist(), strict=True))
 
     def penalty(self) -> Tensor:
-        """Σ μ (s − ε), the constraints' part of the Lagrangian."""
-        terms = []
-        for name, bound in self._bounds.items():
-            excess = self._layers[name].softness() - bound
-            self._excess[name] = float(excess.detach())
-            terms.append(self.multipliers[name] * excess)
-        return torch.stack(terms).sum()
+        """Σ μ (s − ε), the constraints' part of the Lagrangian; nothing here or in :meth:`step` waits for a device."""
+        softness = torch.stack([self._layers[name].softness() for name in self._bounds])
+        self._limits, self._multipliers = self._limits.to(softness), self._multipliers.to(softness)
+        excess = softness - self._limits
+        self._excess = excess.detach()
+        return (self._multipliers * excess).sum()
 
     def step(self) -> None:
         """μ ← max(0, μ + rate · (s − ε)), with s as of the last :meth:`penalty`."""
-        for name, excess in self._excess.items():
-            self.multipliers[name] = max(0.0, self.multipliers[name] + self._rate * excess)
+        if self._excess is not None:
+            self._multipliers = (self._multipliers + self._rate * self._excess).clamp_min(0)
 
     def state_dict(self) -> dict[str, float]:
         """The multipliers, to go on from."""
-        return dict(self.multipliers)
+        return self.multipliers
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Go on from saved multipliers.
 
         Raises:
-            ValueError: if they belong to other layers.
+            TypeError: for multipliers that are no numbers.
+            ValueError: if they belong to other layers, or are not finite and >= 0.
         """
+        check_mapping("state", state, "multipliers by layer")
         if state.keys() != self.multipliers.keys():
             raise ValueError(f"state: multipliers are of {list(self.multipliers)}, got {list(state)}")
-        self.multipliers = dict(state)
+        values = [check_number(f"state: the multiplier of {name!r}", state[name]) for name in self._bounds]
+        if not all(math.isfinite(value) and value >= 0 for value in values):
+            raise ValueError(f"state: multipliers must be finite and >= 0, got {dict(state)}")
+        self._multipliers = torch.tensor(values, dtype=torch.float64)

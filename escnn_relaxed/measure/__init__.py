@@ -12,7 +12,7 @@ Example:
 """
 
 from .ablation import AblationReport, AblationRow, softness_ablation
-from .agreement import AgreementReport, AgreementRow, prediction_agreement
+from .agreement import AgreementReport, prediction_agreement
 from .equivariance import EquivarianceReport, ErrorRow, equivariance_error
 from .error_bound import BoundRow, equivariance_error_bound, soft_part_norm
 from .monitoring import RelaxationMonitor, relaxation_scalars
@@ -22,7 +22,6 @@ __all__ = [
     "AblationReport",
     "AblationRow",
     "AgreementReport",
-    "AgreementRow",
     "BoundRow",
     "EquivarianceReport",
     "ErrorRow",

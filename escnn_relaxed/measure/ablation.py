@@ -10,10 +10,12 @@ from typing import overload
 import torch
 from torch import nn
 
+from ..checks import check_bool, check_callable, check_mapping, check_sequence
 from ..group.elements import SUBGROUPS
 from ..kernel.softness import projected
 from ..layer.planar_convolution import PlanarConvolution
 from ..network.relaxed_layers import relaxed_layers
+from .forward_probe import evaluated
 
 __all__ = ["AblationReport", "AblationRow", "softness_ablation"]
 
@@ -108,6 +110,7 @@ def softness_ablation(
         subgroup that is soft somewhere, and everything.
 
     Raises:
+        TypeError: for an argument of another type.
         ValueError: for a network without a relaxed layer, or a group without one.
 
     Example:
@@ -125,18 +128,20 @@ def softness_ablation(
         everything         0.00   -10.00    0.0010
     """
     layers = relaxed_layers(network)
+    check_callable("evaluate", evaluate)
+    check_bool("progress", progress)
+    named = {} if groups is None else check_mapping("groups", groups, "names of layers by group")
     parts: list[_Part] = [("nothing", "network", {}, ())]
     soft = {name: layer for name, layer in layers.items() if layer.softness() > 0}
     parts += [(name, "layer", {name: layer}, SUBGROUPS) for name, layer in soft.items()]
-    parts += [(name, "group", _members(name, group, layers), SUBGROUPS) for name, group in (groups or {}).items()]
+    parts += [(name, "group", _members(name, group, layers), SUBGROUPS) for name, group in named.items()]
     subgroups = [name for name in SUBGROUPS if any(layer.softness(name) > 0 for layer in soft.values())]
     parts += [(subgroup, "subgroup", layers, (subgroup,)) for subgroup in subgroups]
     parts.append(("everything", "network", layers, SUBGROUPS))
     rows: list[AblationRow] = []
     with _tracked(parts, progress) as tracked:
         for part, kind, members, averaged in tracked:
-            with _as_it_was(network), torch.no_grad():
-                network.eval()
+            with evaluated(network), _with_its_tensors(network):
                 concerned = (members or layers).values()
                 softness = max((float(layer.softness(*averaged)) for layer in concerned), default=0.0)
                 with projected(members.values(), averaged):
@@ -147,6 +152,7 @@ def softness_ablation(
 
 
 def _members(name: str, group: Sequence[str], layers: Mapping[str, PlanarConvolution]) -> dict[str, PlanarConvolution]:
+    check_sequence(f"groups: {name!r}", group, "names of layers")
     members = {
         layer_name: layer
         for layer_name, layer in layers.items()
@@ -158,9 +164,8 @@ def _members(name: str, group: Sequence[str], layers: Mapping[str, PlanarConvolu
 
 
 @contextlib.contextmanager
-def _as_it_was(network: nn.Module) -> Iterator[None]:
-    """Restore parameters, buffers (statistics of batch norm) and the mode of every module."""
-    modes = {module: module.training for module in network.modules()}
+def _with_its_tensors(network: nn.Module) -> Iterator[None]:
+    """Restore parameters and buffers (statistics of batch norm)."""
     tensors = [(tensor, tensor.detach().clone()) for tensor in (*network.parameters(), *network.buffers())]
     try:
         yield
@@ -169,9 +174,6 @@ def _as_it_was(network: nn.Module) -> Iterator[None]:
             for tensor, before in tensors:
                 if not torch.equal(tensor, before):
                     tensor.copy_(before)
-        # From the outside in, as train(mode) goes on to the modules inside.
-        for module, mode in modes.items():
-            module.train(mode)
 
 
 @contextlib.contextmanager

@@ -10,38 +10,13 @@ from escnn.group import GroupElement
 from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, nn
 
-from .forward_probe import Answer, evaluated
+from ..checks import check_module
+from .equivariance import ErrorRow
+from .forward_probe import ModuleOutput, Output, evaluated
 from .measured_network import MeasuredNetwork, Shifts
 from .tables import plain_table
 
-__all__ = ["AgreementReport", "AgreementRow", "prediction_agreement"]
-
-
-@dataclass(frozen=True)
-class AgreementRow:
-    """Agreement under one transformation; ``pandas.DataFrame(report.rows)`` makes a table of them.
-
-    Attributes:
-        name: of the transformation, in degrees or pixels.
-        subgroup: ``"rotation"``, ``"reflection"`` or ``"translation"``.
-        angle: in radians, [0, 2π); of a reflection the turn that follows on y → −y; 0 for a shift.
-        kind: ``"exact"``, ``"strided"`` or ``"interpolated"``, as in :class:`~escnn_relaxed.measure.ErrorRow`.
-        agreement: part of the images that get the same class before and after.
-        resampling: the same for an image that is turned there and back, what interpolation alone changes; 1 where
-            nothing is interpolated.
-
-    Example:
-        >>> row = AgreementRow("rotation 90°", "rotation", 1.5708, "exact", agreement=0.83, resampling=1.0)
-        >>> f"{row.name}: {row.agreement:.0%} keep their class"
-        'rotation 90°: 83% keep their class'
-    """
-
-    name: str
-    subgroup: str
-    angle: float
-    kind: str
-    agreement: float
-    resampling: float
+__all__ = ["AgreementReport", "prediction_agreement"]
 
 
 @dataclass(frozen=True)
@@ -49,24 +24,23 @@ class AgreementReport:
     """A row for each transformation; its text is a table.
 
     Attributes:
-        rows: in the order elements, angles, shifts.
+        rows: in the order elements, angles, shifts. ``error`` is the part of the images that get another class, and
+            ``resampling`` that of images turned there and back, what interpolation alone changes.
         orbit: part of the images that get one class under all of these transformations and without.
 
     Example:
-        >>> print(AgreementReport((AgreementRow("rotation 90°", "rotation", 1.5708, "exact", 0.83, 1.0),), orbit=0.83))
+        >>> turn = ErrorRow("rotation 90°", "rotation", 1.5708, "exact", error=0.17, resampling=0.0)
+        >>> print(AgreementReport((turn,), orbit=0.83))
         transformation  kind   agreement  resampling alone
         rotation 90°    exact  0.830
         all of these           0.830
     """
 
-    rows: tuple[AgreementRow, ...]
+    rows: tuple[ErrorRow, ...]
     orbit: float
 
     def __str__(self) -> str:
-        lines = [
-            [row.name, row.kind, f"{row.agreement:.3f}", f"{row.resampling:.3f}" if row.kind == "interpolated" else ""]
-            for row in self.rows
-        ]
+        lines = [[row.name, row.kind, f"{1 - row.error:.3f}", _kept_by_resampling(row)] for row in self.rows]
         lines.append(["all of these", "", f"{self.orbit:.3f}", ""])
         return plain_table(["transformation", "kind", "agreement", "resampling alone"], lines)
 
@@ -79,6 +53,7 @@ def prediction_agreement(
     elements: Sequence[GroupElement] | None = None,
     angles: Sequence[float] = (),
     shifts: Shifts = (),
+    output: Output = None,
 ) -> AgreementReport:
     """The part of images that a classifier gives the same class before and after a transformation.
 
@@ -92,6 +67,7 @@ def prediction_agreement(
         elements: of the fiber group; all of them by default (16 rotations of a continuous group), ``()`` for none.
         angles: further rotations, in radians.
         shifts: rows down and columns to the right, in pixels.
+        output: from what the classifier returns to the logits, where it returns a dict or a tuple.
 
     Raises:
         TypeError: for an argument of another type.
@@ -107,26 +83,29 @@ def prediction_agreement(
         >>> left = torch.zeros(1, 1, 5, 5)
         >>> left[..., 2, 0] = 1
         >>> report = prediction_agreement(BrightestColumn(), left, in_type=image)
-        >>> [(row.name, row.agreement) for row in report.rows]
-        [('rotation 90°', 0.0), ('rotation 180°', 0.0), ('rotation 270°', 0.0)]
+        >>> [(row.name, row.error) for row in report.rows]
+        [('rotation 90°', 1.0), ('rotation 180°', 1.0), ('rotation 270°', 1.0)]
     """
-    network = MeasuredNetwork(classifier, None, data, in_type, None, ("",))
+    check_module("classifier", classifier)
+    network = MeasuredNetwork(classifier, None, data, in_type, None, ("",), output)
     rows = []
     same = torch.ones(1, dtype=torch.bool)
     with evaluated(classifier):
-        for motion in network.required_motions(elements, angles, shifts):
-            passed = network.transformed(motion)
+        for isometry in network.required_isometries(elements, angles, shifts):
+            passed = network.transformed(isometry)
             before, after, returned = (_classes(found[""]) for found in (passed.before, passed.after, passed.returned))
-            agreement, resampling = ((classes == before).double().mean().item() for classes in (after, returned))
-            rows.append(
-                AgreementRow(motion.name, motion.subgroup, motion.angle, passed.kind(""), agreement, resampling)
-            )
+            error, resampling = ((classes != before).double().mean().item() for classes in (after, returned))
+            rows.append(ErrorRow(isometry.name, isometry.subgroup, isometry.angle, passed.kind(""), error, resampling))
             same = same.to(before.device) & (after == before)
     return AgreementReport(tuple(rows), same.double().mean().item())
 
 
-def _classes(answer: Answer) -> Tensor:
-    tensor = answer.tensor
+def _kept_by_resampling(row: ErrorRow) -> str:
+    return f"{1 - row.resampling:.3f}" if row.kind == "interpolated" else ""
+
+
+def _classes(found: ModuleOutput) -> Tensor:
+    tensor = found.tensor
     logits = tensor.flatten(1) if tensor.shape[2:].numel() == 1 else tensor
     if logits.dim() != 2:
         raise ValueError(f"classifier: the output must be (batch, classes), got {tuple(tensor.shape)}")

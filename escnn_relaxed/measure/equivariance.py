@@ -17,9 +17,9 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from .field_action import on_fibers
-from .forward_probe import Answer, evaluated
+from .forward_probe import ModuleOutput, Output, evaluated
 from .measured_network import Data, MeasuredNetwork, Pass, Shifts
-from .pixel_grid import Motion, PixelGrid, moved
+from .pixel_grid import Isometry, PixelGrid, moved
 from .tables import plain_table
 
 __all__ = ["EquivarianceReport", "ErrorRow", "equivariance_error", "largest_exact_errors"]
@@ -35,7 +35,8 @@ class ErrorRow:
         angle: in radians, [0, 2π); of a reflection the turn that follows on y → −y; 0 for a shift.
         kind: ``"exact"`` where pixels go to pixels in every feature map; ``"strided"`` where they do in the image, but
             not in all maps, since a stride does not fit the size (or the shift); else ``"interpolated"``.
-        error: ‖f(gx) − g f(x)‖ / ‖f(x)‖.
+        error: ‖f(gx) − g f(x)‖ / ‖f(x)‖; of :func:`~escnn_relaxed.prediction_agreement` the part of the images that
+            get another class.
         resampling: what interpolation alone costs, in the same unit: 0 for exact rows, NaN for strided ones whose
             output has no pixels.
 
@@ -106,6 +107,7 @@ def equivariance_error(
     elements: Sequence[GroupElement] | None = None,
     angles: Sequence[float] = (),
     shifts: Shifts = (),
+    output: Output = None,
 ) -> EquivarianceReport:
     """Measure the relative error ‖f(gx) − g f(x)‖ / ‖f(x)‖ of a layer or a network, a row per transformation g.
 
@@ -131,6 +133,8 @@ def equivariance_error(
         elements: of the fiber group; all of them by default (16 rotations of a continuous group), ``()`` for none.
         angles: further rotations, in radians: a sweep. At angles that are not in the group fields have to be trivial.
         shifts: rows down and columns to the right, in pixels.
+        output: from what the module (or the layer named) returns to the tensor that is compared, where it returns a
+            dict or a tuple: ``lambda returned: returned["logits"]``.
 
     Raises:
         TypeError: for an argument of another type, or an output that is no tensor.
@@ -147,10 +151,10 @@ def equivariance_error(
         >>> [(row.name, row.kind, row.error < 1e-12) for row in report.rows[:3]]
         [('rotation 90°', 'exact', True), ('rotation 180°', 'exact', True), ('rotation 270°', 'exact', True)]
     """
-    network = MeasuredNetwork(module, input_size, data, in_type, out_type, (layer,))
-    motions = network.required_motions(elements, angles, shifts)
+    network = MeasuredNetwork(module, input_size, data, in_type, out_type, (layer,), output)
+    isometries = network.required_isometries(elements, angles, shifts)
     with evaluated(module):
-        passes = (network.transformed(motion) for motion in motions)
+        passes = (network.transformed(isometry) for isometry in isometries)
         return EquivarianceReport(layer, tuple(_row(passed, layer, network) for passed in passes))
 
 
@@ -164,10 +168,10 @@ def largest_exact_errors(
     network = MeasuredNetwork(module, None, data, in_type, None, layers)
     largest: dict[str, float] = {}
     with evaluated(module):
-        for motion in network.motions(None, (), shifts):
-            if motion.keeps_axes:
-                passed = network.transformed(motion)
-                known = [name for name, answer in passed.before.items() if network.knows_fields_of(answer)]
+        for isometry in network.isometries(None, (), shifts):
+            if isometry.keeps_axes:
+                passed = network.transformed(isometry)
+                known = [name for name, found in passed.before.items() if network.knows_fields_of(found)]
                 for row, name in ((_row(passed, name, network), name) for name in known):
                     if row.kind == "exact":
                         largest[name] = max(row.error, largest.get(name, 0.0))
@@ -176,13 +180,13 @@ def largest_exact_errors(
 
 def _row(passed: Pass, name: str, network: MeasuredNetwork) -> ErrorRow:
     """The report's row for the output of one module under one transformation."""
-    before, motion = passed.before[name], passed.motion
+    before, isometry = passed.before[name], passed.isometry
     pair = _Comparison(before, passed.after[name], network.fields_of(before), passed)
     kind = passed.kind(name)
     resampling = 0.0 if kind == "exact" else pair.resampling(passed.returned[name])
     if kind == "strided" and before.grid is None:
         resampling = math.nan
-    return ErrorRow(motion.name, motion.subgroup, motion.angle, kind, pair.error(), resampling)
+    return ErrorRow(isometry.name, isometry.subgroup, isometry.angle, kind, pair.error(), resampling)
 
 
 class _Comparison:
@@ -190,13 +194,13 @@ class _Comparison:
 
     def __init__(
         self,
-        before: Answer,
-        after: Answer,
+        before: ModuleOutput,
+        after: ModuleOutput,
         field_type: FieldType | None,
         passed: Pass,
     ) -> None:
         self._before, self._after, self._field_type = before, after, field_type
-        self._motion, image = passed.motion, passed.image
+        self._motion, image = passed.isometry, passed.image
         self._on_torus = passed.on_torus and before.grid is not None and before.grid.covers(image)
         self._radius = math.inf if passed.is_exact else min(image.rows, image.columns) / 2
         # f(x) on the pixels of f(gx) before ρ(g) acts on its channels: what the error is relative to.
@@ -208,7 +212,7 @@ class _Comparison:
         expected = self._carried if is_invariant else on_fibers(self._carried, self._field_type, self._motion, "output")
         return _ratio((self._after.tensor - expected) * self._mask, self._carried * self._mask)
 
-    def resampling(self, returned: Answer) -> float:
+    def resampling(self, returned: ModuleOutput) -> float:
         """Half of the changes by turning there and back: of the input, as ``returned`` shows it, and of the output."""
         back = self._motion.inverse()
         again, mask = self._moved(self._carried, self._after.grid, self._before.grid, back)
@@ -217,11 +221,11 @@ class _Comparison:
         return (by_input + _ratio((again - self._before.tensor) * mask, norm)) / 2
 
     def _moved(
-        self, tensor: Tensor, source: PixelGrid | None, target: PixelGrid | None, motion: Motion
+        self, tensor: Tensor, source: PixelGrid | None, target: PixelGrid | None, isometry: Isometry
     ) -> tuple[Tensor, Tensor]:
         if source is None or target is None:
             return tensor, torch.ones((), device=tensor.device)
-        result, mask = moved(tensor, source, target, motion, self._on_torus)
+        result, mask = moved(tensor, source, target, isometry, self._on_torus)
         distance = torch.from_numpy((target.positions() ** 2).sum(-1) ** 0.5).to(tensor.device)
         return result, mask & (distance <= self._radius)
 

@@ -6,8 +6,11 @@ of layers f_l with Lipschitz constants L_l the errors add up: e_l ≤ L_l e_{l�
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +18,7 @@ from escnn import nn as enn
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..checks import check_subgroups
+from ..checks import check_mapping, check_module, check_number, check_size, check_subgroups
 from ..integral.stationary import ConvolutionGeometry
 from ..kernel.softness import projected
 from ..layer.planar_convolution import PlanarConvolution
@@ -71,6 +74,7 @@ def soft_part_norm(layer: PlanarConvolution, size: tuple[int, int], subgroups: t
         subgroups: of ``"rotation"``, ``"reflection"``, ``"translation"``, all by default.
 
     Raises:
+        TypeError: for what is no relaxed layer, or a size that is no pair of integers.
         ValueError: for another name, or for fields on which the group does not act by orthogonal matrices.
 
     Example:
@@ -85,8 +89,12 @@ def soft_part_norm(layer: PlanarConvolution, size: tuple[int, int], subgroups: t
         >>> bool(difference.norm() <= 2 * soft_part_norm(layer, (9, 9)) * x.norm())
         True
     """
+    if not isinstance(layer, PlanarConvolution):
+        raise TypeError(f"layer must be a relaxed layer, RelaxedR2Conv for instance, got {layer!r}")
+    size = check_size("size", size)
     averaged = check_subgroups(subgroups)
     _check_orthogonal(layer.in_type, layer.out_type)
+    layer = _in_single_precision(layer)
     if not layer.is_stationary:
 
         def soft_part(features: Tensor) -> Tensor:
@@ -100,6 +108,12 @@ def soft_part_norm(layer: PlanarConvolution, size: tuple[int, int], subgroups: t
         with projected([layer], averaged):
             kernel = kernel - layer.filter_bank()
     return _norm_either_way(kernel, size, layer.geometry)
+
+
+def _in_single_precision(layer: PlanarConvolution) -> PlanarConvolution:
+    """The layer, of half precision a copy in float32: sums over many pixels would overflow."""
+    is_half = next(layer.parameters()).dtype in (torch.float16, torch.bfloat16)
+    return copy.deepcopy(layer).float() if is_half else layer
 
 
 def _norm_either_way(kernel: Tensor, size: tuple[int, int], geometry: ConvolutionGeometry) -> float:
@@ -137,7 +151,9 @@ def equivariance_error_bound(
         lipschitz: constants of further modules by type.
 
     Raises:
-        ValueError: for a module whose constant is not known.
+        TypeError: for an argument of another type.
+        ValueError: for a module whose constant is not known, a constant that is not finite and >= 0, or an input that
+            does not fit.
         RuntimeError: for a network in training mode, whose batch norm has no fixed constant.
 
     Example:
@@ -151,19 +167,53 @@ def equivariance_error_bound(
         >>> equivariance_error_bound(network, fields(torch.randn(1, 4, 9, 9)))[-1].error  # strict
         0.0
     """
+    check_module("network", network)
+    known = _checked_constants(lipschitz)
+    _check_input(network, input)
     if any(module.training for _, module in _in_order(network)):
         raise RuntimeError("network is in training mode: call network.eval() first")
     rows = []
-    error = torch.zeros(len(input.tensor), dtype=input.tensor.dtype, device=input.tensor.device)
+    norms = _norms(input.tensor)
+    error = torch.zeros_like(norms)
     for name, module in _in_order(network):
         size = (input.tensor.shape[2], input.tensor.shape[3])
-        constant = _lipschitz(name, module, size, lipschitz or {})
+        constant = _lipschitz(name, module, size, known)
         soft = soft_part_norm(module, size) if isinstance(module, PlanarConvolution) else 0.0
-        error = constant * error + 2 * soft * input.tensor.flatten(1).norm(dim=1)
+        error = constant * error + 2 * soft * norms
         input = module(input)
-        relative = torch.where(error > 0, error / input.tensor.flatten(1).norm(dim=1), error)
+        norms = _norms(input.tensor)
+        relative = torch.where(error > 0, error / norms, error)
         rows.append(BoundRow(name, constant, soft, float(relative.max())))
     return rows
+
+
+def _checked_constants(lipschitz: Any) -> dict[type[nn.Module], float]:
+    """Finite numbers from 0 up, by type of module."""
+    constants = {} if lipschitz is None else check_mapping("lipschitz", lipschitz, "constants by type of module")
+    for kind, constant in constants.items():
+        if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+            raise TypeError(f"lipschitz must be a dict of constants by type of module, got {kind!r} as a type")
+        if not 0 <= check_number(f"lipschitz of {kind.__name__}", constant) < math.inf:
+            raise ValueError(f"lipschitz of {kind.__name__} must be finite and >= 0, got {constant}")
+    return constants
+
+
+def _check_input(network: nn.Module, input: Any) -> None:
+    """A batch of images that the network takes."""
+    if not isinstance(input, enn.GeometricTensor):
+        raise TypeError(f"input must be a GeometricTensor, got {type(input).__name__}")
+    if input.tensor.dim() != 4 or not input.tensor.numel():
+        raise ValueError(f"input must be images (batch, C, H, W), got {tuple(input.tensor.shape)}")
+    own = getattr(network, "in_type", input.type)
+    if own != input.type:
+        raise ValueError(f"input must be of the network's fields, {own}, got {input.type}")
+
+
+def _norms(features: Tensor) -> Tensor:
+    """‖·‖ of each image of a batch, in float32 at least."""
+    dtype = torch.promote_types(features.dtype, torch.float32)
+    norms: Tensor = torch.linalg.vector_norm(features, dim=tuple(range(1, features.dim())), dtype=dtype)
+    return norms
 
 
 def _in_order(network: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -178,9 +228,10 @@ def _lipschitz(name: str, module: nn.Module, size: tuple[int, int], known: Mappi
     for kind, constant in known.items():
         if isinstance(module, kind):
             return constant
-    if isinstance(module, PlanarConvolution) and not module.is_stationary:
-        return largest_singular_value(module.linear, (module.in_type.size, *size), next(module.parameters()))
     if isinstance(module, PlanarConvolution):
+        module = _in_single_precision(module)
+        if not module.is_stationary:
+            return largest_singular_value(module.linear, (module.in_type.size, *size), next(module.parameters()))
         return _norm_either_way(module.filter_bank(), size, module.geometry)
     if isinstance(module, enn.R2Conv):
         padding = module.padding if isinstance(module.padding, tuple) else (module.padding, module.padding)

@@ -12,34 +12,36 @@ from escnn.gspaces import GSpace2D
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
+from ..checks import check_sequence
 from ..group.elements import element_with_action, sample_group
-from .pixel_grid import Motion, turn_or_flip
+from ..layer.arguments import check_field_type
+from .pixel_grid import Isometry, turn_or_flip
 
-__all__ = ["check_field_type", "input_type", "motions_of", "on_fibers", "takes_geometric_tensor"]
+__all__ = ["input_type", "isometries_of", "on_fibers", "takes_geometric_tensor"]
 
 # Rotations that a continuous group is measured on.
 _ROTATIONS = 16
 
 
-def on_fibers(features: Tensor, field_type: FieldType, motion: Motion, place: str) -> Tensor:
-    """ρ(g) on the channels (batch, C, …), g the element that acts on the plane as the motion does.
+def on_fibers(features: Tensor, field_type: FieldType, isometry: Isometry, place: str) -> Tensor:
+    """ρ(g) on the channels (batch, C, …), g the element that acts on the plane as the isometry does.
 
     Args:
         features: channels of the field type.
-        field_type: trivial fields are left as they are by every motion, of their group or not.
-        motion: what is done to the image.
+        field_type: trivial fields are left as they are by every isometry, of their group or not.
+        isometry: what is done to the image.
         place: ``"input"`` or ``"output"``, for the error.
 
     Raises:
         ValueError: where a field is not trivial and the group has no such element.
     """
-    if motion.subgroup == "translation" or all(field.is_trivial() for field in field_type.representations):
+    if isometry.subgroup == "translation" or all(field.is_trivial() for field in field_type.representations):
         return features
-    element = element_with_action(field_type.gspace, motion.matrix)
+    element = element_with_action(field_type.gspace, isometry.matrix)
     if element is None:
         raise ValueError(
             f"angles and elements: the fields of the {place} are of {field_type.gspace.name}, which holds no "
-            f"{motion.name}; take its own elements, or an input and an output of trivial fields or without space"
+            f"{isometry.name}; take its own elements, or an input and an output of trivial fields or without space"
         )
     matrices = {
         field: torch.from_numpy(np.asarray(field(element))).to(features) for field in set(field_type.representations)
@@ -52,7 +54,7 @@ def on_fibers(features: Tensor, field_type: FieldType, motion: Motion, place: st
     return torch.cat(turned, dim=1)
 
 
-def motions_of(gspace: GSpace2D, elements: Sequence[GroupElement] | None) -> list[Motion]:
+def isometries_of(gspace: GSpace2D, elements: Sequence[GroupElement] | None) -> list[Isometry]:
     """What elements of a symmetry do to the plane: by default all but the identity, of a continuous group a grid.
 
     Raises:
@@ -60,7 +62,7 @@ def motions_of(gspace: GSpace2D, elements: Sequence[GroupElement] | None) -> lis
     """
     if elements is None:
         elements = [e for e in sample_group(gspace, _ROTATIONS).elements if e != gspace.fibergroup.identity]
-    for element in elements:
+    for element in check_sequence("elements", elements, "elements of the fiber group"):
         if not isinstance(element, GroupElement) or element.group != gspace.fibergroup:
             raise TypeError(f"elements must be of {gspace.fibergroup.name}, got {element!r}")
     return [turn_or_flip(gspace, element) for element in elements]
@@ -80,15 +82,6 @@ def input_type(network: nn.Module, given: Any) -> FieldType:
         if isinstance(found, FieldType):
             return found
     raise ValueError(f"in_type: {type(network).__name__} does not say which fields it takes; give in_type=FieldType(…)")
-
-
-def check_field_type(name: str, value: Any) -> FieldType:
-    """A field type on the plane."""
-    if not isinstance(value, FieldType):
-        raise TypeError(f"{name} must be an escnn.nn.FieldType, got {value!r}")
-    if not isinstance(value.gspace, GSpace2D):
-        raise ValueError(f"{name} must live on a gspace of the plane (escnn.gspaces.…OnR2), got {value.gspace!r}")
-    return value
 
 
 def takes_geometric_tensor(network: nn.Module, data: Tensor | GeometricTensor | None) -> bool:

@@ -1,25 +1,32 @@
-"""What the modules of a network answer in a forward pass, and where the pixels of their feature maps lie."""
+"""What the modules of a network return in a forward pass, and where the pixels of their feature maps lie."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from escnn.nn import FieldType, GeometricTensor, PointwiseMaxPoolAntialiased2D, R2ConvTransposed
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..integral.stationary import ConvolutionGeometry
+from ..network.modes import in_eval_mode
 from .pixel_grid import PixelGrid
 
-__all__ = ["Answer", "answers", "evaluated", "inputs_of"]
+__all__ = ["ModuleOutput", "Output", "evaluated", "inputs_of", "outputs"]
+
+
+# From what a module returns to the tensor that is looked at.
+Output: TypeAlias = Callable[[Any], Tensor | GeometricTensor] | None
 
 
 @dataclass(frozen=True)
-class Answer:
+class ModuleOutput:
     """The output of a module.
 
     Attributes:
@@ -39,54 +46,50 @@ class Answer:
 
 @contextlib.contextmanager
 def evaluated(network: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients for a while; every module gets its own mode back."""
-    modes = {module: module.training for module in network.modules()}
-    try:
-        with torch.no_grad():
-            network.eval()
-            yield
-    finally:
-        # From the outside in, as train(mode) goes on to the modules inside.
-        for module, mode in modes.items():
-            module.train(mode)
+    """Eval mode without gradients for a while."""
+    with in_eval_mode(network), torch.no_grad():
+        yield
 
 
-def answers(network: nn.Module, input: Tensor | GeometricTensor, names: Sequence[str]) -> dict[str, Answer]:
+def outputs(
+    network: nn.Module, input: Tensor | GeometricTensor, names: Sequence[str], output: Output = None
+) -> dict[str, ModuleOutput]:
     """The output of some modules by name, ``""`` for the network itself, in one forward pass.
 
-    Strides, kernels and paddings of all modules say where pixels lie. What a function in between does to the size
-    (``torch.nn.functional``) is taken to keep the centre.
+    ``output`` picks the tensor of what they return; by default it is one.
+
+    Strides, kernels and paddings of all modules say where pixels lie; functions in between leave them there, or keep
+    the centre where they change the size.
 
     Raises:
         ValueError: for a module that the forward pass does not call.
         TypeError: for an output that is no tensor.
     """
-    height, width = _tensor(input).shape[-2:]
-    grids = {(height, width): PixelGrid(height, width)}
+    grids = _Grids(_tensor(input))
     passed: list[PixelGrid] = []
     is_torus = True
-    found: dict[str, Answer] = {}
-
-    def grid_of(size: tuple[int, int]) -> PixelGrid:
-        unknown = PixelGrid(size[0], size[1], (height / size[0], width / size[1]))
-        return grids.get(size, unknown)
+    found: dict[str, ModuleOutput] = {}
 
     def follow(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         nonlocal is_torus
+        if not (inputs and _is_map(inputs[0]) and _is_map(output)):
+            return
+        source, target = _tensor(inputs[0]), _tensor(output)
         window = _window(module)
-        if window is not None and inputs and _is_map(inputs[0]) and _is_map(output):
-            passed.append(_after(grid_of(_size(inputs[0])), window, _size(output)))
-            grids[_size(output)] = passed[-1]
+        if window is None:
+            # Of a module that takes maps apart inside.
+            grids.inherit([source], target)
+        else:
+            passed.append(_after(grids[source], window, _size(target)))
+            grids[target] = passed[-1]
             is_torus = is_torus and window.is_torus
 
     def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if not isinstance(output, (Tensor, GeometricTensor)):
-                kind = type(output).__name__
-                raise TypeError(f"layer: {name!r} must return a tensor or a GeometricTensor, it returns a {kind}")
-            field_type = output.type if isinstance(output, GeometricTensor) else None
-            grid = grid_of(_size(output)) if _is_map(output) else None
-            found[name] = Answer(_tensor(output), field_type, grid, tuple(passed), is_torus)
+        def hook(module: nn.Module, inputs: Any, returned: Any) -> None:
+            picked = _picked(returned, output, name)
+            field_type = picked.type if isinstance(picked, GeometricTensor) else None
+            grid = grids[_tensor(picked)] if _is_map(picked) else None
+            found[name] = ModuleOutput(_tensor(picked), field_type, grid, tuple(passed), is_torus)
 
         return hook
 
@@ -94,7 +97,9 @@ def answers(network: nn.Module, input: Tensor | GeometricTensor, names: Sequence
     hooks = [module.register_forward_hook(follow) for module in modules.values()]
     hooks += [modules[name].register_forward_hook(keep(name)) for name in names]
     try:
-        network(input)
+        # A compiled module would hide functions from the grids, and the hooks are not for compilation.
+        with torch.compiler.set_stance("force_eager"), grids:
+            network(input)
     finally:
         for hook in hooks:
             hook.remove()
@@ -102,6 +107,22 @@ def answers(network: nn.Module, input: Tensor | GeometricTensor, names: Sequence
         if name not in found:
             raise ValueError(f"layer: {name!r} is not called in the forward pass of {type(network).__name__}")
     return found
+
+
+def _picked(returned: Any, output: Output, name: str) -> Tensor | GeometricTensor:
+    """The tensor of what a module returned."""
+    picked = returned if output is None else output(returned)
+    if isinstance(picked, (Tensor, GeometricTensor)):
+        return picked
+    what = f"{name!r} returns" if output is None else "output gives"
+    hint = ""
+    if isinstance(picked, Mapping):
+        hint = f" with the keys {list(picked)}: pick one by output=lambda returned: returned[…]"
+    elif isinstance(picked, (tuple, list)):
+        hint = f" of {len(picked)}: pick one by output=lambda returned: returned[0]"
+    elif output is None:
+        hint = ": pick a tensor of it by output="
+    raise TypeError(f"output: it must be a tensor or a GeometricTensor, {what} a {type(picked).__name__}{hint}")
 
 
 def inputs_of(network: nn.Module, input: Tensor | GeometricTensor, names: Sequence[str]) -> dict[str, GeometricTensor]:
@@ -123,6 +144,43 @@ def inputs_of(network: nn.Module, input: Tensor | GeometricTensor, names: Sequen
         for hook in hooks:
             hook.remove()
     return seen
+
+
+class _Grids(TorchFunctionMode):
+    """Where the pixels of each tensor lie, passed on by all functions of torch while it is entered.
+
+    Args:
+        image: the input (batch, C, H, W), whose pixels are those of the image.
+    """
+
+    def __init__(self, image: Tensor) -> None:
+        super().__init__()
+        self._image = PixelGrid(*_size(image))
+        self._known: MutableMapping[Tensor, PixelGrid] = WeakTensorKeyDictionary()
+        self._known[image] = self._image
+
+    def __getitem__(self, tensor: Tensor) -> PixelGrid:
+        return self._known.get(tensor) or self._image.resized(*_size(tensor))
+
+    def __setitem__(self, tensor: Tensor, grid: PixelGrid) -> None:
+        self._known[tensor] = grid
+
+    def inherit(self, sources: Sequence[Tensor], result: Tensor) -> None:
+        """Put a new tensor where those that it was made of lie, first of all one of its own size."""
+        known = [source for source in sources if source in self._known]
+        if result.dim() < 4 or result in self._known or not known:
+            return
+        alike = (source for source in known if _size(source) == _size(result))
+        self._known[result] = self._known[next(alike, known[0])].resized(*_size(result))
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        made = list(_tensors_in(result))
+        if made:
+            sources = list(_tensors_in((args, tuple((kwargs or {}).values()))))
+            for tensor in made:
+                self.inherit(sources, tensor)
+        return result
 
 
 @dataclass(frozen=True)
@@ -190,12 +248,21 @@ def _tensor(value: Tensor | GeometricTensor) -> Tensor:
     return tensor
 
 
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors among arguments or results of a function, in nested tuples and lists too."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _tensors_in(part)
+
+
 def _is_map(value: Any) -> bool:
     return isinstance(value, (Tensor, GeometricTensor)) and _tensor(value).dim() == 4
 
 
-def _size(value: Tensor | GeometricTensor) -> tuple[int, int]:
-    rows, columns = _tensor(value).shape[-2:]
+def _size(tensor: Tensor) -> tuple[int, int]:
+    rows, columns = tensor.shape[-2:]
     return rows, columns
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_integer
+from ..checks import check_size
 from .pixel_grid import PixelGrid
 
 __all__ = ["faded", "noise", "without_what_leaves"]
@@ -28,10 +28,7 @@ def noise(module: nn.Module, channels: int, input_size: Any) -> tuple[Tensor, Te
         TypeError: for a size that is no integer or pair of integers.
         ValueError: for a size below 1.
     """
-    pair = input_size if isinstance(input_size, (tuple, list)) else (input_size, input_size)
-    if len(pair) != 2:
-        raise ValueError(f"input_size must be an integer or a pair (height, width), got {input_size!r}")
-    height, width = (check_integer("input_size", side, 1) for side in pair)
+    height, width = check_size("input_size", input_size)
     # A generator of its own, so that measuring in training changes nothing of what is drawn there.
     generator = torch.Generator().manual_seed(_SEED)
     white = torch.randn(_BATCH, channels, height, width, generator=generator, dtype=torch.float64)

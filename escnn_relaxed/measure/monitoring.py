@@ -1,11 +1,12 @@
-"""What is worth logging of a network's softness during training: ω′, softness, penalty and measured error by layer."""
+"""What is worth logging of a network's softness during training: ω′, softness and measured error by layer."""
 
 from __future__ import annotations
 
 import torch
 from escnn.nn import FieldType, GeometricTensor
-from torch import nn
+from torch import Tensor, nn
 
+from ..checks import check_integer
 from ..network.relaxed_layers import frequency_energy, relaxed_layers
 from .equivariance import largest_exact_errors
 from .measured_network import Data, Shifts
@@ -22,8 +23,8 @@ def relaxation_scalars(
     """The softness of a network as numbers by tag.
 
     ``domain_frequency/<layer>/<subgroup>`` is ω′ (of translation, ``translation_x`` and ``translation_y``),
-    ``softness/<layer>`` is s, ``penalty/<layer>`` is ‖ω′‖² and ``penalty/total`` their sum. With data,
-    ``equivariance_error/<layer>`` is the largest relative error of the network's features up to that layer, and
+    ``softness/<layer>`` is s, ``frequency_energy/<layer>`` is ‖ω′‖² and ``frequency_energy/total`` their sum. With
+    data, ``equivariance_error/<layer>`` is the largest relative error of the network's features up to that layer, and
     ``equivariance_error/network`` of its output, over the shifts and the group elements that map the pixels of all
     feature maps to pixels; missing where there are none.
 
@@ -43,23 +44,30 @@ def relaxation_scalars(
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
         >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25}))
         >>> list(relaxation_scalars(network, torch.randn(2, 4, 9, 9)))[-3:]
-        ['penalty/0', 'equivariance_error/0', 'equivariance_error/network']
+        ['frequency_energy/0', 'equivariance_error/0', 'equivariance_error/network']
     """
     layers = relaxed_layers(network)
-    scalars = {"penalty/total": frequency_energy(layers.values()).item()}
+    scalars = {"frequency_energy/total": frequency_energy(layers.values()).item()}
     for name, layer in layers.items():
         for subgroup, value in layer.domain_frequency.items():
             tags = (subgroup,) if len(value) == 1 else (f"{subgroup}_x", f"{subgroup}_y")
             for tag, number in zip(tags, value.tolist(), strict=True):
                 scalars[f"domain_frequency/{name or 'network'}/{tag}"] = number
         scalars[f"softness/{name or 'network'}"] = layer.softness().item()
-        scalars[f"penalty/{name or 'network'}"] = frequency_energy([layer]).item()
+        scalars[f"frequency_energy/{name or 'network'}"] = frequency_energy([layer]).item()
     if data is not None:
-        some = data.type(data.tensor[:_MOST_IMAGES]) if isinstance(data, GeometricTensor) else data[:_MOST_IMAGES]
+        some = _first_images(data)
         names = list(dict.fromkeys([*layers, ""]))
         for name, error in largest_exact_errors(network, some, names, in_type, shifts).items():
             scalars[f"equivariance_error/{name or 'network'}"] = error
     return scalars
+
+
+def _first_images(data: Data) -> Data:
+    """Some images of a batch; anything else as it is, to be refused."""
+    if isinstance(data, GeometricTensor):
+        return data.type(data.tensor[:_MOST_IMAGES])
+    return data[:_MOST_IMAGES] if isinstance(data, Tensor) and data.dim() else data
 
 
 class RelaxationMonitor:
@@ -70,6 +78,10 @@ class RelaxationMonitor:
         data: a batch to measure the error on; not measured without.
         in_type: fields of the input, where the network does not say.
         shifts: rows down and columns to the right in pixels, to measure beside the group elements.
+
+    Raises:
+        TypeError: for a network that is no module.
+        ValueError: for one without a relaxed layer.
 
     Attributes:
         history: tag → a pair (step, value) for each :meth:`record`.
@@ -94,6 +106,7 @@ class RelaxationMonitor:
         in_type: FieldType | None = None,
         shifts: Shifts = (),
     ) -> None:
+        relaxed_layers(network)
         self._network = network
         self.data = data
         self._in_type = in_type
@@ -101,7 +114,13 @@ class RelaxationMonitor:
         self.history: dict[str, list[tuple[int, float]]] = {}
 
     def record(self, step: int) -> dict[str, float]:
-        """Take the numbers of now, keep them, and return them."""
+        """Take the numbers of now, keep them, and return them.
+
+        Raises:
+            TypeError: for a step that is no integer.
+            ValueError: for one below 0.
+        """
+        check_integer("step", step, 0)
         scalars = relaxation_scalars(self._network, self.data, self._in_type, self._shifts)
         for tag, value in scalars.items():
             self.history.setdefault(tag, []).append((step, value))

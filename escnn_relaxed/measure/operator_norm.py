@@ -28,6 +28,8 @@ def convolution_norm(kernel: Tensor, size: tuple[int, int], geometry: Convolutio
         size: height and width of the image in pixels.
         geometry: where taps and pixels meet.
     """
+    # Fourier transforms in half precision overflow, or do not exist.
+    kernel = kernel.detach().to(torch.promote_types(kernel.dtype, torch.float32))
     height, width = size
     rows, columns = geometry.padding
     output = geometry.output_size(height, width)
@@ -41,7 +43,7 @@ def convolution_norm(kernel: Tensor, size: tuple[int, int], geometry: Convolutio
     taps = torch.arange(geometry.kernel_size, device=kernel.device) * geometry.dilation
     waves = [torch.exp(-2j * math.pi * frequency[:, None] * taps) for frequency in frequencies]
     largest = 0.0
-    for block in kernel.detach().chunk(geometry.groups):
+    for block in kernel.chunk(geometry.groups):
         transform = torch.einsum("ua,vb,oiab->uvoi", waves[0], waves[1], block.to(waves[0].dtype))
         largest = max(largest, float(torch.linalg.matrix_norm(transform, ord=2).max()))
     return largest * math.sqrt(copies)
@@ -71,13 +73,13 @@ def largest_singular_value(linear: Callable[[Tensor], Tensor], shape: tuple[int,
     for _ in range(_LANCZOS_STEPS):
         with torch.enable_grad():
             point = rights[-1].requires_grad_()
-            answer = linear(point)
-            left = _orthogonal(answer.detach(), lefts)
+            found = linear(point)
+            left = _orthogonal(found.detach(), lefts)
             diagonal.append(float(left.norm()))
             if diagonal[-1] <= tiny * max(diagonal):
                 break
             lefts.append(left / diagonal[-1])
-            (right,) = torch.autograd.grad(answer, point, lefts[-1])
+            (right,) = torch.autograd.grad(found, point, lefts[-1])
         right = _orthogonal(right, [v.detach() for v in rights])
         above.append(float(right.norm()))
         if above[-1] <= tiny * max(diagonal):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from escnn.group import GroupElement
     from escnn.gspaces import GSpace2D
 
-__all__ = ["Motion", "PixelGrid", "moved", "rotation", "shift", "turn_or_flip"]
+__all__ = ["Isometry", "PixelGrid", "moved", "rotation", "shift", "turn_or_flip"]
 
 Array = NDArray[np.float64]
 
@@ -27,7 +27,7 @@ _TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
-class Motion:
+class Isometry:
     """x → A x + τ, what is done to an image.
 
     Attributes:
@@ -58,29 +58,29 @@ class Motion:
         """Whether A exchanges the axes, and with them height and width."""
         return self.keeps_axes and round(self.matrix[0, 0]) == 0
 
-    def inverse(self) -> Motion:
-        """The motion back."""
+    def inverse(self) -> Isometry:
+        """The isometry back."""
         back = -self.matrix.T @ np.array(self.translation)
         return replace(self, matrix=self.matrix.T, translation=(back[0], back[1]))
 
 
-def rotation(angle: float) -> Motion:
+def rotation(angle: float) -> Isometry:
     """The turn by an angle in radians, counter-clockwise."""
     matrix = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
-    return Motion(f"rotation {math.degrees(angle):.4g}°", "rotation", matrix)
+    return Isometry(f"rotation {math.degrees(angle):.4g}°", "rotation", matrix)
 
 
-def turn_or_flip(gspace: GSpace2D, element: GroupElement) -> Motion:
+def turn_or_flip(gspace: GSpace2D, element: GroupElement) -> Isometry:
     """What an element of a fiber group does to the plane."""
     matrix = np.asarray(gspace.basespace_action(element), dtype=np.float64)
     subgroup = "reflection" if np.linalg.det(matrix) < 0 else "rotation"
-    motion = Motion("", subgroup, matrix)
-    return replace(motion, name=f"{subgroup} {math.degrees(motion.angle):.4g}°")
+    isometry = Isometry("", subgroup, matrix)
+    return replace(isometry, name=f"{subgroup} {math.degrees(isometry.angle):.4g}°")
 
 
-def shift(rows: int, columns: int) -> Motion:
+def shift(rows: int, columns: int) -> Isometry:
     """The shift by rows down and columns to the right, in pixels."""
-    return Motion(f"shift {rows}, {columns}", "translation", np.eye(2), (float(columns), float(-rows)))
+    return Isometry(f"shift {rows}, {columns}", "translation", np.eye(2), (float(columns), float(-rows)))
 
 
 @dataclass(frozen=True)
@@ -119,34 +119,39 @@ class PixelGrid:
         sides = (self.rows * self.spacing[0] - image.rows, self.columns * self.spacing[1] - image.columns)
         return max(abs(side) for side in sides) < _TOLERANCE
 
-    def is_carried_to(self, other: PixelGrid, motion: Motion) -> bool:
-        """Whether a motion of the image brings pixels to pixels of another map."""
-        index = self.index((other.positions() - np.array(motion.translation)) @ motion.matrix)
+    def resized(self, rows: int, columns: int) -> PixelGrid:
+        """As many pixels as are asked for over the same part of the image."""
+        spacing = self.spacing[0] * self.rows / max(rows, 1), self.spacing[1] * self.columns / max(columns, 1)
+        return PixelGrid(rows, columns, spacing, self.centre)
+
+    def is_carried_to(self, other: PixelGrid, isometry: Isometry) -> bool:
+        """Whether an isometry of the image brings pixels to pixels of another map."""
+        index = self.index((other.positions() - np.array(isometry.translation)) @ isometry.matrix)
         return bool(np.abs(index - index.round()).max() < _TOLERANCE)
 
-    def of_moved_image(self, motion: Motion) -> PixelGrid:
-        """The grid of an image after a motion: a quarter turn swaps height and width."""
-        return PixelGrid(self.columns, self.rows) if motion.swaps_axes else self
+    def of_moved_image(self, isometry: Isometry) -> PixelGrid:
+        """The grid of an image after an isometry: a quarter turn swaps height and width."""
+        return PixelGrid(self.columns, self.rows) if isometry.swaps_axes else self
 
 
 def moved(
-    features: Tensor, source: PixelGrid, target: PixelGrid, motion: Motion, on_torus: bool
+    features: Tensor, source: PixelGrid, target: PixelGrid, isometry: Isometry, on_torus: bool
 ) -> tuple[Tensor, Tensor]:
-    """Features on one grid carried by a motion to another: f(A⁻¹(x − τ)); channels are left as they are.
+    """Features on one grid carried by an isometry to another: f(A⁻¹(x − τ)); channels are left as they are.
 
     Args:
         features: (batch, C, rows, columns) on ``source``.
         source: their grid.
         target: the grid of the result.
-        motion: what is done to the image.
+        isometry: what is done to the image.
         on_torus: what leaves the map on one side comes in on the other.
 
     Returns:
         The result (batch, C, rows, columns), and which of its pixels have a source, (rows, columns), bool. Between
         pixels values are interpolated by Keys' cubic convolution (a = −½).
     """
-    offset = target.positions() - np.array(motion.translation)
-    index = source.index(offset @ motion.matrix)  # rows p become A⁻¹p
+    offset = target.positions() - np.array(isometry.translation)
+    index = source.index(offset @ isometry.matrix)  # rows p become A⁻¹p
     nearest = index.round()
     is_exact = bool(np.abs(index - nearest).max() < _TOLERANCE)
     size = np.array([source.rows, source.columns])

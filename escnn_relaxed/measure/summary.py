@@ -10,6 +10,7 @@ import torch
 from escnn.nn import FieldType
 from torch import nn
 
+from ..checks import check_sequence
 from ..layer.state_dict import describe_fields
 from ..network.relaxed_layers import frequency_energy, relaxed_layers
 from .ablation import AblationRow
@@ -30,10 +31,10 @@ class LayerSummary:
 
     Attributes:
         name: of the module.
-        fields: its input and output fields, in words.
+        fields: its input and output fields, in words; the table cuts long lists short.
         domain_frequency: ω′ of each subgroup that may be soft.
-        penalty: ‖ω′‖².
-        penalty_share: its part of the sum over layers, 0 where that is 0.
+        frequency_energy: ‖ω′‖².
+        frequency_share: its part of the sum over layers, 0 where that is 0.
         softness: s of each of these subgroups, and of all as ``"all"``.
         own_error: largest exact error of the layer alone, on what reaches it, over the group; None where not measured.
         error: the same of the network up to this layer, over shifts too.
@@ -47,15 +48,15 @@ class LayerSummary:
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
         >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3), nn.ReLU(fields))
         >>> (row,) = relaxation_summary(network).rows
-        >>> row.name, row.domain_frequency, row.penalty
+        >>> row.name, row.domain_frequency, row.frequency_energy
         ('0', {'rotation': (0.25,)}, 0.0625)
     """
 
     name: str
     fields: str
     domain_frequency: Mapping[str, tuple[float, ...]]
-    penalty: float
-    penalty_share: float
+    frequency_energy: float
+    frequency_share: float
     softness: Mapping[str, float]
     own_error: float | None
     error: float | None
@@ -124,9 +125,11 @@ def relaxation_summary(
         0      2 regular -> 2 regular  rotation 0.25  0.0625  100 %  0.001
     """
     layers = relaxed_layers(network)
+    if not all(isinstance(row, AblationRow) for row in check_sequence("ablation", ablation, "AblationRow")):
+        raise TypeError(f"ablation must be the report of softness_ablation, got {ablation!r}")
     values = {row.part: row.value for row in ablation if row.kind == "layer"}
-    penalties = {name: frequency_energy([layer]).item() for name, layer in layers.items()}
-    total = sum(penalties.values())
+    energies = {name: frequency_energy([layer]).item() for name, layer in layers.items()}
+    total = sum(energies.values())
     own_errors, errors = ({}, {}) if data is None else _measured(network, list(layers), data, in_type, shifts)
     rows = []
     for name, layer in layers.items():
@@ -137,8 +140,8 @@ def relaxation_summary(
                 name=name,
                 fields=f"{describe_fields(layer.in_type)} -> {describe_fields(layer.out_type)}",
                 domain_frequency=frequency,
-                penalty=penalties[name],
-                penalty_share=penalties[name] / total if total > 0 else 0.0,
+                frequency_energy=energies[name],
+                frequency_share=energies[name] / total if total > 0 else 0.0,
                 softness={**parts, "all": layer.softness().item()},
                 own_error=own_errors.get(name),
                 error=errors.get(name),
@@ -160,6 +163,23 @@ def _measured(
     alone = {name: largest_exact_errors(layers[name], features, ("",)) for name, features in reached.items()}
     own = {name: error[""] for name, error in alone.items() if error}
     return own, largest_exact_errors(network, data, names, in_type, shifts)
+
+
+# Of the fields of a type in the table, so that a line of it fits on a screen.
+_MOST_CHARACTERS = 21
+
+
+def _short_fields(row: LayerSummary) -> str:
+    return " -> ".join(_short(fields) for fields in row.fields.split(" -> "))
+
+
+def _short(fields: str) -> str:
+    """Of a long list the first run, and how many fields are left; of a long name both ends."""
+    if len(fields) > _MOST_CHARACTERS and " + " in fields:
+        first, *others = fields.split(" + ")
+        fields = f"{first} + {sum(int(run.split()[0]) for run in others)} more"
+    half = _MOST_CHARACTERS // 2
+    return fields if len(fields) <= _MOST_CHARACTERS else f"{fields[:half]}…{fields[-half:]}"
 
 
 @dataclass(frozen=True)
@@ -187,11 +207,11 @@ def _number(value: float | None, form: str) -> str:
 # Columns that are empty in every row are left out.
 _COLUMNS = (
     _Column("layer", lambda row: row.name),
-    _Column("fields", lambda row: row.fields),
+    _Column("fields", _short_fields),
     _Column("ω′", _frequency_text),
     _Column("relaxed by", lambda row: row.relaxed_by),
-    _Column("‖ω′‖²", lambda row: "" if row.relaxed_by else f"{row.penalty:.3g}"),
-    _Column("share", lambda row: "" if row.relaxed_by else f"{row.penalty_share:.0%}".replace("%", " %")),
+    _Column("‖ω′‖²", lambda row: "" if row.relaxed_by else f"{row.frequency_energy:.3g}"),
+    _Column("share", lambda row: "" if row.relaxed_by else f"{row.frequency_share:.0%}".replace("%", " %")),
     _Column("softness s", _softness_text),
     _Column("own error", lambda row: _number(row.own_error, ".2g")),
     _Column("error so far", lambda row: _number(row.error, ".2g")),

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 from typing_extensions import Unpack
 
-from ..checks import check_bool, check_module, check_subgroups
+from ..checks import check_bool, check_callable, check_module, check_subgroups
 from ..kernel.steerable_basis import SteerableBasis
 from ..layer.keywords import SofteningKeywords, check_keywords
 from ..layer.relaxed_r2conv import RelaxedR2Conv
@@ -62,6 +62,8 @@ def relax_network(
     check_module("network", network)
     check_bool("freeze", freeze)
     check_keywords("relax_network", softening, SofteningKeywords, "beside network, where and freeze")
+    if where is not None:
+        check_callable("where", where)
     named = [(name, module) for name, module in network.named_modules() if isinstance(module, R2Conv)]
     picked = {name: module for name, module in named if where is None or where(name, module)}
     if not picked:

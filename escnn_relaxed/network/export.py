@@ -12,6 +12,7 @@ from torch import nn
 from ..checks import check_module
 from ..layer.planar_convolution import PlanarConvolution
 from .export_modules import plain_module
+from .modes import in_eval_mode
 
 __all__ = ["export_network"]
 
@@ -45,7 +46,6 @@ def export_network(network: nn.Module) -> nn.Module:
         ['Conv2d', 'ReLU', 'FieldMaximum']
     """
     check_module("network", network)
-    modes = {module: module.training for module in network.modules()}
     # A module that appears twice stays one.
     known: dict[nn.Module, nn.Module] = {}
 
@@ -73,11 +73,11 @@ def export_network(network: nn.Module) -> nn.Module:
             f"returns the same on plain tensors, made of its parts by export_network(part)"
         )
 
-    try:
-        return export(network.eval(), "network").eval()
-    finally:
-        for module, mode in modes.items():
-            module.train(mode)
+    with in_eval_mode(network):
+        exported = export(network, "network").eval()
+    # Modules without a tensor do not know where the network is, their plain ones may have indices.
+    devices = {tensor.device for tensor in (*network.parameters(), *network.buffers())}
+    return exported.to(devices.pop()) if len(devices) == 1 else exported
 
 
 def _has_forward_of_its_own(module: EquivariantModule) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
+from ..checks import check_module
 from ..layer.planar_convolution import PlanarConvolution
 
 __all__ = ["frequency_energy", "named_relaxed_layers", "relaxed_layers"]
@@ -23,11 +24,12 @@ def relaxed_layers(network: nn.Module) -> dict[str, PlanarConvolution]:
     """Every relaxed layer of a network by its name.
 
     Raises:
+        TypeError: for what is no module.
         ValueError: for a network without one.
     """
-    layers = dict(named_relaxed_layers(network))
+    layers = dict(named_relaxed_layers(check_module("network", network)))
     if not layers:
-        raise ValueError("network has no RelaxedR2Conv")
+        raise ValueError("network has no relaxed layer: relax_network makes them of escnn.nn.R2Conv")
     return layers
 
 

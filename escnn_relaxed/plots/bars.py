@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from torch import nn
 
+from ..checks import check_sequence
 from ..measure.ablation import AblationRow
 from ..network.relaxed_layers import relaxed_layers
 from .style import COLOURS, FONT, WIDTH, labelled, new_axes
@@ -26,6 +27,7 @@ def plot_ablation(rows: Sequence[AblationRow], quantity: str = "accuracy, %", ax
         axes: where to draw, a new figure by default.
 
     Raises:
+        TypeError: for an argument of another type.
         ValueError: without rows of hardened parts.
 
     Example:
@@ -34,6 +36,8 @@ def plot_ablation(rows: Sequence[AblationRow], quantity: str = "accuracy, %", ax
         >>> [bar.get_height() for bar in axes.patches]
         [52.0]
     """
+    if not all(isinstance(row, AblationRow) for row in check_sequence("rows", rows, "AblationRow")):
+        raise TypeError(f"rows must be the report of softness_ablation, or AblationRows of it, got {rows!r}")
     parts = [row for row in rows if row.part != "nothing"]
     if not parts:
         raise ValueError(f"rows must have a hardened part beside 'nothing', got {list(rows)}")
@@ -57,6 +61,7 @@ def plot_softness(network: nn.Module, axes: Axes | None = None) -> Axes:
         axes: where to draw, a new figure by default.
 
     Raises:
+        TypeError: for a network that is no module, or axes that are none.
         ValueError: for a network without a relaxed layer.
 
     Example:

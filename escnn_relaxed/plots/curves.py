@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
+from typing import Any
 
 from matplotlib.axes import Axes
 
+from ..checks import check_mapping, check_number, check_sequence
 from .style import COLOURS, FONT, by_depth, labelled, new_axes
 
 __all__ = ["plot_accuracy", "plot_domain_frequency"]
@@ -28,6 +30,7 @@ def plot_domain_frequency(history: History, axes: Axes | None = None) -> Axes:
         axes: where to draw, a new figure by default.
 
     Raises:
+        TypeError: for an argument of another type.
         ValueError: for a history without ω′.
 
     Example:
@@ -35,6 +38,8 @@ def plot_domain_frequency(history: History, axes: Axes | None = None) -> Axes:
         >>> axes.lines[0].get_ydata().tolist()
         [0.25, 0.1]
     """
+    for tag, pairs in check_mapping("history", history, "pairs (step, value) by tag").items():
+        _check_pairs(f"history[{tag!r}]", pairs)
     series = {tag.removeprefix(_TAG).rpartition("/"): pairs for tag, pairs in history.items() if tag.startswith(_TAG)}
     if not series:
         raise ValueError(f"history must have tags {_TAG}<layer>/<subgroup>, got {list(history)}")
@@ -69,6 +74,7 @@ def plot_accuracy(
         axes: where to draw, a new figure by default.
 
     Raises:
+        TypeError: for an argument of another type.
         ValueError: without results, or with an ω′ that has none.
 
     Example:
@@ -76,6 +82,10 @@ def plot_accuracy(
         >>> axes.containers[0].lines[0].get_ydata().tolist()
         [96.0, 98.5]
     """
+    for frequency, values in check_mapping("results", results, "accuracies by ω′").items():
+        check_number("results: an ω′", frequency)
+        for value in check_sequence(f"results[{frequency}]", values, "numbers"):
+            check_number(f"results[{frequency}]: an accuracy", value)
     if not results or not all(len(values) for values in results.values()):
         raise ValueError(f"results must have an accuracy for each ω′, got {dict(results)}")
     axes = new_axes(axes, 2.3)
@@ -93,6 +103,17 @@ def plot_accuracy(
         capsize=2.5,
     )
     return labelled(axes, "domain frequency ω′", quantity)
+
+
+def _check_pairs(name: str, pairs: Any) -> None:
+    """Pairs of numbers, at least one."""
+    if not check_sequence(name, pairs, "pairs (step, value)"):
+        raise ValueError(f"{name} must have a pair (step, value), got none")
+    for pair in pairs:
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise TypeError(f"{name} must be pairs (step, value), got {pair!r}")
+        for number in pair:
+            check_number(name, number)
 
 
 def _standard_error(values: Sequence[float]) -> float:

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 from escnn.group import Representation
-from escnn.nn import EquivariantModule, FieldType
+from escnn.nn import EquivariantModule, FieldType, R2Conv
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
-from ..checks import check_integer
+from ..checks import check_integer, check_size
+from ..layer.planar_convolution import PlanarConvolution
 from ..measure.pixel_grid import turn_or_flip
 from .style import DIVERGING, FONT, WIDTH, labelled, new_axes
 
@@ -45,6 +46,7 @@ def plot_filters_over_rotations(
         axes: where to draw, a new figure by default.
 
     Raises:
+        TypeError: for what is no such layer, or numbers that are no integers.
         ValueError: for a layer that is soft in translation, or fields of another kind.
 
     Example:
@@ -55,21 +57,25 @@ def plot_filters_over_rotations(
         >>> len(axes.images)
         4
     """
-    named = layers if isinstance(layers, Mapping) else {"": layers}
+    named = dict(layers) if isinstance(layers, Mapping) else {"": layers}
+    if not named:
+        raise ValueError("layers must have a layer, got none")
+    for layer in named.values():
+        _check_layer("layers", layer)
     rows = {label: _filters_over_group(layer, out_field, in_field) for label, layer in named.items()}
     gspace = next(iter(named.values())).out_type.gspace
-    motions = [turn_or_flip(gspace, element) for element in gspace.fibergroup.elements]
-    columns, step = len(motions), 1 + _GAP
+    isometries = [turn_or_flip(gspace, element) for element in gspace.fibergroup.elements]
+    columns, step = len(isometries), 1 + _GAP
     if any(len(filters) != columns for filters in rows.values()):
         raise ValueError(f"layers must be of one group, got {[layer.out_type.gspace for layer in named.values()]}")
     axes = new_axes(axes, 0.1 + 0.86 * WIDTH / columns * (len(rows) + 1))
     for line, filters in enumerate(rows.values()):
         _draw_row(axes, filters, -line * step)
-    for column, motion in enumerate(motions):
+    for column, isometry in enumerate(isometries):
         centre = column * step, -len(rows) * step
-        style = "--" if motion.subgroup == "reflection" else "-"
+        style = "--" if isometry.subgroup == "reflection" else "-"
         axes.add_patch(Circle(centre, 0.4, fill=False, color="0.6", linewidth=0.8, linestyle=style))
-        tip = (centre[0] + 0.38 * math.cos(motion.angle), centre[1] + 0.38 * math.sin(motion.angle))
+        tip = (centre[0] + 0.38 * math.cos(isometry.angle), centre[1] + 0.38 * math.sin(isometry.angle))
         axes.annotate("", tip, centre, arrowprops={"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0, "linewidth": 1})
     axes.set(xlim=(-0.55, columns * step - 0.57), ylim=(-len(rows) * step - 0.45, 0.55), aspect="equal", xticks=[])
     axes.set_yticks([-line * step for line in range(len(rows) + 1)], [*rows, "g"], fontsize=FONT)
@@ -99,7 +105,7 @@ def plot_filter_over_positions(
         axes: where to draw, a new figure by default.
 
     Raises:
-        TypeError: for numbers that are no integers.
+        TypeError: for what is no such layer, or numbers that are no integers.
         ValueError: for channels that the layer does not have, or an image smaller than the kernel.
 
     Example:
@@ -111,13 +117,10 @@ def plot_filter_over_positions(
         >>> len(plot_filter_over_positions(layer, 24, positions=3).images)
         9
     """
-    height, width = size if isinstance(size, (tuple, list)) else (size, size)
-    for name, value, fields in (
-        ("out_channel", out_channel, layer.out_type),
-        ("in_channel", in_channel, layer.in_type),
-    ):
-        if check_integer(name, value, 0) >= fields.size:
-            raise ValueError(f"{name} must be below {fields.size}, the channels of the layer, got {value}")
+    _check_layer("layer", layer)
+    height, width = check_size("size", size)
+    _check_channel("out_channel", out_channel, layer.out_type)
+    _check_channel("in_channel", in_channel, layer.in_type)
     window = _Taps(layer)
     rows = window.evenly(height, check_integer("positions", positions, 1), axis=0)
     columns = window.evenly(width, positions, axis=1)
@@ -154,6 +157,11 @@ def _filters_over_group(layer: EquivariantModule, out_field: int, in_field: int)
     return filters
 
 
+def _check_layer(name: str, layer: Any) -> None:
+    if not isinstance(layer, (PlanarConvolution, R2Conv)):
+        raise TypeError(f"{name} must be RelaxedR2Conv, another relaxed layer, or R2Conv, got {layer!r}")
+
+
 def _check_channel(name: str, number: Any, field_type: FieldType) -> None:
     if check_integer(name, number, 0) >= field_type.size:
         raise ValueError(f"{name} must be below {field_type.size}, the channels of the layer, got {number}")
@@ -181,10 +189,10 @@ class _Taps:
         self._padding = tuple(padding) if isinstance(padding, (tuple, list)) else (padding, padding)
         self._extent = self._dilation * (self._size - 1) + 1
 
-    def evenly(self, side: Any, count: int, axis: int) -> list[int]:
+    def evenly(self, side: int, count: int, axis: int) -> list[int]:
         """Output pixels along an axis, evenly spaced, whose taps are all in an image of a side in pixels."""
         first = math.ceil(self._padding[axis] / self._stride)
-        last = (check_integer("size", side, 1) - self._extent + self._padding[axis]) // self._stride
+        last = (side - self._extent + self._padding[axis]) // self._stride
         if last < first:
             raise ValueError(f"size must be at least {self._extent}, the extent of the kernel, got {side}")
         return sorted({round(value) for value in np.linspace(first, last, count)})
@@ -199,9 +207,9 @@ class _Taps:
         """The filter of each output pixel, (P, k, k): the gradient of that pixel by the image."""
         like = next(self._layer.parameters())
         image = like.new_zeros(len(outputs), self._layer.in_type.size, *size).requires_grad_()
-        answer = self._layer(self._layer.in_type(image)).tensor
+        found = self._layer(self._layer.in_type(image)).tensor
         rows, columns = (list(index) for index in zip(*outputs, strict=True))
-        (gradient,) = torch.autograd.grad(answer[range(len(outputs)), out_channel, rows, columns].sum(), image)
+        (gradient,) = torch.autograd.grad(found[range(len(outputs)), out_channel, rows, columns].sum(), image)
         found = []
         for part, row, column in zip(gradient[:, in_channel].double().cpu().numpy(), rows, columns, strict=True):
             top, left = row * self._stride - self._padding[0], column * self._stride - self._padding[1]

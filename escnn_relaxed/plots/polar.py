@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 
+from ..checks import check_mapping
 from ..measure.equivariance import EquivarianceReport, ErrorRow
 from .style import COLOURS, FONT, WIDTH, new_axes
 
@@ -35,7 +36,7 @@ def plot_equivariance_error(
         axes: polar axes to draw in, new ones by default.
 
     Raises:
-        TypeError: for axes that are not polar.
+        TypeError: for axes that are not polar, or what is no report.
         ValueError: for a report without rotations and reflections.
 
     Example:
@@ -48,7 +49,10 @@ def plot_equivariance_error(
         >>> len(axes.lines[0].get_xdata())
         3
     """
-    named = {"": reports} if isinstance(reports, EquivarianceReport) else reports
+    named = {"": reports} if isinstance(reports, EquivarianceReport) else check_mapping("reports", reports, "reports")
+    for label, report in named.items():
+        if not isinstance(report, EquivarianceReport):
+            raise TypeError(f"reports: {label!r} must be a report of equivariance_error, got {report!r}")
     axes = new_axes(axes, WIDTH, subplot_kw={"projection": "polar"})
     if not isinstance(axes, PolarAxes):
         raise TypeError(f"axes must be polar, from subplots(subplot_kw={{'projection': 'polar'}}), got {axes!r}")

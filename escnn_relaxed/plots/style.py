@@ -20,9 +20,15 @@ DIVERGING = "PuOr"
 
 
 def new_axes(axes: Axes | None, height: float, width: float = WIDTH, **arguments: Any) -> Axes:
-    """The axes that were given, or new ones in a figure of their own; sizes in inches."""
+    """The axes that were given, or new ones in a figure of their own; sizes in inches.
+
+    Raises:
+        TypeError: for what is no axes.
+    """
     if axes is None:
         _, axes = pyplot.subplots(figsize=(width, height), layout="constrained", **arguments)
+    if not isinstance(axes, Axes):
+        raise TypeError(f"axes must be of matplotlib, got {axes!r}")
     axes.tick_params(labelsize=FONT)
     for side in ("top", "right"):
         if side in axes.spines:

@@ -1,0 +1,196 @@
+"""Bad calls of everything public: each works, or says which argument is wrong."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import battery
+import matplotlib as mpl
+import numpy as np
+import pytest
+import torch
+from escnn import nn as enn
+from escnn.nn import R2Conv
+from soft_networks import network_of, soft_layer
+from torch import nn
+
+import escnn_relaxed
+from escnn_relaxed import baselines, learning, measure, plots
+from escnn_relaxed.measure import AblationRow, EquivarianceReport, ErrorRow
+
+mpl.use("Agg")
+
+FIELDS = battery.field_type("C4", "regular")
+TRIVIAL = battery.field_type("C4", "trivial")
+NETWORK = network_of(soft_layer(), soft_layer(learn_relaxation=True)).eval()
+PLACE = {"in_type": FIELDS, "out_type": FIELDS, "kernel_size": 3}
+ROWS = [AblationRow("nothing", "network", 99.0, 0.0, 0.1), AblationRow("0", "layer", 98.0, -1.0, 0.1)]
+REPORT = EquivarianceReport("", (ErrorRow("rotation 90°", "rotation", 1.5, "exact", 0.1, 0.0),))
+
+
+def images() -> torch.Tensor:
+    return torch.ones(2, 4, 5, 5, dtype=torch.float64)
+
+
+class Classes(nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.mean(dim=(2, 3))
+
+
+# Good arguments of everything public that takes some; the parameters that are not named have good defaults.
+GOOD: dict[Callable[..., Any], dict[str, Any]] = {
+    escnn_relaxed.RelaxedR2Conv: PLACE,
+    escnn_relaxed.ContinuousKernel: {},
+    baselines.PartialR2Conv: PLACE,
+    baselines.ResidualR2Conv: PLACE,
+    baselines.WeightedR2Conv: PLACE,
+    baselines.free_weight_penalty: {"network": baselines.ResidualR2Conv(**PLACE)},
+    escnn_relaxed.relax_network: {"network": R2Conv(FIELDS, FIELDS, 3)},
+    escnn_relaxed.harden_network: {"network": NETWORK},
+    escnn_relaxed.export_network: {"network": NETWORK},
+    escnn_relaxed.HardeningSchedule: {"network": NETWORK, "steps": 4},
+    escnn_relaxed.SoftnessBound: {"network": NETWORK, "bound": 0.1},
+    escnn_relaxed.equivariance_penalty: {"network": NETWORK},
+    escnn_relaxed.parameter_groups: {"network": NETWORK},
+    learning.share_domain_frequency: {"network": NETWORK},
+    measure.equivariance_error: {"module": NETWORK, "data": images()},
+    measure.prediction_agreement: {"classifier": Classes(), "data": images(), "in_type": FIELDS},
+    measure.relaxation_summary: {"network": NETWORK, "data": images()},
+    measure.softness_ablation: {"network": NETWORK, "evaluate": lambda network: 1.0, "progress": False},
+    measure.equivariance_error_bound: {"network": NETWORK, "input": FIELDS(images())},
+    measure.soft_part_norm: {"layer": soft_layer(), "size": (5, 5)},
+    measure.relaxation_scalars: {"network": NETWORK, "data": images()},
+    measure.RelaxationMonitor: {"network": NETWORK},
+    plots.plot_ablation: {"rows": ROWS},
+    plots.plot_accuracy: {"results": {0.0: [95.0], 0.25: [98.0]}},
+    plots.plot_domain_frequency: {"history": {"domain_frequency/first/rotation": [(0, 0.25), (10, 0.2)]}},
+    plots.plot_equivariance_error: {"reports": REPORT},
+    plots.plot_filter_over_positions: {"layer": soft_layer(), "size": 7, "positions": 2},
+    plots.plot_filters_over_rotations: {"layers": soft_layer()},
+    plots.plot_softness: {"network": NETWORK},
+    # Methods that take values.
+    escnn_relaxed.SoftnessBound(NETWORK, 0.1).load_state_dict: {"state": {"0": 0.0, "2": 0.0}},
+    escnn_relaxed.HardeningSchedule(network_of(soft_layer()), 4).load_state_dict: {
+        "state": {"step": 0, "is_hardened": False}
+    },
+    measure.RelaxationMonitor(NETWORK).record: {"step": 1},
+}
+
+# What results are made of: filled by this package, not by users.
+RESULTS = ("AblationReport", "AblationRow", "AgreementReport", "BoundRow", "EquivarianceReport", "ErrorRow")
+RESULTS += ("LayerSummary", "RelaxationSummary")
+
+BAD: dict[str, Any] = {
+    "None": None,
+    "word": "wrong",
+    "no word": "",
+    "bytes": b"1",
+    "zero": 0,
+    "negative": -1,
+    "three": 3,
+    "half": 2.5,
+    "below half": -0.5,
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "-inf": -float("inf"),
+    "complex": 1j,
+    "NumPy's nan": np.float32("nan"),
+    "True": True,
+    "list": [],
+    "list of None": [None],
+    "words": ["wrong", "0"],
+    "pair": (0, -3),
+    "pair of nan": (float("nan"), 1.0),
+    "three numbers": (1, 2, 3),
+    "table": {},
+    "wrong table": {"wrong": "wrong"},
+    "table of nan": {"0": float("nan"), "rotation": float("nan")},
+    "object": object(),
+    "class": nn.ReLU,
+    "function": lambda: None,
+    "module": nn.ReLU(),
+    "empty network": nn.Sequential(),
+    "tensor": torch.ones(2, 3),
+    "number as tensor": torch.tensor(float("nan")),
+    "whole tensor": torch.ones(2, 4, 5, 5, dtype=torch.int64),
+    "other channels": torch.ones(2, 3, 5, 5, dtype=torch.float64),
+    "no images": torch.ones(0, 4, 5, 5, dtype=torch.float64),
+    "no pixels": torch.ones(2, 4, 0, 5, dtype=torch.float64),
+    "other fields": TRIVIAL(torch.ones(2, 1, 5, 5, dtype=torch.float64)),
+    "field type": TRIVIAL,
+    "strict layer": enn.ReLU(FIELDS),
+}
+
+
+# Functions of the user's, whose errors are their own.
+CALLED = {("relax_network", "where"), ("softness_ablation", "evaluate"), ("RelaxedR2Conv", "basis_filter")}
+CALLED |= {("RelaxedR2Conv", "frequencies_cutoff")}
+CALLED |= {(name, "output") for name in ("equivariance_error", "prediction_agreement")}
+
+# Bad values that end otherwise, and why.
+NO_FIELDS = "it is the argument in_type that is missing"
+TRAINING = "a RuntimeError, as torch has for modes: the network is in training mode"
+ALLOWED: dict[tuple[str, str, str], str] = {
+    ("equivariance_error", "module", "module"): NO_FIELDS,
+    ("equivariance_error", "module", "empty network"): NO_FIELDS,
+    ("prediction_agreement", "data", "other fields"): "the classifier's own error, whose forward takes plain tensors",
+    ("equivariance_error_bound", "network", "module"): TRAINING,
+    ("equivariance_error_bound", "network", "empty network"): TRAINING,
+    ("equivariance_error_bound", "network", "strict layer"): TRAINING,
+}
+
+
+def names(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", str(function))
+
+
+def failures(function: Callable[..., Any], good: dict[str, Any], values: dict[str, Any]) -> Iterator[str]:
+    """Calls with one bad argument each that end in an error which does not name it."""
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            continue
+        for word, value in values.items():
+            is_called = (names(function), name) in CALLED and callable(value)
+            if is_called or (names(function), name, word) in ALLOWED:
+                continue
+            try:
+                function(**{**good, name: value})
+            except (TypeError, ValueError) as error:
+                if name not in str(error):
+                    yield f"{name}={word}: {type(error).__name__}: {str(error)[:90]}"
+            except Exception as error:
+                yield f"{name}={word}: {type(error).__name__}: {str(error)[:90]}"
+
+
+@pytest.mark.parametrize("function", GOOD, ids=names)
+def test_a_bad_argument_is_named(function: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    values = BAD
+    if inspect.isclass(function) and issubclass(function, nn.Module):
+        # Layers take long to build and have many arguments.
+        words = random.Random(0).sample(sorted(BAD), 12)
+        values = {word: BAD[word] for word in words}
+    good = copy.deepcopy(GOOD[function])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        function(**good)
+        found = list(failures(function, good, values))
+        mpl.pyplot.close("all")
+    assert not found, "\n".join(["", *found])
+
+
+def test_everything_public_is_called() -> None:
+    public = {
+        name: getattr(module, name)
+        for module in (escnn_relaxed, measure, learning, plots, baselines)
+        for name in module.__all__
+    }
+    called = {names(function) for function in GOOD}
+    assert {name for name, value in public.items() if callable(value)} == called.union(RESULTS) - {
+        name for name in called if "." in name
+    }
