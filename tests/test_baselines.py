@@ -216,7 +216,7 @@ BAD_ARGUMENTS = [
     ({"padding_mode": "mirror"}, ValueError, "padding_mode must be one of .*'mirror'"),
     ({"initial_softness": 1.0}, ValueError, r"initial_softness must be in \[0, 1\), got 1.0"),
     ({"initial_softness": "much"}, TypeError, "initial_softness must be a number, got 'much'"),
-    ({"frame": "image"}, TypeError, "no argument 'frame' .='image'.*strict kernel: sigma"),
+    ({"frame": "image"}, TypeError, "has no argument 'frame' .='image'.*beside its own it takes .*sigma"),
     ({"strict_kernel": "free"}, ValueError, "strict_kernel must be one of .*'free'"),
 ]
 

@@ -13,6 +13,7 @@ ORDER = (
     "_version",
     "group",
     "checks",
+    "torch_modes",
     "kernel",
     "integral",
     "layer",

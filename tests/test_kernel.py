@@ -76,16 +76,26 @@ def test_leading_dimensions_broadcast(name: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("shape", [(4,), (4, 6), (4, 2, 6), (4, 2, 6, 1)])
-@pytest.mark.parametrize("count", [1, 3, 5, 9])
+@pytest.mark.parametrize(("elements", "sets"), [(4, 5), (1, 5), (4, 1), (1, 1)])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("other", [None, (4, 5), (1, 1)])
 @pytest.mark.parametrize("name", NETS)
-def test_domain_mean_is_the_mean_over_the_domain_points(name: str, count: int, shape: tuple[int, ...]) -> None:
+def test_domain_mean_is_the_mean_over_points_less_that_over_others(
+    name: str, other: tuple[int, int] | None, count: int, elements: int, sets: int
+) -> None:
     kernel = net(name, 3, 2)
-    filter_points, domain_points = points(*shape, 3), points(shape[0], *(1 for _ in shape[1:]), count, 2)
-    domain = domain_points.unbind(-2)
-    expected = sum(kernel(filter_points, point.expand(*shape, 2)) for point in domain) / count
-    found = kernel.domain_mean(filter_points, domain_points)
-    assert found.shape == (5, *shape)
+    filter_points, domain_points = points(4, 6, 3), points(elements, sets, count, 2)
+    others = None if other is None else points(*other, 7, 2)
+
+    def mean(of: Tensor) -> Tensor:
+        values = [kernel(filter_points[:, None], of[:, :, None, number]) for number in range(of.shape[2])]
+        return sum(values) / len(values)
+
+    expected = mean(domain_points) if others is None else mean(domain_points) - mean(others)
+    sets = [of for of in (domain_points, others) if of is not None]
+    features = kernel.domain_features(torch.cat([of.flatten(0, 2) for of in sets]))
+    found = kernel.domain_mean(kernel.filter_features(filter_points), features, [of.shape[:3] for of in sets])
+    assert found.shape == expected.shape
     assert torch.allclose(found, expected, rtol=0, atol=ROUNDING)
 
 
@@ -97,7 +107,8 @@ def test_net_without_domain_coordinates_takes_an_empty_domain(name: str) -> None
     filter_points = points(4, 6, 3)
     hidden = kernel(filter_points, points(4, 1, 0))
     assert hidden.shape == (5, 4, 6)
-    assert torch.allclose(kernel.domain_mean(filter_points, points(1, 1, 4, 0)), hidden, rtol=0, atol=ROUNDING)
+    mean = kernel.domain_mean(kernel.filter_features(filter_points), points(4, 0), [(1, 1, 4)]).squeeze(2)
+    assert torch.allclose(mean, hidden, rtol=0, atol=ROUNDING)
 
 
 @torch.no_grad()

@@ -111,7 +111,7 @@ def test_kernel_of_a_layer_is_its_strict_part_and_its_soft_part(strict_kernel: s
     for tap in kernel.taps():
         expected = torch.zeros(()) if strict is None else strict.flatten(2)[..., tap, None]
         if tap not in corners:
-            expected = expected + layer.bank.at_pixels(layer.domain_frequency, cross.index(tap), positions)
+            expected = expected + layer.bank.at_pixels(layer.domain_frequency, tap, positions)
         found = kernel.at(tap, positions)
         assert found.shape == (layer.out_type.size, layer.in_type.size, 6)
         assert relative_error(found, expected.expand_as(found)) <= ROUNDING

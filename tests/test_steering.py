@@ -11,13 +11,14 @@ from layers import build
 from reference_fields import coset
 from transformations import relative_error
 
-from escnn_relaxed.group.elements import relative_elements, sample_group
+from escnn_relaxed.group.elements import sample_group
 from escnn_relaxed.group.fields import Block, FieldStructure
 from escnn_relaxed.kernel.steering import PairSteering, SteeredAverage, sees_relative_element
 
 ROUNDING = 1e-12  # sums of some hundred terms in float64, in two orders
 
 POINTS = 3
+POSITIONS = 2
 HIDDEN = 2
 
 
@@ -31,15 +32,14 @@ def block(space: str, fields: str) -> Block:
     ("space", "in_fields", "out_fields"),
     [("C4", "regular", "regular"), ("D3", "regular", "regular"), ("D4", "regular", "regular")],
 )
-def test_regular_blocks_are_gathered_by_relative_element(space: str, in_fields: str, out_fields: str) -> None:
-    """S[g, g′] = φ(g′, g′⁻¹g)."""
+def test_regular_blocks_are_gathered_by_both_elements(space: str, in_fields: str, out_fields: str) -> None:
+    """S[g, g′] is φ steered by g′, at g beside it."""
     sample = sample_group(battery.gspace(space), 1)
     count = len(sample)
-    hidden = torch.randn(HIDDEN, count, count, POINTS, dtype=torch.float64)
+    hidden = torch.randn(HIDDEN, count, POSITIONS, count, POINTS, dtype=torch.float64)
     steered = PairSteering(block(space, in_fields), block(space, out_fields), sample)(hidden)
-    relative = relative_elements(sample)
     for g, v in np.ndindex(count, count):
-        assert torch.equal(steered[:, g, v], hidden[:, v, relative[v, g]])
+        assert torch.equal(steered[:, g, v], hidden[:, v, :, g])
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,12 @@ def test_permutation_blocks_are_means_over_cosets(space: str, in_fields: str, ou
     count = len(sample)
     (in_field,) = battery.field_type(space, in_fields).representations
     (out_field,) = battery.field_type(space, out_fields).representations
-    hidden = torch.randn(HIDDEN, count, count, POINTS, dtype=torch.float64)
+    hidden = torch.randn(HIDDEN, count, POSITIONS, count, POINTS, dtype=torch.float64)
     steering = PairSteering(block(space, in_fields), block(space, out_fields), sample).double()
-    relative = relative_elements(sample)
-    expected = torch.zeros(HIDDEN, out_field.size, in_field.size, POINTS, dtype=torch.float64)
+    expected = torch.zeros(HIDDEN, out_field.size, in_field.size, POSITIONS, POINTS, dtype=torch.float64)
     for g, v in np.ndindex(count, count):
         a, b = coset(out_field, sample.elements[g]), coset(in_field, sample.elements[v])
-        expected[:, a, b] += hidden[:, v, relative[v, g]] * out_field.size * in_field.size / count**2
+        expected[:, a, b] += hidden[:, v, :, g] * out_field.size * in_field.size / count**2
     assert relative_error(steering(hidden), expected) <= ROUNDING
 
 
@@ -80,22 +79,29 @@ def test_permutation_blocks_are_means_over_cosets(space: str, in_fields: str, ou
         ("O(2)", "last irrep", "last irrep"),
     ],
 )
-def test_other_blocks_are_averaged_over_the_group(space: str, in_fields: str, out_fields: str) -> None:
+@pytest.mark.parametrize("has_relatives", [False, True], ids=["alone", "beside permutations"])
+def test_other_blocks_are_averaged_over_the_group(
+    space: str, in_fields: str, out_fields: str, has_relatives: bool
+) -> None:
     """S_(m,n),j = mean_g ρ_A(g)[:, m] φ_j(g) ρ_B(g)⁻¹[n, :] for the entries (m, n) of κ that carry weights."""
+
+    def relatives(count: int) -> int:
+        return count if has_relatives else 1
+
     sample = sample_group(battery.gspace(space), 6)
     (in_field,) = battery.field_type(space, in_fields).representations
     (out_field,) = battery.field_type(space, out_fields).representations
     pair = block(space, in_fields), block(space, out_fields)
-    hidden = torch.randn(HIDDEN, len(sample), 1, POINTS, dtype=torch.float64)
+    hidden = torch.randn(HIDDEN, len(sample), POSITIONS, relatives(len(sample)), POINTS, dtype=torch.float64)
     steering = PairSteering(*pair, sample).double()
     rows, columns = ([0], range(in_field.size)) if pair[1].is_permutation else (range(out_field.size), [0])
     expected = [
         sum(
             torch.einsum(
-                "a,b,p->abp",
+                "a,b,xp->abxp",
                 torch.from_numpy(np.array(out_field(g)[:, m], dtype=np.float64)),
                 torch.from_numpy(np.array(in_field(~g)[n], dtype=np.float64)),
-                hidden[j, i, 0],
+                hidden[j, i, :, i % relatives(len(sample))],
             )
             for i, g in enumerate(sample.elements)
         )
@@ -120,8 +126,8 @@ def test_only_two_permutations_see_the_relative_element() -> None:
 def test_bank_is_linear_in_the_hidden_values(space: str, fields: str) -> None:
     sample = sample_group(battery.gspace(space), 1)
     structure = FieldStructure(battery.field_type(space, fields).representations, sample)
-    average = SteeredAverage(structure, structure, sample, has_constant=True).double()
-    shape = (HIDDEN + 1, len(sample), len(sample), 9)
+    average = SteeredAverage(structure, structure, sample, HIDDEN + 1, has_constant=True).double()
+    shape = (HIDDEN + 1, len(sample), POSITIONS, len(sample), 9)
     first, second = (torch.randn(shape, dtype=torch.float64) for _ in range(2))
     average.initialize(first, average.count_directions(first))
     with torch.no_grad():
@@ -148,10 +154,10 @@ def test_energy_is_that_of_the_bank(space: str, pair: str) -> None:
     sample = sample_group(battery.gspace(space), 4)
     in_type, out_type = battery.types(space, pair)
     structures = [FieldStructure(field_type.representations, sample) for field_type in (in_type, out_type)]
-    average = SteeredAverage(*structures, sample, has_constant=True).double()
-    hidden = torch.randn(HIDDEN + 1, len(sample), len(sample), POINTS, dtype=torch.float64)
+    average = SteeredAverage(*structures, sample, HIDDEN + 1, has_constant=True).double()
+    hidden = torch.randn(HIDDEN + 1, len(sample), 1, len(sample), POINTS, dtype=torch.float64)
     average.initialize(hidden, average.count_directions(hidden))
-    bank = average(hidden.unsqueeze(3)).squeeze(0)
+    bank = average(hidden).squeeze(0)
     if "sheared" in pair:
         out_basis, in_basis = (change_of_basis(field_type) for field_type in (out_type, in_type))
         assert abs(float(bank.square().sum() / average.energy(hidden)) - 1) > 0.01  # it matters

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from ..group.elements import SUBGROUPS, has_subgroup
 from ..integral.stationary import as_convolution, integrate_stationary
-from ..integral.torch_modes import full_precision
 from ..kernel.softness import soft_share
 from ..layer.keywords import StrictKeywords, check_keywords
 from ..layer.planar_convolution import PlanarConvolution
 from ..layer.relaxed_r2conv import RelaxedR2Conv
+from ..torch_modes import full_precision
 from .group_mean import FIBER_SUBGROUPS
 from .orthogonal_basis import OrthogonalBasis
 

@@ -1,15 +1,67 @@
-"""Block order → the channels and the basis of the field types, for filter banks."""
+"""Kernels of pairs of blocks → the channels and the basis of the field types."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .exact_constants import ExactConstants
 from .fields import FieldStructure
 
-__all__ = ["ChannelAssembly"]
+__all__ = ["ChannelAssembly", "RowOrder"]
+
+
+class RowOrder(ExactConstants):
+    """Rows in another order, of taps: (…, rows, T), by a gather forward and a gather back.
+
+    Args:
+        order: number of the row that each place takes, a permutation.
+    """
+
+    order: Tensor
+    inverse: Tensor
+
+    def __init__(self, order: NDArray[np.int64]) -> None:
+        super().__init__()
+        self.set_constant("order", order)
+        self.set_constant("inverse", np.argsort(order))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(…, rows, T) → the same shape."""
+        if not (rows.requires_grad and torch.is_grad_enabled()):
+            return rows.index_select(-2, self.order)
+        ordered: Tensor = _Gather.apply(rows, self.order, self.inverse)
+        return ordered
+
+
+class _Gather(torch.autograd.Function):
+    """``index_select`` by a permutation, whose gradient is one too and adds nothing up."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        return rows.index_select(-2, order)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        _, order, inverse = inputs
+        ctx.save_for_backward(order, inverse)
+        ctx.save_for_forward(order, inverse)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        order, inverse = ctx.saved_tensors
+        return _Gather.apply(gradients[0], inverse, order), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        order, inverse = ctx.saved_tensors
+        return _Gather.apply(tangents[0], order, inverse)
 
 
 class ChannelAssembly(ExactConstants):
@@ -20,44 +72,28 @@ class ChannelAssembly(ExactConstants):
         out_structure: blocks of the output type.
 
     Attributes:
-        block_count: number of pairs of blocks.
+        is_plain: whether the kernel of one pair of blocks is the filter bank as it is.
     """
 
-    in_channels: Tensor
-    out_channels: Tensor
     in_basis_inverse: Tensor
     out_basis: Tensor
 
     def __init__(self, in_structure: FieldStructure, out_structure: FieldStructure) -> None:
         super().__init__()
-        self._row_length = len(in_structure.blocks)
-        self._reorders = {}
-        for side, structure in (("in", in_structure), ("out", out_structure)):
-            self._reorders[side] = not np.array_equal(structure.channels, np.arange(structure.size))
-            self.set_constant(f"{side}_channels", structure.channels)
-        self.block_count = len(in_structure.blocks) * len(out_structure.blocks)
+        self._size = out_structure.size, in_structure.size
+        self.order = RowOrder(_row_numbers(in_structure, out_structure))
         self._has_basis = {"in": in_structure.basis is not None, "out": out_structure.basis is not None}
         if out_structure.basis is not None:
             self.set_constant("out_basis", out_structure.basis)
         if in_structure.basis_inverse is not None:
             self.set_constant("in_basis_inverse", in_structure.basis_inverse)
+        structures = in_structure, out_structure
+        in_place = all(np.array_equal(of.channels, np.arange(of.size)) and len(of.blocks) == 1 for of in structures)
+        self.is_plain = in_place and not any(self._has_basis.values())
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the bank of one pair of blocks is the filter bank as it is."""
-        return not any((*self._reorders.values(), *self._has_basis.values())) and self.block_count == 1
-
-    def forward(self, blocks: list[Tensor]) -> Tensor:
-        """Filter banks (…, C_out, C_in, points) of those of all pairs of blocks."""
-        rows = [
-            _joined(blocks[start : start + self._row_length], dimension=-2)
-            for start in range(0, len(blocks), self._row_length)
-        ]
-        bank = _joined(rows, dimension=-3)
-        if self._reorders["out"]:
-            bank = bank.index_select(-3, self.out_channels)
-        if self._reorders["in"]:
-            bank = bank.index_select(-2, self.in_channels)
+    def forward(self, products: list[Tensor]) -> Tensor:
+        """Filter banks (…, C_out, C_in, T) of the kernels of all pairs of blocks, rows of taps (…, o·i·|A|·|B|, T)."""
+        bank = self.order(torch.cat(products, dim=-2)).unflatten(-2, self._size)
         if self._has_basis["out"]:
             bank = torch.einsum("oc,...cin->...oin", self.out_basis, bank)
         if self._has_basis["in"]:
@@ -65,6 +101,18 @@ class ChannelAssembly(ExactConstants):
         return bank
 
 
-def _joined(parts: list[Tensor], dimension: int) -> Tensor:
-    """The parts concatenated; a single one as it is, not copied."""
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=dimension)
+def _row_numbers(in_structure: FieldStructure, out_structure: FieldStructure) -> NDArray[np.int64]:
+    """Where the row of each pair of channels, output first, stands among those of pairs of blocks (o, i, a, b)."""
+    block_bank = np.zeros((out_structure.size, in_structure.size), dtype=np.int64)
+    start = row = 0
+    for out_block, out_count in zip(out_structure.blocks, out_structure.counts, strict=True):
+        column = 0
+        for in_block, in_count in zip(in_structure.blocks, in_structure.counts, strict=True):
+            shape = out_count, in_count, out_block.size, in_block.size
+            numbers = start + np.arange(np.prod(shape)).reshape(shape).transpose(0, 2, 1, 3)
+            height, width = out_count * out_block.size, in_count * in_block.size
+            block_bank[row : row + height, column : column + width] = numbers.reshape(height, width)
+            start += height * width
+            column += width
+        row += out_count * out_block.size
+    return block_bank[np.ix_(out_structure.channels, in_structure.channels)].ravel()

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .elements import GroupSample, group_coordinates, steer, translates
+from .elements import GroupSample, group_coordinates, relative_elements, steer, translates
 from .exact_constants import ExactConstants
 from .points import pixel_positions, support_window, tap_grid
 
@@ -38,10 +38,10 @@ class CoordinateGrid(ExactConstants):
         cells: number of positions along each axis of the image over which the kernel varies.
 
     Attributes:
-        taps: ω ⊙ α for every steered tap of the support, (M, R, T, F), R = 1 without relative coordinates.
-        window: weight of each of these taps, (T,).
-        support: their numbers in a flattened k×k grid, (T,).
-        support_numbers: the same as a list.
+        taps: ω ⊙ α for every steered tap, (M, R, T, F), T = k²; R = M elements g beside each g′, in coordinates of
+            g′⁻¹g, or 1 without relative coordinates.
+        window: weight of each tap, 0 off the support, (T,).
+        support: numbers of the taps on the support.
         filter_columns: what each filter coordinate is of: position, rotation or reflection.
         domain_columns: the subgroup that scales each domain coordinate.
         image_positions: centres x of the cells, row after row, (cells², 2).
@@ -49,7 +49,6 @@ class CoordinateGrid(ExactConstants):
 
     taps: Tensor
     window: Tensor
-    support: Tensor
     action: Tensor
     group_points: Tensor
     image_positions: Tensor
@@ -78,9 +77,8 @@ class CoordinateGrid(ExactConstants):
         is_centred_on_a_tap = kernel_size % 2 == 1
         inset = dilation / 2 if edge == 0 and is_centred_on_a_tap else 0
         window = support_window(self._grid, self._radius - inset, edge * dilation)
-        self.set_constant("support", np.flatnonzero(window > 0))
-        self.support_numbers: list[int] = np.flatnonzero(window > 0).tolist()
-        self.set_constant("window", window[window > 0])
+        self.support: list[int] = np.flatnonzero(window > 0).tolist()
+        self.set_constant("window", window)
         self.set_constant("image_positions", pixel_positions(cells, cells).reshape(-1, 2))
         sizes = {
             "position": 2,
@@ -97,11 +95,11 @@ class CoordinateGrid(ExactConstants):
 
     def set_sample(self, sample: GroupSample) -> None:
         """Steer the taps by other elements (a turned grid of a continuous group)."""
-        support = self._masters["support"].numpy()
         coordinates = group_coordinates(sample.angle, sample.reflected, self._form)
-        position = steer(sample, self._grid[support] / self._radius)[:, None]
-        relative = [coordinates[name][None, :, None] for name in self._relative_subgroups]
-        shape = (len(sample), len(sample) if relative else 1, len(support))
+        position = steer(sample, self._grid / self._radius)[:, None]
+        numbers = relative_elements(sample) if self._relative_subgroups else None
+        relative = [coordinates[name][numbers][:, :, None] for name in self._relative_subgroups]
+        shape = (len(sample), len(sample) if relative else 1, len(self._grid))
         columns = [np.broadcast_to(c, (*shape, c.shape[-1])) for c in (position, *relative)]
         self.set_constant("taps", np.concatenate(columns, axis=-1) * self._filter_scale)
         self.set_constant("action", sample.action)
@@ -132,11 +130,10 @@ class CoordinateGrid(ExactConstants):
         soft = [coordinates[name] for name in self._domain_subgroups if name != "translation"]
         return np.concatenate([np.zeros((*shape, 0)), *soft], axis=-1)
 
-    def domain_points(self, frequency: Mapping[str, Tensor], positions: Tensor | None = None) -> Tensor:
-        """ω′ ⊙ a(g, x) for every element and position: (M, P, D), P = 1 without positions.
+    def domain_points(self, positions: Tensor | None = None) -> Tensor:
+        """a(g, x) for every element and position: (M, P, D), P = 1 without positions.
 
         Args:
-            frequency: ω′ of each soft subgroup.
             positions: x over half of the image along each axis, (P, 2).
         """
         points = self.group_points[:, None]
@@ -148,17 +145,14 @@ class CoordinateGrid(ExactConstants):
             else:
                 position = positions.expand(len(self.action), -1, -1)
             points = torch.cat([position, points.expand(-1, position.shape[1], -1)], dim=-1)
-        return points * _column_scale(self.domain_columns, frequency, points)
+        return points
 
-    def mean_points(
-        self, frequency: Mapping[str, Tensor], averaged: Sequence[str], positions: Tensor | None = None
-    ) -> Tensor:
-        """ω′ ⊙ a(hg, hx) for every h of the subgroup that is averaged over: (M, P, L, D), M or P 1 where all agree.
+    def mean_points(self, averaged: Sequence[str], positions: Tensor | None = None) -> Tensor:
+        """a(hg, hx) for every h of the subgroup that is averaged over: (M, P, L, D), M or P 1 where all agree.
 
         The mean of the kernel over L is its projection on the kernels that are equivariant to that subgroup.
 
         Args:
-            frequency: ω′ of each soft subgroup.
             averaged: any of rotation, reflection, translation.
             positions: x over half of the image along each axis, (P, 2).
         """
@@ -181,7 +175,15 @@ class CoordinateGrid(ExactConstants):
             points = points.unsqueeze(3)
             shape = torch.broadcast_shapes(points.shape[:-1], moved.shape[:-1])
             points = torch.cat([moved.expand(*shape, -1), points.expand(*shape, -1)], dim=-1).flatten(2, 3)
-        return points * _column_scale(self.domain_columns, frequency, points)
+        return points
+
+    def scale(self, frequency: Mapping[str, Tensor]) -> Tensor:
+        """ω′ of each domain coordinate, (D,): a subgroup's values serve its columns in turn."""
+        names = dict.fromkeys(self.domain_columns)
+        scales = [frequency[name].to(self.action).expand(self.domain_columns.count(name)) for name in names]
+        if not scales:
+            return self.action.new_zeros(0)
+        return scales[0] if len(scales) == 1 else torch.cat(scales)
 
     def pixel_grid(self, height: int, width: int) -> Tensor:
         """Position x of each pixel of an output, (H·W, 2)."""
@@ -190,12 +192,3 @@ class CoordinateGrid(ExactConstants):
 
 def _name(kind: str, subgroups: Sequence[str]) -> str:
     return "_".join(["orbit", kind, *subgroups])
-
-
-def _column_scale(columns: list[str], frequency: Mapping[str, Tensor], like: Tensor) -> Tensor:
-    """The frequency of each coordinate, (len(columns),); a subgroup's values serve its columns in turn."""
-    scales: list[Tensor] = []
-    for name in dict.fromkeys(columns):
-        count = columns.count(name)
-        scales.append(frequency[name].to(like).expand(count))
-    return torch.cat(scales) if scales else like.new_zeros(0)

@@ -10,8 +10,8 @@ from einops import rearrange
 from torch import Tensor
 
 from ..kernel.filter_bank import ContinuousFilterBank
+from ..torch_modes import full_precision
 from .stationary import ConvolutionGeometry, image_size
-from .torch_modes import full_precision
 
 __all__ = ["PixelKernel", "integrate_per_pixel"]
 
@@ -34,7 +34,7 @@ class PixelKernel:
 
     def taps(self) -> list[int]:
         """Numbers of the taps where K may be non-zero, in the order of a flattened k×k grid."""
-        support = self.bank.grid.support_numbers
+        support = self.bank.grid.support
         return support if self.strict is None else list(range(self.strict[0, 0].numel()))
 
     def at(self, tap: int, positions: Tensor) -> Tensor:
@@ -42,10 +42,9 @@ class PixelKernel:
         parts = []
         if self.strict is not None:
             parts.append(self.strict.flatten(2)[..., tap, None].expand(-1, -1, len(positions)))
-        support = self.bank.grid.support_numbers
-        if tap in support:
+        if tap in self.bank.grid.support:
             with full_precision(positions):
-                parts.append(self.bank.at_pixels(self.frequency, support.index(tap), positions, self.hardened))
+                parts.append(self.bank.at_pixels(self.frequency, tap, positions, self.hardened))
         at_tap: Tensor = sum(parts[1:], parts[0])
         return at_tap
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 
 from ..group.coordinate_grid import CoordinateGrid
@@ -16,6 +17,7 @@ from ..group.fields import FieldStructure
 from ..group.regions import RegionPartition
 from .continuous_kernel import ContinuousKernel
 from .nets import KernelNet
+from .remembered import Remembered
 from .steering import SteeredAverage, sees_relative_element
 
 if TYPE_CHECKING:
@@ -84,7 +86,11 @@ class ContinuousFilterBank(nn.Module):
             cells,
         )
         self.kernel = self.build_kernel_net()
-        self.steered_average = SteeredAverage(in_structure, out_structure, sample, has_constant=not centred)
+        self._filter_features = Remembered()
+        self._domain_points = Remembered()
+        self._domain_features = Remembered()
+        features = (kernel.hidden_size or 0) + (not centred)
+        self.steered_average = SteeredAverage(in_structure, out_structure, sample, features, has_constant=not centred)
 
     def build_kernel_net(self) -> KernelNet:
         """A kernel net for the coordinates of this filter bank, newly drawn."""
@@ -107,14 +113,17 @@ class ContinuousFilterBank(nn.Module):
             samples=self.samples,
         )
 
-    def forward(self, frequency: Mapping[str, Tensor], averaged: Sequence[str] = ()) -> Tensor:
+    def forward(
+        self, frequency: Mapping[str, Tensor], averaged: Sequence[str] = (), strict: Tensor | None = None
+    ) -> Tensor:
         """K where it does not depend on the position: (C_out, C_in, k, k).
 
         Args:
             frequency: ω′ of each subgroup of the domain.
             averaged: subgroups to project on.
+            strict: a kernel that is added, as :class:`SteeredAverage` takes it.
         """
-        return self._banks(self.features(self.kernel, frequency, averaged=averaged), None).squeeze(0)
+        return self._banks(self.features(self.kernel, frequency, averaged=averaged), strict).squeeze(0)
 
     def at_regions(
         self,
@@ -129,18 +138,18 @@ class ContinuousFilterBank(nn.Module):
             frequency: ω′ of each subgroup of the domain.
             partition: the regions.
             averaged: subgroups to project on.
-            strict: a kernel that is added, (C_out, C_in, k, k).
+            strict: a kernel that is added, as :class:`SteeredAverage` takes it.
         """
         features = self.features(self.kernel, frequency, self.grid.image_positions, averaged=averaged)
         # K is linear in its features: their mean over a region is that of K.
-        return self._banks(partition.means(features, dimension=-1), strict)
+        return self._banks(partition.means(features, dimension=2), strict)
 
     def at_pixels(
-        self, frequency: Mapping[str, Tensor], number: int, positions: Tensor, averaged: Sequence[str] = ()
+        self, frequency: Mapping[str, Tensor], tap: int, positions: Tensor, averaged: Sequence[str] = ()
     ) -> Tensor:
-        """K at the n-th tap of the support for positions (P, 2): (C_out, C_in, P)."""
-        features = self.features(self.kernel, frequency, positions, number, averaged)
-        return self.steered_average(features.transpose(3, 4)).squeeze(-1).permute(1, 2, 0)
+        """K at a tap for positions (P, 2): (C_out, C_in, P)."""
+        features = self.features(self.kernel, frequency, positions, tap, averaged)
+        return rearrange(self.steered_average(features), "position o i 1 -> o i position")
 
     def features(
         self,
@@ -156,26 +165,67 @@ class ContinuousFilterBank(nn.Module):
             kernel: the kernel net that gives φ.
             frequency: ω′ of each subgroup of the domain.
             positions: x over half of the image along each axis, (P, 2).
-            tap: number of one tap of the support, all of them by default.
+            tap: number of one tap, all of them by default.
             averaged: subgroups over which φ is replaced by its mean, which projects K on the kernels that are
                 equivariant to them (equation (6)).
 
         Returns:
-            (J + 1, M, R, T, P); (J, M, R, T, P) where the bank is centred, and a constant would be 0. P is 1 where
+            (J + 1, M, P, R, T); (J, M, P, R, T) where the bank is centred, and a constant would be 0. P is 1 where
             the features do not depend on the position.
         """
-        wanted = slice(None) if tap is None else slice(tap, tap + 1)
-        taps = self.grid.taps[:, :, wanted].unsqueeze(3)
-        window = self.grid.window[wanted].unsqueeze(-1)
-        if averaged:
-            points = self.grid.mean_points(frequency, averaged, positions)
-            hidden = kernel.domain_mean(taps, points[:, None, None])
-        else:
-            hidden = kernel(taps, self.grid.domain_points(frequency, positions)[:, None, None])
-        if self.centred:
-            points = self.grid.mean_points(frequency, SUBGROUPS)
-            return (hidden - kernel.domain_mean(taps, points[:, None, None])) * window
-        return torch.cat([hidden, torch.ones_like(hidden[:1])]) * window
+        steered, window = self.grid.taps, self.grid.window
+        if tap is not None:
+            steered, window = steered[:, :, tap : tap + 1], window[tap : tap + 1]
+        of_taps = self._features_of_taps(kernel, steered, tap)
+        hidden = kernel.domain_mean(of_taps, *self._features_of_domain(kernel, frequency, positions, tuple(averaged)))
+        values = rearrange(hidden, "j m p (r t) -> j m p r t", t=len(window)) * window
+        return values if self.centred else torch.cat([values, window.expand_as(values[:1])])
+
+    def _features_of_taps(self, kernel: KernelNet, taps: Tensor, tap: int | None) -> Tensor:
+        def build() -> tuple[Tensor, ...]:
+            return (kernel.filter_features(taps.flatten(1, 2)),)
+
+        if kernel is not self.kernel or tap is not None:
+            return build()[0]
+        return self._filter_features.get(build, [self.grid.taps, *kernel.buffers()])[0]
+
+    def _features_of_domain(
+        self,
+        kernel: KernelNet,
+        frequency: Mapping[str, Tensor],
+        positions: Tensor | None,
+        averaged: tuple[str, ...],
+    ) -> tuple[Tensor, list[tuple[int, int, int]]]:
+        """Those of the points over which φ is averaged and, in a centred bank, of those whose mean is subtracted.
+
+        Returns:
+            Features (points, D), set after set, and (M, P, L) of each set.
+        """
+
+        def points() -> tuple[Any, ...]:
+            own = (
+                self.grid.mean_points(averaged, positions)
+                if averaged
+                else self.grid.domain_points(positions)[:, :, None]
+            )
+            sets = [own, self.grid.mean_points(SUBGROUPS)] if self.centred else [own]
+            return torch.cat([of.flatten(0, 2) for of in sets]), [tuple(of.shape[:3]) for of in sets]
+
+        given = [] if positions is None else [positions]
+        coordinates, sets = self._domain_points.get(points, [self.grid.group_points, *given], averaged)
+
+        def features() -> tuple[Any, ...]:
+            return (kernel.domain_features(coordinates * self.grid.scale(frequency)),)
+
+        if kernel is not self.kernel:
+            return features()[0], sets
+        return self._domain_features.get(features, [coordinates, *frequency.values(), *kernel.buffers()])[0], sets
+
+    def forget(self) -> None:
+        """Make anew what is kept of constants: they may have been written to past their counters of versions."""
+        self._filter_features.forget()
+        self._domain_points.forget()
+        self._domain_features.forget()
 
     def turn(self, offset: float) -> None:
         """Turn the sampled grid of a continuous group by an angle in radians."""
@@ -207,20 +257,9 @@ class ContinuousFilterBank(nn.Module):
         )
 
     def _banks(self, features: Tensor, strict: Tensor | None) -> Tensor:
-        """Features (J, M, R, T, P) → (P, C_out, C_in, k, k), with a kernel (C_out, C_in, k, k) added to each."""
-        size = self.kernel_size
-        on_grid = self._on_grid(features.transpose(3, 4))
-        banks: Tensor = self.steered_average(on_grid, None if strict is None else strict.flatten(2))
-        return banks.unflatten(-1, (size, size))
-
-    def _on_grid(self, hidden: Tensor) -> Tensor:
-        """Hidden values (…, T) of the support on the whole grid (…, k²), zero off the support."""
-        support, taps = self.grid.support, self.kernel_size**2
-        if len(support) == taps:
-            return hidden
-        index = support.new_full((taps,), len(support))
-        index[support] = torch.arange(len(support), device=support.device)
-        return nn.functional.pad(hidden, (0, 1)).index_select(-1, index)
+        """Features (J, M, P, R, T) → (P, C_out, C_in, k, k), with a kernel added to each."""
+        banks: Tensor = self.steered_average(features, strict)
+        return banks.unflatten(-1, (self.kernel_size, self.kernel_size))
 
 
 def _relative_subgroups(

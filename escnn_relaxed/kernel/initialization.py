@@ -89,8 +89,7 @@ def start_soft_part(
         ranks = _ranks(bank, frequency)
         features = _start_features(bank, bank.kernel, frequency)
         bank.steered_average.initialize(features, ranks)
-        positions = features.shape[-1] // len(bank.grid.support)
-        energy = float(bank.steered_average.energy(features)) / positions
+        energy = float(bank.steered_average.energy(features)) / features.shape[2]
     softness = initial_softness or DEFAULT_SOFTNESS["steerable"]
     wanted = softness / (1 - softness) * strict_energy
     for pair in bank.steered_average.block_pairs:
@@ -108,9 +107,9 @@ def _ranks(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor]) -> list[
 
 
 def _start_features(bank: ContinuousFilterBank, kernel: KernelNet, frequency: Mapping[str, Tensor]) -> Tensor:
-    """Features on the support at every position that the kernel sees: (J + 1, M, R, T·P)."""
+    """Features at every position that the kernel sees: (J + 1, M, P, R, T)."""
     positions = bank.grid.image_positions if "translation" in frequency else None
-    return bank.features(kernel, frequency, positions).flatten(3)
+    return bank.features(kernel, frequency, positions)
 
 
 def _soften(
@@ -139,7 +138,7 @@ def _expected_softness(bank: ContinuousFilterBank, frequency: Mapping[str, Tenso
     """E‖K − PK‖² / E‖K‖² over the draw of the output weights."""
     features = _start_features(bank, bank.kernel, frequency)
     mean = bank.features(bank.kernel, frequency, averaged=SUBGROUPS)
-    mean = mean.expand(*mean.shape[:-1], features.shape[-1] // mean.shape[-2]).flatten(3)
+    mean = mean.expand_as(features)
     average = bank.steered_average
     units = [average.units_of(pair, features, rank) for pair, rank in zip(average.block_pairs, ranks, strict=True)]
     described = zip(average.block_pairs, average.pair_counts(), units, average.weight_variances(units), strict=True)

@@ -10,18 +10,22 @@ the same number of leading dimensions, which broadcast against each other.
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from ..group.exact_constants import ExactConstants
 
 __all__ = ["FourierKernel", "KernelNet", "SirenKernel"]
 
 
-class KernelNet(nn.Module, ABC):
+class KernelNet(ExactConstants, ABC):
     """Base of the kernel nets: a subclass is all that a new one takes.
 
     A layer builds its net as ``net(filter_dimension, domain_dimension, hidden_size)`` and calls it with coordinates
@@ -65,10 +69,36 @@ class KernelNet(nn.Module, ABC):
     def make_periodic(self, filter_columns: Sequence[int], domain_columns: Sequence[int]) -> None:
         """Make the net, newly drawn, one of period 1 in some coordinates, angles over 2π; a net may be unable to."""
 
-    def domain_mean(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
-        """Mean of the hidden values over domain points (…, L, D), over L: (J, …) at filter coordinates (…, F)."""
-        hidden: Tensor = self(filter_coordinates.unsqueeze(-2), domain_coordinates)
-        return hidden.mean(dim=-1)
+    def filter_features(self, coordinates: Tensor) -> Tensor:
+        """What the net makes of filter coordinates without its parameters, which is kept; by default themselves."""
+        return coordinates
+
+    def domain_features(self, coordinates: Tensor) -> Tensor:
+        """The same of domain coordinates, kept as long as ω′ is not learned."""
+        return coordinates
+
+    def domain_mean(
+        self, filter_features: Tensor, domain_features: Tensor, sets: Sequence[tuple[int, int, int]]
+    ) -> Tensor:
+        """Mean of the hidden values over L domain points, less their means over other sets of them.
+
+        A net overrides it where it can do with less work than a hidden value for every pair of points.
+
+        Args:
+            filter_features: of N filter points for each of M elements, (M, N, F).
+            domain_features: of all domain points, one set after the other, (points, D).
+            sets: (M, P, L) of the first set, L points for each element and each of P means, and of those whose means
+                are subtracted; M or P 1 where they are the same for all.
+
+        Returns:
+            (J, M, P, N).
+        """
+        means = []
+        for shape, points in zip(sets, _split(domain_features, sets), strict=True):
+            domain = points.view(*shape, -1)[:, :, None]
+            hidden: Tensor = self(filter_features[:, None, :, None], domain)
+            means.append(hidden.mean(dim=-1))
+        return functools.reduce(torch.sub, means)
 
 
 class FourierKernel(KernelNet):
@@ -95,6 +125,8 @@ class FourierKernel(KernelNet):
     state_name = "fourier"
     filter_projection: Tensor
     domain_projection: Tensor
+    filter_shift: Tensor
+    domain_shift: Tensor
 
     def __init__(
         self,
@@ -105,6 +137,9 @@ class FourierKernel(KernelNet):
     ) -> None:
         super().__init__()
         self.hidden_size = hidden_size
+        # cos p cos q − sin p sin q as a sum of products of sines.
+        self.set_constant("filter_shift", np.array([[math.pi / 2], [0]]))
+        self.set_constant("domain_shift", np.array([math.pi / 2, math.pi]))
         self.register_buffer("filter_projection", torch.randn(features, filter_dimension))
         self.filter_weight = nn.Parameter(torch.randn(hidden_size, 2 * features))
         # Uniform phases: cos of a small argument alone would be a constant plus a quadratic.
@@ -121,25 +156,42 @@ class FourierKernel(KernelNet):
 
     def forward(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
         """Hidden values (J, …)."""
-        filter_phase = self._filter_phase(filter_coordinates)
+        phase = _linear(self.filter_weight, self.filter_features(filter_coordinates), self.bias)
+        if self.domain_weight is not None:
+            phase = phase + _linear(self.domain_weight, self.domain_features(domain_coordinates))
+        return torch.cos(phase)
+
+    def filter_features(self, coordinates: Tensor) -> Tensor:
+        """γ(α), (…, 2D)."""
+        return self._fourier_features(coordinates, self.filter_projection)
+
+    def domain_features(self, coordinates: Tensor) -> Tensor:
+        """γ′(α′), (…, 2D)."""
         if self.domain_weight is None:
-            return torch.cos(filter_phase)
-        return torch.cos(filter_phase + self._domain_phase(domain_coordinates))
+            return coordinates
+        return self._fourier_features(coordinates, self.domain_projection)
 
-    def domain_mean(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
-        """cos(p + q) = cos p cos q − sin p sin q, with the means of cos q and sin q: (J, …)."""
-        filter_phase = self._filter_phase(filter_coordinates)
-        domain_phase = self._domain_phase(domain_coordinates)
-        cosine, sine = domain_phase.cos().mean(dim=-1), domain_phase.sin().mean(dim=-1)
-        return torch.addcmul(filter_phase.cos() * cosine, filter_phase.sin(), sine, value=-1)
+    def _fourier_features(self, coordinates: Tensor, projection: Tensor) -> Tensor:
+        phase = coordinates @ (2 * math.pi * projection.mT)
+        # (…, 2, D): cos and sin.
+        return (phase.unsqueeze(-2) + self.filter_shift).sin().flatten(-2) / math.sqrt(len(projection))
 
-    def _filter_phase(self, coordinates: Tensor) -> Tensor:
-        return _linear(self.filter_weight, _fourier_features(coordinates, self.filter_projection), self.bias)
-
-    def _domain_phase(self, coordinates: Tensor) -> Tensor:
+    def domain_mean(
+        self, filter_features: Tensor, domain_features: Tensor, sets: Sequence[tuple[int, int, int]]
+    ) -> Tensor:
+        """cos(p + q) = cos p cos q − sin p sin q, with the means of cos q and of sin q: (J, M, P, N)."""
+        elements, count = filter_features.shape[:2]
+        phase = _linear(self.filter_weight, filter_features, self.bias)
         if self.domain_weight is None:
-            return coordinates.new_zeros(self.hidden_size, *coordinates.shape[:-1])
-        return _linear(self.domain_weight, _fourier_features(coordinates, self.domain_projection))
+            return phase.cos().unsqueeze(2)
+        of_filter = (phase.view(-1, elements, 1, count) + self.filter_shift).sin()
+        waves = (_linear(self.domain_weight, domain_features).unsqueeze(-1) + self.domain_shift).sin()
+        means = []
+        for shape, wave in zip(sets, _split(waves, sets, 1), strict=True):
+            wave = wave.unflatten(1, shape)
+            means.append(wave.squeeze(3) if shape[2] == 1 else wave.mean(dim=3))
+        # A product of (P, 2) and (2, N) for each hidden value and element.
+        return functools.reduce(torch.sub, means).expand(-1, elements, -1, -1) @ of_filter
 
 
 class SirenKernel(KernelNet):
@@ -185,14 +237,13 @@ class SirenKernel(KernelNet):
         return _linear(self.domain_weight, coordinates)
 
 
-def _fourier_features(coordinates: Tensor, projection: Tensor) -> Tensor:
-    phase = 2 * math.pi * coordinates @ projection.mT
-    return torch.cat([phase.cos(), phase.sin()], dim=-1) / math.sqrt(projection.shape[0])
+def _split(values: Tensor, sets: Sequence[tuple[int, int, int]], dimension: int = 0) -> tuple[Tensor, ...]:
+    """What belongs to each set of domain points."""
+    return values.split([math.prod(shape) for shape in sets], dimension) if len(sets) > 1 else (values,)
 
 
 def _linear(weight: Tensor, values: Tensor, bias: Tensor | None = None) -> Tensor:
     """Linear map over the last dimension, with the result's channels first: (J, C), (…, C) → (J, …)."""
-    result = weight @ values.reshape(-1, values.shape[-1]).mT
-    if bias is not None:
-        result = result + bias.unsqueeze(-1)
+    columns = values.reshape(-1, values.shape[-1]).mT
+    result = weight @ columns if bias is None else torch.addmm(bias.unsqueeze(-1), weight, columns)
     return result.reshape(weight.shape[0], *values.shape[:-1])

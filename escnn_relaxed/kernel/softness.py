@@ -80,5 +80,5 @@ def projected(layers: Iterable[_Hardened], subgroups: Sequence[str]) -> Iterator
 
 
 def _mean_energy(bank: ContinuousFilterBank, features: Tensor) -> Tensor:
-    """‖K‖² of features (J, M, R, T, P), a mean over the positions."""
-    return bank.steered_average.energy(features.flatten(3)) / features.shape[-1]
+    """‖K‖² of features (J, M, P, R, T), a mean over the positions."""
+    return bank.steered_average.energy(features) / features.shape[2]

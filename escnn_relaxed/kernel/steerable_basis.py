@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from einops import rearrange
 from escnn.group import Representation
 from escnn.nn import FieldType, R2Conv
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..group.channels import RowOrder
 from ..group.exact_constants import ExactConstants
 from ..group.points import tap_grid
 from .basis_arguments import shaping_arguments
@@ -59,6 +61,7 @@ class SteerableBasis(ExactConstants):
         self._deviations: list[Tensor] = []
         self.dimension = 0
         if expansion is None:
+            self.order = RowOrder(np.arange(out_type.size * in_part.size))
             return
         self.dimension = expansion.dimension()
         elements = []
@@ -74,6 +77,7 @@ class SteerableBasis(ExactConstants):
             self.set_constant(f"rows_{number}", self._pairs[-1].out_channels[:, None])
             self.set_constant(f"columns_{number}", self._pairs[-1].in_channels)
         self._deviations = _he_deviations(self._pairs, elements)
+        self.order = RowOrder(_row_numbers(self._pairs, out_type.size, in_part.size))
 
     def start_weights(self) -> Tensor:
         """Weights drawn as ``R2Conv`` draws them (escnn's generalised He rule), in float32."""
@@ -87,19 +91,23 @@ class SteerableBasis(ExactConstants):
     def forward(self, weights: Tensor) -> Tensor:
         """Filter bank (C_out, C_in/groups, k, k) of the weights (dimension,)."""
         out_size, in_size, kernel_size = self._size
-        blocks = []
-        for number, pair in enumerate(self._pairs):
-            basis = getattr(self, f"basis_{number}")
-            coefficients = weights[pair.start : pair.end].view(-1, len(basis))
-            kernel = (coefficients @ basis.flatten(1)).view(pair.out_count, pair.in_count, *basis.shape[1:])
-            blocks.append(kernel.transpose(1, 2).flatten(2, 3).flatten(0, 1))
-        if len(blocks) == 1 and blocks[0].shape[:2] == (out_size, in_size):
-            return blocks[0].reshape(out_size, in_size, kernel_size, kernel_size)
-        bank = weights.new_zeros(out_size, in_size, kernel_size**2)
-        for number, block in enumerate(blocks):
-            place = getattr(self, f"rows_{number}"), getattr(self, f"columns_{number}")
-            bank = bank.index_put(place, block.to(bank.dtype))
-        return bank.view(out_size, in_size, kernel_size, kernel_size)
+        pattern = "fields (entry tap) -> (fields entry) tap"
+        rows = [rearrange(of, pattern, tap=kernel_size**2) for of in self.products(weights)]
+        missing = out_size * in_size - sum(len(of) for of in rows)
+        if missing:
+            rows.append(weights.new_zeros(missing, kernel_size**2))
+        return self.order(torch.cat(rows)).view(out_size, in_size, kernel_size, kernel_size)
+
+    @property
+    def is_of_one_pair(self) -> bool:
+        """Whether there is one pair of representations."""
+        return len(self._pairs) == 1
+
+    def products(self, weights: Tensor) -> list[Tensor]:
+        """The kernel of each pair of representations, (pairs of fields, |A|·|B|·k²), of the weights (dimension,)."""
+        bases = [getattr(self, f"basis_{number}").flatten(1) for number in range(len(self._pairs))]
+        parts = weights.split([pair.end - pair.start for pair in self._pairs]) if len(bases) > 1 else [weights]
+        return [part.view(-1, len(basis)) @ basis for part, basis in zip(parts, bases, strict=False)]
 
     def energy(self, weights: Tensor) -> Tensor:
         """‖K‖², in the basis of permutations and irreps where ρ is orthogonal."""
@@ -144,6 +152,21 @@ class _PairLayout:
         self.out_channels = _channels_of(names[1], out_type)
         self.in_count = [field.name for field in in_type.representations].count(names[0])
         self.out_count = [field.name for field in out_type.representations].count(names[1])
+
+
+def _row_numbers(pairs: list[_PairLayout], out_size: int, in_size: int) -> NDArray[np.int64]:
+    """Where each pair of channels, output first, stands among the rows of the pairs of representations (o, i, a, b)."""
+    bank = np.full((out_size, in_size), -1, dtype=np.int64)
+    start = 0
+    for pair in pairs:
+        outs, ins = pair.out_channels.reshape(pair.out_count, -1), pair.in_channels.reshape(pair.in_count, -1)
+        shape = len(outs), len(ins), outs.shape[1], ins.shape[1]
+        numbers = start + np.arange(np.prod(shape)).reshape(shape)
+        bank[np.ix_(outs.ravel(), ins.ravel())] = numbers.transpose(0, 2, 1, 3).reshape(outs.size, ins.size)
+        start += numbers.size
+    # Pairs without a steerable kernel follow, of zeros.
+    bank[bank < 0] = np.arange(start, bank.size)
+    return bank.ravel()
 
 
 def _channels_of(name: str, field_type: FieldType) -> NDArray[np.int64]:

@@ -14,6 +14,7 @@ The number of output weights does not depend on the number of group elements for
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -21,8 +22,8 @@ from einops import rearrange
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..group.channels import ChannelAssembly
-from ..group.elements import GroupSample, relative_elements
+from ..group.channels import ChannelAssembly, RowOrder
+from ..group.elements import GroupSample
 from ..group.exact_constants import ExactConstants
 from ..group.fields import Block, FieldStructure
 from .weight_units import count_directions, weight_units
@@ -35,6 +36,13 @@ def sees_relative_element(in_block: Block, out_block: Block) -> bool:
     return in_block.is_permutation and out_block.is_permutation
 
 
+def of_identity(hidden: Tensor) -> Tensor:
+    """What a pair without relative coordinates sees: hidden values (J, M, P, R, T) where g = g′, (M, P, J, T)."""
+    if hidden.shape[3] == 1:
+        return rearrange(hidden, "j m p 1 t -> m p j t")
+    return rearrange(hidden.diagonal(dim1=1, dim2=3), "j p t m -> m p j t")
+
+
 class PairSteering(ExactConstants):
     """The linear map from hidden values to the steered features of one pair of blocks.
 
@@ -45,23 +53,27 @@ class PairSteering(ExactConstants):
     """
 
     index: Tensor
-    in_elements: Tensor
     coefficients: Tensor
     out_cosets: Tensor
     in_cosets: Tensor
 
     def __init__(self, in_block: Block, out_block: Block, sample: GroupSample) -> None:
         super().__init__()
-        self.is_relative = sees_relative_element(in_block, out_block)
-        self.is_quotient = self.is_relative and min(in_block.size, out_block.size) < len(sample)
         self.sizes = out_block.size, in_block.size
+        is_alone = len(sample) == 1 and self.sizes == (1, 1)
+        self.is_relative = is_alone or sees_relative_element(in_block, out_block)
+        self.is_quotient = self.is_relative and min(in_block.size, out_block.size) < len(sample)
         self.entries = 1
+        self.is_in_order = is_alone
+        if is_alone:
+            return
         if self.is_relative:
             out_elements, in_elements = _elements(out_block, self.is_quotient), _elements(in_block, self.is_quotient)
-            # [g, g′] → the row of φ for the steering element g′ and the relative element g′⁻¹g.
-            relative = relative_elements(sample)[np.ix_(in_elements, out_elements)]
-            self.set_constant("index", (in_elements[:, None] * len(sample) + relative).T.ravel())
-            self.set_constant("in_elements", in_elements)
+            # [g, g′] → the row of φ for the steering element g′ and g beside it.
+            index = (in_elements[:, None] * len(sample) + out_elements).T.ravel()
+            in_order = np.arange(len(sample))
+            self.is_in_order = all(np.array_equal(of, in_order) for of in (in_elements, out_elements))
+            self.set_constant("index", index)
             if self.is_quotient:
                 self.set_constant("out_cosets", out_block.element_means())
                 self.set_constant("in_cosets", in_block.element_means())
@@ -77,15 +89,17 @@ class PairSteering(ExactConstants):
         self.set_constant("coefficients", coefficients / len(out_block.matrices))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Steered features (P, |A|, |B|, points) of hidden values (J, M, R, points), P = entries·J."""
-        if self.is_relative:
-            steered = hidden.flatten(1, 2).index_select(1, self.index).unflatten(1, (hidden.shape[1], -1))
-            if self.is_quotient:
-                steered = torch.einsum("jghn,ag,bh->jabn", steered, self.out_cosets, self.in_cosets)
-            return steered
-        # Relative coordinates of a pair that has none are those of the identity, the first element.
-        steered = torch.einsum("mnabg,jgt->mnjabt", self.coefficients, hidden[:, :, 0])
-        return rearrange(steered, "row column j a b point -> (row column j) a b point")
+        """Steered features (F, |A|, |B|, P, T) of hidden values (J, M, P, R, T), F = entries·J."""
+        if not self.is_relative:
+            return torch.einsum("mnabg,gpjt->mnjabpt", self.coefficients, of_identity(hidden)).flatten(0, 2)
+        if self.is_in_order:
+            steered = rearrange(hidden, "j m p r t -> j r m p t")
+        else:
+            rows = rearrange(hidden, "j m p r t -> j (m r) p t")
+            steered = rows.index_select(1, self.index).unflatten(1, (hidden.shape[1], -1))
+        if self.is_quotient:
+            steered = torch.einsum("jghpt,ag,bh->jabpt", steered, self.out_cosets, self.in_cosets)
+        return steered
 
 
 class SteeredAverage(nn.Module):
@@ -95,6 +109,7 @@ class SteeredAverage(nn.Module):
         in_structure: blocks of (one group of) the input type.
         out_structure: blocks of the output type.
         sample: the group elements to steer by.
+        features: number of features, J or J + 1.
         has_constant: whether the last feature is constant.
     """
 
@@ -103,9 +118,11 @@ class SteeredAverage(nn.Module):
         in_structure: FieldStructure,
         out_structure: FieldStructure,
         sample: GroupSample,
+        features: int,
         has_constant: bool,
     ) -> None:
         super().__init__()
+        self._features = features
         self._has_constant = has_constant
         self.in_counts = in_structure.counts
         self.out_counts = out_structure.counts
@@ -115,6 +132,8 @@ class SteeredAverage(nn.Module):
             for in_block in in_structure.blocks
         )
         self.assembly = ChannelAssembly(in_structure, out_structure)
+        averages = [pair.steering for pair in self.block_pairs if not pair.steering.is_relative]
+        self.average_order = RowOrder(_rows_of_averages(averages, features))
 
     @property
     def block_pairs(self) -> list[BlockPair]:
@@ -127,13 +146,15 @@ class SteeredAverage(nn.Module):
 
     def count_directions(self, hidden: Tensor) -> list[int | None]:
         """How many directions of the kernel of each pair survive the average; None where none is averaged away."""
-        return [count_directions(pair.steering(hidden)) if pair.is_average else None for pair in self.block_pairs]
+        return [
+            count_directions(pair.steering(hidden).flatten(3)) if pair.is_average else None for pair in self.block_pairs
+        ]
 
     def initialize(self, hidden: Tensor, ranks: list[int | None]) -> None:
         """Fix the units of the weights on the given hidden values and draw the weights.
 
         Args:
-            hidden: φ at the start, on the support, with the constant feature last: (J + 1, M, R, T).
+            hidden: φ at the start, with the constant feature last: (J + 1, M, P, R, T).
             ranks: number of directions to keep for each pair, None for all.
         """
         for pair, rank in zip(self.block_pairs, ranks, strict=True):
@@ -156,8 +177,8 @@ class SteeredAverage(nn.Module):
     def units_of(self, pair: BlockPair, hidden: Tensor, rank: int | None) -> Tensor:
         """The units in which the weights of a pair are trained, on the given hidden values."""
         entries = pair.steering.entries
-        unsteered = float(hidden.square().sum(-1).mean().sqrt())
-        return weight_units(pair.steering(hidden), entries, rank, self._has_constant, unsteered)
+        unsteered = float(hidden.square().sum((2, 4)).mean().sqrt())
+        return weight_units(pair.steering(hidden).flatten(3), entries, rank, self._has_constant, unsteered)
 
     def set_structures(self, in_structure: FieldStructure, out_structure: FieldStructure) -> None:
         """Steer by the elements for which these blocks hold matrices (a turned grid of a continuous group)."""
@@ -166,18 +187,49 @@ class SteeredAverage(nn.Module):
             pair.steering.set_blocks(in_block, out_block)
 
     def forward(self, hidden: Tensor, strict: Tensor | None = None) -> Tensor:
-        """Filter banks (P, C_out, C_in, T) of hidden values at P positions, (J + 1, M, R, P, T), constant feature last.
+        """Filter banks (P, C_out, C_in, T) of hidden values at P positions, (J + 1, M, P, R, T), constant feature last.
 
         Args:
             hidden: the hidden values.
-            strict: a kernel that is added to each of them, (C_out, C_in, T).
+            strict: a kernel that is added to each of them, (C_out, C_in, T); between fields of one kind also as
+                of :meth:`SteerableBasis.products`, (o·i, |A|·|B|·T), which is faster.
         """
-        positions = hidden.shape[3]
-        steered = [pair.steering(hidden.flatten(3)).unflatten(-1, (positions, -1)) for pair in self.block_pairs]
-        if strict is not None and self.assembly.is_plain:
-            return _block_banks(steered[0], self.plain_weights()[0], strict)
-        banks = self.assembly(list(map(_block_banks, steered, self.plain_weights())))
+        steered = self._steered(hidden)
+        weights = [weight.flatten(0, 1) for weight in self.plain_weights()]
+        if self.assembly.is_plain and (strict is None or strict.dim() == 2):
+            (a, b), o, i = self.block_pairs[0].steering.sizes, self.out_counts[0], self.in_counts[0]
+            product = _product(weights[0], steered[0], strict)
+            return rearrange(product, "p (o i) (a b tap) -> p (o a) (i b) tap", a=a, b=b, o=o, i=i)
+        pattern, taps = "p fields (entry tap) -> p (fields entry) tap", hidden.shape[-1]
+        rows = [rearrange(_product(*of), pattern, tap=taps) for of in zip(weights, steered, strict=True)]
+        banks: Tensor = self.assembly(rows)
         return banks if strict is None else banks + strict
+
+    def _steered(self, hidden: Tensor) -> list[Tensor]:
+        """The steered features of each pair of blocks at each position, (P, F, |A|·|B|·T)."""
+        averages = iter(self._averages(hidden))
+        return [
+            rearrange(pair.steering(hidden), "f a b p t -> p f (a b t)")
+            if pair.steering.is_relative
+            else next(averages)
+            for pair in self.block_pairs
+        ]
+
+    def _averages(self, hidden: Tensor) -> Sequence[Tensor]:
+        """Those of pairs that are averages over the group: all by one product."""
+        steerings = [pair.steering for pair in self.block_pairs if not pair.steering.is_relative]
+        if not steerings:
+            return ()
+        positions, taps = hidden.shape[2], hidden.shape[4]
+        values = of_identity(hidden).flatten(1)
+        coefficients = torch.cat([steering.coefficients.flatten(0, 3) for steering in steerings])
+        rows = rearrange(coefficients @ values, "k (p j t) -> p (k j) t", p=positions, t=taps)
+        counts = [steering.coefficients[..., 0].numel() * self._features for steering in steerings]
+        parts = self.average_order(rows).split(counts, 1)
+        return [
+            part.reshape(positions, steering.entries * self._features, -1)
+            for part, steering in zip(parts, steerings, strict=True)
+        ]
 
     def plain_weights(self) -> list[Tensor]:
         """The weights of the plain features of each pair of blocks, (fields_out, fields_in, P)."""
@@ -191,9 +243,8 @@ class SteeredAverage(nn.Module):
             hidden: as of :meth:`forward`.
         """
         energy = hidden.new_zeros(())
-        for pair in self.block_pairs:
-            features = pair.steering(hidden).flatten(1)
-            weights = (pair.weights @ pair.units).flatten(0, 1)
+        for steered, weight in zip(self._steered(hidden), self.plain_weights(), strict=True):
+            features, weights = rearrange(steered, "p f n -> f (p n)"), weight.flatten(0, 1)
             energy = energy + (weights @ (features @ features.mT)).mul(weights).sum()
         return energy
 
@@ -213,23 +264,24 @@ class BlockPair(nn.Module):
         self.register_buffer("units", None)
 
 
-def _block_banks(steered: Tensor, weights: Tensor, strict: Tensor | None = None) -> Tensor:
-    """The banks of one pair of blocks in block order, (positions, fields_out·|A|, fields_in·|B|, T).
+def _product(weights: Tensor, features: Tensor, added: Tensor | None = None) -> Tensor:
+    """A matrix (rows, F) times features (P, F, columns) plus a matrix (rows, columns): (P, rows, columns)."""
+    if len(features) == 1:
+        only = features.squeeze(0)
+        return (weights @ only if added is None else torch.addmm(added, weights, only)).unsqueeze(0)
+    if added is None:
+        return weights @ features
+    return torch.baddbmm(added.unsqueeze(0), weights.expand(len(features), -1, -1), features)
 
-    Args:
-        steered: features (F, |A|, |B|, positions, T).
-        weights: (fields_out, fields_in, F).
-        strict: a kernel that is added to each, (fields_out·|A|, fields_in·|B|, T).
-    """
-    sizes = {"a": steered.shape[1], "b": steered.shape[2], "o": weights.shape[0], "i": weights.shape[1]}
-    features = rearrange(steered, "f a b position tap -> position f (a b tap)")
-    matrices = weights.flatten(0, 1).expand(len(features), -1, -1)
-    if strict is None:
-        product = torch.bmm(matrices, features)
-    else:
-        added = rearrange(strict, "(o a) (i b) tap -> (o i) (a b tap)", **sizes)
-        product = torch.baddbmm(added.expand(len(features), -1, -1), matrices, features)
-    return rearrange(product, "position (o i) (a b tap) -> position (o a) (i b) tap", **sizes)
+
+def _rows_of_averages(steerings: Sequence[PairSteering], features: int) -> NDArray[np.int64]:
+    """Where rows of one product of all pairs, (entry, a, b, j) each, stand as features, (entry, j, a, b)."""
+    numbers, start = [np.zeros(0, dtype=np.int64)], 0
+    for steering in steerings:
+        shape = steering.entries, math.prod(steering.sizes), features
+        numbers.append((start + np.arange(math.prod(shape)).reshape(shape)).swapaxes(1, 2).ravel())
+        start += math.prod(shape)
+    return np.concatenate(numbers)
 
 
 def _is_average(in_block: Block, out_block: Block, sample: GroupSample) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..checks import is_number, warn_once
 from ..group.elements import circle_harmonic_limit
 from ..group.regions import region_limit
-from ..integral.torch_modes import has_no_values
+from ..torch_modes import has_no_values
 
 __all__ = ["DomainFrequency", "Frequency", "RegionSamples", "RotationSamples", "frequency_values"]
 
@@ -134,16 +134,20 @@ class DomainFrequency(nn.Module):
         return bool(known) and (self.learn or not all(self._is_zero(name) for name in known))
 
     def _is_zero(self, name: str) -> bool:
-        """Whether ω′ is 0; on other devices than the CPU, where reading waits, read once for each change of it."""
+        """Whether ω′ is 0, read once for each change of it: reading waits for a device."""
         value: Tensor = getattr(self, name)
         if has_no_values() or value.is_meta:
             return False
-        if value.device.type == "cpu" or value.is_inference():
+        if value.is_inference():
             return not bool(value.any())
         seen = self._seen.get(name)
         if seen is None or seen[0] is not value or seen[1] != value._version:
             seen = self._seen[name] = value, value._version, not bool(value.any())
         return seen[2]
+
+    def forget(self) -> None:
+        """Read ω′ anew: it may have been written to past its counter of versions."""
+        self._seen.clear()
 
 
 def _axes(name: str) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..checks import check_bool, check_subgroups
 from ..group.elements import SUBGROUPS
 from ..integral.stationary import ConvolutionGeometry
-from ..integral.torch_modes import full_precision
+from ..torch_modes import full_precision
 from .arguments import check_image, check_input
 from .bias import InvariantBias, has_trivial_irrep
 from .escnn_globals import register_reducers, use_scipy_svd
@@ -177,6 +177,9 @@ class PlanarConvolution(DescribedState, EquivariantModule):
         """
         wanted = {*self.hardened, *check_subgroups(subgroups)}
         self.hardened = tuple(name for name in SUBGROUPS if name in wanted)
+
+    def forget_constants(self) -> None:
+        """Make anew, when it is wanted next, what is kept because nothing has been written to what it is made of."""
 
     def drop_soft_part(self) -> None:
         """Remove what a hardened layer does not need any more."""

@@ -11,10 +11,10 @@ from ..integral.per_pixel import PixelKernel, integrate_per_pixel
 from ..integral.plain_layers import PerPixelConvolution, RegionConvolution
 from ..integral.regions import integrate_regions
 from ..integral.stationary import as_convolution, image_size, integrate_stationary
-from ..integral.torch_modes import full_precision
 from ..kernel.filter_bank import ContinuousFilterBank
 from ..kernel.softness import softness
 from ..kernel.steerable_basis import SteerableBasis
+from ..torch_modes import full_precision
 from .domain_frequency import DomainFrequency, Frequency
 from .planar_convolution import PlanarConvolution
 
@@ -101,6 +101,12 @@ class RelaxedConvolution(PlanarConvolution):
         """‖·‖² of the strict part in the steerable basis, 0 without one."""
         return torch.zeros(()) if self.steerable_basis is None else self.steerable_basis.energy(self.weights)
 
+    def forget_constants(self) -> None:
+        """Make anew, when it is wanted next, what is kept because nothing has been written to what it is made of."""
+        self._domain_frequency.forget()
+        if self.bank is not None:
+            self.bank.forget()
+
     def drop_soft_part(self) -> None:
         """Remove the soft part of a hardened layer that has its strict part in the steerable basis."""
         if self.hardened == SUBGROUPS and self.steerable_basis is not None:
@@ -137,14 +143,14 @@ class RelaxedConvolution(PlanarConvolution):
 
     def _one_bank(self) -> Tensor:
         """K where it is the same at every position, (C_out, C_in/groups, k, k)."""
+        bank = self._soft_bank
+        if bank is not None:
+            return bank(self.domain_frequency, self.hardened, self._added_to(bank))
         strict = self._strict_part()
-        parts = [] if strict is None else [strict]
-        if self._soft_bank is not None:
-            parts.append(self._soft_bank(self.domain_frequency, self.hardened))
-        elif self.bank is not None and self.training and distributed.is_available() and distributed.is_initialized():
-            parts.append(self._idle())
-        bank: Tensor = sum(parts[1:], parts[0])
-        return bank
+        if strict is None:
+            raise RuntimeError("this layer has no kernel")
+        is_waited_for = self.bank is not None and distributed.is_available() and distributed.is_initialized()
+        return strict + self._idle() if self.training and is_waited_for else strict
 
     def _idle(self) -> Tensor:
         """A 0 that depends on the parameters that K does not use at present, so that they have a gradient, of 0.
@@ -183,7 +189,15 @@ class RelaxedConvolution(PlanarConvolution):
         """K in each region, row after row: (regions, C_out, C_in/groups, k, k)."""
         if self.bank is None:
             raise RuntimeError("nothing is relaxed in this layer")
-        return self.bank.at_regions(self.domain_frequency, partition, self.hardened, self._strict_part())
+        return self.bank.at_regions(self.domain_frequency, partition, self.hardened, self._added_to(self.bank))
+
+    def _added_to(self, bank: ContinuousFilterBank) -> Tensor | None:
+        """The kernel in the steerable basis, None without one, as it is added to that of a filter bank."""
+        if self.steerable_basis is None:
+            return None
+        if bank.steered_average.assembly.is_plain and self.steerable_basis.is_of_one_pair:
+            return self.steerable_basis.products(self.weights)[0]
+        return self.steerable_basis(self.weights).flatten(2)
 
     def _strict_part(self) -> Tensor | None:
         """The kernel in the steerable basis, None without one."""
@@ -246,6 +260,7 @@ class RelaxedConvolution(PlanarConvolution):
         """Set the mode; evaluation goes back to the fixed grid of a continuous group."""
         if not mode and self.bank is not None:
             self.bank.turn(0.0)
+        self.forget_constants()
         super().train(mode)
         return self
 

@@ -1,0 +1,69 @@
+"""What is made of constants, made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..torch_modes import has_no_values, is_traced
+
+__all__ = ["Remembered"]
+
+
+class Remembered:
+    """The last result of a function of tensors, as long as these are the same and nothing was written to them.
+
+    It is not state: copies and pickles of it are empty.
+
+    Example:
+        >>> remembered = Remembered()
+        >>> angles = torch.zeros(2)
+        >>> remembered.get(lambda: (angles.cos(),), [angles])[0] is remembered.get(lambda: (angles.sin(),), [angles])[0]
+        True
+        >>> angles += 1
+        >>> round(remembered.get(lambda: (angles.cos(),), [angles])[0][0].item(), 4)
+        0.5403
+    """
+
+    def __init__(self) -> None:
+        # One tuple, replaced whole: threads see the old entry or the new one.
+        self._entry: tuple[list[tuple[Tensor, int]], object, tuple[Any, ...]] | None = None
+
+    def get(
+        self, build: Callable[[], tuple[Any, ...]], sources: Sequence[Tensor], setting: object = None
+    ) -> tuple[Any, ...]:
+        """What ``build`` gives, the last time or now; always now where a gradient of the sources is wanted.
+
+        Args:
+            build: makes the result of the sources.
+            sources: all tensors that it depends on.
+            setting: all else that it depends on.
+        """
+        if has_no_values() or is_traced() or any(s.requires_grad or s.is_inference() for s in sources):
+            return build()
+        entry = self._entry
+        if entry is not None and entry[1] == setting and _are_unchanged(entry[0], sources):
+            return entry[2]
+        versions = [(source, source._version) for source in sources]
+        # Normal tensors, even where inference_mode is on: they may be used outside of it later.
+        with torch.inference_mode(False), torch.no_grad():
+            result = build()
+        self._entry = (versions, setting, result)
+        return result
+
+    def forget(self) -> None:
+        """Make the next result anew."""
+        self._entry = None
+
+    def __reduce__(self) -> tuple[type[Remembered], tuple[()]]:
+        return Remembered, ()
+
+
+def _are_unchanged(versions: Sequence[tuple[Tensor, int]], sources: Sequence[Tensor]) -> bool:
+    return len(versions) == len(sources) and all(
+        known is source and version == source._version
+        for (known, version), source in zip(versions, sources, strict=True)
+    )
