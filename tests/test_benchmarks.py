@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from networks import NETWORKS, build_network
+from run_log import Log
 from tasks import TASKS, image_task
 from training import change_under_quarter_turn
 
@@ -34,6 +35,20 @@ def test_a_second_run_takes_every_network_from_the_log(tmp_path: Path) -> None:
     table = first[first.index("| row |") :]
     assert table == second[second.index("| row |") :]
     assert table.count("| soft, digits upright |") == 4
+
+
+def test_a_log_that_was_cut_off_keeps_its_other_lines(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    log = Log(path)
+    for name in ("first", "second"):
+        log.add(name, {"accuracy": 1.0})
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.warns(UserWarning, match=r"runs\.jsonl, line 2 was cut off"):
+        log = Log(path)
+    assert list(log.runs) == ["first"]
+    log.add("second", {"accuracy": 2.0})
+    with pytest.warns(UserWarning, match="line 2 was cut off"):
+        assert Log(path).runs == {"first": {"accuracy": 1.0}, "second": {"accuracy": 2.0}}
 
 
 @pytest.mark.slow

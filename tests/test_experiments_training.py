@@ -127,6 +127,21 @@ def test_a_run_writes_its_log_and_is_not_run_twice(tmp_path: Path, monkeypatch: 
     assert run("digits-soft", SMALL, 0, None, tmp_path, CPU) == json.loads(json.dumps(result))
 
 
+def test_a_run_whose_last_checkpoint_is_damaged_goes_on_from_the_one_before(tmp_path: Path) -> None:
+    whole = run("digits-soft", SMALL, 0, None, tmp_path, CPU)
+    folder = run_folder(tmp_path, "digits-soft", SMALL, 0)
+    (folder / "result.json").unlink()
+    checkpoint = folder / "last.ckpt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-1000])
+    with pytest.warns(UserWarning, match=f"{checkpoint} is damaged"):
+        resumed = run("digits-soft", SMALL, 0, None, tmp_path, CPU)
+    assert without_time(resumed) == without_time(whole)
+    times, times_before = ([epoch["seconds"] for epoch in result["epochs"]] for result in (resumed, whole))
+    assert times[:2] == times_before[:2]  # not run again
+    assert times[2] != times_before[2]
+    assert not list(folder.glob("*.part"))
+
+
 def test_test_images_do_not_change_what_is_trained_or_validated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
