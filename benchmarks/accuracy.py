@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import platform
 import time
@@ -24,6 +23,8 @@ from networks import build_network
 from run_log import Log, run_missing
 from tasks import image_task
 from training import accuracy, build_optimiser, change_under_quarter_turn, fit
+
+from escnn_relaxed.experiments.mean_and_error import mean_and_error
 
 RATES = {"Adam": (1e-3, 3e-3, 1e-2), "SGD": (1e-2, 3e-2, 1e-1)}
 Rates = dict[str, tuple[float, ...]]
@@ -200,15 +201,14 @@ def table(rows: list[Row], rates: Rates, seeds: int, log: Log) -> str:
         for side in row.sides:
             rate = best_rate(row, side, rates, log)
             results = [log.runs[describe(row, side, rate, seed)] for seed in range(seeds)]
-            accuracies = torch.tensor([result["accuracy"] for result in results])
-            error = float(accuracies.std()) / math.sqrt(seeds) if seeds > 1 else float("nan")
+            accuracies = [result["accuracy"] for result in results]
             losses = [
                 f"{sum(result['losses'][epoch - 1] for result in results) / seeds:.3f}"
                 for epoch in REPORTED_EPOCHS
                 if epoch <= row.epochs
             ]
             lines.append(
-                f"| {row.name} | {side.name} | {rate:g} | {float(accuracies.mean()):.2f} ± {error:.2f} | "
+                f"| {row.name} | {side.name} | {rate:g} | {mean_and_error(accuracies)} | "
                 f"{', '.join(losses)} | {_mean(results, 'change'):.2g} | {results[0]['parameters']:,} | "
                 f"{_mean(results, 'seconds'):.0f} |"
             )

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import torch
-
-__all__ = ["Log", "mean_and_error", "run_missing"]
+__all__ = ["Log", "run_missing"]
 
 
 class Log:
@@ -64,10 +61,3 @@ def run_missing(
         for number, (name, future) in enumerate(futures.items(), 1):
             log.add(name, future.result())
             yield f"{number}/{len(futures)}", name
-
-
-def mean_and_error(values: Sequence[float]) -> str:
-    """Mean ± standard error; of one value no error."""
-    tensor = torch.tensor(values)
-    error = f" ± {float(tensor.std()) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
-    return f"{float(tensor.mean()):.2f}{error}"

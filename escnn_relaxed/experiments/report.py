@@ -9,7 +9,8 @@ from typing import Any
 
 from .configuration import Configuration, read_row
 from .data_files import DataError, read_json, read_text, save
-from .results import Result, load_results, mean_and_error
+from .mean_and_error import mean_and_error
+from .results import Result, load_results
 
 __all__ = ["report", "write_report"]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,7 +11,7 @@ from ..checks import check_integer, check_number
 from .configuration import Configuration, Row, read_row, row_names
 from .data_files import DataError, read_json
 
-__all__ = ["Result", "as_result", "load_results", "mean_and_error"]
+__all__ = ["Result", "as_result", "load_results"]
 
 # What a row is; all else of a configuration is the scale it was run at.
 OF_THE_ROW = (
@@ -123,14 +121,3 @@ def load_results(folder: Path) -> list[Result]:
         raise DataError(f"{folder} holds no result.json: train rows with --output {folder} first")
     order = {name: number for number, name in enumerate(row_names())}
     return sorted(results, key=lambda result: (order[result.row.name], result.seed))
-
-
-def mean_and_error(values: Sequence[float]) -> str:
-    """Mean ± standard error of the mean, with two digits; of one value no error.
-
-    Example:
-        >>> mean_and_error([1.0, 2.0, 3.0])
-        '2.00 ± 0.58'
-    """
-    error = f" ± {statistics.stdev(values) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.2f}{error}"
