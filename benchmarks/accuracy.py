@@ -238,7 +238,7 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", help="learning rates, instead of each optimiser's own")
     parser.add_argument("--log", type=Path, default=Path("accuracy.jsonl"))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of one thread each")
-    parser.add_argument("--smoke", action="store_true", help="128 images, one epoch, one seed, one rate")
+    parser.add_argument("--smoke", action="store_true", help="64 images, one epoch, one seed, one rate")
     arguments = parser.parse_args()
     rows = _chosen_rows(arguments.rows.split(";"), arguments.networks.split(";"))
     if not rows:
@@ -248,7 +248,7 @@ def main() -> None:
         rows = [replace(row, images=arguments.images) for row in rows]
     if arguments.smoke:
         rates, seeds = {name: usual[-1:] for name, usual in RATES.items()}, 1
-        rows = [replace(row, images=128, epochs=1) for row in rows]
+        rows = [replace(row, images=64, epochs=1) for row in rows]
     log = Log(arguments.log)
     sides = [(row, side) for row in rows for side in row.sides]
     first = [(row, side, rate, 0) for row, side in sides for rate in rates[row.optimiser]]
