@@ -18,9 +18,10 @@ import random
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from statistics import mean
+from threading import Thread
 
 import optuna
 import torch
@@ -151,6 +152,18 @@ def train_and_test(sweep: Sweep, point: Point) -> tuple[float, float]:
     return accuracy(network, validation), accuracy(network, test)
 
 
+def end_with_parent() -> None:
+    """End this process when the one that started it does, however that ends: a worker would wait for work forever."""
+    parent = parent_process()
+
+    def wait_and_end() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=wait_and_end, daemon=True).start()
+
+
 def train_missing(sweep: Sweep, study: optuna.Study, pool: Executor, workers: int) -> None:
     """Train until nothing is missing, each result on disk at once."""
     under_way: dict[Future[tuple[float, float]], tuple[Point, optuna.Trial]] = {}
@@ -220,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     study = sweep.study()
     # Forked processes would inherit the threads of torch.
-    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn"), initializer=end_with_parent) as pool:
         train_missing(sweep, study, pool, options.workers)
     report(sweep, study)
 

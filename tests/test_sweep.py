@@ -18,6 +18,8 @@ import torch
 
 pytest.importorskip("optuna")
 
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+
 SCRIPT = Path(__file__).parent.parent / "examples" / "sweep.py"
 SMALL = ("--images", "40", "--epochs", "1", "--workers", "1", "--frequencies", "0", "0.25")
 TRAINED = re.compile(r"^ω′ = (\S+), seed (\d)", re.MULTILINE)
@@ -41,7 +43,11 @@ def run_here(folder: Path, *arguments: str) -> str:
         patch.syspath_prepend(SCRIPT.parent)
         patch.chdir(folder)
         sweep = importlib.import_module("sweep")
-        patch.setattr(sweep, "ProcessPoolExecutor", lambda workers, mp_context: ThreadPoolExecutor(workers))
+        patch.setattr(sweep, "ProcessPoolExecutor", lambda workers, **_: ThreadPoolExecutor(workers))
+        # The process that was killed may have held the lock, which is waited for 30 seconds otherwise.
+        patch.setattr(
+            sweep, "JournalFileBackend", lambda path: JournalFileBackend(path, JournalFileSymlinkLock(path, 1))
+        )
         sweep.main([*SMALL, *arguments])
     torch.set_num_threads(threads)
     return output.getvalue()
@@ -52,6 +58,8 @@ def test_sweep_goes_on_after_a_kill(tmp_path: Path) -> None:
         assert process.stdout is not None
         before = TRAINED.findall(process.stdout.readline())
         process.kill()
+        # Workers have the other end too: it ends when they do.
+        process.stdout.read()
     assert len(before) == 1
     after = run_here(tmp_path, "--seeds", "2")
     everything = {("0", "0"), ("0", "1"), ("0.25", "0"), ("0.25", "1")}
