@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import platform
 import time
@@ -25,7 +24,11 @@ from run_log import Log, run_missing
 from tasks import image_task
 from training import accuracy, build_optimiser, change_under_quarter_turn, fit
 
+<<<<<<< HEAD
 from escnn_relaxed import ContinuousKernel
+=======
+from escnn_relaxed.experiments.mean_and_error import mean_and_error
+>>>>>>> exp
 
 RATES = {"Adam": (1e-3, 3e-3, 1e-2), "SGD": (1e-2, 3e-2, 1e-1)}
 Rates = dict[str, tuple[float, ...]]
@@ -202,15 +205,14 @@ def table(rows: list[Row], rates: Rates, seeds: int, log: Log) -> str:
         for side in row.sides:
             rate = best_rate(row, side, rates, log)
             results = [log.runs[describe(row, side, rate, seed)] for seed in range(seeds)]
-            accuracies = torch.tensor([result["accuracy"] for result in results])
-            error = float(accuracies.std()) / math.sqrt(seeds) if seeds > 1 else float("nan")
+            accuracies = [result["accuracy"] for result in results]
             losses = [
                 f"{sum(result['losses'][epoch - 1] for result in results) / seeds:.3f}"
                 for epoch in REPORTED_EPOCHS
                 if epoch <= row.epochs
             ]
             lines.append(
-                f"| {row.name} | {side.name} | {rate:g} | {float(accuracies.mean()):.2f} ± {error:.2f} | "
+                f"| {row.name} | {side.name} | {rate:g} | {mean_and_error(accuracies)} | "
                 f"{', '.join(losses)} | {_mean(results, 'change'):.2g} | {results[0]['parameters']:,} | "
                 f"{_mean(results, 'seconds'):.0f} |"
             )
@@ -240,7 +242,7 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", help="learning rates, instead of each optimiser's own")
     parser.add_argument("--log", type=Path, default=Path("accuracy.jsonl"))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of one thread each")
-    parser.add_argument("--smoke", action="store_true", help="128 images, one epoch, one seed, one rate")
+    parser.add_argument("--smoke", action="store_true", help="64 images, one epoch, one seed, one rate")
     arguments = parser.parse_args()
     rows = _chosen_rows(arguments.rows.split(";"), arguments.networks.split(";"))
     if not rows:
@@ -250,7 +252,7 @@ def main() -> None:
         rows = [replace(row, images=arguments.images) for row in rows]
     if arguments.smoke:
         rates, seeds = {name: usual[-1:] for name, usual in RATES.items()}, 1
-        rows = [replace(row, images=128, epochs=1) for row in rows]
+        rows = [replace(row, images=64, epochs=1) for row in rows]
     log = Log(arguments.log)
     sides = [(row, side) for row in rows for side in row.sides]
     first = [(row, side, rate, 0) for row, side in sides for rate in rates[row.optimiser]]

@@ -20,12 +20,13 @@ from typing import Any
 import torch
 from learning_pictures import draw, rank_correlations
 from networks import build_network
-from run_log import Log, mean_and_error, run_missing
+from run_log import Log, run_missing
 from tasks import Split, image_task
 from torch import Tensor, nn
 from training import accuracy, fit
 
 from escnn_relaxed import ContinuousKernel, equivariance_error, equivariance_penalty, harden_network, relaxation_summary
+from escnn_relaxed.experiments.mean_and_error import mean_and_error
 from escnn_relaxed.layer.domain_frequency import DomainFrequency
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 

@@ -42,6 +42,7 @@ from timing import Ratio, alternate, peak_memory
 from torch import nn
 
 from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed.experiments.data_files import save
 from escnn_relaxed.models import RelaxedResNet
 
 warnings.filterwarnings("ignore", message=".*py3nj.*")
@@ -246,7 +247,7 @@ def main() -> None:
             )
         draw(arguments.plot, curves)
     if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=1))
+        save(json.dumps(figures, indent=1).encode(), arguments.json)
 
 
 def _measure(row: Row, setting: Setting, repetitions: int) -> Ratio:

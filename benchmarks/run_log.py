@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import torch
-
-__all__ = ["Log", "mean_and_error", "run_missing"]
+__all__ = ["Log", "run_missing"]
 
 
 class Log:
@@ -21,15 +20,28 @@ class Log:
         self._path = path
         self.runs: dict[str, dict[str, Any]] = {}
         if path.exists():
-            for line in path.read_text().splitlines():
-                entry = json.loads(line)
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                try:
+                    entry = json.loads(line)
+                except ValueError:
+                    warnings.warn(f"{path}, line {number} was cut off: that run is done again", stacklevel=2)
+                    continue
                 self.runs[entry["run"]] = entry["result"]
 
     def add(self, run: str, result: dict[str, Any]) -> None:
-        """Keep a result, on disk at once."""
+        """Keep a result, on disk at once: a line in one write, since other calls may write to the same log."""
         self.runs[run] = result
-        with self._path.open("a") as file:
-            file.write(json.dumps({"run": run, "result": result}) + "\n")
+        line = json.dumps({"run": run, "result": result}) + "\n"
+        with self._path.open("ab", buffering=0) as file:
+            if self._ends_within_a_line():
+                line = "\n" + line
+            file.write(line.encode())
+            os.fsync(file.fileno())
+
+    def _ends_within_a_line(self) -> bool:
+        """Where a call was killed as it wrote."""
+        content = self._path.read_bytes()
+        return bool(content) and not content.endswith(b"\n")
 
 
 def run_missing(
@@ -49,10 +61,3 @@ def run_missing(
         for number, (name, future) in enumerate(futures.items(), 1):
             log.add(name, future.result())
             yield f"{number}/{len(futures)}", name
-
-
-def mean_and_error(values: Sequence[float]) -> str:
-    """Mean ± standard error; of one value no error."""
-    tensor = torch.tensor(values)
-    error = f" ± {float(tensor.std()) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
-    return f"{float(tensor.mean()):.2f}{error}"

@@ -20,6 +20,7 @@ from timing import alternate
 from torch.nn import functional
 
 from escnn_relaxed.experiments.configuration import read_row, row_names
+from escnn_relaxed.experiments.data_files import DataError, read_json, save
 from escnn_relaxed.experiments.module import build_network
 from escnn_relaxed.models import RelaxedResNet
 
@@ -79,15 +80,17 @@ def main() -> None:
         f"{torch.__version__}. The paper: batches of 64 on an RTX 3090."
     )
     path = arguments.output
-    content = json.loads(path.read_text()) if path.exists() else {"settings": settings, "rows": {}}
+    try:
+        content = read_json(path) if path.exists() else {"settings": settings, "rows": {}}
+    except DataError as error:
+        parser.error(str(error))
     if content["settings"] != settings:
         parser.error(f"{path} was measured with other settings: {content['settings']}")
     names = arguments.rows or [name for name in row_names() if "seconds" in read_row(name).published]
     for name in names:
         if name not in content["rows"]:
             content["rows"][name] = measure(name, arguments.batch, arguments.repetitions, device)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(content, indent=1))
+            save(json.dumps(content, indent=1).encode(), path)
             print(name, content["rows"][name], flush=True)
 
 

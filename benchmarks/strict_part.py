@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 from networks import build_network
-from run_log import Log, mean_and_error, run_missing
+from run_log import Log, run_missing
 from tasks import image_task
 from torch import Tensor, nn
 from training import accuracy, build_optimiser, change_under_quarter_turn, count_steps, fit
 
 from escnn_relaxed import HardeningSchedule, SoftnessBound, equivariance_penalty, relax_network, softness_ablation
+from escnn_relaxed.experiments.mean_and_error import mean_and_error
 from escnn_relaxed.measure import AblationRow
 
 RATE = 1e-2

@@ -11,12 +11,11 @@ import math
 from pathlib import Path
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn import functional
 
 from escnn_relaxed.experiments.cifar_files import cifar_split
-from escnn_relaxed.experiments.mnist_files import mnist_split
+from escnn_relaxed.experiments.digits import bundled_digits, mnist_digits, only_sixes, turned
 
 __all__ = ["SIDE", "TASKS", "Split", "image_task"]
 
@@ -45,7 +44,7 @@ def image_task(name: str, images: int, seed: int, root: Path | None) -> tuple[Sp
     for split, count in (("train", images), ("test", min(TEST_IMAGES, 4 * images))):
         pixels, labels = _pixels(name, split, root)
         if name == SIXES:
-            pixels, labels = pixels[labels == 6], labels[labels == 6]
+            pixels, labels = only_sixes((pixels, labels)), labels[labels == 6]
         chosen = torch.randperm(len(pixels), generator=generator)[:count]
         splits.append(_posed(name, pixels[chosen].float() / 255, labels[chosen].long(), generator))
     return splits[0], splits[1]
@@ -56,15 +55,13 @@ def _pixels(name: str, split: str, root: Path | None) -> Split:
     if name == "CIFAR-10" and root is None:
         raise ValueError("the task 'CIFAR-10' needs --data, the folder with its files")
     if root is None:
-        digits = load_digits()
+        small, labels = bundled_digits()
         half = slice(0, None, 2) if split == "train" else slice(1, None, 2)
-        small = torch.from_numpy(digits.images[half])[:, None] * (255 / 16)
-        return functional.interpolate(small, size=28, mode="bilinear"), torch.from_numpy(digits.target[half])
+        return functional.interpolate(255 * small[half].double(), size=28, mode="bilinear"), labels[half]
     if name == "CIFAR-10":
         pixels, labels = cifar_split(root, "cifar10", split)
         return torch.from_numpy(pixels), torch.from_numpy(labels)
-    pixels, labels = mnist_split(root, "train" if split == "train" else "t10k")
-    return torch.from_numpy(pixels.copy())[:, None], torch.from_numpy(labels.copy())
+    return mnist_digits(root, split)
 
 
 def _posed(name: str, images: Tensor, labels: Tensor, generator: torch.Generator) -> Split:
@@ -78,7 +75,7 @@ def _posed(name: str, images: Tensor, labels: Tensor, generator: torch.Generator
         return _in_quadrants(images, quadrants), (labels + quadrants) % 10 if name == "quadrant" else labels
     if name == SIXES:
         is_turned = torch.arange(len(images)) % 2
-        return torch.where(is_turned.bool().view(-1, 1, 1, 1), images.rot90(2, (2, 3)), images), is_turned
+        return turned(images, is_turned), is_turned
     return images - images.mean(dim=(0, 2, 3), keepdim=True), labels
 
 

@@ -25,12 +25,13 @@ from pictures import save_picture
 from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
-from sixes import Sixes, bundled_sixes, mnist_sixes, shift_randomly, turn_half, upright_and_turned
+from sixes import Sixes, bundled_sixes, mnist_sixes, shift_randomly
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv
 from escnn_relaxed.experiments.data_files import DataError
+from escnn_relaxed.experiments.digits import both_ways_up, half_turned
 
 ROTATIONS = 8
 FIELDS = 4
@@ -157,8 +158,8 @@ def train_and_test(
     the luck of the draw.
     """
     torch.manual_seed(seed)
-    train_images, train_labels = turn_half(sixes.train)
-    test_images, test_labels = upright_and_turned(sixes.test)
+    train_images, train_labels = half_turned(sixes.train)
+    test_images, test_labels = both_ways_up(sixes.test)
     run = Run(SixOrNine(layer))
     optimizer = torch.optim.Adam(run.network.parameters(), lr=LEARNING_RATE)
     steps = epochs * -(-len(train_images) // BATCH_SIZE)
@@ -232,7 +233,7 @@ def draw_results(runs: dict[str, list[Run]], sixes: Sixes, path: Path) -> None:
     """The picture of all runs; the filters are those of the first seed."""
     save_picture(
         path,
-        test_images=upright_and_turned(sixes.test[:5]),
+        test_images=both_ways_up(sixes.test[:5]),
         filter_banks={kind: first.network.first_layer.filter_bank() for kind, (first, *_) in runs.items()},
         curves={
             "Training loss": {kind: [run.losses for run in same] for kind, same in runs.items()},

@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
-from sixes import CLASSES
 from torch import Tensor
+
+from escnn_relaxed.experiments.digits import SIX_CLASSES
 
 __all__ = ["save_picture"]
 
@@ -53,7 +54,7 @@ def draw_images(panel: SubFigure, images: Tensor, labels: Tensor) -> None:
     panel.suptitle("Test images and their labels", fontweight="bold")
     for axes, image, label in zip(panel.subplots(1, len(images)), images, labels, strict=True):
         show(axes, image[0], "gray_r", largest=1.0, smallest=0.0)
-        axes.set_title(CLASSES[int(label)], fontsize=10)
+        axes.set_title(SIX_CLASSES[int(label)], fontsize=10)
 
 
 def draw_filters(panel: SubFigure, filter_banks: Mapping[str, Tensor], rotations: int) -> None:

@@ -18,9 +18,10 @@ import random
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
+from threading import Thread
 
 import optuna
 import torch
@@ -33,6 +34,7 @@ from torch.nn.functional import cross_entropy
 from turned_digits import Split, turned_digits
 
 from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed.experiments.mean_and_error import mean_and_error
 from escnn_relaxed.plots import plot_accuracy
 
 FREQUENCIES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6)
@@ -150,6 +152,18 @@ def train_and_test(sweep: Sweep, point: Point) -> tuple[float, float]:
     return accuracy(network, validation), accuracy(network, test)
 
 
+def end_with_parent() -> None:
+    """End this process when the one that started it does, however that ends: a worker would wait for work forever."""
+    parent = parent_process()
+
+    def wait_and_end() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=wait_and_end, daemon=True).start()
+
+
 def train_missing(sweep: Sweep, study: optuna.Study, pool: Executor, workers: int) -> None:
     """Train until nothing is missing, each result on disk at once."""
     under_way: dict[Future[tuple[float, float]], tuple[Point, optuna.Trial]] = {}
@@ -182,21 +196,15 @@ def report(sweep: Sweep, study: optuna.Study) -> None:
     validation, test = (by_frequency(found, sweep, number) for number in (0, 1))
     print("\nω′      validation, %    test, %")
     for frequency in sweep.frequencies:
-        print(f"{frequency:<7g} {_summary(validation[frequency]):<16} {_summary(test[frequency])}")
+        print(f"{frequency:<7g} {mean_and_error(validation[frequency]):<16} {mean_and_error(test[frequency])}")
     best = max(sweep.frequencies, key=lambda frequency: mean(validation[frequency]))
-    print(f"\nchosen by validation: ω′ = {best:g}, {_summary(test[best])} % of the test images")
+    print(f"\nchosen by validation: ω′ = {best:g}, {mean_and_error(test[best])} % of the test images")
     axes = plot_accuracy(validation, label="validation")
     plot_accuracy(test, label="test", axes=axes)
     axes.axvline(best, color="0.6", linewidth=0.8, linestyle="--", zorder=0)
     picture = sweep.storage.with_suffix(".png")
     axes.figure.savefig(picture, dpi=150)
     print(f"picture: {picture}")
-
-
-def _summary(values: Sequence[float]) -> str:
-    """Mean ± standard error."""
-    error = f" ± {stdev(values) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
-    return f"{mean(values):.2f}{error}"
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -225,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     study = sweep.study()
     # Forked processes would inherit the threads of torch.
-    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn"), initializer=end_with_parent) as pool:
         train_missing(sweep, study, pool, options.workers)
     report(sweep, study)
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, interpolate, pad
 
-from escnn_relaxed.experiments.mnist_files import mnist_split
+from escnn_relaxed.experiments.digits import bundled_digits, mnist_digits
 
 __all__ = ["SIDE", "Split", "turned_digits"]
 
@@ -43,23 +42,19 @@ def turned_digits(root: Path | None, images: int, seed: int) -> tuple[Split, Spl
 
 
 def _bundled() -> tuple[Split, Split]:
-    digits = load_digits()
-    pixels = torch.from_numpy(digits.images).float()[:, None] / 16
-    small = interpolate(pixels, size=13, mode="bilinear", align_corners=True)
+    images, labels = bundled_digits()
+    small = interpolate(images, size=13, mode="bilinear", align_corners=True)
     order = np.random.default_rng(0).permutation(len(small))
     tests = round(TEST_SHARE * len(small))
-    labels = torch.from_numpy(digits.target)
     known, test = ((pad(small[part], 4 * [2]), labels[part]) for part in (order[tests:], order[:tests]))
     return known, test
 
 
 def _mnist(root: Path) -> tuple[Split, Split]:
     splits = []
-    for name in ("train", "t10k"):
-        pixels, labels = mnist_split(root, name)
-        large = torch.from_numpy(pixels.copy()).float()[:, None] / 255
-        small = interpolate(large, size=SIDE, mode="bilinear", antialias=True)
-        splits.append((small, torch.from_numpy(labels.copy()).long()))
+    for name in ("train", "test"):
+        images, labels = mnist_digits(root, name)
+        splits.append((interpolate(images / 255, size=SIDE, mode="bilinear", antialias=True), labels))
     return splits[0], splits[1]
 
 

@@ -55,7 +55,7 @@ def test_penalty_is_the_negative_logarithm_of_the_prior() -> None:
 def test_bad_arguments_of_the_penalty_are_named() -> None:
     layer = baseline("residual", "C4", "trivial -> regular")
     for deviation in (0, -1.0):
-        with pytest.raises(ValueError, match=f"deviation must be > 0, got {deviation}"):
+        with pytest.raises(ValueError, match=f"deviation must be finite and > 0, got {deviation}"):
             free_weight_penalty(layer, deviation)
     with pytest.raises(ValueError, match="network has no ResidualR2Conv"):
         free_weight_penalty(enn.ReLU(layer.out_type))

@@ -79,7 +79,7 @@ def test_digests_tell_configurations_apart() -> None:
         ("epochs=5", "warmup_epochs must be below epochs=5, got 5"),
         ('task="svhn"', "task must be"),
         ('layer="loose"', "layer must be"),
-        ("learning_rate=-1", "learning_rate must be finite and >= 0, got -1"),
+        ("learning_rate=-1", "learning_rate must be finite and >= 0, and fit into float32; got -1"),
         ("relax.rotation=nan", "relax.rotation must be finite"),
         ('relax="none"', "got 'none'"),
         ('penalty_weight=1.0\nlayer="partial"', "layer='partial' does not have: set penalty='softness'"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import math
+import multiprocessing
 import os
 import signal
 import socket
-import subprocess
 import sys
 from dataclasses import replace
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import torch
 
 pytest.importorskip("lightning")
 pytest.importorskip("kornia")
+
+from run_processes import killed_at_step, one_of_several
 
 from escnn_relaxed import equivariance_penalty
 from escnn_relaxed.experiments.configuration import Configuration, read_row
@@ -37,23 +40,17 @@ SMALL = replace(TRIAL, images=64, evaluation_images=32, batch_size=16, fields=(1
 LEARNED = replace(SMALL, learn_relaxation=True, penalty_weight=0.1)
 CPU = Machine("cpu", progress_bar=False)
 
-# Sums of two threads are rounded otherwise.
-ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}
 
-KILLED = """
-import os, signal
-from pathlib import Path
-from escnn_relaxed.experiments import module, training
-from escnn_relaxed.experiments.configuration import Configuration
-step = module.ImageClassifier.training_step
-def killed_in_the_second_epoch(self, batch, number):
-    if self.global_step == 6:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return step(self, batch, number)
-module.ImageClassifier.training_step = killed_in_the_second_epoch
-configuration = Configuration(**{configuration!r})
-training.run("digits-soft", configuration, 0, None, Path({output!r}), training.Machine("cpu", progress_bar=False))
-"""
+@pytest.fixture(scope="module")
+def processes() -> Any:
+    """Starts processes that are forked from one that has imported everything and run nothing."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["run_processes"])
+    with pytest.MonkeyPatch.context() as patch:
+        # It looks for what it imports in the environment's path alone.
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver.ensure_running()
+    return context
 
 
 def without_time(result: dict[str, Any]) -> dict[str, Any]:
@@ -62,13 +59,11 @@ def without_time(result: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_and_ends_with_the_same_metrics(tmp_path: Path) -> None:
-    script = KILLED.replace("{configuration!r}", repr(vars(LEARNED))).replace(
-        "{output!r}", repr(str(tmp_path / "killed"))
-    )
-    command = [sys.executable, "-W", "ignore", "-c", script]
-    killed = subprocess.run(command, capture_output=True, text=True, check=False, env=ONE_THREAD)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+def test_a_killed_run_goes_on_and_ends_with_the_same_metrics(tmp_path: Path, processes: Any) -> None:
+    process = processes.Process(target=killed_at_step, args=(6, LEARNED, tmp_path / "killed"))
+    process.start()
+    process.join(timeout=100)
+    assert process.exitcode == -signal.SIGKILL
     folder = run_folder(tmp_path / "killed", "digits-soft", LEARNED, 0)
     assert not (folder / "result.json").exists()
     with (folder / "metrics.csv").open() as file:
@@ -85,30 +80,29 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_metrics(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_two_machines_of_one_device_give_what_one_of_two_devices_does(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-
-    def started(name: str, launcher: str, devices: int, nodes: int) -> subprocess.Popen[str]:
-        command = (
-            f"-W ignore -m torch.distributed.run --master-addr 127.0.0.1 --master-port {port} "
-            f"--nproc-per-node {devices} --nnodes {nodes} {launcher} "
-            f"-m escnn_relaxed.experiments train digits-soft --output {tmp_path / name} "
-            f"--accelerator cpu --no-progress-bar --devices {devices} --num-nodes {nodes} "
-            "--set images=64 evaluation_images=32 batch_size=16 fields=[1,1] epochs=2"
-        )
-        return subprocess.Popen([sys.executable, *command.split()], stderr=subprocess.PIPE, text=True, env=ONE_THREAD)
-
-    def results(name: str, processes: list[subprocess.Popen[str]]) -> list[dict[str, Any]]:
-        for process in processes:
-            errors = process.communicate(timeout=300)[1]
-            assert process.returncode == 0, errors
+def test_two_machines_of_one_device_give_what_one_of_two_devices_does(tmp_path: Path, processes: Any) -> None:
+    def result(name: str, nodes: int, devices: int) -> dict[str, Any]:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        arguments = [
+            *f"train digits-soft --output {tmp_path / name} --accelerator cpu --no-progress-bar".split(),
+            *f"--devices {devices} --num-nodes {nodes}".split(),
+            *["--set", "images=64", "evaluation_images=32", "batch_size=16", "fields=[1,1]", "epochs=2"],
+        ]
+        both = [
+            processes.Process(target=one_of_several, args=(rank, rank % devices, 2, port, arguments)) for rank in (0, 1)
+        ]
+        for process in both:
+            process.start()
+        for process in both:
+            process.join(timeout=100)
+            assert process.exitcode == 0
         # One process of all writes it.
-        return [without_time(json.loads(path.read_text())) for path in (tmp_path / name).rglob("result.json")]
+        (path,) = (tmp_path / name).rglob("result.json")
+        return without_time(json.loads(path.read_text()))
 
-    (machines,) = results("machines", [started("machines", f"--node-rank {rank}", 1, 2) for rank in range(2)])
-    (machine,) = results("machine", [started("machine", "", 2, 1)])
+    machines, machine = result("machines", nodes=2, devices=1), result("machine", nodes=1, devices=2)
     assert machines == machine
     assert machine["epochs"][1]["train/loss"] < machine["epochs"][0]["train/loss"]
 
@@ -125,6 +119,21 @@ def test_a_run_writes_its_log_and_is_not_run_twice(tmp_path: Path, monkeypatch: 
     assert any((folder / "tensorboard").iterdir())
     monkeypatch.setattr("escnn_relaxed.experiments.training.load_task", None)
     assert run("digits-soft", SMALL, 0, None, tmp_path, CPU) == json.loads(json.dumps(result))
+
+
+def test_a_run_whose_last_checkpoint_is_damaged_goes_on_from_the_one_before(tmp_path: Path) -> None:
+    whole = run("digits-soft", SMALL, 0, None, tmp_path, CPU)
+    folder = run_folder(tmp_path, "digits-soft", SMALL, 0)
+    (folder / "result.json").unlink()
+    checkpoint = folder / "last.ckpt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-1000])
+    with pytest.warns(UserWarning, match=f"{checkpoint} is damaged"):
+        resumed = run("digits-soft", SMALL, 0, None, tmp_path, CPU)
+    assert without_time(resumed) == without_time(whole)
+    times, times_before = ([epoch["seconds"] for epoch in result["epochs"]] for result in (resumed, whole))
+    assert times[:2] == times_before[:2]  # not run again
+    assert times[2] != times_before[2]
+    assert not list(folder.glob("*.part"))
 
 
 def test_test_images_do_not_change_what_is_trained_or_validated(

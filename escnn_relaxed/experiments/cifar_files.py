@@ -155,9 +155,8 @@ def _download(root: Path, data_set: DataSet) -> None:
         content = fetch(data_set.archive)
     except DataError as error:
         raise DataError(
-            f"{root} has neither {wanted} complete, and the data set could not be downloaded:\n"
-            f"  {data_set.archive}: {error}\n"
-            f"Unpack the archive into {root} yourself."
+            f"{root} has neither {wanted} complete, and the data set could not be downloaded: "
+            f"{data_set.archive}: {error}; unpack the archive into {root} yourself"
         ) from error
     if checksum(content) != data_set.archive_checksum:
         raise DataError(f"{data_set.archive}: the download is damaged (MD5 {checksum(content)}), try again")

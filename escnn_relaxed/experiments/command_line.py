@@ -23,13 +23,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: of the command line, without the program's name; its own by default.
 
     Raises:
-        SystemExit: with a message for a setting, a file or a package that is wrong or missing.
+        SystemExit: with a line on standard error and the code 2 for a setting, a file or a package that is wrong or
+            missing.
     """
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     try:
         _COMMANDS[options.command](options)
-    except (DataError, ModuleNotFoundError, TypeError, ValueError) as error:
-        raise SystemExit(f"error: {error}") from error
+    except (DataError, MemoryError, ModuleNotFoundError, OSError, TypeError, ValueError) as error:
+        parser.exit(2, f"{parser.prog}: error: {' '.join(str(error).split())}\n")
 
 
 def _parser() -> argparse.ArgumentParser:

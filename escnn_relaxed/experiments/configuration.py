@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ __all__ = ["TASK_NAMES", "Configuration", "Row", "override", "read_row", "row_na
 
 TASK_NAMES = ("cifar10", "cifar100", "mnist6-180", "digits")
 PENALTIES = ("frequency", "softness")
+LARGEST_NUMBER = 3.4e38  # of float32
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 
 
@@ -82,7 +82,7 @@ class Configuration:
     precision: str = "32-true"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fields", tuple(self.fields))
+        object.__setattr__(self, "fields", _checked_fields(self.fields))
         for name in ("rotations", "epochs", "batch_size", "validate_every", "lifting_kernel_size"):
             check_integer(name, getattr(self, name), 1)
         if check_integer("warmup_epochs", self.warmup_epochs, 0) >= self.epochs:
@@ -202,6 +202,12 @@ def _folder() -> Any:
     return resources.files(__package__) / "configurations"
 
 
+def _checked_fields(value: Any) -> tuple[int, int]:
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+        raise TypeError(f"fields must be two integers, for the two blocks, as [8, 16]; got {value!r}")
+    return check_integer("fields", value[0], 1), check_integer("fields", value[1], 1)
+
+
 def _check_switch(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be true or false, got {value!r}")
@@ -210,8 +216,8 @@ def _check_switch(name: str, value: Any) -> None:
 def _check_number(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} must be finite and >= 0, got {value}")
+    if not 0 <= value <= LARGEST_NUMBER:
+        raise ValueError(f"{name} must be finite and >= 0, and fit into float32; got {value}")
 
 
 def _check_relax(value: Any) -> None:

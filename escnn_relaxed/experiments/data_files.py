@@ -1,19 +1,23 @@
-"""Files of data sets: found under a folder, downloaded where they are missing, checked, written whole."""
+"""Files: read, downloaded where they are missing, checked, written whole; errors name the file."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
+import os
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
-__all__ = ["DataError", "checksum", "fetch", "read_bytes", "save"]
+__all__ = ["DataError", "checksum", "fetch", "make_folder", "read_bytes", "read_json", "read_text", "save"]
 
 TIMEOUT_SECONDS = 60
 
 
 class DataError(Exception):
-    """The data set is missing or damaged; the message says what to do."""
+    """A file is missing, damaged or not to be written; the message names it and says what to do."""
 
 
 def checksum(content: bytes) -> str:
@@ -35,7 +39,31 @@ def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def read_text(path: Path) -> str:
+    """The content of a file of text.
+
+    Raises:
+        DataError: if it cannot be read, or is none.
+    """
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is no text in UTF-8: {error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """The content of a file of JSON.
+
+    Raises:
+        DataError: if it cannot be read, or is none.
+    """
+    try:
+        return json.loads(read_bytes(path))
+    except ValueError as error:
+        raise DataError(f"{path} is damaged, or no JSON: {error}; delete it to have it made again") from error
 
 
 def fetch(address: str) -> bytes:
@@ -52,16 +80,45 @@ def fetch(address: str) -> bytes:
     return content
 
 
-def save(content: bytes, path: Path) -> Path:
-    """Write a file under a temporary name first, so that an interrupted write leaves no damaged file.
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, where they are missing.
 
     Raises:
-        DataError: if it cannot be written.
+        DataError: if it cannot be made.
     """
-    partial = path.with_name(path.name + ".part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(content)
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"the folder {path} cannot be made: {error.strerror or error}") from error
+
+
+def save(content: bytes, path: Path, before: Path | None = None) -> Path:
+    """Write a file whole or not at all: beside its place under a temporary name first.
+
+    Args:
+        content: of the file.
+        path: of the file; folders that are missing are made.
+        before: where the file that was there is kept; None to replace it.
+
+    Raises:
+        DataError: if it cannot be written; what was there is as it was.
+    """
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} cannot be written: it is a folder or a device, and must be a file")
+    # In the same folder, since a move from another file system is a copy, which can end half-way.
+    partial = path.with_name(path.name + ".part")
+    make_folder(path.parent)
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            # Otherwise the name may reach the disk before the content does.
+            os.fsync(file.fileno())
+        if before is not None and path.exists():
+            path.replace(before)
         return partial.replace(path)
     except OSError as error:
-        raise DataError(f"{path} cannot be written: {error}") from error
+        raise DataError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()

@@ -1,4 +1,4 @@
-"""What each epoch gave, in a file of comma-separated values, and a checkpoint after it: both survive a kill."""
+"""What each epoch gave, in a file of comma-separated values that survives a kill."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
 
 from .data_files import save
 
-__all__ = ["CheckpointEachEpoch", "EpochLog"]
+__all__ = ["EpochLog"]
 
 
 class EpochLog(Callback):
@@ -70,18 +69,3 @@ class EpochLog(Callback):
         writer.writeheader()
         writer.writerows(self.lines)
         return text.getvalue()
-
-
-class CheckpointEachEpoch(Checkpoint):
-    """The state of the run after each epoch, in place of that before it; never half a file.
-
-    Args:
-        path: of the file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save. Lightning calls callbacks of this kind last, when the others have their state of this epoch."""
-        trainer.save_checkpoint(self._path)

@@ -91,12 +91,11 @@ def _download(root: Path, name: str) -> Path:
             content = fetch(f"{mirror}{name}.gz")
             _checked(content, name, compressed=True)
         except DataError as error:
-            failures.append(f"  {mirror}{name}.gz: {error}")
+            failures.append(f"{mirror}{name}.gz: {error}")
         else:
             return save(content, root / DOWNLOAD_FOLDER / f"{name}.gz")
     looked_in = ", ".join(str(root / folder) for folder in FOLDERS)
     raise DataError(
-        f"{name}.gz is in none of {looked_in}, and could not be downloaded:\n"
-        + "\n".join(failures)
-        + "\nPut MNIST's four idx files into one of these folders."
+        f"{name}.gz is in none of {looked_in}, and could not be downloaded: {'; '.join(failures)}; "
+        "put MNIST's four idx files into one of these folders"
     )

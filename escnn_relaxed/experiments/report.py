@@ -2,115 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from .configuration import Configuration, Row, read_row, row_names
-from .data_files import DataError, save
+from .configuration import Configuration, read_row
+from .data_files import DataError, read_json, read_text, save
+from .mean_and_error import mean_and_error
+from .results import Result, load_results
 
-__all__ = ["Result", "load_results", "mean_and_error", "report", "write_report"]
+__all__ = ["report", "write_report"]
 
-# What a row is; all else of a configuration is the scale it was run at.
-OF_THE_ROW = (
-    "rotations",
-    "layer",
-    "relax",
-    "learn_relaxation",
-    "penalty_weight",
-    "penalty",
-    "lifting_kernel_size",
-    # Only so that a row that cannot be run in mixed precision has its place beside the others.
-    "precision",
-)
 INTRODUCTION, MEANING, RUNTIMES = "introduction.md", "meaning.md", "runtimes.json"
 GENERATED = "<!-- Written by `python -m escnn_relaxed.experiments report`; do not edit. -->"
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run gave.
-
-    Attributes:
-        row: of the paper's tables.
-        configuration: what was run, overrides included.
-        seed: of the run.
-        parameters: number of parameters.
-        images: split → number of images.
-        validation: accuracy on held-out images in %.
-        test: accuracy on test images in %.
-        epochs: what each epoch gave.
-    """
-
-    row: Row
-    configuration: Configuration
-    seed: int
-    parameters: int
-    images: Mapping[str, int]
-    validation: float
-    test: float
-    epochs: Sequence[Mapping[str, float]]
-
-    @property
-    def seconds(self) -> float:
-        """CPU seconds of training."""
-        return sum(epoch["seconds"] for epoch in self.epochs)
-
-    @property
-    def is_overridden(self) -> bool:
-        """Whether ω′ is another than that of the row."""
-        return self.configuration.relax != self.row.configuration.relax
-
-    @property
-    def scale(self) -> Configuration:
-        """The configuration without what is the row's."""
-        names = [entry.name for entry in fields(Configuration) if entry.name not in OF_THE_ROW]
-        return Configuration(rotations=1, **{name: getattr(self.configuration, name) for name in names})
-
-
-def load_results(folder: Path) -> list[Result]:
-    """All ``result.json`` under a folder, in the order of the rows and seeds.
-
-    Raises:
-        DataError: for a file that is not one, or a folder without any.
-    """
-    results = []
-    for path in sorted(folder.rglob("result.json")):
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            results.append(
-                Result(
-                    read_row(content["row"]),
-                    Configuration(**content["configuration"]),
-                    content["seed"],
-                    content["parameters"],
-                    content["images"],
-                    content["validation_accuracy"],
-                    content["test_accuracy"],
-                    content["epochs"],
-                )
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{path} is not the result of a run: {error!r}") from error
-    if not results:
-        raise DataError(f"{folder} holds no result.json: train rows with --output {folder} first")
-    order = {name: number for number, name in enumerate(row_names())}
-    return sorted(results, key=lambda result: (order[result.row.name], result.seed))
-
-
-def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and standard error; None for the error of one value.
-
-    Example:
-        >>> mean_and_error([1.0, 2.0, 3.0])
-        (2.0, 0.5773502691896258)
-    """
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    return statistics.fmean(values), error
 
 
 def write_report(folder: Path, output: Path) -> None:
@@ -173,17 +78,20 @@ def _place(members: Sequence[Result]) -> tuple[int, int]:
 
 
 def _text(path: Path) -> list[str]:
-    return [path.read_text(encoding="utf-8").strip()] if path.exists() else []
+    return [read_text(path).strip()] if path.exists() else []
 
 
 def _cost(path: Path) -> list[str]:
     """Parameters and runtimes, where they were measured."""
     if not path.exists():
         return []
-    measured = json.loads(path.read_text(encoding="utf-8"))
-    rows = measured["rows"]
-    parameters = ["## Parameters", _parameter_table(rows), _ON_CIFAR100]
-    return [*parameters, "## Runtimes", measured["settings"], _runtime_table(rows)]
+    measured = read_json(path)
+    try:
+        rows = measured["rows"]
+        parameters = ["## Parameters", _parameter_table(rows), _ON_CIFAR100]
+        return [*parameters, "## Runtimes", str(measured["settings"]), _runtime_table(rows)]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DataError(f"{path} is not what benchmarks/runtimes.py writes: {error!r}") from error
 
 
 def _scale_text(result: Result) -> str:
@@ -206,8 +114,8 @@ def _accuracy_table(results: Sequence[Result]) -> str:
         lines.append(
             [
                 same[0].row.title,
-                _accuracy([result.test for result in same]),
-                _accuracy([result.validation for result in same]),
+                mean_and_error([result.test for result in same]),
+                mean_and_error([result.validation for result in same]),
                 str(len(same)),
                 _published(same[0].row.published.get(key)),
                 f"{same[0].parameters:,}",
@@ -230,7 +138,9 @@ def _curve_table(results: Sequence[Result]) -> str:
         for result in own:
             by_frequency.setdefault(_frequency(result.configuration), []).append(result)
         for frequency, same in sorted(by_frequency.items()):
-            accuracies = (_accuracy([getattr(result, split) for result in same]) for split in ("test", "validation"))
+            accuracies = (
+                mean_and_error([getattr(result, split) for result in same]) for split in ("test", "validation")
+            )
             lines.append([read_row(name).title, f"{frequency:g}", *accuracies, str(len(same))])
     return _markdown(("row", "ω′", "test, %", "validation, %", "seeds"), lines) if lines else ""
 
@@ -249,7 +159,8 @@ def _parameter_table(rows: Mapping[str, Any]) -> str:
 
 
 def _runtime_table(rows: Mapping[str, Any]) -> str:
-    first = read_row(next(iter(rows))).published["seconds"]
+    cnn, *_ = rows
+    first = read_row(cnn).published["seconds"]
     lines = []
     for name, row in rows.items():
         row_of_paper = read_row(name)
@@ -262,11 +173,6 @@ def _runtime_table(rows: Mapping[str, Any]) -> str:
 
 
 _KINDS = ("train", "inference")
-
-
-def _accuracy(values: Sequence[float]) -> str:
-    mean, error = mean_and_error(values)
-    return f"{mean:.2f}" if error is None else f"{mean:.2f} ± {error:.2f}"
 
 
 def _published(values: Sequence[float] | None) -> str:

@@ -14,8 +14,7 @@ from .batches import Examples
 from .cifar_files import DATA_SETS, cifar_split
 from .configuration import Configuration
 from .data_files import DataError
-from .mnist_files import mnist_split
-from .requirements import require
+from .digits import both_ways_up, bundled_digits, half_turned, mnist_digits, only_sixes
 
 __all__ = ["Task", "load_task"]
 
@@ -23,7 +22,6 @@ VALIDATION_SHARE = 0.1
 # Splits and turns are those of the data set, the same for every row and every seed of a run.
 SPLIT_SEED = 0
 SMALLEST_SIDE = 28
-SIX = 6
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,8 @@ def load_task(configuration: Configuration, root: Path | None) -> Task:
     train = train.first(configuration.images)
     validation, test = (part.first(configuration.evaluation_images) for part in (validation, test))
     if configuration.task == "mnist6-180":
-        return Task(classes, flips, _half_turned(train), _both_ways(validation), _both_ways(test))
+        validation, test = (Examples(*both_ways_up(part.images)) for part in (validation, test))
+        train = Examples(*half_turned(train.images, _generator()))
     return Task(classes, flips, train, validation, test)
 
 
@@ -82,20 +81,17 @@ def _load_cifar(name: str, root: Path | None) -> _Loaded:
 
 def _load_sixes(name: str, root: Path | None) -> _Loaded:
     splits = []
-    for split in ("train", "t10k"):
-        pixels, labels = mnist_split(_needed(name, root), split)
-        sixes = torch.from_numpy(pixels[labels == SIX]).unsqueeze(1)
+    for split in ("train", "test"):
+        sixes = only_sixes(mnist_digits(_needed(name, root), split))
         splits.append(Examples(sixes, torch.zeros(len(sixes), dtype=torch.long)))
     return splits[0], splits[1], 2, False
 
 
 def _load_digits(name: str, root: Path | None) -> _Loaded:
     """scikit-learn's digits of 8×8 pixels, enlarged to 24×24 and padded; every third one is a test image."""
-    digits = require("sklearn.datasets").load_digits()
-    small = torch.from_numpy(digits.images).float().unsqueeze(1) * (255 / 16)
+    small, labels = bundled_digits()
     border = (SMALLEST_SIDE - 24) // 2
-    images = pad(interpolate(small, size=24, mode="bilinear"), 4 * [border]).round().to(torch.uint8)
-    labels = torch.from_numpy(digits.target).long()
+    images = pad(interpolate(255 * small, size=24, mode="bilinear"), 4 * [border]).round().to(torch.uint8)
     is_test = torch.arange(len(labels)) % 3 == 0
     return Examples(images[~is_test], labels[~is_test]), Examples(images[is_test], labels[is_test]), 10, False
 
@@ -120,15 +116,3 @@ def _generator() -> torch.Generator:
 
 def _chosen(examples: Examples, indices: Tensor) -> Examples:
     return Examples(examples.images[indices], examples.labels[indices])
-
-
-def _half_turned(sixes: Examples) -> Examples:
-    """Half of the images turned by 180°, which is class 1."""
-    labels = torch.randperm(len(sixes), generator=_generator()) % 2
-    return Examples(torch.where(labels.bool().view(-1, 1, 1, 1), sixes.images.flip(2, 3), sixes.images), labels)
-
-
-def _both_ways(sixes: Examples) -> Examples:
-    """Each image both ways up, of which an invariant network has exactly one right."""
-    labels = torch.arange(2).repeat_interleave(len(sixes))
-    return Examples(torch.cat([sixes.images, sixes.images.flip(2, 3)]), labels)

@@ -19,15 +19,18 @@ from .._version import __version__
 from ..checks import check_integer
 from ..learning.lightning_callbacks import LogRelaxation
 from .batches import Batches, Examples
+from .checkpoints import CheckpointEachEpoch, RunCheckpoints
 from .configuration import Configuration
-from .data_files import save
-from .epoch_log import CheckpointEachEpoch, EpochLog
+from .data_files import make_folder, read_json, save
+from .epoch_log import EpochLog
 from .module import ImageClassifier
+from .results import as_result
 from .tasks import load_task
 
 __all__ = ["Machine", "run", "run_folder"]
 
 EVALUATION_BATCH = 256
+LARGEST_SEED = 2**64 - 1  # torch's
 TENSORBOARD_PACKAGES = ("tensorboard", "tensorboardX")
 
 
@@ -66,8 +69,9 @@ def run(
 ) -> dict[str, Any]:
     """Train, validate and, once at the end, test; or take up what was begun.
 
-    The folder of the run holds ``metrics.csv`` with a line an epoch, ``last.ckpt``, TensorBoard's files where that is
-    installed, and at the end ``result.json``. The weights tested are those of the last epoch: nothing is selected.
+    The folder of the run holds ``metrics.csv`` with a line an epoch, ``last.ckpt``, the checkpoint before it as
+    ``last.before.ckpt``, TensorBoard's files where that is installed, and at the end ``result.json``. The weights
+    tested are those of the last epoch: nothing is selected.
 
     Args:
         name: of the row.
@@ -81,30 +85,37 @@ def run(
         The content of ``result.json``.
 
     Raises:
-        DataError: for data that are damaged, or missing and not to be had.
-        ValueError: for a batch that cannot be divided among the devices, or devices that are not there.
+        DataError: for data or files of the run that are damaged, missing and not to be had, or cannot be written.
+        TypeError: for a seed that is no integer.
+        ValueError: for a seed that torch does not take, a batch that cannot be divided among the devices, or devices
+            that are not there.
     """
     folder = run_folder(output, name, configuration, seed)
     finished = folder / "result.json"
     if finished.exists():
-        result: dict[str, Any] = json.loads(finished.read_text(encoding="utf-8"))
+        result: dict[str, Any] = read_json(finished)
+        as_result(result, finished)
         return result
+    if check_integer("seed", seed, 0) > LARGEST_SEED:
+        raise ValueError(f"seed must be <= {LARGEST_SEED}, got {seed}")
     world_size = machine.devices * machine.num_nodes
     if configuration.batch_size % world_size:
         raise ValueError(f"batch_size must be divisible by {world_size} devices, got {configuration.batch_size}")
+    make_folder(folder)
     task = load_task(configuration, root)
     if len(task.train) < configuration.batch_size:
         raise ValueError(f"batch_size must be at most {len(task.train)} images, got {configuration.batch_size}")
     module = ImageClassifier(configuration, task, seed)
     log = EpochLog(folder / "metrics.csv")
-    trainer = _trainer(configuration, machine, folder, log)
-    loaders = _Loaders(trainer, configuration.batch_size // world_size)
     checkpoint = folder / "last.ckpt"
+    checkpoints = RunCheckpoints(f"{configuration.digest()} with seed {seed}")
+    trainer = _trainer(configuration, machine, folder, [log, CheckpointEachEpoch(checkpoint)], checkpoints)
+    loaders = _Loaders(trainer, configuration.batch_size // world_size)
     trainer.fit(
         module,
         loaders.shuffled(task.train, seed),
         loaders.in_order(task.validation),
-        ckpt_path=checkpoint if checkpoint.exists() else None,
+        ckpt_path=checkpoints.newest(checkpoint, module),
     )
     (validated,) = trainer.validate(module, loaders.in_order(task.validation), verbose=False)
     (tested,) = trainer.test(module, loaders.in_order(task.test), verbose=False)
@@ -125,10 +136,15 @@ def run(
     return result
 
 
-def _trainer(configuration: Configuration, machine: Machine, folder: Path, log: EpochLog) -> Trainer:
-    callbacks: list[Callback] = [log, CheckpointEachEpoch(folder / "last.ckpt")]
+def _trainer(
+    configuration: Configuration,
+    machine: Machine,
+    folder: Path,
+    callbacks: list[Callback],
+    checkpoints: RunCheckpoints,
+) -> Trainer:
     if configuration.learn_relaxation:
-        callbacks.insert(0, LogRelaxation(measure=False))
+        callbacks = [LogRelaxation(measure=False), *callbacks]
     has_tensorboard = any(find_spec(package) for package in TENSORBOARD_PACKAGES)
     try:
         return Trainer(
@@ -138,6 +154,7 @@ def _trainer(configuration: Configuration, machine: Machine, folder: Path, log: 
             devices=machine.devices,
             num_nodes=machine.num_nodes,
             callbacks=callbacks,
+            plugins=[checkpoints],
             logger=TensorBoardLogger(folder, name="", version="tensorboard") if has_tensorboard else False,
             log_every_n_steps=1,
             check_val_every_n_epoch=configuration.validate_every,

@@ -1,0 +1,29 @@
+"""Benchmarks run in this process: on few test images, one network after another."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+__all__ = ["run_here"]
+
+
+def run_here(script: str, *arguments: str) -> str:
+    """What a benchmark prints."""
+    output = io.StringIO()
+    threads, allows_tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setattr("run_log.ProcessPoolExecutor", lambda workers: ThreadPoolExecutor(1))
+        patch.setattr("tasks.TEST_IMAGES", 32)
+        patch.setattr("sys.argv", [script, *arguments])
+        importlib.import_module(script).main()
+    torch.set_num_threads(threads)
+    torch.backends.cudnn.allow_tf32 = allows_tf32
+    return output.getvalue()
