@@ -24,11 +24,8 @@ from run_log import Log, run_missing
 from tasks import image_task
 from training import accuracy, build_optimiser, change_under_quarter_turn, fit
 
-<<<<<<< HEAD
 from escnn_relaxed import ContinuousKernel
-=======
 from escnn_relaxed.experiments.mean_and_error import mean_and_error
->>>>>>> exp
 
 RATES = {"Adam": (1e-3, 3e-3, 1e-2), "SGD": (1e-2, 3e-2, 1e-1)}
 Rates = dict[str, tuple[float, ...]]

@@ -59,7 +59,8 @@ def test_the_penalty_on_softness_leaves_a_layer_at_zero_alone(strict_kernel: str
 @pytest.mark.parametrize("start", [0.0, 0.05])
 def test_a_task_that_needs_softness_pulls_the_frequency_up(start: float, strict_kernel: str) -> None:
     layer = learning_layer(strict_kernel, start)
-    assert learned_frequency(layer, penalty=1e-3, task=True) > start + 0.01
+    # Long enough for one that goes down first: −ω′ is as good as ω′.
+    assert learned_frequency(layer, penalty=1e-3, task=True, steps=80) > start + 0.01
     assert layer.softness().item() > 1e-3
 
 
