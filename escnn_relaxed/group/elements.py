@@ -24,6 +24,7 @@ __all__ = [
     "group_coordinates",
     "has_subgroup",
     "relative_elements",
+    "rotation_matrix",
     "sample_group",
     "steer",
     "translates",
@@ -96,13 +97,14 @@ def sample_group(gspace: GSpace2D, samples: int, offset: float = 0.0) -> GroupSa
     reflection = action[np.argmax(reflected)] if reflected.any() else np.eye(2)
     rotation = np.where(reflected[:, None, None] == 1, action @ reflection, action)
     if offset:
-        turn = _rotation_matrix(offset)
+        turn = rotation_matrix(offset)
         rotation, action = turn @ rotation, turn @ action
         grid = [_rotation_element(gspace, offset) @ element for element in grid]
     return GroupSample(tuple(grid), action, _principal_angle(rotation), reflected, reflection, offset)
 
 
-def _rotation_matrix(angle: float) -> Array:
+def rotation_matrix(angle: float) -> Array:
+    """The 2×2 matrix of a rotation by an angle in radians."""
     from lie_learn.groups import SO2
 
     matrix: Array = SO2.change_parameterization(np.asarray(angle), p_from="ANG", p_to="MAT")
@@ -177,12 +179,12 @@ def translates(sample: GroupSample, subgroups: Sequence[str]) -> tuple[Array, ND
     # r^α f^t · r^θ f^s = r^(α ± θ) f^(t + s), with − where f stands before the rotation; f turned is r^(2 offset) f.
     turned = turns[:, None] + np.where(flips == 1, 2 * sample.offset - angle, angle)
     mirrored = np.broadcast_to((reflected + flips) % 2, turned.shape)
-    matrices = np.stack([_rotation_matrix(turn) for turn in turns])[:, None]
-    reflection = _rotation_matrix(2 * sample.offset) @ sample.reflection
+    matrices = np.stack([rotation_matrix(turn) for turn in turns])[:, None]
+    reflection = rotation_matrix(2 * sample.offset) @ sample.reflection
     matrices = matrices @ np.where(flips[:, None, None] == 1, reflection, np.eye(2))
     action = np.einsum("tfij,mjk->mtfik", matrices, sample.action)
     shape = (len(sample), -1)
-    principal = _principal_angle(np.stack([_rotation_matrix(turn) for turn in turned.ravel()]))
+    principal = _principal_angle(np.stack([rotation_matrix(turn) for turn in turned.ravel()]))
     return principal.reshape(shape), mirrored.reshape(shape), action.reshape(*shape, 2, 2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,15 @@ class ConvolutionGeometry:
     stride: int = 1
     dilation: int = 1
     groups: int = 1
+
+    @staticmethod
+    def of(convolution: nn.Module) -> ConvolutionGeometry:
+        """That of a layer with ``R2Conv``'s attributes, whose padding may be a number."""
+        padding: Any = convolution.padding
+        rows, columns = padding if isinstance(padding, tuple) else (padding, padding)
+        names = ("kernel_size", "padding_mode", "stride", "dilation", "groups")
+        values: dict[str, Any] = {name: getattr(convolution, name) for name in names}
+        return ConvolutionGeometry(padding=(rows, columns), **values)
 
     @property
     def extent(self) -> int:

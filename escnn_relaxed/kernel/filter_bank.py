@@ -18,7 +18,8 @@ from ..group.regions import RegionPartition
 from .continuous_kernel import ContinuousKernel
 from .nets import KernelNet
 from .remembered import Remembered
-from .steering import SteeredAverage, sees_relative_element
+from .steered_average import SteeredAverage
+from .steering import sees_relative_element
 
 if TYPE_CHECKING:
     from escnn.group import Representation

@@ -234,9 +234,7 @@ def _lipschitz(name: str, module: nn.Module, size: tuple[int, int], known: Mappi
             return largest_singular_value(module.linear, (module.in_type.size, *size), next(module.parameters()))
         return _norm_either_way(module.filter_bank(), size, module.geometry)
     if isinstance(module, enn.R2Conv):
-        padding = module.padding if isinstance(module.padding, tuple) else (module.padding, module.padding)
-        names = ("kernel_size", "padding_mode", "stride", "dilation", "groups")
-        geometry = ConvolutionGeometry(padding=padding, **{name: getattr(module, name) for name in names})
+        geometry = ConvolutionGeometry.of(module)
         return _norm_either_way(module.expand_parameters()[0], size, geometry)
     if isinstance(module, enn.InnerBatchNorm):
         return max(_batch_norm_scale(norm) for norm in module.modules() if isinstance(norm, _BatchNorm))

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from escnn.group import GroupElement
     from escnn.gspaces import GSpace2D
 
+from ..group.elements import rotation_matrix
+
 __all__ = ["Isometry", "PixelGrid", "moved", "rotation", "shift", "turn_or_flip"]
 
 Array = NDArray[np.float64]
@@ -66,7 +68,7 @@ class Isometry:
 
 def rotation(angle: float) -> Isometry:
     """The turn by an angle in radians, counter-clockwise."""
-    matrix = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+    matrix = rotation_matrix(angle)
     return Isometry(f"rotation {math.degrees(angle):.4g}°", "rotation", matrix)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.nn.utils import parametrize
 from typing_extensions import Unpack
 
 from ..checks import check_bool, check_callable, check_module, check_subgroups
+from ..integral.stationary import ConvolutionGeometry
 from ..kernel.steerable_basis import SteerableBasis
 from ..layer.keywords import SofteningKeywords, check_keywords
 from ..layer.relaxed_r2conv import RelaxedR2Conv
@@ -20,8 +22,6 @@ from .relaxed_layers import named_relaxed_layers
 
 __all__ = ["harden_network", "relax_network"]
 
-# Where taps and pixels meet, as a trained layer has it.
-_GEOMETRY = ("kernel_size", "padding", "stride", "dilation", "padding_mode", "groups")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
@@ -156,9 +156,9 @@ def _copied_parameters(convolutions: Iterable[R2Conv], freeze: bool) -> dict[int
 
 def _relaxed(convolution: R2Conv, parameters: dict[int, nn.Parameter], softening: SofteningKeywords) -> RelaxedR2Conv:
     """The layer that takes the place of a trained ``R2Conv``."""
-    arguments: dict[str, Any] = {name: getattr(convolution, name) for name in _GEOMETRY}
-    arguments["bias"] = convolution.bias is not None
-    layer = RelaxedR2Conv(convolution.in_type, convolution.out_type, **arguments, **softening).to(convolution.weights)
+    arguments: dict[str, Any] = {**asdict(ConvolutionGeometry.of(convolution)), **softening}
+    fields, has_bias = (convolution.in_type, convolution.out_type), convolution.bias is not None
+    layer = RelaxedR2Conv(*fields, bias=has_bias, **arguments).to(convolution.weights)
     place = convolution.in_type, convolution.out_type, layer.kernel_size, layer.geometry.dilation, layer.groups
     with torch.no_grad():
         drawn = layer.strict_energy()

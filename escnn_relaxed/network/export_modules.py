@@ -49,12 +49,8 @@ def plain_module(module: Any, export: Export, name: str) -> nn.Module:
 
 @plain_module.register
 def _(module: enn.R2Conv, export: Export, name: str) -> nn.Module:
-    padding = module.padding
-    rows, columns = padding if isinstance(padding, tuple) else (padding, padding)
-    names = ("kernel_size", "padding_mode", "stride", "dilation", "groups")
-    geometry = ConvolutionGeometry(padding=(rows, columns), **{key: getattr(module, key) for key in names})
     filter_bank, bias = module.expand_parameters()
-    return as_convolution(filter_bank, bias, geometry)
+    return as_convolution(filter_bank, bias, ConvolutionGeometry.of(module))
 
 
 @plain_module.register
