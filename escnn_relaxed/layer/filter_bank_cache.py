@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..integral.torch_modes import has_no_values, is_traced
+from ..integral.torch_modes import has_no_values, has_tangents, is_traced
 
 __all__ = ["FilterBankCache", "changing_tensors"]
 
@@ -16,8 +16,9 @@ class FilterBankCache:
     """Holds one filter bank with what it was built from. It is not state: copies and pickles of it are empty.
 
     On the CPU the tensors behind the bank are compared value by value, which no way of changing them escapes. On other
-    devices that would wait for the device, and their version counters are compared: of the common ways to change a
-    parameter only writing to ``parameter.data`` escapes these.
+    devices that would wait for the device, and their version counters are compared. Fused optimisers and writing to
+    ``parameter.data`` leave these as they are; so the bank is dropped as well by a forward pass with gradients, and by
+    a layer that changes its mode, its device or dtype, or loads a state.
     """
 
     def __init__(self) -> None:
@@ -32,10 +33,11 @@ class FilterBankCache:
             build: builds it, or several banks.
             setting: what they depend on beside the tensors of the layer.
         """
-        if layer.training or has_no_values() or is_traced():
+        if has_no_values() or has_tangents() or is_traced():
             return build()
         sources = changing_tensors(layer)
-        if torch.is_grad_enabled() and any(source.requires_grad for source in sources):
+        if layer.training or (torch.is_grad_enabled() and any(source.requires_grad for source in sources)):
+            self.drop()
             return build()
         key = (setting, *(_identity(source) for source in sources))
         entry = self._entry
@@ -47,6 +49,10 @@ class FilterBankCache:
             bank = build()
         self._entry = (key, copies, bank)
         return bank
+
+    def drop(self) -> None:
+        """Forget the bank."""
+        self._entry = None
 
     def __reduce__(self) -> tuple[type[FilterBankCache], tuple[()]]:
         return FilterBankCache, ()
