@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
 
-__all__ = ["full_precision", "has_no_values", "is_traced"]
+__all__ = ["full_precision", "has_no_values", "has_tangents", "has_values", "is_traced"]
 
 
 def full_precision(like: Tensor) -> AbstractContextManager[Any]:
@@ -21,6 +22,22 @@ def full_precision(like: Tensor) -> AbstractContextManager[Any]:
 def has_no_values() -> bool:
     """True while torch compiles or exports, and under the transforms of ``torch.func``."""
     return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Whether the values of a tensor are here to be read: not on the meta device, nor where each process has a part.
+
+    Example:
+        >>> has_values(torch.zeros(2)), has_values(torch.zeros(2, device="meta"))
+        (True, False)
+    """
+    is_whole = type(tensor) in (Tensor, nn.Parameter, nn.Buffer)
+    return is_whole and not tensor.is_meta and not has_no_values()
+
+
+def has_tangents() -> bool:
+    """True where derivatives go forwards with values, under ``torch.autograd.forward_ad``."""
+    return forward_ad._current_level >= 0
 
 
 def is_traced() -> bool:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from escnn.nn.modules.basismanager.basisexpansion_singleblock import _stored_filters
 from hypothesis import HealthCheck, settings
+from pretend_device import another_device
 
 # One thread a process: small tensors are slower with two, and xdist runs a process per core.
 torch.set_num_threads(1)
@@ -51,6 +52,16 @@ def no_cast_bases() -> None:
         basis = block.sampled_basis
         if basis.dtype != torch.float32 or basis.device.type != "cpu":
             del _stored_filters[key]
+
+
+@pytest.fixture(params=["cpu", "another"])
+def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    """The CPU, and a device whose tensors it does not mix with."""
+    if request.param == "cpu":
+        yield torch.device("cpu")
+        return
+    with another_device() as device:
+        yield device
 
 
 @pytest.fixture

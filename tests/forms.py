@@ -75,11 +75,10 @@ def another_draw(form: str) -> RelaxedR2Conv:
 
 
 def features_of(module: EquivariantModule, side: int = 8, batch: int = 2) -> Tensor:
-    """White noise in the type and the dtype of a module, the same in every call; by default with four regions."""
-    dtype = next(module.parameters()).dtype
+    """White noise in a module's type, dtype and place, the same in every call; by default with four regions."""
     generator = torch.Generator().manual_seed(1)
-    noise = torch.randn(batch, module.in_type.size, side, side, generator=generator, dtype=torch.float64)
-    return noise.to(dtype)
+    noise = torch.randn(batch, module.in_type.size, side, side, generator=generator, dtype=torch.float64, device="cpu")
+    return noise.to(next(module.parameters()))
 
 
 def answer(module: EquivariantModule, features: Tensor | None = None) -> Tensor:
@@ -99,8 +98,8 @@ def answer_in_eval(module: EquivariantModule) -> Tensor:
 
 
 def evaluated(layer: RelaxedR2Conv) -> Tensor:
-    """The answer on the layer's own device."""
-    return answer(layer, features_of(layer).to(next(layer.parameters()).device))
+    """The answer of a layer as it is, of a bank that it may have kept."""
+    return answer(layer)
 
 
 def uncached(layer: RelaxedR2Conv) -> Tensor:
@@ -112,7 +111,7 @@ def uncached(layer: RelaxedR2Conv) -> Tensor:
             geometry, features = layer.geometry, features_of(layer).to(bank)
             return nn.functional.conv2d(features, bank, bias, geometry.stride, geometry.padding)
         bias = other.expanded_bias()
-        features = features_of(layer).to(next(layer.parameters()).device)
+        features = features_of(layer)
         size = layer.geometry.output_size(*features.shape[2:])
         partition = RegionPartition.of(size, layer.regions)
         return integrate_regions(features, other.region_banks(size).flatten(0, 1), bias, layer.geometry, partition)

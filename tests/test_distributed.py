@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import battery
@@ -13,6 +13,8 @@ import torch
 from escnn.nn import EquivariantModule, R2Conv
 from forms import ROUNDING, features_of, layer_of
 from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from transformations import relative_error
 
@@ -120,3 +122,24 @@ def test_offsets_of_their_own_leave_processes_with_the_same_parameters(trained) 
     first, second = (states["an offset for each"] for states in trained)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert any(not torch.equal(first[name], value) for name, value in trained[0]["random offset"].items())
+
+
+@pytest.fixture
+def group_of_one(tmp_path: Path) -> Iterator[None]:
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.parametrize("form", ["learned", "learned in translation"])
+def test_sharded_layer_has_a_text_and_gradients(form: str) -> None:
+    """Of ω′ each process has a part, which is not read for a text."""
+    # FSDP looks for tensors among what a module returns, and finds none in a GeometricTensor.
+    sharded_layer, whole = Plain(layer_of(form)), Plain(layer_of(form))
+    fully_shard(sharded_layer, mesh=init_device_mesh("cpu", (1,)))
+    assert "'not here'" in repr(sharded_layer)
+    for each in (sharded_layer, whole):
+        each(features_of(whole.layer)).square().mean().backward()
+    for sharded, parameter in zip(sharded_layer.parameters(), whole.parameters(), strict=True):
+        assert relative_error(sharded.grad.full_tensor(), parameter.grad) <= ROUNDING

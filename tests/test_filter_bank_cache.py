@@ -25,8 +25,6 @@ from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
 
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-EVERY_DEVICE = pytest.mark.parametrize("device", DEVICES)
 CONTEXTS = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
 
 
@@ -46,10 +44,9 @@ def count_builds(layer: RelaxedR2Conv, monkeypatch: pytest.MonkeyPatch) -> list[
     return banks
 
 
-@EVERY_DEVICE
 @pytest.mark.parametrize("context", CONTEXTS)
 @EVERY_FORM_WITH_BANKS
-def test_bank_is_built_once_in_evaluation(form: str, context: str, device: str, monkeypatch) -> None:
+def test_bank_is_built_once_in_evaluation(form: str, context: str, device: torch.device, monkeypatch) -> None:
     layer = layer_of(form).to(device).eval()
     banks = count_builds(layer, monkeypatch)
     with CONTEXTS[context]():
@@ -61,9 +58,8 @@ def test_bank_is_built_once_in_evaluation(form: str, context: str, device: str, 
     assert relative_error(evaluated(fresh), answers[0]) <= ROUNDING
 
 
-@EVERY_DEVICE
 @pytest.mark.parametrize("form", SOFT_WITH_BANKS)
-def test_banks_of_regions_are_those_of_the_size_of_the_image(form: str, device: str, monkeypatch) -> None:
+def test_banks_of_regions_are_those_of_the_size_of_the_image(form: str, device: torch.device, monkeypatch) -> None:
     """Banks are built anew for another size, and for the same one after it."""
     layer = layer_of(form).to(device).eval()
     sizes = [(8, 8), (8, 9), (13, 9), (8, 8)]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from layers import EVERY_KIND, SIZES, STRICT_KERNELS, build, relaxation
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
@@ -124,24 +125,86 @@ def test_offset_follows_the_seed() -> None:
 def test_gradients_are_right_when_the_layer_runs_again_before_backward(
     kind: str, space: str, strict_kernel: str
 ) -> None:
-    """The second pass turns the grid: the first must not see it."""
+    """The second pass turns the grid: the first must not see it, nor the second what is left of the first."""
     in_type, out_type = battery.types(space, "trivial -> irreps")
     arguments = relaxation(kind, battery.subgroups(space, 0.2))
     fixed = {"samples": 4, "random_offset": True, "initial_softness": 0.3, "padding": 1, "learn_relaxation": True}
     layer = build(in_type, out_type, **arguments, **fixed, strict_kernel=strict_kernel)
     features = battery.random_input(in_type, *SIZES[kind]).requires_grad_()
     cotangent = torch.randn(layer.evaluate_output_shape(features.shape), dtype=torch.float64)
-    results = []
-    for runs_again in (False, True):
-        torch.manual_seed(3)
-        answer = layer(in_type(features)).tensor
-        offset = layer.bank.offset
-        if runs_again:
-            assert relative_error(layer(in_type(features)).tensor.detach(), answer.detach()) > 1e-4
-            assert layer.bank.offset != offset
-        results.append([answer.detach(), *torch.autograd.grad(answer, [features, *layer.parameters()], cotangent)])
-    for expected, found in zip(*results, strict=True):
-        assert torch.equal(found, expected)
+
+    def answer(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return layer(in_type(features)).tensor
+
+    def gradients(of: torch.Tensor) -> list[torch.Tensor]:
+        return [of.detach(), *torch.autograd.grad(of, [features, *layer.parameters()], cotangent)]
+
+    apart = [gradients(answer(seed)) for seed in (3, 4)]
+    assert relative_error(apart[0][0], apart[1][0]) > 1e-4
+    answers = [answer(seed) for seed in (3, 4)]
+    for expected, found in zip(apart, map(gradients, answers), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+
+
+AVERAGES = {
+    "average": {},
+    "exponential": {"multi_avg_fn": get_ema_multi_avg_fn(0.9)},
+    "of buffers too": {"multi_avg_fn": get_ema_multi_avg_fn(0.9), "use_buffers": True},
+}
+
+
+@pytest.mark.parametrize("how", AVERAGES)
+@EVERY_KIND
+def test_average_of_models_is_evaluated_on_the_fixed_grid(kind: str, how: str) -> None:
+    """Averages copy or average buffers, those of numbers of channels too."""
+    in_type, out_type = battery.types("SO(2)", "band-limited + trivial -> irreps + mixed")
+    arguments = {"samples": 4, "random_offset": True, "initial_softness": 0.3, "padding": 1, "learn_relaxation": True}
+    layer = build(in_type, out_type, **relaxation(kind, {"rotation": 0.2}), **arguments, strict_kernel="steerable")
+    features = in_type(battery.random_input(in_type, *SIZES[kind]))
+    average = AveragedModel(layer, **AVERAGES[how])
+    for _ in range(3):
+        layer(features)
+        average.update_parameters(layer)
+    with torch.no_grad():
+        expected = layer.eval()(features).tensor
+        # Averages of one value are rounded.
+        assert relative_error(average.eval()(features).tensor, expected) <= 1e-12
+
+
+def test_grid_is_the_fixed_one_whenever_no_pass_runs() -> None:
+    """Also after one that failed."""
+    in_type, out_type = battery.types("SO(2)", "irreps -> irreps")
+    layer = build(in_type, out_type, relax=None, samples=4, random_offset=True)
+    expected = {name: buffer.clone() for name, buffer in layer.named_buffers()}
+    layer(in_type(battery.random_input(in_type, 4, 4)))
+    with pytest.raises(RuntimeError):
+        layer(in_type(battery.random_input(in_type, 4, 4).float()))
+    assert layer.bank.offset == 0
+    for name, buffer in layer.double().named_buffers():
+        assert torch.equal(buffer, expected[name]), name
+
+
+# Torch's own, where a graph ends and another one takes its values.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@EVERY_KIND
+def test_compiled_layer_draws_the_same_offsets(kind: str, backend: str) -> None:
+    """The grid is turned outside of the graph."""
+    torch.compiler.reset()
+    in_type, out_type = battery.types("SO(2)", "irreps -> irreps")
+    arguments = {"samples": 4, "random_offset": True, "initial_softness": 0.3, "padding": 1}
+    layer = build(in_type, out_type, **relaxation(kind, {"rotation": 0.2}), **arguments)
+    features = in_type(battery.random_input(in_type, *SIZES[kind]))
+    calls = [layer, torch.compile(layer, backend=backend)]
+    for seed in range(3):
+        results = []
+        for call in calls:
+            torch.manual_seed(seed)
+            answer = call(features).tensor
+            results.append([answer.detach(), *torch.autograd.grad(answer.square().mean(), list(layer.parameters()))])
+        for expected, found in zip(*results, strict=True):
+            assert relative_error(found, expected) <= 1e-12
 
 
 @pytest.mark.filterwarnings("ignore:random_offset. ignored:UserWarning")

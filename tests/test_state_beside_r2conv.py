@@ -74,6 +74,27 @@ def test_state_of_an_r2conv_of_another_size_is_refused() -> None:
         relaxed(None).load_state_dict(r2conv(5).state_dict())
 
 
+SHARED_CASTS = {
+    "half": lambda layer: layer.half(),
+    "half and back": lambda layer: layer.half().float(),
+    "meta": lambda layer: layer.to("meta"),
+    "emptied": lambda layer: layer.to_empty(device="cpu"),
+}
+
+
+@pytest.mark.parametrize("cast", SHARED_CASTS)
+def test_layer_is_right_whatever_was_done_to_the_basis_that_escnn_shares(cast: str) -> None:
+    """A cast of one R2Conv rounds or takes away the basis of all that are built after it."""
+    # Arguments that no other test has, so that nothing is known of their basis.
+    arguments = {"kernel_size": 3, "sigma": [0.61 + 0.01 * list(SHARED_CASTS).index(cast)] * 2, "rings": [0.0, 1.0]}
+    own = r2conv(**arguments, recompute=True)
+    SHARED_CASTS[cast](r2conv(**arguments))
+    layer = relaxed(None, **arguments)
+    layer.load_state_dict({"weights": own.weights, "bias": own.bias})
+    features = features_of(layer)
+    assert relative_error(answer(layer, features), answer(own, features)) <= SINGLE
+
+
 CASTS = {
     "double": lambda layer: layer.double(),
     "half": lambda layer: layer.half(),

@@ -23,6 +23,7 @@ from forms import (
 )
 from layers import EVERY_KIND, SIZES, build, relaxation, with_kernel
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
 from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint
@@ -156,6 +157,44 @@ def test_derivatives_go_forwards_too(form: str) -> None:
     by_state, by_image = vjp(of, state, features)[1](cotangent)
     expected = (by_image * tangents[1]).sum() + sum((by_state[name] * tangents[0][name]).sum() for name in state)
     assert relative_error((slope * cotangent).sum(), expected) <= ROUNDING
+
+
+@FORWARDS
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("form", [*FEW, "soft in translation, per pixel"])
+def test_tangents_of_weights_and_images_are_carried(form: str, mode: str) -> None:
+    """By ``torch.autograd.forward_ad``, also where a bank was kept that has none."""
+    layer = Plain(layer_of(form).train(mode == "train"))
+    features = features_of(layer.layer, batch=1)
+    name, weights = next((n, p.detach()) for n, p in layer.named_parameters() if n.endswith("weights"))
+    directions = torch.randn_like(features), torch.randn_like(weights)
+    slopes = []
+    with torch.no_grad():
+        layer(features)
+        for scale in (1, 2):
+            with forward_ad.dual_level():
+                image = forward_ad.make_dual(features, scale * directions[0])
+                duals = {name: forward_ad.make_dual(weights, scale * directions[1])}
+                slopes.append(forward_ad.unpack_dual(functional_call(layer, duals, (image,))).tangent.clone())
+    step = 1e-5
+    sides = [
+        functional_call(layer, {name: weights + h * directions[1]}, (features + h * directions[0],)).detach()
+        for h in (step, -step)
+    ]
+    # Bilinear: central differences are exact to rounding over the step.
+    assert relative_error(slopes[0], (sides[0] - sides[1]) / (2 * step)) <= 1e-8
+    assert relative_error(slopes[1], 2 * slopes[0]) <= ROUNDING
+
+
+@FORWARDS
+@pytest.mark.parametrize("strategy", ["reverse-mode", "forward-mode"])
+@pytest.mark.parametrize("form", [*FEW, "soft in translation, per pixel"])
+def test_vectorized_jacobian_is_the_matrix_of_the_layer(form: str, strategy: str) -> None:
+    layer = Plain(layer_of(form))
+    features = features_of(layer.layer, batch=1)
+    jacobian = torch.autograd.functional.jacobian(layer, features, vectorize=True, strategy=strategy)
+    product = torch.einsum("...bchw,bchw->...", jacobian.detach(), features)
+    assert relative_error(product, (layer(features) - layer(torch.zeros_like(features))).detach()) <= ROUNDING
 
 
 @pytest.mark.parametrize("form", ["soft", "random offset", *SOFT_IN_TRANSLATION])

@@ -16,7 +16,9 @@ from ..group.elements import GroupSample, has_subgroup, sample_group
 from ..group.exact_constants import ExactConstants
 from ..group.field_elements import channel_elements
 from ..layer.arguments import check_softness
+from ..layer.default_device import built_on_the_cpu
 from ..layer.keywords import StrictKeywords
+from ..torch_modes import has_values
 from .group_mean import FIBER_SUBGROUPS, FunctionMean
 from .strict_kernel import BaselineConvolution, StrictKernel, strict_layer
 
@@ -71,6 +73,7 @@ class PartialR2Conv(BaselineConvolution):
         [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0]
     """
 
+    @built_on_the_cpu
     def __init__(
         self,
         in_type: FieldType,
@@ -143,7 +146,9 @@ class PartialR2Conv(BaselineConvolution):
 
     def extra_repr(self) -> str:
         """Field types, the convolution's arguments that are not default, and ν."""
-        values = {name: round(value.item(), 4) for name, value in self.narrowing.items()}
+        values = {
+            name: round(value.item(), 4) if has_values(value) else "not here" for name, value in self.narrowing.items()
+        }
         return f"{super().extra_repr()}, narrowing={values or 'strict'}"
 
 

@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from ..checks import check_module, check_positive
 from ..kernel.steerable_basis import SteerableBasis, sampled_basis
 from ..layer.arguments import check_softness
+from ..layer.default_device import built_on_the_cpu
 from ..layer.keywords import StrictKeywords
 from .group_mean import KernelMean
 from .nearest_steerable import nearest_steerable
@@ -64,6 +65,7 @@ class ResidualR2Conv(BaselineConvolution):
         torch.Size([2, 8, 28, 28])
     """
 
+    @built_on_the_cpu
     def __init__(
         self,
         in_type: FieldType,

@@ -16,6 +16,7 @@ from ..group.elements import GroupSample, sample_group
 from ..group.exact_constants import ExactConstants
 from ..group.field_elements import channel_elements
 from ..layer.arguments import check_softness
+from ..layer.default_device import built_on_the_cpu
 from ..layer.keywords import StrictKeywords
 from .group_mean import FunctionMean
 from .strict_kernel import BaselineConvolution, StrictKernel, strict_layer
@@ -68,6 +69,7 @@ class WeightedR2Conv(BaselineConvolution):
         (torch.Size([2, 32, 28, 28]), torch.Size([3, 8]))
     """
 
+    @built_on_the_cpu
     def __init__(
         self,
         in_type: FieldType,

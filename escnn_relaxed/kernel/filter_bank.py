@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from ..group.coordinate_grid import CoordinateGrid
 from ..group.elements import SUBGROUPS, GroupSample, has_subgroup, sample_group
+from ..group.exact_constants import put_back
 from ..group.fields import FieldStructure
 from ..group.regions import RegionPartition
 from .continuous_kernel import ContinuousKernel
@@ -237,9 +239,20 @@ class ContinuousFilterBank(nn.Module):
         self.steered_average.set_structures(*self._structures(sample))
         self.offset = offset
 
+    @contextlib.contextmanager
+    def turned(self, offset: float) -> Iterator[None]:
+        """Within it the grid is turned by an angle in radians."""
+        before = self.offset
+        with put_back(self):
+            self.turn(offset)
+            try:
+                yield
+            finally:
+                self.offset = before
+
     def random_offset(self) -> float:
         """An angle uniform over one step of the sampled grid, in radians."""
-        return float(torch.rand(())) * 2 * math.pi / self.samples
+        return float(torch.rand((), device="cpu")) * 2 * math.pi / self.samples
 
     def without_escnn(self) -> ContinuousFilterBank:
         """A copy that holds nothing of escnn; its grid cannot be turned any more."""

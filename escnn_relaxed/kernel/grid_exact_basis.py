@@ -6,8 +6,10 @@ import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from escnn.group import GroupElement, Representation
 from escnn.gspaces import GSpace2D
+from escnn.nn.modules.basismanager import SingleBlockBasisExpansion
 from numpy.typing import NDArray
 
 from ..group.elements import sample_group
@@ -30,6 +32,7 @@ _PREPARED: dict[int, GridExactBasis] = {}
 
 def grid_exact_basis(
     block: Any,
+    points: NDArray[np.float64],
     in_field: Representation,
     out_field: Representation,
     symmetries: list[tuple[GroupElement, list[int]]],
@@ -38,16 +41,32 @@ def grid_exact_basis(
 
     Args:
         block: escnn's ``SingleBlockBasisExpansion``.
+        points: where it is sampled, as escnn orders them.
         in_field: representation of its input.
         out_field: representation of its output.
         symmetries: of :func:`grid_symmetries`.
     """
     if id(block) not in _PREPARED:
-        single = block.sampled_basis.detach().cpu().float().numpy().copy()
+        single = _sampled(block, points)
         exact = _grid_exact(single.astype(np.float64), in_field, out_field, symmetries)
         _PREPARED[id(block)] = GridExactBasis(single, exact, _gram(exact, in_field, out_field))
         weakref.finalize(block, _PREPARED.pop, id(block), None)
     return _PREPARED[id(block)]
+
+
+def _sampled(block: Any, points: NDArray[np.float64]) -> NDArray[np.float32]:
+    """What escnn sampled; sampled again where a cast of one of the networks that share the block rounded it."""
+    sampled = block.sampled_basis
+    roundings = (torch.float16, torch.bfloat16)
+    is_whole = sampled.dtype == torch.float32 and sampled.device.type == "cpu"
+    if is_whole and not any(torch.equal(sampled.to(dtype).float(), sampled) for dtype in roundings):
+        intact: NDArray[np.float32] = sampled.numpy().copy()
+        return intact
+    device = next((buffer.device for buffer in block.basis.buffers()), torch.device("cpu"))
+    with device:
+        again = SingleBlockBasisExpansion(block.basis, points, block._mask.cpu().numpy())
+    single: NDArray[np.float32] = again.sampled_basis.cpu().numpy()
+    return single
 
 
 def _gram(basis: NDArray[np.float64], in_field: Representation, out_field: Representation) -> NDArray[np.float64]:

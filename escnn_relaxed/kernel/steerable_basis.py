@@ -71,7 +71,7 @@ class SteerableBasis(ExactConstants):
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
             elements.append(list(block.get_basis_info()))
             fields = _field_named(names[0], in_part), _field_named(names[1], out_type)
-            basis = grid_exact_basis(block, *fields, symmetries)
+            basis = grid_exact_basis(block, expansion.points, *fields, symmetries)
             self.set_constant(f"basis_{number}", basis.exact, single=basis.single)
             self.set_constant(f"gram_{number}", basis.gram)
             self.set_constant(f"rows_{number}", self._pairs[-1].out_channels[:, None])
@@ -214,7 +214,7 @@ def sampled_basis(
             basis_arguments["frequencies_cutoff"] = _one_frequency
     arguments = {"dilation": dilation, "groups": groups, "bias": False, "initialize": False, **basis_arguments}
     try:
-        with _single_precision(), contextlib.redirect_stdout(io.StringIO()):
+        with _single_precision(), torch.device("cpu"), contextlib.redirect_stdout(io.StringIO()):
             return R2Conv(in_type, out_type, kernel_size, **arguments).basisexpansion
     except ValueError as error:
         if "basis for the steerable filter is empty" in str(error):

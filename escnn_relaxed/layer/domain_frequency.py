@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..checks import is_number, warn_once
 from ..group.elements import circle_harmonic_limit
 from ..group.regions import region_limit
-from ..torch_modes import has_no_values
+from ..torch_modes import has_no_values, has_values
 
 __all__ = ["DomainFrequency", "Frequency", "RegionSamples", "RotationSamples", "frequency_values"]
 
@@ -91,6 +91,16 @@ class DomainFrequency(nn.Module):
         """Subgroup name → tensor of its ω′; of tied axes both values are the same one."""
         return {name: _for_each_axis(name, getattr(self, name)) for name in self.names}
 
+    def described(self) -> dict[str, list[float] | str]:
+        """Subgroup name → rounded values of its ω′, for people; without reading what is not here."""
+        described: dict[str, list[float] | str] = {}
+        for name in self.names:
+            value: Tensor = getattr(self, name)
+            # A tensor of parts is not expanded either.
+            known = [round(part, 4) for part in value.tolist()] if has_values(value) else []
+            described[name] = known * (_axes(name) // len(known)) if known else "not here"
+        return described
+
     def share(self, name: str, value: nn.Parameter) -> None:
         """Learn ω′ of a subgroup as a parameter that others may have too; of one value where the axes are tied."""
         self.register_parameter(name, value)
@@ -116,7 +126,7 @@ class DomainFrequency(nn.Module):
                     f"set_domain_frequency: the axes of {name!r} are tied in this layer: one value is right, "
                     f"got {value!r}"
                 )
-            own.copy_(torch.tensor(values[: len(own)], dtype=torch.float64))
+            own.copy_(torch.tensor(values[: len(own)], dtype=torch.float64, device=own.device))
 
     def _checked(self, argument: str, name: str, value: Frequency) -> list[float]:
         values = frequency_values(argument, name, value)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..torch_modes import has_no_values, is_traced
+from ..torch_modes import has_no_values, has_tangents, is_traced
 
 if TYPE_CHECKING:
     from .planar_convolution import PlanarConvolution
@@ -20,8 +20,9 @@ class FilterBankCache:
     """Holds one filter bank with what it was built from. It is not state: copies and pickles of it are empty.
 
     On the CPU the tensors behind the bank are compared value by value, which no way of changing them escapes. On other
-    devices that would wait for the device, and their version counters are compared: of the common ways to change a
-    parameter only writing to ``parameter.data`` escapes these.
+    devices that would wait for the device, and their version counters are compared. Fused optimisers and writing to
+    ``parameter.data`` leave these as they are; so the bank is dropped as well by a forward pass with gradients, and by
+    a layer that changes its mode, its device or dtype, or loads a state.
     """
 
     def __init__(self) -> None:
@@ -36,10 +37,11 @@ class FilterBankCache:
             build: builds it, or several banks.
             setting: what they depend on beside the tensors of the layer.
         """
-        if layer.training or has_no_values() or is_traced():
+        if has_no_values() or has_tangents() or is_traced():
             return build()
         sources = changing_tensors(layer)
-        if torch.is_grad_enabled() and any(source.requires_grad for source in sources):
+        if layer.training or (torch.is_grad_enabled() and any(source.requires_grad for source in sources)):
+            self.drop()
             return build()
         key = (setting, *(_identity(source) for source in sources))
         entry = self._entry
@@ -52,6 +54,10 @@ class FilterBankCache:
             bank = build()
         self._entry = (key, copies, bank)
         return bank
+
+    def drop(self) -> None:
+        """Forget the bank."""
+        self._entry = None
 
     def __reduce__(self) -> tuple[type[FilterBankCache], tuple[()]]:
         return FilterBankCache, ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -122,6 +123,22 @@ class PlanarConvolution(DescribedState, EquivariantModule):
     def relaxed_by(self) -> str:
         """What relaxes the layer, in words, where that is not ω′; else empty."""
         return ""
+
+    def train(self, mode: bool = True) -> PlanarConvolution:
+        """Set the mode; what is kept of constants and of evaluation is made anew."""
+        self._cache.drop()
+        self.forget_constants()
+        super().train(mode)
+        return self
+
+    def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> PlanarConvolution:
+        self._cache.drop()
+        super()._apply(fn, recurse)
+        return self
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        self._cache.drop()
+        super()._load_from_state_dict(*arguments)
 
     def softness(self, *subgroups: str) -> Tensor:
         """The softness s = ‖K − PK‖² / ‖K‖² in [0, 1]: the part of K that is not equivariant, from the weights alone.

@@ -204,9 +204,20 @@ class RelaxedConvolution(PlanarConvolution):
         return None if self.steerable_basis is None else self.steerable_basis(self.weights)
 
     def _integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
+        if self.bank is not None and self.random_offset and self.training:
+            return self._integrate_turned(features, bias, self.bank)
+        return self._integrate_on_grid(features, bias)
+
+    # escnn and NumPy turn the grid, which torch.compile cannot look into.
+    @torch.compiler.disable
+    def _integrate_turned(self, features: Tensor, bias: Tensor | None, bank: ContinuousFilterBank) -> Tensor:
+        """h(x) by a grid that is turned at random."""
+        with bank.turned(bank.random_offset()):
+            return self._integrate_on_grid(features, bias)
+
+    def _integrate_on_grid(self, features: Tensor, bias: Tensor | None) -> Tensor:
+        """h(x) by the grid as it is."""
         bank = self.bank
-        if bank is not None and self.random_offset and self.training:
-            bank.turn(bank.random_offset())
         setting = self.hardened, None if bank is None else bank.offset, self._domain_frequency.learn
         if bank is None or self.is_stationary:
             with full_precision(features):
@@ -256,16 +267,8 @@ class RelaxedConvolution(PlanarConvolution):
         banks = self._banks_of(RegionPartition.of_cells(self.regions))
         return RegionConvolution(banks, bias, self.geometry, self.regions).eval()
 
-    def train(self, mode: bool = True) -> RelaxedConvolution:
-        """Set the mode; evaluation goes back to the fixed grid of a continuous group."""
-        if not mode and self.bank is not None:
-            self.bank.turn(0.0)
-        self.forget_constants()
-        super().train(mode)
-        return self
-
     def extra_repr(self) -> str:
         """Field types, the convolution's arguments that are not default, and ω′."""
-        frequencies = {name: [round(v, 4) for v in value.tolist()] for name, value in self.domain_frequency.items()}
+        frequencies = self._domain_frequency.described()
         regions = f", regions={self.regions}" if "translation" in frequencies else ""
         return f"{super().extra_repr()}, domain_frequency={frequencies or 'strict'}{regions}"

@@ -26,6 +26,7 @@ from .arguments import (
     rotations_of,
     warn_ignored,
 )
+from .default_device import built_on_the_cpu
 from .domain_frequency import DomainFrequency, Frequency, RegionSamples, RotationSamples
 from .relaxed_convolution import RelaxedConvolution
 from .state_dict import adopt_r2conv_state
@@ -110,6 +111,7 @@ class RelaxedR2Conv(RelaxedConvolution):
         torch.Size([2, 32, 28, 28])
     """
 
+    @built_on_the_cpu
     def __init__(
         self,
         in_type: FieldType,
