@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import layers
 import pytest
 import torch
 from escnn.nn.modules.basismanager.basisexpansion_singleblock import _stored_filters
@@ -68,6 +69,13 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
 def warnings_not_yet_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """Warnings that are given once per process come up again in this test."""
     monkeypatch.setattr("escnn_relaxed.checks._warned", set())
+
+
+@pytest.fixture
+def uncalibrated() -> Iterator[None]:
+    """Networks are built without the calibration of their scale, which takes long and changes nothing else."""
+    with layers.uncalibrated():
+        yield
 
 
 @pytest.fixture

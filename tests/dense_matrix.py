@@ -1,9 +1,9 @@
-"""A layer without bias as one matrix on the images of a torus, and what shifts and group elements make of it."""
+"""Linear maps on images as matrices, and what shifts and group elements make of the matrix of a layer."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -16,8 +16,19 @@ from escnn_relaxed import RelaxedR2Conv
 
 
 @torch.no_grad()
+def matrix_of(linear: Callable[[Tensor], Tensor], channels: int, size: tuple[int, int]) -> Tensor:
+    """The matrix of a linear map on images, from the image of every basis vector."""
+    basis = torch.eye(channels * size[0] * size[1], dtype=torch.float64).view(-1, channels, *size)
+    return linear(basis).flatten(1).mT
+
+
+def largest_singular_value(matrix: Tensor) -> float:
+    return torch.linalg.matrix_norm(matrix, ord=2).item()
+
+
+@torch.no_grad()
 def dense_matrix(layer: RelaxedR2Conv, side: int) -> Tensor:
-    """(C_out, side, side, C_in, side, side): the answers to unit images."""
+    """Of a layer without bias, on a torus, (C_out, side, side, C_in, side, side): the answers to unit images."""
     answers = layer(layer.in_type(_unit_images(layer.in_type, side))).tensor
     return answers.movedim(0, -1).unflatten(-1, (-1, side, side))
 

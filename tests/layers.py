@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 
 import pytest
 import torch
@@ -33,10 +34,20 @@ def with_kernel(arguments: Mapping[str, object]) -> dict[str, object]:
     return {**others, "kernel": ContinuousKernel(**shaping)} if shaping else others
 
 
+@contextlib.contextmanager
+def uncalibrated() -> Iterator[None]:
+    """Continuous kernels start at any scale: to find theirs takes most of the time in which a layer is built."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("escnn_relaxed.kernel.initialization.continuous_features", lambda bank: None)
+        patch.setattr("escnn_relaxed.kernel.initialization.gain", lambda *arguments: 1.0)
+        yield
+
+
 def build(in_type: FieldType, out_type: FieldType, kernel_size: int = 3, **arguments: object) -> RelaxedR2Conv:
     """A layer in float64. Built in float32, so that constants that had lost digits would show."""
     arguments.setdefault("strict_kernel", "continuous")
-    layer = RelaxedR2Conv(in_type, out_type, kernel_size, **with_kernel(arguments)).double()
+    with uncalibrated():
+        layer = RelaxedR2Conv(in_type, out_type, kernel_size, **with_kernel(arguments)).double()
     shake(layer)
     return layer
 

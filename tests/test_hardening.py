@@ -288,14 +288,6 @@ def test_module_that_appears_twice_is_hardened_once() -> None:
     assert len(list(named_relaxed_layers(hardened))) == 1
 
 
-def test_relaxed_layers_are_found_by_name_and_in_order() -> None:
-    space = battery.gspace("C4")
-    module = network("C4", TURNS, "steerable")
-    found = dict(named_relaxed_layers(torch.nn.ModuleDict({"block": module, "last": torch.nn.Linear(2, 2)})))
-    assert list(found) == ["block.0", "block.4", "block.7"]
-    assert all(layer.in_type.gspace == space for layer in found.values())
-
-
 def test_unknown_subgroup_is_named() -> None:
     layer = soft_layer("steerable", TURNS)
     with pytest.raises(ValueError, match=r"\['rotation', 'reflection', 'translation'\], got 'turns'"):

@@ -1,4 +1,4 @@
-"""Folders import one way: from themselves and from those that data meet before them."""
+"""Folders import one way, from themselves and from those that data meet before them; each module has its tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "escnn_relaxed"
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "escnn_relaxed"
 ORDER = (
     "_version",
     "group",
@@ -50,3 +51,47 @@ def test_file_imports_from_its_own_folder_and_those_above(file: Path) -> None:
 
 def test_order_names_every_folder_and_file() -> None:
     assert {room(file) for file in PACKAGE.rglob("*.py")} == set(ORDER)
+
+
+# Modules that no file of tests is named after, and the one that holds theirs.
+HELD_BY = {
+    "group/channels.py": "test_steering.py",
+    "kernel/filter_bank.py": "test_special_cases.py",
+    "kernel/grid_exact_basis.py": "test_steerable_basis.py",
+    "integral/plain_layers.py": "test_export.py",
+    "integral/torch_modes.py": "test_export_tools.py",
+    "layer/escnn_globals.py": "test_state_dict.py",
+    "layer/relaxed_convolution.py": "test_relaxed_r2conv.py",
+    "baselines/group_mean.py": "test_baselines_softness.py",
+    "baselines/nearest_steerable.py": "test_baselines.py",
+    "baselines/orthogonal_basis.py": "test_baselines_softness.py",
+    "baselines/strict_kernel.py": "test_baselines.py",
+    "network/export_modules.py": "test_export_escnn.py",
+    "network/plain_modules.py": "test_export_escnn.py",
+    "measure/field_action.py": "test_equivariance.py",
+    "measure/forward_probe.py": "test_exact_or_interpolated.py",
+    "measure/input_images.py": "test_equivariance_of_networks.py",
+    "measure/measured_network.py": "test_equivariance_of_networks.py",
+    "plots/style.py": "test_plots_bars.py",
+    "experiments/cifar_files.py": "test_experiments_data.py",
+    "experiments/data_files.py": "test_experiments_data.py",
+    "experiments/epoch_log.py": "test_experiments_training.py",
+    "experiments/mnist_files.py": "test_experiments_data.py",
+    "experiments/module.py": "test_experiments_training.py",
+    "experiments/requirements.py": "test_experiments_command_line.py",
+    "experiments/tasks.py": "test_experiments_configuration.py",
+}
+
+
+def own_tests(file: Path) -> list[str]:
+    """Files of tests whose names start with that of a module, or with its folder's and its own."""
+    names = f"test_{file.stem}", f"test_{file.parent.name}_{file.stem}"
+    return [test.name for test in TESTS.glob("test_*.py") if f"{test.stem}_".startswith(tuple(f"{n}_" for n in names))]
+
+
+def test_every_module_has_its_file_of_tests() -> None:
+    modules = {file.relative_to(PACKAGE).as_posix(): file for file in PACKAGE.rglob("[!_]*.py")}
+    without = {module for module, file in modules.items() if module not in HELD_BY and not own_tests(file)}
+    assert not without
+    assert set(HELD_BY) <= set(modules)
+    assert all((TESTS / held_by).is_file() for held_by in HELD_BY.values())

@@ -57,10 +57,7 @@ def variance_by_depth(space: str, frequency: float) -> np.ndarray:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:relax. the domain frequency .* aliases:UserWarning")
-@pytest.mark.parametrize(
-    ("space", "frequency"),
-    [("C8", 0.0), ("D4", 0.5), ("SO(2)", 0.5), ("SO(2)", 2.0), ("O(2)", 0.0), ("O(2)", 2.0)],
-)
+@pytest.mark.parametrize(("space", "frequency"), [("C8", 0.0), ("D4", 0.5), ("SO(2)", 2.0), ("O(2)", 0.0)])
 def test_variance_stays_within_a_factor_of_two_through_ten_layers(
     space: str, frequency: float, record_property: pytest.RecordProperty
 ) -> None:
@@ -101,6 +98,7 @@ SOFT_STARTS = [
 ]
 
 
+@pytest.mark.usefixtures("uncalibrated")
 @pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 @pytest.mark.parametrize("kernel_size", [1, 3, 5])
 @pytest.mark.parametrize(("space", "pair"), SOFT_STARTS)
@@ -119,7 +117,8 @@ def test_layer_starts_as_soft_as_asked(space: str, pair: str, kernel_size: int, 
             relax=battery.subgroups(space, 0.25),
             initial_softness=0.01,
             strict_kernel=strict_kernel,
-        ).double()
+        )
+        layer.double().eval()
         features = battery.random_input(in_type, 8, 8, batch=8)
         elements = in_type.gspace.fibergroup.grid(type="regular", N=4) if space in battery.CONTINUOUS else None
         elements = elements or [g for g in in_type.fibergroup.elements if is_on_grid(in_type, g)]
@@ -131,8 +130,9 @@ def test_layer_starts_as_soft_as_asked(space: str, pair: str, kernel_size: int, 
 
 
 @pytest.mark.parametrize("regions", [2, 4, None])
-@pytest.mark.parametrize("softness", [0.001, 0.05])
-@pytest.mark.parametrize("group", [{}, {"rotation": 0.25}], ids=["translation", "and rotation"])
+@pytest.mark.parametrize(
+    ("group", "softness"), [({}, 0.05), ({"rotation": 0.25}, 0.001)], ids=["translation", "and rotation"]
+)
 @pytest.mark.parametrize(("space", "pair"), SOFT_STARTS)
 def test_soft_part_in_translation_starts_exactly_as_soft_as_asked(
     space: str, pair: str, group: dict[str, float], softness: float, regions: int | None
@@ -148,8 +148,9 @@ def is_on_grid(field_type: FieldType, element: object) -> bool:
     return np.allclose(action, action.round(), rtol=0, atol=1e-9)
 
 
+@pytest.mark.usefixtures("uncalibrated")
 @pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
-@pytest.mark.parametrize("kernel_size", [1, 2, 3, 5])
+@pytest.mark.parametrize("kernel_size", [1, 2, 5])
 @pytest.mark.parametrize(("space", "pair"), SOFT_STARTS)
 def test_layer_in_float32_is_equivariant_to_float32_rounding_at_zero(
     space: str, pair: str, kernel_size: int, strict_kernel: str
@@ -163,6 +164,7 @@ def test_layer_in_float32_is_equivariant_to_float32_rounding_at_zero(
     assert largest_error(layer, battery.random_input(in_type, 7, 7, dtype=torch.float32)) <= 1e-5
 
 
+@pytest.mark.usefixtures("uncalibrated")
 @pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 @pytest.mark.parametrize("kernel_size", [1, 3, 5])
 @pytest.mark.parametrize("space", ["D4", "D6", "O(2)"])
@@ -175,8 +177,9 @@ def test_soft_reflection_in_float32_keeps_rotations_to_float32_rounding(
     assert largest_error(layer, features, rotations) <= 1e-5  # as above
 
 
+@pytest.mark.usefixtures("uncalibrated")
 @pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
-@pytest.mark.parametrize("initial_softness", [0.001, 0.01, 0.3, 0.9])
+@pytest.mark.parametrize("initial_softness", [0.001, 0.9])
 @pytest.mark.parametrize("hidden_size", [2, 8])
 @pytest.mark.parametrize(("space", "pair"), [*SOFT_STARTS, ("O(2)", "last irrep -> last irrep")])
 def test_domain_weights_never_start_large(

@@ -31,12 +31,6 @@ PUBLISHED = {
 }
 
 
-@pytest.fixture
-def uncalibrated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Networks are built without the calibration of their scale, which takes long and changes no shape."""
-    monkeypatch.setattr("escnn_relaxed.kernel.initialization.gain", lambda *arguments: 1.0)
-
-
 def parameters(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 

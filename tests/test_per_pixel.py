@@ -9,7 +9,7 @@ import pytest
 import torch
 from geometries import EACH_GEOMETRY
 from layers import STRICT_KERNELS, build
-from test_integral_operator import problem, torch_convolution
+from test_stationary import problem, torch_convolution
 from torch import Tensor
 from torch.nn import functional
 from transformations import relative_error

@@ -76,29 +76,6 @@ def test_arguments_of_the_convolution_mean_what_they_mean_in_r2conv(geometry: st
     assert layer.evaluate_output_shape(tuple(features.shape)) == tuple(expected.shape)
 
 
-@pytest.mark.parametrize(
-    ("space", "fields"),
-    [("C4", "irreps + regular"), ("D4", "mixed, sheared + quotient"), ("O(2)", "band-limited + induced + trivial")],
-)
-def test_bias_is_that_of_r2conv(space: str, fields: str) -> None:
-    in_type, out_type = battery.types(space, f"trivial -> {fields}")
-    layer, convolution = RelaxedR2Conv(in_type, out_type, 3), R2Conv(in_type, out_type, 3)
-    assert layer.bias.shape == convolution.bias.shape
-    values = torch.randn_like(layer.bias)
-    with torch.no_grad():
-        layer.bias.copy_(values)
-        convolution.bias.copy_(values)
-        _, expected = convolution.expand_parameters()
-    # escnn expands by float32 matrices of this size.
-    assert torch.allclose(layer.expanded_bias(), expected, rtol=0, atol=1e-6)
-
-
-def test_types_without_a_trivial_irrep_have_no_bias() -> None:
-    layer = RelaxedR2Conv(*battery.types("C4", "regular -> last irrep"), 3)
-    assert layer.bias is None
-    assert layer.expanded_bias() is None
-
-
 @EVERY_KERNEL
 @EVERY_SOFTNESS
 @pytest.mark.parametrize("kernel_size", [1, 2, 3])

@@ -209,3 +209,13 @@ def projection(layer, bank: torch.Tensor) -> torch.Tensor:
         )
         total += torch.einsum("oa,abhw,bi->oihw", rho_out, steered, rho_in)
     return total / space.fibergroup.order()
+
+
+@pytest.mark.parametrize("space", ["flip", "C2", "C3", "D4"])
+def test_means_over_the_group_have_a_weight_for_each_map_that_commutes_with_it(space: str) -> None:
+    """Between irreps at one tap (Schur's lemma), in groups of two elements as in larger ones."""
+    fields = battery.field_type(space, "irreps")
+    layer = build(fields, fields, kernel_size=1, relax=None)
+    irreps = [fields.gspace.fibergroup.irrep(*irrep) for irrep in fields.irreps]
+    expected = [a.sum_of_squares_constituents if a == b else 0 for a in irreps for b in irreps]
+    assert [pair.weights.shape[-1] for pair in layer.bank.steered_average.block_pairs] == expected

@@ -67,12 +67,16 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
+def answer_to(module: EquivariantModule, features: Tensor) -> Tensor:
+    """What a module makes of features of its type, without a gradient."""
+    with torch.no_grad():
+        answer: Tensor = module(module.in_type(features)).tensor
+    return answer
+
+
 def equivariance_error(module: EquivariantModule, features: Tensor, element: GroupElement) -> float:
     """Relative error ‖f(gx) − g f(x)‖ / ‖f(x)‖."""
-    with torch.no_grad():
-        answer = module(module.in_type(features)).tensor
-        answer_to_turned = module(module.in_type(transform(features, module.in_type, element))).tensor
-    return relative_error(answer_to_turned, transform(answer, module.out_type, element))
+    return largest_error(module, features, lambda space: [element])
 
 
 def largest_error(
@@ -80,15 +84,20 @@ def largest_error(
     features: Tensor,
     elements: Callable[[GSpace2D], list[GroupElement]] = on_grid_elements,
 ) -> float:
-    """The largest error over elements of the module's symmetry."""
+    """The largest error ‖f(gx) − g f(x)‖ / ‖f(x)‖ over elements g of the module's symmetry."""
     chosen = elements(module.in_type.gspace)
     assert chosen, "no element to check"
-    return max(equivariance_error(module, features, element) for element in chosen)
+    answer = answer_to(module, features)
+    return max(
+        relative_error(
+            answer_to(module, transform(features, module.in_type, element)),
+            transform(answer, module.out_type, element),
+        )
+        for element in chosen
+    )
 
 
 def shift_error(module: EquivariantModule, features: Tensor, rows: int = 1, columns: int = 2) -> float:
     """Relative error under a shift on the torus."""
-    with torch.no_grad():
-        answer = module(module.in_type(features)).tensor
-        answer_to_shifted = module(module.in_type(shift(features, rows, columns))).tensor
-    return relative_error(answer_to_shifted, shift(answer, rows, columns))
+    answer_to_shifted = answer_to(module, shift(features, rows, columns))
+    return relative_error(answer_to_shifted, shift(answer_to(module, features), rows, columns))
