@@ -260,3 +260,16 @@ def test_layers_that_share_weights_or_biases_go_on_sharing_them() -> None:
     assert torch.equal(relaxed[3].bias, trained[3].bias)
     apart = relax_network(trained, lambda name, layer: name == "3", relax=SOFT)
     assert apart[5].bias is apart[3].bias
+
+
+def test_where_is_given_the_whole_name_of_a_nested_layer() -> None:
+    inner = network()
+    names: list[str] = []
+
+    def where(name: str, layer: R2Conv) -> bool:
+        names.append(name)
+        return name == "body.3"
+
+    relaxed = relax_network(torch.nn.ModuleDict({"body": inner}), where)
+    assert names == ["body.0", "body.3", "body.5"]
+    assert [name for name, _ in named_relaxed_layers(relaxed)] == ["body.3"]

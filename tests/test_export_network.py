@@ -197,3 +197,12 @@ def test_indices_are_where_the_network_is() -> None:
     network = enn.SequentialModule(enn.InnerBatchNorm(C4), enn.NormPool(C4)).to("meta")
     exported = export_network(network)
     assert {tensor.device.type for tensor in reachable(exported)} == {"meta"}
+
+
+def test_count_of_batches_is_exported() -> None:
+    """On it the average rests where a batch norm without momentum goes on learning."""
+    norm = enn.InnerBatchNorm(C4, momentum=None).train()
+    for _ in range(3):
+        norm(C4(torch.randn(2, C4.size, 4, 4)))
+    (plain,) = export_network(enn.SequentialModule(norm))
+    assert plain.num_batches_tracked == 3

@@ -173,3 +173,14 @@ def test_penalty_alone_takes_softness_to_zero(strict_kernel: str) -> None:
         schedule.step()
     # √s is as steep near 0 as far from it: steps overshoot by their own size, which falls; found: below 2e-6.
     assert layer.softness().item() < 1e-5
+
+
+def test_the_root_of_a_softness_far_below_one_is_its_root() -> None:
+    """Smaller than the rounding of 1, and no rounding itself: it has a slope."""
+    layer = soft_layer(initial_softness=0.1)
+    with torch.no_grad():
+        for pair in layer.bank.steered_average.block_pairs:
+            pair.weights.mul_(1e-9)
+    softness = layer.softness()
+    assert 0 < softness < torch.finfo(softness.dtype).eps
+    assert equivariance_penalty(layer).item() == pytest.approx(softness.item() ** 0.5)

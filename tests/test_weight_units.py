@@ -110,3 +110,13 @@ def test_directions_of_equal_energy_do_not_depend_on_rounding() -> None:
     for rank in (None, 6):
         found, other = weight_units(steered, 1, rank, False), weight_units(steered + noise, 1, rank, False)
         assert (found - other).abs().max() <= 1e-10  # the noise, over the gap between energies
+
+
+def test_directions_are_scaled_up_to_three_tenths_of_the_largest_and_no_further() -> None:
+    """The energy that is left of a direction of size d beside one of size 1 is (d / 0.3)² below 0.3, 1 above."""
+    directions = torch.linalg.qr(torch.randn(27, 3, dtype=torch.float64)).Q.mT
+    sizes = torch.tensor([1.0, 0.5, 0.2], dtype=torch.float64)
+    steered = (sizes[:, None] * directions).view(3, 1, 3, 9)
+    units = weight_units(steered, 1, None, has_constant=False)
+    energy = torch.einsum("rp,paib->raib", units, steered).square().sum((1, 2, 3))
+    assert torch.allclose(energy.sort().values, torch.tensor([(0.2 / 0.3) ** 2, 1, 1], dtype=torch.float64))
