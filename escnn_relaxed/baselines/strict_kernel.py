@@ -101,7 +101,7 @@ class BaselineConvolution(PlanarConvolution):
 
     def _integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
         with full_precision(features):
-            bank = self._cache.get(self, self.filter_bank, self.hardened)
+            bank = self._cache.get(self, self.filter_bank, self.hardened, self.forget_constants)
         return integrate_stationary(features, bank, bias, self.geometry)
 
     @property

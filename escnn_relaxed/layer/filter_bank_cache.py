@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ..torch_modes import has_no_values, has_tangents, is_traced
-
-if TYPE_CHECKING:
-    from .planar_convolution import PlanarConvolution
 
 __all__ = ["FilterBankCache", "changing_tensors"]
 
@@ -29,13 +25,16 @@ class FilterBankCache:
         # One tuple, replaced whole: threads see the old entry or the new one.
         self._entry: tuple[Hashable, list[Tensor], Tensor] | None = None
 
-    def get(self, layer: PlanarConvolution, build: Callable[[], Tensor], setting: Hashable = None) -> Tensor:
+    def get(
+        self, layer: nn.Module, build: Callable[[], Tensor], setting: Hashable, forget: Callable[[], None]
+    ) -> Tensor:
         """The bank that ``build`` gives; in eval mode the last one, unless a gradient is wanted or something changed.
 
         Args:
             layer: the layer that the bank is of.
             build: builds it, or several banks.
             setting: what they depend on beside the tensors of the layer.
+            forget: called before a bank is built to be kept: drops what else is kept of tensors.
         """
         if has_no_values() or has_tangents() or is_traced():
             return build()
@@ -48,7 +47,7 @@ class FilterBankCache:
         if entry is not None and entry[0] == key and _are_equal(entry[1], sources):
             return entry[2]
         # A normal tensor, even where inference_mode is on: it may be used outside of it later.
-        layer.forget_constants()
+        forget()
         with torch.inference_mode(False), torch.no_grad():
             copies = [source if _counts_versions(source) else source.detach().clone() for source in sources]
             bank = build()

@@ -221,7 +221,7 @@ class RelaxedConvolution(PlanarConvolution):
         setting = self.hardened, None if bank is None else bank.offset, self._domain_frequency.learn
         if bank is None or self.is_stationary:
             with full_precision(features):
-                one = self._cache.get(self, self._one_bank, setting)
+                one = self._cache.get(self, self._one_bank, setting, self.forget_constants)
             return integrate_stationary(features, one, bias, self.geometry)
         if self.regions is None:
             with full_precision(features):
@@ -229,7 +229,9 @@ class RelaxedConvolution(PlanarConvolution):
             return integrate_per_pixel(features, kernel, bias, self.geometry)
         partition = RegionPartition.of(self.geometry.output_size(*image_size(features)), self.regions)
         with full_precision(features):
-            banks = self._cache.get(self, lambda: self._banks_of(partition), (setting, partition))
+            banks = self._cache.get(
+                self, lambda: self._banks_of(partition), (setting, partition), self.forget_constants
+            )
         return integrate_regions(features, banks, bias, self.geometry, partition)
 
     @torch.no_grad()
