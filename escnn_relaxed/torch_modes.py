@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["full_precision", "has_no_values", "is_traced"]
+__all__ = ["full_precision", "has_no_values", "is_traced", "untraced"]
 
 
 def full_precision(like: Tensor) -> AbstractContextManager[Any]:
@@ -26,3 +27,14 @@ def has_no_values() -> bool:
 def is_traced() -> bool:
     """True under ``torch.jit.trace``, which must see the same operations each time."""
     return torch._C._is_tracing()
+
+
+@contextlib.contextmanager
+def untraced() -> Iterator[None]:
+    """What is computed within it is a constant to ``torch.jit.trace``."""
+    state = torch._C._get_tracing_state()
+    torch._C._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        torch._C._set_tracing_state(state)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..torch_modes import has_no_values, is_traced
+from ..torch_modes import has_no_values, is_traced, untraced
 
 if TYPE_CHECKING:
     from .planar_convolution import PlanarConvolution
@@ -31,13 +31,19 @@ class FilterBankCache:
     def get(self, layer: PlanarConvolution, build: Callable[[], Tensor], setting: Hashable = None) -> Tensor:
         """The bank that ``build`` gives; in eval mode the last one, unless a gradient is wanted or something changed.
 
+        A trace of a layer in eval mode holds the bank as a constant, as one of ``R2Conv`` does, and has no gradient
+        for what the bank is made of.
+
         Args:
             layer: the layer that the bank is of.
             build: builds it, or several banks.
             setting: what they depend on beside the tensors of the layer.
         """
-        if layer.training or has_no_values() or is_traced():
+        if layer.training or has_no_values():
             return build()
+        if is_traced():
+            with untraced(), torch.no_grad():
+                return self.get(layer, build, setting)
         sources = changing_tensors(layer)
         if torch.is_grad_enabled() and any(source.requires_grad for source in sources):
             return build()
