@@ -11,6 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "escnn_relaxed"
 ORDER = (
     "_version",
+    "_requirements",
     "group",
     "checks",
     "torch_modes",
