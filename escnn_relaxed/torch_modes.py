@@ -32,9 +32,9 @@ def is_traced() -> bool:
 @contextlib.contextmanager
 def untraced() -> Iterator[None]:
     """What is computed within it is a constant to ``torch.jit.trace``."""
-    state = torch._C._get_tracing_state()
-    torch._C._set_tracing_state(None)
+    state, set_state = torch._C._get_tracing_state(), torch._C._set_tracing_state  # type: ignore[attr-defined]
+    set_state(None)
     try:
         yield
     finally:
-        torch._C._set_tracing_state(state)
+        set_state(state)
