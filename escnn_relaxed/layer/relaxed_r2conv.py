@@ -227,7 +227,7 @@ class RelaxedR2Conv(RelaxedConvolution):
 
     @property
     def filter(self) -> Tensor:
-        """As of ``R2Conv``: what ``filter_bank`` gives; there is none where K depends on the position.
+        """What ``filter_bank`` gives, as of ``R2Conv``; there is none where K depends on the position.
 
         Raises:
             AttributeError: there, as torch expects of what a module has not.
