@@ -233,7 +233,7 @@ class RelaxedR2Conv(RelaxedConvolution):
             AttributeError: there, as torch expects of what a module has not.
         """
         if not self.is_stationary:
-            raise AttributeError("filter")
+            raise AttributeError("filter: this layer is soft in translation and has several, see region_banks")
         return self.filter_bank()
 
     @torch.no_grad()
