@@ -24,6 +24,7 @@ docs/mathematics.md.
 from ._version import __version__
 
 try:
+    from . import _requirements  # noqa: F401 — before all that fails with other versions
     from .kernel import ContinuousKernel
     from .layer.relaxed_r2conv import RelaxedR2Conv
     from .learning import HardeningSchedule, SoftnessBound, equivariance_penalty, parameter_groups

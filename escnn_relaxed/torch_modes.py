@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-__all__ = ["full_precision", "has_no_values", "has_tangents", "has_values", "is_traced"]
+__all__ = ["full_precision", "has_no_values", "has_tangents", "has_values", "is_traced", "untraced"]
 
 
 def full_precision(like: Tensor) -> AbstractContextManager[Any]:
@@ -43,3 +44,14 @@ def has_tangents() -> bool:
 def is_traced() -> bool:
     """True under ``torch.jit.trace``, which must see the same operations each time."""
     return torch._C._is_tracing()
+
+
+@contextlib.contextmanager
+def untraced() -> Iterator[None]:
+    """What is computed within it is a constant to ``torch.jit.trace``."""
+    state, set_state = torch._C._get_tracing_state(), torch._C._set_tracing_state  # type: ignore[attr-defined]
+    set_state(None)
+    try:
+        yield
+    finally:
+        set_state(state)

@@ -72,6 +72,7 @@ def test_layers_that_are_relaxed_already_are_copied() -> None:
     assert softnesses(relaxed) == [soft.softness().item(), 0]
 
 
+@pytest.mark.filterwarnings("ignore:relax_network leaves R2ConvTransposed strict")
 def test_other_modules_of_escnn_do_not_hinder() -> None:
     """In evaluation they keep tensors with a history, as R2Conv does."""
     regular = battery.field_type("C4", "regular")

@@ -12,6 +12,7 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "escnn_relaxed"
 ORDER = (
     "_version",
+    "_requirements",
     "group",
     "checks",
     "torch_modes",

@@ -24,6 +24,7 @@ from ..group.channels import RowOrder
 from ..group.exact_constants import ExactConstants
 from ..group.points import tap_grid
 from .basis_arguments import shaping_arguments
+from .basis_elements import BasisElements
 from .grid_exact_basis import grid_exact_basis, grid_symmetries
 
 __all__ = ["SteerableBasis", "refuse_emptied_basis", "sampled_basis"]
@@ -43,6 +44,7 @@ class SteerableBasis(ExactConstants):
 
     Attributes:
         dimension: number of weights.
+        elements: what they multiply, for ``escnn.nn.init``.
     """
 
     def __init__(
@@ -60,23 +62,25 @@ class SteerableBasis(ExactConstants):
         self._pairs: list[_PairLayout] = []
         self._deviations: list[Tensor] = []
         self.dimension = 0
+        self.elements = BasisElements(in_part, out_type, {}, {})
         if expansion is None:
             self.order = RowOrder(np.arange(out_type.size * in_part.size))
             return
         self.dimension = expansion.dimension()
-        elements = []
+        elements: dict[tuple[str, str], list[dict[str, Any]]] = {}
         symmetries = grid_symmetries(in_type.gspace, tap_grid(kernel_size, dilation))
         for number, names in enumerate(expansion._representations_pairs):
             self._pairs.append(_PairLayout(names, in_part, out_type, expansion._weights_ranges[names]))
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
-            elements.append(list(block.get_basis_info()))
+            elements[names] = [dict(element) for element in block.get_basis_info()]
             fields = _field_named(names[0], in_part), _field_named(names[1], out_type)
             basis = grid_exact_basis(block, expansion.points, *fields, symmetries)
             self.set_constant(f"basis_{number}", basis.exact, single=basis.single)
             self.set_constant(f"gram_{number}", basis.gram)
             self.set_constant(f"rows_{number}", self._pairs[-1].out_channels[:, None])
             self.set_constant(f"columns_{number}", self._pairs[-1].in_channels)
-        self._deviations = _he_deviations(self._pairs, elements)
+        self.elements = BasisElements(in_part, out_type, elements, expansion._weights_ranges)
+        self._deviations = _he_deviations(self._pairs, list(elements.values()))
         self.order = RowOrder(_row_numbers(self._pairs, out_type.size, in_part.size))
 
     def start_weights(self) -> Tensor:

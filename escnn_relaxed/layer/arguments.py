@@ -54,11 +54,11 @@ def check_field_types(in_type: Any, out_type: Any) -> None:
         raise ValueError(f"in_type and out_type must share a gspace, got {in_type.gspace!r} and {out_type.gspace!r}")
 
 
-def check_softness(value: Any) -> float:
+def check_softness(value: Any, name: str = "initial_softness") -> float:
     """A part of the kernel's energy, in [0, 1)."""
-    softness = check_number("initial_softness", value)
+    softness = check_number(name, value)
     if not 0 <= softness < 1:
-        raise ValueError(f"initial_softness must be in [0, 1), got {value}")
+        raise ValueError(f"{name} must be in [0, 1), got {value}")
     return softness
 
 
@@ -84,7 +84,7 @@ def checked_geometry(
         kernel_size=check_integer("kernel_size", kernel_size, 1),
         padding=_padding_pair(padding),
         padding_mode=check_choice("padding_mode", padding_mode, PADDING_MODES),
-        stride=check_integer("stride", stride, 1),
+        stride=_check_stride(stride),
         dilation=check_integer("dilation", dilation, 1),
         groups=_check_groups(in_type, out_type, groups),
     )
@@ -96,6 +96,15 @@ def _padding_pair(padding: Any) -> tuple[int, int]:
     if len(pair) != 2:
         raise ValueError(f"padding must be an integer or a pair (rows, columns), got {padding!r}")
     return check_integer("padding", pair[0], 0), check_integer("padding", pair[1], 0)
+
+
+def _check_stride(stride: Any) -> int:
+    """An int, or a pair of equal ones → the int."""
+    pair = stride if isinstance(stride, (tuple, list)) else (stride, stride)
+    steps = [check_integer("stride", step, 1) for step in pair]
+    if len(steps) != 2 or steps[0] != steps[1]:
+        raise ValueError(f"stride must be an integer or a pair of equal ones, got {stride!r}: one step for both axes")
+    return steps[0]
 
 
 def _check_groups(in_type: FieldType, out_type: FieldType, groups: Any) -> int:

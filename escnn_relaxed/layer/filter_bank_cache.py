@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..torch_modes import has_no_values, has_tangents, is_traced
+from ..torch_modes import has_no_values, has_tangents, is_traced, untraced
 
 __all__ = ["FilterBankCache", "changing_tensors"]
 
@@ -30,14 +30,20 @@ class FilterBankCache:
     ) -> Tensor:
         """The bank that ``build`` gives; in eval mode the last one, unless a gradient is wanted or something changed.
 
+        A trace of a layer in eval mode holds the bank as a constant, as one of ``R2Conv`` does, and has no gradient
+        for what the bank is made of.
+
         Args:
             layer: the layer that the bank is of.
             build: builds it, or several banks.
             setting: what they depend on beside the tensors of the layer.
             forget: called before a bank is built to be kept: drops what else is kept of tensors.
         """
-        if has_no_values() or has_tangents() or is_traced():
+        if has_no_values() or has_tangents() or (layer.training and is_traced()):
             return build()
+        if is_traced():
+            with untraced(), torch.no_grad():
+                return self.get(layer, build, setting, forget)
         sources = changing_tensors(layer)
         if layer.training or (torch.is_grad_enabled() and any(source.requires_grad for source in sources)):
             self.drop()

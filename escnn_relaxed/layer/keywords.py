@@ -14,7 +14,7 @@ __all__ = ["SofteningKeywords", "StrictKeywords", "check_keywords"]
 class StrictKeywords(TypedDict, total=False):
     """Those of a layer of which nothing is relaxed, after the padding."""
 
-    stride: int
+    stride: int | tuple[int, int]
     dilation: int
     padding_mode: str
     groups: int

@@ -54,6 +54,16 @@ class PlanarConvolution(DescribedState, EquivariantModule):
             self.bias_expansion = InvariantBias(out_type)
             self.bias = nn.Parameter(torch.zeros(self.bias_expansion.dimension))
 
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            # Here too where a property of that name failed, of which torch would say that it does not exist.
+            member = getattr(type(self), name, None)
+            if isinstance(member, property):
+                return member.__get__(self)
+            raise
+
     @property
     def kernel_size(self) -> int:
         """Side of the kernel in taps."""

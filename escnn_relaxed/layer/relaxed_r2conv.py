@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from ..checks import check_bool, check_choice, check_integer
 from ..kernel.basis_arguments import check_basis_arguments
+from ..kernel.basis_elements import BasisElements
 from ..kernel.continuous_kernel import ContinuousKernel
 from ..kernel.filter_bank import ContinuousFilterBank
 from ..kernel.initialization import DEFAULT_SOFTNESS, start_filter_bank, start_soft_part
@@ -61,7 +63,7 @@ class RelaxedR2Conv(RelaxedConvolution):
         out_type: field type of the output, on the same gspace.
         kernel_size: k, odd or even.
         padding: pixels on both sides, an integer or a pair (rows, columns).
-        stride: step between output points in pixels.
+        stride: step between output points in pixels, an integer or a pair of equal ones.
         dilation: spacing of the taps in pixels.
         padding_mode: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
         groups: number of blocks of fields that are convolved apart.
@@ -72,7 +74,8 @@ class RelaxedR2Conv(RelaxedConvolution):
         maximum_offset: number of additional aliased frequencies.
         recompute: build the basis anew instead of taking escnn's cached one.
         basis_filter: which elements of the basis to keep.
-        initialize: draw the strict weights; without, they are 0. The soft part is always drawn.
+        initialize: draw the strict weights; without, they are 0. The soft part is always drawn, of the size that fits
+            drawn weights.
         relax: starting ω′ of each subgroup that may be soft: ``"rotation"``, ``"reflection"``,
             ``"translation"`` (one value, or a pair for x and y). A subgroup left out is strict for good, one
             at 0.0 is strict until changed. None: strict everywhere. Default: rotation and reflection, where
@@ -118,7 +121,7 @@ class RelaxedR2Conv(RelaxedConvolution):
         out_type: FieldType,
         kernel_size: int,
         padding: int | tuple[int, int] = 0,
-        stride: int = 1,
+        stride: int | tuple[int, int] = 1,
         dilation: int = 1,
         padding_mode: str = "zeros",
         groups: int = 1,
@@ -165,10 +168,12 @@ class RelaxedR2Conv(RelaxedConvolution):
         }
         check_bool("initialize", initialize)
         if strict_kernel == "steerable":
-            self._start_steerable(basis_arguments, initialize)
+            self._start_steerable(basis_arguments)
             self.bank = self._new_bank(shape, tuple(soft), is_centred=True) if soft else None
             if self.bank is not None:
                 start_soft_part(self.bank, self._nominal_frequency(), softness, float(self.strict_energy().detach()))
+            if not initialize:
+                nn.init.zeros_(self.weights)
         else:
             warn_ignored(basis_arguments)
             if soft and not softness:
@@ -181,15 +186,14 @@ class RelaxedR2Conv(RelaxedConvolution):
             self.bank = self._new_bank(shape, tuple(soft), is_centred=False)
             start_filter_bank(self.bank, self._nominal_frequency(), softness)
 
-    def _start_steerable(self, basis_arguments: dict[str, Any], initialize: bool) -> None:
+    def _start_steerable(self, basis_arguments: dict[str, Any]) -> None:
         """The strict part of ``R2Conv``, with its weights."""
         arguments = check_basis_arguments(self.kernel_size, self.dilation, basis_arguments)
         place = self.in_type, self.out_type, self.kernel_size, self.dilation, self.groups
         self.steerable_basis = SteerableBasis(*place, sampled_basis(*place, **arguments))
         if not self.steerable_basis.dimension:
             refuse_emptied_basis(*place, **arguments)
-        weights = self.steerable_basis.start_weights().to(torch.get_default_dtype())
-        self.weights = nn.Parameter(weights if initialize else torch.zeros_like(weights))
+        self.weights = nn.Parameter(self.steerable_basis.start_weights().to(torch.get_default_dtype()))
 
     def _new_bank(self, kernel: ContinuousKernel, subgroups: tuple[str, ...], is_centred: bool) -> ContinuousFilterBank:
         """A continuous kernel for the fields of this layer."""
@@ -209,6 +213,63 @@ class RelaxedR2Conv(RelaxedConvolution):
     def _nominal_frequency(self) -> dict[str, Tensor]:
         """ω′ with the default in place of 0: what the start of a layer that may soften later is fixed on."""
         return nominal_frequency(self.domain_frequency)
+
+    @property
+    def basisexpansion(self) -> BasisElements | None:
+        """What each of ``weights`` multiplies, as of ``R2Conv``, for ``escnn.nn.init``; None without a steerable basis.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
+            >>> layer = RelaxedR2Conv(fields, fields, 3)
+            >>> nn.init.deltaorthonormal_init(layer.weights.data, layer.basisexpansion)
+            >>> layer.set_softness(0.001)
+        """
+        return None if self.steerable_basis is None else self.steerable_basis.elements
+
+    @property
+    def filter(self) -> Tensor:
+        """What ``filter_bank`` gives, as of ``R2Conv``; there is none where K depends on the position.
+
+        Raises:
+            AttributeError: there, as torch expects of what a module has not.
+        """
+        if not self.is_stationary:
+            raise AttributeError("filter: this layer is soft in translation and has several, see region_banks")
+        return self.filter_bank()
+
+    @torch.no_grad()
+    def set_softness(self, softness: float) -> None:
+        """Scale the soft part to a part of the kernel's energy, beside strict weights that were set from outside.
+
+        Its units are scaled, as at the start, so that steps of an optimiser are as small as it is.
+
+        Args:
+            softness: s in (0, 1), of all subgroups; ``initial_softness`` for a new start.
+
+        Raises:
+            ValueError: for another value, and where there is no strict part, or no soft one, of which to be a part.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
+            >>> layer = RelaxedR2Conv(fields, fields, 3, initialize=False)
+            >>> nn.init.generalized_he_init(layer.weights.data, layer.basisexpansion)
+            >>> layer.set_softness(0.01)
+            >>> round(layer.softness().item(), 6)
+            0.01
+        """
+        wanted, present = check_softness(softness, "softness"), self.softness().item()
+        if not wanted:
+            raise ValueError("softness must be above 0, or the soft part cannot learn; harden() makes a layer strict")
+        if self.bank is None or self.steerable_basis is None or not 0 < present < 1:
+            raise ValueError(
+                f"softness can be set where strict_kernel='steerable' and both parts of the kernel are above 0, got "
+                f"{softness!r} for {self} of softness {present:.3g}"
+            )
+        scale = math.sqrt(wanted / (1 - wanted) * (1 - present) / present)
+        for pair in self.bank.steered_average.block_pairs:
+            pair.units.mul_(scale)
 
     def describe(self) -> dict[str, Any]:
         """What decides which function the tensors of a state dict stand for; kept in its metadata."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from escnn.nn import FieldType
+from escnn.nn import FieldType, R2Conv, R2ConvTransposed
 from torch import nn
 
 from ..checks import check_sequence
@@ -70,6 +71,7 @@ class RelaxationSummary:
 
     Attributes:
         rows: in the order of the network's modules.
+        strict: names of each ``"R2Conv"`` and ``"R2ConvTransposed"``, which nothing relaxes; below the table.
 
     Example:
         >>> layer = LayerSummary("conv", "1 regular -> 1 regular", {"rotation": (0.25,)}, 0.0625, 1.0,
@@ -80,16 +82,30 @@ class RelaxationSummary:
     """
 
     rows: tuple[LayerSummary, ...]
+    strict: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return plain_table(*self._cells())
+        header, lines = self._cells()
+        table = plain_table(header, lines)
+        if max(map(len, table.splitlines())) > _WIDTH:
+            table = plain_table(header, [[_in_several_lines(cell) for cell in line] for line in lines])
+        return "\n".join([table, *self._strict_lines()])
 
     def __rich__(self) -> Table:
-        return rich_table(*self._cells())
+        table = rich_table(*self._cells())
+        table.caption = "\n".join(self._strict_lines()) or None
+        return table
 
     def _cells(self) -> tuple[list[str], list[list[str]]]:
         columns = [column for column in _COLUMNS if any(column.text(row) for row in self.rows)]
         return [column.header for column in columns], [[column.text(row) for column in columns] for row in self.rows]
+
+    def _strict_lines(self) -> list[str]:
+        """What nothing relaxes, one kind a line or more."""
+        return [
+            textwrap.fill(f"strict {kind}: {', '.join(names)}", _WIDTH, subsequent_indent="  ")
+            for kind, names in self.strict.items()
+        ]
 
 
 @torch.no_grad()
@@ -102,6 +118,8 @@ def relaxation_summary(
     shifts: Shifts = (),
 ) -> RelaxationSummary:
     """A row for each relaxed layer of a network: its fields, ω′, softness, what it is needed for, and measured errors.
+
+    Below it the ``R2Conv`` and ``R2ConvTransposed`` that the network has left, which are strict.
 
     Args:
         network: any module.
@@ -149,7 +167,15 @@ def relaxation_summary(
                 relaxed_by=layer.relaxed_by,
             )
         )
-    return RelaxationSummary(tuple(rows))
+    return RelaxationSummary(tuple(rows), _strict_convolutions(network))
+
+
+def _strict_convolutions(network: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Names of the convolutions of escnn by their kind."""
+    named = [(name or "network", module) for name, module in network.named_modules()]
+    kinds = R2Conv, R2ConvTransposed
+    found = {kind.__name__: tuple(name for name, module in named if isinstance(module, kind)) for kind in kinds}
+    return {kind: names for kind, names in found.items() if names}
 
 
 def _measured(
@@ -165,7 +191,9 @@ def _measured(
     return own, largest_exact_errors(network, data, names, in_type, shifts)
 
 
-# Of the fields of a type in the table, so that a line of it fits on a screen.
+# Of a line of the table, so that it fits on a screen.
+_WIDTH = 120
+# Of the fields of a type in it.
 _MOST_CHARACTERS = 21
 
 
@@ -198,6 +226,13 @@ def _frequency_text(row: LayerSummary) -> str:
 def _softness_text(row: LayerSummary) -> str:
     parts = [f"{name} {value:.2g}" for name, value in row.softness.items() if name != "all"]
     return f"{row.softness['all']:.2g}" + (f" ({', '.join(parts)})" if len(parts) > 1 else "")
+
+
+def _in_several_lines(cell: str) -> str:
+    """Each of two types, and of several subgroups, on a line of its own."""
+    for separator, broken in ((" -> ", " ->\n"), (" (", "\n"), (", ", "\n"), (" of ", "\nof ")):
+        cell = cell.replace(separator, broken)
+    return cell.removesuffix(")")
 
 
 def _number(value: float | None, form: str) -> str:

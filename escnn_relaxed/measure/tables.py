@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,8 +13,9 @@ __all__ = ["plain_table", "rich_table"]
 
 
 def plain_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width, a line a row."""
-    cells = [header, *lines]
+    """Columns of equal width, a row for each of ``lines``; cells may be of several lines."""
+    rows = [[cell.split("\n") for cell in line] for line in (header, *lines)]
+    cells = [line for row in rows for line in zip_longest(*row, fillvalue="")]
     widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
     padded = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
     return "\n".join(line.rstrip() for line in padded)

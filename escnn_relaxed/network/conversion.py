@@ -8,12 +8,12 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from escnn.nn import R2Conv
+from escnn.nn import R2Conv, R2ConvTransposed
 from torch import nn
 from torch.nn.utils import parametrize
 from typing_extensions import Unpack
 
-from ..checks import check_bool, check_callable, check_module, check_subgroups
+from ..checks import check_bool, check_callable, check_module, check_subgroups, warn_once
 from ..integral.stationary import ConvolutionGeometry
 from ..kernel.steerable_basis import SteerableBasis
 from ..layer.keywords import SofteningKeywords, check_keywords
@@ -37,6 +37,7 @@ def relax_network(
     are 0. The soft part is centred on the domain, so that the trained kernel is and stays the layer's strict part
     (equation (9)), and :func:`harden_network` returns it to the last bit. What a layer does beside its kernel and bias,
     in hooks, parametrizations or methods of a subclass, would be lost, and such a layer is refused.
+    ``R2ConvTransposed`` has no relaxed form and stays strict, with a warning.
 
     Args:
         network: any module, whatever its forward; names of modules stay, and layers that are relaxed already too.
@@ -73,6 +74,9 @@ def relax_network(
         _check_plain(name or "network", module)
     parameters = _copied_parameters(picked.values(), freeze)
     relaxed = {id(module): _relaxed(module, parameters, softening) for module in picked.values()}
+    transposed = [name for name, module in network.named_modules() if isinstance(module, R2ConvTransposed)]
+    if transposed:
+        warn_once(f"relax_network leaves R2ConvTransposed strict, which has no relaxed form: {', '.join(transposed)}")
     return _copy(network, {**relaxed, **parameters})
 
 
@@ -130,10 +134,12 @@ def _check_plain(name: str, module: R2Conv) -> None:
             f"{name} has parametrized {list(module.parametrizations)}, which would be lost: make them plain with "
             f"torch.nn.utils.parametrize.remove_parametrizations, or leave the layer out by `where`"
         )
-    if type(module) is not R2Conv or "forward" in vars(module):
+    methods = _own_methods(module)
+    if methods:
         raise ValueError(
-            f"{name}, a {type(module).__name__}, has methods of its own, which would be lost: put an escnn.nn.R2Conv "
-            f"with its state in its place, or leave it out with where=lambda name, layer: type(layer) is R2Conv"
+            f"{name}, a {type(module).__name__}, has methods of its own, {', '.join(methods)}, which would be lost: "
+            f"put an escnn.nn.R2Conv with its state in its place, or leave it out with where=lambda name, layer: "
+            f"type(layer) is R2Conv"
         )
     hooks = [kind.strip("_") for kind in _HOOKS if getattr(module, kind)]
     if hooks:
@@ -141,6 +147,15 @@ def _check_plain(name: str, module: R2Conv) -> None:
             f"{name} has {', '.join(hooks)}, which would be lost: remove them and register them on the relaxed layer, "
             f"or leave the layer out by `where`"
         )
+
+
+def _own_methods(module: R2Conv) -> list[str]:
+    """Methods and properties that ``R2Conv`` has not, or has others of; how a layer was built is past."""
+    own = [vars(kind) for kind in type(module).__mro__ if kind not in R2Conv.__mro__]
+    methods = {name for of in own for name, value in of.items() if callable(value) or hasattr(value, "__get__")}
+    if "forward" in vars(module):
+        methods.add("forward")
+    return sorted(methods - {"__init__"})
 
 
 def _copied_parameters(convolutions: Iterable[R2Conv], freeze: bool) -> dict[int, nn.Parameter]:

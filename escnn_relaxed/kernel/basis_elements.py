@@ -1,0 +1,89 @@
+"""What each weight of a steerable basis multiplies, as escnn tells it: for ``escnn.nn.init`` and code like it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from escnn.nn import FieldType
+from escnn.nn.modules.basismanager import BasisManager
+
+__all__ = ["BasisElements"]
+
+
+class BasisElements(BasisManager):
+    """The face of an ``R2Conv``'s ``basisexpansion``, without its tensors: attributes of elements, in its order.
+
+    Args:
+        in_type: field type of (one group of) the input.
+        out_type: field type of the output.
+        elements: attributes of the elements of each pair of representations, input first, as of escnn's bases.
+        ranges: first and last weight of each pair.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
+        >>> elements = RelaxedR2Conv(fields, fields, 3).basisexpansion
+        >>> elements.dimension(), elements.get_element_info(5)["in_irrep"]
+        (24, (1,))
+    """
+
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        elements: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]],
+        ranges: Mapping[tuple[str, str], tuple[int, int]],
+    ) -> None:
+        super().__init__()
+        self._in_fields = _fields_by_name(in_type)
+        self._out_fields = _fields_by_name(out_type)
+        self._elements = dict(elements)
+        self._weights_ranges = dict(ranges)
+        self._representations_pairs = list(elements)
+
+    def dimension(self) -> int:
+        """Number of weights."""
+        return max((end for _, end in self._weights_ranges.values()), default=0)
+
+    def get_basis_info(self) -> Iterator[dict[str, Any]]:
+        """The attributes of what each weight multiplies, in the order of the weights."""
+        number = 0
+        for in_name, out_name in self._representations_pairs:
+            for out_position, out_irreps in self._out_fields[out_name]:
+                for in_position, in_irreps in self._in_fields[in_name]:
+                    for element in self._elements[in_name, out_name]:
+                        yield {
+                            **element,
+                            "in_irreps_position": in_irreps + element["in_irrep_idx"],
+                            "out_irreps_position": out_irreps + element["out_irrep_idx"],
+                            "in_repr": in_name,
+                            "out_repr": out_name,
+                            "in_field_position": in_position,
+                            "out_field_position": out_position,
+                            "block_id": element["id"],
+                            "id": number,
+                        }
+                        number += 1
+
+    def get_element_info(self, name: int) -> dict[str, Any]:
+        """The attributes of what one weight multiplies.
+
+        Raises:
+            ValueError: for a number that is not of a weight.
+        """
+        for element in self.get_basis_info():
+            if element["id"] == name:
+                return element
+        raise ValueError(f"name must be of one of {self.dimension()} weights, got {name!r}")
+
+
+def _fields_by_name(field_type: FieldType) -> dict[str, list[tuple[int, int]]]:
+    """For each representation where its fields stand: among the fields, and the first irrep among all irreps."""
+    places: dict[str, list[tuple[int, int]]] = {}
+    irreps = 0
+    for position, field in enumerate(field_type.representations):
+        places.setdefault(field.name, []).append((position, irreps))
+        irreps += len(field.irreps)
+    return places
