@@ -4,7 +4,8 @@ VENV      ?= .venv#   where the virtual environment is made
 PYTHON    ?=#         the interpreter that makes it; by default the first Python 3.10 to 3.12 found
 WORKERS   ?= auto#    test processes, by default one per core (at most 8); 0: no extra process
 ARGUMENTS ?=#         passed on to the demo, to pytest, or to sphinx
-SMOKE     ?=#         1: `make docs` runs the tutorials for a few steps only
+SMOKE     ?=#         1: `make docs` runs the tutorials for a few steps only, `make gpu` is tiny and needs no GPU
+OUTPUT    ?= runs/gpu# where `make gpu` writes
 
 export PYTHON
 
@@ -12,7 +13,7 @@ RUN    := $(VENV)/bin/python
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format types doctest docs package environment clean
+.PHONY: help demo test quick lint format types doctest docs package gpu environment clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +49,9 @@ docs: environment ## build the site into docs/_build/html, tutorials run (SMOKE=
 package: environment ## build sdist and wheel, check them, run the demo from the wheel in an environment of its own
 	@scripts/docs_environment.sh "$(VENV)"
 	scripts/package.sh "$(VENV)"
+
+gpu: environment ## all that is measured and tested on a GPU, in 8 minutes, into OUTPUT (SMOKE=1: tiny, on a CPU)
+	$(RUN) benchmarks/gpu.py --output "$(OUTPUT)" $(if $(SMOKE),--smoke) $(ARGUMENTS)
 
 environment: ## make the virtual environment where it is missing or old
 	@scripts/environment.sh "$(VENV)"

@@ -226,9 +226,8 @@ def main() -> None:
     parser.add_argument("--compiled", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    torch.set_float32_matmul_precision("high" if arguments.precision == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = arguments.precision == "tf32"
     setting = Setting(arguments.device, arguments.precision, arguments.channels_last, arguments.compiled)
+    setting.set_precision()
     print(f"{machine(setting)}\n\n| what | against | ratio | quartiles | wanted | ms |\n|---|---|---|---|---|---|")
     figures: dict[str, Any] = {"machine": machine(setting)}
     for row in rows(arguments.largest):

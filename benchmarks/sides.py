@@ -42,13 +42,19 @@ class Setting:
     precision: str = "float32"
     channels_last: bool = False
     compiled: bool = False
+    backend: str = "inductor"
 
     def place(self, module: nn.Module) -> Any:
         """The module on the device, in the memory format, compiled if wanted."""
         module = module.to(self.device)
         if self.channels_last:
             module = module.to(memory_format=torch.channels_last)
-        return torch.compile(module) if self.compiled else module
+        return torch.compile(module, backend=self.backend) if self.compiled else module
+
+    def set_precision(self) -> None:
+        """Allow TF32 in products and convolutions, or not."""
+        torch.set_float32_matmul_precision("high" if self.precision == "tf32" else "highest")
+        torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
 
     def images(self, *shape: int) -> Tensor:
         """Random images that want a gradient."""

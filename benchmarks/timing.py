@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["Ratio", "alternate", "peak_memory"]
+__all__ = ["Ratio", "alternate", "captured", "peak_memory"]
 
 Call = Callable[[], object]
 
@@ -58,6 +58,22 @@ def _time(call: Call) -> float:
     end_event.record()
     torch.cuda.synchronize()
     return start_event.elapsed_time(end_event) / 1000
+
+
+def captured(call: Call) -> Call:
+    """What replays the call as a CUDA graph; without a GPU the call."""
+    if not torch.cuda.is_available():
+        return call
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
 
 
 def peak_memory(call: Call) -> float:

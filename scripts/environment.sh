@@ -22,9 +22,12 @@ fail() {
 # Prints major.minor; fails where the command is missing, broken or too old to answer.
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
 
+has_gpu() { [ "$(uname -s)" = Linux ] && nvidia-smi -L >/dev/null 2>&1; }
+
 # What the environment is made from; its place counts because the package is installed in place.
 pins() {
     printf '%s\n' "$PWD" "$venv"
+    if has_gpu; then printf 'cuda\n'; fi
     cat constraints.txt setup.py scripts/environment.sh
 }
 
@@ -57,11 +60,14 @@ choose_python() {
 # --no-deps throughout: the pins are the whole set, and escnn's dependency py3nj must not come in by itself.
 pip_install() { "$venv/bin/python" -m pip install -qq --no-input --disable-pip-version-check --no-deps "$@"; }
 
-# On Linux plain torch is the CUDA build, which is gigabytes: ask for the CPU build by name, here and at its publisher's.
+# On Linux plain torch is the CUDA build, which is gigabytes, with packages of NVIDIA's that only it needs. Where there is
+# no GPU ask for the CPU build by name, here and at its publisher's.
 install_torch() {
     local torch
     torch=$(grep '^torch==' constraints.txt)
-    if [ "$(uname -s)" != Linux ]; then
+    if has_gpu; then
+        "$venv/bin/python" -m pip install -qq --no-input --disable-pip-version-check -c constraints.txt "$torch"
+    elif [ "$(uname -s)" != Linux ]; then
         pip_install "$torch"
     elif ! pip_install "$torch+cpu" 2>/dev/null; then
         pip_install --index-url "$torch_cpu_index" "$torch+cpu"
@@ -101,8 +107,10 @@ fi
 say "making $venv with Python $(version_of "$python")"
 "$python" -m venv --clear "$venv"
 pip_install "$(grep '^pip==' constraints.txt)" "$(grep '^setuptools==' constraints.txt)"
-say "installing torch (the CPU build, about 200 MB), then the other packages of constraints.txt"
-install_torch || fail "the CPU build of torch could not be installed"
+build="CPU build, about 200 MB"
+if has_gpu; then build="CUDA build, some GB"; fi
+say "installing torch (the $build), then the other packages of constraints.txt"
+install_torch || fail "torch (the $build) could not be installed"
 pip_install -r constraints.txt ||
     fail "the pinned packages could not be installed (lie_learn 0.0.2 has builds for Linux on x86-64 alone)"
 install_py3nj

@@ -12,10 +12,10 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "escnn_relaxed"
 ORDER = (
     "_version",
+    "torch_modes",
     "_requirements",
     "group",
     "checks",
-    "torch_modes",
     "kernel",
     "integral",
     "layer",

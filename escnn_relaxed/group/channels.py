@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..torch_modes import has_no_values
 from .exact_constants import ExactConstants
 from .fields import FieldStructure
 
@@ -32,7 +33,7 @@ class RowOrder(ExactConstants):
 
     def forward(self, rows: Tensor) -> Tensor:
         """(…, rows, T) → the same shape."""
-        if not (rows.requires_grad and torch.is_grad_enabled()):
+        if has_no_values() or not (rows.requires_grad and torch.is_grad_enabled()):
             return rows.index_select(-2, self.order)
         ordered: Tensor = _Gather.apply(rows, self.order, self.inverse)
         return ordered
@@ -40,8 +41,6 @@ class RowOrder(ExactConstants):
 
 class _Gather(torch.autograd.Function):
     """``index_select`` by a permutation, whose gradient is one too and adds nothing up."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:

@@ -133,15 +133,27 @@ class RegionPartition:
             axis.count * axis.side == axis.size and axis.count == self.cells for axis in (self.rows, self.columns)
         )
 
-    def means(self, values: Tensor, dimension: int) -> Tensor:
-        """Values at the cells, row after row at a dimension, as their means over the regions."""
+    def weights(self, like: Tensor) -> tuple[Tensor, ...]:
+        """The cell weights of the rows and of the columns, on the device of ``like``; empty where regions are cells."""
+        if self.is_of_cells:
+            return ()
+        # Python's own numbers, which compilers hold for constants.
+        return tuple(
+            torch.tensor(axis.cell_weights(self.cells), dtype=like.dtype, device=like.device)
+            for axis in (self.rows, self.columns)
+        )
+
+    def means(self, values: Tensor, dimension: int, weights: tuple[Tensor, ...] | None = None) -> Tensor:
+        """Values at the cells, row after row at a dimension, as their means over the regions.
+
+        Args:
+            values: at the cells.
+            dimension: where they are.
+            weights: of :meth:`weights`, by default made anew, which waits for a device.
+        """
         if self.is_of_cells:
             return values
         at_cells = values.movedim(dimension, -1).unflatten(-1, (self.cells, self.cells))
-        # Python's own numbers, which compilers hold for constants.
-        rows, columns = (
-            torch.tensor(axis.cell_weights(self.cells), dtype=values.dtype, device=values.device)
-            for axis in (self.rows, self.columns)
-        )
+        rows, columns = self.weights(values) if weights is None else weights
         means = einsum(rows, columns, at_cells, "row down, column right, ... down right -> ... row column")
         return means.flatten(-2).movedim(-1, dimension)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ..group.regions import RegionPartition
+from ..kernel.remembered import Remembered
 from .per_pixel import PixelKernel, integrate_per_pixel
 from .regions import integrate_regions
 from .stationary import ConvolutionGeometry, image_size
@@ -31,11 +32,16 @@ class RegionConvolution(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias)
         self.geometry = geometry
         self.cells = cells
+        self._region_weights = Remembered()
 
     def forward(self, features: Tensor) -> Tensor:
         """(batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
         partition = RegionPartition.of(self.geometry.output_size(*image_size(features)), self.cells)
-        return integrate_regions(features, partition.means(self.weight, 0), self.bias, self.geometry, partition)
+        # Detached: the weights of cells depend on its dtype and device alone.
+        like = self.weight.detach()
+        weights = self._region_weights.get(lambda: partition.weights(like), [], (partition, like.dtype, like.device))
+        banks = partition.means(self.weight, 0, weights)
+        return integrate_regions(features, banks, self.bias, self.geometry, partition)
 
 
 class PerPixelConvolution(nn.Module):

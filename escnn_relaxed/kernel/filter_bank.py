@@ -92,6 +92,7 @@ class ContinuousFilterBank(nn.Module):
         self._filter_features = Remembered()
         self._domain_points = Remembered()
         self._domain_features = Remembered()
+        self._region_weights = Remembered()
         features = (kernel.hidden_size or 0) + (not centred)
         self.steered_average = SteeredAverage(in_structure, out_structure, sample, features, has_constant=not centred)
 
@@ -143,9 +144,11 @@ class ContinuousFilterBank(nn.Module):
             averaged: subgroups to project on.
             strict: a kernel that is added, as :class:`SteeredAverage` takes it.
         """
-        features = self.features(self.kernel, frequency, self.grid.image_positions, averaged=averaged)
+        positions = self.grid.image_positions
+        features = self.features(self.kernel, frequency, positions, averaged=averaged)
+        weights = self._region_weights.get(lambda: partition.weights(positions), [positions], partition)
         # K is linear in its features: their mean over a region is that of K.
-        return self._banks(partition.means(features, dimension=2), strict)
+        return self._banks(partition.means(features, 2, weights), strict)
 
     def at_pixels(
         self, frequency: Mapping[str, Tensor], tap: int, positions: Tensor, averaged: Sequence[str] = ()
@@ -229,6 +232,7 @@ class ContinuousFilterBank(nn.Module):
         self._filter_features.forget()
         self._domain_points.forget()
         self._domain_features.forget()
+        self._region_weights.forget()
 
     def turn(self, offset: float) -> None:
         """Turn the sampled grid of a continuous group by an angle in radians."""

@@ -16,6 +16,9 @@ __all__ = ["Remembered"]
 class Remembered:
     """The last result of a function of tensors, as long as these are the same and nothing was written to them.
 
+    A result that is made anew and comes out the same is given as the old tensors: a captured CUDA graph reads these by
+    their address.
+
     It is not state: copies and pickles of it are empty.
 
     Example:
@@ -31,6 +34,7 @@ class Remembered:
     def __init__(self) -> None:
         # One tuple, replaced whole: threads see the old entry or the new one.
         self._entry: tuple[list[tuple[Tensor, int]], object, tuple[Any, ...]] | None = None
+        self._is_forgotten = False
 
     def get(
         self, build: Callable[[], tuple[Any, ...]], sources: Sequence[Tensor], setting: object = None
@@ -45,18 +49,21 @@ class Remembered:
         if has_no_values() or is_traced() or any(s.requires_grad or s.is_inference() for s in sources):
             return build()
         entry = self._entry
-        if entry is not None and entry[1] == setting and _are_unchanged(entry[0], sources):
+        if entry is not None and not self._is_forgotten and entry[1] == setting and _are_unchanged(entry[0], sources):
             return entry[2]
         versions = [(source, source._version) for source in sources]
         # Normal tensors, even where inference_mode is on: they may be used outside of it later.
         with torch.inference_mode(False), torch.no_grad():
             result = build()
+            if entry is not None and _are_equal(entry[2], result):
+                result = entry[2]
         self._entry = (versions, setting, result)
+        self._is_forgotten = False
         return result
 
     def forget(self) -> None:
         """Make the next result anew."""
-        self._entry = None
+        self._is_forgotten = True
 
     def __reduce__(self) -> tuple[type[Remembered], tuple[()]]:
         return Remembered, ()
@@ -67,3 +74,14 @@ def _are_unchanged(versions: Sequence[tuple[Tensor, int]], sources: Sequence[Ten
         known is source and version == source._version
         for (known, version), source in zip(versions, sources, strict=True)
     )
+
+
+def _are_equal(known: Sequence[object], new: Sequence[object]) -> bool:
+    return len(known) == len(new) and all(map(_is_equal, known, new))
+
+
+def _is_equal(known: object, new: object) -> bool:
+    if isinstance(known, Tensor) and isinstance(new, Tensor):
+        same_kind = (known.dtype, known.device) == (new.dtype, new.device)
+        return same_kind and not known.is_meta and torch.equal(known, new)
+    return known == new

@@ -1,0 +1,137 @@
+"""Steps of training and exported networks as CUDA graphs: the same numbers as without."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from escnn import gspaces
+from escnn import nn as enn
+from escnn.nn import FieldType
+from sides import OnTensors
+from torch import Tensor, nn
+from transformations import relative_error
+
+from escnn_relaxed import RelaxedR2Conv, export_network
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+# Sums in float32 that atomic additions may order anew.
+SINGLE = 1e-5
+SOFT = {"rotation": {"rotation": 0.25}, "translation by regions": {"rotation": 0.25, "translation": 0.25}}
+EVERY_SOFTNESS = pytest.mark.parametrize("soft", SOFT)
+# 18 pixels: regions that are not cells, whose weights are constants too.
+SIDE = 18
+
+
+@pytest.fixture(autouse=True)
+def full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+def network(soft: str) -> nn.Module:
+    """Soft layers; no batch norm and no pooling of escnn's, which read numbers that they keep in tensors."""
+    gspace = gspaces.rot2dOnR2(4)
+    image, hidden = FieldType(gspace, [gspace.trivial_repr]), FieldType(gspace, [gspace.regular_repr] * 2)
+    first, second, last = (
+        RelaxedR2Conv(*pair, 3, padding=1, relax=SOFT[soft], initial_softness=0.3)
+        for pair in ((image, hidden), (hidden, hidden), (hidden, image))
+    )
+    fields = enn.SequentialModule(first, enn.ReLU(hidden), second, enn.ReLU(hidden), last)
+    return OnTensors(fields).cuda()
+
+
+def step(module: nn.Module, images: Tensor) -> Tensor:
+    """Gradients are set, of memory that stays, and the loss is given."""
+    loss = module(images).square().mean()
+    loss.backward()
+    return loss
+
+
+def capture(module: nn.Module, images: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    """A step as a graph, and the loss that it writes."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            module.zero_grad(set_to_none=True)
+            step(module, images)
+    torch.cuda.current_stream().wait_stream(stream)
+    module.zero_grad(set_to_none=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step(module, images)
+    return graph, loss
+
+
+def assert_replay_is_eager(graph: torch.cuda.CUDAGraph, loss: Tensor, module: nn.Module, images: Tensor) -> None:
+    """On images that the graph has not seen."""
+    eager = copy.deepcopy(module)
+    eager.zero_grad(set_to_none=True)
+    images.copy_(torch.randn_like(images))
+    for parameter in module.parameters():
+        if parameter.grad is not None:
+            parameter.grad.zero_()
+    expected = step(eager, images)
+    graph.replay()
+    assert relative_error(loss.detach(), expected.detach()) <= SINGLE
+    for found, known in zip(module.parameters(), eager.parameters(), strict=True):
+        assert (found.grad is None) == (known.grad is None)
+        if found.grad is not None:
+            assert relative_error(found.grad, known.grad) <= 10 * SINGLE
+
+
+@EVERY_SOFTNESS
+def test_replay_of_a_captured_step_is_eager(soft: str) -> None:
+    module, images = network(soft), torch.randn(4, 1, SIDE, SIDE, device="cuda")
+    graph, loss = capture(module, images)
+    assert_replay_is_eager(graph, loss, module, images)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(1.1)
+    assert_replay_is_eager(graph, loss, module, images)
+
+
+@EVERY_SOFTNESS
+def test_evaluation_between_steps_takes_nothing_from_the_graph(soft: str) -> None:
+    """It forgets constants that the graph reads by their address, and others could take their place."""
+    module, images = network(soft), torch.randn(4, 1, SIDE, SIDE, device="cuda")
+    graph, loss = capture(module, images)
+    module.eval()
+    with torch.no_grad():
+        module(images)
+    module.train()
+    step(module, images)
+    filled = [torch.full((1 << size,), torch.nan, device="cuda") for size in range(4, 16) for _ in range(20)]
+    assert_replay_is_eager(graph, loss, module, images)
+    assert filled
+
+
+@EVERY_SOFTNESS
+def test_exported_network_with_graphs_of_the_compiler_is_eager(soft: str) -> None:
+    torch.compiler.reset()
+    exported = export_network(network(soft).layer.eval())
+    compiled = torch.compile(exported, mode="reduce-overhead", fullgraph=True)
+    with torch.no_grad():
+        for _ in range(4):
+            images = torch.randn(4, 1, SIDE, SIDE, device="cuda")
+            torch.compiler.cudagraph_mark_step_begin()
+            assert relative_error(compiled(images), exported(images)) <= SINGLE
+
+
+@EVERY_SOFTNESS
+def test_trained_step_by_the_compiler_with_graphs_is_eager(soft: str) -> None:
+    torch.compiler.reset()
+    module = network(soft)
+    eager, compiled = copy.deepcopy(module), torch.compile(module, mode="reduce-overhead")
+    for _ in range(4):
+        images = torch.randn(4, 1, SIDE, SIDE, device="cuda")
+        for each in (module, eager):
+            each.zero_grad(set_to_none=True)
+        torch.compiler.cudagraph_mark_step_begin()
+        found, expected = (step(each, images).detach() for each in (compiled, eager))
+        assert relative_error(found, expected) <= SINGLE
+        for found, known in zip(module.parameters(), eager.parameters(), strict=True):
+            assert relative_error(found.grad, known.grad) <= 10 * SINGLE

@@ -1,0 +1,140 @@
+"""Few operations and no waiting in a step: on a GPU small layers take the time of their launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from escnn import gspaces
+from escnn.nn import FieldType, R2Conv
+from operations import CountOperations, count_evaluation, count_training
+from sides import OnTensors
+from torch import Tensor, nn
+
+from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed.baselines import LAYERS
+
+
+def _regular() -> FieldType:
+    gspace = gspaces.rot2dOnR2(8)
+    return FieldType(gspace, [gspace.regular_repr] * 8)
+
+
+def _irreps() -> FieldType:
+    gspace = gspaces.rot2dOnR2(-1)
+    return FieldType(gspace, [gspace.irrep(frequency) for frequency in range(3)] * 4)
+
+
+def _mixed() -> FieldType:
+    gspace = gspaces.flipRot2dOnR2(4)
+    return FieldType(
+        gspace, [gspace.regular_repr, gspace.trivial_repr, gspace.irrep(1, 1), gspace.quotient_repr((None, 2))] * 2
+    )
+
+
+def _plane() -> FieldType:
+    gspace = gspaces.trivialOnR2()
+    return FieldType(gspace, [gspace.trivial_repr] * 64)
+
+
+BOTH = {"translation": 0.25, "rotation": 0.25}
+# Fields, arguments, operations of a step of training.
+RELAXED: dict[str, tuple[Callable[[], FieldType], dict[str, Any], int]] = {
+    "strict": (_regular, {"relax": None}, 9),
+    "soft rotation": (_regular, {}, 41),
+    "soft rotation, continuous": (_regular, {"strict_kernel": "continuous"}, 34),
+    "soft rotation, learned": (_regular, {"learn_relaxation": True}, 56),
+    "soft rotation, irreps of SO(2)": (_irreps, {}, 110),
+    "soft rotation, mixed fields of D4": (_mixed, {}, 192),
+    "strict, mixed fields of D4": (_mixed, {"relax": None}, 40),
+    "soft translation": (_plane, {"relax": {"translation": 0.25}}, 62),
+    "soft translation and rotation": (_regular, {"relax": BOTH}, 66),
+}
+BASELINES = {"partial": 42, "residual": 12, "weighted": 37}
+# Soft translation cuts tiles and joins them.
+IN_EVALUATION = {"soft translation": 8, "soft translation and rotation": 8}
+STATIONARY_IN_EVALUATION = 2  # the convolution and the bias
+# Fields, operations of a step of training, waits.
+R2CONV = {"regular": (_regular, 12, 2), "irreps": (_irreps, 96, 0), "mixed": (_mixed, 172, 0)}
+
+
+def layer_of(name: str) -> nn.Module:
+    if name in BASELINES:
+        fields = _regular()
+        return OnTensors(LAYERS[name](fields, fields, 7, padding=3))
+    fields_of, arguments, _ = RELAXED[name]
+    fields = fields_of()
+    return OnTensors(RelaxedR2Conv(fields, fields, 7, padding=3, **arguments))
+
+
+def images_for(module: nn.Module, size: int = 16) -> Tensor:
+    return torch.randn(2, module.layer.in_type.size, size, size)
+
+
+def total(count: CountOperations) -> int:
+    return count.operations.total()
+
+
+@pytest.fixture
+def cache_as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("escnn_relaxed.layer.filter_bank_cache._counts_versions", lambda source: True)
+
+
+EVERY_LAYER = pytest.mark.parametrize("name", [*RELAXED, *BASELINES])
+
+
+@EVERY_LAYER
+def test_step_of_training_has_few_operations_and_waits_for_nothing(name: str) -> None:
+    module = layer_of(name)
+    count = count_training(module, images_for(module))
+    limit = BASELINES[name] if name in BASELINES else RELAXED[name][2]
+    assert total(count) <= limit, count.operations
+    assert not count.waits
+
+
+@EVERY_LAYER
+def test_evaluation_is_the_convolution_and_waits_for_nothing(name: str, cache_as_on_a_device: None) -> None:
+    module = layer_of(name)
+    count = count_evaluation(module, images_for(module))
+    assert total(count) <= IN_EVALUATION.get(name, STATIONARY_IN_EVALUATION), count.operations
+    assert not count.waits
+
+
+@pytest.mark.parametrize("name", IN_EVALUATION)
+def test_regions_that_are_not_cells_wait_for_nothing(name: str) -> None:
+    """Their weights are made once, not sent to the device in each step."""
+    module = layer_of(name)
+    assert not count_training(module, images_for(module, 18)).waits
+
+
+def test_exported_regions_that_are_not_cells_wait_for_nothing() -> None:
+    module = layer_of("soft translation")
+    exported, features = module.layer.export(), images_for(module, 18)
+    assert not count_evaluation(exported, features).waits
+
+
+@pytest.mark.parametrize("name", R2CONV)
+def test_counts_of_r2conv_are_those_of_the_page(name: str) -> None:
+    """docs/performance.md has them beside those of relaxed layers."""
+    fields_of, operations, waits = R2CONV[name]
+    fields = fields_of()
+    module = OnTensors(R2Conv(fields, fields, 7, padding=3))
+    count = count_training(module, images_for(module))
+    assert (total(count), count.waits.total()) == (operations, waits)
+
+
+def test_a_plain_convolution_is_two_operations() -> None:
+    assert total(count_training(nn.Conv2d(64, 64, 7, padding=3), torch.randn(2, 64, 16, 16))) == 2
+
+
+def test_a_count_sees_reads_and_tensors_made_of_numbers() -> None:
+    values = torch.arange(3.0)
+    with CountOperations() as count:
+        values.view(3, 1).detach() + values
+        values.sum().item()
+        torch.tensor([1.0, 2.0])
+        torch.equal(values, values)
+    assert set(count.waits) == {"_local_scalar_dense", "equal", "lift_fresh"}
+    assert count.operations == {"add": 1, "sum": 1, "_local_scalar_dense": 1, "equal": 1}
