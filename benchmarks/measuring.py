@@ -41,16 +41,16 @@ def train(options: dict[str, object] | None, images: int, epochs: int, root: Pat
     network = build_network("C8 regular", WIDTHS, KERNEL_SIZE, options)
     data, _ = image_task(TASK, images, 0, root)
     optimiser = torch.optim.Adam(parameter_groups(network, RATE), lr=RATE)
-    monitor = RelaxationMonitor(network)
+    monitor = None if options is None else RelaxationMonitor(network)
     steps = iter(range(1, 1 + epochs * images))
 
     def record() -> None:
         step = next(steps)
-        if options is not None and step % 5 == 1:
+        if monitor is not None and step % 5 == 1:
             monitor.record(step)
 
     fit(network, data, optimiser, epochs, after_step=record)
-    return network.eval(), monitor.history
+    return network.eval(), {} if monitor is None else monitor.history
 
 
 def draw(networks: dict[str, nn.Module], reports: dict[str, object], history: dict, folder: Path) -> None:

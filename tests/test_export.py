@@ -114,8 +114,6 @@ def test_exported_layer_is_hardened_as_the_layer_is(subgroups: tuple[str, ...], 
 def test_export_leaves_the_layer_and_the_random_numbers_alone(form: str, mode: str) -> None:
     layer = layer_of(form).train(mode == "train")
     expected = answer_in_eval(layer)
-    if layer.bank is not None and mode == "train" and layer.random_offset:
-        layer.bank.turn(0.3)
     before = {name: value.clone() for name, value in layer.state_dict().items()}
     state = torch.random.get_rng_state()
     layer.export()

@@ -56,11 +56,15 @@ def test_order_names_every_folder_and_file() -> None:
 
 # Modules that no file of tests is named after, and the one that holds theirs.
 HELD_BY = {
-    "group/channels.py": "test_steering.py",
+    "kernel/basis_elements.py": "test_drop_in.py",
+    "kernel/steered_average.py": "test_steering.py",
+    "layer/default_device.py": "test_devices.py",
+    "experiments/mean_and_error.py": "test_benchmarks.py",
+    "experiments/results.py": "test_experiments_report.py",
     "kernel/filter_bank.py": "test_special_cases.py",
     "kernel/grid_exact_basis.py": "test_steerable_basis.py",
     "integral/plain_layers.py": "test_export.py",
-    "integral/torch_modes.py": "test_export_tools.py",
+    "torch_modes.py": "test_export_tools.py",
     "layer/escnn_globals.py": "test_state_dict.py",
     "layer/relaxed_convolution.py": "test_relaxed_r2conv.py",
     "baselines/group_mean.py": "test_baselines_softness.py",

@@ -78,7 +78,6 @@ SHARED_CASTS = {
     "half": lambda layer: layer.half(),
     "half and back": lambda layer: layer.half().float(),
     "meta": lambda layer: layer.to("meta"),
-    "emptied": lambda layer: layer.to_empty(device="cpu"),
 }
 
 

@@ -11,6 +11,7 @@ from escnn.group import GroupElement, Representation
 from escnn.gspaces import GSpace2D
 from escnn.nn.modules.basismanager import SingleBlockBasisExpansion
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ..group.elements import sample_group
 
@@ -55,18 +56,24 @@ def grid_exact_basis(
 
 
 def _sampled(block: Any, points: NDArray[np.float64]) -> NDArray[np.float32]:
-    """What escnn sampled; sampled again where a cast of one of the networks that share the block rounded it."""
+    """What escnn sampled; sampled again where a cast of a network that shares the block rounded it or took it away."""
     sampled = block.sampled_basis
-    roundings = (torch.float16, torch.bfloat16)
-    is_whole = sampled.dtype == torch.float32 and sampled.device.type == "cpu"
-    if is_whole and not any(torch.equal(sampled.to(dtype).float(), sampled) for dtype in roundings):
-        intact: NDArray[np.float32] = sampled.numpy().copy()
-        return intact
-    device = next((buffer.device for buffer in block.basis.buffers()), torch.device("cpu"))
-    with device:
-        again = SingleBlockBasisExpansion(block.basis, points, block._mask.cpu().numpy())
-    single: NDArray[np.float32] = again.sampled_basis.cpu().numpy()
+    if not _is_intact(sampled):
+        device = next((buffer.device for buffer in block.basis.buffers()), torch.device("cpu"))
+        with device:
+            sampled = SingleBlockBasisExpansion(block.basis, points, block._mask.cpu().numpy()).sampled_basis.cpu()
+    single: NDArray[np.float32] = sampled.numpy().copy()
     return single
+
+
+def _is_intact(sampled: Tensor) -> bool:
+    """Whether it is in single precision, uses it, and has elements of the size that escnn gives them, about one."""
+    if sampled.dtype != torch.float32 or sampled.device.type != "cpu":
+        return False
+    if any(torch.equal(sampled.to(dtype).float(), sampled) for dtype in (torch.float16, torch.bfloat16)):
+        return False
+    energy = sampled.square().sum((1, 2, 3))
+    return bool(((energy > 0.01) & (energy < 10)).all())
 
 
 def _gram(basis: NDArray[np.float64], in_field: Representation, out_field: Representation) -> NDArray[np.float64]:
