@@ -71,28 +71,35 @@ def weight_units(
 def _whitened(features: Tensor, combination: Tensor, out_size: int, rank: int | None, smallest: float) -> Tensor:
     """The ``rank`` largest orthonormal combinations; energy is summed over input channels and taps."""
     energy, direction = torch.linalg.eigh(features @ features.mT / out_size)
-    size, direction = energy.clamp_min(0).sqrt().flip(0), _canonical(energy.flip(0), direction.flip(1))
+    size = energy.clamp_min(0).sqrt().flip(0)
+    direction = _canonical(energy.flip(0), direction.flip(1), len(energy) if rank is None else rank)
     # Features that do not vary at all (ω = 0) keep their own units.
     least = max(_LEAST * float(size[0]), smallest)
     scale = size.clamp_min(least) if size[0] > _ROUNDING else torch.ones_like(size)
     return (direction / scale).mT[:rank] @ combination
 
 
-def _canonical(energy: Tensor, direction: Tensor) -> Tensor:
-    """Eigenvectors, the columns, that do not depend on the order of the solver's sums.
+def _canonical(energy: Tensor, direction: Tensor, wanted: int) -> Tensor:
+    """Eigenvectors, the first columns that are wanted, that do not depend on the order of the solver's sums.
 
     Those of equal energies are any basis of a space, of which the same one is taken: the projections of the coordinate
     axes that are longest, one after the other. A single one gets a sign.
     """
-    result = torch.empty_like(direction)
+    result = direction * direction.gather(0, _longest(direction.square())).sign()
     starts = [0, *(torch.nonzero(-energy.diff() > _SAME * energy[0].abs()).flatten() + 1).tolist(), len(energy)]
     for start, end in itertools.pairwise(starts):
+        if end == start + 1 or start >= wanted:
+            continue
         space = direction[:, start:end]
         projection = space @ space.mT
         for column in range(start, end):
-            length = projection.diagonal()
-            # The first of those that are equal but for rounding.
-            axis = int(torch.nonzero(length > (1 - _SAME) * length.max())[0])
-            result[:, column] = projection[:, axis] / length[axis].sqrt()
+            axis = int(_longest(projection.diagonal().unsqueeze(1)))
+            result[:, column] = projection[:, axis] / projection[axis, axis].sqrt()
             projection = projection - torch.outer(result[:, column], result[:, column])
     return result
+
+
+def _longest(lengths: Tensor) -> Tensor:
+    """Number of the largest of each column, the first of those that are equal but for rounding, (1, columns)."""
+    is_longest = lengths > (1 - _SAME) * lengths.amax(dim=0)
+    return is_longest.int().argmax(dim=0, keepdim=True)
