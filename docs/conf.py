@@ -40,7 +40,8 @@ exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!escnn_relaxed\.).*"),
-    ("py:class", r"escnn_relaxed\.layer\.(planar|relaxed)_convolution\..*"),
+    ("py:class", r"escnn_relaxed\.layer\.((planar|relaxed)_convolution|keywords)\..*"),
+    ("py:class", r"escnn_relaxed\.kernel\.basis_elements\..*"),
 ]
 suppress_warnings = ["mystnb.unknown_mime_type"]
 

@@ -34,9 +34,6 @@ class SoftnessBound:
         bound: ε, one for all layers or a dict from the name of a layer to its own.
         rate: step size of the multipliers.
 
-    Attributes:
-        multipliers: name of each layer → its multiplier, ≥ 0, 0 at the start.
-
     Raises:
         TypeError: for a network that is no module, or a bound or rate that is no number.
         ValueError: for a bound outside of [0, 1], an unknown layer, or a network without a relaxed layer.
