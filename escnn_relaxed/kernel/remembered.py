@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -32,12 +32,13 @@ class Remembered:
     """
 
     def __init__(self) -> None:
-        # One tuple, replaced whole: threads see the old entry or the new one.
-        self._entry: tuple[list[tuple[Tensor, int]], object, tuple[Any, ...]] | None = None
-        self._is_forgotten = False
+        # By setting: what it was made of, and the result.
+        self._entries: dict[Hashable, tuple[list[tuple[Tensor, int]], tuple[Any, ...]]] = {}
+        # A captured CUDA graph reads results by their address: equal ones stay where they are.
+        self._forgotten: dict[Hashable, tuple[Any, ...]] = {}
 
     def get(
-        self, build: Callable[[], tuple[Any, ...]], sources: Sequence[Tensor], setting: object = None
+        self, build: Callable[[], tuple[Any, ...]], sources: Sequence[Tensor], setting: Hashable = None
     ) -> tuple[Any, ...]:
         """What ``build`` gives, the last time or now; always now where a gradient of the sources is wanted.
 
@@ -48,22 +49,23 @@ class Remembered:
         """
         if has_no_values() or is_traced() or any(s.requires_grad or s.is_inference() for s in sources):
             return build()
-        entry = self._entry
-        if entry is not None and not self._is_forgotten and entry[1] == setting and _are_unchanged(entry[0], sources):
-            return entry[2]
+        entry = self._entries.get(setting)
+        if entry is not None and _are_unchanged(entry[0], sources):
+            return entry[1]
         versions = [(source, source._version) for source in sources]
         # Normal tensors, even where inference_mode is on: they may be used outside of it later.
         with torch.inference_mode(False), torch.no_grad():
             result = build()
-            if entry is not None and _are_equal(entry[2], result):
-                result = entry[2]
-        self._entry = (versions, setting, result)
-        self._is_forgotten = False
+            forgotten = self._forgotten.pop(setting, None)
+            if forgotten is not None and _are_equal(forgotten, result):
+                result = forgotten
+        self._entries[setting] = (versions, result)
         return result
 
     def forget(self) -> None:
-        """Make the next result anew."""
-        self._is_forgotten = True
+        """Make the next results anew."""
+        self._forgotten = {setting: result for setting, (_, result) in self._entries.items()}
+        self._entries = {}
 
     def __reduce__(self) -> tuple[type[Remembered], tuple[()]]:
         return Remembered, ()
