@@ -15,8 +15,9 @@ SOFT = {"rotation": {"rotation": 0.25}, "translation": {"rotation": 0.25, "trans
 
 
 def kept_tensors(layer: RelaxedR2Conv) -> list[Tensor]:
-    kept = [value for value in vars(layer.bank).values() if isinstance(value, Remembered) and value._entry is not None]
-    return [part for value in kept for part in value._entry[2] if isinstance(part, Tensor)]
+    remembered = [value for value in vars(layer.bank).values() if isinstance(value, Remembered)]
+    results = [result for value in remembered for _, result in value._entries.values()]
+    return [part for result in results for part in result if isinstance(part, Tensor)]
 
 
 @pytest.mark.parametrize("soft", SOFT)
@@ -56,7 +57,6 @@ def test_other_results_take_the_place_of_the_old(new: Tensor) -> None:
 
 def test_results_without_values_are_not_compared() -> None:
     remembered, new = Remembered(), torch.zeros(2, device="meta")
-    for result in (torch.zeros(2, device="meta"), new):
-        remembered.get(lambda result=result: (result,), [])
-        remembered.forget()
-    assert remembered._entry[2][0] is new
+    remembered.get(lambda: (torch.zeros(2, device="meta"),), [])
+    remembered.forget()
+    assert remembered.get(lambda: (new,), [])[0] is new

@@ -64,7 +64,7 @@ class Remembered:
 
     def forget(self) -> None:
         """Make the next results anew."""
-        self._forgotten = {setting: result for setting, (_, result) in self._entries.items()}
+        self._forgotten.update({setting: result for setting, (_, result) in self._entries.items()})
         self._entries = {}
 
     def __reduce__(self) -> tuple[type[Remembered], tuple[()]]:
