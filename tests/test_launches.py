@@ -43,14 +43,14 @@ BOTH = {"translation": 0.25, "rotation": 0.25}
 # Fields, arguments, operations of a step of training.
 RELAXED: dict[str, tuple[Callable[[], FieldType], dict[str, Any], int]] = {
     "strict": (_regular, {"relax": None}, 9),
-    "soft rotation": (_regular, {}, 41),
-    "soft rotation, continuous": (_regular, {"strict_kernel": "continuous"}, 34),
-    "soft rotation, learned": (_regular, {"learn_relaxation": True}, 56),
-    "soft rotation, irreps of SO(2)": (_irreps, {}, 110),
-    "soft rotation, mixed fields of D4": (_mixed, {}, 192),
+    "soft rotation": (_regular, {}, 37),
+    "soft rotation, continuous": (_regular, {"strict_kernel": "continuous"}, 26),
+    "soft rotation, learned": (_regular, {"learn_relaxation": True}, 51),
+    "soft rotation, irreps of SO(2)": (_irreps, {}, 79),
+    "soft rotation, mixed fields of D4": (_mixed, {}, 137),
     "strict, mixed fields of D4": (_mixed, {"relax": None}, 40),
-    "soft translation": (_plane, {"relax": {"translation": 0.25}}, 62),
-    "soft translation and rotation": (_regular, {"relax": BOTH}, 66),
+    "soft translation": (_plane, {"relax": {"translation": 0.25}}, 58),
+    "soft translation and rotation": (_regular, {"relax": BOTH}, 62),
 }
 BASELINES = {"partial": 42, "residual": 12, "weighted": 37}
 # Soft translation cuts tiles and joins them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from ..torch_modes import has_no_values
 from .exact_constants import ExactConstants
 from .fields import FieldStructure
 
-__all__ = ["ChannelAssembly", "RowOrder"]
+__all__ = ["ChannelAssembly", "RowOrder", "take_rows"]
 
 
 class RowOrder(ExactConstants):
@@ -33,10 +34,22 @@ class RowOrder(ExactConstants):
 
     def forward(self, rows: Tensor) -> Tensor:
         """(…, rows, T) → the same shape."""
-        if has_no_values() or not (rows.requires_grad and torch.is_grad_enabled()):
-            return rows.index_select(-2, self.order)
-        ordered: Tensor = _Gather.apply(rows, self.order, self.inverse)
-        return ordered
+        return take_rows(rows, self.order, self.inverse)
+
+
+def take_rows(rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    """Rows (…, rows, T) at the places of ``order``, with a gradient that is a gather too.
+
+    Args:
+        rows: what is gathered.
+        order: number of the row that each place takes: a permutation, or one with places of any row between, of
+            which nothing may depend on the values.
+        inverse: a place of each row.
+    """
+    if has_no_values() or not (rows.requires_grad and torch.is_grad_enabled()):
+        return rows.index_select(-2, order)
+    ordered: Tensor = _Gather.apply(rows, order, inverse)
+    return ordered
 
 
 class _Gather(torch.autograd.Function):
@@ -69,18 +82,20 @@ class ChannelAssembly(ExactConstants):
     Args:
         in_structure: blocks of (one group of) the input type.
         out_structure: blocks of the output type.
+        pair_order: which pair of blocks each kernel is of, numbered with the input's blocks last.
 
     Attributes:
+        has_basis: whether a field type has another basis than its blocks.
         is_plain: whether the kernel of one pair of blocks is the filter bank as it is.
     """
 
     in_basis_inverse: Tensor
     out_basis: Tensor
 
-    def __init__(self, in_structure: FieldStructure, out_structure: FieldStructure) -> None:
+    def __init__(self, in_structure: FieldStructure, out_structure: FieldStructure, pair_order: Sequence[int]) -> None:
         super().__init__()
         self._size = out_structure.size, in_structure.size
-        self.order = RowOrder(_row_numbers(in_structure, out_structure))
+        self.order = RowOrder(_row_numbers(in_structure, out_structure, pair_order))
         self._has_basis = {"in": in_structure.basis is not None, "out": out_structure.basis is not None}
         if out_structure.basis is not None:
             self.set_constant("out_basis", out_structure.basis)
@@ -88,7 +103,8 @@ class ChannelAssembly(ExactConstants):
             self.set_constant("in_basis_inverse", in_structure.basis_inverse)
         structures = in_structure, out_structure
         in_place = all(np.array_equal(of.channels, np.arange(of.size)) and len(of.blocks) == 1 for of in structures)
-        self.is_plain = in_place and not any(self._has_basis.values())
+        self.has_basis = any(self._has_basis.values())
+        self.is_plain = in_place and not self.has_basis
 
     def forward(self, products: list[Tensor]) -> Tensor:
         """Filter banks (…, C_out, C_in, T) of the kernels of all pairs of blocks, rows of taps (…, o·i·|A|·|B|, T)."""
@@ -100,18 +116,19 @@ class ChannelAssembly(ExactConstants):
         return bank
 
 
-def _row_numbers(in_structure: FieldStructure, out_structure: FieldStructure) -> NDArray[np.int64]:
+def _row_numbers(
+    in_structure: FieldStructure, out_structure: FieldStructure, pair_order: Sequence[int]
+) -> NDArray[np.int64]:
     """Where the row of each pair of channels, output first, stands among those of pairs of blocks (o, i, a, b)."""
+    rows, columns = out_structure.block_ranges(), in_structure.block_ranges()
     block_bank = np.zeros((out_structure.size, in_structure.size), dtype=np.int64)
-    start = row = 0
-    for out_block, out_count in zip(out_structure.blocks, out_structure.counts, strict=True):
-        column = 0
-        for in_block, in_count in zip(in_structure.blocks, in_structure.counts, strict=True):
-            shape = out_count, in_count, out_block.size, in_block.size
-            numbers = start + np.arange(np.prod(shape)).reshape(shape).transpose(0, 2, 1, 3)
-            height, width = out_count * out_block.size, in_count * in_block.size
-            block_bank[row : row + height, column : column + width] = numbers.reshape(height, width)
-            start += height * width
-            column += width
-        row += out_count * out_block.size
+    start = 0
+    for number in pair_order:
+        out_number, in_number = divmod(number, len(columns))
+        out_block, in_block = out_structure.blocks[out_number], in_structure.blocks[in_number]
+        shape = out_structure.counts[out_number], in_structure.counts[in_number], out_block.size, in_block.size
+        numbers = start + np.arange(np.prod(shape)).reshape(shape).transpose(0, 2, 1, 3)
+        place = rows[out_number], columns[in_number]
+        block_bank[place] = numbers.reshape(block_bank[place].shape)
+        start += numbers.size
     return block_bank[np.ix_(out_structure.channels, in_structure.channels)].ravel()

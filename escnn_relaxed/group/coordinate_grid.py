@@ -178,8 +178,10 @@ class CoordinateGrid(ExactConstants):
         return points
 
     def scale(self, frequency: Mapping[str, Tensor]) -> Tensor:
-        """ω′ of each domain coordinate, (D,): a subgroup's values serve its columns in turn."""
+        """ω′ of each domain coordinate, (D,), or (1,) of all: a subgroup's values serve its columns in turn."""
         names = dict.fromkeys(self.domain_columns)
+        if len(names) == 1 and len(only := frequency[next(iter(names))]) == 1:
+            return only.to(self.action)
         scales = [frequency[name].to(self.action).expand(self.domain_columns.count(name)) for name in names]
         if not scales:
             return self.action.new_zeros(0)

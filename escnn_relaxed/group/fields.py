@@ -85,12 +85,18 @@ class FieldStructure:
             self.basis = block_diagonal([basis for basis, _ in bases])
             self.basis_inverse = block_diagonal([inverse for _, inverse in bases])
 
+    def block_ranges(self) -> list[slice]:
+        """Where the channels of all fields of each block stand in block order."""
+        ends = np.cumsum([block.size * count for block, count in zip(self.blocks, self.counts, strict=True)]).tolist()
+        return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+    def block_channels(self) -> list[tuple[int, ...]]:
+        """The channels of each block, field after field."""
+        channels = np.argsort(self.channels)
+        return [tuple(channels[place].tolist()) for place in self.block_ranges()]
+
     def _channel_order(self, order: list[str]) -> NDArray[np.int64]:
-        start = {}
-        position = 0
-        for block, count in zip(self.blocks, self.counts, strict=True):
-            start[block.name] = position
-            position += block.size * count
+        start = {block.name: place.start for block, place in zip(self.blocks, self.block_ranges(), strict=True)}
         sizes = {block.name: block.size for block in self.blocks}
         channels: list[int] = []
         for name in order:

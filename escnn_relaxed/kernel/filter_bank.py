@@ -118,7 +118,7 @@ class ContinuousFilterBank(nn.Module):
         )
 
     def forward(
-        self, frequency: Mapping[str, Tensor], averaged: Sequence[str] = (), strict: Tensor | None = None
+        self, frequency: Mapping[str, Tensor], averaged: Sequence[str] = (), strict: Tensor | list[Tensor] | None = None
     ) -> Tensor:
         """K where it does not depend on the position: (C_out, C_in, k, k).
 
@@ -134,7 +134,7 @@ class ContinuousFilterBank(nn.Module):
         frequency: Mapping[str, Tensor],
         partition: RegionPartition,
         averaged: Sequence[str] = (),
-        strict: Tensor | None = None,
+        strict: Tensor | list[Tensor] | None = None,
     ) -> Tensor:
         """K in each region of an output, row after row: (regions, C_out, C_in, k, k).
 
@@ -233,6 +233,7 @@ class ContinuousFilterBank(nn.Module):
         self._domain_points.forget()
         self._domain_features.forget()
         self._region_weights.forget()
+        self.steered_average.forget()
 
     def turn(self, offset: float) -> None:
         """Turn the sampled grid of a continuous group by an angle in radians."""
@@ -274,7 +275,7 @@ class ContinuousFilterBank(nn.Module):
             FieldStructure(self.out_representations, sample),
         )
 
-    def _banks(self, features: Tensor, strict: Tensor | None) -> Tensor:
+    def _banks(self, features: Tensor, strict: Tensor | list[Tensor] | None) -> Tensor:
         """Features (J, M, P, R, T) → (P, C_out, C_in, k, k), with a kernel added to each."""
         banks: Tensor = self.steered_average(features, strict)
         return banks.unflatten(-1, (self.kernel_size, self.kernel_size))

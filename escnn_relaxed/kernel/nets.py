@@ -21,8 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from ..group.exact_constants import ExactConstants
+from .remembered import Remembered
 
 __all__ = ["FourierKernel", "KernelNet", "SirenKernel"]
+
+LARGEST_MATRIX_OF_MEANS = 2**20
 
 
 class KernelNet(ExactConstants, ABC):
@@ -140,6 +143,7 @@ class FourierKernel(KernelNet):
         # cos p cos q − sin p sin q as a sum of products of sines.
         self.set_constant("filter_shift", np.array([[math.pi / 2], [0]]))
         self.set_constant("domain_shift", np.array([math.pi / 2, math.pi]))
+        self._means = Remembered()
         self.register_buffer("filter_projection", torch.randn(features, filter_dimension))
         self.filter_weight = nn.Parameter(torch.randn(hidden_size, 2 * features))
         # Uniform phases: cos of a small argument alone would be a constant plus a quadratic.
@@ -184,14 +188,42 @@ class FourierKernel(KernelNet):
         phase = _linear(self.filter_weight, filter_features, self.bias)
         if self.domain_weight is None:
             return phase.cos().unsqueeze(2)
+        if len(sets) == math.prod(sets[0][1:]) == 1:
+            # A point for each element: p + q, with cosines as sines.
+            of_domain = _linear(self.domain_weight, domain_features, self.domain_shift[:1])
+            return (phase + of_domain.unsqueeze(-1)).sin().unsqueeze(2)
         of_filter = (phase.view(-1, elements, 1, count) + self.filter_shift).sin()
         waves = (_linear(self.domain_weight, domain_features).unsqueeze(-1) + self.domain_shift).sin()
-        means = []
-        for shape, wave in zip(sets, _split(waves, sets, 1), strict=True):
-            wave = wave.unflatten(1, shape)
-            means.append(wave.squeeze(3) if shape[2] == 1 else wave.mean(dim=3))
         # A product of (P, 2) and (2, N) for each hidden value and element.
-        return functools.reduce(torch.sub, means).expand(-1, elements, -1, -1) @ of_filter
+        return self._mean_waves(waves, sets).expand(-1, elements, -1, -1) @ of_filter
+
+    def _mean_waves(self, waves: Tensor, sets: Sequence[tuple[int, int, int]]) -> Tensor:
+        """Means over the first set less those over the others: (J, points, 2) → (J, M, P, 2)."""
+        if len(sets) == sets[0][2] == 1:
+            return waves.unflatten(1, sets[0][:2])
+        elements, positions = (max(counts) for counts in list(zip(*sets, strict=True))[:2])
+        if waves.shape[1] * elements * positions <= LARGEST_MATRIX_OF_MEANS:
+            # One product forward and one back, in place of a handful of operations.
+            like = self.domain_shift
+            (matrix,) = self._means.get(lambda: (_matrix_of_means(sets, like),), [like], tuple(sets))
+            return (matrix.expand(len(waves), -1, -1) @ waves).unflatten(1, (elements, positions))
+        means = [part.unflatten(1, shape).mean(3) for part, shape in zip(_split(waves, sets, 1), sets, strict=True)]
+        return functools.reduce(torch.sub, means)
+
+
+def _matrix_of_means(sets: Sequence[tuple[int, int, int]], like: Tensor) -> Tensor:
+    """Means over the first set less those over the others as a matrix, (M·P, points)."""
+
+    def choice(count: int, own: int) -> Tensor:
+        # A set of one element or position serves all of them.
+        return torch.eye(own).to(like) if own == count else torch.ones(count, own).to(like)
+
+    elements, positions = (max(counts) for counts in list(zip(*sets, strict=True))[:2])
+    columns = [
+        torch.kron(choice(elements, m), choice(positions, p)).repeat_interleave(points, 1) / points
+        for m, p, points in sets
+    ]
+    return torch.cat([columns[0], *(-of for of in columns[1:])], 1)
 
 
 class SirenKernel(KernelNet):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,9 @@ from .basis_elements import BasisElements
 from .grid_exact_basis import grid_exact_basis, grid_symmetries
 
 __all__ = ["SteerableBasis", "refuse_emptied_basis", "sampled_basis"]
+
+# Of a pair of kinds of fields: channels of the output and of the input, field after field.
+PairChannels = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class SteerableBasis(ExactConstants):
@@ -102,10 +105,22 @@ class SteerableBasis(ExactConstants):
             rows.append(weights.new_zeros(missing, kernel_size**2))
         return self.order(torch.cat(rows)).view(out_size, in_size, kernel_size, kernel_size)
 
-    @property
-    def is_of_one_pair(self) -> bool:
-        """Whether there is one pair of representations."""
-        return len(self._pairs) == 1
+    def products_between(self, weights: Tensor, groups: Sequence[Sequence[PairChannels]]) -> list[Tensor] | None:
+        """The kernel between the channels of pairs of fields, (pairs, o·i, |A|·|B|·k²) for each group of pairs.
+
+        Args:
+            weights: (dimension,).
+            groups: output and input channels of each pair, field after field.
+
+        Returns:
+            None where these are not the pairs of representations.
+        """
+        numbers = {pair.channels: number for number, pair in enumerate(self._pairs)}
+        if numbers.keys() != {channels for group in groups for channels in group}:
+            return None
+        products = self.products(weights)
+        parts = [[products[numbers[channels]] for channels in group] for group in groups]
+        return [torch.stack(part) if len(part) > 1 else part[0].unsqueeze(0) for part in parts]
 
     def products(self, weights: Tensor) -> list[Tensor]:
         """The kernel of each pair of representations, (pairs of fields, |A|·|B|·k²), of the weights (dimension,)."""
@@ -154,6 +169,7 @@ class _PairLayout:
         self.out_name = names[1]
         self.in_channels = _channels_of(names[0], in_type)
         self.out_channels = _channels_of(names[1], out_type)
+        self.channels = tuple(self.out_channels.tolist()), tuple(self.in_channels.tolist())
         self.in_count = [field.name for field in in_type.representations].count(names[0])
         self.out_count = [field.name for field in out_type.representations].count(names[1])
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from einops import rearrange
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..group.channels import ChannelAssembly, RowOrder
+from ..group.channels import ChannelAssembly
 from ..group.elements import GroupSample
 from ..group.fields import Block, FieldStructure
-from .steering import PairSteering, of_identity
+from .combined_steering import CombinedSteering
+from .steerable_basis import PairChannels
+from .steering import PairSteering
+from .trained_weights import TrainedWeights
 from .weight_units import count_directions, weight_units
 
 __all__ = ["BlockPair", "SteeredAverage"]
@@ -29,6 +31,11 @@ class SteeredAverage(nn.Module):
         sample: the group elements to steer by.
         features: number of features, J or J + 1.
         has_constant: whether the last feature is constant.
+
+    Attributes:
+        groups: numbers of the pairs of blocks that go through one product.
+        pair_channels: their channels, as :class:`SteerableBasis` takes them; None where blocks have another basis
+            than the fields.
     """
 
     def __init__(
@@ -40,7 +47,6 @@ class SteeredAverage(nn.Module):
         has_constant: bool,
     ) -> None:
         super().__init__()
-        self._features = features
         self._has_constant = has_constant
         self.in_counts = in_structure.counts
         self.out_counts = out_structure.counts
@@ -49,9 +55,37 @@ class SteeredAverage(nn.Module):
             for out_block in out_structure.blocks
             for in_block in in_structure.blocks
         )
-        self.assembly = ChannelAssembly(in_structure, out_structure)
-        averages = [pair.steering for pair in self.block_pairs if not pair.steering.is_relative]
-        self.average_order = RowOrder(_rows_of_averages(averages, features))
+        self.groups = self._groups()
+        self.assembly = ChannelAssembly(
+            in_structure, out_structure, [number for group in self.groups for number in group]
+        )
+        self.combinations = nn.ModuleList(
+            CombinedSteering(groups, features) for kind in (False, True) if (groups := self._combined(kind))
+        )
+        self.pair_channels = self._pair_channels(in_structure, out_structure)
+        self._trained_weights = TrainedWeights()
+
+    def _groups(self) -> list[list[int]]:
+        """Numbers of pairs that go through one product: gathers one by one, then those of alike shapes."""
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for number, (pair, count) in enumerate(zip(self.block_pairs, self.pair_counts(), strict=True)):
+            steering = pair.steering
+            alike = number if steering.is_gather else (steering.sizes, steering.entries, count)
+            groups.setdefault((not steering.is_gather, steering.is_relative, alike), []).append(number)
+        return [groups[key] for key in sorted(groups, key=lambda key: key[:2])]
+
+    def _pair_channels(
+        self, in_structure: FieldStructure, out_structure: FieldStructure
+    ) -> list[list[PairChannels]] | None:
+        if self.assembly.has_basis:
+            return None
+        pairs = list(itertools.product(out_structure.block_channels(), in_structure.block_channels()))
+        return [[pairs[number] for number in group] for group in self.groups]
+
+    def _combined(self, is_relative: bool) -> list[list[PairSteering]]:
+        """The steerings, group by group, that combine hidden values of one kind."""
+        groups = [[self.block_pairs[number].steering for number in group] for group in self.groups]
+        return [of for of in groups if not of[0].is_gather and of[0].is_relative == is_relative]
 
     @property
     def block_pairs(self) -> list[BlockPair]:
@@ -104,55 +138,44 @@ class SteeredAverage(nn.Module):
         for pair, (in_block, out_block) in zip(self.block_pairs, blocks, strict=True):
             pair.steering.set_blocks(in_block, out_block)
 
-    def forward(self, hidden: Tensor, strict: Tensor | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, strict: Tensor | list[Tensor] | None = None) -> Tensor:
         """Filter banks (P, C_out, C_in, T) of hidden values at P positions, (J + 1, M, P, R, T), constant feature last.
 
         Args:
             hidden: the hidden values.
-            strict: a kernel that is added to each of them, (C_out, C_in, T); between fields of one kind also as
-                of :meth:`SteerableBasis.products`, (o·i, |A|·|B|·T), which is faster.
+            strict: a kernel that is added to each of them, (C_out, C_in, T); or its part of each group of pairs,
+                (pairs, o·i, |A|·|B|·T), which is faster.
         """
-        steered = self._steered(hidden)
-        weights = [weight.flatten(0, 1) for weight in self.plain_weights()]
-        if self.assembly.is_plain and (strict is None or strict.dim() == 2):
-            (a, b), o, i = self.block_pairs[0].steering.sizes, self.out_counts[0], self.in_counts[0]
-            product = _product(weights[0], steered[0], strict)
-            return rearrange(product, "p (o i) (a b tap) -> p (o a) (i b) tap", a=a, b=b, o=o, i=i)
-        pattern, taps = "p fields (entry tap) -> p (fields entry) tap", hidden.shape[-1]
-        rows = [rearrange(_product(*of), pattern, tap=taps) for of in zip(weights, steered, strict=True)]
-        banks: Tensor = self.assembly(rows)
-        return banks if strict is None else banks + strict
+        added = strict if isinstance(strict, list) else [None] * len(self.groups)
+        products = [_product(*of) for of in zip(self.plain_weights(), self._steered(hidden), added, strict=True)]
+        if self.assembly.is_plain:
+            (a, b), o = self.block_pairs[0].steering.sizes, self.out_counts[0]
+            banks = rearrange(products[0], "p 1 (o i) (a b tap) -> p (o a) (i b) tap", a=a, b=b, o=o)
+        else:
+            pattern = "p pair fields (entry tap) -> p (pair fields entry) tap"
+            banks = self.assembly([rearrange(product, pattern, tap=hidden.shape[-1]) for product in products])
+        return banks + strict if isinstance(strict, Tensor) else banks
 
     def _steered(self, hidden: Tensor) -> list[Tensor]:
-        """The steered features of each pair of blocks at each position, (P, F, |A|·|B|·T)."""
-        averages = iter(self._averages(hidden))
-        return [
-            rearrange(pair.steering(hidden), "f a b p t -> p f (a b t)")
-            if pair.steering.is_relative
-            else next(averages)
-            for pair in self.block_pairs
+        """The steered features of each group of pairs at each position, (P, pairs, F, |A|·|B|·T)."""
+        gathers = [self.block_pairs[group[0]].steering for group in self.groups]
+        steered = [
+            rearrange(steering(hidden), "f a b p t -> p 1 f (a b t)") for steering in gathers if steering.is_gather
         ]
-
-    def _averages(self, hidden: Tensor) -> Sequence[Tensor]:
-        """Those of pairs that are averages over the group: all by one product."""
-        steerings = [pair.steering for pair in self.block_pairs if not pair.steering.is_relative]
-        if not steerings:
-            return ()
-        positions, taps = hidden.shape[2], hidden.shape[4]
-        values = of_identity(hidden).flatten(1)
-        coefficients = torch.cat([steering.coefficients.flatten(0, 3) for steering in steerings])
-        rows = rearrange(coefficients @ values, "k (p j t) -> p (k j) t", p=positions, t=taps)
-        counts = [steering.coefficients[..., 0].numel() * self._features for steering in steerings]
-        parts = self.average_order(rows).split(counts, 1)
-        return [
-            part.reshape(positions, steering.entries * self._features, -1)
-            for part, steering in zip(parts, steerings, strict=True)
-        ]
+        for combination in self.combinations:
+            steered += combination(hidden)
+        return steered
 
     def plain_weights(self) -> list[Tensor]:
-        """The weights of the plain features of each pair of blocks, (fields_out, fields_in, P)."""
+        """The weights of the plain features of each group of pairs, (pairs, o·i, F)."""
         # The units multiply the weights, not the features: a product without the points.
-        return [pair.weights @ pair.units for pair in self.block_pairs]
+        pairs = [self.block_pairs[number] for group in self.groups for number in group]
+        weights, units = [pair.weights for pair in pairs], [pair.units for pair in pairs]
+        return self._trained_weights(weights, units, [len(group) for group in self.groups])
+
+    def forget(self) -> None:
+        """Make anew what is kept of the units."""
+        self._trained_weights.forget()
 
     def energy(self, hidden: Tensor) -> Tensor:
         """‖K‖², in the basis of permutations and irreps where ρ is orthogonal, without building K.
@@ -161,8 +184,8 @@ class SteeredAverage(nn.Module):
             hidden: as of :meth:`forward`.
         """
         energy = hidden.new_zeros(())
-        for steered, weight in zip(self._steered(hidden), self.plain_weights(), strict=True):
-            features, weights = rearrange(steered, "p f n -> f (p n)"), weight.flatten(0, 1)
+        for steered, weights in zip(self._steered(hidden), self.plain_weights(), strict=True):
+            features = rearrange(steered, "p pair f n -> pair f (p n)")
             energy = energy + (weights @ (features @ features.mT)).mul(weights).sum()
         return energy
 
@@ -182,24 +205,17 @@ class BlockPair(nn.Module):
         self.register_buffer("units", None)
 
 
-def _product(weights: Tensor, features: Tensor, added: Tensor | None = None) -> Tensor:
-    """A matrix (rows, F) times features (P, F, columns) plus a matrix (rows, columns): (P, rows, columns)."""
-    if len(features) == 1:
-        only = features.squeeze(0)
-        return (weights @ only if added is None else torch.addmm(added, weights, only)).unsqueeze(0)
-    if added is None:
-        return weights @ features
-    return torch.baddbmm(added.unsqueeze(0), weights.expand(len(features), -1, -1), features)
-
-
-def _rows_of_averages(steerings: Sequence[PairSteering], features: int) -> NDArray[np.int64]:
-    """Where rows of one product of all pairs, (entry, a, b, j) each, stand as features, (entry, j, a, b)."""
-    numbers, start = [np.zeros(0, dtype=np.int64)], 0
-    for steering in steerings:
-        shape = steering.entries, math.prod(steering.sizes), features
-        numbers.append((start + np.arange(math.prod(shape)).reshape(shape)).swapaxes(1, 2).ravel())
-        start += math.prod(shape)
-    return np.concatenate(numbers)
+def _product(weights: Tensor, features: Tensor, added: Tensor | None) -> Tensor:
+    """Matrices (pairs, rows, F) times features (P, pairs, F, columns) plus (pairs, rows, columns), (P, pairs, …)."""
+    positions, pairs = features.shape[:2]
+    if positions == pairs == 1:
+        only, columns = weights.squeeze(0), features.flatten(0, 2)
+        return (only @ columns if added is None else torch.addmm(added.squeeze(0), only, columns))[None, None]
+    if added is None or min(positions, pairs) > 1:
+        product = weights @ features
+        return product if added is None else product + added
+    columns = features.flatten(0, 1)
+    return torch.baddbmm(added, weights.expand(len(columns), -1, -1), columns).unflatten(0, (positions, pairs))
 
 
 def _is_average(in_block: Block, out_block: Block, sample: GroupSample) -> bool:

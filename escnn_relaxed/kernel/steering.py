@@ -4,7 +4,7 @@
 features* S, of shape (F, |A|, |B|, P, T), are what the F output weights of every pair of fields multiply:
 
 - two permutation fields: S_j[g, g′] = φ_j(g′⁻¹d, g′⁻¹g; a(g′, y)), a gather (the paper's k(v⁻¹u, v));
-  quotient fields: its mean over the cosets;
+  quotient fields: its mean over the cosets, a matrix product over (g, g′);
 - any other pair: S_(m,n),j = mean_g ρ_A(g)[:, m] φ_j(g⁻¹d; a(g, y)) ρ_B(g)⁻¹[n, :], a matrix product over g.
   One column n of κ is enough, since ρ_B(g)⁻¹ spreads it over the whole field.
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from einops import rearrange
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..group.elements import GroupSample
@@ -49,29 +48,27 @@ class PairSteering(ExactConstants):
 
     index: Tensor
     coefficients: Tensor
-    out_cosets: Tensor
-    in_cosets: Tensor
 
     def __init__(self, in_block: Block, out_block: Block, sample: GroupSample) -> None:
         super().__init__()
         self.sizes = out_block.size, in_block.size
         is_alone = len(sample) == 1 and self.sizes == (1, 1)
         self.is_relative = is_alone or sees_relative_element(in_block, out_block)
-        self.is_quotient = self.is_relative and min(in_block.size, out_block.size) < len(sample)
+        self.is_gather = self.is_relative and min(self.sizes) == len(sample)
         self.entries = 1
         self.is_in_order = is_alone
         if is_alone:
             return
-        if self.is_relative:
-            out_elements, in_elements = _elements(out_block, self.is_quotient), _elements(in_block, self.is_quotient)
+        if self.is_gather:
             # [g, g′] → the row of φ for the steering element g′ and g beside it.
+            out_elements, in_elements = (np.argsort(np.asarray(of.image)) for of in (out_block, in_block))
             index = (in_elements[:, None] * len(sample) + out_elements).T.ravel()
             in_order = np.arange(len(sample))
             self.is_in_order = all(np.array_equal(of, in_order) for of in (in_elements, out_elements))
             self.set_constant("index", index)
-            if self.is_quotient:
-                self.set_constant("out_cosets", out_block.element_means())
-                self.set_constant("in_cosets", in_block.element_means())
+        elif self.is_relative:
+            cosets = np.einsum("ag,bh->abhg", out_block.element_means(), in_block.element_means())
+            self.set_constant("coefficients", cosets.reshape(1, 1, *self.sizes, -1))
         else:
             self.set_blocks(in_block, out_block)
 
@@ -85,16 +82,16 @@ class PairSteering(ExactConstants):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Steered features (F, |A|, |B|, P, T) of hidden values (J, M, P, R, T), F = entries·J."""
-        if not self.is_relative:
-            return torch.einsum("mnabg,gpjt->mnjabpt", self.coefficients, of_identity(hidden)).flatten(0, 2)
+        if not self.is_gather:
+            return torch.einsum("mnabk,kpjt->mnjabpt", self.coefficients, self.values(hidden)).flatten(0, 2)
         if self.is_in_order:
-            steered = rearrange(hidden, "j m p r t -> j r m p t")
-        else:
-            rows = rearrange(hidden, "j m p r t -> j (m r) p t")
-            steered = rows.index_select(1, self.index).unflatten(1, (hidden.shape[1], -1))
-        if self.is_quotient:
-            steered = torch.einsum("jghpt,ag,bh->jabpt", steered, self.out_cosets, self.in_cosets)
-        return steered
+            return rearrange(hidden, "j m p r t -> j r m p t")
+        rows = rearrange(hidden, "j m p r t -> j (m r) p t")
+        return rows.index_select(1, self.index).unflatten(1, self.sizes)
+
+    def values(self, hidden: Tensor) -> Tensor:
+        """What the coefficients multiply: hidden values (J, M, P, R, T) → (K, P, J, T)."""
+        return rearrange(hidden, "j m p r t -> (m r) p j t") if self.is_relative else of_identity(hidden)
 
 
 def _kernel_entries(in_block: Block, out_block: Block) -> tuple[list[int], list[int]]:
@@ -102,9 +99,3 @@ def _kernel_entries(in_block: Block, out_block: Block) -> tuple[list[int], list[
     if out_block.is_permutation:
         return [0], list(range(in_block.size))
     return list(range(out_block.size)), [0]
-
-
-def _elements(block: Block, in_own_order: bool) -> NDArray[np.int64]:
-    """Numbers of the elements in the order of a regular field's channels, or in the sample's own order."""
-    image = np.asarray(block.image)
-    return np.arange(len(image)) if in_own_order else np.argsort(image)

@@ -191,13 +191,13 @@ class RelaxedConvolution(PlanarConvolution):
             raise RuntimeError("nothing is relaxed in this layer")
         return self.bank.at_regions(self.domain_frequency, partition, self.hardened, self._added_to(self.bank))
 
-    def _added_to(self, bank: ContinuousFilterBank) -> Tensor | None:
+    def _added_to(self, bank: ContinuousFilterBank) -> Tensor | list[Tensor] | None:
         """The kernel in the steerable basis, None without one, as it is added to that of a filter bank."""
         if self.steerable_basis is None:
             return None
-        if bank.steered_average.assembly.is_plain and self.steerable_basis.is_of_one_pair:
-            return self.steerable_basis.products(self.weights)[0]
-        return self.steerable_basis(self.weights).flatten(2)
+        groups = bank.steered_average.pair_channels
+        parts = None if groups is None else self.steerable_basis.products_between(self.weights, groups)
+        return self.steerable_basis(self.weights).flatten(2) if parts is None else parts
 
     def _strict_part(self) -> Tensor | None:
         """The kernel in the steerable basis, None without one."""
