@@ -108,6 +108,8 @@ class SteerableBasis(ExactConstants):
     def products_between(self, weights: Tensor, groups: Sequence[Sequence[PairChannels]]) -> list[Tensor] | None:
         """The kernel between the channels of pairs of fields, (pairs, o·i, |A|·|B|·k²) for each group of pairs.
 
+        That of a pair alone is (o·i, |A|·|B|·k²). All are new and may be written to.
+
         Args:
             weights: (dimension,).
             groups: output and input channels of each pair, field after field.
@@ -120,7 +122,7 @@ class SteerableBasis(ExactConstants):
             return None
         products = self.products(weights)
         parts = [[products[numbers[channels]] for channels in group] for group in groups]
-        return [torch.stack(part) if len(part) > 1 else part[0].unsqueeze(0) for part in parts]
+        return [torch.stack(part) if len(part) > 1 else part[0] for part in parts]
 
     def products(self, weights: Tensor) -> list[Tensor]:
         """The kernel of each pair of representations, (pairs of fields, |A|·|B|·k²), of the weights (dimension,)."""

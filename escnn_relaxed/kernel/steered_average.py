@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..group.channels import ChannelAssembly
 from ..group.elements import GroupSample
 from ..group.fields import Block, FieldStructure
+from ..torch_modes import has_no_values
 from .combined_steering import CombinedSteering
 from .steerable_basis import PairChannels
 from .steering import PairSteering
@@ -144,7 +145,7 @@ class SteeredAverage(nn.Module):
         Args:
             hidden: the hidden values.
             strict: a kernel that is added to each of them, (C_out, C_in, T); or its part of each group of pairs,
-                (pairs, o·i, |A|·|B|·T), which is faster.
+                (pairs, o·i, |A|·|B|·T) or of one pair (o·i, |A|·|B|·T), which is faster and writes to it.
         """
         added = strict if isinstance(strict, list) else [None] * len(self.groups)
         products = [_product(*of) for of in zip(self.plain_weights(), self._steered(hidden), added, strict=True)]
@@ -206,16 +207,24 @@ class BlockPair(nn.Module):
 
 
 def _product(weights: Tensor, features: Tensor, added: Tensor | None) -> Tensor:
-    """Matrices (pairs, rows, F) times features (P, pairs, F, columns) plus (pairs, rows, columns), (P, pairs, …)."""
+    """Matrices (pairs, rows, F) times features (P, pairs, F, columns), plus what is given up: (P, pairs, …)."""
     positions, pairs = features.shape[:2]
-    if positions == pairs == 1:
-        only, columns = weights.squeeze(0), features.flatten(0, 2)
-        return (only @ columns if added is None else torch.addmm(added.squeeze(0), only, columns))[None, None]
-    if added is None or min(positions, pairs) > 1:
-        product = weights @ features
-        return product if added is None else product + added
-    columns = features.flatten(0, 1)
-    return torch.baddbmm(added, weights.expand(len(columns), -1, -1), columns).unflatten(0, (positions, pairs))
+    if positions == 1:
+        features = features.squeeze(0)
+        rows, columns = (weights, features) if pairs > 1 else (weights.squeeze(0), features.squeeze(0))
+        product = rows @ columns if added is None else _add_product(added, rows, columns)
+        return product.view(1, pairs, *product.shape[-2:])
+    if pairs == 1 and added is not None:
+        return torch.baddbmm(added, weights.expand(positions, -1, -1), features.squeeze(1)).unsqueeze(1)
+    product = weights @ features
+    return product if added is None else product + added
+
+
+def _add_product(added: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """A matrix or several plus a product, in their place where torch allows that: a copy less."""
+    if has_no_values():
+        return added + rows @ columns
+    return added.addmm_(rows, columns) if added.dim() == 2 else added.baddbmm_(rows, columns)
 
 
 def _is_average(in_block: Block, out_block: Block, sample: GroupSample) -> bool:

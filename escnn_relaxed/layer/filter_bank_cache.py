@@ -39,13 +39,16 @@ class FilterBankCache:
             setting: what they depend on beside the tensors of the layer.
             forget: called before a bank is built to be kept: drops what else is kept of tensors.
         """
-        if has_no_values() or has_tangents() or (layer.training and is_traced()):
+        if layer.training:
+            self.drop()
+            return build()
+        if has_no_values() or has_tangents():
             return build()
         if is_traced():
             with untraced(), torch.no_grad():
                 return self.get(layer, build, setting, forget)
         sources = changing_tensors(layer)
-        if layer.training or (torch.is_grad_enabled() and any(source.requires_grad for source in sources)):
+        if torch.is_grad_enabled() and any(source.requires_grad for source in sources):
             self.drop()
             return build()
         key = (setting, *(_identity(source) for source in sources))
