@@ -81,7 +81,7 @@ def test_leading_dimensions_broadcast(name: str) -> None:
 @pytest.mark.parametrize("other", [None, (4, 5), (1, 1)])
 @pytest.mark.parametrize("name", NETS)
 def test_domain_mean_is_the_mean_over_points_less_that_over_others(
-    name: str, other: tuple[int, int] | None, count: int, elements: int, sets: int
+    monkeypatch: pytest.MonkeyPatch, name: str, other: tuple[int, int] | None, count: int, elements: int, sets: int
 ) -> None:
     kernel = net(name, 3, 2)
     filter_points, domain_points = points(4, 6, 3), points(elements, sets, count, 2)
@@ -94,9 +94,11 @@ def test_domain_mean_is_the_mean_over_points_less_that_over_others(
     expected = mean(domain_points) if others is None else mean(domain_points) - mean(others)
     sets = [of for of in (domain_points, others) if of is not None]
     features = kernel.domain_features(torch.cat([of.flatten(0, 2) for of in sets]))
-    found = kernel.domain_mean(kernel.filter_features(filter_points), features, [of.shape[:3] for of in sets])
-    assert found.shape == expected.shape
-    assert torch.allclose(found, expected, rtol=0, atol=ROUNDING)
+    for largest_matrix in (2**20, 0):
+        monkeypatch.setattr("escnn_relaxed.kernel.nets.LARGEST_MATRIX_OF_MEANS", largest_matrix)
+        found = kernel.domain_mean(kernel.filter_features(filter_points), features, [of.shape[:3] for of in sets])
+        assert found.shape == expected.shape
+        assert torch.allclose(found, expected, rtol=0, atol=ROUNDING)
 
 
 @torch.no_grad()
