@@ -71,7 +71,7 @@ def expected_means(oracle: Oracle, averaged: tuple[str, ...], positions: list[Po
 
 def found_means(layer: RelaxedR2Conv, averaged: tuple[str, ...], positions: list[Point]) -> Tensor:
     given = torch.tensor(positions, dtype=torch.float64)
-    return means(layer.bank.grid.mean_points(averaged, given) * layer.bank.grid.scale(layer.domain_frequency))
+    return means(layer.bank.grid.domain_points(averaged, given) * layer.bank.grid.scale(layer.domain_frequency))
 
 
 POSITIONS = [(0.0, 0.0), (0.3, -0.2), (-0.7, 0.5)]
@@ -126,8 +126,8 @@ def test_mean_over_the_whole_group_is_over_the_sampled_elements_of_a_turned_grid
     layer, _ = layer_and_oracle(space, translation=False)
     layer.bank.turn(offset)
     grid, frequency = layer.bank.grid, layer.domain_frequency
-    expected = means(grid.domain_points().squeeze(1) * grid.scale(frequency))
-    found = means(grid.mean_points(("rotation", "reflection")) * grid.scale(frequency)).squeeze(1)
+    expected = means(grid.domain_points().squeeze((1, 2)) * grid.scale(frequency))
+    found = means(grid.domain_points(("rotation", "reflection")) * grid.scale(frequency)).squeeze(1)
     assert relative_error(found.expand(1, -1), expected[None]) <= ROUNDING
 
 
@@ -152,7 +152,7 @@ def test_features_are_replaced_by_their_mean_over_the_points(averaged: tuple[str
     layer, _ = layer_and_oracle("D4", translation=True)
     grid, kernel = layer.bank.grid, layer.bank.kernel
     positions = torch.tensor(POSITIONS, dtype=torch.float64)
-    points = grid.mean_points(averaged, positions) * grid.scale(layer.domain_frequency)
+    points = grid.domain_points(averaged, positions) * grid.scale(layer.domain_frequency)
     taps = grid.taps.unsqueeze(1)
     expected = torch.stack([kernel(taps, points[:, :, None, None, i]) for i in range(points.shape[2])]).mean(dim=0)
     found = layer.bank.features(kernel, layer.domain_frequency, positions, averaged=averaged)

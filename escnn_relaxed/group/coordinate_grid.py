@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .elements import GroupSample, group_coordinates, relative_elements, steer, translates
+from .elements import GroupSample, KeptGroup, group_coordinates, relative_elements, steer, translates
 from .exact_constants import ExactConstants
 from .points import pixel_positions, support_window, tap_grid
 
@@ -36,6 +36,7 @@ class CoordinateGrid(ExactConstants):
         rotation_coordinates: ``"circle"`` or ``"log"``.
         frame: ``"group"``, positions are g⁻¹x; ``"image"``, positions are x.
         cells: number of positions along each axis of the image over which the kernel varies.
+        kept: subgroup of the fiber group over which the mean is taken in any case.
 
     Attributes:
         taps: ω ⊙ α for every steered tap, (M, R, T, F), T = k²; R = M elements g beside each g′, in coordinates of
@@ -50,7 +51,7 @@ class CoordinateGrid(ExactConstants):
     taps: Tensor
     window: Tensor
     action: Tensor
-    group_points: Tensor
+    orbit_points: Tensor
     image_positions: Tensor
     turned_positions: Tensor
 
@@ -66,10 +67,12 @@ class CoordinateGrid(ExactConstants):
         rotation_coordinates: str,
         frame: str,
         cells: int,
+        kept: KeptGroup = KeptGroup(),
     ) -> None:
         super().__init__()
         self._form = rotation_coordinates
         self._frame = frame
+        self._kept = kept
         # k/2 taps: the disk that touches the outer side of the outermost pixels. The paper's hard disk is 7 pixels
         # wide for k = 7 from centre to centre; for even k that would be empty at k = 2.
         self._radius = dilation * kernel_size / 2
@@ -103,13 +106,12 @@ class CoordinateGrid(ExactConstants):
         columns = [np.broadcast_to(c, (*shape, c.shape[-1])) for c in (position, *relative)]
         self.set_constant("taps", np.concatenate(columns, axis=-1) * self._filter_scale)
         self.set_constant("action", sample.action)
-        self.set_constant("group_points", self._soft_coordinates(coordinates, (len(sample),)))
         self._set_translates(sample)
 
     def _set_translates(self, sample: GroupSample) -> None:
         """Points over which means are taken: hg for each h of a subgroup, and positions that all g share."""
         for subgroups in _GROUP_MEANS:
-            angle, reflected, action = translates(sample, subgroups)
+            angle, reflected, action = translates(sample, subgroups, self._kept)
             if len(angle) == angle.shape[1]:
                 # All of the group: the same elements for every g.
                 angle, reflected, action = angle[:1], reflected[:1], action[:1]
@@ -130,30 +132,13 @@ class CoordinateGrid(ExactConstants):
         soft = [coordinates[name] for name in self._domain_subgroups if name != "translation"]
         return np.concatenate([np.zeros((*shape, 0)), *soft], axis=-1)
 
-    def domain_points(self, positions: Tensor | None = None) -> Tensor:
-        """a(g, x) for every element and position: (M, P, D), P = 1 without positions.
-
-        Args:
-            positions: x over half of the image along each axis, (P, 2).
-        """
-        points = self.group_points[:, None]
-        if "translation" in self._domain_subgroups:
-            if positions is None:
-                positions = self.action.new_zeros(1, 2)
-            if self._frame == "group":
-                position = torch.einsum("mji,pj->mpi", self.action, positions)
-            else:
-                position = positions.expand(len(self.action), -1, -1)
-            points = torch.cat([position, points.expand(-1, position.shape[1], -1)], dim=-1)
-        return points
-
-    def mean_points(self, averaged: Sequence[str], positions: Tensor | None = None) -> Tensor:
+    def domain_points(self, averaged: Sequence[str] = (), positions: Tensor | None = None) -> Tensor:
         """a(hg, hx) for every h of the subgroup that is averaged over: (M, P, L, D), M or P 1 where all agree.
 
         The mean of the kernel over L is its projection on the kernels that are equivariant to that subgroup.
 
         Args:
-            averaged: any of rotation, reflection, translation.
+            averaged: any of rotation, reflection, translation; what is kept is averaged over without being named.
             positions: x over half of the image along each axis, (P, 2).
         """
         subgroups = tuple(name for name in ("rotation", "reflection") if name in averaged)

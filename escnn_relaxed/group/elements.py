@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # exported layers come here too, and run without escnn and li
 __all__ = [
     "SUBGROUPS",
     "GroupSample",
+    "KeptGroup",
     "circle_harmonic_limit",
     "element_with_action",
     "group_coordinates",
@@ -59,6 +60,18 @@ class GroupSample:
 
     def __len__(self) -> int:
         return len(self.elements)
+
+
+class KeptGroup(NamedTuple):
+    """A subgroup of the fiber group to which a layer stays strict, whatever is soft.
+
+    Attributes:
+        rotations: how many rotations it has.
+        reflection: whether it has the reflection f.
+    """
+
+    rotations: int = 1
+    reflection: bool = False
 
 
 def has_subgroup(gspace: GSpace2D, subgroup: str) -> bool:
@@ -154,13 +167,16 @@ def relative_elements(sample: GroupSample) -> NDArray[np.int64]:
     return np.array([[index[~v @ u] for u in sample.elements] for v in sample.elements], dtype=np.int64)
 
 
-def translates(sample: GroupSample, subgroups: Sequence[str]) -> tuple[Array, NDArray[np.int64], Array]:
+def translates(
+    sample: GroupSample, subgroups: Sequence[str], kept: KeptGroup = KeptGroup()
+) -> tuple[Array, NDArray[np.int64], Array]:
     """Hg for every sampled g and every h of a subgroup H of the fiber group.
 
     Args:
         sample: the elements g.
         subgroups: what H is made of: ``"rotation"``, all steps of the grid; ``"reflection"``, the identity and f. On a
             grid that is turned by an offset f is turned with it, so that H maps the sample to itself.
+        kept: what H has in any case; its number of rotations divides that of the sample.
 
     Returns:
         Principal angle (M, |H|), reflected (M, |H|) and action (M, |H|, 2, 2) of hg.
@@ -172,8 +188,9 @@ def translates(sample: GroupSample, subgroups: Sequence[str]) -> tuple[Array, ND
         [[0, 1], [0, 1]]
     """
     count = int((sample.reflected == 0).sum())
-    turns = np.arange(count) * 2 * np.pi / count if "rotation" in subgroups else np.zeros(1)
-    has_reflection = "reflection" in subgroups and sample.reflected.any()
+    rotations = count if "rotation" in subgroups else kept.rotations
+    turns = np.arange(rotations) * 2 * np.pi / rotations
+    has_reflection = ("reflection" in subgroups or kept.reflection) and sample.reflected.any()
     flips = np.array([0, 1] if has_reflection else [0])
     angle, reflected = sample.angle[:, None, None], sample.reflected[:, None, None]
     # r^α f^t · r^θ f^s = r^(α ± θ) f^(t + s), with − where f stands before the rotation; f turned is r^(2 offset) f.

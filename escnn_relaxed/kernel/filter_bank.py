@@ -13,7 +13,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from ..group.coordinate_grid import CoordinateGrid
-from ..group.elements import SUBGROUPS, GroupSample, has_subgroup, sample_group
+from ..group.elements import SUBGROUPS, GroupSample, KeptGroup, has_subgroup, sample_group
 from ..group.exact_constants import put_back
 from ..group.fields import FieldStructure
 from ..group.regions import RegionPartition
@@ -44,6 +44,7 @@ class ContinuousFilterBank(nn.Module):
         domain_subgroups: subgroups that may be soft.
         cells: number of positions along each axis of the image over which the kernel varies.
         centred: subtract from φ its mean over the domain, so that K has no strict part (equation (9)).
+        kept: subgroup of the fiber group to which K is equivariant whatever is soft: a mean as equation (6) takes it.
 
     Attributes:
         offset: angle in radians by which the sampled grid of a continuous group is turned.
@@ -62,6 +63,7 @@ class ContinuousFilterBank(nn.Module):
         domain_subgroups: tuple[str, ...] = (),
         cells: int = 1,
         centred: bool = False,
+        kept: KeptGroup = KeptGroup(),
     ) -> None:
         super().__init__()
         self.in_representations = list(in_representations)
@@ -87,6 +89,7 @@ class ContinuousFilterBank(nn.Module):
             kernel.rotation_coordinates,
             kernel.frame,
             cells,
+            kept,
         )
         self.kernel = self.build_kernel_net()
         self._filter_features = Remembered()
@@ -209,16 +212,12 @@ class ContinuousFilterBank(nn.Module):
         """
 
         def points() -> tuple[Any, ...]:
-            own = (
-                self.grid.mean_points(averaged, positions)
-                if averaged
-                else self.grid.domain_points(positions)[:, :, None]
-            )
-            sets = [own, self.grid.mean_points(SUBGROUPS)] if self.centred else [own]
+            own = self.grid.domain_points(averaged, positions)
+            sets = [own, self.grid.domain_points(SUBGROUPS)] if self.centred else [own]
             return torch.cat([of.flatten(0, 2) for of in sets]), [tuple(of.shape[:3]) for of in sets]
 
         given = [] if positions is None else [positions]
-        coordinates, sets = self._domain_points.get(points, [self.grid.group_points, *given], averaged)
+        coordinates, sets = self._domain_points.get(points, [self.grid.orbit_points, *given], averaged)
 
         def features() -> tuple[Any, ...]:
             return (kernel.domain_features(coordinates * self.grid.scale(frequency)),)
