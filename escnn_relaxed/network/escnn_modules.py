@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import io
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypedDict
 
@@ -132,7 +133,7 @@ def _with_the_same_basis(layer: Any, basis: Mapping[str, Any]) -> Any:
     place["padding"] = rows if rows == columns else (rows, columns)
     for arguments in ({}, basis):
         try:
-            with _float32():
+            with _as_escnn_builds():
                 built = form(
                     layer.in_type, layer.out_type, bias=layer.bias is not None, initialize=False, **place, **arguments
                 )
@@ -158,12 +159,12 @@ def _bases(strict: Any, layer: Any) -> Iterator[tuple[Any, Tensor]]:
 
 
 @contextlib.contextmanager
-def _float32() -> Iterator[None]:
-    """Escnn builds its bases in float32, in main memory, and fails under other defaults."""
+def _as_escnn_builds() -> Iterator[None]:
+    """In float32 and main memory, under other defaults than which escnn fails, and without what it prints."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
-        with torch.device("cpu"):
+        with torch.device("cpu"), contextlib.redirect_stdout(io.StringIO()):
             yield
     finally:
         torch.set_default_dtype(default)
