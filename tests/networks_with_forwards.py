@@ -129,6 +129,21 @@ class Split(Network):
         return self.conv(first) + second + features[:, 1:2]
 
 
+class UNet(Network):
+    """Down and up again, by a transposed convolution and by interpolation, with skips."""
+
+    def __init__(self) -> None:
+        super().__init__(NARROW, NARROW)
+        self.down = soft(NARROW, NARROW, stride=2)
+        self.up = enn.R2ConvTransposed(NARROW, NARROW, 3, stride=2, padding=1, output_padding=1)
+        self.larger = enn.R2Upsampling(NARROW, 2)
+        self.join = soft(NARROW + NARROW + NARROW, NARROW)
+
+    def middle(self, features: GeometricTensor) -> GeometricTensor:
+        low = self.down(features)
+        return self.join(enn.tensor_directsum([features, self.up(low), self.larger(low)]))
+
+
 class Gated(Network):
     """Gates and fields in two tensors, norms of any representation, pooling by norms."""
 
@@ -166,6 +181,7 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     "restricted": Restricted,
     "turned": Turned,
     "split": Split,
+    "U-Net": UNet,
     "gated": Gated,
     "Fourier": Fourier,
 }

@@ -64,6 +64,16 @@ def test_every_part_is_plain_and_in_memory_of_its_own(name: str) -> None:
     assert not {t.data_ptr() for t in tensors_of(network)} & {t.data_ptr() for t in tensors_of(exported)}
 
 
+@pytest.mark.parametrize("name", ["residual", "restricted", "Fourier"])
+def test_exported_network_is_saved_and_loaded_with_its_class(name: str) -> None:
+    exported = export_network(settled(NETWORKS[name]()))
+    file = io.BytesIO()
+    torch.save(exported, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert torch.equal(in_eval(loaded, images()), in_eval(exported, images()))
+
+
 @EVERY_NETWORK
 def test_trace_is_for_any_batch_size(name: str) -> None:
     network = settled(NETWORKS[name]())
@@ -117,6 +127,18 @@ def test_network_that_builds_no_field_types_is_compiled_into_one_graph(name: str
     network = settled(NETWORKS[name]())
     compiled = torch.compile(export_network(network), fullgraph=True, backend="aot_eager")
     assert relative_error(in_eval(compiled, images()), in_eval(network, images())) <= SINGLE
+
+
+@pytest.mark.parametrize("name", ["restricted", "turned"])
+def test_network_that_builds_representations_is_compiled_as_a_program(name: str) -> None:
+    """torch.compile fails in the algebra that escnn does in SciPy; torch.export sees its result."""
+    torch.compiler.reset()
+    network = settled(NETWORKS[name]())
+    exported = export_network(network)
+    program = torch.export.export(exported, (images(),)).module()
+    compiled = torch.compile(program, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        assert relative_error(compiled(images()), in_eval(network, images())) <= SINGLE
 
 
 class Turned(Network):

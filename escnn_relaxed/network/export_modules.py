@@ -1,7 +1,8 @@
 """Modules of escnn as plain ones: by their own ``export()``, or here where that is missing or not the same.
 
-escnn's ``export()`` drops the padding mode of ``R2Conv`` and the ``ceil_mode`` of pooling, makes float32 modules on the
-CPU whatever the dtype and device, shares memory, and gives a group pooling that is a class of escnn's.
+escnn's ``export()`` drops the padding mode of ``R2Conv``, the output padding of ``R2ConvTransposed`` and the
+``ceil_mode`` of pooling, makes float32 modules on the CPU whatever the dtype and device, shares memory, and gives a
+group pooling that is a class of escnn's.
 """
 
 from __future__ import annotations
@@ -54,6 +55,29 @@ def plain_module(module: Any, export: Export) -> nn.Module:
 def _(module: enn.R2Conv, export: Export) -> nn.Module:
     filter_bank, bias = module.expand_parameters()
     return as_convolution(filter_bank, bias, ConvolutionGeometry.of(module))
+
+
+@plain_module.register
+def _(module: enn.R2ConvTransposed, export: Export) -> nn.Module:
+    filter_bank, bias = module.expand_parameters()
+    convolution: nn.ConvTranspose2d = nn.utils.skip_init(
+        nn.ConvTranspose2d,
+        module.in_type.size,
+        module.out_type.size,
+        module.kernel_size,
+        stride=module.stride,
+        padding=module.padding,
+        output_padding=module.output_padding,
+        groups=module.groups,
+        bias=bias is not None,
+        dilation=module.dilation,
+        device=filter_bank.device,
+        dtype=filter_bank.dtype,
+    )
+    convolution.weight.copy_(filter_bank)
+    if bias is not None and convolution.bias is not None:
+        convolution.bias.copy_(bias)
+    return convolution
 
 
 @plain_module.register
