@@ -198,7 +198,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "other way": (
         lambda: harden_network(ResidualR2Conv(C4, C4, 3)),
         ValueError,
-        r"network is a ResidualR2Conv, which has no form in escnn; RelaxedR2Conv",
+        r"network is a ResidualR2Conv, which has no form in escnn: make it one of RelaxedR2Conv",
     ),
     "even": (lambda: RelaxedR2Conv(C4, C4, 2, relax=None), ValueError, r"network has another basis than escnn's"),
     "hook": (hooked, ValueError, "network has forward hooks, which would be lost"),

@@ -44,8 +44,8 @@ class BasisKeywords(TypedDict, total=False):
 def to_escnn(network: nn.Module, **basis: Unpack[BasisKeywords]) -> nn.Module:
     """A copy of a hardened network in which every layer of this package is escnn's own, with its weights and bias.
 
-    It computes what the network computed, in training and in eval mode. Its state dict loads, in the same mode, into
-    the network that escnn's code builds with ``R2Conv`` in the same places; there nothing of this package is needed.
+    It computes what the network computed, in training and in eval mode. Its state dict loads into the network that
+    escnn's code builds with ``R2Conv`` in the same places, as built or in eval mode, and needs nothing of this package.
 
     Args:
         network: any module, a single layer too, of :func:`~escnn_relaxed.harden_network` or of layers with
@@ -87,7 +87,7 @@ def _check_is_hardened(name: str, layer: PlanarConvolution) -> None:
     """Refuse a layer that is no linear map of escnn's."""
     if type(layer) not in ESCNN_FORMS:
         forms = ", ".join(kind.__name__ for kind in ESCNN_FORMS)
-        raise ValueError(f"{name} is a {type(layer).__name__}, which has no form in escnn; {forms} have")
+        raise ValueError(f"{name} is a {type(layer).__name__}, which has no form in escnn: make it one of {forms}")
     if layer.steerable_basis is None:
         raise ValueError(
             f"{name} has a continuous strict part (strict_kernel='continuous'), which has no weights in escnn's basis"
@@ -141,9 +141,8 @@ def _with_the_same_basis(layer: Any, basis: Mapping[str, Any]) -> Any:
             if "basis for the steerable filter is empty" not in str(error):
                 raise
             continue
-        if built.basisexpansion.dimension() == len(layer.weights) and all(
-            block.sampled_basis.shape == values.shape
-            and torch.allclose(block.sampled_basis.to(values), values, rtol=0, atol=SAME_BASIS)
+        if built.basisexpansion._weights_ranges == layer.basisexpansion._weights_ranges and all(
+            torch.allclose(block.sampled_basis.to(values), values, rtol=0, atol=SAME_BASIS)
             for block, values in _bases(built, layer)
         ):
             return built
