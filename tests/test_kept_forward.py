@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import onnxruntime
+import published_networks
 import pytest
 import torch
 from escnn import nn as enn
@@ -119,6 +120,19 @@ def test_onnx_runtime_computes_the_same(name: str, dynamo: bool) -> None:
         features = images(batch)
         (found,) = session.run(None, {"images": features.numpy()})
         assert relative_error(torch.from_numpy(found), in_eval(network, features)) <= REORDERED
+
+
+@pytest.mark.parametrize("name", published_networks.NETWORKS)
+def test_published_networks_are_exported_without_a_line_about_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for written_for_export in (published_networks.Classifier, published_networks.WideBlock):
+        monkeypatch.delattr(written_for_export, "export")
+    network = settled(published_networks.NETWORKS[name](R2Conv))
+    exported = export_network(network)
+    traced = torch.jit.trace(exported, published_networks.images())
+    features = published_networks.images(6)
+    expected = in_eval(network, features)
+    assert relative_error(in_eval(exported, features), expected) <= SINGLE
+    assert relative_error(in_eval(traced, features), expected) <= SINGLE
 
 
 @pytest.mark.parametrize("name", ["residual", "concatenation", "gated"])
