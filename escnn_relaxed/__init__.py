@@ -10,14 +10,14 @@ in the support, P positions, J hidden values::
     integral/     → h(x) = Σ_d K(d; x) f(x + d)                        (batch, C_out, H, W)
     layer/        arguments and state; GeometricTensor in and out
     baselines/    other ways to relax, with the same face
-    network/      whole networks: relax, harden, export
+    network/      whole networks: relax, harden, export, hand back to escnn
     measure/      how soft it is
     learning/     how soft to be
     plots/, models, experiments/
 
 What most users need is here; kernel nets are in ``escnn_relaxed.kernel``, reports, bounds and logs in
 ``escnn_relaxed.measure``, what else serves learning in ``escnn_relaxed.learning``, other layers in
-``escnn_relaxed.baselines``. Equations, "equation (2)", are those of
+``escnn_relaxed.baselines``, the way back to escnn in ``escnn_relaxed.network``. Equations, "equation (2)", are those of
 docs/mathematics.md.
 """
 

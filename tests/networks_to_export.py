@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import battery
 import torch
 from escnn import nn as enn
@@ -59,3 +63,36 @@ def mixed_network() -> enn.SequentialModule:
         soft_layer(C4, strict_kernel="continuous"),
         enn.GroupPooling(C4),
     )
+
+
+LOAD_WITHOUT_ESCNN = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("escnn", "lie_learn"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[0])
+
+sys.meta_path.insert(0, Blocker())
+import torch
+saved = torch.load(sys.argv[1], weights_only=False)
+assert not any(name.split(".")[0] in ("escnn", "lie_learn") for name in sys.modules)
+for network, features, expected in saved:
+    error = (network(features) - expected).norm() / expected.norm()
+    assert error <= 1e-6, error
+import escnn_relaxed
+try:
+    escnn_relaxed.RelaxedR2Conv
+except ImportError as error:
+    assert "needs escnn and lie_learn, which are not installed" in str(error)
+    print("done")
+"""
+
+
+def assert_run_without_escnn(exported: list[tuple[nn.Module, Tensor]], directory: Path) -> None:
+    """Saved modules give the same numbers, for a tensor each, in a process where escnn cannot be imported."""
+    file = directory / "networks.pt"
+    torch.save([(module, features, module(features).detach()) for module, features in exported], file)
+    command = [sys.executable, "-c", LOAD_WITHOUT_ESCNN, str(file)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.stdout.strip() == "done", found.stderr

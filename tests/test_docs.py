@@ -34,6 +34,7 @@ PUBLIC_MODULES = (
     ".plots",
     ".kernel",
     ".baselines",
+    ".network",
     ".models",
 )
 HTML = Path(os.environ.get("ESCNN_RELAXED_HTML", DOCS / "_build" / "html"))

@@ -20,7 +20,7 @@ from ..layer.keywords import SofteningKeywords, check_keywords
 from ..layer.relaxed_r2conv import RelaxedR2Conv
 from .relaxed_layers import named_relaxed_layers
 
-__all__ = ["harden_network", "relax_network"]
+__all__ = ["copy_network", "harden_network", "relax_network"]
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
@@ -77,7 +77,7 @@ def relax_network(
     transposed = [name for name, module in network.named_modules() if isinstance(module, R2ConvTransposed)]
     if transposed:
         warn_once(f"relax_network leaves R2ConvTransposed strict, which has no relaxed form: {', '.join(transposed)}")
-    return _copy(network, {**relaxed, **parameters})
+    return copy_network(network, {**relaxed, **parameters})
 
 
 def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Module:
@@ -110,14 +110,14 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
     check_subgroups(subgroups)
     if not any(True for _ in named_relaxed_layers(network)):
         raise ValueError("network has no relaxed layer to harden: relax_network makes them of escnn.nn.R2Conv")
-    hardened = _copy(network)
+    hardened = copy_network(network)
     for _, layer in named_relaxed_layers(hardened):
         layer.harden(*subgroups)
         layer.drop_soft_part()
     return hardened
 
 
-def _copy(network: nn.Module, replacements: dict[int, Any] | None = None) -> nn.Module:
+def copy_network(network: nn.Module, replacements: dict[int, Any] | None = None) -> nn.Module:
     """A deep copy with other objects in place of some, by identity."""
     memo: dict[int, Any] = dict(replacements or {})
     for buffer in network.buffers():

@@ -1,7 +1,8 @@
 """Modules of escnn as plain ones: by their own ``export()``, or here where that is missing or not the same.
 
-escnn's ``export()`` drops the padding mode of ``R2Conv`` and the ``ceil_mode`` of pooling, makes float32 modules on the
-CPU whatever the dtype and device, shares memory, and gives a group pooling that is a class of escnn's.
+escnn's ``export()`` drops the padding mode of ``R2Conv``, the output padding of ``R2ConvTransposed`` and the
+``ceil_mode`` of pooling, makes float32 modules on the CPU whatever the dtype and device, shares memory, and gives a
+group pooling that is a class of escnn's.
 """
 
 from __future__ import annotations
@@ -18,52 +19,78 @@ from escnn import nn as enn
 from torch import Tensor, nn
 
 from ..integral.stationary import ConvolutionGeometry, as_convolution
-from .plain_modules import ByChannels, FieldMaximum, FieldNorm, Gate, Mask, NormNonLinearity, Squash
+from .plain_modules import ByChannels, FieldMaximum, FieldNorm, Mask
+from .plain_nonlinearities import Joined, NormMaxPool
 
-__all__ = ["plain_module"]
+__all__ = ["Export", "NoPlainFormError", "field_sizes", "plain_module"]
 
-# The plain module of a part, and its name in error messages.
-Export = Callable[[nn.Module, str], nn.Module]
+# The plain module of a part.
+Export = Callable[[nn.Module], nn.Module]
+
+
+class NoPlainFormError(Exception):
+    """Raised for a module of which only its own forward says what it does."""
 
 
 @functools.singledispatch
-def plain_module(module: Any, export: Export, name: str) -> nn.Module:
+def plain_module(module: Any, export: Export) -> nn.Module:
     """The same numbers as ``module`` in eval mode, on plain tensors, in memory of its own.
 
     Args:
         module: of escnn, in eval mode.
         export: what exports the parts of it that are modules.
-        name: its name in the network.
 
     Raises:
-        TypeError: where escnn cannot export it.
+        NoPlainFormError: where escnn cannot export it.
     """
     try:
         with _defaults_of(module):
             exported: nn.Module = copy.deepcopy(module.export())
-    except NotImplementedError as error:
-        reason = " ".join(str(error).split())
-        raise TypeError(f"{name}: {type(module).__name__} has no export(){': ' if reason else ''}{reason}") from None
+    except NotImplementedError:
+        raise NoPlainFormError from None
     return exported
 
 
 @plain_module.register
-def _(module: enn.R2Conv, export: Export, name: str) -> nn.Module:
+def _(module: enn.R2Conv, export: Export) -> nn.Module:
     filter_bank, bias = module.expand_parameters()
     return as_convolution(filter_bank, bias, ConvolutionGeometry.of(module))
 
 
 @plain_module.register
-def _(module: enn.InnerBatchNorm, export: Export, name: str) -> nn.Module:
+def _(module: enn.R2ConvTransposed, export: Export) -> nn.Module:
+    filter_bank, bias = module.expand_parameters()
+    convolution: nn.ConvTranspose2d = nn.utils.skip_init(
+        nn.ConvTranspose2d,
+        module.in_type.size,
+        module.out_type.size,
+        module.kernel_size,
+        stride=module.stride,
+        padding=module.padding,
+        output_padding=module.output_padding,
+        groups=module.groups,
+        bias=bias is not None,
+        dilation=module.dilation,
+        device=filter_bank.device,
+        dtype=filter_bank.dtype,
+    )
+    convolution.weight.copy_(filter_bank)
+    if bias is not None and convolution.bias is not None:
+        convolution.bias.copy_(bias)
+    return convolution
+
+
+@plain_module.register
+def _(module: enn.InnerBatchNorm, export: Export) -> nn.Module:
     if not module.track_running_stats:
-        raise TypeError(f"{name}: InnerBatchNorm without running statistics is no BatchNorm2d")
-    norms = {size: getattr(module, f"batch_norm_[{size}]") for size in set(_sizes(module))}
+        raise NoPlainFormError
+    norms = {size: getattr(module, f"batch_norm_[{size}]") for size in set(field_sizes(module))}
     values = next(iter(norms.values())).running_mean
     plain = nn.BatchNorm2d(
         module.in_type.size, module.eps, module.momentum, module.affine, device=values.device, dtype=values.dtype
     )
     names = ["running_mean", "running_var", *(["weight", "bias"] if module.affine else [])]
-    sizes = torch.tensor(_sizes(module))
+    sizes = torch.tensor(field_sizes(module))
     size_of_channel = sizes.repeat_interleave(sizes)
     for size, norm in norms.items():
         channels = (size_of_channel == size).nonzero().flatten()
@@ -74,46 +101,74 @@ def _(module: enn.InnerBatchNorm, export: Export, name: str) -> nn.Module:
     return plain
 
 
-@plain_module.register
-def _(module: enn.GroupPooling, export: Export, name: str) -> nn.Module:
-    return FieldMaximum(_sizes(module))
+@plain_module.register(enn.GNormBatchNorm)
+@plain_module.register(enn.IIDBatchNorm2d)
+@plain_module.register(enn.InducedNormBatchNorm)
+@plain_module.register(enn.NormBatchNorm)
+def _(module: Any, export: Export) -> nn.Module:
+    if not getattr(module, "track_running_stats", True):
+        raise NoPlainFormError
+    # In eval mode an affine map of each field, or of each channel: what it gives for 0 and for every unit vector.
+    values = next(value for value in module.buffers() if value.is_floating_point())
+    exact = copy.deepcopy(module).double()
+    channels = module.in_type.size
+    units = torch.eye(channels, dtype=torch.float64, device=values.device)[..., None, None]
+    offset = exact(module.in_type(torch.zeros_like(units[:1]))).tensor
+    matrix = (exact(module.in_type(units)).tensor - offset)[..., 0, 0].T
+    sizes = {1} if torch.equal(matrix, matrix.diag().diag()) else set(field_sizes(module))
+    size = sizes.pop() if len(sizes) == 1 else channels
+    blocks = torch.cat([matrix[start : start + size, start : start + size] for start in range(0, channels, size)])
+    bank, bias = blocks[..., None, None].to(values.dtype), offset.flatten().to(values.dtype)
+    return as_convolution(bank, bias, ConvolutionGeometry(1, groups=channels // size))
 
 
 @plain_module.register
-def _(module: enn.NormPool, export: Export, name: str) -> nn.Module:
-    return FieldNorm(_sizes(module))
+def _(module: enn.GroupPooling, export: Export) -> nn.Module:
+    return FieldMaximum(field_sizes(module))
+
+
+@plain_module.register
+def _(module: enn.NormPool, export: Export) -> nn.Module:
+    return FieldNorm(field_sizes(module))
 
 
 @plain_module.register(enn.FieldDropout)
 @plain_module.register(enn.PointwiseDropout)
-def _(module: nn.Module, export: Export, name: str) -> nn.Module:
+def _(module: nn.Module, export: Export) -> nn.Module:
     return nn.Identity()
 
 
 @plain_module.register
-def _(module: enn.PointwiseMaxPool2D, export: Export, name: str) -> nn.Module:
+def _(module: enn.NormMaxPool, export: Export) -> nn.Module:
+    windows = module.kernel_size, module.stride, module.padding, module.dilation
+    pool = nn.MaxPool2d(*windows, return_indices=True, ceil_mode=module.ceil_mode)
+    return NormMaxPool(field_sizes(module), pool)
+
+
+@plain_module.register
+def _(module: enn.PointwiseMaxPool2D, export: Export) -> nn.Module:
     return nn.MaxPool2d(module.kernel_size, module.stride, module.padding, module.dilation, ceil_mode=module.ceil_mode)
 
 
 @plain_module.register
-def _(module: enn.PointwiseAvgPool2D, export: Export, name: str) -> nn.Module:
+def _(module: enn.PointwiseAvgPool2D, export: Export) -> nn.Module:
     return nn.AvgPool2d(module.kernel_size, module.stride, module.padding, module.ceil_mode)
 
 
 @plain_module.register
-def _(module: enn.PointwiseAvgPoolAntialiased2D, export: Export, name: str) -> nn.Module:
+def _(module: enn.PointwiseAvgPoolAntialiased2D, export: Export) -> nn.Module:
     return _blur(module.filter, module.stride, module.padding)
 
 
 @plain_module.register
-def _(module: enn.PointwiseMaxPoolAntialiased2D, export: Export, name: str) -> nn.Module:
+def _(module: enn.PointwiseMaxPoolAntialiased2D, export: Export) -> nn.Module:
     maximum = nn.MaxPool2d(module.kernel_size, 1, module.padding, module.dilation, ceil_mode=module.ceil_mode)
     return nn.Sequential(maximum, _blur(module.filter, module.stride, module._pad))
 
 
 @plain_module.register(enn.DisentangleModule)
 @plain_module.register(enn.ReshuffleModule)
-def _(module: Any, export: Export, name: str) -> nn.Module:
+def _(module: Any, export: Export) -> nn.Module:
     # The matrix of a map that acts on the channels of each pixel, by sending every unit vector through.
     values = next(chain(module.parameters(), module.buffers()))
     dtype = values.dtype if values.is_floating_point() else torch.get_default_dtype()
@@ -123,50 +178,12 @@ def _(module: Any, export: Export, name: str) -> nn.Module:
 
 
 @plain_module.register
-def _(module: enn.MaskModule, export: Export, name: str) -> nn.Module:
+def _(module: enn.MaskModule, export: Export) -> nn.Module:
     return Mask(module.mask.detach().clone())
 
 
 @plain_module.register
-def _(module: enn.NormNonLinearity, export: Export, name: str) -> nn.Module:
-    functions: dict[object, type[nn.Module]] = {
-        torch.relu: nn.ReLU,
-        torch.sigmoid: nn.Sigmoid,
-        nn.functional.softplus: nn.Softplus,
-    }
-    bias = None
-    if module.log_bias is not None:
-        # escnn keeps them in the order of the sizes.
-        sizes = _sizes(module)
-        order = sorted(range(len(sizes)), key=sizes.__getitem__)
-        bias = torch.empty_like(module.log_bias).flatten()
-        bias[order] = module.log_bias.flatten()
-    plain = NormNonLinearity(_sizes(module), functions.get(module._function, Squash)(), bias, float(module.eps))
-    return plain.to(module.eps.device)
-
-
-@plain_module.register
-def _(module: enn.GatedNonLinearity1, export: Export, name: str) -> nn.Module:
-    if not module.drop_gates:
-        raise TypeError(f"{name}: GatedNonLinearity1 with drop_gates=False cannot be exported")
-    gate_channels = _channels(module.gates_indices, module._contiguous["gate"])
-    gated = []
-    number = 0
-    for size in module._order:
-        inputs = _channels(getattr(module, f"input_indices_{size}"), module._contiguous[size])
-        outputs = _channels(getattr(module, f"output_indices_{size}"), module._contiguous[size])
-        for position, (channel, output) in enumerate(zip(inputs, outputs, strict=True)):
-            gated.append((output, channel, number + position // size))
-        number += module._nfields[size]
-    gated.sort()
-    numbers = [gate for _, _, gate in gated]
-    bias = module.bias.detach().flatten()[numbers]
-    plain = Gate([channel for _, channel, _ in gated], [gate_channels[gate] for gate in numbers], bias)
-    return plain.to(module.bias.device)
-
-
-@plain_module.register
-def _(module: enn.MultipleModule, export: Export, name: str) -> nn.Module:
+def _(module: enn.MultipleModule, export: Export) -> nn.Module:
     # Which channels a branch gets, by sending their numbers through.
     device = next(chain(module.parameters(), module.buffers())).device
     numbers = torch.arange(module.in_type.size, dtype=torch.float64, device=device).view(1, -1, 1, 1)
@@ -175,10 +192,12 @@ def _(module: enn.MultipleModule, export: Export, name: str) -> nn.Module:
     }
     branches = []
     for number, labels in enumerate(module.merging._labels):
-        if len(labels) > 1:
-            raise TypeError(f"{name}: a branch of several inputs, {labels}, cannot be exported")
-        part = getattr(module.merging, f"submodule_{number}")
-        branches.append((channels[labels[0]], export(part, f"{name}.{number}")))
+        part = export(getattr(module.merging, f"submodule_{number}"))
+        if isinstance(part, Joined):
+            part = part.module
+        elif len(labels) > 1:
+            raise NoPlainFormError
+        branches.append((torch.cat([channels[label] for label in labels]), part))
     return ByChannels(branches)
 
 
@@ -196,14 +215,9 @@ def _defaults_of(module: nn.Module) -> Iterator[None]:
             torch.set_default_dtype(before)
 
 
-def _sizes(module: Any) -> list[int]:
+def field_sizes(module: Any) -> list[int]:
+    """The number of channels of each field of its input."""
     return [field.size for field in module.in_type.representations]
-
-
-def _channels(indices: Tensor, are_contiguous: bool) -> list[int]:
-    """Channel numbers from what escnn keeps of them: the first and the end where they are contiguous, else all."""
-    numbers: list[int] = indices.tolist()
-    return list(range(*numbers)) if are_contiguous else numbers
 
 
 def _blur(taps: Tensor, stride: tuple[int, int], padding: tuple[int, int]) -> nn.Conv2d:

@@ -3,33 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ByChannels", "FieldMaximum", "FieldNorm", "Gate", "Mask", "NormNonLinearity", "Residual", "Squash"]
+__all__ = [
+    "ByChannels",
+    "ByField",
+    "FieldMaximum",
+    "FieldNorm",
+    "FieldSquares",
+    "Gate",
+    "Mask",
+    "NormNonLinearity",
+    "Residual",
+    "Squash",
+]
 
 
-class FieldMaximum(nn.Module):
-    """The largest channel of each field: (batch, C, …) → (batch, fields, …)."""
+class ByField(nn.Module):
+    """What takes fields apart.
+
+    Args:
+        sizes: number of channels of each field.
+    """
 
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
         self.sizes = list(sizes)
+        # How many of a size stand side by side.
+        self.runs = [(size, len(list(run))) for size, run in groupby(self.sizes)]
 
-    def forward(self, features: Tensor) -> Tensor:
-        """One channel for each field."""
-        if len(set(self.sizes)) == 1:
-            return features.unflatten(1, (-1, self.sizes[0])).amax(dim=2)
-        return torch.cat([field.amax(dim=1, keepdim=True) for field in features.split(self.sizes, dim=1)], dim=1)
+    def fields(self, features: Tensor) -> list[Tensor]:
+        """(batch, C, …) → (batch, fields, size, …) for each run of fields of a size."""
+        parts = features.split([size * count for size, count in self.runs], dim=1)
+        return [part.unflatten(1, (-1, size)) for part, (size, _) in zip(parts, self.runs, strict=True)]
 
     def extra_repr(self) -> str:
         """Number and size of the fields."""
         return f"{len(self.sizes)} fields of {sorted(set(self.sizes))} channels"
 
 
-class _FieldNorms(nn.Module):
-    """‖·‖² of each field.
+class FieldMaximum(ByField):
+    """The largest channel of each field: (batch, C, …) → (batch, fields, …)."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """One channel for each field."""
+        return torch.cat([part.amax(dim=2) for part in self.fields(features)], dim=1)
+
+
+class FieldSquares(ByField):
+    """What takes ‖·‖² of each field.
 
     Args:
         sizes: number of channels of each field.
@@ -38,18 +63,16 @@ class _FieldNorms(nn.Module):
     field_of_channel: Tensor
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        super().__init__()
-        self.fields = len(sizes)
+        super().__init__(sizes)
         numbers = [number for number, size in enumerate(sizes) for _ in range(size)]
         self.register_buffer("field_of_channel", torch.tensor(numbers), persistent=False)
 
     def squares(self, features: Tensor) -> Tensor:
         """(batch, C, …) → (batch, fields, …)."""
-        shape = features.shape[0], self.fields, *features.shape[2:]
-        return features.new_zeros(shape).index_add(1, self.field_of_channel, features.square())
+        return torch.cat([part.square().sum(dim=2) for part in self.fields(features)], dim=1)
 
 
-class FieldNorm(_FieldNorms):
+class FieldNorm(FieldSquares):
     """The norm of each field: (batch, C, …) → (batch, fields, …)."""
 
     def forward(self, features: Tensor) -> Tensor:
@@ -68,7 +91,7 @@ class Squash(nn.Module):
         return norms / (1 + norms)
 
 
-class NormNonLinearity(_FieldNorms):
+class NormNonLinearity(FieldSquares):
     """Fields keep their direction; their norms go through a function.
 
     Args:

@@ -1,0 +1,169 @@
+"""Hardened networks as escnn's own modules, which code without this package builds, loads and runs."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import io
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypedDict
+
+import torch
+from escnn.nn import R2Conv
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from ..group.elements import SUBGROUPS
+from ..layer.keywords import check_keywords
+from ..layer.planar_convolution import PlanarConvolution
+from ..layer.relaxed_r2conv import RelaxedR2Conv
+from .conversion import copy_network
+from .relaxed_layers import relaxed_layers
+
+__all__ = ["to_escnn"]
+
+# What a layer of this package is in escnn.
+ESCNN_FORMS: dict[type[PlanarConvolution], Any] = {RelaxedR2Conv: R2Conv}
+_PLACE = ("kernel_size", "output_padding", "stride", "dilation", "padding_mode", "groups")
+# Two samples of one basis in float32 differ by less, two bases by more.
+SAME_BASIS = 1e-4
+
+
+class BasisKeywords(TypedDict, total=False):
+    """Arguments of ``R2Conv`` that shape its basis."""
+
+    sigma: list[float] | float | None
+    frequencies_cutoff: float | Callable[[float], int] | None
+    rings: list[float] | None
+    maximum_offset: int | None
+    basis_filter: Callable[[dict[str, Any]], bool] | None
+
+
+@torch.no_grad()
+def to_escnn(network: nn.Module, **basis: Unpack[BasisKeywords]) -> nn.Module:
+    """A copy of a hardened network in which every layer of this package is escnn's own, with its weights and bias.
+
+    It computes what the network computed, in training and in eval mode. Its state dict loads into the network that
+    escnn's code builds with ``R2Conv`` in the same places, as built or in eval mode, and needs nothing of this package.
+
+    Args:
+        network: any module, a single layer too, of :func:`~escnn_relaxed.harden_network` or of layers with
+            ``relax=None``. Weights that layers share stay shared.
+        **basis: ``sigma``, ``frequencies_cutoff``, ``rings``, ``maximum_offset`` and ``basis_filter`` of layers that
+            were not built with ``R2Conv``'s default; escnn keeps them in no layer. Those of the default need none.
+
+    Raises:
+        TypeError: for a network that is no module, or another keyword.
+        ValueError: for a network without a layer of this package, or with one that ``R2Conv`` cannot be: it is not
+            hardened, its strict part is no ``R2Conv``, or its basis has other arguments.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv, harden_network
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> soft = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3), nn.ReLU(fields))
+        >>> strict = to_escnn(harden_network(soft))
+        >>> fresh = nn.SequentialModule(nn.R2Conv(fields, fields, 3), nn.ReLU(fields))
+        >>> fresh.load_state_dict(strict.state_dict())
+        <All keys matched successfully>
+    """
+    check_keywords("to_escnn", basis, BasisKeywords, "beside network")
+    layers = relaxed_layers(network)
+    for name, layer in layers.items():
+        _check_is_hardened(name or "network", layer)
+    parameters = {
+        id(parameter): nn.Parameter(parameter.clone(), requires_grad=parameter.requires_grad)
+        for layer in layers.values()
+        for parameter in (layer.weights, layer.bias)
+        if parameter is not None
+    }
+    strict = {id(layer): _as_escnn(name or "network", layer, parameters, basis) for name, layer in layers.items()}
+    return copy_network(network, {**strict, **parameters})
+
+
+def _check_is_hardened(name: str, layer: PlanarConvolution) -> None:
+    """Refuse a layer that is no linear map of escnn's."""
+    if type(layer) not in ESCNN_FORMS:
+        forms = ", ".join(kind.__name__ for kind in ESCNN_FORMS)
+        raise ValueError(f"{name} is a {type(layer).__name__}, which has no form in escnn: make it one of {forms}")
+    if layer.steerable_basis is None:
+        raise ValueError(
+            f"{name} has a continuous strict part (strict_kernel='continuous'), which has no weights in escnn's basis"
+        )
+    if layer.bank is not None and layer.hardened != SUBGROUPS:
+        raise ValueError(f"{name} is not hardened, and escnn has no soft layer: harden_network makes it strict")
+    if layer._forward_hooks or layer._forward_pre_hooks:
+        raise ValueError(f"{name} has forward hooks, which would be lost: remove them, and register them on the result")
+
+
+def _as_escnn(name: str, layer: Any, parameters: dict[int, nn.Parameter], basis: Mapping[str, Any]) -> nn.Module:
+    """A layer of escnn's with the parameters of a layer, and with its bases in their precision."""
+    built = _with_the_same_basis(layer, basis)
+    if built is None:
+        given = ", ".join(f"{key}={value!r}" for key, value in basis.items()) or "its default arguments"
+        raise ValueError(
+            f"{name} has another basis than escnn's with {given}: give what it was built with, of "
+            f"{', '.join(BasisKeywords.__annotations__)}"
+        )
+    # A copy, since escnn keeps the bases for all layers and a cast would change them there.
+    strict = copy.deepcopy(built).to(layer.weights)
+    for block, values in _bases(strict, layer):
+        block.sampled_basis.copy_(values)
+    strict.weights = parameters[id(layer.weights)]
+    if layer.bias is not None:
+        strict.bias = parameters[id(layer.bias)]
+        strict.bias_expansion.copy_(layer.bias_expansion.expansion)
+    # escnn builds these where the mode changes; its state dict has them before too.
+    filter_bank, bias = strict.expand_parameters()
+    strict.filter.copy_(filter_bank)
+    if bias is not None:
+        strict.expanded_bias.copy_(bias)
+    nn.Module.train(strict, layer.training)
+    return strict
+
+
+def _with_the_same_basis(layer: Any, basis: Mapping[str, Any]) -> Any:
+    """Escnn's layer in place of a layer, by the default arguments or else by those given; None where neither fits."""
+    form = ESCNN_FORMS[type(layer)]
+    taken = inspect.signature(form).parameters
+    place = {name: getattr(layer, name) for name in _PLACE if name in taken}
+    rows, columns = layer.padding if isinstance(layer.padding, tuple) else (layer.padding, layer.padding)
+    place["padding"] = rows if rows == columns else (rows, columns)
+    for arguments in ({}, basis):
+        try:
+            with _as_escnn_builds():
+                built = form(
+                    layer.in_type, layer.out_type, bias=layer.bias is not None, initialize=False, **place, **arguments
+                )
+        except ValueError as error:
+            if "basis for the steerable filter is empty" not in str(error):
+                raise
+            continue
+        if built.basisexpansion._weights_ranges == layer.basisexpansion._weights_ranges and all(
+            torch.allclose(block.sampled_basis.to(values), values, rtol=0, atol=SAME_BASIS)
+            for block, values in _bases(built, layer)
+        ):
+            return built
+    return None
+
+
+def _bases(strict: Any, layer: Any) -> Iterator[tuple[Any, Tensor]]:
+    """Where escnn keeps the basis of each pair of representations, and the layer's."""
+    expansion = strict.basisexpansion
+    for number, pair in enumerate(expansion._representations_pairs):
+        block = getattr(expansion, f"block_expansion_{expansion._escape_pair(pair)}")
+        yield block, getattr(layer.steerable_basis, f"basis_{number}")
+
+
+@contextlib.contextmanager
+def _as_escnn_builds() -> Iterator[None]:
+    """In float32 and main memory, under other defaults than which escnn fails, and without what it prints."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"), contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        torch.set_default_dtype(default)
