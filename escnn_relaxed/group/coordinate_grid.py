@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .elements import GroupSample, KeptGroup, group_coordinates, relative_elements, steer, translates
+from .elements import NOTHING_KEPT, GroupSample, KeptGroup, group_coordinates, relative_elements, steer, translates
 from .exact_constants import ExactConstants
 from .points import pixel_positions, support_window, tap_grid
 
@@ -67,7 +67,7 @@ class CoordinateGrid(ExactConstants):
         rotation_coordinates: str,
         frame: str,
         cells: int,
-        kept: KeptGroup = KeptGroup(),
+        kept: KeptGroup = NOTHING_KEPT,
     ) -> None:
         super().__init__()
         self._form = rotation_coordinates

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # exported layers come here too, and run without escnn and li
     from escnn.gspaces import GSpace2D
 
 __all__ = [
+    "NOTHING_KEPT",
     "SUBGROUPS",
     "GroupSample",
     "KeptGroup",
@@ -72,6 +73,9 @@ class KeptGroup(NamedTuple):
 
     rotations: int = 1
     reflection: bool = False
+
+
+NOTHING_KEPT = KeptGroup()
 
 
 def has_subgroup(gspace: GSpace2D, subgroup: str) -> bool:
@@ -168,7 +172,7 @@ def relative_elements(sample: GroupSample) -> NDArray[np.int64]:
 
 
 def translates(
-    sample: GroupSample, subgroups: Sequence[str], kept: KeptGroup = KeptGroup()
+    sample: GroupSample, subgroups: Sequence[str], kept: KeptGroup = NOTHING_KEPT
 ) -> tuple[Array, NDArray[np.int64], Array]:
     """Hg for every sampled g and every h of a subgroup H of the fiber group.
 

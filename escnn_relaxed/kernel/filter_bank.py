@@ -13,7 +13,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from ..group.coordinate_grid import CoordinateGrid
-from ..group.elements import SUBGROUPS, GroupSample, KeptGroup, has_subgroup, sample_group
+from ..group.elements import NOTHING_KEPT, SUBGROUPS, GroupSample, KeptGroup, has_subgroup, sample_group
 from ..group.exact_constants import put_back
 from ..group.fields import FieldStructure
 from ..group.regions import RegionPartition
@@ -63,7 +63,7 @@ class ContinuousFilterBank(nn.Module):
         domain_subgroups: tuple[str, ...] = (),
         cells: int = 1,
         centred: bool = False,
-        kept: KeptGroup = KeptGroup(),
+        kept: KeptGroup = NOTHING_KEPT,
     ) -> None:
         super().__init__()
         self.in_representations = list(in_representations)
