@@ -117,6 +117,7 @@ for _name, _space in SPACES.items():
     MODULES[f"independent batch norm, {_name}"] = lambda space=_space: enn.IIDBatchNorm2d(mixed(space))
     MODULES[f"norm batch norm, {_name}"] = lambda space=_space: enn.NormBatchNorm(vectors(space))
     MODULES[f"norm max pool, {_name}"] = lambda space=_space: enn.NormMaxPool(mixed(space), 2)
+MODULES["group pooling"] = lambda: enn.GroupPooling(FieldType(C8, [C8.regular_repr] * 2))
 MODULES["any batch norm, not affine"] = lambda: enn.GNormBatchNorm(mixed(D4, again=0), affine=False)
 MODULES["independent batch norm, not affine"] = lambda: enn.IIDBatchNorm2d(mixed(D4), affine=False)
 EVERY_MODULE = pytest.mark.parametrize("name", MODULES)
@@ -199,6 +200,33 @@ def test_exported_module_runs_in_onnx_runtime(name: str, dynamo: bool) -> None:
     (found,) = session.run(None, {"features": more.numpy()})
     with torch.no_grad():
         assert relative_error(torch.from_numpy(found), exported(more)) <= REORDERED
+
+
+class Flattened(nn.Module):
+    """A module and what often follows it, by the batch size that its output says it has."""
+
+    def __init__(self, fields: nn.Module) -> None:
+        super().__init__()
+        self.fields = fields
+
+    def forward(self, features: Tensor) -> Tensor:
+        features = self.fields(features)
+        return features.reshape(features.shape[0], -1)
+
+
+@pytest.mark.filterwarnings("ignore:You are using the legacy TorchScript-based ONNX export:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The feature will be removed:DeprecationWarning")
+@pytest.mark.parametrize("name", ["group pooling", "Fourier elu", "vector field", "norm max pool, D4"])
+def test_batch_size_that_is_read_from_the_output_is_free_in_the_older_export_to_onnx(name: str) -> None:
+    fields, features, _, _ = answers(name, torch.float32)
+    exported = Flattened(fields).eval()
+    file = io.BytesIO()
+    named = {"input_names": ["features"], "dynamic_axes": {"features": {0: "batch"}}}
+    torch.onnx.export(exported, (features,), file, dynamo=False, **named)
+    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    more = torch.cat([features, features])
+    (found,) = session.run(None, {"features": more.numpy()})
+    assert found.shape == exported(more).shape
 
 
 def test_recipe_for_so2_is_exported_as_a_whole() -> None:

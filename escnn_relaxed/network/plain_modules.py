@@ -19,7 +19,17 @@ __all__ = [
     "NormNonLinearity",
     "Residual",
     "Squash",
+    "channels_by_field",
 ]
+
+
+def channels_by_field(features: Tensor, size: int) -> Tensor:
+    """(batch, fields · size, …) → (batch, fields, size, …).
+
+    Not by ``unflatten``, after which torch's older exporter to ONNX holds the batch size for constant.
+    """
+    batch, channels, *pixels = features.shape
+    return features.reshape(batch, channels // size, size, *pixels)
 
 
 class ByField(nn.Module):
@@ -38,7 +48,7 @@ class ByField(nn.Module):
     def fields(self, features: Tensor) -> list[Tensor]:
         """(batch, C, …) → (batch, fields, size, …) for each run of fields of a size."""
         parts = features.split([size * count for size, count in self.runs], dim=1)
-        return [part.unflatten(1, (-1, size)) for part, (size, _) in zip(parts, self.runs, strict=True)]
+        return [channels_by_field(part, size) for part, (size, _) in zip(parts, self.runs, strict=True)]
 
     def extra_repr(self) -> str:
         """Number and size of the fields."""

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .plain_modules import FieldSquares
+from .plain_modules import FieldSquares, channels_by_field
 
 __all__ = ["Concatenated", "Fourier", "Joined", "NormMaxPool", "VectorField"]
 
@@ -32,7 +32,7 @@ class Fourier(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(batch, C, …) → (batch, C_out, …)."""
-        fields = features.unflatten(1, (-1, self.sampling.shape[1]))
+        fields = channels_by_field(features, self.sampling.shape[1])
         values = self.function(torch.einsum("bcf...,gf->bcg...", fields, self.sampling))
         return torch.einsum("bcg...,fg->bcf...", values, self.analysis).flatten(1, 2)
 
@@ -62,7 +62,7 @@ class VectorField(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(batch, N·fields, …) → (batch, 2·fields, …)."""
-        lengths, numbers = features.unflatten(1, (-1, self.angles)).max(dim=2)
+        lengths, numbers = channels_by_field(features, self.angles).max(dim=2)
         angles = numbers.to(features.dtype) * (2 * math.pi / self.angles)
         return (torch.stack([angles.cos(), angles.sin()], dim=2) * lengths.relu().unsqueeze(2)).flatten(1, 2)
 
@@ -83,7 +83,7 @@ class NormMaxPool(FieldSquares):
         """(batch, C, H, W) → (batch, C, H_out, W_out)."""
         _, pixels = self.pool(self.squares(features).sqrt())
         of_channels = pixels.index_select(1, self.field_of_channel)
-        return features.flatten(2).gather(2, of_channels.flatten(2)).unflatten(2, of_channels.shape[2:])
+        return features.flatten(2).gather(2, of_channels.flatten(2)).view_as(of_channels)
 
 
 class Joined(nn.Module):
