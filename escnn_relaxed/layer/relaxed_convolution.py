@@ -10,7 +10,7 @@ from ..group.regions import RegionPartition
 from ..integral.per_pixel import PixelKernel, integrate_per_pixel
 from ..integral.plain_layers import PerPixelConvolution, RegionConvolution
 from ..integral.regions import integrate_regions
-from ..integral.stationary import as_convolution, image_size, integrate_stationary
+from ..integral.stationary import as_convolution, integrate_stationary
 from ..kernel.filter_bank import ContinuousFilterBank
 from ..kernel.softness import softness
 from ..kernel.steerable_basis import SteerableBasis
@@ -143,6 +143,13 @@ class RelaxedConvolution(PlanarConvolution):
 
     def _one_bank(self) -> Tensor:
         """K where it is the same at every position, (C_out, C_in/groups, k, k)."""
+        return self._laid_out(self._one_kernel())
+
+    def _laid_out(self, banks: Tensor) -> Tensor:
+        """Filter banks (…, C_out, C_in, k, k) of fields between ``kernel_types`` as the integral takes them."""
+        return banks
+
+    def _one_kernel(self) -> Tensor:
         bank = self._soft_bank
         if bank is not None:
             return bank(self.domain_frequency, self.hardened, self._added_to(bank))
@@ -189,7 +196,8 @@ class RelaxedConvolution(PlanarConvolution):
         """K in each region, row after row: (regions, C_out, C_in/groups, k, k)."""
         if self.bank is None:
             raise RuntimeError("nothing is relaxed in this layer")
-        return self.bank.at_regions(self.domain_frequency, partition, self.hardened, self._added_to(self.bank))
+        banks = self.bank.at_regions(self.domain_frequency, partition, self.hardened, self._added_to(self.bank))
+        return self._laid_out(banks)
 
     def _added_to(self, bank: ContinuousFilterBank) -> Tensor | None:
         """The kernel in the steerable basis, None without one, as it is added to that of a filter bank."""
@@ -227,7 +235,7 @@ class RelaxedConvolution(PlanarConvolution):
             with full_precision(features):
                 kernel = PixelKernel(bank, self._strict_part(), self.domain_frequency, self.hardened)
             return integrate_per_pixel(features, kernel, bias, self.geometry)
-        partition = RegionPartition.of(self.geometry.output_size(*image_size(features)), self.regions)
+        partition = RegionPartition.of(self.geometry.domain_size(features), self.regions)
         with full_precision(features):
             banks = self._cache.get(
                 self, lambda: self._banks_of(partition), (setting, partition), self.forget_constants
