@@ -88,8 +88,9 @@ class TransposedGeometry:
     def of(convolution: nn.Module) -> TransposedGeometry:
         """That of a layer with ``R2ConvTransposed``'s attributes, whose paddings may be numbers."""
         paddings: dict[str, Any] = {name: _pair(getattr(convolution, name)) for name in ("padding", "output_padding")}
-        numbers: dict[str, Any] = {name: getattr(convolution, name) for name in ("kernel_size", "dilation", "groups")}
-        return TransposedGeometry(stride=_pair(convolution.stride)[0], **paddings, **numbers)
+        names = ("kernel_size", "stride", "dilation", "groups")
+        values: dict[str, Any] = {name: getattr(convolution, name) for name in names}
+        return TransposedGeometry(**paddings, **values)
 
     @property
     def adjoint(self) -> ConvolutionGeometry:

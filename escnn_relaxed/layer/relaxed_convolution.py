@@ -22,13 +22,14 @@ __all__ = ["RelaxedConvolution"]
 
 
 class RelaxedConvolution(PlanarConvolution):
-    """A planar convolution with the kernel K = strict part + continuous part; a subclass builds both.
+    """A planar convolution, or its adjoint, with the kernel K = strict part + continuous part; a subclass builds both.
 
     Attributes:
         steerable_basis: basis of the strict part, None where the continuous kernel has one of its own.
         bank: the continuous kernel, None where nothing may be soft.
         weights: of the steerable basis, None without one.
-        regions: G, into how many regions along each axis soft translation divides the output; None for its pixels.
+        regions: G, into how many regions along each axis soft translation divides the output (of a transposed layer
+            the input); None for its pixels.
         random_offset: turn the grid of a continuous group at each training step.
     """
 
@@ -124,6 +125,8 @@ class RelaxedConvolution(PlanarConvolution):
     def filter_bank(self) -> Tensor:
         """K of a stationary layer, (C_out, C_in/groups, k, k): what ``conv2d`` takes as its weight.
 
+        Of a transposed layer what ``conv_transpose2d`` takes, (C_in, C_out/groups, k, k).
+
         Raises:
             RuntimeError: where K depends on the position.
 
@@ -171,7 +174,8 @@ class RelaxedConvolution(PlanarConvolution):
         """K of a layer that is soft in translation, in each region of an output: (rows, columns, C_out, C_in, k, k).
 
         Args:
-            output_size: height and width of the output in pixels. Small outputs have fewer regions than ``regions``.
+            output_size: height and width of the output in pixels, of a transposed layer those of the input. Small ones
+                have fewer regions than ``regions``.
 
         Raises:
             RuntimeError: where K is the same at every position, or another at every pixel.
@@ -246,8 +250,8 @@ class RelaxedConvolution(PlanarConvolution):
     def export(self) -> nn.Module:
         """This layer on plain tensors, without escnn, sharing no memory with it: the same numbers as in eval mode.
 
-        A ``Conv2d`` where the layer is stationary, else a module that holds the filter banks of all regions, or with
-        ``regions=None`` one that evaluates the kernel at each pixel.
+        A ``Conv2d`` (or ``ConvTranspose2d``) where the layer is stationary, else a module that holds the filter banks
+        of all regions, or with ``regions=None`` one that evaluates the kernel at each pixel.
 
         Shape:
             of the result: (batch, C_in, H, W) → (batch, C_out, H_out, W_out).

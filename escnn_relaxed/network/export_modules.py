@@ -1,7 +1,8 @@
 """Modules of escnn as plain ones: by their own ``export()``, or here where that is missing or not the same.
 
-escnn's ``export()`` drops the padding mode of ``R2Conv`` and the ``ceil_mode`` of pooling, makes float32 modules on the
-CPU whatever the dtype and device, shares memory, and gives a group pooling that is a class of escnn's.
+escnn's ``export()`` drops the padding mode of ``R2Conv``, the output padding of ``R2ConvTransposed`` and the
+``ceil_mode`` of pooling, makes float32 modules on the CPU whatever the dtype and device, shares memory, and gives a
+group pooling that is a class of escnn's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from escnn import nn as enn
 from torch import Tensor, nn
 
-from ..integral.stationary import ConvolutionGeometry, as_convolution
+from ..integral.stationary import ConvolutionGeometry, TransposedGeometry, as_convolution
 from .plain_modules import ByChannels, FieldMaximum, FieldNorm, Gate, Mask, NormNonLinearity, Squash
 
 __all__ = ["plain_module"]
@@ -51,6 +52,12 @@ def plain_module(module: Any, export: Export, name: str) -> nn.Module:
 def _(module: enn.R2Conv, export: Export, name: str) -> nn.Module:
     filter_bank, bias = module.expand_parameters()
     return as_convolution(filter_bank, bias, ConvolutionGeometry.of(module))
+
+
+@plain_module.register
+def _(module: enn.R2ConvTransposed, export: Export, name: str) -> nn.Module:
+    filter_bank, bias = module.expand_parameters()
+    return as_convolution(filter_bank, bias, TransposedGeometry.of(module))
 
 
 @plain_module.register
