@@ -97,7 +97,7 @@ class PlanarConvolution(DescribedState, EquivariantModule):
 
     @property
     def kernel_types(self) -> tuple[FieldType, FieldType]:
-        """The fields between which the kernel is: of the input those of one group, since all are convolved alike."""
+        """The fields between which the kernel is, of the input those of one group, since all are convolved alike."""
         return first_group(self.in_type, self.groups), self.out_type
 
     def describe(self) -> dict[str, Any]:

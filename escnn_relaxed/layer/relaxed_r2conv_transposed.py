@@ -145,7 +145,7 @@ class RelaxedR2ConvTransposed(SoftenedConvolution):
 
     @property
     def kernel_types(self) -> tuple[FieldType, FieldType]:
-        """The fields between which the kernel is: of the output those of one group, as of ``R2ConvTransposed``."""
+        """The fields between which the kernel is, of the output those of one group, as of ``R2ConvTransposed``."""
         return self.in_type, first_group(self.out_type, self.groups)
 
     def describe(self) -> dict[str, Any]:

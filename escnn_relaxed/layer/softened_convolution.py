@@ -138,6 +138,7 @@ class SoftenedConvolution(RelaxedConvolution):
 
         Example:
             >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
             >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
             >>> layer = RelaxedR2Conv(fields, fields, 3)
             >>> nn.init.deltaorthonormal_init(layer.weights.data, layer.basisexpansion)
@@ -170,6 +171,7 @@ class SoftenedConvolution(RelaxedConvolution):
 
         Example:
             >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
             >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
             >>> layer = RelaxedR2Conv(fields, fields, 3, initialize=False)
             >>> nn.init.generalized_he_init(layer.weights.data, layer.basisexpansion)
