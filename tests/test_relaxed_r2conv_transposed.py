@@ -193,6 +193,14 @@ def test_trace_in_evaluation_holds_the_filter_bank(kind: str) -> None:
     assert relative_error(traced(other).detach(), answer_to(layer, other)) <= ROUNDING
 
 
+def test_exported_layer_is_a_graph_for_torch_export() -> None:
+    layer = soft_layer("C4", "trivial -> irreps", **relaxation("by regions", {"rotation": 0.2}), **GEOMETRIES["stride"])
+    features = battery.random_input(layer.in_type, 8, 9)
+    with torch.no_grad():
+        found = torch.export.export(layer.export(), (features,)).module()(features)
+        assert relative_error(found, answer_to(layer, features)) <= ROUNDING
+
+
 @EVERY_KIND
 def test_derivatives_and_batches_by_vmap(kind: str) -> None:
     arguments = relaxation(kind, {"rotation": 0.2})

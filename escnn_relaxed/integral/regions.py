@@ -101,10 +101,10 @@ class _Windows:
 
     def add(self, tiles: Tensor, dimension: int) -> Tensor:
         """Tiles (…, count, side, …) added where they overlap, (…, span, …): the adjoint of :meth:`stack`."""
-        parts = tiles.movedim((dimension, dimension + 1), (0, -1)).unbind()
-        margins = [(start, self.span - start - self.side) for start in self.starts]
-        placed = [functional.pad(part, margin) for part, margin in zip(parts, margins, strict=True)]
-        return sum(placed[1:], placed[0]).movedim(-1, dimension)
+        behind = [0, 0] * (tiles.dim() - dimension - 2)
+        parts = zip(self.starts, tiles.unbind(dimension), strict=True)
+        placed = [functional.pad(part, [*behind, start, self.span - start - self.side]) for start, part in parts]
+        return sum(placed[1:], placed[0])
 
 
 def _joined(output: Tensor, partition: RegionPartition) -> Tensor:
