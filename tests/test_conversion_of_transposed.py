@@ -81,8 +81,10 @@ def test_relaxed_layer_computes_what_the_layer_computed_and_finds_its_way_back(s
 def test_hardened_network_has_the_trained_kernel_to_the_last_bit() -> None:
     trained = network()
     relaxed = relax_network(trained, freeze=True, relax=SOFT | {"translation": 0.3})
-    train_a_step(relaxed)
-    assert min(softnesses(relaxed)) > 0
+    for name, parameter in relaxed.named_parameters():
+        if "bank.steered_average" in name:
+            nn.init.normal_(parameter)
+    assert min(softnesses(relaxed)) > 1e-3
     hardened = harden_network(relaxed)
     for name in ("0", "2", "4"):
         assert torch.equal(getattr(hardened, name).weights, getattr(trained, name).weights)
