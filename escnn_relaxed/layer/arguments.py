@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor
 
 from ..checks import check_bool, check_choice, check_integer, check_number, warn_once
-from ..group.elements import SUBGROUPS, has_subgroup
+from ..group.elements import NOTHING_KEPT, SUBGROUPS, KeptGroup, has_subgroup
 from ..integral.stationary import ConvolutionGeometry, PlanarGeometry, TransposedGeometry
 from ..kernel.continuous_kernel import ContinuousKernel
 from .domain_frequency import Frequency, RotationSamples, frequency_values
@@ -21,6 +22,7 @@ __all__ = [
     "check_field_types",
     "check_image",
     "check_input",
+    "check_kept",
     "check_kernel",
     "check_random_offset",
     "check_softness",
@@ -158,13 +160,20 @@ def rotations_of(gspace: GSpace2D, samples: int) -> int:
 
 
 def resolve_relaxation(
-    relax: Mapping[str, Frequency] | str | None, gspace: GSpace2D, rotations: RotationSamples
+    relax: Mapping[str, Frequency] | str | None,
+    gspace: GSpace2D,
+    rotations: RotationSamples,
+    kept: KeptGroup = NOTHING_KEPT,
 ) -> dict[str, Frequency]:
     """The starting ω′ of each subgroup that gets a domain coordinate, in a fixed order."""
     if relax is None:
         return {}
+    is_kept = {"rotation": kept.rotations == rotations.number, "reflection": kept.reflection}
     if isinstance(relax, str) and relax == "default":
-        available = [name for name in ("rotation", "reflection") if has_subgroup(gspace, name)]
+        known = [name for name in ("rotation", "reflection") if has_subgroup(gspace, name)]
+        available = [name for name in known if not is_kept[name]]
+        if known and not available:
+            raise ValueError("keep leaves nothing of rotation and reflection to be soft; relax=None is a strict layer")
         rotation = 1.0 if rotations.form == "log" else DEFAULT_DOMAIN_FREQUENCY
         start = {"rotation": min(rotation, rotations.limit), "reflection": DEFAULT_DOMAIN_FREQUENCY}
         return {name: start[name] for name in available}
@@ -180,8 +189,27 @@ def resolve_relaxation(
             raise ValueError(f"relax: unknown subgroup {name!r}; subgroups are {list(SUBGROUPS)}")
         if not has_subgroup(gspace, name):
             raise ValueError(f"relax: {gspace.name} has no {name} to relax, got {name!r}: {value!r}")
+        if is_kept.get(name):
+            raise ValueError(f"relax: all of the {name} is in the group to keep, got {name!r}: {value!r}")
         frequency_values("relax", name, value)
     return {name: relax[name] for name in ("translation", "rotation", "reflection") if name in relax}
+
+
+def check_kept(keep: Any, gspace: GSpace2D, rotations: int) -> KeptGroup:
+    """``"C4"``, ``"D4"`` or the like → the subgroup to which a layer of so many rotations stays strict."""
+    if keep is None:
+        return NOTHING_KEPT
+    if not isinstance(keep, str):
+        raise TypeError(f"keep must be the name of a group, as 'C4' or 'D4', or None, got {keep!r}")
+    name = re.fullmatch(r"([CD])([1-9]\d*)", keep)
+    if name is None:
+        raise ValueError(f"keep must be 'C' or 'D' and a number of rotations, as 'C4' or 'D4', got {keep!r}")
+    kept = KeptGroup(int(name[2]), name[1] == "D")
+    if kept.reflection and not has_subgroup(gspace, "reflection"):
+        raise ValueError(f"keep={keep!r} has a reflection, which {gspace.name} has not: 'C{kept.rotations}' is without")
+    if rotations % kept.rotations:
+        raise ValueError(f"keep={keep!r} must have a number of rotations that divides {rotations}, those of the layer")
+    return kept
 
 
 def check_random_offset(value: Any, gspace: GSpace2D) -> bool:

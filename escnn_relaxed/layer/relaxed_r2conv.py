@@ -59,6 +59,8 @@ class RelaxedR2Conv(SoftenedConvolution):
         learn_relaxation: make ω′ parameters, one for each layer and axis
             (:func:`~escnn_relaxed.learning.share_domain_frequency`). A start of 0.0 is left as soon as the task asks
             for it.
+        keep: group to which the layer stays exactly equivariant, whatever is soft: ``"C4"`` for quarter turns,
+            ``"D4"`` with the reflection too. Its rotations divide those of the layer. Default: no such group.
         initial_softness: part of the kernel's energy that depends on the domain at the start; 0 for a soft part that
             starts at 0 and learns. Default: 0.001; 0.01 for ``strict_kernel="continuous"``.
         regions: G: where translation is soft, the output is divided into at most G×G regions, symmetric about its
@@ -112,6 +114,7 @@ class RelaxedR2Conv(SoftenedConvolution):
         *,
         relax: Mapping[str, Frequency] | str | None = "default",
         learn_relaxation: bool = False,
+        keep: str | None = None,
         initial_softness: float | None = None,
         regions: int | None = DEFAULT_REGIONS,
         strict_kernel: str = "steerable",
@@ -138,6 +141,7 @@ class RelaxedR2Conv(SoftenedConvolution):
             initialize,
             relax=relax,
             learn_relaxation=learn_relaxation,
+            keep=keep,
             initial_softness=initial_softness,
             regions=regions,
             strict_kernel=strict_kernel,

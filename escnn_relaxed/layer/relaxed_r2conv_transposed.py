@@ -53,6 +53,7 @@ class RelaxedR2ConvTransposed(SoftenedConvolution):
         initialize: draw the strict weights; without, they are 0.
         relax: starting ω′ of each subgroup that may be soft.
         learn_relaxation: make ω′ parameters.
+        keep: group to which the layer stays exactly equivariant, ``"C4"`` or the like.
         initial_softness: part of the kernel's energy that depends on the domain at the start.
         regions: G: where translation is soft, the *input* is divided into at most G×G regions, and the kernel is one
             filter bank in each. None: a kernel for every pixel of the input, which is slow.
@@ -104,6 +105,7 @@ class RelaxedR2ConvTransposed(SoftenedConvolution):
         *,
         relax: Mapping[str, Frequency] | str | None = "default",
         learn_relaxation: bool = False,
+        keep: str | None = None,
         initial_softness: float | None = None,
         regions: int | None = DEFAULT_REGIONS,
         strict_kernel: str = "steerable",
@@ -130,6 +132,7 @@ class RelaxedR2ConvTransposed(SoftenedConvolution):
             initialize,
             relax=relax,
             learn_relaxation=learn_relaxation,
+            keep=keep,
             initial_softness=initial_softness,
             regions=regions,
             strict_kernel=strict_kernel,

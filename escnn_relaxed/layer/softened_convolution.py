@@ -19,6 +19,7 @@ from ..kernel.filter_bank import ContinuousFilterBank
 from ..kernel.initialization import DEFAULT_SOFTNESS, start_filter_bank, start_soft_part
 from ..kernel.steerable_basis import SteerableBasis, refuse_emptied_basis, sampled_basis
 from .arguments import (
+    check_kept,
     check_kernel,
     check_random_offset,
     check_softness,
@@ -62,6 +63,7 @@ class SoftenedConvolution(RelaxedConvolution):
         *,
         relax: Mapping[str, Frequency] | str | None,
         learn_relaxation: bool,
+        keep: str | None,
         initial_softness: float | None,
         regions: int | None,
         strict_kernel: str,
@@ -76,7 +78,8 @@ class SoftenedConvolution(RelaxedConvolution):
         self.random_offset = check_random_offset(random_offset, self.space)
         shape = check_kernel(kernel).completed(self.kernel_size, strict_kernel)
         rotations = RotationSamples(rotations_of(self.space, self.samples), shape.rotation_coordinates)
-        soft = resolve_relaxation(relax, self.space, rotations)
+        self._kept = check_kept(keep, self.space, rotations.number)
+        soft = resolve_relaxation(relax, self.space, rotations, self._kept)
         samples_of: dict[str, RotationSamples | RegionSamples] = {"rotation": rotations}
         if self.regions is not None:
             samples_of["translation"] = RegionSamples(self.regions)
@@ -126,6 +129,7 @@ class SoftenedConvolution(RelaxedConvolution):
             domain_subgroups=subgroups,
             cells=self.regions or CELLS_OF_PIXELS,
             centred=is_centred,
+            kept=self._kept,
         )
 
     def _nominal_frequency(self) -> dict[str, Tensor]:
@@ -204,6 +208,7 @@ class SoftenedConvolution(RelaxedConvolution):
             **super().describe(),
             **kind,
             "soft in": list(bank.domain_subgroups),
+            "keeps": str(self._kept),
             "kernel net": [shape.net.state_name or shape.net.__name__, shape.hidden_size],
             "dilation": bank.dilation,
             "support": shape.support,
