@@ -24,7 +24,7 @@ from run_log import Log, run_missing
 from tasks import image_task
 from training import accuracy, build_optimiser, change_under_quarter_turn, fit
 
-from escnn_relaxed import ContinuousKernel
+from escnn_relaxed import ContinuousKernel, equivariance_penalty
 from escnn_relaxed.experiments.mean_and_error import mean_and_error
 
 RATES = {"Adam": (1e-3, 3e-3, 1e-2), "SGD": (1e-2, 3e-2, 1e-1)}
@@ -34,12 +34,13 @@ REPORTED_EPOCHS = (1, 3, 10)
 
 @dataclass(frozen=True)
 class Side:
-    """One network of a row: its name, options of its layers (None for ``R2Conv``), precision, widths if its own."""
+    """One network of a row: name, options of its layers (None: ``R2Conv``), precision, widths if its own, λ of Σ√s."""
 
     name: str
     options: dict[str, Any] | None
     autocast: bool = False
     widths: tuple[int, ...] | None = None
+    penalty: float | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,20 @@ ROWS = [
         )
         for optimiser, decay in (("Adam", 1e-4), ("SGD", 0.0), ("SGD", 1e-4))
     ),
+    *(
+        Row(
+            f"softness that is not needed, {images:,} images",
+            "turned",
+            (
+                R2CONV,
+                SOFT,
+                Side("soft from s = 0.0001", {"initial_softness": 1e-4}),
+                *(Side(f"soft, {weight:g} Σ√s", {}, penalty=weight) for weight in (0.01, 0.1)),
+            ),
+            images=images,
+        )
+        for images in (1000, 3000, 12_000)
+    ),
     Row("bf16 autocast", "within 60°", (SOFT, replace(SOFT, name="soft, bf16", autocast=True))),
 ]
 
@@ -156,7 +171,8 @@ def train(row: Row, side: Side, rate: float, seed: int, root: Path | None) -> di
     network = build_network(row.network, side.widths or row.widths, row.kernel_size, side.options)
     optimiser = build_optimiser(row.optimiser, network, rate, row.weight_decay)
     start = time.process_time()
-    losses = fit(network, train_split, optimiser, row.epochs, autocast=side.autocast)
+    penalty = None if side.penalty is None else lambda: side.penalty * equivariance_penalty(network)
+    losses = fit(network, train_split, optimiser, row.epochs, autocast=side.autocast, penalty=penalty)
     return {
         "accuracy": accuracy(network, test_split),
         "losses": losses,
@@ -168,7 +184,7 @@ def train(row: Row, side: Side, rate: float, seed: int, root: Path | None) -> di
 
 def describe(row: Row, side: Side, rate: float, seed: int) -> str:
     """All that determines a run."""
-    own = {key: value for key, value in asdict(side).items() if key != "widths" or value is not None}
+    own = {key: value for key, value in asdict(side).items() if key not in ("widths", "penalty") or value is not None}
     parts = {**asdict(replace(row, sides=())), **own, "rate": rate, "seed": seed}
     del parts["sides"], parts["name"]
     return json.dumps(parts, sort_keys=True)

@@ -27,6 +27,7 @@ try:
     from . import _requirements  # noqa: F401 — before all that fails with other versions
     from .kernel import ContinuousKernel
     from .layer.relaxed_r2conv import RelaxedR2Conv
+    from .layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
     from .learning import HardeningSchedule, SoftnessBound, equivariance_penalty, parameter_groups
     from .measure import equivariance_error, prediction_agreement, relaxation_summary, softness_ablation
     from .network.conversion import harden_network, relax_network
@@ -40,6 +41,7 @@ __all__ = [
     "ContinuousKernel",
     "HardeningSchedule",
     "RelaxedR2Conv",
+    "RelaxedR2ConvTransposed",
     "SoftnessBound",
     "__version__",
     "equivariance_error",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from escnn.nn import FieldType
 from reference import Oracle
 from torch import nn
 
-from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR2ConvTransposed
+
+Layer = TypeVar("Layer", RelaxedR2Conv, RelaxedR2ConvTransposed)
 
 STRICT_KERNELS = ("continuous", "steerable")
 
@@ -43,11 +46,17 @@ def uncalibrated() -> Iterator[None]:
         yield
 
 
-def build(in_type: FieldType, out_type: FieldType, kernel_size: int = 3, **arguments: object) -> RelaxedR2Conv:
+def build(
+    in_type: FieldType,
+    out_type: FieldType,
+    kernel_size: int = 3,
+    make: type[Layer] = RelaxedR2Conv,
+    **arguments: object,
+) -> Layer:
     """A layer in float64. Built in float32, so that constants that had lost digits would show."""
     arguments.setdefault("strict_kernel", "continuous")
     with uncalibrated():
-        layer = RelaxedR2Conv(in_type, out_type, kernel_size, **with_kernel(arguments)).double()
+        layer = make(in_type, out_type, kernel_size, **with_kernel(arguments)).double()
     shake(layer)
     return layer
 

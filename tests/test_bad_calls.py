@@ -45,6 +45,7 @@ class Classes(nn.Module):
 # Good arguments of everything public that takes some; the parameters that are not named have good defaults.
 GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     escnn_relaxed.RelaxedR2Conv: PLACE,
+    escnn_relaxed.RelaxedR2ConvTransposed: PLACE,
     escnn_relaxed.ContinuousKernel: {},
     baselines.PartialR2Conv: PLACE,
     baselines.ResidualR2Conv: PLACE,
@@ -128,8 +129,9 @@ BAD: dict[str, Any] = {
 
 
 # Functions of the user's, whose errors are their own.
-CALLED = {("relax_network", "where"), ("softness_ablation", "evaluate"), ("RelaxedR2Conv", "basis_filter")}
-CALLED |= {("RelaxedR2Conv", "frequencies_cutoff")}
+CALLED = {("relax_network", "where"), ("softness_ablation", "evaluate")}
+for _layer in ("RelaxedR2Conv", "RelaxedR2ConvTransposed"):
+    CALLED |= {(_layer, "basis_filter"), (_layer, "frequencies_cutoff")}
 CALLED |= {(name, "output") for name in ("equivariance_error", "prediction_agreement")}
 
 # Bad values that end otherwise, and why.

@@ -297,7 +297,7 @@ def test_hardened_network_is_exported(way: str) -> None:
 def test_norm_is_that_of_the_basis_where_representations_are_orthogonal() -> None:
     layer = PartialR2Conv(*battery.types("D4", "mixed, sheared -> regular"), 3).double()
     kernels = torch.randn(2, *layer.filter_bank().shape, dtype=torch.float64)
-    orthogonal = OrthogonalBasis(layer.in_fields, layer.out_type.representations).double()
+    orthogonal = OrthogonalBasis(layer.kernel_types[0].representations, layer.out_type.representations).double()
     assert orthogonal.energy(kernels[0]).item() == pytest.approx(float(energy(layer, kernels[0])), rel=1e-12)
     assert orthogonal.energy(kernels[0]).item() != pytest.approx(float(kernels[0].square().sum()), rel=0.01)
     inner = (orthogonal(kernels[0]) * orthogonal(kernels[1])).sum()

@@ -27,7 +27,7 @@ def weights_of(field, weights: Tensor, elements: list) -> list[Tensor]:
 def looped(layer: WeightedR2Conv, weighs_input: bool) -> Tensor:
     """Σ_l w_l(g′) k_l(g′⁻¹d, g′⁻¹g), or with w_l(g)."""
     elements = list(layer.space.fibergroup.elements)
-    fields = layer.in_fields if weighs_input else layer.out_type.representations
+    fields = layer.kernel_types[0].representations if weighs_input else layer.out_type.representations
     total = torch.zeros_like(layer.filter_bank())
     for number, kernel in enumerate(strict_kernels(layer)):
         weights = [w for field in fields for w in weights_of(field, layer.group_weights[number], elements)]

@@ -259,25 +259,31 @@ def test_subclass_without_methods_is_relaxed() -> None:
 def mixed_network() -> nn.ModuleDict:
     soft = {"rotation": 0.2222, "reflection": 0.1234}
     wide = enn.FieldType(SPACE, FIELDS["mixed"] * 4)
+    vectors = enn.FieldType(gspaces.no_base_space(SPACE.fibergroup), [SPACE.fibergroup.regular_representation])
     return nn.ModuleDict(
         {
             "stem": R2Conv(wide, wide, 3),
             "wide_block": RelaxedR2Conv(wide, wide, 3, relax={**soft, "translation": (0.3333, 0.1111)}),
             "other": ResidualR2Conv(*types("regular -> regular", 1), 3),
             "up": enn.R2ConvTransposed(wide, wide, 3),
+            "head": enn.Linear(vectors, vectors),
         }
     )
 
 
 def test_what_stays_strict_is_said() -> None:
     network = mixed_network()
-    with pytest.warns(UserWarning, match="leaves R2ConvTransposed strict, which has no relaxed form: up"):
+    with pytest.warns(UserWarning, match="leaves Linear strict, which has no relaxed form: head"):
         relaxed = relax_network(network)
     relax_network(network)  # and no warning
-    assert relaxation_summary(relaxed).strict == {"R2ConvTransposed": ("up",)}
+    assert relaxation_summary(relaxed).strict == {"Linear": ("head",)}
     summary = relaxation_summary(network)
-    assert summary.strict == {"R2Conv": ("stem",), "R2ConvTransposed": ("up",)}
-    assert str(summary).splitlines()[-2:] == ["strict R2Conv: stem", "strict R2ConvTransposed: up"]
+    assert summary.strict == {"R2Conv": ("stem",), "R2ConvTransposed": ("up",), "Linear": ("head",)}
+    assert str(summary).splitlines()[-3:] == [
+        "strict R2Conv: stem",
+        "strict R2ConvTransposed: up",
+        "strict Linear: head",
+    ]
 
 
 def test_summary_of_a_wide_network_fits_on_a_screen() -> None:

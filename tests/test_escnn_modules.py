@@ -9,14 +9,14 @@ import battery
 import pytest
 import torch
 from escnn import nn as enn
-from escnn.nn import FieldType, R2Conv
+from escnn.nn import FieldType, R2Conv, R2ConvTransposed
 from forms import EVERY_MODE, tensors_of
 from networks_to_export import C4, settled
 from networks_with_forwards import NARROW, NETWORKS, images
 from torch import Tensor, nn
 from transformations import relative_error
 
-from escnn_relaxed import RelaxedR2Conv, harden_network, relax_network
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, harden_network, relax_network
 from escnn_relaxed.baselines import ResidualR2Conv
 from escnn_relaxed.layer.planar_convolution import PlanarConvolution
 from escnn_relaxed.network import to_escnn
@@ -69,6 +69,19 @@ def test_layer_computes_the_same_in_double_precision(space: str, geometry: str, 
     # escnn's own change of mode keeps it.
     expected = answer(strict, features)
     assert relative_error(answer(strict.train(mode != "train"), features), expected) <= ROUNDING
+
+
+@EVERY_MODE
+@pytest.mark.parametrize("space", PAIRS)
+def test_transposed_layer_computes_the_same_in_double_precision(space: str, mode: str) -> None:
+    layer = RelaxedR2ConvTransposed(
+        *types(space), 5, padding=2, output_padding=1, stride=2, relax={"rotation": 0.25}, initial_softness=0.3
+    )
+    hardened = harden_network(layer.double()).train(mode == "train")
+    strict = to_escnn(hardened)
+    assert type(strict) is R2ConvTransposed
+    features = battery.random_input(strict.in_type, 5, 6, dtype=torch.float64)
+    assert relative_error(answer(strict, features), answer(hardened, features)) <= ROUNDING
 
 
 def test_groups_are_those_of_escnn() -> None:

@@ -67,6 +67,7 @@ HELD_BY = {
     "torch_modes.py": "test_export_tools.py",
     "layer/escnn_globals.py": "test_state_dict.py",
     "layer/relaxed_convolution.py": "test_relaxed_r2conv.py",
+    "layer/softened_convolution.py": "test_relaxed_r2conv.py",
     "baselines/group_mean.py": "test_baselines_softness.py",
     "baselines/nearest_steerable.py": "test_baselines.py",
     "baselines/orthogonal_basis.py": "test_baselines_softness.py",

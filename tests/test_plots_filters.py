@@ -16,6 +16,7 @@ from trained_networks import convolution
 from transformations import on_grid_elements, transform
 
 mpl.use("Agg")
+from escnn_relaxed import RelaxedR2ConvTransposed
 from escnn_relaxed.plots import plot_filter_over_positions, plot_filters_over_rotations
 
 
@@ -138,6 +139,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: plot_filter_over_positions(soft_layer(), 5, out_channel=4),
         ValueError,
         "out_channel must be below 4",
+    ),
+    "a transposed convolution": (
+        lambda: plot_filter_over_positions(RelaxedR2ConvTransposed(*battery.types("C4", "trivial -> regular"), 3), 5),
+        TypeError,
+        "layer must be RelaxedR2Conv, another relaxed layer, or R2Conv, got RelaxedR2ConvTransposed",
     ),
     "small image": (lambda: plot_filter_over_positions(soft_layer(), 2), ValueError, "size must be at least 3"),
     "half a position": (

@@ -127,6 +127,14 @@ def test_regions_are_cells_where_the_number_divides_the_sides() -> None:
     assert RegionPartition.of_cells(5).is_of_cells
 
 
+@EVERY_NUMBER
+def test_pixels_are_divided_into_tiles_by_the_adjoint_of_what_joins_them(regions: int) -> None:
+    for tiling in tilings(regions):
+        tiles, pixels = np.eye(tiling.count * tiling.side), np.eye(tiling.size)
+        joined = tiling.join(torch.from_numpy(tiles), 0)
+        assert torch.equal(tiling.divide(torch.from_numpy(pixels), 0), joined.mT)
+
+
 def test_partition_of_an_image_cuts_each_axis() -> None:
     partition = RegionPartition.of((13, 24), 4)
     assert (partition.rows, partition.columns) == (Tiling.of(13, 4), Tiling.of(24, 4))

@@ -81,7 +81,7 @@ class ResidualR2Conv(BaselineConvolution):
         softness = check_softness(initial_softness)
         self.strict = StrictKernel(layer)
         place = self.geometry.kernel_size, self.geometry.dilation
-        self.mean = KernelMean(self.space, self.in_fields, out_type.representations, *place)
+        self.mean = KernelMean(self.space, self.kernel_types[0].representations, out_type.representations, *place)
         with torch.no_grad():
             strict = self.strict()
             free = torch.randn_like(strict)

@@ -80,7 +80,7 @@ class BaselineConvolution(PlanarConvolution):
 
     def __init__(self, layer: RelaxedR2Conv) -> None:
         super().__init__(layer.in_type, layer.out_type, layer.geometry, layer.bias is not None)
-        self.orthogonal_basis = OrthogonalBasis(self.in_fields, layer.out_type.representations)
+        self.orthogonal_basis = OrthogonalBasis(self.kernel_types[0].representations, layer.out_type.representations)
 
     @abstractmethod
     def make_strict(self) -> None:
@@ -115,7 +115,7 @@ class BaselineConvolution(PlanarConvolution):
         return True
 
     @torch.no_grad()
-    def export(self) -> nn.Conv2d:
+    def export(self) -> nn.Module:
         """This layer as a plain ``Conv2d``, without escnn, sharing no memory with it.
 
         Shape:

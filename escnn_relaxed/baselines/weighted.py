@@ -86,7 +86,7 @@ class WeightedR2Conv(BaselineConvolution):
         layers = [strict_layer("WeightedR2Conv", *place, keywords) for _ in range(count)]
         super().__init__(layers[0])
         sample = sample_group(self.space, samples=1)
-        self.entries = _EntryWeights(self.in_fields, out_type.representations, sample)
+        self.entries = _EntryWeights(self.kernel_types[0].representations, out_type.representations, sample)
         self.mean = FunctionMean(sample)
         self.strict = nn.ModuleList(map(StrictKernel, layers))
         self.group_weights = nn.Parameter(_starting_weights(count, len(sample), softness))

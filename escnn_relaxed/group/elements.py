@@ -74,6 +74,9 @@ class KeptGroup(NamedTuple):
     rotations: int = 1
     reflection: bool = False
 
+    def __str__(self) -> str:
+        return f"{'D' if self.reflection else 'C'}{self.rotations}"
+
 
 NOTHING_KEPT = KeptGroup()
 

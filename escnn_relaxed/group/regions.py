@@ -99,6 +99,22 @@ class Tiling:
         before, first, second, behind = values.split([length // 2 - 1, 1, 1, length // 2 - 1], dimension)
         return torch.cat([before, (first + second) / 2, behind], dimension)
 
+    def divide(self, values: Tensor, dimension: int) -> Tensor:
+        """The pixels as tiles that follow each other, the adjoint of :meth:`join`.
+
+        Beyond the image they are 0, and where two share the pixel at the centre each has half of it.
+        """
+        if self.doubles_centre:
+            half = self.size // 2
+            before, centre, behind = values.split([half, 1, half], dimension)
+            values = torch.cat([before, centre / 2, centre / 2, behind], dimension)
+        if not self.cut:
+            return values
+        shape = list(values.shape)
+        shape[dimension] = self.cut
+        beyond = values.new_zeros(shape)
+        return torch.cat([beyond, values, beyond], dimension)
+
 
 @dataclass(frozen=True)
 class RegionPartition:

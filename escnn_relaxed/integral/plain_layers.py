@@ -8,16 +8,17 @@ from ..group.regions import RegionPartition
 from ..kernel.remembered import Remembered
 from .per_pixel import PixelKernel, integrate_per_pixel
 from .regions import integrate_regions
-from .stationary import ConvolutionGeometry, image_size
+from .stationary import PlanarGeometry
 
 __all__ = ["PerPixelConvolution", "RegionConvolution"]
 
 
 class RegionConvolution(nn.Module):
-    """A filter bank in each region of the output, for images of any size.
+    """A filter bank in each region of the output, of a transposed one of the input, for images of any size.
 
     Args:
-        banks: of all cells, row after row, (cells², C_out, C_in/groups, k, k).
+        banks: of all cells, row after row, (cells², C_out, C_in/groups, k, k); (cells², C_in, C_out/groups, k, k) of a
+            transposed one.
         bias: (C_out,) or None.
         geometry: where taps and pixels meet.
         cells: into how many cells along each axis any image is divided.
@@ -26,7 +27,7 @@ class RegionConvolution(nn.Module):
         (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
     """
 
-    def __init__(self, banks: Tensor, bias: Tensor | None, geometry: ConvolutionGeometry, cells: int) -> None:
+    def __init__(self, banks: Tensor, bias: Tensor | None, geometry: PlanarGeometry, cells: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(banks)
         self.bias = None if bias is None else nn.Parameter(bias)
@@ -36,7 +37,7 @@ class RegionConvolution(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
-        partition = RegionPartition.of(self.geometry.output_size(*image_size(features)), self.cells)
+        partition = RegionPartition.of(self.geometry.domain_size(features), self.cells)
         # Detached: the weights of cells depend on its dtype and device alone.
         like = self.weight.detach()
         weights = self._region_weights.get(lambda: partition.weights(like), [], (partition, like.dtype, like.device))
@@ -45,7 +46,7 @@ class RegionConvolution(nn.Module):
 
 
 class PerPixelConvolution(nn.Module):
-    """A kernel for every pixel of the output, for images of any size.
+    """A kernel for every pixel of the output, of a transposed one of the input, for images of any size.
 
     Args:
         kernel: K, which becomes this module's own.
@@ -56,7 +57,7 @@ class PerPixelConvolution(nn.Module):
         (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
     """
 
-    def __init__(self, kernel: PixelKernel, bias: Tensor | None, geometry: ConvolutionGeometry) -> None:
+    def __init__(self, kernel: PixelKernel, bias: Tensor | None, geometry: PlanarGeometry) -> None:
         super().__init__()
         self.bank = kernel.bank
         self.strict = None if kernel.strict is None else nn.Parameter(kernel.strict)

@@ -10,34 +10,45 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..group.regions import RegionPartition, Tiling
-from .stationary import ConvolutionGeometry, image_size, integrate_stationary
+from .stationary import (
+    ConvolutionGeometry,
+    PlanarGeometry,
+    TransposedGeometry,
+    image_size,
+    integrate_stationary,
+)
 
 __all__ = ["integrate_regions"]
 
 
 def integrate_regions(
-    features: Tensor, banks: Tensor, bias: Tensor | None, geometry: ConvolutionGeometry, partition: RegionPartition
+    features: Tensor, banks: Tensor, bias: Tensor | None, geometry: PlanarGeometry, partition: RegionPartition
 ) -> Tensor:
-    """h(x) = Σ_d K(d; x) f(x + d), where K is a filter bank for each region of x.
+    """h(x) = Σ_d K(d; x) f(x + d), where K is a filter bank for each region of x, or its adjoint.
 
     Tiles of the padded image, each with the pixels around it that its taps read, lie side by side as channels of one
-    grouped convolution.
+    grouped convolution. In the adjoint these are tiles of the input, and what they give is added where they overlap.
 
     Args:
         features: f, (batch, C_in, H, W).
-        banks: (regions, C_out, C_in/groups, k, k), regions row after row.
+        banks: (regions, C_out, C_in/groups, k, k), regions row after row; (regions, C_in, C_out/groups, k, k) of a
+            transposed convolution.
         bias: (C_out,) or None.
         geometry: where taps and pixels meet.
-        partition: the regions of the output.
+        partition: the regions of the output, of a transposed convolution those of the input.
     """
-    regions, out_channels = banks.shape[:2]
-    if regions == 1:
+    if len(banks) == 1:
         return integrate_stationary(features, banks.squeeze(0), bias, geometry)
-    tiles = _cut(features, geometry, partition)
-    output = functional.conv2d(
-        tiles, banks.flatten(0, 1), None, geometry.stride, 0, geometry.dilation, regions * geometry.groups
-    )
-    result = _joined(output, out_channels, partition)
+    one, groups = banks.flatten(0, 1), len(banks) * geometry.groups
+    if isinstance(geometry, TransposedGeometry):
+        output = functional.conv_transpose2d(
+            _divided(features, partition), one, None, geometry.stride, 0, 0, groups, geometry.dilation
+        )
+        result = _added(output, image_size(features), geometry, partition)
+    else:
+        tiles = _cut(features, geometry, partition)
+        output = functional.conv2d(tiles, one, None, geometry.stride, 0, geometry.dilation, groups)
+        result = _joined(output, partition)
     # Autocast casts the bias of a convolution too.
     return result if bias is None else result + bias.to(result.dtype).view(-1, 1, 1)
 
@@ -88,14 +99,47 @@ class _Windows:
         # Slices and not `unfold`, whose backward takes two to three times as long on a CPU.
         return torch.stack([values.narrow(dimension, start, self.side) for start in self.starts], dimension)
 
+    def add(self, tiles: Tensor, dimension: int) -> Tensor:
+        """Tiles (…, count, side, …) added where they overlap, (…, span, …): the adjoint of :meth:`stack`."""
+        behind = [0, 0] * (tiles.dim() - dimension - 2)
+        parts = zip(self.starts, tiles.unbind(dimension), strict=True)
+        placed = [functional.pad(part, [*behind, start, self.span - start - self.side]) for start, part in parts]
+        return sum(placed[1:], placed[0])
 
-def _joined(output: Tensor, channels: int, partition: RegionPartition) -> Tensor:
+
+def _joined(output: Tensor, partition: RegionPartition) -> Tensor:
     """The tiles put together: (batch, regions·C_out, side, side) → (batch, C_out, H_out, W_out)."""
     tiles = rearrange(
         output,
         "batch (row column channel) down right -> batch channel (row down) (column right)",
         row=partition.rows.count,
         column=partition.columns.count,
-        channel=channels,
     )
     return partition.columns.join(partition.rows.join(tiles, 2), 3)
+
+
+def _divided(features: Tensor, partition: RegionPartition) -> Tensor:
+    """The tiles of the image, (batch, regions·C_in, side, side): the adjoint of :func:`_joined`."""
+    return rearrange(
+        partition.columns.divide(partition.rows.divide(features, 2), 3),
+        "batch channel (row down) (column right) -> batch (row column channel) down right",
+        row=partition.rows.count,
+        column=partition.columns.count,
+    )
+
+
+def _added(output: Tensor, size: tuple[int, int], geometry: TransposedGeometry, partition: RegionPartition) -> Tensor:
+    """What the tiles give, added where they overlap: the adjoint of :func:`_cut` for an input of this size."""
+    rows = _Windows.of(partition.rows, geometry.adjoint, geometry.padding[0])
+    columns = _Windows.of(partition.columns, geometry.adjoint, geometry.padding[1])
+    tiles = rearrange(
+        output,
+        "batch (row column channel) down right -> batch channel row down column right",
+        row=partition.rows.count,
+        column=partition.columns.count,
+    )
+    whole = rows.add(columns.add(tiles, 4), 2)
+    height, width = geometry.output_size(*size)
+    # Where no tile gives anything, in the output's padding, there are zeros.
+    margins = -columns.before, width + columns.before - columns.span, -rows.before, height + rows.before - rows.span
+    return functional.pad(whole, margins)

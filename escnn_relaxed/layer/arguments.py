@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +12,8 @@ from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor
 
 from ..checks import check_bool, check_choice, check_integer, check_number, warn_once
-from ..group.elements import SUBGROUPS, has_subgroup
-from ..integral.stationary import ConvolutionGeometry
+from ..group.elements import NOTHING_KEPT, SUBGROUPS, KeptGroup, has_subgroup
+from ..integral.stationary import ConvolutionGeometry, PlanarGeometry, TransposedGeometry
 from ..kernel.continuous_kernel import ContinuousKernel
 from .domain_frequency import Frequency, RotationSamples, frequency_values
 
@@ -21,10 +22,12 @@ __all__ = [
     "check_field_types",
     "check_image",
     "check_input",
+    "check_kept",
     "check_kernel",
     "check_random_offset",
     "check_softness",
     "checked_geometry",
+    "checked_transposed_geometry",
     "nominal_frequency",
     "resolve_relaxation",
     "rotations_of",
@@ -82,7 +85,7 @@ def checked_geometry(
     """Where taps and pixels meet, of the arguments of ``R2Conv``."""
     return ConvolutionGeometry(
         kernel_size=check_integer("kernel_size", kernel_size, 1),
-        padding=_padding_pair(padding),
+        padding=_padding_pair("padding", padding),
         padding_mode=check_choice("padding_mode", padding_mode, PADDING_MODES),
         stride=_check_stride(stride),
         dilation=check_integer("dilation", dilation, 1),
@@ -90,12 +93,40 @@ def checked_geometry(
     )
 
 
-def _padding_pair(padding: Any) -> tuple[int, int]:
+def checked_transposed_geometry(
+    in_type: FieldType,
+    out_type: FieldType,
+    kernel_size: Any,
+    padding: Any,
+    output_padding: Any,
+    stride: Any,
+    dilation: Any,
+    groups: Any,
+) -> TransposedGeometry:
+    """Where taps and pixels meet, of the arguments of ``R2ConvTransposed``."""
+    geometry = TransposedGeometry(
+        kernel_size=check_integer("kernel_size", kernel_size, 1),
+        padding=_padding_pair("padding", padding),
+        output_padding=_padding_pair("output_padding", output_padding),
+        stride=_check_stride(stride),
+        dilation=check_integer("dilation", dilation, 1),
+        groups=_check_groups(in_type, out_type, groups),
+    )
+    limit = max(geometry.stride, geometry.dilation)
+    if max(geometry.output_padding) >= limit:
+        raise ValueError(
+            f"output_padding must be below the larger of stride and dilation, got {output_padding!r} for "
+            f"stride={stride!r}, dilation={dilation!r}: at most {limit - 1}"
+        )
+    return geometry
+
+
+def _padding_pair(name: str, padding: Any) -> tuple[int, int]:
     """An int or a pair (rows, columns) → the pair."""
     pair = padding if isinstance(padding, (tuple, list)) else (padding, padding)
     if len(pair) != 2:
-        raise ValueError(f"padding must be an integer or a pair (rows, columns), got {padding!r}")
-    return check_integer("padding", pair[0], 0), check_integer("padding", pair[1], 0)
+        raise ValueError(f"{name} must be an integer or a pair (rows, columns), got {padding!r}")
+    return check_integer(name, pair[0], 0), check_integer(name, pair[1], 0)
 
 
 def _check_stride(stride: Any) -> int:
@@ -129,13 +160,20 @@ def rotations_of(gspace: GSpace2D, samples: int) -> int:
 
 
 def resolve_relaxation(
-    relax: Mapping[str, Frequency] | str | None, gspace: GSpace2D, rotations: RotationSamples
+    relax: Mapping[str, Frequency] | str | None,
+    gspace: GSpace2D,
+    rotations: RotationSamples,
+    kept: KeptGroup = NOTHING_KEPT,
 ) -> dict[str, Frequency]:
     """The starting ω′ of each subgroup that gets a domain coordinate, in a fixed order."""
     if relax is None:
         return {}
+    is_kept = {"rotation": kept.rotations == rotations.number, "reflection": kept.reflection}
     if isinstance(relax, str) and relax == "default":
-        available = [name for name in ("rotation", "reflection") if has_subgroup(gspace, name)]
+        known = [name for name in ("rotation", "reflection") if has_subgroup(gspace, name)]
+        available = [name for name in known if not is_kept[name]]
+        if known and not available:
+            raise ValueError("keep leaves nothing of rotation and reflection to be soft; relax=None is a strict layer")
         rotation = 1.0 if rotations.form == "log" else DEFAULT_DOMAIN_FREQUENCY
         start = {"rotation": min(rotation, rotations.limit), "reflection": DEFAULT_DOMAIN_FREQUENCY}
         return {name: start[name] for name in available}
@@ -151,8 +189,27 @@ def resolve_relaxation(
             raise ValueError(f"relax: unknown subgroup {name!r}; subgroups are {list(SUBGROUPS)}")
         if not has_subgroup(gspace, name):
             raise ValueError(f"relax: {gspace.name} has no {name} to relax, got {name!r}: {value!r}")
+        if is_kept.get(name):
+            raise ValueError(f"relax: all of the {name} is in the group to keep, got {name!r}: {value!r}")
         frequency_values("relax", name, value)
     return {name: relax[name] for name in ("translation", "rotation", "reflection") if name in relax}
+
+
+def check_kept(keep: Any, gspace: GSpace2D, rotations: int) -> KeptGroup:
+    """``"C4"``, ``"D4"`` or the like → the subgroup to which a layer of so many rotations stays strict."""
+    if keep is None:
+        return NOTHING_KEPT
+    if not isinstance(keep, str):
+        raise TypeError(f"keep must be the name of a group, as 'C4' or 'D4', or None, got {keep!r}")
+    name = re.fullmatch(r"([CD])([1-9]\d*)", keep)
+    if name is None:
+        raise ValueError(f"keep must be 'C' or 'D' and a number of rotations, as 'C4' or 'D4', got {keep!r}")
+    kept = KeptGroup(int(name[2]), name[1] == "D")
+    if kept.reflection and not has_subgroup(gspace, "reflection"):
+        raise ValueError(f"keep={keep!r} has a reflection, which {gspace.name} has not: 'C{kept.rotations}' is without")
+    if rotations % kept.rotations:
+        raise ValueError(f"keep={keep!r} must have a number of rotations that divides {rotations}, those of the layer")
+    return kept
 
 
 def check_random_offset(value: Any, gspace: GSpace2D) -> bool:
@@ -173,7 +230,7 @@ def warn_ignored(arguments: Mapping[str, Any]) -> None:
         )
 
 
-def check_input(input: Any, in_type: FieldType, geometry: ConvolutionGeometry) -> None:
+def check_input(input: Any, in_type: FieldType, geometry: PlanarGeometry) -> None:
     """A floating-point GeometricTensor of the layer's input type, not smaller than the kernel."""
     if not isinstance(input, GeometricTensor):
         raise TypeError(
@@ -190,8 +247,11 @@ def check_input(input: Any, in_type: FieldType, geometry: ConvolutionGeometry) -
     check_image(tensor.shape[2], tensor.shape[3], geometry)
 
 
-def check_image(height: int, width: int, geometry: ConvolutionGeometry) -> None:
-    """An image that the padding mode can pad and that is not smaller than the kernel."""
+def check_image(height: int, width: int, geometry: PlanarGeometry) -> None:
+    """An image that the padding mode can pad and that is not smaller than the kernel; of a transposed one an output."""
+    if isinstance(geometry, TransposedGeometry):
+        _check_output(height, width, geometry)
+        return
     for size, padding in zip((height, width), geometry.padding, strict=True):
         most = {"reflect": size - 1, "circular": size}.get(geometry.padding_mode, padding)
         if padding > most:
@@ -204,6 +264,16 @@ def check_image(height: int, width: int, geometry: ConvolutionGeometry) -> None:
         raise ValueError(
             f"input must not be smaller than the kernel: the padded image is {padded[0]}x{padded[1]}, "
             f"the kernel spans {geometry.extent}"
+        )
+
+
+def _check_output(height: int, width: int, geometry: TransposedGeometry) -> None:
+    """An image of which the padding leaves something."""
+    rows, columns = geometry.output_size(height, width)
+    if min(height, width, rows, columns) < 1:
+        raise ValueError(
+            f"input must be so large that the padding {geometry.padding} leaves a pixel of the output, got an image of "
+            f"{height}x{width} for an output of {rows}x{columns}"
         )
 
 

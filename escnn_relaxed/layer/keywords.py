@@ -36,6 +36,7 @@ class SofteningKeywords(TypedDict, total=False):
 
     relax: Mapping[str, Frequency] | str | None
     learn_relaxation: bool
+    keep: str | None
     initial_softness: float | None
     regions: int | None
     samples: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from ..checks import check_bool, check_subgroups
 from ..group.elements import SUBGROUPS
-from ..integral.stationary import ConvolutionGeometry
+from ..integral.stationary import PlanarGeometry
 from ..torch_modes import full_precision
 from .arguments import check_image, check_input
 from .bias import InvariantBias, has_trivial_irrep
@@ -20,7 +21,7 @@ from .escnn_globals import register_reducers, use_scipy_svd
 from .filter_bank_cache import FilterBankCache
 from .state_dict import DescribedState, describe_fields
 
-__all__ = ["PlanarConvolution"]
+__all__ = ["PlanarConvolution", "first_group"]
 
 use_scipy_svd()
 register_reducers()
@@ -40,7 +41,7 @@ class PlanarConvolution(DescribedState, EquivariantModule):
         hardened: subgroups on which the kernel is projected.
     """
 
-    def __init__(self, in_type: FieldType, out_type: FieldType, geometry: ConvolutionGeometry, bias: bool) -> None:
+    def __init__(self, in_type: FieldType, out_type: FieldType, geometry: PlanarGeometry, bias: bool) -> None:
         super().__init__()
         self.in_type = in_type
         self.out_type = out_type
@@ -95,13 +96,14 @@ class PlanarConvolution(DescribedState, EquivariantModule):
         return self.geometry.groups
 
     @property
-    def in_fields(self) -> list[Any]:
-        """The representations of one group of the input."""
-        return list(self.in_type.representations[: len(self.in_type) // self.groups])
+    def kernel_types(self) -> tuple[FieldType, FieldType]:
+        """The fields between which the kernel is, of the input those of one group, since all are convolved alike."""
+        return first_group(self.in_type, self.groups), self.out_type
 
     def describe(self) -> dict[str, Any]:
         """What a state dict says beside its tensors."""
         return {
+            "operator": "convolution",
             "kernel size": self.kernel_size,
             "group": self.space.name,
             "input": describe_fields(self.in_type),
@@ -290,11 +292,10 @@ class PlanarConvolution(DescribedState, EquivariantModule):
         """Field types and the arguments of the convolution that are not default."""
         geometry = self.geometry
         parts = [f"{self.in_type}, {self.out_type}, kernel_size={geometry.kernel_size}, stride={geometry.stride}"]
-        default = ConvolutionGeometry(geometry.kernel_size)
-        for name in ("padding", "padding_mode", "dilation", "groups"):
-            value = getattr(geometry, name)
-            if value != getattr(default, name):
-                parts.append(f"{name}={value!r}")
+        for field in fields(geometry):
+            value = getattr(geometry, field.name)
+            if field.name not in ("kernel_size", "stride") and value != field.default:
+                parts.append(f"{field.name}={value!r}")
         if self.bias_expansion is None:
             parts.append("bias=False")
         if self.hardened:
@@ -304,3 +305,8 @@ class PlanarConvolution(DescribedState, EquivariantModule):
     def __repr__(self) -> str:
         # In one line, as R2Conv: the modules inside are no layers of the user's.
         return f"{type(self).__name__}({self.extra_repr()})"
+
+
+def first_group(field_type: FieldType, groups: int) -> FieldType:
+    """The first of equal groups of fields."""
+    return field_type if groups == 1 else field_type.index_select(list(range(len(field_type) // groups)))

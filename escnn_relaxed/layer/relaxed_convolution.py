@@ -10,7 +10,7 @@ from ..group.regions import RegionPartition
 from ..integral.per_pixel import PixelKernel, integrate_per_pixel
 from ..integral.plain_layers import PerPixelConvolution, RegionConvolution
 from ..integral.regions import integrate_regions
-from ..integral.stationary import as_convolution, image_size, integrate_stationary
+from ..integral.stationary import as_convolution, integrate_stationary
 from ..kernel.filter_bank import ContinuousFilterBank
 from ..kernel.softness import softness
 from ..kernel.steerable_basis import SteerableBasis
@@ -22,13 +22,14 @@ __all__ = ["RelaxedConvolution"]
 
 
 class RelaxedConvolution(PlanarConvolution):
-    """A planar convolution with the kernel K = strict part + continuous part; a subclass builds both.
+    """A planar convolution, or its adjoint, with the kernel K = strict part + continuous part; a subclass builds both.
 
     Attributes:
         steerable_basis: basis of the strict part, None where the continuous kernel has one of its own.
         bank: the continuous kernel, None where nothing may be soft.
         weights: of the steerable basis, None without one.
-        regions: G, into how many regions along each axis soft translation divides the output; None for its pixels.
+        regions: G, into how many regions along each axis soft translation divides the output (of a transposed layer
+            the input); None for its pixels.
         random_offset: turn the grid of a continuous group at each training step.
     """
 
@@ -124,6 +125,8 @@ class RelaxedConvolution(PlanarConvolution):
     def filter_bank(self) -> Tensor:
         """K of a stationary layer, (C_out, C_in/groups, k, k): what ``conv2d`` takes as its weight.
 
+        Of a transposed layer what ``conv_transpose2d`` takes, (C_in, C_out/groups, k, k).
+
         Raises:
             RuntimeError: where K depends on the position.
 
@@ -143,6 +146,13 @@ class RelaxedConvolution(PlanarConvolution):
 
     def _one_bank(self) -> Tensor:
         """K where it is the same at every position, (C_out, C_in/groups, k, k)."""
+        return self._laid_out(self._one_kernel())
+
+    def _laid_out(self, banks: Tensor) -> Tensor:
+        """Filter banks (…, C_out, C_in, k, k) of fields between ``kernel_types`` as the integral takes them."""
+        return banks
+
+    def _one_kernel(self) -> Tensor:
         bank = self._soft_bank
         if bank is not None:
             return bank(self.domain_frequency, self.hardened, self._added_to(bank))
@@ -164,7 +174,8 @@ class RelaxedConvolution(PlanarConvolution):
         """K of a layer that is soft in translation, in each region of an output: (rows, columns, C_out, C_in, k, k).
 
         Args:
-            output_size: height and width of the output in pixels. Small outputs have fewer regions than ``regions``.
+            output_size: height and width of the output in pixels, of a transposed layer those of the input. Small ones
+                have fewer regions than ``regions``.
 
         Raises:
             RuntimeError: where K is the same at every position, or another at every pixel.
@@ -189,7 +200,8 @@ class RelaxedConvolution(PlanarConvolution):
         """K in each region, row after row: (regions, C_out, C_in/groups, k, k)."""
         if self.bank is None:
             raise RuntimeError("nothing is relaxed in this layer")
-        return self.bank.at_regions(self.domain_frequency, partition, self.hardened, self._added_to(self.bank))
+        banks = self.bank.at_regions(self.domain_frequency, partition, self.hardened, self._added_to(self.bank))
+        return self._laid_out(banks)
 
     def _added_to(self, bank: ContinuousFilterBank) -> Tensor | list[Tensor] | None:
         """The kernel in the steerable basis, None without one, as it is added to that of a filter bank."""
@@ -227,7 +239,7 @@ class RelaxedConvolution(PlanarConvolution):
             with full_precision(features):
                 kernel = PixelKernel(bank, self._strict_part(), self.domain_frequency, self.hardened)
             return integrate_per_pixel(features, kernel, bias, self.geometry)
-        partition = RegionPartition.of(self.geometry.output_size(*image_size(features)), self.regions)
+        partition = RegionPartition.of(self.geometry.domain_size(features), self.regions)
         with full_precision(features):
             banks = self._cache.get(
                 self, lambda: self._banks_of(partition), (setting, partition), self.forget_constants
@@ -238,8 +250,8 @@ class RelaxedConvolution(PlanarConvolution):
     def export(self) -> nn.Module:
         """This layer on plain tensors, without escnn, sharing no memory with it: the same numbers as in eval mode.
 
-        A ``Conv2d`` where the layer is stationary, else a module that holds the filter banks of all regions, or with
-        ``regions=None`` one that evaluates the kernel at each pixel.
+        A ``Conv2d`` (or ``ConvTranspose2d``) where the layer is stationary, else a module that holds the filter banks
+        of all regions, or with ``regions=None`` one that evaluates the kernel at each pixel.
 
         Shape:
             of the result: (batch, C_in, H, W) → (batch, C_out, H_out, W_out).

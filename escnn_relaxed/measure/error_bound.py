@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..checks import check_mapping, check_module, check_number, check_size, check_subgroups
-from ..integral.stationary import ConvolutionGeometry
+from ..integral.stationary import ConvolutionGeometry, PlanarGeometry, TransposedGeometry
 from ..kernel.softness import projected
 from ..layer.planar_convolution import PlanarConvolution
 from .operator_norm import convolution_norm, largest_singular_value
@@ -116,7 +116,7 @@ def _in_single_precision(layer: PlanarConvolution) -> PlanarConvolution:
     return copy.deepcopy(layer).float() if is_half else layer
 
 
-def _norm_either_way(kernel: Tensor, size: tuple[int, int], geometry: ConvolutionGeometry) -> float:
+def _norm_either_way(kernel: Tensor, size: tuple[int, int], geometry: PlanarGeometry) -> float:
     """The larger of the norms on images of this size and turned by 90°, since h may turn the image."""
     return max(convolution_norm(kernel, way, geometry) for way in {size, size[::-1]})
 
@@ -234,8 +234,9 @@ def _lipschitz(name: str, module: nn.Module, size: tuple[int, int], known: Mappi
             return largest_singular_value(module.linear, (module.in_type.size, *size), next(module.parameters()))
         return _norm_either_way(module.filter_bank(), size, module.geometry)
     if isinstance(module, enn.R2Conv):
-        geometry = ConvolutionGeometry.of(module)
-        return _norm_either_way(module.expand_parameters()[0], size, geometry)
+        return _norm_either_way(module.expand_parameters()[0], size, ConvolutionGeometry.of(module))
+    if isinstance(module, enn.R2ConvTransposed):
+        return _norm_either_way(module.expand_parameters()[0], size, TransposedGeometry.of(module))
     if isinstance(module, enn.InnerBatchNorm):
         return max(_batch_norm_scale(norm) for norm in module.modules() if isinstance(norm, _BatchNorm))
     if isinstance(module, _NON_EXPANSIVE):

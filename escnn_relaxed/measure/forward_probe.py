@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..integral.stationary import ConvolutionGeometry
+from ..integral.stationary import PlanarGeometry, TransposedGeometry
 from ..network.modes import in_eval_mode
 from .pixel_grid import PixelGrid
 
@@ -192,7 +192,8 @@ class _Window:
         stride: from one place of the window to the next.
         padding: pixels before the first of the image.
         is_transposed: whether it is a transposed convolution, whose stride is that of its output.
-        is_torus: whether a map on the torus stays one: circular padding, or none.
+        is_torus: whether a map on the torus stays one: circular padding, or none; where the kernel of a transposed
+            convolution does not reach beyond the output.
     """
 
     extent: tuple[int, int]
@@ -205,7 +206,7 @@ class _Window:
 def _window(module: nn.Module) -> _Window | None:
     """The window of a module that slides one over the image, None for others."""
     geometry = getattr(module, "geometry", None)
-    source = geometry if isinstance(geometry, ConvolutionGeometry) else module
+    source: Any = geometry if isinstance(geometry, PlanarGeometry) else module
     if not all(hasattr(source, name) for name in ("kernel_size", "stride", "padding")):
         return None
     kernel, stride = _pair(source.kernel_size), _pair(source.stride)
@@ -219,8 +220,13 @@ def _window(module: nn.Module) -> _Window | None:
         # A blur with the stride follows on a maximum without one.
         extent = [e + module.filter.shape[-1] - 1 for e in extent]
         padding = [p + q for p, q in zip(padding, module._pad, strict=True)]
-    is_transposed = isinstance(module, (R2ConvTransposed, _ConvTransposeNd))
-    is_torus = not any(padding) or getattr(source, "padding_mode", "zeros") == "circular"
+    is_transposed = isinstance(source, (TransposedGeometry, R2ConvTransposed, _ConvTransposeNd))
+    if is_transposed:
+        # Whether all that a pixel would have added to it on the torus comes from pixels of the image.
+        cut = [p - q for p, q in zip(padding, _pair(source.output_padding), strict=True)]
+        is_torus = all(c >= e - s for c, e, s in zip(cut, extent, stride, strict=True))
+    else:
+        is_torus = not any(padding) or getattr(source, "padding_mode", "zeros") == "circular"
     return _Window((extent[0], extent[1]), stride, (padding[0], padding[1]), is_transposed, is_torus)
 
 

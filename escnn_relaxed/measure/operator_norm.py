@@ -10,24 +10,27 @@ import torch
 from torch import Tensor
 
 from ..group.points import padded_index
-from ..integral.stationary import ConvolutionGeometry
+from ..integral.stationary import PlanarGeometry, TransposedGeometry
 
 __all__ = ["convolution_norm", "largest_singular_value"]
 
 _LANCZOS_STEPS = 30
 
 
-def convolution_norm(kernel: Tensor, size: tuple[int, int], geometry: ConvolutionGeometry) -> float:
-    """‖·‖_op of a convolution on images of a size, from above.
+def convolution_norm(kernel: Tensor, size: tuple[int, int], geometry: PlanarGeometry) -> float:
+    """‖·‖_op of a convolution, or of a transposed one, on images of a size, from above.
 
     The convolution is a restriction of one on the torus, whose norm is the largest singular value of the kernel's
     Fourier transform at any frequency. It is exact for stride 1 and circular padding that keeps the size.
 
     Args:
-        kernel: (C_out, C_in/groups, k, k).
+        kernel: (C_out, C_in/groups, k, k); (C_in, C_out/groups, k, k) of a transposed convolution.
         size: height and width of the image in pixels.
         geometry: where taps and pixels meet.
     """
+    if isinstance(geometry, TransposedGeometry):
+        # The norm of a map is that of its adjoint, on images as large as the output.
+        size, geometry = geometry.output_size(*size), geometry.adjoint
     # Fourier transforms in half precision overflow, or do not exist.
     kernel = kernel.detach().to(torch.promote_types(kernel.dtype, torch.float32))
     height, width = size

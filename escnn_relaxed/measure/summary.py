@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from escnn.nn import FieldType, R2Conv, R2ConvTransposed
+from escnn.nn import FieldType
 from torch import nn
 
 from ..checks import check_sequence
 from ..layer.state_dict import describe_fields
-from ..network.relaxed_layers import frequency_energy, relaxed_layers
+from ..network.relaxed_layers import frequency_energy, relaxed_layers, strict_layers
 from .ablation import AblationRow
 from .equivariance import largest_exact_errors
 from .forward_probe import evaluated
@@ -71,7 +71,8 @@ class RelaxationSummary:
 
     Attributes:
         rows: in the order of the network's modules.
-        strict: names of each ``"R2Conv"`` and ``"R2ConvTransposed"``, which nothing relaxes; below the table.
+        strict: names of escnn's linear maps, which nothing relaxes, by their kind, ``"R2Conv"``, ``"R2ConvTransposed"``
+            or ``"Linear"`` for instance; below the table.
 
     Example:
         >>> layer = LayerSummary("conv", "1 regular -> 1 regular", {"rotation": (0.25,)}, 0.0625, 1.0,
@@ -119,7 +120,7 @@ def relaxation_summary(
 ) -> RelaxationSummary:
     """A row for each relaxed layer of a network: its fields, ω′, softness, what it is needed for, and measured errors.
 
-    Below it the ``R2Conv`` and ``R2ConvTransposed`` that the network has left, which are strict.
+    Below it escnn's own linear maps that the network has left, which are strict.
 
     Args:
         network: any module.
@@ -167,15 +168,7 @@ def relaxation_summary(
                 relaxed_by=layer.relaxed_by,
             )
         )
-    return RelaxationSummary(tuple(rows), _strict_convolutions(network))
-
-
-def _strict_convolutions(network: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Names of the convolutions of escnn by their kind."""
-    named = [(name or "network", module) for name, module in network.named_modules()]
-    kinds = R2Conv, R2ConvTransposed
-    found = {kind.__name__: tuple(name for name, module in named if isinstance(module, kind)) for kind in kinds}
-    return {kind: names for kind, names in found.items() if names}
+    return RelaxationSummary(tuple(rows), strict_layers(network))
 
 
 def _measured(

@@ -14,11 +14,12 @@ from torch.nn.utils import parametrize
 from typing_extensions import Unpack
 
 from ..checks import check_bool, check_callable, check_module, check_subgroups, warn_once
-from ..integral.stationary import ConvolutionGeometry
+from ..integral.stationary import ConvolutionGeometry, TransposedGeometry
 from ..kernel.steerable_basis import SteerableBasis
 from ..layer.keywords import SofteningKeywords, check_keywords
 from ..layer.relaxed_r2conv import RelaxedR2Conv
-from .relaxed_layers import named_relaxed_layers
+from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
+from .relaxed_layers import WITH_RELAXED_FORM, named_relaxed_layers, strict_layers
 
 __all__ = ["copy_network", "harden_network", "relax_network"]
 
@@ -27,22 +28,23 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 
 def relax_network(
     network: nn.Module,
-    where: Callable[[str, R2Conv], bool] | None = None,
+    where: Callable[[str, R2Conv | R2ConvTransposed], bool] | None = None,
     freeze: bool = False,
     **softening: Unpack[SofteningKeywords],
 ) -> nn.Module:
     """A copy of a network in which every ``R2Conv`` is a :class:`~escnn_relaxed.RelaxedR2Conv`.
 
-    It computes what the network computed: a layer's kernel is the trained one plus a soft part whose output weights
-    are 0. The soft part is centred on the domain, so that the trained kernel is and stays the layer's strict part
-    (equation (9)), and :func:`harden_network` returns it to the last bit. What a layer does beside its kernel and bias,
-    in hooks, parametrizations or methods of a subclass, would be lost, and such a layer is refused.
-    ``R2ConvTransposed`` has no relaxed form and stays strict, with a warning.
+    And every ``R2ConvTransposed`` a :class:`~escnn_relaxed.RelaxedR2ConvTransposed`. It computes what the network
+    computed: a layer's kernel is the trained one plus a soft part whose output weights are 0. The soft part is centred
+    on the domain, so that the trained kernel is and stays the layer's strict part (equation (9)), and
+    :func:`harden_network` returns it to the last bit. What a layer does beside its kernel and bias, in hooks,
+    parametrizations or methods of a subclass, would be lost, and such a layer is refused. escnn's other linear maps
+    (``Linear``, ``R3Conv``) have no relaxed form and stay strict, with a warning.
 
     Args:
         network: any module, whatever its forward; names of modules stay, and layers that are relaxed already too.
             Weights and biases that layers share stay shared, and frozen ones stay frozen.
-        where: from the name of an ``R2Conv`` in the network and the layer to whether it is relaxed; all by default.
+        where: from the name of such a layer in the network and the layer to whether it is relaxed; all by default.
         freeze: keep the trained kernels fixed, so that only soft parts learn, with the rest of the network: biases,
             which are as equivariant as before, go on learning.
         **softening: what says how a ``RelaxedR2Conv`` is soft: ``relax``, ``learn_relaxation``, ``initial_softness``,
@@ -50,7 +52,7 @@ def relax_network(
 
     Raises:
         TypeError: for a network that is no module, or another keyword: the trained layers decide the rest.
-        ValueError: if the network has no ``R2Conv`` that ``where`` picks, or one that does more than an ``R2Conv``.
+        ValueError: if the network has no such layer that ``where`` picks, or one that does more than escnn's own.
 
     Example:
         >>> from escnn import gspaces, nn
@@ -65,18 +67,19 @@ def relax_network(
     check_keywords("relax_network", softening, SofteningKeywords, "beside network, where and freeze")
     if where is not None:
         check_callable("where", where)
-    named = [(name, module) for name, module in network.named_modules() if isinstance(module, R2Conv)]
+    named = [(name, module) for name, module in network.named_modules() if isinstance(module, WITH_RELAXED_FORM)]
     picked = {name: module for name, module in named if where is None or where(name, module)}
     if not picked:
         names = [name for name, _ in named]
-        raise ValueError(f"network has no escnn.nn.R2Conv to relax{f': where picks none of {names}' if names else ''}")
+        hint = f": where picks none of {names}" if names else ""
+        raise ValueError(f"network has no escnn.nn.R2Conv or R2ConvTransposed to relax{hint}")
     for name, module in picked.items():
         _check_plain(name or "network", module)
     parameters = _copied_parameters(picked.values(), freeze)
     relaxed = {id(module): _relaxed(module, parameters, softening) for module in picked.values()}
-    transposed = [name for name, module in network.named_modules() if isinstance(module, R2ConvTransposed)]
-    if transposed:
-        warn_once(f"relax_network leaves R2ConvTransposed strict, which has no relaxed form: {', '.join(transposed)}")
+    for kind, strict in strict_layers(network).items():
+        if kind not in [known.__name__ for known in WITH_RELAXED_FORM]:
+            warn_once(f"relax_network leaves {kind} strict, which has no relaxed form: {', '.join(strict)}")
     return copy_network(network, {**relaxed, **parameters})
 
 
@@ -109,7 +112,9 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
     check_module("network", network)
     check_subgroups(subgroups)
     if not any(True for _ in named_relaxed_layers(network)):
-        raise ValueError("network has no relaxed layer to harden: relax_network makes them of escnn.nn.R2Conv")
+        raise ValueError(
+            "network has no relaxed layer to harden: relax_network makes them of escnn.nn.R2Conv and R2ConvTransposed"
+        )
     hardened = copy_network(network)
     for _, layer in named_relaxed_layers(hardened):
         layer.harden(*subgroups)
@@ -127,7 +132,7 @@ def copy_network(network: nn.Module, replacements: dict[int, Any] | None = None)
     return copy.deepcopy(network, memo)
 
 
-def _check_plain(name: str, module: R2Conv) -> None:
+def _check_plain(name: str, module: R2Conv | R2ConvTransposed) -> None:
     """Refuse a layer that does more than its kernel and bias say, since its relaxed form has no more than these."""
     if parametrize.is_parametrized(module):
         raise ValueError(
@@ -138,8 +143,8 @@ def _check_plain(name: str, module: R2Conv) -> None:
     if methods:
         raise ValueError(
             f"{name}, a {type(module).__name__}, has methods of its own, {', '.join(methods)}, which would be lost: "
-            f"put an escnn.nn.R2Conv with its state in its place, or leave it out with where=lambda name, layer: "
-            f"type(layer) is R2Conv"
+            f"put an escnn.nn.{_kind(module).__name__} with its state in its place, or leave it out with "
+            f"where=lambda name, layer: type(layer) is {_kind(module).__name__}"
         )
     hooks = [kind.strip("_") for kind in _HOOKS if getattr(module, kind)]
     if hooks:
@@ -149,16 +154,21 @@ def _check_plain(name: str, module: R2Conv) -> None:
         )
 
 
-def _own_methods(module: R2Conv) -> list[str]:
-    """Methods and properties that ``R2Conv`` has not, or has others of; how a layer was built is past."""
-    own = [vars(kind) for kind in type(module).__mro__ if kind not in R2Conv.__mro__]
+def _kind(module: R2Conv | R2ConvTransposed) -> type[nn.Module]:
+    """Which of the two it is."""
+    return R2Conv if isinstance(module, R2Conv) else R2ConvTransposed
+
+
+def _own_methods(module: R2Conv | R2ConvTransposed) -> list[str]:
+    """Methods and properties that escnn's layer has not, or has others of; how a layer was built is past."""
+    own = [vars(kind) for kind in type(module).__mro__ if kind not in _kind(module).__mro__]
     methods = {name for of in own for name, value in of.items() if callable(value) or hasattr(value, "__get__")}
     if "forward" in vars(module):
         methods.add("forward")
     return sorted(methods - {"__init__"})
 
 
-def _copied_parameters(convolutions: Iterable[R2Conv], freeze: bool) -> dict[int, nn.Parameter]:
+def _copied_parameters(convolutions: Iterable[R2Conv | R2ConvTransposed], freeze: bool) -> dict[int, nn.Parameter]:
     """A copy of the weights and the bias of each layer by identity, so that what layers share they go on sharing."""
     copies = {}
     for convolution in convolutions:
@@ -169,12 +179,16 @@ def _copied_parameters(convolutions: Iterable[R2Conv], freeze: bool) -> dict[int
     return copies
 
 
-def _relaxed(convolution: R2Conv, parameters: dict[int, nn.Parameter], softening: SofteningKeywords) -> RelaxedR2Conv:
-    """The layer that takes the place of a trained ``R2Conv``."""
-    arguments: dict[str, Any] = {**asdict(ConvolutionGeometry.of(convolution)), **softening}
-    fields, has_bias = (convolution.in_type, convolution.out_type), convolution.bias is not None
-    layer = RelaxedR2Conv(*fields, bias=has_bias, **arguments).to(convolution.weights)
-    place = convolution.in_type, convolution.out_type, layer.kernel_size, layer.geometry.dilation, layer.groups
+def _relaxed(
+    convolution: R2Conv | R2ConvTransposed, parameters: dict[int, nn.Parameter], softening: SofteningKeywords
+) -> RelaxedR2Conv | RelaxedR2ConvTransposed:
+    """The layer that takes the place of a trained one of escnn's."""
+    is_transposed = isinstance(convolution, R2ConvTransposed)
+    geometry = TransposedGeometry.of(convolution) if is_transposed else ConvolutionGeometry.of(convolution)
+    arguments: dict[str, Any] = {**asdict(geometry), "bias": convolution.bias is not None, **softening}
+    build = RelaxedR2ConvTransposed if is_transposed else RelaxedR2Conv
+    layer = build(convolution.in_type, convolution.out_type, **arguments).to(convolution.weights)
+    place = *layer.kernel_types, layer.kernel_size, layer.dilation, 1
     with torch.no_grad():
         drawn = layer.strict_energy()
         layer.steerable_basis = SteerableBasis(*place, convolution.basisexpansion).to(convolution.weights)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypedDict
 
 import torch
-from escnn.nn import R2Conv
+from escnn.nn import R2Conv, R2ConvTransposed
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
@@ -18,13 +18,17 @@ from ..group.elements import SUBGROUPS
 from ..layer.keywords import check_keywords
 from ..layer.planar_convolution import PlanarConvolution
 from ..layer.relaxed_r2conv import RelaxedR2Conv
+from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
 from .conversion import copy_network
 from .relaxed_layers import relaxed_layers
 
 __all__ = ["to_escnn"]
 
 # What a layer of this package is in escnn.
-ESCNN_FORMS: dict[type[PlanarConvolution], Any] = {RelaxedR2Conv: R2Conv}
+ESCNN_FORMS: dict[type[PlanarConvolution], Any] = {
+    RelaxedR2Conv: R2Conv,
+    RelaxedR2ConvTransposed: R2ConvTransposed,
+}
 _PLACE = ("kernel_size", "output_padding", "stride", "dilation", "padding_mode", "groups")
 # Two samples of one basis in float32 differ by less, two bases by more.
 SAME_BASIS = 1e-4

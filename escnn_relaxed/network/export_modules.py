@@ -18,7 +18,7 @@ import torch
 from escnn import nn as enn
 from torch import Tensor, nn
 
-from ..integral.stationary import ConvolutionGeometry, as_convolution
+from ..integral.stationary import ConvolutionGeometry, TransposedGeometry, as_convolution
 from .plain_modules import ByChannels, FieldMaximum, FieldNorm, Mask
 from .plain_nonlinearities import Joined, NormMaxPool
 
@@ -60,24 +60,7 @@ def _(module: enn.R2Conv, export: Export) -> nn.Module:
 @plain_module.register
 def _(module: enn.R2ConvTransposed, export: Export) -> nn.Module:
     filter_bank, bias = module.expand_parameters()
-    convolution: nn.ConvTranspose2d = nn.utils.skip_init(
-        nn.ConvTranspose2d,
-        module.in_type.size,
-        module.out_type.size,
-        module.kernel_size,
-        stride=module.stride,
-        padding=module.padding,
-        output_padding=module.output_padding,
-        groups=module.groups,
-        bias=bias is not None,
-        dilation=module.dilation,
-        device=filter_bank.device,
-        dtype=filter_bank.dtype,
-    )
-    convolution.weight.copy_(filter_bank)
-    if bias is not None and convolution.bias is not None:
-        convolution.bias.copy_(bias)
-    return convolution
+    return as_convolution(filter_bank, bias, TransposedGeometry.of(module))
 
 
 @plain_module.register

@@ -1,0 +1,217 @@
+"""Networks with transposed convolutions: relaxed, hardened, measured, regularised and exported as others are."""
+
+from __future__ import annotations
+
+import battery
+import pytest
+import torch
+from escnn import nn as enn
+from layers import shake
+from torch import Tensor, nn
+from trained_networks import answer, softnesses, train_a_step
+from transformations import largest_error, relative_error
+
+from escnn_relaxed import (
+    RelaxedR2Conv,
+    RelaxedR2ConvTransposed,
+    SoftnessBound,
+    equivariance_error,
+    equivariance_penalty,
+    export_network,
+    harden_network,
+    parameter_groups,
+    relax_network,
+    relaxation_summary,
+    softness_ablation,
+)
+from escnn_relaxed.measure import equivariance_error_bound
+from escnn_relaxed.measure.error_bound import soft_part_norm
+
+ROUNDING = 1e-12  # float64
+SINGLE = 1e-6  # escnn works in float32
+
+SOFT = {"rotation": 0.2}
+UP = {"padding": 1, "stride": 2, "output_padding": 1}
+
+
+def up(space: str = "C4", pair: str = "regular -> regular", **arguments: object) -> enn.R2ConvTransposed:
+    """A trained layer: weights and bias away from their start."""
+    layer = enn.R2ConvTransposed(*battery.types(space, pair), 3, **{**UP, **arguments})
+    shake(layer)
+    return layer
+
+
+def network(space: str = "C4", **arguments: object) -> enn.SequentialModule:
+    """Down by a stride and up again."""
+    in_type, fields = battery.types(space, "trivial -> regular")
+    down = enn.R2Conv(in_type, fields, 3, padding=1, stride=2)
+    shake(down)
+    ups = up(space, **arguments), up(space, "regular -> trivial", **arguments)
+    return enn.SequentialModule(down, enn.ReLU(fields), ups[0], enn.InnerBatchNorm(fields), ups[1])
+
+
+@pytest.mark.parametrize(
+    ("space", "pair", "arguments"),
+    [
+        ("C4", "regular -> irreps", {}),
+        ("C8", "trivial + trivial -> quotient + quotient", {"groups": 2}),
+        ("D4", "irreps -> regular", {"bias": False, "dilation": 2}),
+        ("SO(2)", "irreps -> trivial", {"output_padding": 0, "padding": 0}),
+        ("C4", "trivial -> regular", {"rings": [0.0, 1.0], "sigma": [0.4, 0.5]}),
+        ("C4", "trivial -> regular", {"padding": (1, 0), "output_padding": (0, 1)}),
+        ("C4", "trivial -> regular", {"stride": (2, 2)}),
+    ],
+)
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_relaxed_layer_computes_what_the_layer_computed_and_finds_its_way_back(space, pair, arguments, mode) -> None:
+    trained = up(space, pair, **arguments).train(mode == "train")
+    relaxed = relax_network(trained, relax=battery.subgroups(space, 0.2))
+    assert type(relaxed) is RelaxedR2ConvTransposed
+    assert relaxed.training == (mode == "train")
+    assert relative_error(answer(relaxed), answer(trained)) <= SINGLE
+    assert relaxed.softness().item() == 0
+    train_a_step(relaxed.train())
+    assert relaxed.softness().item() > 0
+    hardened = harden_network(relaxed)
+    assert hardened.bank is None
+    assert torch.equal(hardened.weights, relaxed.weights)
+    assert not torch.equal(hardened.weights, trained.weights)
+
+
+def test_hardened_network_has_the_trained_kernel_to_the_last_bit() -> None:
+    trained = network()
+    relaxed = relax_network(trained, freeze=True, relax=SOFT | {"translation": 0.3})
+    for name, parameter in relaxed.named_parameters():
+        if "bank.steered_average" in name:
+            nn.init.normal_(parameter)
+    assert min(softnesses(relaxed)) > 1e-3
+    hardened = harden_network(relaxed)
+    for name in ("0", "2", "4"):
+        assert torch.equal(getattr(hardened, name).weights, getattr(trained, name).weights)
+
+
+def test_every_layer_is_relaxed_and_what_stays_strict_is_said() -> None:
+    trained = network()
+    relaxed = relax_network(trained, relax=SOFT)
+    kinds = [type(relaxed[index]) for index in (0, 2, 4)]
+    assert kinds == [RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR2ConvTransposed]
+    summary = relaxation_summary(relaxed)
+    assert [row.name for row in summary.rows] == ["0", "2", "4"]
+    assert summary.strict == {}
+    relaxed = relax_network(trained, lambda name, layer: isinstance(layer, enn.R2ConvTransposed), relax=SOFT)
+    assert relaxation_summary(relaxed).strict == {"R2Conv": ("0",)}
+    relaxed = relax_network(trained, lambda name, layer: name != "4", relax=SOFT)
+    assert relaxation_summary(relaxed).strict == {"R2ConvTransposed": ("4",)}
+
+
+def test_layer_that_does_more_or_has_unequal_strides_is_refused() -> None:
+    class WithMethod(enn.R2ConvTransposed):
+        def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
+            return super().expand_parameters()
+
+    fields = battery.field_type("C4", "regular")
+    with pytest.raises(ValueError, match=r"layer\) is R2ConvTransposed|layer: type\(layer\) is R2ConvTransposed"):
+        relax_network(WithMethod(fields, fields, 3))
+    with pytest.raises(ValueError, match=r"a pair of equal ones, got \(2, 1\)"):
+        relax_network(enn.R2ConvTransposed(fields, fields, 3, stride=(2, 1)))
+
+
+def test_weights_that_are_shared_stay_shared() -> None:
+    first, second = up(), up()
+    second.weights = first.weights
+    relaxed = relax_network(enn.SequentialModule(first, second), relax=SOFT)
+    assert relaxed[0].weights is relaxed[1].weights
+
+
+def test_tools_of_learning_and_measuring_take_the_layers() -> None:
+    relaxed = relax_network(network(), relax=SOFT, learn_relaxation=True)
+    for index in (0, 2, 4):
+        shake(relaxed[index])
+        relaxed[index].set_softness(0.1)
+    assert softnesses(relaxed) == pytest.approx([0.1] * 3, rel=1e-4)
+    equivariance_penalty(relaxed).backward()
+    assert all(relaxed[index].bank.steered_average.block_pairs[0].weights.grad is not None for index in (0, 2, 4))
+    assert len(parameter_groups(relaxed, 0.1)) == 2
+    bound = SoftnessBound(relaxed, 0.01)
+    assert bound.penalty().requires_grad
+    relaxed.eval()
+    features = battery.random_input(relaxed.in_type, 9, 9, dtype=torch.float32)
+    expected = relaxed(relaxed.in_type(features)).tensor.detach()
+
+    def loss(found: nn.Module) -> float:
+        return float((found(found.in_type(features)).tensor - expected).square().mean())
+
+    report = softness_ablation(relaxed, loss)
+    values = {row.part: row.value for row in report}
+    assert all(values[name] > 0 for name in ("0", "2", "4"))
+    summary = relaxation_summary(relaxed, report, data=features)
+    assert all(row.own_error > 1e-3 for row in summary.rows)
+
+
+@pytest.mark.parametrize("relax", [SOFT, SOFT | {"translation": 0.3}], ids=["stationary", "soft in translation"])
+def test_exported_network_computes_the_same(relax: dict[str, float]) -> None:
+    relaxed = relax_network(network(), relax=relax).double().eval()
+    shake(relaxed)
+    plain = export_network(relaxed)
+    features = battery.random_input(relaxed.in_type, 16, 16)
+    with torch.no_grad():
+        assert relative_error(plain(features), relaxed(relaxed.in_type(features)).tensor) <= ROUNDING
+
+
+@pytest.mark.parametrize("arguments", [{}, {"padding": (1, 0), "output_padding": (0, 1)}, {"groups": 1, "bias": False}])
+def test_exported_layer_of_escnn_keeps_the_output_padding(arguments: dict[str, object]) -> None:
+    """escnn's own export() drops it."""
+    trained = up(**arguments).eval()
+    plain = export_network(trained)
+    assert type(plain) is nn.ConvTranspose2d
+    features = battery.random_input(trained.in_type, 5, 6, dtype=torch.float32)
+    with torch.no_grad():
+        assert torch.equal(plain(features), trained(trained.in_type(features)).tensor)
+
+
+# Measured.
+
+
+@pytest.mark.parametrize("relaxed", [True, False], ids=["relaxed", "escnn's"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"padding": 0, "output_padding": 0},
+        {"padding": 1, "output_padding": 0},
+        {"padding": 2, "output_padding": 0, "stride": 1},
+        {"padding": 1, "output_padding": 1, "dilation": 2},
+    ],
+)
+def test_strict_layer_is_measured_as_strict(arguments: dict[str, object], relaxed: bool) -> None:
+    """Under turns and shifts: none of what shifts push beyond the edge is compared with what comes in there."""
+    layer = up(**arguments)
+    layer = relax_network(layer, relax=None).eval() if relaxed else layer.eval()
+    features = battery.random_input(layer.in_type, 9, 9, dtype=torch.float32)
+    report = equivariance_error(layer, data=features, shifts=[(1, 2)])
+    errors = [row.error for row in report.exact]
+    assert len(errors) == 4
+    assert max(errors) <= SINGLE
+
+
+@pytest.mark.parametrize("arguments", [{"output_padding": 0}, {"stride": 1, "output_padding": 0}])
+def test_measured_error_is_below_the_bound(arguments: dict[str, object]) -> None:
+    layer = relax_network(up(**arguments), relax=SOFT).double().eval()
+    shake(layer)
+    features = battery.random_input(layer.in_type, 7, 7, batch=1)
+    error = largest_error(layer, features)
+    with torch.no_grad():
+        answer_norm = layer(layer.in_type(features)).tensor.norm()
+    bound = 2 * soft_part_norm(layer, (7, 7)) * features.norm() / answer_norm
+    assert 1e-4 < error <= bound
+    assert error > bound / 20
+
+
+def test_bound_of_a_network_takes_both_kinds_of_layers() -> None:
+    fields = battery.field_type("C4", "regular")
+    relaxed = relax_network(up(output_padding=0, bias=False), relax=SOFT).eval()
+    strict = up(output_padding=0, bias=False).eval()
+    rows = equivariance_error_bound(
+        enn.SequentialModule(relaxed, strict).eval(), fields(battery.random_input(fields, 5, 5, dtype=torch.float32))
+    )
+    assert [row.soft_norm for row in rows] == [pytest.approx(0, abs=1e-5), 0.0]
+    assert all(row.lipschitz > 0 for row in rows)
