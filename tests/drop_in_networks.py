@@ -1,0 +1,285 @@
+"""Thirteen kinds of networks that are written with escnn, small: each a forward of its own, from tensor to tensor.
+
+Every class takes what stands for ``R2Conv`` and for ``R2ConvTransposed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from drop_in_fields import (
+    C8,
+    D4,
+    FourierFields,
+    GatedIrreps,
+    Layer,
+    QuotientFields,
+    RobotPolicy,
+    VectorFields,
+    regular,
+    trivial,
+)
+from escnn import gspaces
+from escnn import nn as enn
+from escnn.nn import EquivariantModule, FieldType, GeometricTensor
+from torch import Tensor, nn
+
+C4, D8 = gspaces.rot2dOnR2(4), gspaces.flipRot2dOnR2(8)
+GALAXY_BASIS = {"sigma": 0.5, "frequencies_cutoff": 2.0, "maximum_offset": 1}
+
+
+class Digits(nn.Module):
+    """Classifier over C8 with blurred pooling and invariant features (escnn's ``examples/model.py``)."""
+
+    def __init__(self, convolution: Layer, transposed: Layer) -> None:
+        super().__init__()
+        self.input_type = trivial(C8)
+        lifted, fields = regular(C8), regular(C8, 2)
+        self.block1 = enn.SequentialModule(
+            convolution(self.input_type, lifted, kernel_size=5, padding=2, bias=False),
+            enn.InnerBatchNorm(lifted),
+            enn.ReLU(lifted, inplace=True),
+        )
+        self.pool1 = enn.SequentialModule(enn.PointwiseAvgPoolAntialiased(lifted, sigma=0.66, stride=2))
+        self.block2 = enn.SequentialModule(
+            convolution(lifted, fields, kernel_size=5, padding=2, bias=False),
+            enn.InnerBatchNorm(fields),
+            enn.ReLU(fields, inplace=True),
+        )
+        self.pool2 = enn.PointwiseAvgPoolAntialiased(fields, sigma=0.66, stride=1, padding=0)
+        self.gpool = enn.GroupPooling(fields)
+        self.fully_net = nn.Sequential(nn.Linear(2 * 3**2, 8), nn.BatchNorm1d(8), nn.ELU(inplace=True), nn.Linear(8, 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.pool1(self.block1(enn.GeometricTensor(images, self.input_type)))
+        x = self.gpool(self.pool2(self.block2(x)))
+        return self.fully_net(x.tensor.reshape(x.tensor.shape[0], -1))
+
+
+class Segmentation(nn.Module):
+    """U-Net over D4 with pooling, upsampling and skips; a class for each pixel."""
+
+    def __init__(self, convolution: Layer, transposed: Layer) -> None:
+        super().__init__()
+        narrow, wide = regular(D4), regular(D4, 2)
+        self.down = nn.ModuleList(
+            [self.block(convolution, trivial(D4, 3), narrow), self.block(convolution, narrow, wide)]
+        )
+        self.pool = enn.PointwiseMaxPool(narrow, kernel_size=2, stride=2)
+        self.upsample = enn.R2Upsampling(wide, scale_factor=2)
+        self.up = self.block(convolution, wide + narrow, narrow)
+        self.classify = convolution(narrow, trivial(D4, 2), kernel_size=1)
+
+    @staticmethod
+    def block(convolution: Layer, in_type: FieldType, out_type: FieldType) -> enn.SequentialModule:
+        convolved = convolution(in_type, out_type, 3, padding=1, bias=False)
+        return enn.SequentialModule(convolved, enn.InnerBatchNorm(out_type), enn.ReLU(out_type))
+
+    def forward(self, images: Tensor) -> Tensor:
+        fine = self.down[0](self.down[0].in_type(images))
+        coarse = self.down[1](self.pool(fine))
+        joined = enn.tensor_directsum([self.upsample(coarse), fine])
+        return self.classify(self.up(joined)).tensor
+
+
+class TransposedUNet(nn.Module):
+    """U-Net over C4, down by strides and up by transposed convolutions, on sides 4n + 1."""
+
+    def __init__(self, convolution: Layer, transposed: Layer) -> None:
+        super().__init__()
+        fields = regular(C4, 2)
+        self.lift = convolution(trivial(C4), fields, 3, padding=1)
+        self.downs = nn.ModuleList(convolution(fields, fields, 3, stride=2, padding=1) for _ in range(2))
+        self.ups = nn.ModuleList(transposed(fields, fields, 3, stride=2, padding=1) for _ in range(2))
+        self.norms = nn.ModuleList(enn.InnerBatchNorm(fields) for _ in range(2))
+        self.relu = enn.ReLU(fields)
+        self.last = convolution(fields, trivial(C4), 3, padding=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.lift(GeometricTensor(images, self.lift.in_type))
+        skips = []
+        for down in self.downs:
+            skips.append(x)
+            x = self.relu(down(x))
+        for up, norm in zip(self.ups, self.norms, strict=True):
+            x = self.relu(norm(up(x))) + skips.pop()
+        return self.last(x).tensor
+
+
+class ConvLSTM(nn.Module):
+    """A cell over C4 that reads frames in turn: (batch, time, 1, H, W) → (batch, 1, H, W)."""
+
+    def __init__(self, convolution: Layer, transposed: Layer) -> None:
+        super().__init__()
+        self.frame, self.hidden = trivial(C4), regular(C4, 2)
+        self.gates = convolution(self.frame + self.hidden, regular(C4, 8), kernel_size=3, padding=1)
+        self.readout = convolution(self.hidden, self.frame, kernel_size=1)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        batch, _, _, height, width = frames.shape
+        hidden = cell = frames.new_zeros(batch, self.hidden.size, height, width)
+        for frame in frames.unbind(1):
+            joined = enn.tensor_directsum([self.frame(frame), self.hidden(hidden)])
+            gates, candidate = self.gates(joined).tensor.split([3 * self.hidden.size, self.hidden.size], dim=1)
+            keep, take, give = torch.sigmoid(gates).chunk(3, dim=1)
+            cell = keep * cell + take * torch.tanh(candidate)
+            hidden = give * torch.tanh(cell)
+        return self.readout(self.hidden(hidden)).tensor
+
+
+class WideBlock(EquivariantModule):
+    """Of escnn's ``examples/e2wrn.py``."""
+
+    def __init__(self, convolution: Layer, in_type: FieldType, out_type: FieldType, stride: int) -> None:
+        super().__init__()
+        self.in_type, self.out_type = in_type, out_type
+        self.bn1, self.relu1 = enn.InnerBatchNorm(in_type), enn.ReLU(in_type, inplace=True)
+        self.conv1 = convolution(in_type, out_type, kernel_size=3, padding=1, bias=False)
+        self.bn2, self.relu2 = enn.InnerBatchNorm(out_type), enn.ReLU(out_type, inplace=True)
+        self.conv2 = convolution(out_type, out_type, kernel_size=3, padding=1, stride=stride, bias=False)
+        self.shortcut = convolution(in_type, out_type, kernel_size=1, stride=stride, bias=False)
+
+    def forward(self, x: GeometricTensor) -> GeometricTensor:
+        normal = self.relu1(self.bn1(x))
+        out = self.conv2(self.relu2(self.bn2(self.conv1(normal))))
+        out += self.shortcut(normal)
+        return out
+
+    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return self.conv2.evaluate_output_shape(self.conv1.evaluate_output_shape(input_shape))
+
+
+class WideResNet(nn.Module):
+    """Over D4, weights drawn in a loop over the modules: He's rule, delta-orthonormal in the blocks."""
+
+    def __init__(self, convolution: Layer, transposed: Layer) -> None:
+        super().__init__()
+        narrow, wide = regular(D4), regular(D4, 2)
+        self.conv1 = convolution(trivial(D4, 3), narrow, kernel_size=3, padding=1, bias=False)
+        self.layers = nn.Sequential(WideBlock(convolution, narrow, narrow, 1), WideBlock(convolution, narrow, wide, 2))
+        self.bn, self.relu, self.mp = enn.InnerBatchNorm(wide), enn.ReLU(wide), enn.GroupPooling(wide)
+        self.linear = nn.Linear(2, 3)
+        for name, module in self.named_modules():
+            # isinstance(module, R2Conv), with the name that stands in the place of R2Conv.
+            if isinstance(module, type(self.conv1)):
+                init = enn.init.deltaorthonormal_init if "conv2" in name else enn.init.generalized_he_init
+                init(module.weights.data, module.basisexpansion)
+            elif isinstance(module, nn.BatchNorm3d):
+                module.weight.data.fill_(1)
+                module.bias.data.zero_()
+            elif isinstance(module, nn.Linear):
+                module.bias.data.zero_()
+
+    def forward(self, images: Tensor) -> Tensor:
+        out = self.layers(self.conv1(enn.GeometricTensor(images, self.conv1.in_type)))
+        out = self.mp(self.relu(self.bn(out))).tensor
+        return self.linear(nn.functional.adaptive_avg_pool2d(out, 1).flatten(1))
+
+
+class CircularAutoencoder(nn.Module):
+    """On a torus, over C4, in groups of fields; the code is a few invariant maps."""
+
+    def __init__(self, convolution: Layer, transposed: Layer) -> None:
+        super().__init__()
+        around = {"kernel_size": 3, "padding": 1, "padding_mode": "circular"}
+        fields, code = regular(C4, 2), trivial(C4, 2)
+        self.encoder = enn.SequentialModule(
+            convolution(trivial(C4), fields, stride=2, **around),
+            enn.ELU(fields),
+            convolution(fields, fields, groups=2, **around),
+            enn.ELU(fields),
+            convolution(fields, code, **around),
+        )
+        self.decoder = enn.SequentialModule(
+            convolution(code, fields, groups=2, **around),
+            enn.ELU(fields),
+            enn.R2Upsampling(fields, 2, mode="nearest"),
+            convolution(fields, trivial(C4), **around),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.decoder(self.encoder(self.encoder.in_type(images))).tensor
+
+
+class Galaxies(nn.Module):
+    """Over D8, large steps, with arguments of the basis; odds of answers to a tree of questions."""
+
+    def __init__(self, convolution: Layer, transposed: Layer) -> None:
+        super().__init__()
+        fields = regular(D8)
+        self.mask = enn.MaskModule(trivial(D8, 3), 17, margin=1)
+        self.conv1 = convolution(trivial(D8, 3), fields, 5, padding=2, stride=4, bias=False, **GALAXY_BASIS)
+        self.relu1 = enn.ReLU(fields, inplace=True)
+        self.conv2 = convolution(fields, fields, 3, padding=1, **GALAXY_BASIS)
+        self.relu2 = enn.ReLU(fields, inplace=True)
+        self.pool = enn.PointwiseAvgPool(fields, kernel_size=2, stride=2)
+        self.gpool = enn.GroupPooling(fields)
+        self.drop, self.linear = nn.Dropout(0.0), nn.Linear(4, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.relu1(self.conv1(self.mask(enn.GeometricTensor(images, self.mask.in_type))))
+        x = self.gpool(self.pool(self.relu2(self.conv2(x)))).tensor
+        answers = self.linear(self.drop(x.reshape(x.size(0), -1)))
+        return torch.cat([torch.softmax(answers[:, :2], 1), torch.softmax(answers[:, 2:], 1)], dim=1)
+
+
+class Keypoints(nn.Module):
+    """Self-supervised, over C4: descriptors of an image beside those of the turned image, turned back."""
+
+    def __init__(self, convolution: Layer, transposed: Layer) -> None:
+        super().__init__()
+        fields = regular(C4)
+        self.turn = C4.fibergroup.element(1)
+        self.first = convolution(trivial(C4), fields, 3, padding=1)
+        self.second = convolution(fields, fields, 3, padding=1)
+        self.score = convolution(fields + fields, trivial(C4), 3, padding=1)
+        self.relu = enn.ReLU(fields)
+
+    def descriptors(self, images: GeometricTensor) -> GeometricTensor:
+        return self.second(self.relu(self.first(images)))
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = GeometricTensor(images, self.first.in_type)
+        turned = self.descriptors(features.transform(self.turn)).transform_fibers(~self.turn)
+        back = GeometricTensor(turned.tensor.flip(2).transpose(2, 3), turned.type)
+        return self.score(enn.tensor_directsum([self.descriptors(features), back])).tensor
+
+
+NETWORKS: dict[str, Callable[[Layer, Layer], nn.Module]] = {
+    "digits, C8, blurred pooling": Digits,
+    "segmentation U-Net, D4, upsampling": Segmentation,
+    "U-Net, C4, transposed convolutions": TransposedUNet,
+    "ConvLSTM, C4": ConvLSTM,
+    "wide ResNet, D4, loops that draw weights": WideResNet,
+    "SO(2), Fourier": FourierFields,
+    "SO(2), gates and norms": GatedIrreps,
+    "quotient fields, D4": QuotientFields,
+    "vector fields, C8": VectorFields,
+    "circular autoencoder, C4, groups": CircularAutoencoder,
+    "robot policy, D4 and C4": RobotPolicy,
+    "galaxies, D8, arguments of the basis": Galaxies,
+    "key points, C4, transform": Keypoints,
+}
+
+# Of one image; (time, channels, height, width) of the ConvLSTM.
+SHAPES = {
+    Digits: (1, 13, 13),
+    Segmentation: (3, 12, 12),
+    TransposedUNet: (1, 13, 13),
+    ConvLSTM: (3, 1, 8, 8),
+    WideResNet: (3, 9, 9),
+    FourierFields: (1, 11, 11),
+    GatedIrreps: (1, 12, 12),
+    QuotientFields: (1, 12, 12),
+    VectorFields: (1, 11, 11),
+    CircularAutoencoder: (1, 12, 12),
+    RobotPolicy: (2, 11, 11),
+    Galaxies: (3, 17, 17),
+    Keypoints: (1, 11, 11),
+}
+
+
+def images(name: str, batch: int = 3) -> Tensor:
+    """The same noise in every call."""
+    return torch.randn(batch, *SHAPES[NETWORKS[name]], generator=torch.Generator().manual_seed(4))
