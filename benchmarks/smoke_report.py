@@ -112,7 +112,9 @@ def draw(file: Path, found: Mapping[int, Found]) -> None:
                 )
                 dots = [(own, value) for own, values in points for value in values]
                 axes.plot(*zip(*dots, strict=True), "o", markersize=2.5, alpha=0.6, **style)
-        labelled(axes, "equivariance error of the data", column.label).set_yscale("log")
+        labelled(axes, "equivariance error of the data", column.label)
+        if column.key == "softness":
+            axes.set_yscale("log")
         if axes is not panels[0] and axes.get_legend() is not None:
             axes.get_legend().remove()
     figure.savefig(file, dpi=150)
