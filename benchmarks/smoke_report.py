@@ -97,7 +97,7 @@ def _cell(column: Column, runs: Sequence[Mapping[str, Any]]) -> str:
 
 def draw(file: Path, found: Mapping[int, Found]) -> None:
     """A panel for each column, a line for each way: means of the seeds over the data's own error, seeds as dots."""
-    figure, panels = pyplot.subplots(1, len(COLUMNS), figsize=(11, 2.9), layout="constrained")
+    figure, panels = pyplot.subplots(1, len(COLUMNS), figsize=(11, 3.1), layout="constrained")
     for axes, column in zip(panels, COLUMNS, strict=True):
         new_axes(axes, 0).tick_params(which="both", labelsize=FONT - 1)
         for way, style in STYLES.items():
@@ -115,8 +115,10 @@ def draw(file: Path, found: Mapping[int, Found]) -> None:
         labelled(axes, "equivariance error of the data", column.label)
         if column.key == "softness":
             axes.set_yscale("log")
-        if axes is not panels[0] and axes.get_legend() is not None:
-            axes.get_legend().remove()
+        legend = axes.get_legend()
+        if legend is not None:
+            legend.remove()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=8, fontsize=FONT)
     figure.savefig(file, dpi=150)
     pyplot.close(figure)
 
