@@ -45,6 +45,7 @@ EXTRAS = {
     "test": ["pytest>=8", "pytest-xdist", "hypothesis", SCIKIT_LEARN],
     "examples": [SCIKIT_LEARN, "matplotlib", "rich"],
     "sweep": ["optuna>=4", SCIKIT_LEARN, "matplotlib"],
+    "smoke": ["phiflow>=3.4", "matplotlib", "rich"],
     "docs": [
         "sphinx>=8",
         "myst-nb>=1.3",

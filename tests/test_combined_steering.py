@@ -13,6 +13,7 @@ from escnn_relaxed.kernel.steered_average import SteeredAverage
 
 D4, SO2 = gspaces.flipRot2dOnR2(4), gspaces.rot2dOnR2(-1)
 FIELDS = {
+    "irreps of SO(2), more of some": (SO2, [SO2.irrep(0), SO2.irrep(1), SO2.irrep(1), SO2.irrep(2)]),
     "irreps of SO(2)": (SO2, [SO2.irrep(0), SO2.irrep(1), SO2.irrep(2)] * 2),
     "quotients, irreps and regular of D4": (
         D4,
@@ -48,6 +49,18 @@ def test_pairs_of_one_group_are_alike(average: SteeredAverage) -> None:
             len({(of.sizes, of.entries, of.is_relative, counts[n]) for of, n in zip(steerings, group, strict=True)})
             == 1
         )
+
+
+def test_bank_is_the_sum_over_the_features_of_each_pair(average: SteeredAverage) -> None:
+    hidden = torch.randn(3, 8, 1, 8, 5, dtype=torch.float64)
+    average.initialize(hidden, [None] * len(average.pairs))
+    energy = sum(
+        torch.einsum("oif,fabpt->oiabpt", pair.weights @ pair.units, pair.steering(hidden)).square().sum()
+        for pair in average.block_pairs
+    )
+    torch.testing.assert_close(average.energy(hidden), energy)
+    if not average.assembly.has_basis:
+        torch.testing.assert_close(average(hidden).square().sum(), energy)
 
 
 def test_irreps_of_two_dimensions_share_a_product() -> None:

@@ -19,7 +19,7 @@ from published_networks import images as published_images
 from torch import Tensor, nn
 from transformations import relative_error
 
-from escnn_relaxed import RelaxedR2Conv, export_network, relax_network
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network, relax_network
 from escnn_relaxed.kernel import SirenKernel
 
 SINGLE = 1e-6  # the same sums in float32
@@ -152,6 +152,20 @@ def onnx_session(exported: nn.Module, features: Tensor) -> onnxruntime.Inference
     file = io.BytesIO()
     program.save(file)
     return onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+
+
+# Deprecated in favour of the other one, and in use.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Constant folding:UserWarning")
+@pytest.mark.parametrize("kind", [RelaxedR2Conv, RelaxedR2ConvTransposed])
+def test_older_exporter_to_onnx_takes_regions_that_are_not_cells(kind: type[RelaxedR2Conv]) -> None:
+    layer = kind(C4, C4, 3, padding=1, relax={"translation": 0.25}, initial_softness=0.3)
+    exported, features = layer.export(), torch.randn(1, C4.size, 18, 18)
+    file = io.BytesIO()
+    torch.onnx.export(exported, (features,), file, dynamo=False)
+    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    with torch.no_grad():
+        assert relative_error(run(session, features), exported(features)) <= REORDERED
 
 
 def run(session: onnxruntime.InferenceSession, features: Tensor) -> Tensor:

@@ -156,6 +156,11 @@ def test_state_of_a_layer_that_keeps_another_group_is_refused() -> None:
         soft_layer("C8", "regular -> regular", None).load_state_dict(state)
 
 
+def test_layer_says_what_it_keeps() -> None:
+    assert "keep='C4'" in repr(soft_layer("C8", "regular -> regular", "C4"))
+    assert "keep" not in repr(soft_layer("C8", "regular -> regular", None))
+
+
 def test_default_leaves_out_what_is_kept_whole() -> None:
     assert soft_layer("D4", "regular -> regular", "D2").relaxed_subgroups == ("rotation",)
 

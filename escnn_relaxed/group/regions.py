@@ -169,7 +169,8 @@ class RegionPartition:
         """
         if self.is_of_cells:
             return values
-        at_cells = values.movedim(dimension, -1).unflatten(-1, (self.cells, self.cells))
+        last = values.dim() - 1  # ONNX takes no negative axis of a transposition
+        at_cells = values.movedim(dimension, last).unflatten(-1, (self.cells, self.cells))
         rows, columns = self.weights(values) if weights is None else weights
         means = einsum(rows, columns, at_cells, "row down, column right, ... down right -> ... row column")
-        return means.flatten(-2).movedim(-1, dimension)
+        return means.flatten(-2).movedim(last, dimension)

@@ -11,6 +11,7 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from ..checks import check_bool, check_choice, check_integer
+from ..group.elements import NOTHING_KEPT
 from ..integral.stationary import PlanarGeometry
 from ..kernel.basis_arguments import check_basis_arguments
 from ..kernel.basis_elements import BasisElements
@@ -218,6 +219,10 @@ class SoftenedConvolution(RelaxedConvolution):
             "regions": self.regions if "translation" in bank.domain_subgroups else None,
             "samples": self.samples if self.space.fibergroup.continuous else None,
         }
+
+    def extra_repr(self) -> str:
+        """What any layer says, and the group that is kept."""
+        return super().extra_repr() + ("" if self._kept == NOTHING_KEPT else f", keep='{self._kept}'")
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *arguments: Any
