@@ -179,3 +179,14 @@ def test_threads_see_a_change_that_another_has_made() -> None:
             expected = uncached(layer)
             answers = list(pool.map(lambda _: evaluated(layer), range(16)))
             assert all(relative_error(found, expected) <= ROUNDING for found in answers)
+
+
+def test_training_drops_the_bank_however_it_was_switched_on(monkeypatch) -> None:
+    """On a device, steps of fused optimisers leave no trace in version counters."""
+    layer = layer_of("soft").eval()
+    banks = count_builds(layer, monkeypatch)
+    for training in (False, True, False):
+        layer.training = training
+        with torch.no_grad():
+            layer(layer.in_type(features_of(layer)))
+    assert len(banks) == 3

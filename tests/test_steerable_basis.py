@@ -190,3 +190,21 @@ def test_energy_of_no_kernel_is_zero() -> None:
     space = gspaces.rot2dOnR2(-1)
     in_type, out_type = FieldType(space, [space.irrep(0)]), FieldType(space, [space.irrep(3)])
     assert RelaxedR2Conv(in_type, out_type, 1, relax=None).strict_energy().item() == 0
+
+
+@pytest.mark.parametrize("kernel_size", [1, 3])
+@pytest.mark.parametrize("pair", ["irreps", "irreps in another order", "regular, trivial and quotient"])
+def test_strict_kernels_are_added_to_their_pairs(pair: str, kernel_size: int) -> None:
+    """One by one, or all of them where no steerable kernel fits between some fields."""
+    so2, d4 = gspaces.rot2dOnR2(-1), gspaces.flipRot2dOnR2(4)
+    fields = {
+        "irreps": FieldType(so2, [so2.irrep(0), so2.irrep(1), so2.irrep(2)] * 2),
+        "irreps in another order": FieldType(so2, [so2.irrep(2), so2.irrep(1), so2.irrep(1), so2.irrep(0)]),
+        "regular, trivial and quotient": FieldType(d4, [d4.regular_repr, d4.trivial_repr, d4.quotient_repr((None, 2))]),
+    }[pair]
+    layer = RelaxedR2Conv(fields, fields, kernel_size, initial_softness=0.3).double()
+    groups = layer.bank.steered_average.pair_channels
+    is_whole = layer.steerable_basis.products_between(layer.weights, groups) is not None
+    assert is_whole == (kernel_size == 3 or pair.startswith("regular"))
+    expected = layer.bank(layer.domain_frequency) + layer.steerable_basis(layer.weights)
+    torch.testing.assert_close(layer.filter_bank(), expected)
