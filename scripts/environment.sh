@@ -4,7 +4,7 @@
 #     scripts/environment.sh DIRECTORY
 #
 # The interpreter is $PYTHON if that is set, else the first of python3, python3.12, ... that fits, else one that uv gets,
-# where there is uv. Needs no root and no compiler. Returns at once when DIRECTORY already holds what the pins say.
+# where there is uv. With OLDEST set, constraints-oldest.txt goes before constraints.txt. Needs no root and no compiler. Returns at once when DIRECTORY already holds what the pins say.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,6 +12,14 @@ venv=${1:?"usage: scripts/environment.sh DIRECTORY"}
 stamp=$venv/.pins
 py3nj=py3nj==0.2.1
 torch_cpu_index=https://download.pytorch.org/whl/cpu
+
+constraints=constraints.txt
+if [ -n "${OLDEST:-}" ]; then
+    constraints=$(mktemp)
+    trap 'rm -f "$constraints"' EXIT
+    cat constraints-oldest.txt >"$constraints"
+    grep -v "$(sed -n 's/^\(.*==\).*/^\1/p' constraints-oldest.txt)" constraints.txt >>"$constraints"
+fi
 
 say() { printf 'environment: %s\n' "$*"; }
 fail() {
@@ -28,7 +36,7 @@ has_gpu() { [ "$(uname -s)" = Linux ] && nvidia-smi -L >/dev/null 2>&1; }
 pins() {
     printf '%s\n' "$PWD" "$venv"
     if has_gpu; then printf 'cuda\n'; fi
-    cat constraints.txt setup.py scripts/environment.sh
+    cat "$constraints" setup.py scripts/environment.sh
 }
 
 is_ready() {
@@ -80,9 +88,9 @@ pip_install() { "$venv/bin/python" -m pip install -qq --no-input --disable-pip-v
 # no GPU ask for the CPU build by name, here and at its publisher's.
 install_torch() {
     local torch
-    torch=$(grep '^torch==' constraints.txt)
+    torch=$(grep '^torch==' "$constraints")
     if has_gpu; then
-        "$venv/bin/python" -m pip install -qq --no-input --disable-pip-version-check -c constraints.txt "$torch"
+        "$venv/bin/python" -m pip install -qq --no-input --disable-pip-version-check -c "$constraints" "$torch"
     elif [ "$(uname -s)" != Linux ]; then
         pip_install "$torch"
     elif ! pip_install "$torch+cpu" 2>/dev/null; then
@@ -121,13 +129,13 @@ if [ -d "$venv" ] && [ ! -f "$venv/pyvenv.cfg" ] && [ -n "$(ls -A "$venv")" ]; t
 fi
 
 make_venv
-pip_install "$(grep '^pip==' constraints.txt)" "$(grep '^setuptools==' constraints.txt)"
+pip_install "$(grep '^pip==' "$constraints")" "$(grep '^setuptools==' "$constraints")"
 build="CPU build, about 200 MB"
 if has_gpu; then build="CUDA build, some GB"; fi
 say "installing torch (the $build), then the other packages of constraints.txt"
 install_torch || fail "torch (the $build) could not be installed"
-pip_install -r constraints.txt ||
-    fail "the pinned packages could not be installed (lie_learn 0.0.2 has builds for Linux on x86-64 alone)"
+pip_install -r "$constraints" ||
+    fail "the pinned packages could not be installed (lie_learn 0.0.2 has builds for Linux on x86-64 alone; elsewhere see docs/how-to/install.md)"
 install_py3nj
 pip_install --no-build-isolation --editable .
 check_dependencies

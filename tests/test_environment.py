@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "environment.sh"
-TOOLS = ("bash", "cat", "chmod", "cksum", "dirname", "grep", "ls", "mkdir", "rm", "uname")
+TOOLS = ("bash", "cat", "chmod", "cksum", "dirname", "env", "grep", "ls", "mkdir", "mktemp", "rm", "sed", "uname")
 
 # Answers as an interpreter of a version, and makes "environments" whose interpreter accepts all it is told.
 PYTHON = """#!/usr/bin/env bash
@@ -26,7 +26,10 @@ make_environment "${@: -1}"
 """
 MAKE_ENVIRONMENT = """#!/usr/bin/env bash
 mkdir -p "$1/bin"
-printf '#!/usr/bin/env bash\\n' >"$1/bin/python"
+cat >"$1/bin/python" <<'END'
+#!/usr/bin/env bash
+echo "python $*" >>"$CALLS"
+END
 chmod +x "$1/bin/python"
 printf '' >"$1/pyvenv.cfg"
 """
@@ -43,7 +46,7 @@ class Machine:
         self.calls = folder / "calls"
         self.commands.mkdir()
         self.calls.write_text("")
-        for tool in (*TOOLS, "env"):
+        for tool in TOOLS:
             found = shutil.which(tool)
             assert found is not None
             (self.commands / tool).symlink_to(found)
@@ -58,10 +61,14 @@ class Machine:
     def add_python(self, name: str, version: str, has_venv: bool = True) -> Path:
         return self.add(name, PYTHON.format(version=version, without_venv=int(not has_venv)))
 
-    def run(self, python: Path | None = None) -> subprocess.CompletedProcess[str]:
-        variables = {"PATH": str(self.commands), "CALLS": str(self.calls), "PYTHON": str(python or "")}
+    def run(self, python: Path | None = None, oldest: str = "") -> subprocess.CompletedProcess[str]:
+        variables = {"PATH": self.commands, "CALLS": self.calls, "PYTHON": python or "", "OLDEST": oldest}
+        environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
         command = ["bash", str(SCRIPT), str(self.environment)]
-        return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables}, check=False)
+        return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+    def called(self, name: str) -> list[str]:
+        return [line for line in self.calls.read_text().splitlines() if line.startswith(name)]
 
 
 @pytest.fixture
@@ -76,7 +83,7 @@ def test_first_python_that_fits_is_taken_and_uv_not_asked(machine: Machine) -> N
     run = machine.run()
     assert run.returncode == 0, run.stderr
     assert "with Python 3.11\n" in run.stdout
-    assert not machine.calls.read_text()
+    assert not machine.called("uv")
 
 
 @pytest.mark.parametrize(("version", "has_venv"), [("3.13", True), ("3.12", False)])
@@ -85,7 +92,7 @@ def test_uv_makes_the_environment_where_no_python_can(machine: Machine, version:
     machine.add("uv", UV)
     run = machine.run()
     assert run.returncode == 0, run.stderr
-    assert machine.calls.read_text() == f"uv venv --quiet --seed --python 3.12 {machine.environment}\n"
+    assert machine.called("uv") == [f"uv venv --quiet --seed --python 3.12 {machine.environment}"]
     again = machine.run()
     assert (again.returncode, again.stdout) == (0, "")
 
@@ -121,3 +128,12 @@ def test_folder_with_something_else_is_left_alone(machine: Machine) -> None:
     assert run.returncode == 1
     assert "is a directory with something else in it" in run.stderr
     assert (machine.environment / "letters").exists()
+
+
+@pytest.mark.parametrize(("oldest", "torch"), [("", "2.13.0"), ("1", "2.6.0")])
+def test_oldest_versions_go_before_the_others(machine: Machine, oldest: str, torch: str) -> None:
+    machine.add_python("python3", "3.12")
+    run = machine.run(oldest=oldest)
+    assert run.returncode == 0, run.stderr
+    (found,) = [line for line in machine.called("python") if " torch==" in line]
+    assert found.endswith(f"torch=={torch}+cpu")
