@@ -10,10 +10,12 @@ OUTPUT    ?= runs/gpu# where `make gpu` writes
 export PYTHON
 
 RUN    := $(VENV)/bin/python
+CORE   := relaxed_r2conv state_dict state_dict_beside_r2conv filter_bank_cache export export_network conversion steering \
+          drop_in equivariance_of_layer regions softness gradients compiled_bank lightning_callbacks
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format types doctest docs package gpu environment clean
+.PHONY: help demo test quick oldest routes lint format types doctest docs package gpu environment clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -26,6 +28,14 @@ test: environment ## run the tests, one process per core
 
 quick: environment ## run one case of each test that is not slow
 	$(PYTEST) -n $(WORKERS) --maxprocesses 8 --quick $(ARGUMENTS)
+
+oldest: ## run one case of each test of the core with the oldest versions that are supported, beside VENV
+	OLDEST=1 scripts/environment.sh "$(VENV)-oldest"
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest -n $(WORKERS) --maxprocesses 8 --quick \
+		$(addsuffix .py,$(addprefix tests/test_,$(CORE))) $(ARGUMENTS)
+
+routes: environment ## type each way to install that is written down into a fresh environment
+	$(RUN) scripts/install_routes.py
 
 lint: environment ## check style and formatting
 	$(RUN) -m ruff check .
@@ -57,5 +67,5 @@ environment: ## make the virtual environment where it is missing or old
 	@scripts/environment.sh "$(VENV)"
 
 clean: ## remove the virtual environment and all caches
-	rm -rf "$(VENV)" build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf "$(VENV)" "$(VENV)-oldest" build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -3,8 +3,8 @@
 #
 #     scripts/environment.sh DIRECTORY
 #
-# The interpreter is $PYTHON if that is set, else the first of python3, python3.12, ... that fits. Needs no root and
-# no compiler. Returns at once when DIRECTORY already holds what the pins say.
+# The interpreter is $PYTHON if that is set, else the first of python3, python3.12, ... that fits, else one that uv gets,
+# where there is uv. With OLDEST set, constraints-oldest.txt goes before constraints.txt. Needs no root and no compiler. Returns at once when DIRECTORY already holds what the pins say.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,6 +12,14 @@ venv=${1:?"usage: scripts/environment.sh DIRECTORY"}
 stamp=$venv/.pins
 py3nj=py3nj==0.2.1
 torch_cpu_index=https://download.pytorch.org/whl/cpu
+
+constraints=constraints.txt
+if [ -n "${OLDEST:-}" ]; then
+    constraints=$(mktemp)
+    trap 'rm -f "$constraints"' EXIT
+    cat constraints-oldest.txt >"$constraints"
+    grep -v "$(sed -n 's/^\(.*==\).*/^\1/p' constraints-oldest.txt)" constraints.txt >>"$constraints"
+fi
 
 say() { printf 'environment: %s\n' "$*"; }
 fail() {
@@ -28,7 +36,7 @@ has_gpu() { [ "$(uname -s)" = Linux ] && nvidia-smi -L >/dev/null 2>&1; }
 pins() {
     printf '%s\n' "$PWD" "$venv"
     if has_gpu; then printf 'cuda\n'; fi
-    cat constraints.txt setup.py scripts/environment.sh
+    cat "$constraints" setup.py scripts/environment.sh
 }
 
 is_ready() {
@@ -36,7 +44,7 @@ is_ready() {
     [ -z "${PYTHON:-}" ] || [ "$(version_of "$PYTHON")" = "$(version_of "$venv/bin/python")" ]
 }
 
-# Sets $python.
+# Sets $python, to "uv" where only that can get one.
 choose_python() {
     local candidates=(python3 python3.12 python3.11 python3.10) without_venv=
     if [ -n "${PYTHON:-}" ]; then candidates=("$PYTHON"); fi
@@ -48,13 +56,29 @@ choose_python() {
         if "$python" -c 'import ensurepip, venv' 2>/dev/null; then return; fi
         without_venv=$python
     done
+    if [ -z "${PYTHON:-}" ] && command -v uv >/dev/null; then
+        python=uv
+        return
+    fi
     if [ -n "$without_venv" ]; then
         fail "$without_venv cannot make virtual environments: its module venv or ensurepip is missing." \
             "On Debian or Ubuntu: apt install python$(version_of "$without_venv")-venv"
     fi
     fail "no Python 3.10, 3.11 or 3.12 that runs (tried: ${candidates[*]})." \
         "NumPy 1.26 and lie_learn 0.0.2, which escnn needs, have no builds for other versions." \
-        "Name an interpreter with PYTHON, as in: make test PYTHON=/usr/bin/python3.12"
+        "Name an interpreter with PYTHON, as in: make test PYTHON=/usr/bin/python3.12" \
+        "or install uv, which gets one: curl -LsSf https://astral.sh/uv/install.sh | sh"
+}
+
+make_venv() {
+    if [ "$python" = uv ]; then
+        say "making $venv with Python 3.12, which uv gets where it finds none"
+        rm -rf "$venv" # uv before 0.8 knows no --clear, uv since then needs it
+        uv venv --quiet --seed --python 3.12 "$venv" || fail "uv made no environment with Python 3.12"
+    else
+        say "making $venv with Python $(version_of "$python")"
+        "$python" -m venv --clear "$venv"
+    fi
 }
 
 # --no-deps throughout: the pins are the whole set, and escnn's dependency py3nj must not come in by itself.
@@ -64,9 +88,9 @@ pip_install() { "$venv/bin/python" -m pip install -qq --no-input --disable-pip-v
 # no GPU ask for the CPU build by name, here and at its publisher's.
 install_torch() {
     local torch
-    torch=$(grep '^torch==' constraints.txt)
+    torch=$(grep '^torch==' "$constraints")
     if has_gpu; then
-        "$venv/bin/python" -m pip install -qq --no-input --disable-pip-version-check -c constraints.txt "$torch"
+        "$venv/bin/python" -m pip install -qq --no-input --disable-pip-version-check -c "$constraints" "$torch"
     elif [ "$(uname -s)" != Linux ]; then
         pip_install "$torch"
     elif ! pip_install "$torch+cpu" 2>/dev/null; then
@@ -104,15 +128,14 @@ if [ -d "$venv" ] && [ ! -f "$venv/pyvenv.cfg" ] && [ -n "$(ls -A "$venv")" ]; t
     fail "$venv is a directory with something else in it; name another with VENV"
 fi
 
-say "making $venv with Python $(version_of "$python")"
-"$python" -m venv --clear "$venv"
-pip_install "$(grep '^pip==' constraints.txt)" "$(grep '^setuptools==' constraints.txt)"
+make_venv
+pip_install "$(grep '^pip==' "$constraints")" "$(grep '^setuptools==' "$constraints")"
 build="CPU build, about 200 MB"
 if has_gpu; then build="CUDA build, some GB"; fi
 say "installing torch (the $build), then the other packages of constraints.txt"
 install_torch || fail "torch (the $build) could not be installed"
-pip_install -r constraints.txt ||
-    fail "the pinned packages could not be installed (lie_learn 0.0.2 has builds for Linux on x86-64 alone)"
+pip_install -r "$constraints" ||
+    fail "the pinned packages could not be installed (lie_learn 0.0.2 has builds for Linux on x86-64 alone; elsewhere see docs/how-to/install.md)"
 install_py3nj
 pip_install --no-build-isolation --editable .
 check_dependencies

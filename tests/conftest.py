@@ -20,11 +20,18 @@ settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.register_profile("search", parent=settings.get_profile("suite"), derandomize=False, max_examples=1000)
+settings.register_profile("quick", parent=settings.get_profile("suite"), max_examples=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="the first case of each test that is not slow")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before the tests are imported, which ask for a share of a profile's examples."""
+    if config.getoption("--quick"):
+        settings.load_profile("quick")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

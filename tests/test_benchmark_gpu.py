@@ -16,6 +16,7 @@ from region_loop import RegionLoop
 from escnn_relaxed import RelaxedR2Conv
 
 
+@pytest.mark.slow
 def test_every_side_is_measured_in_every_setting(tmp_path: Path) -> None:
     run_here("gpu", "--smoke", "--parts", "speed", "--output", str(tmp_path))
     figures = json.loads((tmp_path / "gpu.json").read_text())

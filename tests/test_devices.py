@@ -164,6 +164,7 @@ def network(device: torch.device | str) -> Network:
     return made.eval()
 
 
+@pytest.mark.slow
 def test_measures_of_a_network_are_those_of_the_cpu(device: PretendDevice) -> None:
     results = []
     for place in ("cpu", DEVICE):
@@ -193,6 +194,7 @@ def test_measures_of_a_network_are_those_of_the_cpu(device: PretendDevice) -> No
     assert results[1] == pytest.approx(results[0], rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_bound_of_a_network_is_that_of_the_cpu(device: PretendDevice) -> None:
     bounds = []
     for place in ("cpu", DEVICE):

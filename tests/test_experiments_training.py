@@ -137,6 +137,7 @@ def test_a_run_whose_last_checkpoint_is_damaged_goes_on_from_the_one_before(tmp_
     assert not list(folder.glob("*.part"))
 
 
+@pytest.mark.slow
 def test_test_images_do_not_change_what_is_trained_or_validated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

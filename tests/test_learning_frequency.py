@@ -55,6 +55,7 @@ def test_the_penalty_on_softness_leaves_a_layer_at_zero_alone(strict_kernel: str
     assert layer.domain_frequency["rotation"].grad is None or layer.domain_frequency["rotation"].grad.item() == 0
 
 
+@pytest.mark.slow
 @EVERY_KERNEL
 @pytest.mark.parametrize("start", [0.0, 0.05])
 def test_a_task_that_needs_softness_pulls_the_frequency_up(start: float, strict_kernel: str) -> None:

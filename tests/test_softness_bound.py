@@ -200,6 +200,7 @@ def test_layer_that_wants_softness_ends_at_the_bound_and_another_below(strict_ke
     assert bound.multipliers["does not"] == 0
 
 
+@pytest.mark.slow
 def test_multiplier_is_the_rate_at_which_the_loss_falls_with_the_bound() -> None:
     losses, multipliers = [], []
     for limit in (0.04, 0.06):

@@ -1,0 +1,139 @@
+"""scripts/environment.sh chooses the interpreter: run where every command that it might find is a stub."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "environment.sh"
+TOOLS = ("bash", "cat", "chmod", "cksum", "dirname", "env", "grep", "ls", "mkdir", "mktemp", "rm", "sed", "uname")
+
+# Answers as an interpreter of a version, and makes "environments" whose interpreter accepts all it is told.
+PYTHON = """#!/usr/bin/env bash
+case "$*" in
+*version_info*) echo {version} ;;
+*ensurepip*) exit {without_venv} ;;
+"-m venv"*) make_environment "${{@: -1}}" ;;
+esac
+"""
+UV = """#!/usr/bin/env bash
+echo "uv $*" >>"$CALLS"
+make_environment "${@: -1}"
+"""
+MAKE_ENVIRONMENT = """#!/usr/bin/env bash
+mkdir -p "$1/bin"
+cat >"$1/bin/python" <<'END'
+#!/usr/bin/env bash
+echo "python $*" >>"$CALLS"
+END
+chmod +x "$1/bin/python"
+printf '' >"$1/pyvenv.cfg"
+"""
+
+pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="no scripts beside the tests")
+
+
+class Machine:
+    """A PATH with these commands alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.commands = folder / "commands"
+        self.environment = folder / "environment"
+        self.calls = folder / "calls"
+        self.commands.mkdir()
+        self.calls.write_text("")
+        for tool in TOOLS:
+            found = shutil.which(tool)
+            assert found is not None
+            (self.commands / tool).symlink_to(found)
+        self.add("make_environment", MAKE_ENVIRONMENT)
+
+    def add(self, name: str, script: str) -> Path:
+        command = self.commands / name
+        command.write_text(script)
+        command.chmod(0o755)
+        return command
+
+    def add_python(self, name: str, version: str, has_venv: bool = True) -> Path:
+        return self.add(name, PYTHON.format(version=version, without_venv=int(not has_venv)))
+
+    def run(self, python: Path | None = None, oldest: str = "") -> subprocess.CompletedProcess[str]:
+        variables = {"PATH": self.commands, "CALLS": self.calls, "PYTHON": python or "", "OLDEST": oldest}
+        environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
+        command = ["bash", str(SCRIPT), str(self.environment)]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+    def called(self, name: str) -> list[str]:
+        return [line for line in self.calls.read_text().splitlines() if line.startswith(name)]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_first_python_that_fits_is_taken_and_uv_not_asked(machine: Machine) -> None:
+    machine.add_python("python3", "3.13")
+    machine.add_python("python3.11", "3.11")
+    machine.add("uv", UV)
+    run = machine.run()
+    assert run.returncode == 0, run.stderr
+    assert "with Python 3.11\n" in run.stdout
+    assert not machine.called("uv")
+
+
+@pytest.mark.parametrize(("version", "has_venv"), [("3.13", True), ("3.12", False)])
+def test_uv_makes_the_environment_where_no_python_can(machine: Machine, version: str, has_venv: bool) -> None:
+    machine.add_python("python3", version, has_venv)
+    machine.add("uv", UV)
+    run = machine.run()
+    assert run.returncode == 0, run.stderr
+    assert machine.called("uv") == [f"uv venv --quiet --seed --python 3.12 {machine.environment}"]
+    again = machine.run()
+    assert (again.returncode, again.stdout) == (0, "")
+
+
+def test_without_uv_it_says_what_to_type(machine: Machine) -> None:
+    machine.add_python("python3", "3.13")
+    run = machine.run()
+    assert run.returncode == 1
+    assert "no Python 3.10, 3.11 or 3.12 that runs" in run.stderr
+    assert "or install uv, which gets one: curl -LsSf https://astral.sh/uv/install.sh | sh\n" in run.stderr
+    assert not machine.environment.exists()
+
+
+def test_python_that_cannot_make_environments_says_what_to_install(machine: Machine) -> None:
+    machine.add_python("python3", "3.12", has_venv=False)
+    assert "apt install python3.12-venv" in machine.run().stderr
+
+
+def test_python_that_is_named_is_not_replaced_by_another(machine: Machine) -> None:
+    machine.add("uv", UV)
+    run = machine.run(python=machine.add_python("python3.13", "3.13"))
+    assert run.returncode == 1
+    assert "python3.13)" in run.stderr
+    assert not machine.calls.read_text()
+
+
+def test_folder_with_something_else_is_left_alone(machine: Machine) -> None:
+    machine.add_python("python3", "3.13")
+    machine.add("uv", UV)
+    machine.environment.mkdir()
+    (machine.environment / "letters").write_text("kept")
+    run = machine.run()
+    assert run.returncode == 1
+    assert "is a directory with something else in it" in run.stderr
+    assert (machine.environment / "letters").exists()
+
+
+@pytest.mark.parametrize(("oldest", "torch"), [("", "2.13.0"), ("1", "2.6.0")])
+def test_oldest_versions_go_before_the_others(machine: Machine, oldest: str, torch: str) -> None:
+    machine.add_python("python3", "3.12")
+    run = machine.run(oldest=oldest)
+    assert run.returncode == 0, run.stderr
+    (found,) = [line for line in machine.called("python") if " torch==" in line]
+    assert found.endswith(f"torch=={torch}+cpu")

@@ -1,0 +1,60 @@
+"""What is typed to install, in README.md and on the install page, names all that is needed; `make routes` types it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "scripts" / "install_routes.py"
+
+pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="no scripts beside the tests")
+
+
+@pytest.fixture(scope="module")
+def routes() -> dict[str, str]:
+    found: dict[str, str] = runpy.run_path(str(SCRIPT))["routes"]()
+    return found
+
+
+def name_of(requirement: str) -> str:
+    return re.split(r"[\s<>=;(]", requirement)[0].replace("-", "_").lower()
+
+
+def needed() -> set[str]:
+    """What setup.py and escnn ask for, but for what is installed beside them, or comes with torch."""
+    tree = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))
+    (own,) = [node.value for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "install_requires"]
+    return {name_of(each) for each in [*ast.literal_eval(own), *requires("escnn")]} - {
+        "escnn",
+        "py3nj",
+        "typing_extensions",
+    }
+
+
+def test_routes_of_the_readme_are_those_of_the_install_page(routes: dict[str, str]) -> None:
+    of_readme = [place for place in routes.values() if "README.md" in place]
+    assert len(of_readme) == 2
+    assert all("docs/how-to/install.md" in place for place in of_readme)
+
+
+def test_where_nothing_is_resolved_all_is_named(routes: dict[str, str]) -> None:
+    without_resolution = [block for block in routes if "--no-deps escnn" in block]
+    assert len(without_resolution) == 5
+    for block in without_resolution:
+        named = {name_of(word.strip('"')) for word in block.split()}
+        named |= {"lie_learn"} & {name.removesuffix("_escience") for name in named}
+        assert not needed() - named
+        assert '"numpy<2"' in block
+
+
+def test_bounds_that_are_typed_are_those_of_setup(routes: dict[str, str]) -> None:
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    typed = {bound for block in routes for bound in re.findall(r'"(\w[\w-]*<[\d.]+)"', block)} - {"cython<3"}
+    assert typed == {"numpy<2", "scikit-learn<1.7", "ml_dtypes<0.6"}
+    assert all(f'"{bound}"' in setup for bound in typed)
