@@ -23,6 +23,6 @@ def require(module: str) -> ModuleType:
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
         raise ModuleNotFoundError(
-            f"experiments need {package!r}, which is not installed: pip install 'escnn_relaxed[experiments]'",
+            f"experiments need {package!r}, which is not installed: pip install -c constraints.txt '.[experiments]' in a clone",
             name=error.name,
         ) from error
