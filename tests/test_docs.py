@@ -139,6 +139,13 @@ def test_cost_of_soft_translation_is_that_of_the_table() -> None:
             assert f"{min(ratios):.1f} to {max(ratios):.1f} times {what}" in text, f"{page.name}: {what}"
 
 
+def test_accuracies_of_the_first_page_are_in_the_table_they_are_taken_from() -> None:
+    measured = (DOCS / "start-of-a-layer.md").read_text(encoding="utf-8").replace("*", "")
+    quoted = re.findall(r"\d+\.\d+ ± \d+\.\d+", (DOCS / "index.md").read_text(encoding="utf-8").replace("*", ""))
+    assert quoted
+    assert not [accuracy for accuracy in quoted if accuracy not in measured]
+
+
 @pytest.mark.parametrize("page", [DOCS.parent / "README.md", *PAGES], ids=lambda page: page.stem)
 def test_page_installs_from_a_clone_and_names_files_that_exist(page: Path) -> None:
     """No registry has the package; and files that were moved are found in the text, too."""
