@@ -25,7 +25,7 @@ CYCLES_PER_PIXEL = 0.15
 SEEDS = 6
 
 
-def mean_error(kernel_size: int, omega: float | None) -> float:
+def mean_error(kernel_size: int, omega: float | None, support: str = "smooth") -> float:
     """Of ``R2Conv`` where ω is None."""
     gspace = gspaces.rot2dOnR2(8)
     fields = FieldType(gspace, [gspace.regular_repr] * 2)
@@ -33,23 +33,25 @@ def mean_error(kernel_size: int, omega: float | None) -> float:
     for seed in range(SEEDS):
         torch.manual_seed(seed)
         waves = Waves(fields.size, CYCLES_PER_PIXEL, size=kernel_size)
-        errors.append(error_at_centre(_layer(fields, kernel_size, omega), waves, fields.fibergroup.element(1)))
+        errors.append(error_at_centre(_layer(fields, kernel_size, omega, support), waves, fields.fibergroup.element(1)))
     return sum(errors) / SEEDS
 
 
-def _layer(fields: FieldType, kernel_size: int, omega: float | None) -> EquivariantModule:
+def _layer(fields: FieldType, kernel_size: int, omega: float | None, support: str) -> EquivariantModule:
     if omega is None:
         return R2Conv(fields, fields, kernel_size, bias=False).double()
-    options = {"relax": None, "strict_kernel": "continuous", "kernel": ContinuousKernel(filter_frequency=omega)}
+    kernel = ContinuousKernel(filter_frequency=omega, support=support)
+    options = {"relax": None, "strict_kernel": "continuous", "kernel": kernel}
     return RelaxedR2Conv(fields, fields, kernel_size, bias=False, **options).double()
 
 
 def main() -> None:
     """Print a table, a row a kernel size."""
-    print("| kernel | R2Conv | " + " | ".join(f"{w:g} per pixel" for w in PER_PIXEL) + " |")
-    print("|" + "---|" * (2 + len(PER_PIXEL)))
+    print("| kernel | R2Conv | " + " | ".join(f"{w:g} per pixel" for w in PER_PIXEL) + " | 0.05, hard disk |")
+    print("|" + "---|" * (3 + len(PER_PIXEL)))
     for size in (3, 5, 7, 9, 4, 6):
         errors = [mean_error(size, None), *(mean_error(size, w * size / 2) for w in PER_PIXEL)]
+        errors.append(mean_error(size, 0.05 * size / 2, support="disk"))
         print(f"| {size}×{size} | " + " | ".join(f"{error:.3f}" for error in errors) + " |", flush=True)
 
 

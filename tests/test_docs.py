@@ -123,6 +123,38 @@ def test_every_module_has_its_place_on_the_page_of_the_architecture() -> None:
     assert not [module for module in modules if f"`{module}`" not in page]
 
 
+def test_cost_of_soft_translation_is_that_of_the_table() -> None:
+    """Every page that names the ratios has those between the least and the largest of docs/performance.md."""
+    table = re.search(
+        r"\| fields, channels \|.*?\n\n", (DOCS / "performance.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert table
+    cells = [line.strip("| ").split("|") for line in table.group().strip().splitlines()[2:]]
+    training = [float(row[3].split("**")[1]) for row in cells]
+    memory = [float(row[-1]) for row in cells]
+    names = ("README.md", "docs/index.md", "docs/limits.md", "docs/architecture.md", "docs/performance.md")
+    for page in (DOCS.parent / name for name in names):
+        text = " ".join(page.read_text(encoding="utf-8").split())
+        for ratios, what in ((training, "the time"), (memory, "its peak memory")):
+            assert f"{min(ratios):.1f} to {max(ratios):.1f} times {what}" in text, f"{page.name}: {what}"
+
+
+def test_accuracies_of_the_first_page_are_in_the_table_they_are_taken_from() -> None:
+    measured = (DOCS / "start-of-a-layer.md").read_text(encoding="utf-8").replace("*", "")
+    quoted = re.findall(r"\d+\.\d+ ± \d+\.\d+", (DOCS / "index.md").read_text(encoding="utf-8").replace("*", ""))
+    assert quoted
+    assert not [accuracy for accuracy in quoted if accuracy not in measured]
+
+
+@pytest.mark.parametrize("page", [DOCS.parent / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_page_installs_from_a_clone_and_names_files_that_exist(page: Path) -> None:
+    """No registry has the package; and files that were moved are found in the text, too."""
+    text = page.read_text(encoding="utf-8")
+    assert not re.search(r"pip install [\"']?escnn_relaxed", text)
+    files = re.findall(r"`((?:escnn_relaxed|tests|benchmarks|examples|docs|scripts)/[\w/-]+\.\w+)[`:]", text)
+    assert not [name for name in files if not (DOCS.parent / name).exists()]
+
+
 @pytest.mark.parametrize("module", PUBLIC_MODULES)
 def test_every_public_name_is_in_the_reference(module: str) -> None:
     package = importlib.import_module(f"escnn_relaxed{module}")

@@ -182,7 +182,7 @@ def test_a_missing_package_is_named_with_its_extra(
         return find(name, *arguments)
 
     monkeypatch.setattr(importlib, "import_module", without_lightning)
-    expected = "'lightning', which is not installed: pip install 'escnn_relaxed[experiments]'"
+    expected = "'lightning', which is not installed; in a clone: pip install -c constraints.txt '.[experiments]'"
     assert expected in error_of(["train", "t2-soft"], capsys)
     with pytest.raises(ModuleNotFoundError, match="'lightning'"):
         require("lightning.pytorch")

@@ -14,6 +14,8 @@ from transformations import (
     shift_error,
 )
 
+from escnn_relaxed.kernel import SirenKernel
+
 ROUNDING = 1e-12  # what stays exact; found: 1e-15
 BROKEN = 1e-2  # "well above 1e-3"; a softness of 0.3 at the start gives about 0.5
 
@@ -111,7 +113,7 @@ def test_error_grows_from_zero_with_the_frequency(space: str, pair: str, subgrou
 @pytest.mark.parametrize("pair", ["regular -> regular", "regular -> irreps"])
 @pytest.mark.parametrize("form", ["log", "circle"])
 def test_integer_frequency_leaves_turns_exact_in_log_coordinates_alone(pair: str, form: str) -> None:
-    """The trap of the paper's form: at ω′_r = m turns by 360°/m see the same kernel."""
+    """The trap of the angle with the Fourier net: at ω′ = m turns by 360°/m see the same kernel."""
     layer = soft_layer("C8", pair, {"rotation": 0.5}, rotation_coordinates=form)
     features = battery.random_input(layer.in_type, 5, 5)
     quarter, half, _ = on_grid_elements(layer.in_type.gspace)
@@ -126,6 +128,16 @@ def test_integer_frequency_leaves_turns_exact_in_log_coordinates_alone(pair: str
         assert equivariance_error(layer, features, quarter) <= ROUNDING
     else:
         assert equivariance_error(layer, features, quarter) > BROKEN
+
+
+@pytest.mark.filterwarnings("ignore:set_domain_frequency.*aliases:UserWarning")
+def test_no_frequency_of_the_angle_leaves_a_turn_exact_with_the_net_of_the_paper() -> None:
+    """docs/how-to/reproduce.md: the weights of a SIREN are no integers, so no ω′ makes it periodic."""
+    layer = soft_layer("C8", "two regular -> regular", {"rotation": 0.5}, rotation_coordinates="log", net=SirenKernel)
+    features = battery.random_input(layer.in_type, 5, 5)
+    for frequency in (1.0, 2.0, 4.0):
+        layer.set_domain_frequency(rotation=frequency)
+        assert min(equivariance_error(layer, features, g) for g in on_grid_elements(layer.in_type.gspace)) > BROKEN
 
 
 @pytest.mark.parametrize("pair", ["two regular -> regular", "irreps -> irreps"])

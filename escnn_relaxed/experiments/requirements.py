@@ -23,6 +23,7 @@ def require(module: str) -> ModuleType:
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
         raise ModuleNotFoundError(
-            f"experiments need {package!r}, which is not installed: pip install 'escnn_relaxed[experiments]'",
+            f"experiments need {package!r}, which is not installed; in a clone: "
+            "pip install -c constraints.txt '.[experiments]'",
             name=error.name,
         ) from error
