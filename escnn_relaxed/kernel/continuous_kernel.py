@@ -34,7 +34,7 @@ class ContinuousKernel:
             Default: 0.05 per pixel of the radius, with which kernels turn as well off the pixel grid as those of
             ``R2Conv``; 0.12 for ``strict_kernel="continuous"``, which trains better and turns worse.
         rotation_coordinates: ``"circle"``: a rotation is (cos θ, sin θ); ``"log"``: its angle over 2π, the
-            paper's form, smooth for integer frequencies only.
+            paper's form, smooth for integer frequencies only, and there of ``FourierKernel``.
         frame: ``"group"``: the position that κ sees is g⁻¹x, so that soft translation leaves rotations about
             the image centre exact. ``"image"``: it is x.
         support: ``"smooth"``: a disk with an edge that falls over a pixel; ``"disk"``: the paper's hard disk.
