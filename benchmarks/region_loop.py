@@ -33,6 +33,6 @@ class RegionLoop(nn.Module):
             functional.conv2d(tile, bank, None, geometry.stride, 0, geometry.dilation, geometry.groups)
             for tile, bank in zip(tiles, banks, strict=True)
         ]
-        result = _joined(torch.cat(outputs, 1), banks.shape[1], partition)
+        result = _joined(torch.cat(outputs, 1), partition)
         bias = layer.expanded_bias()
         return result if bias is None else result + bias.to(result.dtype).view(-1, 1, 1)

@@ -26,8 +26,11 @@ def _restricted(fields: FieldType) -> FieldType:
 
 # Modules that pool channels make float32 of any dtype, in escnn.
 MODULES: dict[str, tuple[EquivariantModule, float]] = {
-    "transposed": (enn.R2ConvTransposed(MIXED, MIXED, 3, stride=2, padding=1, output_padding=1), ROUNDING),
-    "transposed, no bias": (enn.R2ConvTransposed(C4, C4, 3, padding=1, bias=False), ROUNDING),
+    "transposed": (
+        enn.R2ConvTransposed(MIXED, MIXED, 3, stride=2, padding=1, output_padding=1, recompute=True),
+        ROUNDING,
+    ),
+    "transposed, no bias": (enn.R2ConvTransposed(C4, C4, 3, padding=1, bias=False, recompute=True), ROUNDING),
     "relu": (enn.ReLU(MIXED), 0),
     "elu": (enn.ELU(MIXED, alpha=0.5), 0),
     "leaky relu": (enn.LeakyReLU(MIXED), 0),

@@ -20,11 +20,11 @@ def test_every_keyword_is_an_argument_of_the_layer() -> None:
 
 def test_what_is_the_layers_own_softens_or_shapes_the_strict_part() -> None:
     assert set(SofteningKeywords.__annotations__) | {"strict_kernel"} == OWN
-    assert len(OWN) == 8
+    assert len(OWN) == 9
 
 
 def test_a_strict_layer_takes_everything_else() -> None:
-    soft = {"relax", "learn_relaxation", "initial_softness", "regions", "random_offset"}
+    soft = {"relax", "learn_relaxation", "keep", "initial_softness", "regions", "random_offset"}
     place = {"in_type", "out_type", "kernel_size", "padding"}
     assert set(inspect.signature(RelaxedR2Conv).parameters) - soft - place == set(StrictKeywords.__annotations__)
 

@@ -19,7 +19,10 @@ from .elements import GroupSample
 if TYPE_CHECKING:
     from escnn.group import Representation
 
-__all__ = ["Block", "FieldStructure", "block_diagonal"]
+__all__ = ["Block", "FieldStructure", "PairChannels", "block_diagonal"]
+
+# Of a pair of kinds of fields: channels of the output and of the input, field after field.
+PairChannels = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, eq=False)

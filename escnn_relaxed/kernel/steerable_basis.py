@@ -22,15 +22,13 @@ from torch import Tensor
 
 from ..group.channels import RowOrder
 from ..group.exact_constants import ExactConstants
+from ..group.fields import PairChannels
 from ..group.points import tap_grid
 from .basis_arguments import shaping_arguments
 from .basis_elements import BasisElements
 from .grid_exact_basis import grid_exact_basis, grid_symmetries
 
 __all__ = ["SteerableBasis", "refuse_emptied_basis", "sampled_basis"]
-
-# Of a pair of kinds of fields: channels of the output and of the input, field after field.
-PairChannels = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class SteerableBasis(ExactConstants):

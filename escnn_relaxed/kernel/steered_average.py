@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from ..group.channels import ChannelAssembly
 from ..group.elements import GroupSample
-from ..group.fields import Block, FieldStructure
+from ..group.fields import Block, FieldStructure, PairChannels
 from ..torch_modes import has_no_values
 from .combined_steering import CombinedSteering
-from .steerable_basis import PairChannels
 from .steering import PairSteering
 from .trained_weights import TrainedWeights
 from .weight_units import count_directions, weight_units
