@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import battery
+import pytest
 import torch
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
@@ -19,6 +20,17 @@ from escnn_relaxed import RelaxedR2Conv
 C4 = battery.field_type("C4", "two regular")
 MIXED = battery.field_type("D4", "regular + trivial + regular + quotient")
 IRREPS = FieldType(battery.gspace("SO(2)"), battery.field_type("SO(2)", "irreps + trivial + irreps").representations)
+
+# Of tests that trace and export networks with a forward of their own.
+WHAT_EXPORTERS_WARN_OF = [
+    pytest.mark.filterwarnings("ignore:export_network keeps the forward:UserWarning"),
+    # Of torch's own.
+    pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.* is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:You are using the legacy TorchScript-based ONNX export:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The feature will be removed:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
+]
 
 
 def soft_layer(fields: FieldType, soft_translation: bool = False, **arguments: object) -> RelaxedR2Conv:

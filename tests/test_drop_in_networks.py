@@ -20,6 +20,7 @@ import torch
 from drop_in_networks import GALAXY_BASIS, NETWORKS, images
 from escnn.nn import R2Conv, R2ConvTransposed
 from layers import shake
+from networks_to_export import WHAT_EXPORTERS_WARN_OF
 from torch import Tensor, nn
 from transformations import relative_error
 
@@ -45,15 +46,7 @@ IN_DOUBLE = (
 # to_escnn asks for the arguments that a basis was built with.
 BASES = {"galaxies, D8, arguments of the basis": GALAXY_BASIS}
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:export_network keeps the forward:UserWarning"),
-    # Of torch's own.
-    pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
-    pytest.mark.filterwarnings("ignore:`torch.jit.* is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:You are using the legacy TorchScript-based ONNX export:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:The feature will be removed:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
-]
+pytestmark = WHAT_EXPORTERS_WARN_OF
 
 
 Check = Callable[[str], None]

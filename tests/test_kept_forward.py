@@ -11,7 +11,7 @@ import torch
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
 from forms import EVERY_MODE, tensors_of
-from networks_to_export import answers, settled
+from networks_to_export import WHAT_EXPORTERS_WARN_OF, answers, settled
 from networks_with_forwards import CIRCLE, NARROW, NETWORKS, SPACE, Block, Network, images, soft
 from torch import Tensor, nn
 from transformations import relative_error
@@ -27,15 +27,7 @@ EVERY_NETWORK = pytest.mark.parametrize("name", NETWORKS)
 # escnn's gates, and its pooling by norms, make float32 of any dtype.
 IN_DOUBLE = pytest.mark.parametrize("name", [name for name in NETWORKS if name != "gated"])
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:export_network keeps the forward:UserWarning"),
-    # Of torch's own.
-    pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
-    pytest.mark.filterwarnings("ignore:`torch.jit.* is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:You are using the legacy TorchScript-based ONNX export:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:The feature will be removed:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
-]
+pytestmark = WHAT_EXPORTERS_WARN_OF
 
 
 def in_eval(network: nn.Module, features: Tensor) -> Tensor:

@@ -205,20 +205,21 @@ class FourierKernel(KernelNet):
         if waves.shape[1] * elements * positions <= LARGEST_MATRIX_OF_MEANS:
             # One product forward and one back, in place of a handful of operations.
             like = self.domain_shift
-            (matrix,) = self._means.get(lambda: (_matrix_of_means(sets, like),), [like], tuple(sets))
+            (matrix,) = self._means.get(
+                lambda: (_matrix_of_means(sets, elements, positions, like),), [like], tuple(sets)
+            )
             return (matrix.expand(len(waves), -1, -1) @ waves).unflatten(1, (elements, positions))
         means = [part.unflatten(1, shape).mean(3) for part, shape in zip(_split(waves, sets, 1), sets, strict=True)]
         return functools.reduce(torch.sub, means)
 
 
-def _matrix_of_means(sets: Sequence[tuple[int, int, int]], like: Tensor) -> Tensor:
+def _matrix_of_means(sets: Sequence[tuple[int, int, int]], elements: int, positions: int, like: Tensor) -> Tensor:
     """Means over the first set less those over the others as a matrix, (M·P, points)."""
 
     def choice(count: int, own: int) -> Tensor:
         # A set of one element or position serves all of them.
         return torch.eye(own).to(like) if own == count else torch.ones(count, own).to(like)
 
-    elements, positions = (max(counts) for counts in list(zip(*sets, strict=True))[:2])
     columns = [
         torch.kron(choice(elements, m), choice(positions, p)).repeat_interleave(points, 1) / points
         for m, p, points in sets

@@ -28,7 +28,7 @@ from .basis_arguments import shaping_arguments
 from .basis_elements import BasisElements
 from .grid_exact_basis import grid_exact_basis, grid_symmetries
 
-__all__ = ["SteerableBasis", "refuse_emptied_basis", "sampled_basis"]
+__all__ = ["SteerableBasis", "as_escnn_builds", "refuse_emptied_basis", "sampled_basis"]
 
 
 class SteerableBasis(ExactConstants):
@@ -61,6 +61,7 @@ class SteerableBasis(ExactConstants):
         in_part = in_type.index_select(list(range(len(in_type) // groups)))
         self._size = (out_type.size, in_part.size, kernel_size)
         self._pairs: list[_PairLayout] = []
+        self._numbers: dict[PairChannels, int] = {}
         self._deviations: list[Tensor] = []
         self.dimension = 0
         self.elements = BasisElements(in_part, out_type, {}, {})
@@ -80,6 +81,7 @@ class SteerableBasis(ExactConstants):
             self.set_constant(f"gram_{number}", basis.gram)
             self.set_constant(f"rows_{number}", self._pairs[-1].out_channels[:, None])
             self.set_constant(f"columns_{number}", self._pairs[-1].in_channels)
+        self._numbers = {pair.channels: number for number, pair in enumerate(self._pairs)}
         self.elements = BasisElements(in_part, out_type, elements, expansion._weights_ranges)
         self._deviations = _he_deviations(self._pairs, list(elements.values()))
         self.order = RowOrder(_row_numbers(self._pairs, out_type.size, in_part.size))
@@ -115,11 +117,10 @@ class SteerableBasis(ExactConstants):
         Returns:
             None where these are not the pairs of representations.
         """
-        numbers = {pair.channels: number for number, pair in enumerate(self._pairs)}
-        if numbers.keys() != {channels for group in groups for channels in group}:
+        if self._numbers.keys() != {channels for group in groups for channels in group}:
             return None
         products = self.products(weights)
-        parts = [[products[numbers[channels]] for channels in group] for group in groups]
+        parts = [[products[self._numbers[channels]] for channels in group] for group in groups]
         return [torch.stack(part) if len(part) > 1 else part[0] for part in parts]
 
     def products(self, weights: Tensor) -> list[Tensor]:
@@ -204,12 +205,13 @@ def _one_frequency(radius: float) -> float:
 
 
 @contextlib.contextmanager
-def _single_precision() -> Iterator[None]:
-    """Escnn builds its bases in float32 and fails under any other default."""
+def as_escnn_builds() -> Iterator[None]:
+    """In float32 and main memory, under other defaults than which escnn fails, and without what it prints."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
-        yield
+        with torch.device("cpu"), contextlib.redirect_stdout(io.StringIO()):
+            yield
     finally:
         torch.set_default_dtype(default)
 
@@ -234,7 +236,7 @@ def sampled_basis(
             basis_arguments["frequencies_cutoff"] = _one_frequency
     arguments = {"dilation": dilation, "groups": groups, "bias": False, "initialize": False, **basis_arguments}
     try:
-        with _single_precision(), torch.device("cpu"), contextlib.redirect_stdout(io.StringIO()):
+        with as_escnn_builds():
             return R2Conv(in_type, out_type, kernel_size, **arguments).basisexpansion
     except ValueError as error:
         if "basis for the steerable filter is empty" in str(error):

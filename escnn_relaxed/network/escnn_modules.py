@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
-import io
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypedDict
 
@@ -15,6 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from ..group.elements import SUBGROUPS
+from ..kernel.steerable_basis import as_escnn_builds
 from ..layer.keywords import check_keywords
 from ..layer.planar_convolution import PlanarConvolution
 from ..layer.relaxed_r2conv import RelaxedR2Conv
@@ -133,11 +132,11 @@ def _with_the_same_basis(layer: Any, basis: Mapping[str, Any]) -> Any:
     form = ESCNN_FORMS[type(layer)]
     taken = inspect.signature(form).parameters
     place = {name: getattr(layer, name) for name in _PLACE if name in taken}
-    rows, columns = layer.padding if isinstance(layer.padding, tuple) else (layer.padding, layer.padding)
+    rows, columns = layer.padding
     place["padding"] = rows if rows == columns else (rows, columns)
     for arguments in ({}, basis):
         try:
-            with _as_escnn_builds():
+            with as_escnn_builds():
                 built = form(
                     layer.in_type, layer.out_type, bias=layer.bias is not None, initialize=False, **place, **arguments
                 )
@@ -159,15 +158,3 @@ def _bases(strict: Any, layer: Any) -> Iterator[tuple[Any, Tensor]]:
     for number, pair in enumerate(expansion._representations_pairs):
         block = getattr(expansion, f"block_expansion_{expansion._escape_pair(pair)}")
         yield block, getattr(layer.steerable_basis, f"basis_{number}")
-
-
-@contextlib.contextmanager
-def _as_escnn_builds() -> Iterator[None]:
-    """In float32 and main memory, under other defaults than which escnn fails, and without what it prints."""
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        with torch.device("cpu"), contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        torch.set_default_dtype(default)
