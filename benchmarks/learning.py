@@ -3,7 +3,7 @@
     python benchmarks/learning.py --data DIRECTORY [--parts PARTS] [--seeds 3] [--images 1000] [--pictures DIRECTORY]
 
 C8 networks of four layers (7×7, then 5×5) on 33×33 pixels, Adam at 1e-2, ω′ at 3e-2, 8 or 12 epochs. Runs are logged as
-they end, and a second call goes on from the log. docs/learning.md says what was found.
+they end, and a second call goes on from the log. docs/results/learning.md says what was found.
 """
 
 from __future__ import annotations

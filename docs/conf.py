@@ -78,7 +78,7 @@ html_show_sourcelink = False
 html_theme_options = {
     "logo": {"text": "escnn_relaxed"},
     "navbar_align": "left",
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 8,
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "footer_start": ["copyright"],
@@ -90,7 +90,7 @@ if os.environ.get("ESCNN_RELAXED_SMOKE", "") not in ("", "0"):
     html_theme_options["announcement"] = (
         "A trial build: tutorials ran a few steps only, and their numbers mean nothing."
     )
-html_sidebars = {"index": [], "changelog": [], "limits": []}
+html_sidebars = {page: [] for page in ("index", "install", "design", "changelog", "limits")}
 html_context = {"default_mode": "auto"}
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True

@@ -18,7 +18,7 @@ in the support, P positions, J hidden values::
 What most users need is here; kernel nets are in ``escnn_relaxed.kernel``, reports, bounds and logs in
 ``escnn_relaxed.measure``, what else serves learning in ``escnn_relaxed.learning``, other layers in
 ``escnn_relaxed.baselines``, the way back to escnn in ``escnn_relaxed.network``. Equations, "equation (2)", are those of
-docs/mathematics.md.
+docs/concepts/mathematics.md.
 """
 
 from ._version import __version__

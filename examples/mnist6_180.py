@@ -6,7 +6,7 @@ rotation alone. Or in the soft network's place one that is relaxed in another wa
 
     python examples/mnist6_180.py                    # scikit-learn's bundled digits
     python examples/mnist6_180.py --data ~/mnist     # MNIST, downloaded there if it is missing
-    python examples/mnist6_180.py --layer partial    # or residual, weighted: docs/baselines.md
+    python examples/mnist6_180.py --layer partial    # or residual, weighted: docs/concepts/ways-to-relax.md
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ if has_gpu; then build="CUDA build, some GB"; fi
 say "installing torch (the $build), then the other packages of constraints.txt"
 install_torch || fail "torch (the $build) could not be installed"
 pip_install -r "$constraints" ||
-    fail "the pinned packages could not be installed (lie_learn 0.0.2 has builds for Linux on x86-64 alone; elsewhere see docs/how-to/install.md)"
+    fail "the pinned packages could not be installed (lie_learn 0.0.2 has builds for Linux on x86-64 alone; elsewhere see docs/install.md)"
 install_py3nj
 pip_install --no-build-isolation --editable .
 check_dependencies

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/how-to/install.md")
+PAGES = ("README.md", "docs/install.md")
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 

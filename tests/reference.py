@@ -1,4 +1,4 @@
-"""The slow oracle: equations (1) and (2) of docs/mathematics.md by plain loops.
+"""The slow oracle: equations (1) and (2) of docs/concepts/mathematics.md by plain loops.
 
     h(x) = Σ_d K(d; x) f(x + d)                                                                     (1)
     K(d; x) = mean_g ρ_out(g) κ(g⁻¹d; ω′ ⊙ a(g, x)) ρ_in(g)⁻¹                                       (2)

@@ -22,7 +22,7 @@ def angle_and_flip(space: GSpace2D, element: GroupElement) -> tuple[float, int]:
 
 
 def subgroup_coordinates(space: GSpace2D, element: GroupElement, form: str) -> dict[str, list[float]]:
-    """Coordinates of an element per subgroup: the table of docs/mathematics.md."""
+    """Coordinates of an element per subgroup: the table of docs/concepts/mathematics.md."""
     angle, flip = angle_and_flip(space, element)
     rotation = [math.cos(angle), math.sin(angle)] if form == "circle" else [angle / (2 * math.pi)]
     return {"rotation": rotation, "reflection": [flip / 2]}

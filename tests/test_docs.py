@@ -108,13 +108,13 @@ def test_tutorials_take_mnist_where_a_folder_is_named(monkeypatch: pytest.Monkey
 
 def test_equations_keep_the_numbers_that_the_code_knows_them_by() -> None:
     """A new one goes to the end of the page, or its number into every comment."""
-    page = (DOCS / "mathematics.md").read_text(encoding="utf-8")
+    page = (DOCS / "concepts" / "mathematics.md").read_text(encoding="utf-8")
     labels = "operator steered-average permutation-fields fourier-features kernel-net projection softness bound hybrid"
     assert re.findall(r"^:label: (\S+)$", page, re.MULTILINE)[:9] == labels.split()
 
 
 def test_every_module_has_its_place_on_the_page_of_the_architecture() -> None:
-    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    page = (DOCS / "design.md").read_text(encoding="utf-8")
     package = DOCS.parent / "escnn_relaxed"
     modules = [path.stem for path in package.glob("*.py") if path.stem[0] != "_"]
     modules += [f"{path.parent.name}/" for path in package.glob("*/__init__.py")]
@@ -124,15 +124,15 @@ def test_every_module_has_its_place_on_the_page_of_the_architecture() -> None:
 
 
 def test_cost_of_soft_translation_is_that_of_the_table() -> None:
-    """Every page that names the ratios has those between the least and the largest of docs/performance.md."""
+    """Every page that names the ratios has those between the least and the largest of docs/results/cost.md."""
     table = re.search(
-        r"\| fields, channels \|.*?\n\n", (DOCS / "performance.md").read_text(encoding="utf-8"), re.DOTALL
+        r"\| fields, channels \|.*?\n\n", (DOCS / "results" / "cost.md").read_text(encoding="utf-8"), re.DOTALL
     )
     assert table
     cells = [line.strip("| ").split("|") for line in table.group().strip().splitlines()[2:]]
     training = [float(row[3].split("**")[1]) for row in cells]
     memory = [float(row[-1]) for row in cells]
-    names = ("README.md", "docs/index.md", "docs/limits.md", "docs/architecture.md", "docs/performance.md")
+    names = ("README.md", "docs/index.md", "docs/limits.md", "docs/design.md", "docs/results/cost.md")
     for page in (DOCS.parent / name for name in names):
         text = " ".join(page.read_text(encoding="utf-8").split())
         for ratios, what in ((training, "the time"), (memory, "its peak memory")):
@@ -140,7 +140,7 @@ def test_cost_of_soft_translation_is_that_of_the_table() -> None:
 
 
 def test_accuracies_of_the_first_page_are_in_the_table_they_are_taken_from() -> None:
-    measured = (DOCS / "start-of-a-layer.md").read_text(encoding="utf-8").replace("*", "")
+    measured = (DOCS / "results" / "accuracy.md").read_text(encoding="utf-8").replace("*", "")
     quoted = re.findall(r"\d+\.\d+ ± \d+\.\d+", (DOCS / "index.md").read_text(encoding="utf-8").replace("*", ""))
     assert quoted
     assert not [accuracy for accuracy in quoted if accuracy not in measured]

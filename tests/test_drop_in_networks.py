@@ -1,6 +1,6 @@
 """Thirteen kinds of networks, swapped by name: trained, relaxed, hardened, traced, exported, saved, averaged.
 
-The table of docs/drop-in.md has a row for each network and a column for each check, and is held to this file.
+The table of docs/how-to/migrate.md has a row for each network and a column for each check, and is held to this file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROUNDING = 1e-12  # of float64
 SINGLE = 1e-5  # of float32, some layers one after the other
 BASES_IN_SINGLE = 1e-6  # of escnn's bases, in networks that compute in float64 otherwise
 BROKEN = 1e-3  # a hundred times what float32 may differ by
-PAGE = Path(__file__).parent.parent / "docs" / "drop-in.md"
+PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "migrate.md"
 
 # The others pool over groups or by norms, have gates or vector fields: what escnn gives of these is in float32.
 IN_DOUBLE = (

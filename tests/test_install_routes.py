@@ -40,7 +40,7 @@ def needed() -> set[str]:
 def test_routes_of_the_readme_are_those_of_the_install_page(routes: dict[str, str]) -> None:
     of_readme = [place for place in routes.values() if "README.md" in place]
     assert len(of_readme) == 2
-    assert all("docs/how-to/install.md" in place for place in of_readme)
+    assert all("docs/install.md" in place for place in of_readme)
 
 
 def test_where_nothing_is_resolved_all_is_named(routes: dict[str, str]) -> None:

@@ -117,7 +117,7 @@ def test_exported_regions_that_are_not_cells_wait_for_nothing() -> None:
 
 @pytest.mark.parametrize("name", R2CONV)
 def test_counts_of_r2conv_are_those_of_the_page(name: str) -> None:
-    """docs/performance.md has them beside those of relaxed layers."""
+    """docs/results/cost.md has them beside those of relaxed layers."""
     fields_of, operations, waits = R2CONV[name]
     fields = fields_of()
     module = OnTensors(R2Conv(fields, fields, 7, padding=3))

@@ -1,7 +1,7 @@
 """Other ways to relax equivariance, as layers with the interface of ``RelaxedR2Conv``: compare them by one word.
 
 Each adds to a strict convolution what its paper relaxes it by: a window on the group (partial.py), a free kernel with
-a prior (residual.py), or weights that depend on the group element (weighted.py). docs/baselines.md sets them side by
+a prior (residual.py), or weights that depend on the group element (weighted.py). docs/concepts/ways-to-relax.md sets them side by
 side.
 
 Example:

@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     report = commands.add_parser("report", help="write the tables from the results of runs")
     report.add_argument("results", type=Path, help="folder of runs, or of their result.json alone")
-    report.add_argument("--output", type=Path, default=Path("docs/results.md"))
+    report.add_argument("--output", type=Path, default=Path("docs/results/paper.md"))
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The points at which a layer evaluates its kernel, as tensors of scaled coordinates (docs/mathematics.md).
+"""The points at which a layer evaluates its kernel, as tensors of scaled coordinates (docs/concepts/mathematics.md).
 
 Filter points are indexed by (sampled element g, relative element, tap), domain points by (g, position).
 """

@@ -213,7 +213,7 @@ def translates(
 
 
 def group_coordinates(angle: Array, reflected: NDArray[np.int64], form: str) -> dict[str, Array]:
-    """Coordinates of elements per subgroup (docs/mathematics.md, "Coordinates").
+    """Coordinates of elements per subgroup (docs/concepts/mathematics.md, "Coordinates").
 
     Args:
         angle: rotation of each element in radians, principal, (…).

@@ -1,7 +1,7 @@
 """Synthetic feature maps on which the scale of a layer is calibrated at its start, never the user's data.
 
 Smooth kernels have a coherent mean and meet features of non-zero mean, as smooth as such layers make them: no
-closed form was found that predicts the energy of their output (docs/start-of-a-layer.md).
+closed form was found that predicts the energy of their output (docs/results/defaults.md).
 """
 
 from __future__ import annotations

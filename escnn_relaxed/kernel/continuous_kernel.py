@@ -15,7 +15,7 @@ __all__ = ["ContinuousKernel"]
 # Of one kernel for both parts, the paper's; of a soft part alone.
 HIDDEN_SIZE = {"continuous": 32, "steerable": 8}
 # ω of the position per pixel of the radius. A soft part alone does as well with the lower one, which turns better off
-# the pixel grid; a strict part learns more slowly with it (docs/start-of-a-layer.md).
+# the pixel grid; a strict part learns more slowly with it (docs/results/defaults.md).
 BANDWIDTH_PER_PIXEL = {"continuous": 0.12, "steerable": 0.05}
 FILTER_FREQUENCY = {"rotation": 0.3, "reflection": 1.0}
 

@@ -1,4 +1,4 @@
-"""The start of a continuous kernel: how soft, in which units, and at which scale (docs/start-of-a-layer.md)."""
+"""The start of a continuous kernel: how soft, in which units, and at which scale (docs/results/defaults.md)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 _TINY = 1e-12
 # Of a soft part beside a strict one, and of one kernel for both. Of the first ten times as much costs accuracy where it
-# is not needed, and brings none where it is (docs/start-of-a-layer.md).
+# is not needed, and brings none where it is (docs/results/defaults.md).
 DEFAULT_SOFTNESS = {"steerable": 0.001, "continuous": 0.01}
 # A kernel of which steering leaves next to nothing is not scaled up beyond this: it would be made of rounding errors.
 _LEAST_GAIN = 0.1
@@ -117,7 +117,7 @@ def _soften(
 ) -> None:
     """Scale the domain weights of the kernel net until the expected softness is the wanted one.
 
-    Small domain weights start a layer nearly strict while ω′ keeps its meaning (docs/start-of-a-layer.md).
+    Small domain weights start a layer nearly strict while ω′ keeps its meaning (docs/results/defaults.md).
     """
     weight = bank.kernel.domain_weight
     if weight is None:

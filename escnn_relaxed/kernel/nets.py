@@ -230,7 +230,7 @@ def _matrix_of_means(sets: Sequence[tuple[int, int, int]], elements: int, positi
 class SirenKernel(KernelNet):
     """Sine layers on the concatenated coordinates, d → J → J, all trained: the paper's 3-layer SIREN.
 
-    The parameter counts of the paper come from this net (docs/baselines.md).
+    The parameter counts of the paper come from this net (docs/concepts/ways-to-relax.md).
 
     Args:
         filter_dimension: number of filter coordinates.

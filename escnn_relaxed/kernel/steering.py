@@ -1,4 +1,4 @@
-"""Hidden values φ → the steered features of a pair of blocks, equation (2) of docs/mathematics.md.
+"""Hidden values φ → the steered features of a pair of blocks, equation (2) of docs/concepts/mathematics.md.
 
 κ = W φ is linear in the hidden values, so steering acts on φ alone. For a pair of blocks (A, B) the *steered
 features* S, of shape (F, |A|, |B|, P, T), are what the F output weights of every pair of fields multiply:

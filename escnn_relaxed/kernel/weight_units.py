@@ -1,4 +1,4 @@
-"""In which units output weights are trained: the one place that decides it (docs/start-of-a-layer.md).
+"""In which units output weights are trained: the one place that decides it (docs/results/defaults.md).
 
 Optimisers change every weight by about the same amount in each step. Features of unequal size would make
 that a different step for each direction of the kernel, and layers that are started right would still learn

@@ -2,7 +2,7 @@
 
 A turn by 45° has to be interpolated between pixels, and a layer that is perfect on the plane would be charged for it.
 Elements that map pixels to pixels are therefore kept apart, and beside the error of the others stands what
-interpolation alone costs. Definitions: docs/measuring.md.
+interpolation alone costs. Definitions: docs/how-to/measure-and-log.md.
 """
 
 from __future__ import annotations
