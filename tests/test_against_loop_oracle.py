@@ -1,4 +1,4 @@
-"""The layer equals equations (1) and (2) of docs/concepts/mathematics.md, evaluated by plain loops: values and gradients."""
+"""The layer equals equations (1) and (2) of docs/concepts/mathematics.md by plain loops: values and gradients."""
 
 from __future__ import annotations
 
