@@ -40,6 +40,7 @@ def _vectors(gspace: Any, width: int) -> enn.FieldType:
 
 # Name → gspace, and the fields of a layer of some width.
 FIELDS: dict[str, tuple[Callable[[], Any], Fields]] = {
+    "C4 regular": (lambda: gspaces.rot2dOnR2(4), _regular),
     "C8 regular": (lambda: gspaces.rot2dOnR2(8), _regular),
     "C8 regular, quotient, trivial": (lambda: gspaces.rot2dOnR2(8), _mixed),
     "D4 regular": (lambda: gspaces.flipRot2dOnR2(4), _regular),
@@ -59,16 +60,23 @@ WIDE_RESNETS: dict[str, tuple[Callable[[], Any], Fields]] = {
 NETWORKS = (*FIELDS, *ON_TORUS, *GATED, *WIDE_RESNETS)
 
 
-def build_network(name: str, widths: tuple[int, ...], kernel_size: int, options: dict[str, Any] | None) -> nn.Module:
+def build_network(
+    name: str,
+    widths: tuple[int, ...],
+    kernel_size: int,
+    options: dict[str, Any] | None,
+    layer: Callable[..., nn.Module] = RelaxedR2Conv,
+) -> nn.Module:
     """A network (batch, channels, 33, 33) → logits (batch, 10).
 
     Args:
         name: one of :data:`NETWORKS`.
         widths: fields of each convolution, or of each stage of a Wide-ResNet.
         kernel_size: k of the convolutions; the first has k + 2.
-        options: arguments of ``RelaxedR2Conv``; None for ``R2Conv``.
+        options: arguments of ``layer``; None for ``R2Conv``.
+        layer: what the convolutions are.
     """
-    convolution = _Convolution(options, "circular" if name in ON_TORUS else "zeros")
+    convolution = _Convolution(options, "circular" if name in ON_TORUS else "zeros", layer)
     if name in WIDE_RESNETS:
         build_gspace, build_fields = WIDE_RESNETS[name]
         gspace = build_gspace()
@@ -83,8 +91,9 @@ def build_network(name: str, widths: tuple[int, ...], kernel_size: int, options:
 class _Convolution:
     """Builds one convolution without bias and with as much padding as keeps the size."""
 
-    def __init__(self, options: dict[str, Any] | None, padding_mode: str) -> None:
+    def __init__(self, options: dict[str, Any] | None, padding_mode: str, layer: Callable[..., nn.Module]) -> None:
         self._options = options
+        self._layer = layer
         self.padding_mode = padding_mode
 
     def __call__(self, in_type: enn.FieldType, out_type: enn.FieldType, kernel_size: int, stride: int = 1) -> nn.Module:
@@ -92,7 +101,7 @@ class _Convolution:
         arguments["padding_mode"] = self.padding_mode
         if self._options is None:
             return enn.R2Conv(in_type, out_type, **arguments)
-        return RelaxedR2Conv(in_type, out_type, **arguments, **self._options)
+        return self._layer(in_type, out_type, **arguments, **self._options)
 
 
 class _Classifier(nn.Module):

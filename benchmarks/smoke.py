@@ -92,7 +92,7 @@ def fit(network: Forecaster, pairs: Tensor, rate: float, penalty: float) -> list
     for _ in range(STEPS):
         now, later = pairs[torch.randint(len(pairs), (BATCH,))].unbind(1)
         loss = ((network(now) - later) / network.scales[1]).square().mean()
-        losses.append(float(loss))
+        losses.append(loss.item())
         if penalty:
             loss = loss + penalty * equivariance_penalty(network)
         optimiser.zero_grad()

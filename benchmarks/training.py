@@ -46,7 +46,7 @@ def fit(
             with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
                 logits = network(images[batch])
             loss = functional.cross_entropy(logits.float(), labels[batch])
-            total += float(loss)
+            total += loss.item()
             if penalty is not None:
                 loss = loss + penalty()
             optimiser.zero_grad()

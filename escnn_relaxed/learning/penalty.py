@@ -17,7 +17,8 @@ def equivariance_penalty(network: nn.Module, kind: str = "softness") -> Tensor:
     The default, ``"softness"``, is Σ √s over layers, s the layers'
     :meth:`~escnn_relaxed.RelaxedR2Conv.softness`: it sees the kernel itself and can reach exactly 0, because its slope
     does not vanish there (docs/concepts/mathematics.md). ``"frequency"`` is the paper's Σ‖ω′‖² over layers (paper,
-    "Learning equivariance"); it moves learned ω′ alone, and can be evaded: the kernel stays as soft if ω′ falls and weights rise.
+    "Learning equivariance"); it moves learned ω′ alone, and can be evaded: the kernel stays as soft if ω′ falls and
+    weights rise.
     A penalty decides where softness sits; whether it is needed, the hardening ablation says.
 
     Args:
