@@ -6,12 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-
-pytest.importorskip("sklearn")
-ways = pytest.importorskip("ways")
-from run_log import Log  # noqa: E402  (after the skip)
-
-from escnn_relaxed.network.relaxed_layers import relaxed_layers  # noqa: E402
+import ways
+from run_log import Log
 
 
 @pytest.fixture(scope="module")
