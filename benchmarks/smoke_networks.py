@@ -14,14 +14,15 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 from torch.nn import functional
 
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv, WeightedR2Conv
 
-__all__ = ["NARROW", "WAYS", "Forecaster", "Way"]
+__all__ = ["NARROW", "WAYS", "WIDE", "Forecaster", "Way"]
 
 KERNEL_SIZE = 5
 PENALTY = 0.1
 NARROW = "strict, as wide as soft"
+WIDE = "relaxed, two features"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ WAYS = {
         "strict": Way(enn.R2Conv, (6, 6, 6)),
         "relaxed": Way(RelaxedR2Conv, (3, 4, 3)),
         "learned": Way(RelaxedR2Conv, (3, 4, 3), {"learn_relaxation": True}, PENALTY),
+        # A soft part with fewer weights leaves more for fields.
+        WIDE: Way(RelaxedR2Conv, (6, 5, 6), {"kernel": ContinuousKernel(hidden_size=2)}),
         "partial": Way(PartialR2Conv, (6, 6, 6)),
         "residual": Way(ResidualR2Conv, (2, 2, 1)),
         "weighted": Way(WeightedR2Conv, (4, 4, 5)),

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from matplotlib import pyplot
-from smoke_networks import NARROW
+from smoke_networks import NARROW, WIDE
 
 from escnn_relaxed.experiments.mean_and_error import mean_and_error
 from escnn_relaxed.plots.style import COLOURS, FONT, labelled, new_axes
@@ -21,6 +21,7 @@ STYLES = {
     "plain": {"color": "0.6"},
     "strict": {"color": "black"},
     NARROW: {"color": "black", "linestyle": ":"},
+    WIDE: {"color": COLOURS[0], "linestyle": "--"},
     **{
         way: {"color": colour}
         for way, colour in zip(("relaxed", "learned", "partial", "residual", "weighted"), COLOURS, strict=False)

@@ -27,7 +27,7 @@ from timing import alternate
 from torch import Tensor, nn
 from training import accuracy, build_optimiser, fit
 
-from escnn_relaxed import RelaxedR2Conv, equivariance_penalty
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, equivariance_penalty
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv, WeightedR2Conv, free_weight_penalty
 from escnn_relaxed.experiments.mean_and_error import mean_and_error
 
@@ -60,11 +60,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Way:
-    """A way to build the layers; the first setting is that at which the rate is chosen."""
+    """A way to build the layers, with options that are not chosen; the rate is chosen at the first setting."""
 
     layer: Callable[..., nn.Module]
     widths: tuple[int, ...]
     settings: tuple[Setting, ...] = (Setting(),)
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 def _starts(*values: float) -> tuple[Setting, ...]:
@@ -74,6 +75,10 @@ def _starts(*values: float) -> tuple[Setting, ...]:
 WAYS = {
     "strict": Way(R2Conv, (7, 7, 7, 12)),
     "relaxed": Way(RelaxedR2Conv, (6, 6, 5, 9), _starts(0.001, 0.01, 0.1)),
+    # A soft part with fewer weights leaves more for fields.
+    "relaxed, two features": Way(
+        RelaxedR2Conv, (6, 7, 7, 11), _starts(0.001, 0.01, 0.1), {"kernel": ContinuousKernel(hidden_size=2)}
+    ),
     "relaxed, with a penalty": Way(
         RelaxedR2Conv,
         (6, 6, 5, 9),
@@ -107,7 +112,7 @@ class Run:
 
 def build(way: Way, setting: Setting) -> nn.Module:
     """The network of a way."""
-    options = None if way.layer is R2Conv else setting.options
+    options = None if way.layer is R2Conv else {**way.options, **setting.options}
     return build_network("C4 regular", way.widths, KERNEL_SIZE, options, way.layer)
 
 
