@@ -24,6 +24,7 @@ from escnn_relaxed.experiments import mnist_files
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
+TABLES = sorted((DOCS.parent / "benchmarks" / "results" / "tables").glob("*.md"))
 FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 PUBLIC_MODULES = (
@@ -139,11 +140,23 @@ def test_cost_of_soft_translation_is_that_of_the_table() -> None:
             assert f"{min(ratios):.1f} to {max(ratios):.1f} times {what}" in text, f"{page.name}: {what}"
 
 
-def test_accuracies_of_the_first_page_are_in_the_table_they_are_taken_from() -> None:
-    measured = (DOCS / "results" / "accuracy.md").read_text(encoding="utf-8").replace("*", "")
-    quoted = re.findall(r"\d+\.\d+ ± \d+\.\d+", (DOCS / "index.md").read_text(encoding="utf-8").replace("*", ""))
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md"])
+def test_accuracies_of_the_first_page_are_those_of_the_page_of_accuracies(name: str) -> None:
+    """Rounded to as many digits as are quoted."""
+    found = re.compile(r"(\d+\.\d+) ± (\d+\.\d+)")
+    page = (DOCS / "results" / "accuracy.md").read_text(encoding="utf-8").replace("*", "")
+    measured = {tuple(f"{float(part):.{digits}f}" for part in pair) for pair in found.findall(page) for digits in (1, 2)}
+    quoted = found.findall((DOCS.parent / name).read_text(encoding="utf-8").replace("*", ""))
     assert quoted
-    assert not [accuracy for accuracy in quoted if accuracy not in measured]
+    assert not [pair for pair in quoted if pair not in measured]
+
+
+@pytest.mark.parametrize("file", TABLES, ids=lambda file: file.stem)
+def test_tables_that_scripts_write_stand_on_a_page_as_they_are(file: Path) -> None:
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("results/*.md"))
+    tables = re.findall(r"(?:^\|.*\n)+", file.read_text(encoding="utf-8"), re.MULTILINE)
+    assert tables
+    assert not [table for table in tables if table not in pages]
 
 
 @pytest.mark.parametrize("page", [DOCS.parent / "README.md", *PAGES], ids=lambda page: page.stem)
