@@ -15,7 +15,7 @@ CORE   := relaxed_r2conv state_dict state_dict_beside_r2conv filter_bank_cache e
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick oldest routes lint format types doctest docs package gpu environment clean
+.PHONY: help demo test quick oldest routes lint format types doctest docs notebooks package gpu environment clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -55,6 +55,10 @@ docs: environment ## build the site into docs/_build/html, tutorials run (SMOKE=
 	@scripts/docs_environment.sh "$(VENV)"
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 ESCNN_RELAXED_SMOKE=$(SMOKE) \
 		$(RUN) -m sphinx --fail-on-warning --keep-going -E -b html docs docs/_build/html $(ARGUMENTS)
+
+notebooks: environment ## execute the tutorials into examples/notebooks (ARGUMENTS="2 7": some of them)
+	@scripts/docs_environment.sh "$(VENV)"
+	$(RUN) scripts/notebooks.py $(ARGUMENTS)
 
 package: environment ## build sdist and wheel, check them, run the demo from the wheel in an environment of its own
 	@scripts/docs_environment.sh "$(VENV)"

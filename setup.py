@@ -49,6 +49,7 @@ EXTRAS = {
     "docs": [
         "sphinx>=8",
         "myst-nb>=1.3",
+        "jupytext",
         "pydata-sphinx-theme",
         "sphinx-copybutton",
         "sphinx-design",
@@ -56,6 +57,7 @@ EXTRAS = {
         "matplotlib",
         *ONNX,
         "lightning>=2.4",
+        "phiflow>=3.4",
     ],
     "package": ["build", "twine"],
     "export": ONNX,

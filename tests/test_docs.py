@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import os
 import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,17 +15,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import numpy as np
 import pytest
-import torch
 
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.experiments import mnist_files
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
 TABLES = sorted((DOCS.parent / "benchmarks" / "results" / "tables").glob("*.md"))
-FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TUTORIALS = sorted(DOCS.glob("tutorials/[0-9]*.md"))
+BLOCK = re.MULTILINE | re.DOTALL
+FENCE = re.compile(r"^```python\n(.*?)^```", BLOCK)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 PUBLIC_MODULES = (
     "",
@@ -75,36 +74,41 @@ def test_files_that_a_page_links_to_exist(page: Path) -> None:
             assert (page.parent / unquote(target.path)).exists(), f"{name_of(page)} links to {target.path}"
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("tutorials/[0-9]*.md")), ids=name_of)
-def test_cells_of_a_tutorial_are_python(page: Path) -> None:
+def cells_of(tutorial: Path) -> list[str]:
+    """Python of each cell, without its tags."""
+    cells = re.findall(r"^```\{code-cell\}\n(.*?)^```", tutorial.read_text(encoding="utf-8"), BLOCK)
+    return [re.sub(r"^:tags:.*\n", "", cell) for cell in cells]
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=name_of)
+def test_cells_of_a_tutorial_are_python_that_imports_nothing_beside_it(page: Path) -> None:
     """That they run is seen when the site is built; here that they parse, and that no output was left in the text."""
-    cells = re.findall(r"^```\{code-cell\}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    cells = cells_of(page)
     assert cells
-    for cell in cells:
-        compile(re.sub(r"^:tags:.*\n", "", cell), str(page), "exec")
+    imported = [node for cell in cells for node in ast.walk(ast.parse(cell, str(page)))]
+    modules = {node.module or "" for node in imported if isinstance(node, ast.ImportFrom)}
+    modules |= {name.name for node in imported if isinstance(node, ast.Import) for name in node.names}
+    known = {"escnn", "escnn_relaxed", "matplotlib", "numpy", "phi", "sklearn", "torch", *sys.stdlib_module_names}
+    assert {module.partition(".")[0] for module in modules} <= known
 
 
-def test_tutorials_take_mnist_where_a_folder_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (20, 28, 28), dtype=np.uint8)
-    asked: list[tuple[Path, str]] = []
+def test_functions_of_one_name_are_the_same_in_all_tutorials_on_digits() -> None:
+    """Tutorials stand by themselves, so that they have copies of each other's code; smoke is trained otherwise."""
+    sources: dict[str, str] = {}
+    for page in DOCS.glob("tutorials/[0-6]-*.md"):
+        code = "\n".join(cells_of(page))
+        for node in ast.parse(code).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                source = ast.get_source_segment(code, node) or ""
+                assert sources.setdefault(node.name, source) == source, f"{name_of(page)}: {node.name}"
+    assert {"digits", "turned", "train", "accuracy", "SteerableCNN"} <= set(sources)
 
-    def mnist_split(root: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-        asked.append((root, split))
-        return pixels, np.arange(20, dtype=np.uint8) % 10
 
-    monkeypatch.setattr(mnist_files, "mnist_split", mnist_split)
-    monkeypatch.setenv("ESCNN_RELAXED_MNIST", str(tmp_path))
-    threads = torch.get_num_threads()
-    try:
-        tools = runpy.run_path(str(DOCS / "tutorials" / "tools.py"))
-        (images, labels), (tests, _) = tools["digits"](images=12, tests=8)
-    finally:
-        torch.set_num_threads(threads)
-    assert asked == [(tmp_path, "train")]
-    assert images.shape == (12, 1, 17, 17)
-    assert tests.shape == (8, 1, 17, 17)
-    assert 0 <= images.min() < images.max() <= 1
-    assert labels.dtype == torch.int64
+@pytest.mark.parametrize("page", TUTORIALS, ids=name_of)
+def test_code_fits_the_width_of_the_site(page: Path) -> None:
+    blocks = re.findall(r"^```(?:python|bash|\{code-cell\})\n(.*?)^```", page.read_text(encoding="utf-8"), BLOCK)
+    assert blocks
+    assert not [line for block in blocks for line in block.splitlines() if len(line) > 88]
 
 
 def test_equations_keep_the_numbers_that_the_code_knows_them_by() -> None:

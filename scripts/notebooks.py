@@ -1,0 +1,114 @@
+"""Makes the notebooks of examples/notebooks from the tutorials, docs/tutorials, and executes them.
+
+    python scripts/notebooks.py [TUTORIAL …]    # numbers; all by default. Or: make notebooks
+
+A tutorial is kept as text, and the site runs it when it is built. Its notebook is the same cells with their outputs,
+and a cell more, which installs the package where it is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import jupytext
+import nbclient
+import nbformat
+from nbformat import NotebookNode
+
+ROOT = Path(__file__).resolve().parents[1]
+TUTORIALS = ROOT / "docs" / "tutorials"
+NOTEBOOKS = ROOT / "examples" / "notebooks"
+
+# Where pip finds the package: in the clone that the notebook lies in. With an address on the web, "git+https://…", the
+# notebooks run in Colab as they are, and each tutorial can have a link there beside that to its download.
+REPOSITORY = "../.."
+INSTALL = """# Where the package is missing, installs it from the clone that this notebook lies in.
+# Elsewhere, as in Colab, name the address of a repository: "git+https://…".
+import importlib.util
+
+REPOSITORY = "{repository}"
+if importlib.util.find_spec("escnn_relaxed") is None:
+    %pip install -q torch "numpy<2" scipy lie_learn pymanopt autograd joblib einops
+    %pip install -q --no-deps escnn {{REPOSITORY}}
+    %pip install -q matplotlib "scikit-learn<1.7" "numpy<2"
+"""
+# By the number of the tutorial.
+MORE_PACKAGES = {"4": 'onnx onnxruntime onnxscript "ml_dtypes<0.6"', "7": "phiflow"}
+
+ENVIRONMENT = {
+    "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+    "MATPLOTLIBRC": str(ROOT / "docs" / "matplotlibrc"),
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    # escnn says on import that it is missing, which only its 3D groups use.
+    "PYTHONWARNINGS": "ignore:`py3nj` package not found:UserWarning",
+}
+
+
+def notebook_of(tutorial: Path) -> NotebookNode:
+    """The notebook of a page, not executed: without the links to itself, and with links that lead on from it."""
+    notebook = jupytext.read(tutorial)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            source = re.sub(r"^\{download\}.*\n+", "", cell.source, flags=re.MULTILINE)
+            cell.source = re.sub(r"(?<=\]\()(?!https?:)[^)\s]+", lambda link: link_from_notebook(link.group()), source)
+        elif "hide-input" in cell.metadata.get("tags", ()):
+            cell.metadata["jupyter"] = {"source_hidden": True}
+    install = INSTALL.format(repository=REPOSITORY)
+    if packages := MORE_PACKAGES.get(tutorial.name[0]):
+        install += f'    %pip install -q {packages} "numpy<2"\n'
+    notebook.cells.insert(1, nbformat.v4.new_code_cell(install.strip()))
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"  # by itself it is drawn at random
+    return notebook
+
+
+def link_from_notebook(link: str) -> str:
+    """Where a link of a tutorial leads, seen from its notebook: to other notebooks, or to the pages."""
+    page = TUTORIALS / link
+    return f"{page.stem}.ipynb" if page.parent == TUTORIALS else os.path.relpath(page, NOTEBOOKS)
+
+
+def execute(notebook: NotebookNode, folder: Path) -> None:
+    """Fill in the outputs, in place; the folder is the one to run in."""
+    os.environ.update(ENVIRONMENT)
+    nbclient.NotebookClient(
+        notebook,
+        kernel_name="python3",
+        timeout=None,
+        record_timing=False,
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(folder)}},
+    ).execute()
+
+
+def without_noise(notebook: NotebookNode) -> NotebookNode:
+    """The same without what differs between machines and is not to be read."""
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    notebook.metadata = NotebookNode(kernelspec=kernel, language_info={"name": "python"})
+    for cell in notebook.cells:
+        if "remove-stderr" in cell.metadata.get("tags", ()):
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+    return notebook
+
+
+def main(numbers: list[str]) -> None:
+    """Make the notebooks of these tutorials, or of all."""
+    NOTEBOOKS.mkdir(exist_ok=True)
+    for tutorial in sorted(TUTORIALS.glob("[0-9]-*.md")):
+        if numbers and tutorial.name[0] not in numbers:
+            continue
+        notebook = notebook_of(tutorial)
+        with tempfile.TemporaryDirectory() as folder:
+            execute(notebook, Path(folder))
+        output = NOTEBOOKS / f"{tutorial.stem}.ipynb"
+        nbformat.write(without_noise(notebook), output)
+        print(f"notebooks: {output.relative_to(ROOT)}, {output.stat().st_size / 1e3:.0f} kB")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

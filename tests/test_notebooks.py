@@ -1,0 +1,95 @@
+"""The notebooks of examples/notebooks are the tutorials as they are now, with outputs, and run by themselves."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jupytext", reason="of the docs: make docs")
+nbformat = pytest.importorskip("nbformat", reason="of the docs: make docs")
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "scripts" / "notebooks.py"
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("[0-9]-*.md"))
+NOTEBOOKS = ROOT / "examples" / "notebooks"
+
+pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="no scripts beside the tests")
+
+
+@pytest.fixture(scope="module")
+def script() -> dict[str, Any]:
+    return runpy.run_path(str(SCRIPT))
+
+
+def saved(tutorial: Path) -> Any:
+    return nbformat.read(NOTEBOOKS / f"{tutorial.stem}.ipynb", as_version=4)
+
+
+def name_of(tutorial: Path) -> str:
+    return tutorial.stem
+
+
+def test_there_is_a_notebook_for_each_tutorial_and_no_other() -> None:
+    assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} == {tutorial.stem for tutorial in TUTORIALS}
+    assert sum(path.stat().st_size for path in NOTEBOOKS.glob("*.ipynb")) < 3e6
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=name_of)
+def test_notebook_is_its_tutorial_as_it_is_now(tutorial: Path, script: dict[str, Any]) -> None:
+    """Where it is not: make notebooks."""
+    notebook_of: Callable[[Path], Any] = script["notebook_of"]
+    made, kept = notebook_of(tutorial), saved(tutorial)
+    assert [(cell.cell_type, cell.source) for cell in kept.cells] == [
+        (cell.cell_type, cell.source) for cell in made.cells
+    ]
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=name_of)
+def test_notebook_opens_and_has_its_outputs(tutorial: Path) -> None:
+    notebook = saved(tutorial)
+    nbformat.validate(notebook)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
+    assert not [line for cell in cells for line in cell.source.splitlines() if len(line) > 88]
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=name_of)
+def test_links_of_a_notebook_lead_to_files(tutorial: Path) -> None:
+    text = "\n".join(cell.source for cell in saved(tutorial).cells if cell.cell_type == "markdown")
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith("https:")]
+    assert not [link for link in links if not (NOTEBOOKS / link.partition("#")[0]).exists()]
+    assert "{" + "download}" not in text
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=name_of)
+def test_notebook_installs_as_the_install_page_says(tutorial: Path) -> None:
+    """What is typed there is tried by ``make routes``."""
+    page = (ROOT / "docs" / "how-to" / "install.md").read_text(encoding="utf-8")
+    install = saved(tutorial).cells[1].source
+    package, escnn, *_ = re.findall(r"%pip install -q (.*)", install)
+    assert f"pip install {package}\n" in page
+    assert f"pip install {escnn.replace('{REPOSITORY}', '.')}\n" in page
+    assert (NOTEBOOKS / re.findall(r'^REPOSITORY = "(.*)"', install, re.MULTILINE)[0] / "setup.py").exists()
+
+
+@pytest.mark.slow
+def test_notebook_runs_by_itself(script: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of its own that starts in an empty folder."""
+    for name, value in {**script["ENVIRONMENT"], "ESCNN_RELAXED_SMOKE": "1", "PYTHONPATH": str(ROOT)}.items():
+        monkeypatch.setenv(name, value)
+    notebook = saved(TUTORIALS[1])
+    for cell in notebook.cells:
+        cell.pop("outputs", None)
+        if cell.cell_type == "code":
+            cell.outputs = []
+    script["execute"](notebook, tmp_path)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert any("R2Conv" in output.get("text", "") for output in outputs)
