@@ -56,7 +56,7 @@ docs: environment ## build the site into docs/_build/html, tutorials run (SMOKE=
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 ESCNN_RELAXED_SMOKE=$(SMOKE) \
 		$(RUN) -m sphinx --fail-on-warning --keep-going -E -b html docs docs/_build/html $(ARGUMENTS)
 
-notebooks: environment ## execute the tutorials into examples/notebooks (ARGUMENTS="2 7": some of them)
+notebooks: environment ## bring examples/notebooks up to date with the tutorials (ARGUMENTS="2 7": run these anew)
 	@scripts/docs_environment.sh "$(VENV)"
 	$(RUN) scripts/notebooks.py $(ARGUMENTS)
 

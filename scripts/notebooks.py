@@ -1,6 +1,6 @@
 """Makes the notebooks of examples/notebooks from the tutorials, docs/tutorials, and executes them.
 
-    python scripts/notebooks.py [TUTORIAL …]    # numbers; all by default. Or: make notebooks
+    python scripts/notebooks.py [TUTORIAL …]    # numbers; by default those whose code has changed. Or: make notebooks
 
 A tutorial is kept as text, and the site runs it when it is built. Its notebook is the same cells with their outputs,
 and a cell more, which installs the package where it is missing.
@@ -96,16 +96,29 @@ def without_noise(notebook: NotebookNode) -> NotebookNode:
     return notebook
 
 
+def take_outputs(notebook: NotebookNode, file: Path) -> bool:
+    """Take the outputs of the notebook as it was, if its code is the same."""
+    if not file.exists():
+        return False
+    now, before = (
+        [cell for cell in cells if cell.cell_type == "code"]
+        for cells in (notebook.cells, nbformat.read(file, as_version=4).cells)
+    )
+    if [cell.source for cell in now] != [cell.source for cell in before]:
+        return False
+    for cell, old in zip(now, before, strict=True):
+        cell.outputs, cell.execution_count = old.outputs, old.execution_count
+    return True
+
+
 def main(numbers: list[str]) -> None:
-    """Make the notebooks of these tutorials, or of all."""
+    """Bring all notebooks up to date, and run these, or those whose code has changed."""
     NOTEBOOKS.mkdir(exist_ok=True)
     for tutorial in sorted(TUTORIALS.glob("[0-9]-*.md")):
-        if numbers and tutorial.name[0] not in numbers:
-            continue
-        notebook = notebook_of(tutorial)
-        with tempfile.TemporaryDirectory() as folder:
-            execute(notebook, Path(folder))
-        output = NOTEBOOKS / f"{tutorial.stem}.ipynb"
+        notebook, output = notebook_of(tutorial), NOTEBOOKS / f"{tutorial.stem}.ipynb"
+        if tutorial.name[0] in numbers or not take_outputs(notebook, output):
+            with tempfile.TemporaryDirectory() as folder:
+                execute(notebook, Path(folder))
         nbformat.write(without_noise(notebook), output)
         print(f"notebooks: {output.relative_to(ROOT)}, {output.stat().st_size / 1e3:.0f} kB")
 

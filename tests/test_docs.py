@@ -149,7 +149,9 @@ def test_accuracies_of_the_first_page_are_those_of_the_page_of_accuracies(name: 
     """Rounded to as many digits as are quoted."""
     found = re.compile(r"(\d+\.\d+) ± (\d+\.\d+)")
     page = (DOCS / "results" / "accuracy.md").read_text(encoding="utf-8").replace("*", "")
-    measured = {tuple(f"{float(part):.{digits}f}" for part in pair) for pair in found.findall(page) for digits in (1, 2)}
+    measured = {
+        tuple(f"{float(part):.{digits}f}" for part in pair) for pair in found.findall(page) for digits in (1, 2)
+    }
     quoted = found.findall((DOCS.parent / name).read_text(encoding="utf-8").replace("*", ""))
     assert quoted
     assert not [pair for pair in quoted if pair not in measured]

@@ -72,7 +72,7 @@ def test_links_of_a_notebook_lead_to_files(tutorial: Path) -> None:
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=name_of)
 def test_notebook_installs_as_the_install_page_says(tutorial: Path) -> None:
     """What is typed there is tried by ``make routes``."""
-    page = (ROOT / "docs" / "how-to" / "install.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     install = saved(tutorial).cells[1].source
     package, escnn, *_ = re.findall(r"%pip install -q (.*)", install)
     assert f"pip install {package}\n" in page
@@ -93,3 +93,16 @@ def test_notebook_runs_by_itself(script: dict[str, Any], tmp_path: Path, monkeyp
     script["execute"](notebook, tmp_path)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     assert any("R2Conv" in output.get("text", "") for output in outputs)
+
+
+@pytest.mark.parametrize(("code", "is_kept"), [("1 + 1", True), ("1 + 2", False)])
+def test_outputs_are_kept_where_text_alone_has_changed(
+    code: str, is_kept: bool, script: dict[str, Any], tmp_path: Path
+) -> None:
+    before, now = nbformat.v4.new_notebook(), nbformat.v4.new_notebook()
+    output = nbformat.v4.new_output("execute_result", {"text/plain": "2"}, execution_count=1)
+    before.cells = [nbformat.v4.new_code_cell("1 + 1", outputs=[output], execution_count=1)]
+    nbformat.write(before, tmp_path / "before.ipynb")
+    now.cells = [nbformat.v4.new_markdown_cell("A sum."), nbformat.v4.new_code_cell(code)]
+    assert script["take_outputs"](now, tmp_path / "before.ipynb") is is_kept
+    assert bool(now.cells[1].outputs) is is_kept
