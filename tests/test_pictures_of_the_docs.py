@@ -1,0 +1,74 @@
+"""The pictures of the docs: numbers are those of the tables, a strict layer turns, every one is on a page."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pyplot = pytest.importorskip("matplotlib.pyplot")
+pytest.importorskip("sklearn")
+
+DOCS = Path(__file__).parents[1] / "docs"
+SCRIPT = DOCS / "pictures.py"
+FIGURE = re.compile(r"^[:`]{3}\{figure\} (\S+)\n:alt: (.*)\n", re.MULTILINE)
+
+pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="no docs beside the tests")
+
+
+@pytest.fixture(scope="module")
+def script() -> dict[str, Any]:
+    return runpy.run_path(str(SCRIPT))
+
+
+def test_accuracies_are_those_of_the_page(script: dict[str, Any]) -> None:
+    page = (DOCS / "results" / "accuracy.md").read_text(encoding="utf-8").replace("*", "")
+    found = script["accuracies"]()
+    assert set(found["soft (default)"]) == set(found["`R2Conv`"]) == {"upright", "within ±60°", "turned by any angle"}
+    for of_network in found.values():
+        assert all(f"{mean:.2f} ± {error:.2f}" in page for mean, error in of_network.values())
+
+
+def test_costs_are_those_of_the_page(script: dict[str, Any]) -> None:
+    page = (DOCS / "results" / "cost.md").read_text(encoding="utf-8").replace("*", "")
+    rotation, translation = script["costs"]().values()
+    assert set(rotation) == {64, 128, 256}
+    assert all(f"C8, {channels // 8} regular, 7×7, 32×32, batch 16 | R2Conv | {ratio:.2f} " in page
+               for channels, ratio in rotation.items())  # fmt: skip
+    assert set(translation) == {32, 64, 128}
+    assert all(
+        f"| trivial, {channels} | 7×7 | 32×32, 16 | {ratio:.2f} " in page for channels, ratio in translation.items()
+    )
+
+
+def test_features_of_the_strict_layer_turn_with_the_image_and_those_of_the_soft_do_not(script: dict[str, Any]) -> None:
+    found = script["turned_features"]()
+    changes = {label: float(change.norm() / features.norm()) for label, (features, _, change) in found.items()}
+    assert changes["strict"] < 1e-5  # float32
+    assert changes["soft"] > 0.05
+
+
+def test_every_picture_is_drawn_and_stands_on_a_page(script: dict[str, Any], tmp_path: Path) -> None:
+    shown = {Path(file).name for page in DOCS.rglob("*.md") for file, _ in FIGURE.findall(page.read_text("utf-8"))}
+    for name, draw in script["PICTURES"].items():
+        figure = draw()
+        figure.savefig(tmp_path / "picture.png", dpi=50)
+        pyplot.close(figure)
+        assert np.ptp(pyplot.imread(tmp_path / "picture.png")) > 0.5
+        assert (DOCS / "images" / f"{name}.png").exists()
+        assert f"{name}.png" in shown
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+def test_pictures_of_a_page_have_an_alternative_text_and_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    figures = FIGURE.findall(text)
+    assert len(figures) == len(re.findall(r"\{figure\} ", text))
+    assert not re.findall(r"!\[[^\]]*\]\(", text), "a figure has a caption"
+    for file, alternative in figures:
+        assert (page.parent / file).exists()
+        assert len(alternative.split()) >= 8
