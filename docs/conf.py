@@ -26,9 +26,11 @@ version = release = __version__
 
 extensions = [
     "mathml",
+    "tables",
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
 ]
@@ -52,7 +54,9 @@ myst_links_external_new_tab = True
 html_math_renderer = "mathml"
 
 nb_execution_mode = "auto"
-nb_execution_timeout = 3600  # for a cell; on an idle machine the longest takes a minute or two
+nb_execution_timeout = (
+    3600  # for a cell; on an idle machine the longest takes a minute or two
+)
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
@@ -83,14 +87,16 @@ html_theme_options = {
     "navigation_with_keys": False,
     "footer_start": ["copyright"],
     "footer_end": [],
-    "pygments_light_style": "tango",
-    "pygments_dark_style": "monokai",
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
 }
 if os.environ.get("ESCNN_RELAXED_SMOKE", "") not in ("", "0"):
     html_theme_options["announcement"] = (
         "A trial build: tutorials ran a few steps only, and their numbers mean nothing."
     )
-html_sidebars = {page: [] for page in ("index", "install", "design", "changelog", "limits")}
+html_sidebars = {
+    page: [] for page in ("index", "install", "design", "changelog", "limits")
+}
 html_context = {"default_mode": "auto"}
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True

@@ -16,8 +16,16 @@ class Stage(NamedTuple):
 
 
 SHARED = (
-    Stage("group elements, taps, positions", "(M, 2, 2), (T, 2), (P, 2)", "group/elements.py, points.py"),
-    Stage("coordinates ω ⊙ α, ω′ ⊙ α", "(M, R, T, F), (M, P, D)", "group/coordinate_grid.py"),
+    Stage(
+        "group elements, taps, positions",
+        "(M, 2, 2), (T, 2), (P, 2)",
+        "group/elements.py, points.py",
+    ),
+    Stage(
+        "coordinates ω ⊙ α, ω′ ⊙ α",
+        "(M, R, T, F), (M, P, D)",
+        "group/coordinate_grid.py",
+    ),
     Stage("hidden values φ", "(J, M, R, T, P)", "kernel/nets.py"),
     Stage(
         "steered features, mean over the domain subtracted",
@@ -27,15 +35,29 @@ SHARED = (
 )
 STATIONARY = (
     Stage("filter bank K_soft", "(C_out, C_in, k, k)", "kernel/filter_bank.py"),
-    Stage("+ K_strict in R2Conv's basis", "(C_out, C_in, k, k)", "kernel/steerable_basis.py"),
+    Stage(
+        "+ K_strict in R2Conv's basis",
+        "(C_out, C_in, k, k)",
+        "kernel/steerable_basis.py",
+    ),
     Stage("one conv2d", "(batch, C_out, H, W)", "integral/stationary.py"),
 )
 BY_REGION = (
-    Stage("K_soft in each region", "(regions, C_out, C_in, k, k)", "kernel/filter_bank.py"),
-    Stage("+ K_strict in R2Conv's basis", "(regions, C_out, C_in, k, k)", "kernel/steerable_basis.py"),
+    Stage(
+        "K_soft in each region", "(regions, C_out, C_in, k, k)", "kernel/filter_bank.py"
+    ),
+    Stage(
+        "+ K_strict in R2Conv's basis",
+        "(regions, C_out, C_in, k, k)",
+        "kernel/steerable_basis.py",
+    ),
     Stage("one grouped conv2d of tiles", "(batch, C_out, H, W)", "integral/regions.py"),
 )
-END = Stage("GeometricTensor", "of out_type", "layer/planar_convolution.py, relaxed_convolution.py, relaxed_r2conv.py")
+END = Stage(
+    "GeometricTensor",
+    "of out_type",
+    "layer/planar_convolution.py, relaxed_convolution.py, relaxed_r2conv.py",
+)
 
 WIDTH, BOX, GAP, MARGIN = 540, 66, 24, 8
 STYLE = (
@@ -49,7 +71,11 @@ STYLE = (
 def box(stage: Stage, left: float, top: float, width: float) -> list[str]:
     """A stage."""
     middle = left + width / 2
-    lines = (("what", 21, stage.what), ("shape", 39, stage.shape), ("files", 56, stage.files))
+    lines = (
+        ("what", 21, stage.what),
+        ("shape", 39, stage.shape),
+        ("files", 56, stage.files),
+    )
     return [
         f'<rect x="{left:g}" y="{top:g}" width="{width:g}" height="{BOX}" rx="6"/>',
         *(
@@ -66,7 +92,9 @@ def arrow(start: tuple[float, float], end: tuple[float, float]) -> str:
     return f'<path d="M{x:g} {y:g}{across} V{to_y:g} m-5 -7 l5 7 l5 -7"/>'
 
 
-def column(stages: tuple[Stage, ...], left: float, top: float, width: float) -> list[str]:
+def column(
+    stages: tuple[Stage, ...], left: float, top: float, width: float
+) -> list[str]:
     """Stages from top to bottom, an arrow from each to the next."""
     parts = []
     for number, stage in enumerate(stages):
@@ -89,8 +117,15 @@ def picture() -> str:
     parts = column(SHARED, MARGIN, MARGIN, full)
     for stages, left, name in sides:
         middle = left + half / 2
-        parts.append(arrow((WIDTH / 2, MARGIN + len(SHARED) * (BOX + GAP) - GAP), (middle, branches - 20)))
-        parts.append(f'<text class="branch" x="{middle:g}" y="{branches - 6:g}">{name}</text>')
+        parts.append(
+            arrow(
+                (WIDTH / 2, MARGIN + len(SHARED) * (BOX + GAP) - GAP),
+                (middle, branches - 20),
+            )
+        )
+        parts.append(
+            f'<text class="branch" x="{middle:g}" y="{branches - 6:g}">{name}</text>'
+        )
         parts += column(stages, left, branches, half)
         parts.append(arrow((middle, end - GAP), (middle, end)))
     parts += box(END, MARGIN, end, full)
@@ -108,4 +143,6 @@ def picture() -> str:
 
 
 if __name__ == "__main__":
-    (Path(__file__).parent / "images" / "data_flow.svg").write_text(picture(), encoding="utf-8")
+    (Path(__file__).parent / "images" / "data_flow.svg").write_text(
+        picture(), encoding="utf-8"
+    )

@@ -34,7 +34,9 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 def serve(root: Path) -> http.server.ThreadingHTTPServer:
     """A server of the site on this machine, on a free port."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(root)))
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(_Quiet, directory=str(root))
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
 
@@ -53,7 +55,9 @@ def look(page: Page, address: str) -> list[str]:
     page.on("console", on_console)
     page.on("pageerror", on_error)
     page.goto(address, wait_until="load")
-    found += [f"wider than the screen: {element}" for element in page.evaluate(TOO_WIDE)]
+    found += [
+        f"wider than the screen: {element}" for element in page.evaluate(TOO_WIDE)
+    ]
     page.remove_listener("console", on_console)
     page.remove_listener("pageerror", on_error)
     return found
@@ -67,7 +71,12 @@ def main() -> int:
     parser.add_argument("--dark", action="store_true")
     parser.add_argument("--only", default="", help="pages whose path holds this")
     options = parser.parse_args()
-    browser_path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    browser_path = next(
+        filter(
+            None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+        ),
+        None,
+    )
     if browser_path is None:
         print("no Chromium", file=sys.stderr)
         return 3
@@ -80,19 +89,29 @@ def main() -> int:
     server, wrong = serve(options.root), 0
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=browser_path, args=["--no-sandbox", "--disable-gpu", "--force-prefers-reduced-isometry"]
+            executable_path=browser_path,
+            args=["--no-sandbox", "--disable-gpu", "--force-prefers-reduced-isometry"],
         )
         for name, (width, height) in WIDTHS.items():
             scheme = "dark" if options.dark else "light"
-            context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+            context = browser.new_context(
+                viewport={"width": width, "height": height}, color_scheme=scheme
+            )
             view = context.new_page()
             for page in pages:
                 path = page.relative_to(options.root)
-                for problem in look(view, f"http://127.0.0.1:{server.server_port}/{path}"):
+                for problem in look(
+                    view, f"http://127.0.0.1:{server.server_port}/{path}"
+                ):
                     print(f"{path}, {name}: {problem}")
                     wrong += 1
-                picture = options.output / f"{'-'.join(path.with_suffix('').parts)}-{name}.png"
-                view.screenshot(path=picture, full_page=True, animations="disabled", timeout=120_000)
+                picture = (
+                    options.output
+                    / f"{'-'.join(path.with_suffix('').parts)}-{name}.png"
+                )
+                view.screenshot(
+                    path=picture, full_page=True, animations="disabled", timeout=120_000
+                )
         browser.close()
     print(f"{len(pages)} pages, {wrong} problems, pictures in {options.output}")
     return 1 if wrong else 0

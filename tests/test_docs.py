@@ -104,11 +104,42 @@ def test_functions_of_one_name_are_the_same_in_all_tutorials_on_digits() -> None
     assert {"digits", "turned", "train", "accuracy", "SteerableCNN"} <= set(sources)
 
 
-@pytest.mark.parametrize("page", TUTORIALS, ids=name_of)
-def test_code_fits_the_width_of_the_site(page: Path) -> None:
+@pytest.mark.parametrize("page", [DOCS.parent / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_code_of_a_page_fits_its_column(page: Path) -> None:
     blocks = re.findall(r"^```(?:python|bash|\{code-cell\})\n(.*?)^```", page.read_text(encoding="utf-8"), BLOCK)
-    assert blocks
     assert not [line for block in blocks for line in block.splitlines() if len(line) > 88]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_code_can_be_read_against_its_background(scheme: str) -> None:
+    """A contrast of 4.5 : 1 is what WCAG 2 asks of text."""
+    styles = pytest.importorskip("pygments.styles")
+    conf = (DOCS / "conf.py").read_text(encoding="utf-8")
+    chosen = re.search(rf'"pygments_{scheme}_style": "(.+?)"', conf)
+    assert chosen
+    try:
+        style = styles.get_style_by_name(chosen.group(1))
+    except styles.ClassNotFound:
+        pytest.skip("of the docs: make docs")
+    contrasts = {
+        str(token): contrast(found["color"], (found["bgcolor"] or style.background_color).lstrip("#"))
+        for token, found in style
+        if found["color"]
+    }
+    assert len(contrasts) > 20
+    assert min(contrasts.values()) >= 4.5, min(contrasts, key=lambda token: contrasts[token])
+
+
+def contrast(one: str, other: str) -> float:
+    """Of two colours rrggbb, after WCAG 2."""
+    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[first : first + 2], 16) / 255 for first in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def test_equations_keep_the_numbers_that_the_code_knows_them_by() -> None:

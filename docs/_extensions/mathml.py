@@ -19,12 +19,18 @@ def _inline(writer: HTML5Translator, node: nodes.math) -> None:
 
 
 def _block(writer: HTML5Translator, node: nodes.math_block) -> None:
-    writer.body.append(writer.starttag(node, "div", CLASS="math notranslate nohighlight"))
+    writer.body.append(
+        writer.starttag(node, "div", CLASS="math notranslate nohighlight")
+    )
     if node["number"]:
-        writer.body.append(f'<span class="eqno">({get_node_equation_number(writer, node)})')
+        writer.body.append(
+            f'<span class="eqno">({get_node_equation_number(writer, node)})'
+        )
         writer.add_permalink_ref(node, "Link to this equation")
         writer.body.append("</span>")
-    writer.body.append(f'<div class="equation">{tex2mathml(node.astext(), as_block=True)}</div></div>\n')
+    writer.body.append(
+        f'<div class="equation">{tex2mathml(node.astext(), as_block=True)}</div></div>\n'
+    )
     raise nodes.SkipNode
 
 
