@@ -29,6 +29,7 @@ extensions = [
     "tables",
     "myst_nb",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
@@ -63,6 +64,7 @@ nb_merge_streams = True
 nb_ipywidgets_js = {}  # nothing is fetched from elsewhere
 
 autodoc_member_order = "bysource"
+autosummary_generate = False  # lines of an index; the pages are written by hand
 autodoc_preserve_defaults = True
 toc_object_entries_show_parents = "hide"
 autodoc_typehints = "description"

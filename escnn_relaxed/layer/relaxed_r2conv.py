@@ -55,7 +55,7 @@ class RelaxedR2Conv(SoftenedConvolution):
         relax: starting ω′ of each subgroup that may be soft: ``"rotation"``, ``"reflection"``,
             ``"translation"`` (one value, or a pair for x and y). A subgroup left out is strict for good, one
             at 0.0 is strict until changed. None: strict everywhere. Default: rotation and reflection, where
-            the group has them.
+            the group has them, at 0.25, and rotation at most at N/4π for N rotations.
         learn_relaxation: make ω′ parameters, one for each layer and axis
             (:func:`~escnn_relaxed.learning.share_domain_frequency`). A start of 0.0 is left as soon as the task asks
             for it.
@@ -66,11 +66,11 @@ class RelaxedR2Conv(SoftenedConvolution):
         regions: G: where translation is soft, the output is divided into at most G×G regions, symmetric about its
             centre and of at least 4 pixels a side, and the kernel is one filter bank in each: the layer is one grouped
             convolution. More of them follow the position more finely (ω′ up to G/4) and cost more. None: a kernel for
-            every pixel, the paper's form, which is slow.
+            every pixel, the paper's form, which is slow. Default: 4.
         strict_kernel: ``"steerable"``: the strict part of K in ``R2Conv``'s basis, weight for weight, and a
             continuous soft part that is centred on the domain. ``"continuous"``: one continuous kernel for both,
             the paper's form, whose number of weights does not grow with the group.
-        samples: number N of rotations by which a continuous group is sampled.
+        samples: number N of rotations by which a continuous group is sampled. Default: 16.
         random_offset: turn the grid of a continuous group by a random angle at each training step.
         kernel: what shapes κ: its net, frequencies, coordinates and support. Default: ``ContinuousKernel()``.
 
