@@ -98,9 +98,9 @@ def _cell(column: Column, runs: Sequence[Mapping[str, Any]]) -> str:
 
 def draw(file: Path, found: Mapping[int, Found]) -> None:
     """A panel for each column, a line for each way: means of the seeds over the data's own error, seeds as dots."""
-    figure, panels = pyplot.subplots(1, len(COLUMNS), figsize=(11, 3.1), layout="constrained")
-    for axes, column in zip(panels, COLUMNS, strict=True):
-        new_axes(axes, 0).tick_params(which="both", labelsize=FONT - 1)
+    figure, panels = pyplot.subplots(2, 2, figsize=(8, 6.6), layout="constrained")
+    for axes, column in zip(panels.flat, COLUMNS, strict=True):
+        new_axes(axes, 0).tick_params(which="both", labelsize=FONT + 1)
         for way, style in STYLES.items():
             points = [(level.own_error, _values(column, level.results.get(way, ()))) for level in found.values()]
             points = [(own, values) for own, values in points if values]
@@ -112,14 +112,14 @@ def draw(file: Path, found: Mapping[int, Found]) -> None:
                     **style,
                 )
                 dots = [(own, value) for own, values in points for value in values]
-                axes.plot(*zip(*dots, strict=True), "o", markersize=2.5, alpha=0.6, **style)
+                axes.plot(*zip(*dots, strict=True), "o", markersize=2.5, alpha=0.6, color=style["color"])
         labelled(axes, "equivariance error of the data", column.label)
         if column.key == "softness":
             axes.set_yscale("log")
         legend = axes.get_legend()
         if legend is not None:
             legend.remove()
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=8, fontsize=FONT)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=FONT + 1)
     figure.savefig(file, dpi=150)
     pyplot.close(figure)
 
