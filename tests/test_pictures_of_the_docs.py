@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import runpy
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,29 +11,25 @@ import pytest
 pyplot = pytest.importorskip("matplotlib.pyplot")
 pytest.importorskip("sklearn")
 
+pictures = pytest.importorskip("pictures", reason="no docs beside the tests")
+figures = pytest.importorskip("pictures_of_figures")
+layers = pytest.importorskip("pictures_of_layers")
+
 DOCS = Path(__file__).parents[1] / "docs"
-SCRIPT = DOCS / "pictures.py"
 FIGURE = re.compile(r"^[:`]{3}\{figure\} (\S+)\n:alt: (.*)\n", re.MULTILINE)
 
-pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="no docs beside the tests")
 
-
-@pytest.fixture(scope="module")
-def script() -> dict[str, Any]:
-    return runpy.run_path(str(SCRIPT))
-
-
-def test_accuracies_are_those_of_the_page(script: dict[str, Any]) -> None:
+def test_accuracies_are_those_of_the_page() -> None:
     page = (DOCS / "results" / "accuracy.md").read_text(encoding="utf-8").replace("*", "")
-    found = script["accuracies"]()
+    found = figures.accuracies()
     assert set(found["soft (default)"]) == set(found["`R2Conv`"]) == {"upright", "within ±60°", "turned by any angle"}
     for of_network in found.values():
         assert all(f"{mean:.2f} ± {error:.2f}" in page for mean, error in of_network.values())
 
 
-def test_costs_are_those_of_the_page(script: dict[str, Any]) -> None:
+def test_costs_are_those_of_the_page() -> None:
     page = (DOCS / "results" / "cost.md").read_text(encoding="utf-8").replace("*", "")
-    rotation, translation = script["costs"]().values()
+    rotation, translation = figures.costs().values()
     assert set(rotation) == {64, 128, 256}
     assert all(f"C8, {channels // 8} regular, 7×7, 32×32, batch 16 | R2Conv | {ratio:.2f} " in page
                for channels, ratio in rotation.items())  # fmt: skip
@@ -45,16 +39,16 @@ def test_costs_are_those_of_the_page(script: dict[str, Any]) -> None:
     )
 
 
-def test_features_of_the_strict_layer_turn_with_the_image_and_those_of_the_soft_do_not(script: dict[str, Any]) -> None:
-    found = script["turned_features"]()
+def test_features_of_the_strict_layer_turn_with_the_image_and_those_of_the_soft_do_not() -> None:
+    found = layers.turned_features()
     changes = {label: float(change.norm() / features.norm()) for label, (features, _, change) in found.items()}
     assert changes["strict"] < 1e-5  # float32
     assert changes["soft"] > 0.05
 
 
-def test_every_picture_is_drawn_and_stands_on_a_page(script: dict[str, Any], tmp_path: Path) -> None:
+def test_every_picture_is_drawn_and_stands_on_a_page(tmp_path: Path) -> None:
     shown = {Path(file).name for page in DOCS.rglob("*.md") for file, _ in FIGURE.findall(page.read_text("utf-8"))}
-    for name, draw in script["PICTURES"].items():
+    for name, draw in pictures.PICTURES.items():
         figure = draw()
         figure.savefig(tmp_path / "picture.png", dpi=50)
         pyplot.close(figure)
