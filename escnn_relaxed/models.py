@@ -81,7 +81,8 @@ class RelaxedResNet(nn.Module):
         >>> network = RelaxedResNet(classes=10, rotations=4, relax={"rotation": 1.0})
         >>> network(torch.randn(2, 3, 32, 32)).shape
         torch.Size([2, 10])
-        >>> sum(p.numel() for p in network.parameters())  # the paper's SE(2), soft in SO(2), on CIFAR-10
+        >>> # The paper's SE(2), soft in SO(2), on CIFAR-10:
+        >>> sum(p.numel() for p in network.parameters())
         469802
     """
 

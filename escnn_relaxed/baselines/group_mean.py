@@ -32,7 +32,8 @@ class FunctionMean(ExactConstants):
     Example:
         >>> from escnn import gspaces
         >>> mean = FunctionMean(sample_group(gspaces.flipRot2dOnR2(2), samples=1))
-        >>> mean(torch.tensor([1.0, 2.0, 3.0, 4.0]), ("rotation",)).tolist()  # two that turn, two that reflect
+        >>> turn_and_reflect = torch.tensor([1.0, 2.0, 3.0, 4.0])  # two of each
+        >>> mean(turn_and_reflect, ("rotation",)).tolist()
         [1.5, 1.5, 3.5, 3.5]
     """
 

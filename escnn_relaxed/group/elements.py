@@ -86,7 +86,10 @@ def has_subgroup(gspace: GSpace2D, subgroup: str) -> bool:
 
     Example:
         >>> from escnn import gspaces
-        >>> has_subgroup(gspaces.rot2dOnR2(4), "reflection"), has_subgroup(gspaces.rot2dOnR2(4), "rotation")
+        >>> (
+        ...     has_subgroup(gspaces.rot2dOnR2(4), "reflection"),
+        ...     has_subgroup(gspaces.rot2dOnR2(4), "rotation"),
+        ... )
         (False, True)
     """
     return {
@@ -191,7 +194,8 @@ def translates(
     Example:
         >>> from escnn import gspaces
         >>> sample = sample_group(gspaces.flipRot2dOnR2(4), samples=16)
-        >>> translates(sample, ["reflection"])[1][:2].tolist()  # f turns a rotation into a reflection
+        >>> of_f = translates(sample, ["reflection"])[1]  # f turns a rotation into a reflection
+        >>> of_f[:2].tolist()
         [[0, 1], [0, 1]]
     """
     count = int((sample.reflected == 0).sum())

@@ -33,7 +33,9 @@ def channel_elements(
         >>> from escnn_relaxed.group.elements import sample_group
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> sample = sample_group(gspace, samples=4)
-        >>> elements, has_any = channel_elements([gspace.quotient_repr(2), gspace.trivial_repr], sample)
+        >>> elements, has_any = channel_elements(
+        ...     [gspace.quotient_repr(2), gspace.trivial_repr], sample
+        ... )
         >>> elements.tolist()
         [[0.5, 0.0, 0.5, 0.0], [0.0, 0.5, 0.0, 0.5], [0.25, 0.25, 0.25, 0.25]]
         >>> has_any.tolist()

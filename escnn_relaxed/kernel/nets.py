@@ -44,13 +44,17 @@ class KernelNet(ExactConstants, ABC):
         >>> from escnn.nn import FieldType
         >>> from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
         >>> class LinearKernel(KernelNet):
-        ...     def __init__(self, filter_dimension: int, domain_dimension: int, hidden_size: int) -> None:
+        ...     def __init__(
+        ...         self, filter_dimension: int, domain_dimension: int, hidden_size: int
+        ...     ) -> None:
         ...         super().__init__()
         ...         self.filter_layer = nn.Linear(filter_dimension, hidden_size)
         ...         self.domain_layer = nn.Linear(domain_dimension, hidden_size)
         ...
         ...     def forward(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
-        ...         hidden = self.filter_layer(filter_coordinates) * self.domain_layer(domain_coordinates)
+        ...         hidden = self.filter_layer(filter_coordinates) * self.domain_layer(
+        ...             domain_coordinates
+        ...         )
         ...         return hidden.movedim(-1, 0)
         >>> fields = FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
         >>> layer = RelaxedR2Conv(fields, fields, 3, kernel=ContinuousKernel(net=LinearKernel))

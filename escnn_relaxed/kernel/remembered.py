@@ -24,7 +24,9 @@ class Remembered:
     Example:
         >>> remembered = Remembered()
         >>> angles = torch.zeros(2)
-        >>> remembered.get(lambda: (angles.cos(),), [angles])[0] is remembered.get(lambda: (angles.sin(),), [angles])[0]
+        >>> remembered.get(lambda: (angles.cos(),), [angles])[0] is remembered.get(
+        ...     lambda: (angles.sin(),), [angles]
+        ... )[0]
         True
         >>> angles += 1
         >>> round(remembered.get(lambda: (angles.cos(),), [angles])[0][0].item(), 4)

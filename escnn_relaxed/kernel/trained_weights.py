@@ -21,9 +21,15 @@ class TrainedWeights:
     Pairs differ in their numbers of fields, of directions and of features: all are padded to the largest.
 
     Example:
-        >>> weights, units = [torch.rand(2, 1, 3), torch.rand(4, 2, 2)], [torch.rand(3, 5), torch.rand(2, 6)]
+        >>> weights, units = (
+        ...     [torch.rand(2, 1, 3), torch.rand(4, 2, 2)],
+        ...     [torch.rand(3, 5), torch.rand(2, 6)],
+        ... )
         >>> found = TrainedWeights()(weights, units, [1, 1])
-        >>> [torch.allclose(a.squeeze(0), b.flatten(0, 1) @ c) for a, b, c in zip(found, weights, units)]
+        >>> [
+        ...     torch.allclose(a.squeeze(0), b.flatten(0, 1) @ c)
+        ...     for a, b, c in zip(found, weights, units)
+        ... ]
         [True, True]
     """
 

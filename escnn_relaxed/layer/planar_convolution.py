@@ -172,7 +172,9 @@ class PlanarConvolution(DescribedState, EquivariantModule):
             >>> from escnn import gspaces, nn
             >>> from escnn_relaxed import RelaxedR2Conv
             >>> fields = nn.FieldType(gspaces.flipRot2dOnR2(4), [gspaces.flipRot2dOnR2(4).regular_repr])
-            >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"reflection": 0.25}, initial_softness=0.05)
+            >>> layer = RelaxedR2Conv(
+            ...     fields, fields, 3, relax={"reflection": 0.25}, initial_softness=0.05
+            ... )
             >>> round(layer.softness().item(), 4), round(layer.softness("rotation").item(), 4)
             (0.05, 0.0)
         """

@@ -50,7 +50,9 @@ class RelaxedConvolution(PlanarConvolution):
             >>> from escnn import gspaces, nn
             >>> from escnn_relaxed import RelaxedR2Conv
             >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
-            >>> RelaxedR2Conv(image, image, 3, relax={"rotation": 0.25, "translation": 0.5}).domain_frequency
+            >>> RelaxedR2Conv(
+            ...     image, image, 3, relax={"rotation": 0.25, "translation": 0.5}
+            ... ).domain_frequency
             {'translation': tensor([0.5000, 0.5000]), 'rotation': tensor([0.2500])}
         """
         return self._domain_frequency.values()
@@ -134,7 +136,10 @@ class RelaxedConvolution(PlanarConvolution):
             >>> from escnn import gspaces, nn
             >>> from escnn_relaxed import RelaxedR2Conv
             >>> gspace = gspaces.rot2dOnR2(4)
-            >>> image, hidden = nn.FieldType(gspace, [gspace.trivial_repr]), nn.FieldType(gspace, [gspace.regular_repr])
+            >>> image, hidden = (
+            ...     nn.FieldType(gspace, [gspace.trivial_repr]),
+            ...     nn.FieldType(gspace, [gspace.regular_repr]),
+            ... )
             >>> RelaxedR2Conv(image, hidden, 5).filter_bank().shape
             torch.Size([4, 1, 5, 5])
         """
@@ -260,7 +265,10 @@ class RelaxedConvolution(PlanarConvolution):
             >>> from escnn import gspaces, nn
             >>> from escnn_relaxed import RelaxedR2Conv
             >>> gspace = gspaces.rot2dOnR2(4)
-            >>> image, hidden = nn.FieldType(gspace, [gspace.trivial_repr]), nn.FieldType(gspace, [gspace.regular_repr])
+            >>> image, hidden = (
+            ...     nn.FieldType(gspace, [gspace.trivial_repr]),
+            ...     nn.FieldType(gspace, [gspace.regular_repr]),
+            ... )
             >>> RelaxedR2Conv(image, hidden, 5, padding=2, relax={"rotation": 0.25}).export()
             Conv2d(1, 4, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2))
         """

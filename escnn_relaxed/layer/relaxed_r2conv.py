@@ -87,7 +87,9 @@ class RelaxedR2Conv(SoftenedConvolution):
         >>> gspace = gspaces.rot2dOnR2(8)
         >>> in_type = nn.FieldType(gspace, [gspace.trivial_repr])
         >>> out_type = nn.FieldType(gspace, [gspace.regular_repr] * 4)
-        >>> layer = RelaxedR2Conv(in_type, out_type, kernel_size=5, padding=2, relax={"rotation": 0.5})
+        >>> layer = RelaxedR2Conv(
+        ...     in_type, out_type, kernel_size=5, padding=2, relax={"rotation": 0.5}
+        ... )
         >>> layer(in_type(torch.randn(2, 1, 28, 28))).shape
         torch.Size([2, 32, 28, 28])
     """

@@ -76,7 +76,9 @@ class RelaxedR2ConvTransposed(SoftenedConvolution):
         >>> gspace = gspaces.rot2dOnR2(8)
         >>> in_type = nn.FieldType(gspace, [gspace.regular_repr] * 2)
         >>> out_type = nn.FieldType(gspace, [gspace.trivial_repr])
-        >>> layer = RelaxedR2ConvTransposed(in_type, out_type, 5, padding=2, output_padding=1, stride=2)
+        >>> layer = RelaxedR2ConvTransposed(
+        ...     in_type, out_type, 5, padding=2, output_padding=1, stride=2
+        ... )
         >>> layer(in_type(torch.randn(2, 16, 7, 7))).shape
         torch.Size([2, 1, 14, 14])
     """

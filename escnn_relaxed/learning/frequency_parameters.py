@@ -39,9 +39,14 @@ def parameter_groups(network: nn.Module, frequency_rate: float | None = None) ->
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25}, learn_relaxation=True)
+        >>> layer = RelaxedR2Conv(
+        ...     fields, fields, 3, relax={"rotation": 0.25}, learn_relaxation=True
+        ... )
         >>> optimiser = torch.optim.AdamW(parameter_groups(layer, 1e-2), lr=1e-3, weight_decay=0.1)
-        >>> [(len(group["params"]), group["lr"], group["weight_decay"]) for group in optimiser.param_groups]
+        >>> [
+        ...     (len(group["params"]), group["lr"], group["weight_decay"])
+        ...     for group in optimiser.param_groups
+        ... ]
         [(1, 0.01, 0.0), (6, 0.001, 0.1)]
     """
     if frequency_rate is not None:
@@ -78,7 +83,9 @@ def share_domain_frequency(network: nn.Module, *, across_layers: bool = True, ac
         >>> from escnn import gspaces, nn
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
-        >>> build = lambda start: RelaxedR2Conv(fields, fields, 3, relax={"rotation": start}, learn_relaxation=True)
+        >>> build = lambda start: RelaxedR2Conv(
+        ...     fields, fields, 3, relax={"rotation": start}, learn_relaxation=True
+        ... )
         >>> network = nn.SequentialModule(build(0.125), nn.ReLU(fields), build(0.25))
         >>> share_domain_frequency(network)
         >>> network[0].domain_frequency["rotation"] is network[2].domain_frequency["rotation"]

@@ -49,7 +49,9 @@ class HardeningSchedule:
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25}, initial_softness=0.04)
+        >>> layer = RelaxedR2Conv(
+        ...     fields, fields, 3, relax={"rotation": 0.25}, initial_softness=0.04
+        ... )
         >>> schedule = HardeningSchedule(layer, steps=4, harden_at=0.5, largest_penalty=0.3)
         >>> for _ in range(3):
         ...     print(f"penalty {schedule.penalty().item():.2f}, s {layer.softness().item():.2f}")

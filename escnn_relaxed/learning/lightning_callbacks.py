@@ -84,7 +84,9 @@ class HardenInTraining(_PenaltyCallback):
 
     Example:
         >>> from lightning.pytorch import Trainer
-        >>> trainer = Trainer(max_epochs=30, callbacks=[HardenInTraining(2 / 3)], logger=False, accelerator="cpu")
+        >>> trainer = Trainer(
+        ...     max_epochs=30, callbacks=[HardenInTraining(2 / 3)], logger=False, accelerator="cpu"
+        ... )
     """
 
     def __init__(self, harden_at: float = 2 / 3, largest_penalty: float = 0.0) -> None:
@@ -124,7 +126,9 @@ class BoundSoftness(_PenaltyCallback):
 
     Example:
         >>> from lightning.pytorch import Trainer
-        >>> trainer = Trainer(max_epochs=30, callbacks=[BoundSoftness(0.01)], logger=False, accelerator="cpu")
+        >>> trainer = Trainer(
+        ...     max_epochs=30, callbacks=[BoundSoftness(0.01)], logger=False, accelerator="cpu"
+        ... )
     """
 
     def __init__(self, bound: float | Mapping[str, float], rate: float = 1.0) -> None:
@@ -164,7 +168,9 @@ class LogRelaxation(Callback):
 
     Example:
         >>> from lightning.pytorch import Trainer
-        >>> trainer = Trainer(max_epochs=30, callbacks=[LogRelaxation()], logger=False, accelerator="cpu")
+        >>> trainer = Trainer(
+        ...     max_epochs=30, callbacks=[LogRelaxation()], logger=False, accelerator="cpu"
+        ... )
     """
 
     def __init__(self, measure: bool = True, in_type: FieldType | None = None, shifts: Shifts = ()) -> None:

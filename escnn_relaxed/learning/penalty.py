@@ -37,8 +37,13 @@ def equivariance_penalty(network: nn.Module, kind: str = "softness") -> Tensor:
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25}, initial_softness=0.04)
-        >>> round(equivariance_penalty(layer).item(), 4), round(equivariance_penalty(layer, "frequency").item(), 4)
+        >>> layer = RelaxedR2Conv(
+        ...     fields, fields, 3, relax={"rotation": 0.25}, initial_softness=0.04
+        ... )
+        >>> (
+        ...     round(equivariance_penalty(layer).item(), 4),
+        ...     round(equivariance_penalty(layer, "frequency").item(), 4),
+        ... )
         (0.2, 0.0625)
     """
     check_choice("kind", kind, ("frequency", "softness"))

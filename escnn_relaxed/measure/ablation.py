@@ -118,8 +118,14 @@ def softness_ablation(
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3), RelaxedR2Conv(fields, fields, 3))
-        >>> print(softness_ablation(network, lambda net: 10000 * net[0].softness().item(), progress=False))
+        >>> network = nn.SequentialModule(
+        ...     RelaxedR2Conv(fields, fields, 3), RelaxedR2Conv(fields, fields, 3)
+        ... )
+        >>> print(
+        ...     softness_ablation(
+        ...         network, lambda net: 10000 * net[0].softness().item(), progress=False
+        ...     )
+        ... )
         hardened          value   change  softness
         nothing           10.00             0.0010
         0                  0.00   -10.00    0.0010

@@ -41,7 +41,14 @@ class ErrorRow:
             output has no pixels.
 
     Example:
-        >>> row = ErrorRow("rotation 45°", "rotation", math.pi / 4, "interpolated", error=0.15, resampling=0.014)
+        >>> row = ErrorRow(
+        ...     "rotation 45°",
+        ...     "rotation",
+        ...     math.pi / 4,
+        ...     "interpolated",
+        ...     error=0.15,
+        ...     resampling=0.014,
+        ... )
         >>> row.error > row.resampling  # more than interpolation can explain
         True
     """

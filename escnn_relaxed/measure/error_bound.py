@@ -83,9 +83,13 @@ def soft_part_norm(layer: PlanarConvolution, size: tuple[int, int], subgroups: t
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> image = nn.FieldType(gspace, [gspace.trivial_repr])
-        >>> layer = RelaxedR2Conv(image, image, 3, padding=1, bias=False, relax={"rotation": 0.25}).eval()
+        >>> layer = RelaxedR2Conv(
+        ...     image, image, 3, padding=1, bias=False, relax={"rotation": 0.25}
+        ... ).eval()
         >>> x = torch.randn(1, 1, 9, 9)
-        >>> difference = layer(image(x.rot90(1, (2, 3)))).tensor - layer(image(x)).tensor.rot90(1, (2, 3))
+        >>> difference = layer(image(x.rot90(1, (2, 3)))).tensor - layer(image(x)).tensor.rot90(
+        ...     1, (2, 3)
+        ... )
         >>> bool(difference.norm() <= 2 * soft_part_norm(layer, (9, 9)) * x.norm())
         True
     """

@@ -42,7 +42,9 @@ def relaxation_scalars(
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25}))
+        >>> network = nn.SequentialModule(
+        ...     RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25})
+        ... )
         >>> list(relaxation_scalars(network, torch.randn(2, 4, 9, 9)))[-3:]
         ['frequency_energy/0', 'equivariance_error/0', 'equivariance_error/network']
     """
@@ -91,7 +93,9 @@ class RelaxationMonitor:
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25}))
+        >>> network = nn.SequentialModule(
+        ...     RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25})
+        ... )
         >>> monitor = RelaxationMonitor(network)
         >>> for step in (0, 10):
         ...     _ = monitor.record(step)

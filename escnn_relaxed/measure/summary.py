@@ -75,8 +75,17 @@ class RelaxationSummary:
             or ``"Linear"`` for instance; below the table.
 
     Example:
-        >>> layer = LayerSummary("conv", "1 regular -> 1 regular", {"rotation": (0.25,)}, 0.0625, 1.0,
-        ...                      {"rotation": 0.01, "all": 0.01}, None, None, None)
+        >>> layer = LayerSummary(
+        ...     "conv",
+        ...     "1 regular -> 1 regular",
+        ...     {"rotation": (0.25,)},
+        ...     0.0625,
+        ...     1.0,
+        ...     {"rotation": 0.01, "all": 0.01},
+        ...     None,
+        ...     None,
+        ...     None,
+        ... )
         >>> print(RelaxationSummary((layer,)))
         layer  fields                  ω′             ‖ω′‖²   share  softness s
         conv   1 regular -> 1 regular  rotation 0.25  0.0625  100 %  0.01

@@ -49,7 +49,9 @@ def export_network(network: nn.Module) -> nn.Module:
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3), nn.ReLU(fields), nn.GroupPooling(fields))
+        >>> network = nn.SequentialModule(
+        ...     RelaxedR2Conv(fields, fields, 3), nn.ReLU(fields), nn.GroupPooling(fields)
+        ... )
         >>> [type(module).__name__ for module in export_network(network)]
         ['Conv2d', 'ReLU', 'FieldMaximum']
     """

@@ -31,7 +31,10 @@ def plot_ablation(rows: Sequence[AblationRow], quantity: str = "accuracy, %", ax
         ValueError: without rows of hardened parts.
 
     Example:
-        >>> rows = [AblationRow("nothing", "network", 99.0, 0.0, 0.01), AblationRow("conv", "layer", 52.0, -47.0, 0.01)]
+        >>> rows = [
+        ...     AblationRow("nothing", "network", 99.0, 0.0, 0.01),
+        ...     AblationRow("conv", "layer", 52.0, -47.0, 0.01),
+        ... ]
         >>> axes = plot_ablation(rows)
         >>> [bar.get_height() for bar in axes.patches]
         [52.0]
@@ -69,7 +72,9 @@ def plot_softness(network: nn.Module, axes: Axes | None = None) -> Axes:
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> axes = plot_softness(nn.SequentialModule(RelaxedR2Conv(fields, fields, 3, initial_softness=0.05)))
+        >>> axes = plot_softness(
+        ...     nn.SequentialModule(RelaxedR2Conv(fields, fields, 3, initial_softness=0.05))
+        ... )
         >>> [round(bar.get_height(), 4) for bar in axes.patches]
         [0.05]
     """

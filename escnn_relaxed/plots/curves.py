@@ -34,7 +34,9 @@ def plot_domain_frequency(history: History, axes: Axes | None = None) -> Axes:
         ValueError: for a history without ω′.
 
     Example:
-        >>> axes = plot_domain_frequency({"domain_frequency/first/rotation": [(0, 0.25), (100, 0.1)]})
+        >>> axes = plot_domain_frequency(
+        ...     {"domain_frequency/first/rotation": [(0, 0.25), (100, 0.1)]}
+        ... )
         >>> axes.lines[0].get_ydata().tolist()
         [0.25, 0.1]
     """

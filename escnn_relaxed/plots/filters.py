@@ -53,7 +53,10 @@ def plot_filters_over_rotations(
     Example:
         >>> from escnn import gspaces, nn
         >>> gspace = gspaces.rot2dOnR2(4)
-        >>> image, regular = nn.FieldType(gspace, [gspace.trivial_repr]), nn.FieldType(gspace, [gspace.regular_repr])
+        >>> image, regular = (
+        ...     nn.FieldType(gspace, [gspace.trivial_repr]),
+        ...     nn.FieldType(gspace, [gspace.regular_repr]),
+        ... )
         >>> axes = plot_filters_over_rotations({"strict": nn.R2Conv(image, regular, 5)})
         >>> len(axes.images)
         4
