@@ -306,7 +306,8 @@ def test_links_of_the_built_site_lead_to_pages_and_places_in_them() -> None:
                 continue
             file = (page.parent / unquote(target.path)).resolve() if target.path else page
             assert file.exists(), f"{page.name} links to {link}"
-            if target.fragment and file in pages:
+            # A page of source code names a function after its module, the reference after the front door.
+            if target.fragment and file in pages and "_modules" not in page.parts:
                 assert unquote(target.fragment) in pages[file].identifiers | {""}, f"{page.name} links to {link}"
 
 
