@@ -102,4 +102,5 @@ def test_a_file_that_is_no_result_is_named(tmp_path: Path) -> None:
 
 def test_the_committed_report_is_that_of_the_committed_results() -> None:
     root = Path(__file__).parent.parent
-    assert report(root / "benchmarks" / "results") == (root / "docs" / "results" / "paper.md").read_text(encoding="utf-8")
+    page = root / "docs" / "results" / "paper.md"
+    assert report(root / "benchmarks" / "results") == page.read_text(encoding="utf-8")
