@@ -83,7 +83,7 @@ def main() -> int:
     pages = [
         page
         for page in sorted(options.root.rglob("*.html"))
-        if "_static" not in page.parts and options.only in str(page)
+        if not {"_static", "_modules"} & set(page.parts) and options.only in str(page)
     ]
     options.output.mkdir(parents=True, exist_ok=True)
     server, wrong = serve(options.root), 0
