@@ -78,14 +78,13 @@ def what_it_brings() -> Figure:
     """Accuracy of strict and soft networks, by how far digits are turned."""
     figure, axes = new_figure(6, 2.7)
     styles = {
-        "R2Conv": (STRICT, "o", "R2Conv"),
-        "soft (default)": (SOFT, "s", "RelaxedR2Conv"),
+        "`R2Conv`": (STRICT, "o", "R2Conv", 0.12),
+        "soft (default)": (SOFT, "s", "RelaxedR2Conv", -0.12),
     }
     measured = accuracies()
-    for name, (colour, marker, label) in styles.items():
-        values = measured.get(name) or measured[f"`{name}`"]
+    for name, (colour, marker, label, shift) in styles.items():
+        values = measured[name]
         for place, (mean, error) in enumerate(values.values()):
-            shift = 0.12 if name == "R2Conv" else -0.12
             axes.errorbar(
                 mean,
                 place + shift,

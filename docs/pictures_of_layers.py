@@ -22,17 +22,24 @@ __all__ = [
 ]
 
 
-def parts_of_a_kernel() -> Figure:
-    """K, its strict part and its soft part, over the rotations of C8."""
-    torch.manual_seed(3)
+def lifting_layer(initial_softness: float, seed: int) -> RelaxedR2Conv:
+    """A layer from an image to one regular field of C8."""
+    torch.manual_seed(seed)
     gspace = gspaces.rot2dOnR2(8)
-    image, regular = (
+    return RelaxedR2Conv(
         nn.FieldType(gspace, [gspace.trivial_repr]),
         nn.FieldType(gspace, [gspace.regular_repr]),
+        7,
+        padding=3,
+        bias=False,
+        relax={"rotation": 0.5},
+        initial_softness=initial_softness,
     )
-    layer = RelaxedR2Conv(
-        image, regular, 7, relax={"rotation": 0.5}, initial_softness=0.4
-    )
+
+
+def parts_of_a_kernel() -> Figure:
+    """K, its strict part and its soft part, over the rotations of C8."""
+    layer = lifting_layer(initial_softness=0.4, seed=3)
     strict = harden_network(nn.SequentialModule(layer))[0]
     with torch.no_grad():
         whole, kept = layer.filter_bank(), strict.filter_bank()
@@ -68,21 +75,8 @@ def turned_features() -> dict[str, tuple[Tensor, Tensor, Tensor]]:
 
     Features of an image, features of it turned by 90° and turned back, and their difference.
     """
-    torch.manual_seed(1)
-    gspace = gspaces.rot2dOnR2(8)
-    image, regular = (
-        nn.FieldType(gspace, [gspace.trivial_repr]),
-        nn.FieldType(gspace, [gspace.regular_repr]),
-    )
-    layer = RelaxedR2Conv(
-        image,
-        regular,
-        7,
-        padding=3,
-        bias=False,
-        relax={"rotation": 0.5},
-        initial_softness=0.3,
-    )
+    layer = lifting_layer(initial_softness=0.3, seed=1)
+    image, regular = layer.in_type, layer.out_type
     soft = nn.SequentialModule(layer, nn.ReLU(regular), nn.GroupPooling(regular)).eval()
     images, found = digit(33), {}
     for label, network in {"strict": harden_network(soft), "soft": soft}.items():
