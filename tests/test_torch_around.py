@@ -208,7 +208,8 @@ def test_checkpoint_recomputes_the_same_layer(form: str) -> None:
         found = checkpoint(layer, features, use_reentrant=False) if recompute else layer(features)
         results.append([found.detach(), *torch.autograd.grad(found.square().sum(), [features, *layer.parameters()])])
     for a, b in zip(*results, strict=True):
-        assert torch.equal(a, b)
+        # Not to the last digit: NumPy's cosine may differ in it, where the grid is turned again.
+        assert relative_error(b, a) <= ROUNDING
 
 
 class Doubled(nn.Module):
