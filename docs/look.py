@@ -1,4 +1,4 @@
-"""Render each page of the built site at desktop and phone width: pictures, errors, and what is too wide.
+"""Render each page of the built site at desktop and phone width: errors, what is too wide and, on request, pictures.
 
     python docs/look.py docs/_build/html --output /tmp/pictures
 
@@ -67,7 +67,7 @@ def main() -> int:
     """Look at every page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("root", type=Path)
-    parser.add_argument("--output", type=Path, default=Path("pictures"))
+    parser.add_argument("--output", type=Path, help="folder for pictures of the pages")
     parser.add_argument("--dark", action="store_true")
     parser.add_argument("--only", default="", help="pages whose path holds this")
     options = parser.parse_args()
@@ -85,12 +85,13 @@ def main() -> int:
         for page in sorted(options.root.rglob("*.html"))
         if not {"_static", "_modules"} & set(page.parts) and options.only in str(page)
     ]
-    options.output.mkdir(parents=True, exist_ok=True)
+    if options.output is not None:
+        options.output.mkdir(parents=True, exist_ok=True)
     server, wrong = serve(options.root), 0
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=browser_path,
-            args=["--no-sandbox", "--disable-gpu", "--force-prefers-reduced-isometry"],
+            args=["--no-sandbox", "--disable-gpu", "--force-prefers-reduced-motion"],
         )
         for name, (width, height) in WIDTHS.items():
             scheme = "dark" if options.dark else "light"
@@ -105,6 +106,8 @@ def main() -> int:
                 ):
                     print(f"{path}, {name}: {problem}")
                     wrong += 1
+                if options.output is None:
+                    continue
                 picture = (
                     options.output
                     / f"{'-'.join(path.with_suffix('').parts)}-{name}.png"
@@ -113,7 +116,7 @@ def main() -> int:
                     path=picture, full_page=True, animations="disabled", timeout=120_000
                 )
         browser.close()
-    print(f"{len(pages)} pages, {wrong} problems, pictures in {options.output}")
+    print(f"{len(pages)} pages, {wrong} problems")
     return 1 if wrong else 0
 
 

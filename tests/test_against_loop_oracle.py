@@ -120,6 +120,7 @@ def test_every_option_equals_the_loops(option: str, kind: str) -> None:
     assert compare(space, "regular + regular -> irreps + irreps", (height, width), **arguments) <= ROUNDING
 
 
+@pytest.mark.slow
 def test_grouped_layer_of_several_kinds_equals_the_loops() -> None:
     in_fields, out_fields = "regular + trivial + trivial", "quotient + last irrep"
     pair = f"{in_fields} + {in_fields} -> {out_fields} + {out_fields}"

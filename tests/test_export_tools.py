@@ -114,6 +114,7 @@ def test_exported_module_is_traced_saved_and_loaded(form: str) -> None:
         assert relative_error(loaded(features), exported(features)) <= SINGLE
 
 
+@pytest.mark.slow
 @ONE_OF_ALL
 def test_exported_module_is_compiled_into_one_graph_forward_and_backward(form: str) -> None:
     """By everything but the generation of code, which takes a C++ compiler a minute for each."""
@@ -247,6 +248,7 @@ def test_compiled_layer_sees_changes_in_evaluation(layer: str) -> None:
         assert relative_error(compiled(features), before) > 1e-2
 
 
+@pytest.mark.slow
 def test_escnn_batch_norm_breaks_the_graph_and_is_compiled_around_it() -> None:
     """It slices by numbers that it keeps in tensors. Exported, the same network is one graph."""
     torch.compiler.reset()

@@ -205,6 +205,7 @@ def test_soft_in_both() -> None:
     assert parameters(network) == 469_802 + 6 * 2 * 32 + 6 * 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncalibrated")
 def test_every_convolution_is_relaxed_by_the_word() -> None:
     for word, kind in LAYERS.items():

@@ -45,6 +45,7 @@ def test_features_of_the_strict_layer_turn_with_the_image_and_those_of_the_soft_
     assert changes["soft"] > 0.05
 
 
+@pytest.mark.slow
 def test_every_picture_is_drawn_and_stands_on_a_page(tmp_path: Path) -> None:
     shown = {Path(file).name for page in DOCS.rglob("*.md") for file, _ in FIGURE.findall(page.read_text("utf-8"))}
     for name, draw in pictures.PICTURES.items():
