@@ -53,7 +53,13 @@ def test_run_is_trained_and_tested_on_images_of_its_own(monkeypatch: pytest.Monk
         seen.append(data[0])
         return measured(network, (data[0][:32], data[1][:32]))
 
+    def fit(network: torch.nn.Module, data: tuple[torch.Tensor, torch.Tensor], *arguments: object, **more) -> None:
+        seen.append(data[0])
+        trained(network, data, *arguments, **more)
+
+    trained = ways.fit
     monkeypatch.setattr(ways, "accuracy", accuracy)
+    monkeypatch.setattr(ways, "fit", fit)
     run = ways.Run("upright", 64, "residual", ways.Setting(deviation=0.1), 1e-2, 0)
     threads = torch.get_num_threads()
     try:
@@ -61,6 +67,7 @@ def test_run_is_trained_and_tested_on_images_of_its_own(monkeypatch: pytest.Monk
     finally:
         torch.set_num_threads(threads)
     assert set(result) == {"validation", "test", "parameters", "seconds"}
-    held_out, test = seen
-    assert len(held_out) == 64
-    assert not any((image == test).flatten(1).all(1).any() for image in held_out)
+    known, held_out, test = seen
+    assert len(known) == len(held_out) == 64
+    for one, other in ((known, held_out), (known, test), (held_out, test)):
+        assert not any((image == other).flatten(1).all(1).any() for image in one)
