@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -182,6 +183,25 @@ def test_accuracies_of_the_first_page_are_those_of_the_page_of_accuracies(name: 
     quoted = found.findall((DOCS.parent / name).read_text(encoding="utf-8").replace("*", ""))
     assert quoted
     assert not [pair for pair in quoted if pair not in measured]
+
+
+def test_differences_between_strict_and_soft_are_those_of_the_pages_that_measure() -> None:
+    """Of accuracies soft less strict, of errors strict less soft; standard errors add in squares."""
+    value = r"\**(−?\d+\.\d+)\** ± (\d+\.\d+)"
+    page = (DOCS / "results" / "ways.md").read_text(encoding="utf-8")
+    rows = re.findall(rf"^\| .* \| (accuracy|error), % \| {value} \| {value} \| {value} \|$", page, re.MULTILINE)
+    assert len(rows) == 9
+    sources = "".join((DOCS / "results" / f"{name}.md").read_text("utf-8") for name in ("accuracy", "smoke"))
+    measured = re.findall(value, sources)
+    for measure, *numbers in rows:
+        strict, soft = tuple(numbers[:2]), tuple(numbers[2:4])
+        assert strict in measured
+        assert soft in measured
+        sign = 1 if measure == "accuracy" else -1
+        assert float(numbers[4].replace("−", "-")) == pytest.approx(
+            sign * (float(soft[0]) - float(strict[0])), abs=1e-9
+        )
+        assert float(numbers[5]) == pytest.approx(math.hypot(float(strict[1]), float(soft[1])), abs=0.0051)
 
 
 @pytest.mark.parametrize("file", TABLES, ids=lambda file: file.stem)
