@@ -128,7 +128,7 @@ def accuracy_by_frequency() -> Figure:
 
 
 def accuracy_by_epoch() -> Figure:
-    """CIFAR-10, all images: accuracy on validation after each epoch, of the rows that were run."""
+    """CIFAR-10, all images: accuracy on validation after each epoch, a line a seed."""
     figure, axes = new_figure(5, 2.8)
     rows = {
         "se2-4-soft": ("soft", SOFT, "s"),
@@ -144,8 +144,13 @@ def accuracy_by_epoch() -> Figure:
                 (epoch["epoch"], 100 * epoch["validation/accuracy"])
                 for epoch in result.epochs
             ]
+            # A line a seed, the first of which is named.
+            named = label not in axes.get_legend_handles_labels()[1]
             axes.plot(
-                *zip(*accuracies, strict=True), color=colour, marker=marker, label=label
+                *zip(*accuracies, strict=True),
+                color=colour,
+                marker=marker,
+                label=label if named else None,
             )
     axes.set_xlabel("epoch", fontsize=FONT)
     axes.set_ylabel("accuracy, %", fontsize=FONT)
