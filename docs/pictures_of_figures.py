@@ -76,7 +76,7 @@ def costs() -> dict[str, dict[int, float]]:
 
 def what_it_brings() -> Figure:
     """Accuracy of strict and soft networks, by how far digits are turned."""
-    figure, axes = new_figure(6, 2.7)
+    figure, axes = new_figure(6, 3.4)
     styles = {
         "`R2Conv`": (STRICT, "o", "R2Conv", 0.12),
         "soft (default)": (SOFT, "s", "RelaxedR2Conv", -0.12),
@@ -97,13 +97,14 @@ def what_it_brings() -> Figure:
             axes.annotate(
                 f"{mean:.1f}",
                 (mean, place + shift),
-                (0, 8),
+                # Away from the other network's.
+                (0, 8 if shift < 0 else -18),
                 textcoords="offset points",
                 ha="center",
             )
         axes.plot([], [], color=colour, marker=marker, linestyle="", label=label)
     axes.set_yticks(range(len(values)), list(values), fontsize=FONT)
-    axes.set_ylim(len(values) - 0.5, -0.55)
+    axes.set_ylim(len(values) - 0.35, -0.55)
     axes.set_xlabel("test accuracy, %", fontsize=FONT)
     figure.legend(frameon=False, fontsize=FONT, loc="outside upper center", ncols=2)
     axes.grid(axis="x", alpha=0.3)
