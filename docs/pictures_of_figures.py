@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from drawing import FONT, SOFT, STRICT, large_labels, new_figure
-from escnn_relaxed.experiments.results import load_results
+from escnn_relaxed.experiments.results import Result, load_results
 from escnn_relaxed.plots import plot_accuracy
 
 __all__ = [
@@ -111,17 +111,23 @@ def what_it_brings() -> Figure:
     return figure
 
 
+def strict_and_soft_on_cifar10(images: int) -> list[Result]:
+    """Runs on CIFAR-10 of the two rows that differ in ω′ alone, with so many images to train on."""
+    return [
+        result
+        for result in load_results(RESULTS)
+        if result.row.name in ("se2-4-soft", "se2-4-strict-corrected")
+        and result.configuration.task == "cifar10"
+        and result.images["train"] == images
+    ]
+
+
 def accuracy_by_frequency() -> Figure:
     """CIFAR-10, 2,000 images: accuracy against ω′ of all layers."""
     curve: dict[float, list[float]] = {}
-    for result in load_results(RESULTS):
-        settings = result.configuration
-        rows = "se2-4-soft", "se2-4-strict-corrected"
-        if result.row.name in rows and (settings.task, result.images["train"]) == (
-            "cifar10",
-            2000,
-        ):
-            curve.setdefault(settings.relax["rotation"], []).append(result.test)
+    for result in strict_and_soft_on_cifar10(2000):
+        frequency = result.configuration.relax["rotation"]
+        curve.setdefault(frequency, []).append(result.test)
     figure, axes = new_figure(5, 2.8)
     plot_accuracy(curve, axes=axes)
     large_labels(axes)
@@ -131,28 +137,22 @@ def accuracy_by_frequency() -> Figure:
 def accuracy_by_epoch() -> Figure:
     """CIFAR-10, all images: accuracy on validation after each epoch, a line a seed."""
     figure, axes = new_figure(5, 2.8)
-    rows = {
+    styles = {
         "se2-4-soft": ("soft", SOFT, "s"),
         "se2-4-strict-corrected": ("strict", STRICT, "o"),
     }
-    for result in load_results(RESULTS):
-        if result.row.name in rows and (
-            result.configuration.task,
-            result.images["train"],
-        ) == ("cifar10", 45_000):
-            label, colour, marker = rows[result.row.name]
-            accuracies = [
-                (epoch["epoch"], 100 * epoch["validation/accuracy"])
-                for epoch in result.epochs
-            ]
-            # A line a seed, the first of which is named.
-            named = label not in axes.get_legend_handles_labels()[1]
-            axes.plot(
-                *zip(*accuracies, strict=True),
-                color=colour,
-                marker=marker,
-                label=label if named else None,
-            )
+    for result in strict_and_soft_on_cifar10(45_000):
+        label, colour, marker = styles[result.row.name]
+        accuracies = [
+            (epoch["epoch"], 100 * epoch["validation/accuracy"])
+            for epoch in result.epochs
+        ]
+        axes.plot(
+            *zip(*accuracies, strict=True),
+            color=colour,
+            marker=marker,
+            label=label if result.seed == 0 else None,
+        )
     axes.set_xlabel("epoch", fontsize=FONT)
     axes.set_ylabel("accuracy, %", fontsize=FONT)
     axes.legend(frameon=False, fontsize=FONT)

@@ -35,6 +35,8 @@ PUBLIC_MODULES = (
     ".network",
     ".models",
 )
+# A mean and its standard error.
+VALUE = r"(−?\d+\.\d+) ± (\d+\.\d+)"
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="no docs beside the tests")
 
@@ -175,24 +177,22 @@ def test_cost_of_soft_translation_is_that_of_the_table() -> None:
 @pytest.mark.parametrize("name", ["README.md", "docs/index.md"])
 def test_accuracies_of_the_first_page_are_those_of_the_page_of_accuracies(name: str) -> None:
     """Rounded to as many digits as are quoted."""
-    found = re.compile(r"(\d+\.\d+) ± (\d+\.\d+)")
     page = (DOCS / "results" / "accuracy.md").read_text(encoding="utf-8").replace("*", "")
     measured = {
-        tuple(f"{float(part):.{digits}f}" for part in pair) for pair in found.findall(page) for digits in (1, 2)
+        tuple(f"{float(part):.{digits}f}" for part in pair) for pair in re.findall(VALUE, page) for digits in (1, 2)
     }
-    quoted = found.findall((DOCS.parent / name).read_text(encoding="utf-8").replace("*", ""))
+    quoted = re.findall(VALUE, (DOCS.parent / name).read_text(encoding="utf-8").replace("*", ""))
     assert quoted
     assert not [pair for pair in quoted if pair not in measured]
 
 
 def test_differences_between_strict_and_soft_are_those_of_the_pages_that_measure() -> None:
     """Of accuracies soft less strict, of errors strict less soft; standard errors add in squares."""
-    value = r"\**(−?\d+\.\d+)\** ± (\d+\.\d+)"
     page = (DOCS / "results" / "ways.md").read_text(encoding="utf-8")
-    rows = re.findall(rf"^\| .* \| (accuracy|error), % \| {value} \| {value} \| {value} \|$", page, re.MULTILINE)
+    rows = re.findall(rf"^\| .* \| (accuracy|error), % \| {VALUE} \| {VALUE} \| {VALUE} \|$", page, re.MULTILINE)
     assert len(rows) == 9
     sources = "".join((DOCS / "results" / f"{name}.md").read_text("utf-8") for name in ("accuracy", "smoke"))
-    measured = re.findall(value, sources)
+    measured = re.findall(VALUE, sources.replace("*", ""))
     for measure, *numbers in rows:
         strict, soft = tuple(numbers[:2]), tuple(numbers[2:4])
         assert strict in measured

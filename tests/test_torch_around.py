@@ -207,9 +207,9 @@ def test_checkpoint_recomputes_the_same_layer(form: str) -> None:
         features = features_of(layer.layer).requires_grad_()
         found = checkpoint(layer, features, use_reentrant=False) if recompute else layer(features)
         results.append([found.detach(), *torch.autograd.grad(found.square().sum(), [features, *layer.parameters()])])
-    for a, b in zip(*results, strict=True):
-        # Not to the last digit: NumPy's cosine may differ in it, where the grid is turned again.
-        assert relative_error(b, a) <= ROUNDING
+    # Where the grid is turned again: NumPy's cosine may differ in its last digit between two calls.
+    bound = ROUNDING if form == "random offset" else 0
+    assert all(relative_error(b, a) <= bound for a, b in zip(*results, strict=True))
 
 
 class Doubled(nn.Module):
