@@ -17,10 +17,9 @@ from .baselines import LAYERS
 from .checks import check_choice, check_integer
 from .kernel import ContinuousKernel, SirenKernel
 from .layer.arguments import check_kernel
+from .layer.convolution import Convolution
 from .layer.domain_frequency import Frequency
-from .layer.keywords import StrictKeywords
-from .layer.planar_convolution import PlanarConvolution
-from .layer.relaxed_r2conv import RelaxedR2Conv
+from .layer.relaxed_r2conv import STRICT_KEYWORDS, RelaxedR2Conv
 from .network.export import export_network
 from .network.plain_modules import FieldMaximum, Residual
 
@@ -180,19 +179,19 @@ class _Convolutions:
         self._relaxing: dict[str, Any] = {} if layer != "relaxed" and relax == "default" else {"relax": relax}
         self._is_strict = relax is None
 
-    def lifting(self, in_type: FieldType, out_type: FieldType, kernel_size: int) -> PlanarConvolution:
+    def lifting(self, in_type: FieldType, out_type: FieldType, kernel_size: int) -> Convolution:
         """From images to fields."""
         padding = kernel_size // 2
         if self._layer == "partial":
             return self._strict(in_type, out_type, kernel_size, padding, self._kernel)
         return self._relaxed(in_type, out_type, kernel_size, padding, self._kernel)
 
-    def convolution(self, in_type: FieldType, out_type: FieldType, padding: int) -> PlanarConvolution:
+    def convolution(self, in_type: FieldType, out_type: FieldType, padding: int) -> Convolution:
         """From fields to fields."""
         kernel = replace(self._kernel, net=_PublishedSiren) if self._has_sines else self._kernel
         return self._relaxed(in_type, out_type, KERNEL_SIZE, padding, kernel)
 
-    def shortcut(self, in_type: FieldType, out_type: FieldType) -> PlanarConvolution:
+    def shortcut(self, in_type: FieldType, out_type: FieldType) -> Convolution:
         """A strict map from fields to fields at each position."""
         kernel = replace(self._kernel, hidden_size=self._kernel.hidden_size or SHORTCUT_HIDDEN_SIZE)
         kernel = replace(kernel, net=_PublishedPointwiseSiren) if self._has_sines else kernel
@@ -205,13 +204,12 @@ class _Convolutions:
     def _strict(
         self, in_type: FieldType, out_type: FieldType, kernel_size: int, padding: int, kernel: ContinuousKernel
     ) -> RelaxedR2Conv:
-        known = StrictKeywords.__annotations__
-        options = {name: value for name, value in self._options.items() if name in known} | {"kernel": kernel}
+        options = {name: value for name, value in self._options.items() if name in STRICT_KEYWORDS} | {"kernel": kernel}
         return RelaxedR2Conv(in_type, out_type, kernel_size, padding, relax=None, **options)
 
     def _relaxed(
         self, in_type: FieldType, out_type: FieldType, kernel_size: int, padding: int, kernel: ContinuousKernel
-    ) -> PlanarConvolution:
+    ) -> Convolution:
         make = RelaxedR2Conv if self._is_strict else LAYERS[self._layer]
         options = {**self._relaxing, **self._options, "kernel": kernel}
         return make(in_type, out_type, kernel_size, padding, **options)

@@ -9,7 +9,7 @@ from escnn.nn import FieldType
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.kernel.remembered import Remembered
+from escnn_relaxed.group.remembered import Remembered
 
 SOFT = {"rotation": {"rotation": 0.25}, "translation": {"rotation": 0.25, "translation": 0.25}}
 

@@ -31,7 +31,7 @@ from escnn_relaxed import (
 )
 from escnn_relaxed.baselines import LAYERS, free_weight_penalty
 from escnn_relaxed.baselines.strict_kernel import BaselineConvolution
-from escnn_relaxed.layer.planar_convolution import PlanarConvolution
+from escnn_relaxed.layer.convolution import Convolution
 from escnn_relaxed.learning import SoftnessBound, parameter_groups
 from escnn_relaxed.measure import equivariance_error_bound, relaxation_scalars
 
@@ -64,7 +64,7 @@ def way(name: str) -> BaselineConvolution:
     return baseline(name, "C4", "two regular -> regular")
 
 
-def every_layer() -> dict[str, Callable[[], PlanarConvolution]]:
+def every_layer() -> dict[str, Callable[[], Convolution]]:
     forms = {form: lambda form=form: layer_of(form) for form in FORMS}
     return forms | {name: lambda name=name: way(name) for name in WAYS}
 
@@ -72,7 +72,7 @@ def every_layer() -> dict[str, Callable[[], PlanarConvolution]]:
 EVERY_LAYER = pytest.mark.parametrize("layer", every_layer())
 
 
-def pass_through(layer: PlanarConvolution, features: Tensor) -> list[Tensor]:
+def pass_through(layer: Convolution, features: Tensor) -> list[Tensor]:
     """The answer and all gradients, of one draw of a random offset."""
     torch.manual_seed(3)
     features = features.clone().requires_grad_()

@@ -18,7 +18,7 @@ from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, harden_network, relax_network
 from escnn_relaxed.baselines import ResidualR2Conv
-from escnn_relaxed.layer.planar_convolution import PlanarConvolution
+from escnn_relaxed.layer.convolution import Convolution
 from escnn_relaxed.network import to_escnn
 
 ROUNDING = 1e-12
@@ -144,7 +144,7 @@ def test_training_goes_on_in_the_same_way() -> None:
 def test_network_with_a_forward_of_its_own_keeps_it(name: str) -> None:
     hardened = harden_network(settled(NETWORKS[name]())).double().eval()
     strict = to_escnn(hardened)
-    assert not any(isinstance(module, PlanarConvolution) for module in strict.modules())
+    assert not any(isinstance(module, Convolution) for module in strict.modules())
     assert not {t.data_ptr() for t in tensors_of(hardened)} & {t.data_ptr() for t in tensors_of(strict)}
     with torch.no_grad():
         assert relative_error(strict(images().double()), hardened(images().double())) <= ROUNDING

@@ -16,7 +16,7 @@ from transformations import largest_error, relative_error
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, export_network
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv
 from escnn_relaxed.kernel import FourierKernel
-from escnn_relaxed.layer.planar_convolution import PlanarConvolution
+from escnn_relaxed.layer.convolution import Convolution
 from escnn_relaxed.models import RelaxedResNet
 
 ROUNDING = 1e-12
@@ -85,7 +85,7 @@ def images(side: int = 28, batch: int = 1) -> Tensor:
 
 def by_hand(network: RelaxedResNet, features: Tensor, order: int, has_first_shortcut: bool) -> Tensor:
     """The paper's architecture (appendix "Network architecture") in plain functions, with the banks of the layers."""
-    banks = [module.filter_bank() for module in network.modules() if isinstance(module, PlanarConvolution)]
+    banks = [module.filter_bank() for module in network.modules() if isinstance(module, Convolution)]
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm3d)]
 
     def normalized(values: Tensor) -> Tensor:
@@ -133,9 +133,9 @@ def test_network_is_the_architecture_written_out(rotations: int, arguments: dict
 FOURIER = ContinuousKernel(net=FourierKernel)
 
 
-def wide(network: nn.Module) -> list[PlanarConvolution]:
+def wide(network: nn.Module) -> list[Convolution]:
     """The convolutions but shortcuts."""
-    layers = [module for module in network.modules() if isinstance(module, PlanarConvolution)]
+    layers = [module for module in network.modules() if isinstance(module, Convolution)]
     return [layer for layer in layers if layer.kernel_size > 1]
 
 
@@ -236,7 +236,7 @@ def test_convolutions_start_with_a_gain_of_about_one(rotations: int, arguments: 
         gains[-1] /= float(features[0].tensor.norm() / features[0].tensor.numel() ** 0.5)
 
     for layer in network.modules():
-        if isinstance(layer, PlanarConvolution):
+        if isinstance(layer, Convolution):
             layer.register_forward_hook(measure)
     # As smooth as photographs are.
     network(functional.avg_pool2d(images(side=36, batch=2).float(), 9, stride=1))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from escnn_relaxed.kernel.remembered import Remembered
+from escnn_relaxed.group.remembered import Remembered
 
 
 class Counted:

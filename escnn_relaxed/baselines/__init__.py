@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..layer.planar_convolution import PlanarConvolution
+from ..layer.convolution import Convolution
 from ..layer.relaxed_r2conv import RelaxedR2Conv
 from .partial import PartialR2Conv
 from .residual import ResidualR2Conv, free_weight_penalty
@@ -30,7 +30,7 @@ from .weighted import WeightedR2Conv
 
 __all__ = ["LAYERS", "PartialR2Conv", "ResidualR2Conv", "WeightedR2Conv", "free_weight_penalty"]
 
-LAYERS: dict[str, Callable[..., PlanarConvolution]] = {
+LAYERS: dict[str, Callable[..., Convolution]] = {
     "relaxed": RelaxedR2Conv,
     "partial": PartialR2Conv,
     "residual": ResidualR2Conv,

@@ -11,14 +11,12 @@ from escnn.gspaces import GSpace2D
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..group.elements import GroupSample, relative_elements, sample_group
+from ..group.elements import GroupSample, grid_symmetries, relative_elements, sample_group
 from ..group.exact_constants import ExactConstants
+from ..group.frame import FIBER_SUBGROUPS
 from ..group.points import tap_grid
-from ..kernel.grid_exact_basis import grid_symmetries
 
-__all__ = ["FIBER_SUBGROUPS", "FunctionMean", "KernelMean"]
-
-FIBER_SUBGROUPS = ("rotation", "reflection")
+__all__ = ["FunctionMean", "KernelMean"]
 
 
 class FunctionMean(ExactConstants):

@@ -9,17 +9,16 @@ import numpy as np
 import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
-from typing_extensions import Unpack
 
 from ..checks import check_bool, check_choice, check_number
 from ..group.elements import GroupSample, has_subgroup, sample_group
 from ..group.exact_constants import ExactConstants
 from ..group.field_elements import channel_elements
+from ..group.frame import FIBER_SUBGROUPS
 from ..layer.arguments import check_softness
 from ..layer.default_device import built_on_the_cpu
-from ..layer.keywords import StrictKeywords
 from ..torch_modes import has_values
-from .group_mean import FIBER_SUBGROUPS, FunctionMean
+from .group_mean import FunctionMean
 from .strict_kernel import BaselineConvolution, StrictKernel, strict_layer
 
 __all__ = ["PartialR2Conv"]
@@ -84,7 +83,7 @@ class PartialR2Conv(BaselineConvolution):
         relax: Mapping[str, float] | str | None = "default",
         learn_relaxation: bool = True,
         initial_softness: float = 0.01,
-        **keywords: Unpack[StrictKeywords],
+        **keywords: Any,
     ) -> None:
         layer = strict_layer("PartialR2Conv", in_type, out_type, kernel_size, padding, keywords)
         super().__init__(layer)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
-from typing_extensions import Unpack
 
 from ..checks import check_module, check_positive
 from ..kernel.steerable_basis import SteerableBasis, sampled_basis
 from ..layer.arguments import check_softness
 from ..layer.default_device import built_on_the_cpu
-from ..layer.keywords import StrictKeywords
 from .group_mean import KernelMean
 from .nearest_steerable import nearest_steerable
 from .strict_kernel import BaselineConvolution, StrictKernel, strict_layer
@@ -74,7 +73,7 @@ class ResidualR2Conv(BaselineConvolution):
         padding: int | tuple[int, int] = 0,
         *,
         initial_softness: float = 0.01,
-        **keywords: Unpack[StrictKeywords],
+        **keywords: Any,
     ) -> None:
         layer = strict_layer("ResidualR2Conv", in_type, out_type, kernel_size, padding, keywords)
         super().__init__(layer)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from ..group.elements import SUBGROUPS, has_subgroup
+from ..group.frame import FIBER_SUBGROUPS
 from ..integral.stationary import as_convolution, integrate_stationary
 from ..kernel.softness import soft_share
-from ..layer.keywords import StrictKeywords, check_keywords
-from ..layer.planar_convolution import PlanarConvolution
-from ..layer.relaxed_r2conv import RelaxedR2Conv
+from ..layer.convolution import Convolution
+from ..layer.options import check_keywords
+from ..layer.relaxed_r2conv import STRICT_KEYWORDS, RelaxedR2Conv
 from ..torch_modes import full_precision
-from .group_mean import FIBER_SUBGROUPS
 from .orthogonal_basis import OrthogonalBasis
 
 __all__ = ["BaselineConvolution", "StrictKernel", "strict_layer"]
@@ -27,7 +28,7 @@ def strict_layer(
     out_type: FieldType,
     kernel_size: int,
     padding: int | tuple[int, int],
-    keywords: StrictKeywords,
+    keywords: dict[str, Any],
 ) -> RelaxedR2Conv:
     """A layer of which nothing is relaxed, newly drawn.
 
@@ -43,7 +44,7 @@ def strict_layer(
         TypeError: for an argument of the wrong type, or another keyword.
         ValueError: for a value that has no meaning.
     """
-    check_keywords(way, keywords, StrictKeywords, "beside its own")
+    check_keywords(way, keywords, STRICT_KEYWORDS, "beside its own")
     return RelaxedR2Conv(in_type, out_type, kernel_size, padding, relax=None, **keywords)
 
 
@@ -68,7 +69,7 @@ class StrictKernel(nn.Module):
         return bank
 
 
-class BaselineConvolution(PlanarConvolution):
+class BaselineConvolution(Convolution):
     """A convolution that relaxes strict kernels; a subclass says how.
 
     Args:
@@ -101,7 +102,7 @@ class BaselineConvolution(PlanarConvolution):
 
     def _integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
         with full_precision(features):
-            bank = self._cache.get(self, self.filter_bank, self.hardened, self.forget_constants)
+            bank = self._remember(self.filter_bank, self.hardened)
         return integrate_stationary(features, bank, bias, self.geometry)
 
     @property

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
-from typing_extensions import Unpack
 
 from ..checks import check_integer
 from ..group.elements import GroupSample, sample_group
@@ -17,7 +16,6 @@ from ..group.exact_constants import ExactConstants
 from ..group.field_elements import channel_elements
 from ..layer.arguments import check_softness
 from ..layer.default_device import built_on_the_cpu
-from ..layer.keywords import StrictKeywords
 from .group_mean import FunctionMean
 from .strict_kernel import BaselineConvolution, StrictKernel, strict_layer
 
@@ -79,7 +77,7 @@ class WeightedR2Conv(BaselineConvolution):
         *,
         banks: int = 2,
         initial_softness: float = 0.01,
-        **keywords: Unpack[StrictKeywords],
+        **keywords: Any,
     ) -> None:
         count, softness = check_integer("banks", banks, 1), check_softness(initial_softness)
         place = in_type, out_type, kernel_size, padding

@@ -1,8 +1,7 @@
 """Constants that stay exact: float64 masters behind non-persistent buffers.
 
 Coordinates and representation matrices are known to float64. A buffer that was cast to float32 and
-back with ``.double()`` would not be; here every cast starts from the float64 master again. So does a change between
-training and evaluation where something wrote to the buffer, as averages of models do.
+back with ``.double()`` would not be; here every cast starts from the float64 master again.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ class ExactConstants(nn.Module):
         super().__init__()
         self._masters: dict[str, Tensor] = {}
         self._singles: dict[str, Tensor] = {}
-        # Each buffer as it was set, and its version.
-        self._untouched: dict[str, tuple[Tensor, int]] = {}
 
     def set_constant(self, name: str, value: NDArray[Any], single: NDArray[Any] | None = None) -> None:
         """Add or replace the constant ``name``; floating values take torch's default dtype.
@@ -45,7 +42,7 @@ class ExactConstants(nn.Module):
         Args:
             name: the attribute under which the tensor is found.
             value: a float64 or integer array.
-            single: what to use below float64, if it is not ``value`` rounded.
+            single: the values below float64, if these are not ``value`` rounded.
         """
         master = torch.from_numpy(np.ascontiguousarray(value))
         self._masters[name] = master
@@ -54,14 +51,7 @@ class ExactConstants(nn.Module):
         present = self._buffers.get(name)
         dtype = torch.get_default_dtype() if master.is_floating_point() else master.dtype
         like = torch.empty(0, dtype=dtype) if present is None else present
-        self.register_buffer(name, like, persistent=False)
-        self._set_from_master(name)
-
-    def _set_from_master(self, name: str) -> None:
-        buffer = self._cast(name, getattr(self, name))
-        setattr(self, name, buffer)
-        if not buffer.is_inference():
-            self._untouched[name] = buffer, buffer._version
+        self.register_buffer(name, self._cast(name, like), persistent=False)
 
     def _cast(self, name: str, like: Tensor) -> Tensor:
         source = self._masters[name]
@@ -72,24 +62,8 @@ class ExactConstants(nn.Module):
     def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> ExactConstants:
         super()._apply(fn, recurse)
         for name in self._masters:
-            self._set_from_master(name)
+            setattr(self, name, self._cast(name, getattr(self, name)))
         return self
-
-    def train(self, mode: bool = True) -> ExactConstants:
-        """Set the mode; constants that were written to since they were set are set again."""
-        super().train(mode)
-        for name in self._masters:
-            if not self._is_untouched(name):
-                self._set_from_master(name)
-        return self
-
-    def _is_untouched(self, name: str) -> bool:
-        buffer, version = self._untouched.get(name, (None, 0))
-        return buffer is getattr(self, name) and buffer._version == version
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The versions of copied tensors count anew.
-        return {**self.__dict__, "_untouched": {}}
 
 
 @contextlib.contextmanager
@@ -106,11 +80,10 @@ def put_back(module: nn.Module) -> Iterator[None]:
         0.0
     """
     holders = [inside for inside in module.modules() if isinstance(inside, ExactConstants)]
-    before = [(dict(h._buffers), dict(h._masters), dict(h._untouched)) for h in holders]
+    before = [(dict(holder._buffers), dict(holder._masters)) for holder in holders]
     try:
         yield
     finally:
-        for holder, (buffers, masters, untouched) in zip(holders, before, strict=True):
+        for holder, (buffers, masters) in zip(holders, before, strict=True):
             holder._buffers.update(buffers)
             holder._masters.update(masters)
-            holder._untouched.update(untouched)

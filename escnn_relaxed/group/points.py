@@ -1,4 +1,8 @@
-"""Points of the plane: taps of a kernel, pixels of an image. Float64 NumPy, the y axis up as in escnn."""
+"""Points of the base space: taps of a kernel, pixels of an image. Float64 NumPy.
+
+The coordinates of a point are in escnn's order: the last axis of an image is x, and the axes before it point against
+its rows (y up).
+"""
 
 from __future__ import annotations
 
@@ -10,18 +14,17 @@ __all__ = ["padded_index", "pixel_positions", "support_window", "tap_grid"]
 Array = NDArray[np.float64]
 
 
-def tap_grid(kernel_size: int, dilation: int = 1) -> Array:
-    """Offsets d of the k×k taps in pixels, (k², 2), in the order of a flattened ``conv2d`` weight, y up."""
+def tap_grid(kernel_size: int, dilation: int = 1, dimension: int = 2) -> Array:
+    """Offsets of the taps in pixels, (kᵈ, d), in the order of a flattened weight of a convolution."""
     centred = (np.arange(kernel_size) - (kernel_size - 1) / 2) * dilation
-    row, column = np.meshgrid(-centred, centred, indexing="ij")
-    return np.stack([column.ravel(), row.ravel()], axis=-1)
+    return _grid_points([centred] * dimension)
 
 
 def support_window(grid: Array, radius: float, edge: float) -> Array:
     """Weight of each tap: 1 inside, falling as cos² over the outer ``edge`` of the radius, 0 outside, (T,).
 
     Args:
-        grid: taps in pixels, (T, 2).
+        grid: taps in pixels, (T, d).
         radius: radius of the support in pixels.
         edge: width of the smooth edge in pixels; 0 gives the hard disk of the paper.
     """
@@ -33,17 +36,19 @@ def support_window(grid: Array, radius: float, edge: float) -> Array:
     return np.where(inside, np.cos(np.pi / 2 * fall) ** 2, 0.0)
 
 
-def pixel_positions(height: int, width: int) -> Array:
-    """Position of each pixel from the image centre, over half of the image along each axis, (H, W, 2), y up.
+def pixel_positions(*size: int) -> Array:
+    """Position of each pixel from the image centre, over half of the image along each axis, (pixels, d).
 
-    In [−1, 1]: the same for pixels of one image and for the centres of as many regions of another.
+    The coordinates are in [−1, 1]. Pixels of an image and the centres of as many regions of another have the same.
     """
-    y, x = np.meshgrid(
-        ((height - 1) - 2 * np.arange(height)) / height,
-        (2 * np.arange(width) - (width - 1)) / width,
-        indexing="ij",
-    )
-    return np.stack([x, y], axis=-1)
+    return _grid_points([(2 * np.arange(count) - (count - 1)) / count for count in size])
+
+
+def _grid_points(axes: list[Array]) -> Array:
+    """The points of a grid in the order of a flattened image, each axis but the last against its rows."""
+    against_rows = [-axis for axis in axes[:-1]]
+    grid = np.meshgrid(*against_rows, axes[-1], indexing="ij")
+    return np.stack([axis.ravel() for axis in reversed(grid)], axis=-1)
 
 
 def padded_index(size: int, padding: int, padding_mode: str) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """Regions of an output: tiles of equal size, symmetric about its centre, at most G along each axis.
 
-K is constant on G×G *cells*, which divide any image alike, and a region takes the mean of K over what it covers. So the
-mean of K over an image of any size is the mean over the cells.
+K is constant on *cells*, G along each axis, which divide any image alike. A region takes the mean of K over what it
+covers. So the mean of K over an image of any size is the mean over the cells.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def region_limit(regions: int) -> float:
 
 @dataclass(frozen=True)
 class Tiling:
-    """How the pixels of one axis of the output are cut into tiles of one size, symmetric about the centre.
+    """The tiles of one size into which the pixels of an axis are cut, symmetric about the centre.
 
-    What the outermost tiles cover beyond the image is cut away. An even number of tiles on an odd number of pixels has
+    The outermost tiles are cut at the border of the image. An even number of tiles on an odd number of pixels has
     the pixel at the centre twice, and takes its mean.
 
     Attributes:
@@ -72,12 +72,12 @@ class Tiling:
 
     @property
     def starts(self) -> list[int]:
-        """First pixel of each tile, which of the first may lie before the image."""
+        """First pixel of each tile; the first tile may start before the image."""
         is_behind = [self.doubles_centre and number >= self.count / 2 for number in range(self.count)]
         return [number * self.side - self.cut - behind for number, behind in enumerate(is_behind)]
 
     def cell_weights(self, cells: int) -> list[list[float]]:
-        """The part of what each tile covers of the image that lies in each cell, a row a tile, rows of sum 1."""
+        """The part of each tile (within the image) that lies in each cell: a row for each tile, rows of sum 1."""
         borders = [min(max(start, 0), self.size) / self.size for start in (*self.starts, self.size)]
         if self.doubles_centre:
             borders[self.count // 2] = 0.5
@@ -90,7 +90,7 @@ class Tiling:
         ]
 
     def join(self, values: Tensor, dimension: int) -> Tensor:
-        """Tiles that follow each other as the pixels that they are of."""
+        """The pixels of an axis from its tiles, which follow each other along a dimension."""
         length = self.size + self.doubles_centre
         if self.cut:
             values = values.narrow(dimension, self.cut, length)
@@ -100,7 +100,7 @@ class Tiling:
         return torch.cat([before, (first + second) / 2, behind], dimension)
 
     def divide(self, values: Tensor, dimension: int) -> Tensor:
-        """The pixels as tiles that follow each other, the adjoint of :meth:`join`.
+        """The tiles of an axis from its pixels, the adjoint of :meth:`join`.
 
         Beyond the image they are 0, and where two share the pixel at the centre each has half of it.
         """
@@ -121,56 +121,56 @@ class RegionPartition:
     """The regions of an output.
 
     Attributes:
-        rows: tiles along the height.
-        columns: tiles along the width.
+        axes: the tiles along each axis, of a plane along its height and its width.
         cells: G, along each axis.
     """
 
-    rows: Tiling
-    columns: Tiling
+    axes: tuple[Tiling, ...]
     cells: int
 
     @staticmethod
-    def of(output_size: tuple[int, int], cells: int) -> RegionPartition:
-        """At most cells × cells regions of an output of some height and width in pixels."""
-        height, width = output_size
-        return RegionPartition(Tiling.of(height, cells), Tiling.of(width, cells), cells)
+    def of(output_size: tuple[int, ...], cells: int) -> RegionPartition:
+        """At most G regions along each axis of an output of some size in pixels."""
+        return RegionPartition(tuple(Tiling.of(size, cells) for size in output_size), cells)
 
     @staticmethod
-    def of_cells(cells: int) -> RegionPartition:
-        """Each cell a region."""
-        axis = Tiling(cells, cells, 1)
-        return RegionPartition(axis, axis, cells)
+    def of_cells(cells: int, dimension: int = 2) -> RegionPartition:
+        """Each cell as a region of its own."""
+        return RegionPartition((Tiling(cells, cells, 1),) * dimension, cells)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Number of tiles along each axis."""
+        return tuple(axis.count for axis in self.axes)
 
     @property
     def is_of_cells(self) -> bool:
         """Whether each region is a cell."""
-        return all(
-            axis.count * axis.side == axis.size and axis.count == self.cells for axis in (self.rows, self.columns)
-        )
+        return all(axis.count * axis.side == axis.size and axis.count == self.cells for axis in self.axes)
 
     def weights(self, like: Tensor) -> tuple[Tensor, ...]:
-        """The cell weights of the rows and of the columns, on the device of ``like``; empty where regions are cells."""
+        """The cell weights of each axis, on the device of ``like``; empty where regions are cells."""
         if self.is_of_cells:
             return ()
         # Python's own numbers, which compilers hold for constants.
         return tuple(
-            torch.tensor(axis.cell_weights(self.cells), dtype=like.dtype, device=like.device)
-            for axis in (self.rows, self.columns)
+            torch.tensor(axis.cell_weights(self.cells), dtype=like.dtype, device=like.device) for axis in self.axes
         )
 
     def means(self, values: Tensor, dimension: int, weights: tuple[Tensor, ...] | None = None) -> Tensor:
-        """Values at the cells, row after row at a dimension, as their means over the regions.
+        """The means over the regions of values at the cells, which follow each other along a dimension.
 
         Args:
-            values: at the cells.
-            dimension: where they are.
+            values: at the cells, in the order of a flattened image.
+            dimension: the dimension along which they follow each other.
             weights: of :meth:`weights`, by default made anew, which waits for a device.
         """
         if self.is_of_cells:
             return values
         last = values.dim() - 1  # ONNX takes no negative axis of a transposition
-        at_cells = values.movedim(dimension, last).unflatten(-1, (self.cells, self.cells))
-        rows, columns = self.weights(values) if weights is None else weights
-        means = einsum(rows, columns, at_cells, "row down, column right, ... down right -> ... row column")
-        return means.flatten(-2).movedim(last, dimension)
+        at_cells = values.movedim(dimension, last).unflatten(-1, (self.cells,) * len(self.axes))
+        names = [(f"region{number}", f"cell{number}") for number in range(len(self.axes))]
+        regions, cells = (" ".join(of) for of in zip(*names, strict=True))
+        pattern = f"{', '.join(map(' '.join, names))}, ... {cells} -> ... {regions}"
+        means: Tensor = einsum(*(self.weights(values) if weights is None else weights), at_cells, pattern)
+        return means.flatten(-len(self.axes)).movedim(last, dimension)

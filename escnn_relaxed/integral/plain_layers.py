@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ..group.regions import RegionPartition
-from ..kernel.remembered import Remembered
+from ..group.remembered import Remembered
 from .per_pixel import PixelKernel, integrate_per_pixel
 from .regions import integrate_regions
-from .stationary import PlanarGeometry
+from .stationary import ConvolutionGeometry, Geometry
 
 __all__ = ["PerPixelConvolution", "RegionConvolution"]
 
@@ -27,26 +27,27 @@ class RegionConvolution(nn.Module):
         (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
     """
 
-    def __init__(self, banks: Tensor, bias: Tensor | None, geometry: PlanarGeometry, cells: int) -> None:
+    def __init__(self, banks: Tensor, bias: Tensor | None, geometry: Geometry, cells: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(banks)
         self.bias = None if bias is None else nn.Parameter(bias)
         self.geometry = geometry
         self.cells = cells
-        self._region_weights = Remembered()
+        self._remembered = Remembered()
 
     def forward(self, features: Tensor) -> Tensor:
         """(batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
         partition = RegionPartition.of(self.geometry.domain_size(features), self.cells)
         # Detached: the weights of cells depend on its dtype and device alone.
         like = self.weight.detach()
-        weights = self._region_weights.get(lambda: partition.weights(like), [], (partition, like.dtype, like.device))
+        key = partition, like.dtype, like.device
+        weights = self._remembered.get(key, lambda: partition.weights(like), [])
         banks = partition.means(self.weight, 0, weights)
         return integrate_regions(features, banks, self.bias, self.geometry, partition)
 
 
 class PerPixelConvolution(nn.Module):
-    """A kernel for every pixel of the output, of a transposed one of the input, for images of any size.
+    """A kernel for every pixel of the output, for images of any size.
 
     Args:
         kernel: K, which becomes this module's own.
@@ -57,7 +58,7 @@ class PerPixelConvolution(nn.Module):
         (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
     """
 
-    def __init__(self, kernel: PixelKernel, bias: Tensor | None, geometry: PlanarGeometry) -> None:
+    def __init__(self, kernel: PixelKernel, bias: Tensor | None, geometry: ConvolutionGeometry) -> None:
         super().__init__()
         self.bank = kernel.bank
         self.strict = None if kernel.strict is None else nn.Parameter(kernel.strict)

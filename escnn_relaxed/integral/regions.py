@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from einops import rearrange
@@ -12,7 +12,7 @@ from torch.nn import functional
 from ..group.regions import RegionPartition, Tiling
 from .stationary import (
     ConvolutionGeometry,
-    PlanarGeometry,
+    Geometry,
     TransposedGeometry,
     image_size,
     integrate_stationary,
@@ -22,7 +22,7 @@ __all__ = ["integrate_regions"]
 
 
 def integrate_regions(
-    features: Tensor, banks: Tensor, bias: Tensor | None, geometry: PlanarGeometry, partition: RegionPartition
+    features: Tensor, banks: Tensor, bias: Tensor | None, geometry: Geometry, partition: RegionPartition
 ) -> Tensor:
     """h(x) = Σ_d K(d; x) f(x + d), where K is a filter bank for each region of x, or its adjoint.
 
@@ -39,38 +39,42 @@ def integrate_regions(
     """
     if len(banks) == 1:
         return integrate_stationary(features, banks.squeeze(0), bias, geometry)
-    one, groups = banks.flatten(0, 1), len(banks) * geometry.groups
-    if isinstance(geometry, TransposedGeometry):
-        output = functional.conv_transpose2d(
-            _divided(features, partition), one, None, geometry.stride, 0, 0, groups, geometry.dilation
-        )
-        result = _added(output, image_size(features), geometry, partition)
+    tiled = replace(geometry, padding=(0,) * len(geometry.padding), groups=len(banks) * geometry.groups)
+    if isinstance(tiled, TransposedGeometry):
+        tiled = replace(tiled, output_padding=tiled.padding)
+        tiles = integrate_stationary(_divided(features, partition), banks.flatten(0, 1), None, tiled)
+        result = _added(tiles, image_size(features), geometry, partition)
     else:
-        tiles = _cut(features, geometry, partition)
-        output = functional.conv2d(tiles, one, None, geometry.stride, 0, geometry.dilation, groups)
-        result = _joined(output, partition)
+        tiled = replace(tiled, padding_mode="zeros")
+        tiles = integrate_stationary(_cut(features, geometry, partition), banks.flatten(0, 1), None, tiled)
+        result = _joined(tiles, partition)
     # Autocast casts the bias of a convolution too.
-    return result if bias is None else result + bias.to(result.dtype).view(-1, 1, 1)
+    return result if bias is None else result + bias.to(result.dtype).view(-1, *[1] * len(partition.axes))
 
 
 def _cut(features: Tensor, geometry: ConvolutionGeometry, partition: RegionPartition) -> Tensor:
-    """What the taps of each region read, (batch, regions·C_in, height, width)."""
+    """The pixels that the taps of each region read, (batch, regions·C_in, height, width)."""
     padding = geometry.padding
     if geometry.padding_mode != "zeros":
-        features, padding = geometry.pad(features), (0, 0)
-    rows = _Windows.of(partition.rows, geometry, padding[0])
-    columns = _Windows.of(partition.columns, geometry, padding[1])
-    height, width = image_size(features)
+        features, padding = geometry.pad(features), (0,) * len(padding)
+    windows = [_Windows.of(axis, geometry, added) for axis, added in zip(partition.axes, padding, strict=True)]
     # Where strides do not fit the image its last pixels are not read: negative padding takes them away.
-    margins = columns.before, columns.span - columns.before - width, rows.before, rows.span - rows.before - height
-    padded = functional.pad(features, margins) if any(margins) else features
-    tiles = columns.stack(rows.stack(padded, 2), 4)
-    return rearrange(tiles, "batch channel row down column right -> batch (row column channel) down right")
+    margins = [
+        margin
+        for of, size in reversed(list(zip(windows, image_size(features), strict=True)))
+        for margin in (of.before, of.span - of.before - size)
+    ]
+    tiles = functional.pad(features, margins) if any(margins) else features
+    for number, of in enumerate(windows):
+        tiles = of.stack(tiles, 2 + 2 * number)
+    tile, pixel = _axis_names(partition)
+    pairs = " ".join(f"{t} {p}" for t, p in zip(tile, pixel, strict=True))
+    return rearrange(tiles, f"batch channel {pairs} -> batch ({' '.join(tile)} channel) {' '.join(pixel)}")
 
 
 @dataclass(frozen=True)
 class _Windows:
-    """What the tiles of one axis read of the image.
+    """The windows of the image that the tiles of one axis read.
 
     Attributes:
         starts: first pixel of each, from the first that is read.
@@ -109,37 +113,45 @@ class _Windows:
 
 def _joined(output: Tensor, partition: RegionPartition) -> Tensor:
     """The tiles put together: (batch, regions·C_out, side, side) → (batch, C_out, H_out, W_out)."""
-    tiles = rearrange(
-        output,
-        "batch (row column channel) down right -> batch channel (row down) (column right)",
-        row=partition.rows.count,
-        column=partition.columns.count,
-    )
-    return partition.columns.join(partition.rows.join(tiles, 2), 3)
+    tile, pixel = _axis_names(partition)
+    axes = " ".join(f"({t} {p})" for t, p in zip(tile, pixel, strict=True))
+    pattern = f"batch ({' '.join(tile)} channel) {' '.join(pixel)} -> batch channel {axes}"
+    tiles = rearrange(output, pattern, **dict(zip(tile, partition.counts, strict=True)))
+    for number, axis in enumerate(partition.axes):
+        tiles = axis.join(tiles, 2 + number)
+    return tiles
 
 
 def _divided(features: Tensor, partition: RegionPartition) -> Tensor:
     """The tiles of the image, (batch, regions·C_in, side, side): the adjoint of :func:`_joined`."""
-    return rearrange(
-        partition.columns.divide(partition.rows.divide(features, 2), 3),
-        "batch channel (row down) (column right) -> batch (row column channel) down right",
-        row=partition.rows.count,
-        column=partition.columns.count,
-    )
+    for number, axis in enumerate(partition.axes):
+        features = axis.divide(features, 2 + number)
+    tile, pixel = _axis_names(partition)
+    axes = " ".join(f"({t} {p})" for t, p in zip(tile, pixel, strict=True))
+    pattern = f"batch channel {axes} -> batch ({' '.join(tile)} channel) {' '.join(pixel)}"
+    return rearrange(features, pattern, **dict(zip(tile, partition.counts, strict=True)))
 
 
-def _added(output: Tensor, size: tuple[int, int], geometry: TransposedGeometry, partition: RegionPartition) -> Tensor:
-    """What the tiles give, added where they overlap: the adjoint of :func:`_cut` for an input of this size."""
-    rows = _Windows.of(partition.rows, geometry.adjoint, geometry.padding[0])
-    columns = _Windows.of(partition.columns, geometry.adjoint, geometry.padding[1])
-    tiles = rearrange(
-        output,
-        "batch (row column channel) down right -> batch channel row down column right",
-        row=partition.rows.count,
-        column=partition.columns.count,
-    )
-    whole = rows.add(columns.add(tiles, 4), 2)
-    height, width = geometry.output_size(*size)
+def _added(output: Tensor, size: tuple[int, ...], geometry: TransposedGeometry, partition: RegionPartition) -> Tensor:
+    """The outputs of the tiles, added where they overlap: the adjoint of :func:`_cut` for an input of this size."""
+    axes = list(zip(partition.axes, geometry.padding, strict=True))
+    windows = [_Windows.of(axis, geometry.adjoint, padding) for axis, padding in axes]
+    tile, pixel = _axis_names(partition)
+    pairs = " ".join(f"{t} {p}" for t, p in zip(tile, pixel, strict=True))
+    pattern = f"batch ({' '.join(tile)} channel) {' '.join(pixel)} -> batch channel {pairs}"
+    whole = rearrange(output, pattern, **dict(zip(tile, partition.counts, strict=True)))
+    for number, of in reversed(list(enumerate(windows))):
+        whole = of.add(whole, 2 + 2 * number)
     # Where no tile gives anything, in the output's padding, there are zeros.
-    margins = -columns.before, width + columns.before - columns.span, -rows.before, height + rows.before - rows.span
+    margins = [
+        margin
+        for of, count in reversed(list(zip(windows, geometry.output_size(*size), strict=True)))
+        for margin in (-of.before, count + of.before - of.span)
+    ]
     return functional.pad(whole, margins)
+
+
+def _axis_names(partition: RegionPartition) -> tuple[list[str], list[str]]:
+    """Names of the tiles and of the pixels of a tile along each axis, for patterns."""
+    numbers = range(len(partition.axes))
+    return [f"tile{number}" for number in numbers], [f"pixel{number}" for number in numbers]

@@ -11,20 +11,27 @@ from torch.nn import functional
 
 __all__ = [
     "ConvolutionGeometry",
-    "PlanarGeometry",
+    "Geometry",
     "TransposedGeometry",
     "as_convolution",
     "image_size",
     "integrate_stationary",
 ]
 
+# By the number of axes: the operator and the module, and those of the adjoint.
+_CONVOLUTIONS = {2: (functional.conv2d, nn.Conv2d), 3: (functional.conv3d, nn.Conv3d)}
+_TRANSPOSED = {
+    2: (functional.conv_transpose2d, nn.ConvTranspose2d),
+    3: (functional.conv_transpose3d, nn.ConvTranspose3d),
+}
+
 
 @dataclass(frozen=True)
 class ConvolutionGeometry:
-    """Where a k×k kernel meets the image, as of ``conv2d``; ``padding`` is (rows, columns)."""
+    """Where a kernel meets the image, as of ``conv2d``; ``padding`` has a number for each axis, (rows, columns)."""
 
     kernel_size: int
-    padding: tuple[int, int] = (0, 0)
+    padding: tuple[int, ...] = (0, 0)
     padding_mode: str = "zeros"
     stride: int = 1
     dilation: int = 1
@@ -32,7 +39,7 @@ class ConvolutionGeometry:
 
     @staticmethod
     def of(convolution: nn.Module) -> ConvolutionGeometry:
-        """That of a layer with ``R2Conv``'s attributes, whose padding may be a number."""
+        """The geometry of a layer with ``R2Conv``'s attributes, whose padding may be a number."""
         names = ("kernel_size", "padding_mode", "stride", "dilation", "groups")
         values: dict[str, Any] = {name: getattr(convolution, name) for name in names}
         return ConvolutionGeometry(padding=_pair(convolution.padding), **values)
@@ -42,43 +49,43 @@ class ConvolutionGeometry:
         """Pixels that the kernel spans."""
         return self.dilation * (self.kernel_size - 1) + 1
 
-    def output_size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of the output."""
-        rows, columns = self.padding
-        return (
-            (height + 2 * rows - self.extent) // self.stride + 1,
-            (width + 2 * columns - self.extent) // self.stride + 1,
+    def output_size(self, *size: int) -> tuple[int, ...]:
+        """Size of the output along each axis."""
+        return tuple(
+            (pixels + 2 * added - self.extent) // self.stride + 1
+            for pixels, added in zip(size, self.padding, strict=True)
         )
 
-    def domain_size(self, features: Tensor) -> tuple[int, int]:
-        """Height and width of the image over which K may vary: the output."""
+    def domain_size(self, features: Tensor) -> tuple[int, ...]:
+        """Size of the image over which K may vary: the output's."""
         return self.output_size(*image_size(features))
 
     def pad(self, features: Tensor) -> Tensor:
         """The image with its padding, in the padding mode."""
-        rows, columns = self.padding
-        if not rows and not columns:
+        if not any(self.padding):
             return features
         mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
-        return functional.pad(features, (columns, columns, rows, rows), mode=mode)
+        # torch names the last axis first.
+        margins = [added for axis in reversed(self.padding) for added in (axis, axis)]
+        return functional.pad(features, margins, mode=mode)
 
-    def window(self, tap: int, height: int, width: int) -> tuple[slice, slice]:
-        """Rows and columns of the padded image that one tap reads for an output of this size."""
-        row, column = divmod(tap, self.kernel_size)
-        return self._reads(row, height), self._reads(column, width)
-
-    def _reads(self, tap: int, count: int) -> slice:
-        start = tap * self.dilation
-        return slice(start, start + (count - 1) * self.stride + 1, self.stride)
+    def window(self, tap: int, size: tuple[int, ...]) -> tuple[slice, ...]:
+        """The part of the padded image that one tap reads for an output of this size."""
+        places = []
+        for count in reversed(size):
+            tap, place = divmod(tap, self.kernel_size)
+            start = place * self.dilation
+            places.append(slice(start, start + (count - 1) * self.stride + 1, self.stride))
+        return tuple(reversed(places))
 
 
 @dataclass(frozen=True)
 class TransposedGeometry:
-    """Where a k×k kernel is added to the output, as of ``conv_transpose2d``; paddings are (rows, columns)."""
+    """Where a kernel is added to the output, as of ``conv_transpose2d``; paddings have a number for each axis."""
 
     kernel_size: int
-    padding: tuple[int, int] = (0, 0)
-    output_padding: tuple[int, int] = (0, 0)
+    padding: tuple[int, ...] = (0, 0)
+    output_padding: tuple[int, ...] = (0, 0)
     stride: int = 1
     dilation: int = 1
     groups: int = 1
@@ -86,7 +93,7 @@ class TransposedGeometry:
 
     @staticmethod
     def of(convolution: nn.Module) -> TransposedGeometry:
-        """That of a layer with ``R2ConvTransposed``'s attributes, whose paddings may be numbers."""
+        """The geometry of a layer with ``R2ConvTransposed``'s attributes, whose paddings may be numbers."""
         paddings: dict[str, Any] = {name: _pair(getattr(convolution, name)) for name in ("padding", "output_padding")}
         names = ("kernel_size", "stride", "dilation", "groups")
         values: dict[str, Any] = {name: getattr(convolution, name) for name in names}
@@ -94,7 +101,7 @@ class TransposedGeometry:
 
     @property
     def adjoint(self) -> ConvolutionGeometry:
-        """That of the convolution whose adjoint this is, from the output to the input."""
+        """The geometry of the convolution whose adjoint this is, from the output to the input."""
         return ConvolutionGeometry(
             self.kernel_size, self.padding, stride=self.stride, dilation=self.dilation, groups=self.groups
         )
@@ -104,36 +111,33 @@ class TransposedGeometry:
         """Pixels that the kernel spans."""
         return self.adjoint.extent
 
-    def output_size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of the output."""
-        rows, columns = (
-            (size - 1) * self.stride + self.extent - 2 * padding + added
-            for size, padding, added in zip((height, width), self.padding, self.output_padding, strict=True)
+    def output_size(self, *size: int) -> tuple[int, ...]:
+        """Size of the output along each axis."""
+        return tuple(
+            (pixels - 1) * self.stride + self.extent - 2 * padding + added
+            for pixels, padding, added in zip(size, self.padding, self.output_padding, strict=True)
         )
-        return rows, columns
 
-    def domain_size(self, features: Tensor) -> tuple[int, int]:
-        """Height and width of the image over which K may vary: the input."""
+    def domain_size(self, features: Tensor) -> tuple[int, ...]:
+        """Size of the image over which K may vary: the input's."""
         return image_size(features)
 
 
-PlanarGeometry = ConvolutionGeometry | TransposedGeometry
+Geometry = ConvolutionGeometry | TransposedGeometry
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    """A number or a pair → the pair."""
+    """A pair from a number or a pair."""
     first, second = value if isinstance(value, (tuple, list)) else (value, value)
     return first, second
 
 
-def image_size(features: Tensor) -> tuple[int, int]:
-    """Height and width as integers, which a trace holds as tensors."""
-    return int(features.shape[2]), int(features.shape[3])
+def image_size(features: Tensor) -> tuple[int, ...]:
+    """Size of an image along each axis as integers, which a trace holds as tensors."""
+    return tuple(int(size) for size in features.shape[2:])
 
 
-def as_convolution(
-    filter_bank: Tensor, bias: Tensor | None, geometry: PlanarGeometry
-) -> nn.Conv2d | nn.ConvTranspose2d:
+def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry) -> nn.Module:
     """A ``Conv2d`` with these weights, or a ``ConvTranspose2d``, in memory of its own.
 
     Args:
@@ -142,14 +146,15 @@ def as_convolution(
         geometry: where taps and pixels meet.
     """
     given, made = filter_bank.shape[0], filter_bank.shape[1] * geometry.groups
-    kind: type[nn.Conv2d | nn.ConvTranspose2d]
+    axes = len(geometry.padding)
+    kind: type[nn.Module]
     own: dict[str, Any]
     if isinstance(geometry, TransposedGeometry):
-        kind, channels, own = nn.ConvTranspose2d, (given, made), {"output_padding": geometry.output_padding}
+        kind, channels, own = _TRANSPOSED[axes][1], (given, made), {"output_padding": geometry.output_padding}
     else:
-        kind, channels, own = nn.Conv2d, (made, given), {"padding_mode": geometry.padding_mode}
+        kind, channels, own = _CONVOLUTIONS[axes][1], (made, given), {"padding_mode": geometry.padding_mode}
     # Without drawing weights, which would change the state of the random numbers.
-    convolution: nn.Conv2d | nn.ConvTranspose2d = nn.utils.skip_init(
+    convolution: nn.Module = nn.utils.skip_init(
         kind,
         *channels,
         geometry.kernel_size,
@@ -164,14 +169,12 @@ def as_convolution(
     )
     with torch.no_grad():
         convolution.weight.copy_(filter_bank)
-        if bias is not None and convolution.bias is not None:
+        if bias is not None:
             convolution.bias.copy_(bias)
     return convolution.eval()
 
 
-def integrate_stationary(
-    features: Tensor, filter_bank: Tensor, bias: Tensor | None, geometry: PlanarGeometry
-) -> Tensor:
+def integrate_stationary(features: Tensor, filter_bank: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
     """h(x) = Σ_d K(d) f(x + d), or its adjoint, h(sx + d) = Σ K(d) f(x) for stride s.
 
     Args:
@@ -181,10 +184,10 @@ def integrate_stationary(
         geometry: where taps and pixels meet.
     """
     padding, stride, dilation, groups = geometry.padding, geometry.stride, geometry.dilation, geometry.groups
+    axes = len(padding)
     if isinstance(geometry, TransposedGeometry):
-        return functional.conv_transpose2d(
-            features, filter_bank, bias, stride, padding, geometry.output_padding, groups, dilation
-        )
+        transposed = _TRANSPOSED[axes][0]
+        return transposed(features, filter_bank, bias, stride, padding, geometry.output_padding, groups, dilation)
     if geometry.padding_mode != "zeros":
-        features, padding = geometry.pad(features), (0, 0)
-    return functional.conv2d(features, filter_bank, bias, stride, padding, dilation, groups)
+        features, padding = geometry.pad(features), (0,) * axes
+    return _CONVOLUTIONS[axes][0](features, filter_bank, bias, stride, padding, dilation, groups)

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from escnn.group import Representation
-from escnn.gspaces import GSpace2D
+from escnn.gspaces import GSpace
 from torch import Tensor, nn
 
 from ..group.elements import sample_group
 
-__all__ = ["SyntheticFeatures", "few_of", "rectified", "spread", "synthetic_features"]
+__all__ = ["SyntheticFeatures", "few_of", "gain", "rectified", "spread", "synthetic_features"]
 
 _SIZE = 24
 _BATCH = 4
@@ -25,6 +25,10 @@ _COPIES = 4
 _SAMPLES = 16
 # Not the user's: features are the same for all layers of a kind, and their drawing leaves the generator alone.
 _SEED = 7_919
+_TINY = 1e-12
+_CONVOLUTIONS = {4: nn.functional.conv2d, 5: nn.functional.conv3d}
+# A kernel of which steering leaves next to nothing is not scaled up beyond this: it would be made of rounding errors.
+_LEAST_GAIN = 0.1
 
 
 class SyntheticFeatures(NamedTuple):
@@ -40,14 +44,19 @@ class SyntheticFeatures(NamedTuple):
 
     def energy(self) -> float:
         """Mean square of all channels."""
-        energies = self.few.square().mean(dim=(0, 2, 3))
+        energies = self.few.square().transpose(0, 1).flatten(1).mean(dim=1)
         return float(energies[self.channels].mean())
 
     def convolved(self, bank: Tensor, stride: int) -> Tensor:
         """The output of a filter bank (C_out, C, k, k): what it makes of copies is added up before."""
         few_channels = self.few.shape[1]
         folded = bank.new_zeros(len(bank), few_channels, *bank.shape[2:]).index_add_(1, self.channels, bank)
-        return nn.functional.conv2d(self.few, folded, stride=stride)
+        return _convolve(self.few, folded, stride)
+
+
+def _convolve(features: Tensor, bank: Tensor, stride: int = 1) -> Tensor:
+    """The convolution of features with a filter bank (C_out, C, k, k), without padding."""
+    return _CONVOLUTIONS[features.dim()](features, bank, stride=stride)
 
 
 def few_of(fields: Sequence[Representation]) -> tuple[Representation, ...]:
@@ -56,7 +65,7 @@ def few_of(fields: Sequence[Representation]) -> tuple[Representation, ...]:
 
 
 def synthetic_features(
-    fields: Sequence[Representation], kernel_size: int, gspace: GSpace2D, draw_bank: Callable[[], Tensor], layers: int
+    fields: Sequence[Representation], kernel_size: int, gspace: GSpace, draw_bank: Callable[[], Tensor], layers: int
 ) -> Tensor:
     """Noise after a few random strict layers with rectification, of unit energy: (4, C, H, W).
 
@@ -67,15 +76,16 @@ def synthetic_features(
         draw_bank: draws a new filter bank (C, C, k, k) from these fields to themselves at each call.
         layers: how many.
     """
-    size = max(_SIZE, 2 * kernel_size)
-    before, after = (kernel_size - 1) // 2, kernel_size // 2
+    axes = gspace.dimensionality
+    size = [max(_SIZE, 2 * kernel_size)] * axes
+    margins = [(kernel_size - 1) // 2, kernel_size // 2] * axes
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)
-        features = torch.randn(_BATCH, sum(field.size for field in fields), size, size)
+        features = torch.randn(_BATCH, sum(field.size for field in fields), *size)
         for _ in range(layers):
             bank = draw_bank()
-            padded = nn.functional.pad(features.to(bank), (before, after, before, after), mode="circular")
-            features = rectified(nn.functional.conv2d(padded, bank), fields, gspace)
+            padded = nn.functional.pad(features.to(bank), margins, mode="circular")
+            features = rectified(_convolve(padded, bank), fields, gspace)
             features = features / features.square().mean().sqrt().clamp_min(torch.finfo(bank.dtype).tiny)
     return features
 
@@ -96,7 +106,24 @@ def spread(fields: Sequence[Representation]) -> Tensor:
     return torch.tensor(channels)
 
 
-def rectified(features: Tensor, fields: Sequence[Representation], gspace: GSpace2D) -> Tensor:
+def gain(bank: Tensor, features: SyntheticFeatures, out_fields: Sequence[Representation], gspace: GSpace) -> float:
+    """Root of the energy of a bank's rectified output over that of its input, 1 where there is no output.
+
+    Args:
+        bank: (C_out, C_in, k, k).
+        features: its input.
+        out_fields: its output.
+        gspace: their symmetry.
+    """
+    with torch.no_grad():
+        # Neighbouring outputs are alike: one for each half kernel will do.
+        output = features.convolved(bank, stride=max(1, bank.shape[-1] // 2))
+        energy = float(rectified(output, out_fields, gspace).square().mean())
+    ratio = (energy / max(features.energy(), _TINY)) ** 0.5
+    return max(ratio, _LEAST_GAIN) if ratio > _TINY else 1.0
+
+
+def rectified(features: Tensor, fields: Sequence[Representation], gspace: GSpace) -> Tensor:
     """What the usual non-linearities make of each field.
 
     ReLU where channels may be rectified one by one; ReLU on the group (escnn's ``FourierPointwise``) on sums of
@@ -119,11 +146,11 @@ def _rectified_field(part: Tensor, samples: tuple[Tensor, Tensor] | None) -> Ten
     if samples is None:
         return part
     forward, backward = (matrix.to(part) for matrix in samples)
-    values = torch.einsum("gc,bchw->bghw", forward, part).relu()
-    return torch.einsum("cg,bghw->bchw", backward, values)
+    values = torch.einsum("gc,bc...->bg...", forward, part).relu()
+    return torch.einsum("cg,bg...->bc...", backward, values)
 
 
-def _group_samples(field: Representation, gspace: GSpace2D) -> tuple[Tensor, Tensor] | None:
+def _group_samples(field: Representation, gspace: GSpace) -> tuple[Tensor, Tensor] | None:
     """The map from a sum of irreps to its values on the group and back; None where the values do not determine it."""
     if len(field.irreps) == 1:
         return None

@@ -12,11 +12,6 @@ from .nets import FourierKernel, KernelNet
 
 __all__ = ["ContinuousKernel"]
 
-# Of one kernel for both parts, the paper's; of a soft part alone.
-HIDDEN_SIZE = {"continuous": 32, "steerable": 8}
-# ω of the position per pixel of the radius. A soft part alone does as well with the lower one, which turns better off
-# the pixel grid; a strict part learns more slowly with it (docs/results/defaults.md).
-BANDWIDTH_PER_PIXEL = {"continuous": 0.12, "steerable": 0.05}
 FILTER_FREQUENCY = {"rotation": 0.3, "reflection": 1.0}
 
 
@@ -69,12 +64,18 @@ class ContinuousKernel:
         check_choice("support", self.support, ("smooth", "disk"))
         _given_frequencies(self.filter_frequency)
 
-    def completed(self, kernel_size: int, strict_kernel: str) -> ContinuousKernel:
-        """With the defaults for a kernel of this size in place of what is not given."""
-        position = BANDWIDTH_PER_PIXEL[strict_kernel] * kernel_size / 2
+    def completed(self, kernel_size: int, hidden_size: int, bandwidth_per_pixel: float) -> ContinuousKernel:
+        """This object with defaults in place of what is not given.
+
+        Args:
+            kernel_size: k.
+            hidden_size: J.
+            bandwidth_per_pixel: ω of the position per pixel of the radius, k/2.
+        """
+        position = bandwidth_per_pixel * kernel_size / 2
         return replace(
             self,
-            hidden_size=self.hidden_size or HIDDEN_SIZE[strict_kernel],
+            hidden_size=self.hidden_size or hidden_size,
             filter_frequency={"position": position, **FILTER_FREQUENCY, **self.frequencies},
         )
 

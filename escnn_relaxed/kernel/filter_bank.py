@@ -1,4 +1,4 @@
-"""Coordinates → features → kernel values → filter bank: the continuous kernel of a layer, whole."""
+"""Coordinates → features → kernel values → filter bank: a continuous kernel, whole."""
 
 from __future__ import annotations
 
@@ -6,98 +6,96 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from einops import rearrange
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..group.coordinate_grid import CoordinateGrid
-from ..group.elements import NOTHING_KEPT, SUBGROUPS, GroupSample, KeptGroup, has_subgroup, sample_group
+from ..group.elements import SUBGROUPS
 from ..group.exact_constants import put_back
 from ..group.fields import FieldStructure
+from ..group.frame import GroupFrame
 from ..group.regions import RegionPartition
+from ..group.remembered import Remembered
 from .continuous_kernel import ContinuousKernel
+from .domain_means import DomainMeans
 from .nets import KernelNet
-from .remembered import Remembered
+from .soft_part import SoftPart
 from .steered_average import SteeredAverage
 from .steering import sees_relative_element
 
 if TYPE_CHECKING:
     from escnn.group import Representation
-    from escnn.gspaces import GSpace2D
+
+    from .steerable_basis import StrictPart
 
 __all__ = ["ContinuousFilterBank"]
 
 
-class ContinuousFilterBank(nn.Module):
-    """K of equation (2) for two lists of fields.
+class ContinuousFilterBank(SoftPart):
+    """K of equation (2) for two lists of fields; a subclass says how the domain enters and how it starts.
 
     Args:
         in_representations: fields of (one group of) the input.
         out_representations: fields of the output.
-        gspace: their symmetry.
-        kernel: what shapes κ, complete.
+        frame: their symmetry.
+        kernel: what shapes κ.
         kernel_size: k.
         dilation: spacing of the taps in pixels.
-        samples: number of rotations by which a continuous group is sampled.
         domain_subgroups: subgroups that may be soft.
         cells: number of positions along each axis of the image over which the kernel varies.
-        centred: subtract from φ its mean over the domain, so that K has no strict part (equation (9)).
-        kept: subgroup of the fiber group to which K is equivariant whatever is soft: a mean as equation (6) takes it.
+        remembered: the layer's store.
 
     Attributes:
-        offset: angle in radians by which the sampled grid of a continuous group is turned.
+        default_hidden_size: J where ``kernel`` does not say it.
+        bandwidth_per_pixel: ω of the position, per pixel of the radius, where ``kernel`` does not say it.
     """
+
+    default_hidden_size: ClassVar[int]
+    bandwidth_per_pixel: ClassVar[float]
 
     def __init__(
         self,
         in_representations: Sequence[Representation],
         out_representations: Sequence[Representation],
-        gspace: GSpace2D,
+        frame: GroupFrame,
         kernel: ContinuousKernel,
         *,
         kernel_size: int,
         dilation: int,
-        samples: int,
         domain_subgroups: tuple[str, ...] = (),
         cells: int = 1,
-        centred: bool = False,
-        kept: KeptGroup = NOTHING_KEPT,
+        remembered: Remembered | None = None,
     ) -> None:
         super().__init__()
         self.in_representations = list(in_representations)
         self.out_representations = list(out_representations)
-        self.gspace = gspace
-        self.options = kernel
+        self.frame = frame
+        self.options = kernel.completed(kernel_size, self.default_hidden_size, self.bandwidth_per_pixel)
         self.kernel_size = kernel_size
         self.dilation = dilation
-        self.samples = samples
         self.domain_subgroups = domain_subgroups
-        self.centred = centred
-        self.offset = 0.0
-        sample = sample_group(gspace, samples)
-        in_structure, out_structure = self._structures(sample)
+        self.remembered = Remembered() if remembered is None else remembered
+        in_structure, out_structure = self._structures(frame)
         self.grid = CoordinateGrid(
-            sample,
+            frame,
             kernel_size,
             dilation,
             1.0 if kernel.support == "smooth" else 0.0,
-            _relative_subgroups(in_structure, out_structure, gspace),
-            kernel.frequencies,
+            frame.subgroups if _is_relative(in_structure, out_structure) else (),
+            self.options.frequencies,
             domain_subgroups,
-            kernel.rotation_coordinates,
             kernel.frame,
             cells,
-            kept,
         )
         self.kernel = self.build_kernel_net()
-        self._filter_features = Remembered()
-        self._domain_points = Remembered()
-        self._domain_features = Remembered()
-        self._region_weights = Remembered()
-        features = (kernel.hidden_size or 0) + (not centred)
-        self.steered_average = SteeredAverage(in_structure, out_structure, sample, features, has_constant=not centred)
+        has_constant = self.holds_strict_part
+        features = (self.options.hidden_size or 0) + has_constant
+        self.steered_average = SteeredAverage(
+            in_structure, out_structure, frame.sample, features, has_constant, self.remembered
+        )
 
     def build_kernel_net(self) -> KernelNet:
         """A kernel net for the coordinates of this filter bank, newly drawn."""
@@ -108,55 +106,28 @@ class ContinuousFilterBank(nn.Module):
             net.make_periodic(*([n for n, name in enumerate(of) if name == "rotation"] for of in columns))
         return net
 
-    def strict_between(self, fields: Sequence[Representation]) -> ContinuousFilterBank:
-        """A strict filter bank from these fields to themselves, otherwise made as this one, newly drawn."""
-        return ContinuousFilterBank(
-            fields,
-            fields,
-            self.gspace,
-            self.options,
-            kernel_size=self.kernel_size,
-            dilation=self.dilation,
-            samples=self.samples,
-        )
-
     def forward(
-        self, frequency: Mapping[str, Tensor], averaged: Sequence[str] = (), strict: Tensor | list[Tensor] | None = None
-    ) -> Tensor:
-        """K where it does not depend on the position: (C_out, C_in, k, k).
-
-        Args:
-            frequency: ω′ of each subgroup of the domain.
-            averaged: subgroups to project on.
-            strict: a kernel that is added, as :class:`SteeredAverage` takes it.
-        """
-        return self._banks(self.features(self.kernel, frequency, averaged=averaged), strict).squeeze(0)
-
-    def at_regions(
         self,
         frequency: Mapping[str, Tensor],
-        partition: RegionPartition,
         averaged: Sequence[str] = (),
-        strict: Tensor | list[Tensor] | None = None,
+        strict: StrictPart | None = None,
+        partition: RegionPartition | None = None,
     ) -> Tensor:
-        """K in each region of an output, row after row: (regions, C_out, C_in, k, k).
-
-        Args:
-            frequency: ω′ of each subgroup of the domain.
-            partition: the regions.
-            averaged: subgroups to project on.
-            strict: a kernel that is added, as :class:`SteeredAverage` takes it.
-        """
+        """K, both parts: (C_out, C_in, k, k), or in each region (regions, C_out, C_in, k, k)."""
+        added = None if strict is None else strict.between(self.steered_average.pair_channels)
+        if partition is None:
+            features = self.features(self.kernel, frequency, averaged=averaged)
+            return self._banks(features, added).squeeze(0)
         positions = self.grid.image_positions
         features = self.features(self.kernel, frequency, positions, averaged=averaged)
-        weights = self._region_weights.get(lambda: partition.weights(positions), [positions], partition)
+        weights = self.remembered.get(("weights of regions", partition), lambda: partition.weights(positions), [])
         # K is linear in its features: their mean over a region is that of K.
-        return self._banks(partition.means(features, 2, weights), strict)
+        return self._banks(partition.means(features, 2, weights), added)
 
     def at_pixels(
         self, frequency: Mapping[str, Tensor], tap: int, positions: Tensor, averaged: Sequence[str] = ()
     ) -> Tensor:
-        """K at a tap for positions (P, 2): (C_out, C_in, P)."""
+        """This part of K at a tap for positions (P, d): (C_out, C_in, P)."""
         features = self.features(self.kernel, frequency, positions, tap, averaged)
         return rearrange(self.steered_average(features), "position o i 1 -> o i position")
 
@@ -168,12 +139,12 @@ class ContinuousFilterBank(nn.Module):
         tap: int | None = None,
         averaged: Sequence[str] = (),
     ) -> Tensor:
-        """What the output weights multiply before steering: φ and a constant, within the window.
+        """The features that the output weights multiply after steering: φ within the window, and a constant.
 
         Args:
             kernel: the kernel net that gives φ.
             frequency: ω′ of each subgroup of the domain.
-            positions: x over half of the image along each axis, (P, 2).
+            positions: x over half of the image along each axis, (P, d).
             tap: number of one tap, all of them by default.
             averaged: subgroups over which φ is replaced by its mean, which projects K on the kernels that are
                 equivariant to them (equation (6)).
@@ -182,21 +153,18 @@ class ContinuousFilterBank(nn.Module):
             (J + 1, M, P, R, T); (J, M, P, R, T) where the bank is centred, and a constant would be 0. P is 1 where
             the features do not depend on the position.
         """
-        steered, window = self.grid.taps, self.grid.window
+        taps, window = self.grid.taps, self.grid.window
         if tap is not None:
-            steered, window = steered[:, :, tap : tap + 1], window[tap : tap + 1]
-        of_taps = self._features_of_taps(kernel, steered, tap)
-        hidden = kernel.domain_mean(of_taps, *self._features_of_domain(kernel, frequency, positions, tuple(averaged)))
+            taps, window = taps[:, :, tap : tap + 1], window[tap : tap + 1]
+        of_taps = self._kept(
+            ("features of taps",) if tap is None else None,
+            lambda: kernel.filter_features(taps.flatten(1, 2)),
+            kernel,
+        )
+        of_domain, means = self._features_of_domain(kernel, frequency, positions, tuple(averaged))
+        hidden = kernel.domain_mean(of_taps, of_domain, means)
         values = rearrange(hidden, "j m p (r t) -> j m p r t", t=len(window)) * window
-        return values if self.centred else torch.cat([values, window.expand_as(values[:1])])
-
-    def _features_of_taps(self, kernel: KernelNet, taps: Tensor, tap: int | None) -> Tensor:
-        def build() -> tuple[Tensor, ...]:
-            return (kernel.filter_features(taps.flatten(1, 2)),)
-
-        if kernel is not self.kernel or tap is not None:
-            return build()[0]
-        return self._filter_features.get(build, [self.grid.taps, *kernel.buffers()])[0]
+        return torch.cat([values, window.expand_as(values[:1])]) if self.holds_strict_part else values
 
     def _features_of_domain(
         self,
@@ -204,85 +172,123 @@ class ContinuousFilterBank(nn.Module):
         frequency: Mapping[str, Tensor],
         positions: Tensor | None,
         averaged: tuple[str, ...],
-    ) -> tuple[Tensor, list[tuple[int, int, int]]]:
-        """Those of the points over which φ is averaged and, in a centred bank, of those whose mean is subtracted.
+    ) -> tuple[Tensor, DomainMeans]:
+        """Features (points, D) of the domain points, and the means that are taken of what the net makes of them."""
 
-        Returns:
-            Features (points, D), set after set, and (M, P, L) of each set.
-        """
-
-        def points() -> tuple[Any, ...]:
+        def points() -> tuple[Tensor, DomainMeans]:
             own = self.grid.domain_points(averaged, positions)
-            sets = [own, self.grid.domain_points(SUBGROUPS)] if self.centred else [own]
-            return torch.cat([of.flatten(0, 2) for of in sets]), [tuple(of.shape[:3]) for of in sets]
+            # A centred bank is without its mean over the whole domain.
+            sets = [own] if self.holds_strict_part else [own, self.grid.domain_points(SUBGROUPS)]
+            coordinates = torch.cat([of.flatten(0, 2) for of in sets])
+            shapes: list[Any] = [tuple(of.shape[:3]) for of in sets]
+            return coordinates, DomainMeans.over(shapes, coordinates)
 
-        given = [] if positions is None else [positions]
-        coordinates, sets = self._domain_points.get(points, [self.grid.orbit_points, *given], averaged)
+        is_known = positions is None or positions is self.grid.image_positions
+        setting = (averaged, positions is None) if is_known else None
+        coordinates, means = self._kept(setting and ("points", *setting), points)
+        features = self._kept(
+            setting and ("features of points", *setting),
+            lambda: kernel.domain_features(coordinates * self.grid.scale(frequency)),
+            kernel,
+            *frequency.values(),
+        )
+        return features, means
 
-        def features() -> tuple[Any, ...]:
-            return (kernel.domain_features(coordinates * self.grid.scale(frequency)),)
+    def _kept(
+        self, key: tuple[object, ...] | None, build: Callable[[], Any], kernel: KernelNet | None = None, *others: Tensor
+    ) -> Any:
+        """A result that depends on constants, on the buffers of the layer's own kernel net and on other tensors."""
+        is_own = kernel is None or kernel is self.kernel
+        if key is None or self.frame.offset or not is_own:
+            return build()
+        return self.remembered.get(key, build, [*others, *([] if kernel is None else kernel.buffers())])
 
-        if kernel is not self.kernel:
-            return features()[0], sets
-        return self._domain_features.get(features, [coordinates, *frequency.values(), *kernel.buffers()])[0], sets
+    def energies(
+        self, frequency: Mapping[str, Tensor], hardened: Sequence[str], subgroups: Sequence[str]
+    ) -> tuple[Tensor, Tensor]:
+        """‖K − PK‖² and ‖PK‖² of this part alone, means over the positions."""
+        positions = self.grid.image_positions if "translation" in frequency else None
+        joint = tuple(name for name in SUBGROUPS if name in (*hardened, *subgroups))
+        features = self.features(self.kernel, frequency, positions, averaged=hardened)
+        projected = self.features(self.kernel, frequency, positions, averaged=joint)
+        energy = self.steered_average.energy
+        return energy(features - projected) / features.shape[2], energy(projected) / projected.shape[2]
 
-    def forget(self) -> None:
-        """Make anew what is kept of constants: they may have been written to past their counters of versions."""
-        self._filter_features.forget()
-        self._domain_points.forget()
-        self._domain_features.forget()
-        self._region_weights.forget()
-        self.steered_average.forget()
+    def scale(self, factor: float) -> None:
+        """Multiply the units of the weights, so that steps of an optimiser are as small as the soft part is."""
+        for pair in self.steered_average.block_pairs:
+            pair.units.mul_(factor)
+
+    def describe(self) -> dict[str, Any]:
+        """The facts that decide which function the tensors of a state dict stand for."""
+        net = self.options.net
+        return {
+            "soft in": list(self.domain_subgroups),
+            "keeps": str(self.frame.kept),
+            "kernel net": [net.state_name or net.__name__, self.options.hidden_size],
+            "dilation": self.dilation,
+            "support": self.options.support,
+            "filter frequency": self.options.frequencies,
+            "rotation coordinates": self.options.rotation_coordinates,
+            "frame": self.options.frame,
+        }
+
+    def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> ContinuousFilterBank:
+        self.remembered.drop()
+        super()._apply(fn, recurse)
+        return self
 
     def turn(self, offset: float) -> None:
         """Turn the sampled grid of a continuous group by an angle in radians."""
-        if offset == self.offset:
+        if offset == self.frame.offset:
             return
-        sample = sample_group(self.gspace, self.samples, offset)
-        self.grid.set_sample(sample)
-        self.steered_average.set_structures(*self._structures(sample))
-        self.offset = offset
+        self.remembered.drop()
+        self.frame = self.frame.turned(offset)
+        self.grid.set_frame(self.frame)
+        self.steered_average.set_structures(*self._structures(self.frame))
 
     @contextlib.contextmanager
     def turned(self, offset: float) -> Iterator[None]:
         """Within it the grid is turned by an angle in radians."""
-        before = self.offset
+        before = self.frame
         with put_back(self):
             self.turn(offset)
             try:
                 yield
             finally:
-                self.offset = before
+                self.remembered.drop()
+                self.frame = before
 
     def random_offset(self) -> float:
         """An angle uniform over one step of the sampled grid, in radians."""
-        return float(torch.rand((), device="cpu")) * 2 * math.pi / self.samples
+        return float(torch.rand((), device="cpu")) * 2 * math.pi / self.frame.samples
 
     def without_escnn(self) -> ContinuousFilterBank:
         """A copy that holds nothing of escnn; its grid cannot be turned any more."""
         kept = self.__dict__
-        escnn_objects: dict[str, Any] = {"in_representations": [], "out_representations": [], "gspace": None}
+        escnn_objects: dict[str, Any] = {
+            "in_representations": [],
+            "out_representations": [],
+            "frame": self.frame.without_escnn(),
+        }
         self.__dict__ = {**kept, **escnn_objects}
         try:
             return copy.deepcopy(self)
         finally:
             self.__dict__ = kept
 
-    def _structures(self, sample: GroupSample) -> tuple[FieldStructure, FieldStructure]:
+    def _structures(self, frame: GroupFrame) -> tuple[FieldStructure, FieldStructure]:
         return (
-            FieldStructure(self.in_representations, sample),
-            FieldStructure(self.out_representations, sample),
+            FieldStructure(self.in_representations, frame.sample),
+            FieldStructure(self.out_representations, frame.sample),
         )
 
     def _banks(self, features: Tensor, strict: Tensor | list[Tensor] | None) -> Tensor:
         """Features (J, M, P, R, T) → (P, C_out, C_in, k, k), with a kernel added to each."""
         banks: Tensor = self.steered_average(features, strict)
-        return banks.unflatten(-1, (self.kernel_size, self.kernel_size))
+        return banks.unflatten(-1, (self.kernel_size,) * self.grid.image_positions.shape[-1])
 
 
-def _relative_subgroups(
-    in_structure: FieldStructure, out_structure: FieldStructure, gspace: GSpace2D
-) -> tuple[str, ...]:
-    relative = any(sees_relative_element(b, a) for a in out_structure.blocks for b in in_structure.blocks)
-    names = ("rotation", "reflection") if relative else ()
-    return tuple(name for name in names if has_subgroup(gspace, name))
+def _is_relative(in_structure: FieldStructure, out_structure: FieldStructure) -> bool:
+    """Whether the kernel of a pair of blocks sees the relative element."""
+    return any(sees_relative_element(b, a) for a in out_structure.blocks for b in in_structure.blocks)

@@ -8,14 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from escnn.group import GroupElement, Representation
-from escnn.gspaces import GSpace2D
 from escnn.nn.modules.basismanager import SingleBlockBasisExpansion
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..group.elements import sample_group
-
-__all__ = ["GridExactBasis", "grid_exact_basis", "grid_symmetries"]
+__all__ = ["GridExactBasis", "grid_exact_basis"]
 
 
 class GridExactBasis(NamedTuple):
@@ -45,7 +42,7 @@ def grid_exact_basis(
         points: where it is sampled, as escnn orders them.
         in_field: representation of its input.
         out_field: representation of its output.
-        symmetries: of :func:`grid_symmetries`.
+        symmetries: of :func:`~escnn_relaxed.group.elements.grid_symmetries`.
     """
     if id(block) not in _PREPARED:
         single = _sampled(block, points)
@@ -82,18 +79,6 @@ def _gram(basis: NDArray[np.float64], in_field: Representation, out_field: Repre
     orthogonal = (right[None, None] @ (left @ basis.transpose(0, 3, 1, 2)).swapaxes(2, 3)).reshape(len(basis), -1)
     gram: NDArray[np.float64] = orthogonal @ orthogonal.T
     return gram
-
-
-def grid_symmetries(gspace: GSpace2D, taps: NDArray[np.float64]) -> list[tuple[GroupElement, list[int]]]:
-    """The elements that map the grid of taps to itself, and for each the number of the tap g⁻¹d of every tap d."""
-    number = {tuple(np.round(2 * tap).astype(int)): index for index, tap in enumerate(taps)}
-    sample = sample_group(gspace, samples=4)
-    symmetries = []
-    for element, action in zip(sample.elements, sample.action, strict=True):
-        if np.allclose(action, action.round(), rtol=0, atol=1e-9):
-            steered = [number[tuple(tap)] for tap in np.round(2 * taps @ action).astype(int)]
-            symmetries.append((element, steered))
-    return symmetries
 
 
 def _grid_exact(

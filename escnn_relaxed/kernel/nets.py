@@ -21,11 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from ..group.exact_constants import ExactConstants
-from .remembered import Remembered
+from .domain_means import DomainMeans
 
 __all__ = ["FourierKernel", "KernelNet", "SirenKernel"]
-
-LARGEST_MATRIX_OF_MEANS = 2**20
 
 
 class KernelNet(ExactConstants, ABC):
@@ -77,35 +75,31 @@ class KernelNet(ExactConstants, ABC):
         """Make the net, newly drawn, one of period 1 in some coordinates, angles over 2π; a net may be unable to."""
 
     def filter_features(self, coordinates: Tensor) -> Tensor:
-        """What the net makes of filter coordinates without its parameters, which is kept; by default themselves."""
+        """Features of filter coordinates that need no parameters, and are kept; by default the coordinates."""
         return coordinates
 
     def domain_features(self, coordinates: Tensor) -> Tensor:
-        """The same of domain coordinates, kept as long as ω′ is not learned."""
+        """Features of domain coordinates that need no parameters, kept where ω′ is not learned."""
         return coordinates
 
-    def domain_mean(
-        self, filter_features: Tensor, domain_features: Tensor, sets: Sequence[tuple[int, int, int]]
-    ) -> Tensor:
-        """Mean of the hidden values over L domain points, less their means over other sets of them.
+    def domain_mean(self, filter_features: Tensor, domain_features: Tensor, means: DomainMeans) -> Tensor:
+        """Means of the hidden values over domain points.
 
         A net overrides it where it can do with less work than a hidden value for every pair of points.
 
         Args:
             filter_features: of N filter points for each of M elements, (M, N, F).
             domain_features: of all domain points, one set after the other, (points, D).
-            sets: (M, P, L) of the first set, L points for each element and each of P means, and of those whose means
-                are subtracted; M or P 1 where they are the same for all.
+            means: the means that are taken.
 
         Returns:
             (J, M, P, N).
         """
-        means = []
-        for shape, points in zip(sets, _split(domain_features, sets), strict=True):
-            domain = points.view(*shape, -1)[:, :, None]
-            hidden: Tensor = self(filter_features[:, None, :, None], domain)
-            means.append(hidden.mean(dim=-1))
-        return functools.reduce(torch.sub, means)
+        parts = []
+        for points in means.split(domain_features, 0):
+            hidden: Tensor = self(filter_features[:, None, :, None], points[:, :, None])
+            parts.append(hidden.mean(dim=-1))
+        return functools.reduce(torch.sub, parts)
 
 
 class FourierKernel(KernelNet):
@@ -147,7 +141,6 @@ class FourierKernel(KernelNet):
         # cos p cos q − sin p sin q as a sum of products of sines.
         self.set_constant("filter_shift", np.array([[math.pi / 2], [0]]))
         self.set_constant("domain_shift", np.array([math.pi / 2, math.pi]))
-        self._means = Remembered()
         self.register_buffer("filter_projection", torch.randn(features, filter_dimension))
         self.filter_weight = nn.Parameter(torch.randn(hidden_size, 2 * features))
         # Uniform phases: cos of a small argument alone would be a constant plus a quadratic.
@@ -184,51 +177,20 @@ class FourierKernel(KernelNet):
         # (…, 2, D): cos and sin.
         return (phase.unsqueeze(-2) + self.filter_shift).sin().flatten(-2) / math.sqrt(len(projection))
 
-    def domain_mean(
-        self, filter_features: Tensor, domain_features: Tensor, sets: Sequence[tuple[int, int, int]]
-    ) -> Tensor:
-        """cos(p + q) = cos p cos q − sin p sin q, with the means of cos q and of sin q: (J, M, P, N)."""
+    def domain_mean(self, filter_features: Tensor, domain_features: Tensor, means: DomainMeans) -> Tensor:
+        """Means as cos(p + q) = cos p cos q − sin p sin q, with the means of cos q and of sin q: (J, M, P, N)."""
         elements, count = filter_features.shape[:2]
         phase = _linear(self.filter_weight, filter_features, self.bias)
         if self.domain_weight is None:
             return phase.cos().unsqueeze(2)
-        if len(sets) == math.prod(sets[0][1:]) == 1:
-            # A point for each element: p + q, with cosines as sines.
+        if means.is_of_single_points:
+            # p + q, with cosines as sines.
             of_domain = _linear(self.domain_weight, domain_features, self.domain_shift[:1])
             return (phase + of_domain.unsqueeze(-1)).sin().unsqueeze(2)
         of_filter = (phase.view(-1, elements, 1, count) + self.filter_shift).sin()
         waves = (_linear(self.domain_weight, domain_features).unsqueeze(-1) + self.domain_shift).sin()
         # A product of (P, 2) and (2, N) for each hidden value and element.
-        return self._mean_waves(waves, sets).expand(-1, elements, -1, -1) @ of_filter
-
-    def _mean_waves(self, waves: Tensor, sets: Sequence[tuple[int, int, int]]) -> Tensor:
-        """Means over the first set less those over the others: (J, points, 2) → (J, M, P, 2)."""
-        if len(sets) == sets[0][2] == 1:
-            return waves.unflatten(1, sets[0][:2])
-        elements, positions = (max(counts) for counts in list(zip(*sets, strict=True))[:2])
-        if waves.shape[1] * elements * positions <= LARGEST_MATRIX_OF_MEANS:
-            # One product forward and one back, in place of a handful of operations.
-            like = self.domain_shift
-            (matrix,) = self._means.get(
-                lambda: (_matrix_of_means(sets, elements, positions, like),), [like], tuple(sets)
-            )
-            return (matrix.expand(len(waves), -1, -1) @ waves).unflatten(1, (elements, positions))
-        means = [part.unflatten(1, shape).mean(3) for part, shape in zip(_split(waves, sets, 1), sets, strict=True)]
-        return functools.reduce(torch.sub, means)
-
-
-def _matrix_of_means(sets: Sequence[tuple[int, int, int]], elements: int, positions: int, like: Tensor) -> Tensor:
-    """Means over the first set less those over the others as a matrix, (M·P, points)."""
-
-    def choice(count: int, own: int) -> Tensor:
-        # A set of one element or position serves all of them.
-        return torch.eye(own).to(like) if own == count else torch.ones(count, own).to(like)
-
-    columns = [
-        torch.kron(choice(elements, m), choice(positions, p)).repeat_interleave(points, 1) / points
-        for m, p, points in sets
-    ]
-    return torch.cat([columns[0], *(-of for of in columns[1:])], 1)
+        return means(waves).expand(-1, elements, -1, -1) @ of_filter
 
 
 class SirenKernel(KernelNet):
@@ -272,11 +234,6 @@ class SirenKernel(KernelNet):
         if self.domain_weight is None:
             return coordinates.new_zeros(self.hidden_size, *coordinates.shape[:-1])
         return _linear(self.domain_weight, coordinates)
-
-
-def _split(values: Tensor, sets: Sequence[tuple[int, int, int]], dimension: int = 0) -> tuple[Tensor, ...]:
-    """What belongs to each set of domain points."""
-    return values.split([math.prod(shape) for shape in sets], dimension) if len(sets) > 1 else (values,)
 
 
 def _linear(weight: Tensor, values: Tensor, bias: Tensor | None = None) -> Tensor:

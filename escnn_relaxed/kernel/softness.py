@@ -1,84 +1,46 @@
-"""How far a layer is from equivariance, exactly, from its weights (equations (6) and (7))."""
+"""The share of a kernel's energy that is not equivariant (equations (6) and (7))."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ..group.elements import SUBGROUPS
-from .filter_bank import ContinuousFilterBank
-
-__all__ = ["projected", "soft_share", "softness"]
+__all__ = ["soft_share"]
 
 # Below this many units in the last place the root of s is rounding; in bfloat16 that would be a percent of the energy.
 _ROUNDING = 16
 _MOST_ROUNDING = 5e-3
 
 
-def softness(
-    bank: ContinuousFilterBank | None,
-    frequency: Mapping[str, Tensor],
-    strict: Tensor,
-    hardened: Sequence[str],
-    subgroups: Sequence[str],
-) -> Tensor:
-    """‖K − PK‖² / (‖PK‖² + ‖K − PK‖²), P the projection on what is equivariant to some subgroups.
+def soft_share(soft: Tensor, strict: Tensor) -> Tensor:
+    """‖K − PK‖² / (‖PK‖² + ‖K − PK‖²) from both energies, 0 where the first is rounding.
 
     The denominator is ‖K‖² where the group maps the pixel grid to itself; elsewhere K − PK and PK are orthogonal
     only nearly, and this form keeps the result in [0, 1].
-
-    Args:
-        bank: the continuous kernel, centred or not; None where nothing is soft.
-        frequency: ω′ of each subgroup of the domain.
-        strict: ‖·‖² of a strict kernel that is added to a centred bank.
-        hardened: subgroups on which K is projected as it is.
-        subgroups: those that P projects on.
-    """
-    if bank is None:
-        return strict.new_zeros(())
-    positions = bank.grid.image_positions if "translation" in frequency else None
-    joint = tuple(name for name in SUBGROUPS if name in (*hardened, *subgroups))
-    features = bank.features(bank.kernel, frequency, positions, averaged=hardened)
-    projected = bank.features(bank.kernel, frequency, positions, averaged=joint)
-    soft = _mean_energy(bank, features - projected)
-    return soft_share(soft, _mean_energy(bank, projected) + (strict if bank.centred else 0))
-
-
-def soft_share(soft: Tensor, strict: Tensor) -> Tensor:
-    """‖K − PK‖² / (‖PK‖² + ‖K − PK‖²) of both energies, 0 where the first is rounding.
 
     Example:
         >>> soft_share(torch.tensor(1.0), torch.tensor(3.0)).item()
         0.25
     """
     total = soft + strict
-    # Of kernels that are equal rounding is left, whose root would have a slope in a direction of chance.
+    # Equal kernels differ by rounding alone, and the root of the share would have a slope in a random direction.
     rounding = min(_ROUNDING * torch.finfo(total.dtype).eps, _MOST_ROUNDING)
     is_soft = soft > rounding**2 * total
     return torch.where(is_soft, soft / torch.where(is_soft, total, 1), 0)
 
 
-class _Hardened(Protocol):
-    hardened: tuple[str, ...]
-
-
 @contextlib.contextmanager
-def projected(layers: Iterable[_Hardened], subgroups: Sequence[str]) -> Iterator[None]:
-    """Replace the kernels of layers by their projections on some subgroups, for a while."""
+def projected(layers, subgroups):  # type: ignore[no-untyped-def]
+    """Temporary: removed with measure's use of it."""
     before = [(layer, layer.hardened) for layer in layers]
     for layer, hardened in before:
-        layer.hardened = tuple(name for name in SUBGROUPS if name in (*hardened, *subgroups))
+        layer.hardened = tuple(
+            name for name in ("rotation", "reflection", "translation") if name in (*hardened, *subgroups)
+        )
     try:
         yield
     finally:
         for layer, hardened in before:
             layer.hardened = hardened
-
-
-def _mean_energy(bank: ContinuousFilterBank, features: Tensor) -> Tensor:
-    """‖K‖² of features (J, M, P, R, T), a mean over the positions."""
-    return bank.steered_average.energy(features) / features.shape[2]

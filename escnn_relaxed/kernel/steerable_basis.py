@@ -10,25 +10,28 @@ import contextlib
 import io
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from einops import rearrange
 from escnn.group import Representation
-from escnn.nn import FieldType, R2Conv
+from escnn.nn import FieldType, R2Conv, R3Conv
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ..group.channels import RowOrder
+from ..group.elements import grid_symmetries
 from ..group.exact_constants import ExactConstants
 from ..group.fields import PairChannels
 from ..group.points import tap_grid
 from .basis_arguments import shaping_arguments
 from .basis_elements import BasisElements
-from .grid_exact_basis import grid_exact_basis, grid_symmetries
+from .grid_exact_basis import grid_exact_basis
 
-__all__ = ["SteerableBasis", "as_escnn_builds", "refuse_emptied_basis", "sampled_basis"]
+__all__ = ["SteerableBasis", "StrictPart", "as_escnn_builds", "refuse_emptied_basis", "sampled_basis"]
+
+_CONVOLUTIONS = {2: R2Conv, 3: R3Conv}
 
 
 class SteerableBasis(ExactConstants):
@@ -59,7 +62,8 @@ class SteerableBasis(ExactConstants):
     ) -> None:
         super().__init__()
         in_part = in_type.index_select(list(range(len(in_type) // groups)))
-        self._size = (out_type.size, in_part.size, kernel_size)
+        dimension = in_type.gspace.dimensionality
+        self._size = (out_type.size, in_part.size, *[kernel_size] * dimension)
         self._pairs: list[_PairLayout] = []
         self._numbers: dict[PairChannels, int] = {}
         self._deviations: list[Tensor] = []
@@ -70,7 +74,7 @@ class SteerableBasis(ExactConstants):
             return
         self.dimension = expansion.dimension()
         elements: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        symmetries = grid_symmetries(in_type.gspace, tap_grid(kernel_size, dilation))
+        symmetries = grid_symmetries(in_type.gspace, tap_grid(kernel_size, dilation, dimension))
         for number, names in enumerate(expansion._representations_pairs):
             self._pairs.append(_PairLayout(names, in_part, out_type, expansion._weights_ranges[names]))
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
@@ -97,13 +101,14 @@ class SteerableBasis(ExactConstants):
 
     def forward(self, weights: Tensor) -> Tensor:
         """Filter bank (C_out, C_in/groups, k, k) of the weights (dimension,)."""
-        out_size, in_size, kernel_size = self._size
+        out_size, in_size, *axes = self._size
         pattern = "fields (entry tap) -> (fields entry) tap"
-        rows = [rearrange(of, pattern, tap=kernel_size**2) for of in self.products(weights)]
+        taps = math.prod(axes)
+        rows = [rearrange(of, pattern, tap=taps) for of in self.products(weights)]
         missing = out_size * in_size - sum(len(of) for of in rows)
         if missing:
-            rows.append(weights.new_zeros(missing, kernel_size**2))
-        return self.order(torch.cat(rows)).view(out_size, in_size, kernel_size, kernel_size)
+            rows.append(weights.new_zeros(missing, taps))
+        return self.order(torch.cat(rows)).view(self._size)
 
     def products_between(self, weights: Tensor, groups: Sequence[Sequence[PairChannels]]) -> list[Tensor] | None:
         """The kernel between the channels of pairs of fields, (pairs, o·i, |A|·|B|·k²) for each group of pairs.
@@ -137,6 +142,27 @@ class SteerableBasis(ExactConstants):
             coefficients = weights[pair.start : pair.end].view(-1, len(gram))
             energy = energy + (coefficients @ gram).mul(coefficients).sum()
         return energy
+
+
+class StrictPart(NamedTuple):
+    """The strict part of a layer: a steerable basis and its weights."""
+
+    basis: SteerableBasis
+    weights: Tensor
+
+    def kernel(self) -> Tensor:
+        """(C_out, C_in/groups, k, k)."""
+        kernel: Tensor = self.basis(self.weights)
+        return kernel
+
+    def energy(self) -> Tensor:
+        """‖·‖², in the basis of permutations and irreps where ρ is orthogonal."""
+        return self.basis.energy(self.weights)
+
+    def between(self, groups: Sequence[Sequence[PairChannels]] | None) -> Tensor | list[Tensor]:
+        """The kernel as :class:`SteeredAverage` adds it: between pairs of blocks, whole where they are not its own."""
+        parts = None if groups is None else self.basis.products_between(self.weights, groups)
+        return self.kernel().flatten(2) if parts is None else parts
 
 
 def _he_deviations(pairs: list[_PairLayout], elements: list[list[dict[str, Any]]]) -> list[Tensor]:
@@ -231,13 +257,15 @@ def sampled_basis(
     """
     if kernel_size == 2 and basis_arguments["rings"] is None:
         # escnn's default ring of a 2×2 kernel is the origin, where it has no tap, and its basis is empty.
-        basis_arguments["rings"] = [dilation / math.sqrt(2) - 1e-6]
+        # The ring of the taps is a bit inside of their distance, ½√d.
+        basis_arguments["rings"] = [dilation * math.sqrt(in_type.gspace.dimensionality) / 2 - 1e-6]
         if basis_arguments["frequencies_cutoff"] is None:
             basis_arguments["frequencies_cutoff"] = _one_frequency
     arguments = {"dilation": dilation, "groups": groups, "bias": False, "initialize": False, **basis_arguments}
     try:
         with as_escnn_builds():
-            return R2Conv(in_type, out_type, kernel_size, **arguments).basisexpansion
+            build = _CONVOLUTIONS[in_type.gspace.dimensionality]
+            return build(in_type, out_type, kernel_size, **arguments).basisexpansion
     except ValueError as error:
         if "basis for the steerable filter is empty" in str(error):
             return None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..group.channels import ChannelAssembly
 from ..group.elements import GroupSample
 from ..group.fields import Block, FieldStructure, PairChannels
+from ..group.remembered import Remembered
 from ..torch_modes import has_no_values
 from .combined_steering import CombinedSteering
 from .steering import PairSteering
@@ -31,6 +32,7 @@ class SteeredAverage(nn.Module):
         sample: the group elements to steer by.
         features: number of features, J or J + 1.
         has_constant: whether the last feature is constant.
+        remembered: the layer's store.
 
     Attributes:
         groups: numbers of the pairs of blocks that go through one product.
@@ -45,6 +47,7 @@ class SteeredAverage(nn.Module):
         sample: GroupSample,
         features: int,
         has_constant: bool,
+        remembered: Remembered | None = None,
     ) -> None:
         super().__init__()
         self._has_constant = has_constant
@@ -63,7 +66,7 @@ class SteeredAverage(nn.Module):
             CombinedSteering(groups, features) for kind in (False, True) if (groups := self._combined(kind))
         )
         self.pair_channels = self._pair_channels(in_structure, out_structure)
-        self._trained_weights = TrainedWeights()
+        self._trained_weights = TrainedWeights(remembered)
 
     def _groups(self) -> list[list[int]]:
         """Numbers of pairs that go through one product: gathers one by one, then those of alike shapes."""
@@ -172,10 +175,6 @@ class SteeredAverage(nn.Module):
         pairs = [self.block_pairs[number] for group in self.groups for number in group]
         weights, units = [pair.weights for pair in pairs], [pair.units for pair in pairs]
         return self._trained_weights(weights, units, [len(group) for group in self.groups])
-
-    def forget(self) -> None:
-        """Make anew what is kept of the units."""
-        self._trained_weights.forget()
 
     def energy(self, hidden: Tensor) -> Tensor:
         """‖K‖², in the basis of permutations and irreps where ρ is orthogonal, without building K.

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..group.channels import take_rows
-from .remembered import Remembered
+from ..group.remembered import Remembered
 
 __all__ = ["TrainedWeights"]
 
@@ -19,6 +19,9 @@ class TrainedWeights:
     """Products of the weights of pairs of blocks and of their units, by one product of all pairs.
 
     Pairs differ in their numbers of fields, of directions and of features: all are padded to the largest.
+
+    Args:
+        remembered: the layer's store, for the padded units.
 
     Example:
         >>> weights, units = (
@@ -33,8 +36,8 @@ class TrainedWeights:
         [True, True]
     """
 
-    def __init__(self) -> None:
-        self._constants = Remembered()
+    def __init__(self, remembered: Remembered | None = None) -> None:
+        self._remembered = Remembered() if remembered is None else remembered
 
     def __call__(self, weights: Sequence[Tensor], units: Sequence[Tensor], groups: Sequence[int]) -> list[Tensor]:
         """Weights of the plain features, (pairs, o·i, F) of each group.
@@ -47,7 +50,7 @@ class TrainedWeights:
         counts = tuple(weight.shape[:2].numel() for weight in weights)
         if len(weights) == 1:
             return [(weights[0].flatten(0, 1) @ units[0]).unsqueeze(0)]
-        padded_units, *orders = self._constants.get(lambda: _padded(counts, units), units, counts)
+        padded_units, *orders = self._remembered.get(("units", counts), lambda: _padded(counts, units), units)
         rows = torch.cat([weight.flatten() for weight in weights]).unsqueeze(-1)
         shape = len(weights), max(counts), padded_units.shape[1]
         padded = take_rows(rows, *orders[:2]).view(shape)
@@ -56,10 +59,6 @@ class TrainedWeights:
         shapes = [(pairs, counts[first], units[first].shape[1]) for pairs, first in zip(groups, firsts, strict=True)]
         parts = plain.squeeze(-1).split([math.prod(shape) for shape in shapes])
         return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-
-    def forget(self) -> None:
-        """Pad the units anew."""
-        self._constants.forget()
 
 
 def _padded(counts: Sequence[int], units: Sequence[Tensor]) -> tuple[Tensor, ...]:

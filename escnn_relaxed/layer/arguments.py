@@ -7,30 +7,30 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from escnn.gspaces import GSpace2D
+from escnn.gspaces import GSpace, GSpace2D
 from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor
 
 from ..checks import check_bool, check_choice, check_integer, check_number, warn_once
-from ..group.elements import NOTHING_KEPT, SUBGROUPS, KeptGroup, has_subgroup
-from ..integral.stationary import ConvolutionGeometry, PlanarGeometry, TransposedGeometry
+from ..group.elements import NOTHING_KEPT, SUBGROUPS, KeptGroup
+from ..group.frame import GroupFrame
+from ..integral.stationary import ConvolutionGeometry, Geometry, TransposedGeometry
 from ..kernel.continuous_kernel import ContinuousKernel
-from .domain_frequency import Frequency, RotationSamples, frequency_values
+from .domain_frequency import Frequency, frequency_values
 
 __all__ = [
     "check_field_type",
     "check_field_types",
-    "check_image",
     "check_input",
     "check_kept",
     "check_kernel",
     "check_random_offset",
+    "check_shape",
     "check_softness",
     "checked_geometry",
     "checked_transposed_geometry",
     "nominal_frequency",
     "resolve_relaxation",
-    "rotations_of",
     "warn_ignored",
 ]
 
@@ -66,7 +66,7 @@ def check_softness(value: Any, name: str = "initial_softness") -> float:
 
 
 def check_kernel(value: Any) -> ContinuousKernel:
-    """What shapes κ; the default for None."""
+    """The object that shapes κ; the default for None."""
     if value is not None and not isinstance(value, ContinuousKernel):
         raise TypeError(f"kernel must be an escnn_relaxed.ContinuousKernel, got {type(value).__name__}: {value!r}")
     return ContinuousKernel() if value is None else value
@@ -154,28 +154,20 @@ def _check_groups(in_type: FieldType, out_type: FieldType, groups: Any) -> int:
     return int(groups)
 
 
-def rotations_of(gspace: GSpace2D, samples: int) -> int:
-    """Number of rotations that the layer averages over."""
-    return int(gspace.rotations_order) if gspace.rotations_order > 0 else samples
-
-
 def resolve_relaxation(
     relax: Mapping[str, Frequency] | str | None,
-    gspace: GSpace2D,
-    rotations: RotationSamples,
-    kept: KeptGroup = NOTHING_KEPT,
+    frame: GroupFrame,
 ) -> dict[str, Frequency]:
     """The starting ω′ of each subgroup that gets a domain coordinate, in a fixed order."""
     if relax is None:
         return {}
-    is_kept = {"rotation": kept.rotations == rotations.number, "reflection": kept.reflection}
+    is_kept = {"rotation": frame.kept.rotations == frame.rotations, "reflection": frame.kept.reflection}
     if isinstance(relax, str) and relax == "default":
-        known = [name for name in ("rotation", "reflection") if has_subgroup(gspace, name)]
-        available = [name for name in known if not is_kept[name]]
-        if known and not available:
+        available = [name for name in frame.subgroups if not is_kept[name]]
+        if frame.subgroups and not available:
             raise ValueError("keep leaves nothing of rotation and reflection to be soft; relax=None is a strict layer")
-        rotation = 1.0 if rotations.form == "log" else DEFAULT_DOMAIN_FREQUENCY
-        start = {"rotation": min(rotation, rotations.limit), "reflection": DEFAULT_DOMAIN_FREQUENCY}
+        rotation = 1.0 if frame.form == "log" else DEFAULT_DOMAIN_FREQUENCY
+        start = {"rotation": min(rotation, frame.resolved_frequency()), "reflection": DEFAULT_DOMAIN_FREQUENCY}
         return {name: start[name] for name in available}
     if not isinstance(relax, Mapping):
         name = relax if relax in SUBGROUPS else "rotation"
@@ -187,16 +179,16 @@ def resolve_relaxation(
     for name, value in relax.items():
         if name not in SUBGROUPS:
             raise ValueError(f"relax: unknown subgroup {name!r}; subgroups are {list(SUBGROUPS)}")
-        if not has_subgroup(gspace, name):
-            raise ValueError(f"relax: {gspace.name} has no {name} to relax, got {name!r}: {value!r}")
+        if name not in (*frame.subgroups, "translation"):
+            raise ValueError(f"relax: {frame.gspace.name} has no {name} to relax, got {name!r}: {value!r}")
         if is_kept.get(name):
             raise ValueError(f"relax: all of the {name} is in the group to keep, got {name!r}: {value!r}")
-        frequency_values("relax", name, value)
+        frequency_values("relax", name, value, frame.dimension)
     return {name: relax[name] for name in ("translation", "rotation", "reflection") if name in relax}
 
 
-def check_kept(keep: Any, gspace: GSpace2D, rotations: int) -> KeptGroup:
-    """``"C4"``, ``"D4"`` or the like → the subgroup to which a layer of so many rotations stays strict."""
+def check_kept(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
+    """The subgroup that ``"C4"``, ``"D4"`` or the like names, of a layer with so many samples of a continuous group."""
     if keep is None:
         return NOTHING_KEPT
     if not isinstance(keep, str):
@@ -204,15 +196,17 @@ def check_kept(keep: Any, gspace: GSpace2D, rotations: int) -> KeptGroup:
     name = re.fullmatch(r"([CD])([1-9]\d*)", keep)
     if name is None:
         raise ValueError(f"keep must be 'C' or 'D' and a number of rotations, as 'C4' or 'D4', got {keep!r}")
-    kept = KeptGroup(int(name[2]), name[1] == "D")
-    if kept.reflection and not has_subgroup(gspace, "reflection"):
+    kept, frame = KeptGroup(int(name[2]), name[1] == "D"), GroupFrame(gspace, samples)
+    if kept.reflection and "reflection" not in frame.subgroups:
         raise ValueError(f"keep={keep!r} has a reflection, which {gspace.name} has not: 'C{kept.rotations}' is without")
-    if rotations % kept.rotations:
-        raise ValueError(f"keep={keep!r} must have a number of rotations that divides {rotations}, those of the layer")
+    if frame.rotations % kept.rotations:
+        raise ValueError(
+            f"keep={keep!r} must have a number of rotations that divides {frame.rotations}, those of the layer"
+        )
     return kept
 
 
-def check_random_offset(value: Any, gspace: GSpace2D) -> bool:
+def check_random_offset(value: Any, gspace: GSpace) -> bool:
     """Whether to turn the grid of a continuous group; a finite one is whole, and has nothing to turn."""
     if check_bool("random_offset", value) and not gspace.fibergroup.continuous:
         warn_once(f"random_offset: ignored, because the kernel is averaged over all of the finite group {gspace.name}")
@@ -230,7 +224,7 @@ def warn_ignored(arguments: Mapping[str, Any]) -> None:
         )
 
 
-def check_input(input: Any, in_type: FieldType, geometry: PlanarGeometry) -> None:
+def check_input(input: Any, in_type: FieldType, geometry: Geometry) -> None:
     """A floating-point GeometricTensor of the layer's input type, not smaller than the kernel."""
     if not isinstance(input, GeometricTensor):
         raise TypeError(
@@ -242,39 +236,51 @@ def check_input(input: Any, in_type: FieldType, geometry: PlanarGeometry) -> Non
     tensor = input.tensor
     if not tensor.is_floating_point():
         raise TypeError(f"input must be a real floating-point tensor, got {tensor.dtype}")
-    if tensor.dim() != 4:
-        raise ValueError(f"input must be (batch, {in_type.size}, H, W), got {tuple(tensor.shape)}")
-    check_image(tensor.shape[2], tensor.shape[3], geometry)
+    check_shape("input", tuple(tensor.shape), in_type, geometry)
 
 
-def check_image(height: int, width: int, geometry: PlanarGeometry) -> None:
-    """An image that the padding mode can pad and that is not smaller than the kernel; of a transposed one an output."""
+def check_shape(name: str, shape: tuple[int, ...], in_type: FieldType, geometry: Geometry) -> None:
+    """The shape (batch, C_in, …) of an image that the layer can take."""
+    axes = len(geometry.padding)
+    if len(shape) != axes + 2 or shape[1] != in_type.size:
+        raise ValueError(f"{name} must be (batch, {in_type.size}, {', '.join('DHW'[-axes:])}), got {shape}")
+    size = shape[2:]
     if isinstance(geometry, TransposedGeometry):
-        _check_output(height, width, geometry)
-        return
-    for size, padding in zip((height, width), geometry.padding, strict=True):
-        most = {"reflect": size - 1, "circular": size}.get(geometry.padding_mode, padding)
+        _check_output(size, geometry)
+    else:
+        _check_image(size, geometry)
+
+
+def _check_image(size: tuple[int, ...], geometry: ConvolutionGeometry) -> None:
+    """An image that the padding mode can pad and that is not smaller than the kernel."""
+    for pixels, padding in zip(size, geometry.padding, strict=True):
+        most = {"reflect": pixels - 1, "circular": pixels}.get(geometry.padding_mode, padding)
         if padding > most:
             raise ValueError(
                 f"padding {geometry.padding} is more than padding_mode={geometry.padding_mode!r} can copy from an "
-                f"image of {height}x{width}: at most {most}"
+                f"image of {_by(size)}: at most {most}"
             )
-    padded = height + 2 * geometry.padding[0], width + 2 * geometry.padding[1]
+    padded = tuple(pixels + 2 * padding for pixels, padding in zip(size, geometry.padding, strict=True))
     if min(padded) < geometry.extent:
         raise ValueError(
-            f"input must not be smaller than the kernel: the padded image is {padded[0]}x{padded[1]}, "
+            f"input must not be smaller than the kernel: the padded image is {_by(padded)}, "
             f"the kernel spans {geometry.extent}"
         )
 
 
-def _check_output(height: int, width: int, geometry: TransposedGeometry) -> None:
+def _check_output(size: tuple[int, ...], geometry: TransposedGeometry) -> None:
     """An image of which the padding leaves something."""
-    rows, columns = geometry.output_size(height, width)
-    if min(height, width, rows, columns) < 1:
+    output = geometry.output_size(*size)
+    if min(*size, *output) < 1:
         raise ValueError(
             f"input must be so large that the padding {geometry.padding} leaves a pixel of the output, got an image of "
-            f"{height}x{width} for an output of {rows}x{columns}"
+            f"{_by(size)} for an output of {_by(output)}"
         )
+
+
+def _by(size: tuple[int, ...]) -> str:
+    """A size as people write it."""
+    return "x".join(map(str, size))
 
 
 def nominal_frequency(frequencies: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..checks import is_number, warn_once
-from ..group.elements import circle_harmonic_limit
 from ..group.regions import region_limit
-from ..torch_modes import has_no_values, has_values
+from ..torch_modes import has_values
 
 __all__ = ["DomainFrequency", "Frequency", "RegionSamples", "RotationSamples", "frequency_values"]
 
@@ -22,18 +21,14 @@ Frequency = float | Sequence[float] | NDArray[np.floating[Any]] | Tensor
 
 
 class RotationSamples(NamedTuple):
-    """By how many rotations the kernel is sampled, and the form of their coordinates."""
+    """The number of sampled rotations, the form of their coordinates, and the ω′ that they resolve."""
 
     number: int
     form: str
-
-    @property
-    def limit(self) -> float:
-        """The largest ω′ of rotation that they resolve."""
-        return circle_harmonic_limit(self.form, self.number)
+    limit: float
 
     def warn_of_aliasing(self, argument: str, frequency: float) -> None:
-        """Once for each ω′ above the limit; one or two rotations have nothing to resolve."""
+        """Warn once for each ω′ above the limit; one or two rotations have nothing to resolve."""
         if abs(frequency) <= self.limit or self.number <= 2:
             return
         reason = "N/2" if self.form == "log" else "N/4π, above which features hold harmonics over N/2"
@@ -44,12 +39,12 @@ class RotationSamples(NamedTuple):
 
 
 class RegionSamples(NamedTuple):
-    """By how many regions along each axis the kernel is sampled."""
+    """The number of regions along each axis by which the kernel is sampled."""
 
     number: int
 
     def warn_of_aliasing(self, argument: str, frequency: float) -> None:
-        """Once for each ω′ above what they resolve."""
+        """Warn once for each ω′ above the one that they resolve."""
         limit = region_limit(self.number)
         if abs(frequency) > limit:
             warn_once(
@@ -60,12 +55,13 @@ class RegionSamples(NamedTuple):
 
 
 class DomainFrequency(nn.Module):
-    """The ω′ of the subgroups that a layer may soften, one value each, two (x, y) for translation.
+    """The ω′ of the subgroups that a layer may soften, one value each, and one for each axis (x, y) for translation.
 
     Args:
         start: starting value of each subgroup.
         learn: make them parameters; else they are buffers, and part of the state all the same.
         samples: how subgroups are sampled, for a warning of values that this does not resolve.
+        axes: number of axes of the base space.
     """
 
     def __init__(
@@ -73,12 +69,12 @@ class DomainFrequency(nn.Module):
         start: Mapping[str, Frequency],
         learn: bool,
         samples: Mapping[str, RotationSamples | RegionSamples] | None = None,
+        axes: int = 2,
     ) -> None:
         super().__init__()
         self.learn = learn
         self._samples = dict(samples or {})
-        # What was seen of a tensor at some version of it: whether it is 0.
-        self._seen: dict[str, tuple[Tensor, int, bool]] = {}
+        self._axes = axes
         self.names = tuple(start)
         for name, value in start.items():
             tensor = torch.tensor(self._checked("relax", name, value))
@@ -89,7 +85,7 @@ class DomainFrequency(nn.Module):
 
     def values(self) -> dict[str, Tensor]:
         """Subgroup name → tensor of its ω′; of tied axes both values are the same one."""
-        return {name: _for_each_axis(name, getattr(self, name)) for name in self.names}
+        return {name: self._for_each_axis(name) for name in self.names}
 
     def described(self) -> dict[str, list[float] | str]:
         """Subgroup name → rounded values of its ω′, for people; without reading what is not here."""
@@ -98,7 +94,7 @@ class DomainFrequency(nn.Module):
             value: Tensor = getattr(self, name)
             # A tensor of parts is not expanded either.
             known = [round(part, 4) for part in value.tolist()] if has_values(value) else []
-            described[name] = known * (_axes(name) // len(known)) if known else "not here"
+            described[name] = known * (self._count(name) // len(known)) if known else "not here"
         return described
 
     def share(self, name: str, value: nn.Parameter) -> None:
@@ -129,14 +125,19 @@ class DomainFrequency(nn.Module):
             own.copy_(torch.tensor(values[: len(own)], dtype=torch.float64, device=own.device))
 
     def _checked(self, argument: str, name: str, value: Frequency) -> list[float]:
-        values = frequency_values(argument, name, value)
+        values = frequency_values(argument, name, value, self._axes)
         if name in self._samples:
             self._samples[name].warn_of_aliasing(argument, max(values, key=abs))
         return values
 
-    def __getstate__(self) -> dict[str, Any]:
-        # The versions of copied tensors count anew.
-        return {**self.__dict__, "_seen": {}}
+    def _count(self, name: str) -> int:
+        """Number of values of a subgroup."""
+        return self._axes if name == "translation" else 1
+
+    def _for_each_axis(self, name: str) -> Tensor:
+        """ω′ with a value for each axis, though all may share one: (1 or axes,) → (axes,)."""
+        value: Tensor = getattr(self, name)
+        return value if len(value) == self._count(name) else value.expand(self._count(name))
 
     def may_vary(self, *names: str) -> bool:
         """Whether the kernel can depend on any of these subgroups (default: all) now, or start to by training."""
@@ -144,38 +145,20 @@ class DomainFrequency(nn.Module):
         return bool(known) and (self.learn or not all(self._is_zero(name) for name in known))
 
     def _is_zero(self, name: str) -> bool:
-        """Whether ω′ is 0, read once for each change of it: reading waits for a device."""
+        """Whether ω′ is known to be 0: training on an accelerator does not wait for its value."""
         value: Tensor = getattr(self, name)
-        if has_no_values() or value.is_meta:
+        if not has_values(value) or (self.training and value.device.type != "cpu"):
             return False
-        if value.is_inference():
-            return not bool(value.any())
-        seen = self._seen.get(name)
-        if seen is None or seen[0] is not value or seen[1] != value._version:
-            seen = self._seen[name] = value, value._version, not bool(value.any())
-        return seen[2]
-
-    def forget(self) -> None:
-        """Read ω′ anew: it may have been written to past its counter of versions."""
-        self._seen.clear()
+        return not bool(value.any())
 
 
-def _axes(name: str) -> int:
-    return 2 if name == "translation" else 1
-
-
-def _for_each_axis(name: str, value: Tensor) -> Tensor:
-    """ω′ with a value for each axis, though both may share one: (1 or 2,) → (axes,)."""
-    return value if len(value) == _axes(name) else value.expand(_axes(name))
-
-
-def frequency_values(argument: str, name: str, value: Frequency) -> list[float]:
+def frequency_values(argument: str, name: str, value: Frequency, axes: int = 2) -> list[float]:
     """The ω′ of one subgroup as a list of one or two checked floats; a sign, as learning may give it, means nothing."""
-    count = _axes(name)
+    count = axes if name == "translation" else 1
     plain = _plain(value)
     values = [_plain(part) for part in plain] if isinstance(plain, (list, tuple)) else [plain] * count
     if not all(is_number(part) for part in values):
-        right = "a number or a pair (x, y)" if count == 2 else "a number"
+        right = {1: "a number", 2: "a number or a pair (x, y)", 3: "a number or a triple (x, y, z)"}[count]
         raise TypeError(f"{argument}: the domain frequency of {name!r} must be {right}, got {value!r}")
     if len(values) != count:
         raise ValueError(f"{argument}: {name!r} takes {count} value(s) of the domain frequency, got {value!r}")

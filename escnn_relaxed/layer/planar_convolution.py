@@ -1,235 +1,48 @@
-"""What a layer on GeometricTensors of the plane needs whatever its kernel: arguments, bias, input and output."""
+"""A convolution of the plane: soft translation, by regions or by pixels, and grids that are turned at random."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import fields
-from typing import Any
-
 import torch
-from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
-from ..checks import check_bool, check_subgroups
-from ..group.elements import SUBGROUPS
-from ..integral.stationary import PlanarGeometry
+from ..group.regions import RegionPartition
+from ..integral.per_pixel import PixelKernel, integrate_per_pixel
+from ..integral.plain_layers import PerPixelConvolution, RegionConvolution
+from ..integral.regions import integrate_regions
+from ..integral.stationary import ConvolutionGeometry
+from ..kernel.filter_bank import ContinuousFilterBank
 from ..torch_modes import full_precision
-from .arguments import check_image, check_input
-from .bias import InvariantBias, has_trivial_irrep
-from .escnn_globals import register_reducers, use_scipy_svd
-from .filter_bank_cache import FilterBankCache
-from .state_dict import DescribedState, describe_fields
+from .softened_convolution import SoftenedConvolution
 
-__all__ = ["PlanarConvolution", "first_group"]
-
-use_scipy_svd()
-register_reducers()
+__all__ = ["PlanarConvolution"]
 
 
-class PlanarConvolution(DescribedState, EquivariantModule):
-    """A linear map of fields; a subclass gives the filter bank.
+class PlanarConvolution(SoftenedConvolution):
+    """A planar convolution, or its adjoint, whose kernel may also depend on the position."""
 
-    Args:
-        in_type: field type of the input.
-        out_type: field type of the output, on the same gspace.
-        geometry: where the taps meet the image.
-        bias: add a bias to the trivial irreps of the output.
-
-    Attributes:
-        bias: one value for each trivial irrep of the output, None without.
-        hardened: subgroups on which the kernel is projected.
-    """
-
-    def __init__(self, in_type: FieldType, out_type: FieldType, geometry: PlanarGeometry, bias: bool) -> None:
-        super().__init__()
-        self.in_type = in_type
-        self.out_type = out_type
-        self.space = in_type.gspace
-        self.geometry = geometry
-        self.hardened: tuple[str, ...] = ()
-        self._cache = FilterBankCache()
-        self.bias_expansion: InvariantBias | None = None
-        self.register_parameter("bias", None)
-        if check_bool("bias", bias) and has_trivial_irrep(out_type):
-            self.bias_expansion = InvariantBias(out_type)
-            self.bias = nn.Parameter(torch.zeros(self.bias_expansion.dimension))
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            # Here too where a property of that name failed, of which torch would say that it does not exist.
-            member = getattr(type(self), name, None)
-            if isinstance(member, property):
-                return member.__get__(self)
-            raise
+    bank: ContinuousFilterBank | None
 
     @property
-    def kernel_size(self) -> int:
-        """Side of the kernel in taps."""
-        return self.geometry.kernel_size
-
-    @property
-    def padding(self) -> tuple[int, int]:
-        """Pixels added on each side, (rows, columns)."""
-        return self.geometry.padding
-
-    @property
-    def padding_mode(self) -> str:
-        """What the padding holds."""
-        return self.geometry.padding_mode
-
-    @property
-    def stride(self) -> int:
-        """Pixels from one output to the next."""
-        return self.geometry.stride
-
-    @property
-    def dilation(self) -> int:
-        """Pixels from one tap to the next."""
-        return self.geometry.dilation
-
-    @property
-    def groups(self) -> int:
-        """Number of blocks of fields that are convolved apart."""
-        return self.geometry.groups
-
-    @property
-    def kernel_types(self) -> tuple[FieldType, FieldType]:
-        """The fields between which the kernel is, of the input those of one group, since all are convolved alike."""
-        return first_group(self.in_type, self.groups), self.out_type
-
-    def describe(self) -> dict[str, Any]:
-        """What a state dict says beside its tensors."""
-        return {
-            "operator": "convolution",
-            "kernel size": self.kernel_size,
-            "group": self.space.name,
-            "input": describe_fields(self.in_type),
-            "output": describe_fields(self.out_type),
-            "number of groups": self.groups,
-            "hardened": list(self.hardened),
-        }
-
-    @property
-    @abstractmethod
     def is_stationary(self) -> bool:
-        """Whether K is the same at every position, so that the layer is a ``conv2d``."""
+        """Whether K is the same at every position, so that the layer is a ``conv2d``.
 
-    @abstractmethod
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
+            >>> layer = RelaxedR2Conv(image, image, 3, relax={"translation": 0.5})
+            >>> layer.is_stationary
+            False
+            >>> layer.set_domain_frequency(translation=0.0)
+            >>> layer.is_stationary
+            True
+        """
+        return "translation" in self.hardened or not self._domain_frequency.may_vary("translation")
+
     def filter_bank(self) -> Tensor:
-        """K of a stationary layer, (C_out, C_in/groups, k, k)."""
+        """K of a stationary layer, (C_out, C_in/groups, k, k): what ``conv2d`` takes as its weight.
 
-    @property
-    @abstractmethod
-    def relaxed_subgroups(self) -> tuple[str, ...]:
-        """Subgroups in which the layer may be soft."""
-
-    @property
-    def domain_frequency(self) -> dict[str, Tensor]:
-        """ω′ of each subgroup that may be soft; empty where something else relaxes the layer."""
-        return {}
-
-    @property
-    def relaxed_by(self) -> str:
-        """What relaxes the layer, in words, where that is not ω′; else empty."""
-        return ""
-
-    def train(self, mode: bool = True) -> PlanarConvolution:
-        """Set the mode; what is kept of constants and of evaluation is made anew."""
-        self._cache.drop()
-        self.forget_constants()
-        super().train(mode)
-        return self
-
-    def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> PlanarConvolution:
-        self._cache.drop()
-        super()._apply(fn, recurse)
-        return self
-
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        self._cache.drop()
-        super()._load_from_state_dict(*arguments)
-
-    def softness(self, *subgroups: str) -> Tensor:
-        """The softness s = ‖K − PK‖² / ‖K‖² in [0, 1]: the part of K that is not equivariant, from the weights alone.
-
-        P projects on the kernels that are equivariant to the named subgroups, to all of them without names. The norm
-        is taken over taps, positions and entries, in the basis of permutations and irreps where ρ is orthogonal.
-        √(2s) is the relative equivariance error on white noise (root mean square over the subgroup).
-
-        Args:
-            *subgroups: of ``"rotation"``, ``"reflection"``, ``"translation"``.
-
-        Returns:
-            A tensor without dimensions, differentiable.
-
-        Raises:
-            ValueError: for another name.
-
-        Example:
-            >>> from escnn import gspaces, nn
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> fields = nn.FieldType(gspaces.flipRot2dOnR2(4), [gspaces.flipRot2dOnR2(4).regular_repr])
-            >>> layer = RelaxedR2Conv(
-            ...     fields, fields, 3, relax={"reflection": 0.25}, initial_softness=0.05
-            ... )
-            >>> round(layer.softness().item(), 4), round(layer.softness("rotation").item(), 4)
-            (0.05, 0.0)
-        """
-        return self._softness(check_subgroups(subgroups))
-
-    @abstractmethod
-    def _softness(self, subgroups: tuple[str, ...]) -> Tensor:
-        """The softness in some subgroups."""
-
-    def harden(self, *subgroups: str) -> None:
-        """Replace K by PK in place: the nearest kernel that is equivariant to the named subgroups, or to all.
-
-        The layer is then exactly equivariant to them and stays so in training, and so is one that loads its state
-        dict. Its parameters remain; :func:`~escnn_relaxed.harden_network` also drops what is not needed any more.
-
-        Args:
-            *subgroups: of ``"rotation"``, ``"reflection"`` (about the axis that the gspace names: others follow where
-                rotations are strict), ``"translation"``.
-
-        Raises:
-            ValueError: for a name that is not of a subgroup.
-
-        Example:
-            >>> from escnn import gspaces, nn
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
-            >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25})
-            >>> layer.harden()
-            >>> layer.softness().item()
-            0.0
-        """
-        wanted = {*self.hardened, *check_subgroups(subgroups)}
-        self.hardened = tuple(name for name in SUBGROUPS if name in wanted)
-
-    def forget_constants(self) -> None:
-        """Make anew, when it is wanted next, what is kept because nothing has been written to what it is made of."""
-
-    def drop_soft_part(self) -> None:
-        """Remove what a hardened layer does not need any more."""
-
-    @abstractmethod
-    def export(self) -> nn.Module:
-        """This layer on plain tensors, without escnn, sharing no memory with it: the same numbers as in eval mode."""
-
-    def expanded_bias(self) -> Tensor | None:
-        """The bias of each channel, (C_out,), None without trivial irreps or with ``bias=False``."""
-        if self.bias_expansion is None:
-            return None
-        expanded: Tensor = self.bias_expansion(self.bias)
-        return expanded
-
-    def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
-        """Filter bank (C_out, C_in/groups, k, k) and bias (C_out,) of a stationary layer, as of ``R2Conv``.
-
-        The bias is None without trivial irreps in the output, or with ``bias=False``.
+        Of a transposed layer what ``conv_transpose2d`` takes, (C_in, C_out/groups, k, k).
 
         Raises:
             RuntimeError: where K depends on the position.
@@ -237,78 +50,89 @@ class PlanarConvolution(DescribedState, EquivariantModule):
         Example:
             >>> from escnn import gspaces, nn
             >>> from escnn_relaxed import RelaxedR2Conv
-            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
-            >>> filter_bank, bias = RelaxedR2Conv(fields, fields, 3).expand_parameters()
-            >>> filter_bank.shape, bias.shape
-            (torch.Size([4, 4, 3, 3]), torch.Size([4]))
+            >>> gspace = gspaces.rot2dOnR2(4)
+            >>> image, hidden = (
+            ...     nn.FieldType(gspace, [gspace.trivial_repr]),
+            ...     nn.FieldType(gspace, [gspace.regular_repr]),
+            ... )
+            >>> RelaxedR2Conv(image, hidden, 5).filter_bank().shape
+            torch.Size([4, 1, 5, 5])
         """
-        return self.filter_bank(), self.expanded_bias()
+        if not self.is_stationary:
+            raise RuntimeError(
+                "filter_bank: this layer is soft in translation and has several filter banks, see region_banks"
+            )
+        return super().filter_bank()
 
-    def forward(self, input: GeometricTensor) -> GeometricTensor:
-        """Apply the layer to a GeometricTensor (batch, C_in, H, W) of ``in_type``.
+    def region_banks(self, output_size: tuple[int, int]) -> Tensor:
+        """K of a layer that is soft in translation, in each region of an output: (rows, columns, C_out, C_in, k, k).
+
+        Args:
+            output_size: height and width of the output in pixels, of a transposed layer those of the input. Small ones
+                have fewer regions than ``regions``.
 
         Raises:
-            TypeError: for anything but a floating-point GeometricTensor of ``in_type``.
-            ValueError: for an image smaller than the kernel.
+            RuntimeError: where K is the same at every position, or another at every pixel.
 
         Example:
             >>> from escnn import gspaces, nn
             >>> from escnn_relaxed import RelaxedR2Conv
             >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
-            >>> layer = RelaxedR2Conv(image, image, 5, stride=2)
-            >>> layer(image(torch.randn(2, 1, 9, 9))).shape
-            torch.Size([2, 1, 3, 3])
+            >>> layer = RelaxedR2Conv(image, image, 3, padding=1, relax={"translation": 0.5})
+            >>> layer.region_banks((32, 32)).shape, layer.region_banks((8, 32)).shape
+            (torch.Size([4, 4, 1, 1, 3, 3]), torch.Size([2, 4, 1, 1, 3, 3]))
         """
-        check_input(input, self.in_type, self.geometry)
-        with full_precision(input.tensor):
-            bias = self.expanded_bias()
-        return GeometricTensor(self._integrate(input.tensor, bias), self.out_type, coords=None)
+        if self.is_stationary or self.regions is None:
+            raise RuntimeError(
+                "region_banks: this layer has "
+                + ("one filter bank, see filter_bank" if self.is_stationary else "a kernel for every pixel")
+            )
+        partition = RegionPartition.of(output_size, self.regions)
+        return self._banks_of(partition).unflatten(0, partition.counts)
 
-    def linear(self, features: Tensor) -> Tensor:
-        """The layer without its bias, on the plain tensor (batch, C_in, H, W)."""
-        return self._integrate(features, None)
+    def _banks_of(self, partition: RegionPartition) -> Tensor:
+        """K in each region, row after row: (regions, C_out, C_in/groups, k, k)."""
+        if self.bank is None:
+            raise RuntimeError("nothing is relaxed in this layer")
+        return self._laid_out(self.bank(self.domain_frequency, self.hardened, self._strict_part, partition))
 
-    @abstractmethod
+    def _pixel_kernel(self, bank: ContinuousFilterBank, frequency: dict[str, Tensor]) -> PixelKernel:
+        """K at every pixel, by a soft part and its ω′."""
+        strict = self._strict_part
+        return PixelKernel(bank, None if strict is None else strict.kernel(), frequency, self.hardened)
+
     def _integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
-        """h(x) of equation (1) on a plain tensor (batch, C_in, H, W), with a bias (C_out,) or without."""
+        if self.bank is not None and self.random_offset and self.training:
+            return self._integrate_turned(features, bias, self.bank)
+        return self._integrate_on_grid(features, bias)
 
-    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-        """(batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+    # escnn and NumPy turn the grid, which torch.compile cannot look into.
+    @torch.compiler.disable
+    def _integrate_turned(self, features: Tensor, bias: Tensor | None, bank: ContinuousFilterBank) -> Tensor:
+        """h(x) by a grid that is turned at random."""
+        with bank.turned(bank.random_offset()):
+            return self._integrate_on_grid(features, bias)
 
-        Raises:
-            ValueError: for a shape that is not (batch, C_in, H, W), or smaller than the kernel.
+    def _integrate_on_grid(self, features: Tensor, bias: Tensor | None) -> Tensor:
+        """h(x) by the grid as it is."""
+        if self.bank is None or self.is_stationary:
+            return super()._integrate(features, bias)
+        if isinstance(self.geometry, ConvolutionGeometry) and self.regions is None:
+            with full_precision(features):
+                kernel = self._pixel_kernel(self.bank, self.domain_frequency)
+            return integrate_per_pixel(features, kernel, bias, self.geometry)
+        partition = RegionPartition.of(self.geometry.domain_size(features), self.regions or 1)
+        with full_precision(features):
+            banks = self._remember(lambda: self._banks_of(partition), self.hardened, partition)
+        return integrate_regions(features, banks, bias, self.geometry, partition)
 
-        Example:
-            >>> from escnn import gspaces, nn
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
-            >>> RelaxedR2Conv(fields, fields, 3, stride=2).evaluate_output_shape((2, 4, 9, 9))
-            (2, 4, 4, 4)
-        """
-        if len(input_shape) != 4 or input_shape[1] != self.in_type.size:
-            raise ValueError(f"input_shape must be (batch, {self.in_type.size}, H, W), got {tuple(input_shape)}")
-        check_image(input_shape[2], input_shape[3], self.geometry)
-        return input_shape[0], self.out_type.size, *self.geometry.output_size(*input_shape[2:])
-
-    def extra_repr(self) -> str:
-        """Field types and the arguments of the convolution that are not default."""
-        geometry = self.geometry
-        parts = [f"{self.in_type}, {self.out_type}, kernel_size={geometry.kernel_size}, stride={geometry.stride}"]
-        for field in fields(geometry):
-            value = getattr(geometry, field.name)
-            if field.name not in ("kernel_size", "stride") and value != field.default:
-                parts.append(f"{field.name}={value!r}")
-        if self.bias_expansion is None:
-            parts.append("bias=False")
-        if self.hardened:
-            parts.append(f"hardened={self.hardened}")
-        return ", ".join(parts)
-
-    def __repr__(self) -> str:
-        # In one line, as R2Conv: the modules inside are no layers of the user's.
-        return f"{type(self).__name__}({self.extra_repr()})"
-
-
-def first_group(field_type: FieldType, groups: int) -> FieldType:
-    """The first of equal groups of fields."""
-    return field_type if groups == 1 else field_type.index_select(list(range(len(field_type) // groups)))
+    def _exported(self) -> nn.Module:
+        if self.bank is None or self.is_stationary:
+            return super()._exported()
+        bias = self.expanded_bias()
+        if isinstance(self.geometry, ConvolutionGeometry) and self.regions is None:
+            frequency = {name: value.detach().clone() for name, value in self.domain_frequency.items()}
+            kernel = self._pixel_kernel(self.bank.without_escnn(), frequency)
+            return PerPixelConvolution(kernel, bias, self.geometry).eval()
+        cells = self.regions or 1
+        return RegionConvolution(self._banks_of(RegionPartition.of_cells(cells)), bias, self.geometry, cells).eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,12 +12,13 @@ from ..kernel.continuous_kernel import ContinuousKernel
 from .arguments import check_field_types, checked_geometry
 from .default_device import built_on_the_cpu
 from .domain_frequency import Frequency
-from .softened_convolution import DEFAULT_REGIONS, SoftenedConvolution
+from .options import DEFAULT_REGIONS, Softening
+from .planar_convolution import PlanarConvolution
 
-__all__ = ["RelaxedR2Conv"]
+__all__ = ["STRICT_KEYWORDS", "RelaxedR2Conv"]
 
 
-class RelaxedR2Conv(SoftenedConvolution):
+class RelaxedR2Conv(PlanarConvolution):
     r"""A planar convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2Conv`.
 
     .. math::
@@ -141,13 +143,23 @@ class RelaxedR2Conv(SoftenedConvolution):
             bias,
             basis_arguments,
             initialize,
-            relax=relax,
-            learn_relaxation=learn_relaxation,
-            keep=keep,
-            initial_softness=initial_softness,
-            regions=regions,
-            strict_kernel=strict_kernel,
-            samples=samples,
-            random_offset=random_offset,
-            kernel=kernel,
+            Softening(
+                relax=relax,
+                learn_relaxation=learn_relaxation,
+                keep=keep,
+                initial_softness=initial_softness,
+                regions=regions,
+                strict_kernel=strict_kernel,
+                samples=samples,
+                random_offset=random_offset,
+                kernel=kernel,
+            ),
         )
+
+
+# The arguments after the padding of a layer of which nothing is relaxed.
+_names = list(inspect.signature(RelaxedR2Conv).parameters)
+STRICT_KEYWORDS = (
+    *_names[_names.index("stride") : _names.index("relax")],
+    *("strict_kernel", "samples", "kernel"),
+)

@@ -8,18 +8,20 @@ from typing import Any
 from escnn.nn import FieldType
 from torch import Tensor
 
+from ..checks import check_integer
 from ..integral.stationary import TransposedGeometry
 from ..kernel.continuous_kernel import ContinuousKernel
 from .arguments import check_field_types, checked_transposed_geometry
+from .convolution import first_group
 from .default_device import built_on_the_cpu
 from .domain_frequency import Frequency
-from .planar_convolution import first_group
-from .softened_convolution import DEFAULT_REGIONS, SoftenedConvolution
+from .options import DEFAULT_REGIONS, Softening
+from .planar_convolution import PlanarConvolution
 
 __all__ = ["RelaxedR2ConvTransposed"]
 
 
-class RelaxedR2ConvTransposed(SoftenedConvolution):
+class RelaxedR2ConvTransposed(PlanarConvolution):
     r"""A transposed convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2ConvTransposed`.
 
     .. math::
@@ -56,11 +58,11 @@ class RelaxedR2ConvTransposed(SoftenedConvolution):
         keep: group to which the layer stays exactly equivariant, ``"C4"`` or the like.
         initial_softness: part of the kernel's energy that depends on the domain at the start.
         regions: G: where translation is soft, the *input* is divided into at most G×G regions, and the kernel is one
-            filter bank in each. None: a kernel for every pixel of the input, which is slow.
+            filter bank in each.
         strict_kernel: ``"steerable"`` or ``"continuous"``.
         samples: number N of rotations by which a continuous group is sampled.
         random_offset: turn the grid of a continuous group by a random angle at each training step.
-        kernel: what shapes κ.
+        kernel: the shape of κ.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -109,7 +111,7 @@ class RelaxedR2ConvTransposed(SoftenedConvolution):
         learn_relaxation: bool = False,
         keep: str | None = None,
         initial_softness: float | None = None,
-        regions: int | None = DEFAULT_REGIONS,
+        regions: int = DEFAULT_REGIONS,
         strict_kernel: str = "steerable",
         samples: int = 16,
         random_offset: bool = False,
@@ -132,15 +134,17 @@ class RelaxedR2ConvTransposed(SoftenedConvolution):
             bias,
             basis_arguments,
             initialize,
-            relax=relax,
-            learn_relaxation=learn_relaxation,
-            keep=keep,
-            initial_softness=initial_softness,
-            regions=regions,
-            strict_kernel=strict_kernel,
-            samples=samples,
-            random_offset=random_offset,
-            kernel=kernel,
+            Softening(
+                relax=relax,
+                learn_relaxation=learn_relaxation,
+                keep=keep,
+                initial_softness=initial_softness,
+                regions=check_integer("regions", regions, 1),
+                strict_kernel=strict_kernel,
+                samples=samples,
+                random_offset=random_offset,
+                kernel=kernel,
+            ),
         )
 
     @property
@@ -154,7 +158,7 @@ class RelaxedR2ConvTransposed(SoftenedConvolution):
         return self.in_type, first_group(self.out_type, self.groups)
 
     def describe(self) -> dict[str, Any]:
-        """What decides which function the tensors of a state dict stand for; kept in its metadata."""
+        """The facts that decide which function the tensors of a state dict stand for; kept in its metadata."""
         return {**super().describe(), "operator": "transposed convolution"}
 
     def _laid_out(self, banks: Tensor) -> Tensor:

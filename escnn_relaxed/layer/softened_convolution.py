@@ -1,24 +1,27 @@
-"""How a layer's strict and soft parts are built of its arguments, whatever map the kernel is for."""
+"""A convolution with a strict and a soft part: what a layer does wherever its kernel is the same at every position."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from escnn.nn import FieldType
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from ..checks import check_bool, check_choice, check_integer
-from ..group.elements import NOTHING_KEPT
-from ..integral.stationary import PlanarGeometry
+from ..group.elements import NOTHING_KEPT, SUBGROUPS
+from ..group.frame import GroupFrame
+from ..integral.stationary import Geometry, as_convolution, integrate_stationary
 from ..kernel.basis_arguments import check_basis_arguments
 from ..kernel.basis_elements import BasisElements
-from ..kernel.continuous_kernel import ContinuousKernel
+from ..kernel.centred_kernel import CentredKernel
 from ..kernel.filter_bank import ContinuousFilterBank
-from ..kernel.initialization import DEFAULT_SOFTNESS, start_filter_bank, start_soft_part
-from ..kernel.steerable_basis import SteerableBasis, refuse_emptied_basis, sampled_basis
+from ..kernel.single_kernel import SingleKernel
+from ..kernel.soft_part import SoftPart
+from ..kernel.softness import soft_share
+from ..kernel.steerable_basis import SteerableBasis, StrictPart, refuse_emptied_basis, sampled_basis
+from ..torch_modes import full_precision
 from .arguments import (
     check_kept,
     check_kernel,
@@ -26,22 +29,23 @@ from .arguments import (
     check_softness,
     nominal_frequency,
     resolve_relaxation,
-    rotations_of,
     warn_ignored,
 )
+from .convolution import Convolution
 from .domain_frequency import DomainFrequency, Frequency, RegionSamples, RotationSamples
-from .relaxed_convolution import RelaxedConvolution
+from .options import Softening
 from .state_dict import adopt_r2conv_state
 
-__all__ = ["DEFAULT_REGIONS", "SoftenedConvolution"]
+__all__ = ["SoftenedConvolution"]
 
-DEFAULT_REGIONS = 4
 # Where every pixel has its own kernel, means over positions are taken over as many, whatever the size of the image.
 CELLS_OF_PIXELS = 8
+# The forms of the soft part, by ``strict_kernel``.
+FORMS: dict[str, type[ContinuousFilterBank]] = {"steerable": CentredKernel, "continuous": SingleKernel}
 
 
-class SoftenedConvolution(RelaxedConvolution):
-    """A relaxed convolution, or its adjoint, built of the arguments of ``RelaxedR2Conv``.
+class SoftenedConvolution(Convolution):
+    """A convolution, or its adjoint, with the kernel K = strict part + soft part.
 
     Args:
         in_type: field type of the input.
@@ -50,64 +54,83 @@ class SoftenedConvolution(RelaxedConvolution):
         bias: add a bias to the trivial irreps of the output.
         basis_arguments: escnn's, which shape the steerable basis.
         initialize: draw the strict weights.
-        relax: as of ``RelaxedR2Conv``, and so are those that follow.
+        softening: how the layer is soft.
+
+    Attributes:
+        steerable_basis: basis of the strict part, None where the soft part holds it.
+        weights: of the steerable basis, None without one.
+        bank: the soft part, None where nothing may be soft.
+        regions: G, into how many regions along each axis soft translation divides the output; None for its pixels.
+        random_offset: turn the grid of a continuous group at each training step.
     """
+
+    steerable_basis: SteerableBasis | None
+    bank: SoftPart | None
+    weights: nn.Parameter
 
     def __init__(
         self,
         in_type: FieldType,
         out_type: FieldType,
-        geometry: PlanarGeometry,
+        geometry: Geometry,
         bias: bool,
         basis_arguments: dict[str, Any],
         initialize: bool,
-        *,
-        relax: Mapping[str, Frequency] | str | None,
-        learn_relaxation: bool,
-        keep: str | None,
-        initial_softness: float | None,
-        regions: int | None,
-        strict_kernel: str,
-        samples: int,
-        random_offset: bool,
-        kernel: ContinuousKernel | None,
+        softening: Softening,
     ) -> None:
         super().__init__(in_type, out_type, geometry, bias)
-        check_choice("strict_kernel", strict_kernel, ("steerable", "continuous"))
-        self.samples = check_integer("samples", samples, 1)
-        self.regions = None if regions is None else check_integer("regions", regions, 1)
-        self.random_offset = check_random_offset(random_offset, self.space)
-        shape = check_kernel(kernel).completed(self.kernel_size, strict_kernel)
-        rotations = RotationSamples(rotations_of(self.space, self.samples), shape.rotation_coordinates)
-        self._kept = check_kept(keep, self.space, rotations.number)
-        soft = resolve_relaxation(relax, self.space, rotations, self._kept)
-        samples_of: dict[str, RotationSamples | RegionSamples] = {"rotation": rotations}
-        if self.regions is not None:
-            samples_of["translation"] = RegionSamples(self.regions)
-        self._domain_frequency = DomainFrequency(soft, check_bool("learn_relaxation", learn_relaxation), samples_of)
-        softness = DEFAULT_SOFTNESS[strict_kernel] if initial_softness is None else check_softness(initial_softness)
+        check_choice("strict_kernel", softening.strict_kernel, tuple(FORMS))
         check_bool("initialize", initialize)
-        if strict_kernel == "steerable":
-            self._start_steerable(basis_arguments)
-            self.bank = self._new_bank(shape, tuple(soft), is_centred=True) if soft else None
-            if self.bank is not None:
-                start_soft_part(self.bank, self._nominal_frequency(), softness, float(self.strict_energy().detach()))
-            if not initialize:
-                nn.init.zeros_(self.weights)
-        else:
+        kernel = check_kernel(softening.kernel)
+        self.samples = check_integer("samples", softening.samples, 1)
+        self.regions = None if softening.regions is None else check_integer("regions", softening.regions, 1)
+        self.random_offset = check_random_offset(softening.random_offset, self.space)
+        self._kept = check_kept(softening.keep, self.space, self.samples)
+        frame = GroupFrame(self.space, self.samples, kernel.rotation_coordinates, self._kept)
+        soft = resolve_relaxation(softening.relax, frame)
+        self._domain_frequency = self._new_domain_frequency(soft, softening.learn_relaxation, frame)
+        form = FORMS[softening.strict_kernel]
+        given = softening.initial_softness
+        softness = form.default_softness if given is None else check_softness(given)
+        self.bank = self.steerable_basis = None
+        self.register_parameter("weights", None)
+        if form.holds_strict_part:
             warn_ignored(basis_arguments)
             if soft and not softness:
                 raise ValueError(
                     "initial_softness must be above 0 with strict_kernel='continuous', where the weights are those of "
                     "the strict part too; relax={'rotation': 0.0} starts strict"
                 )
-            self.steerable_basis = None
-            self.register_parameter("weights", None)
-            self.bank = self._new_bank(shape, tuple(soft), is_centred=False)
-            start_filter_bank(self.bank, self._nominal_frequency(), softness)
+        else:
+            self._start_strict_part(basis_arguments)
+        if soft or form.holds_strict_part:
+            in_fields, out_fields = (of.representations for of in self.kernel_types)
+            self.bank = form(
+                in_fields,
+                out_fields,
+                frame,
+                kernel,
+                kernel_size=self.kernel_size,
+                dilation=self.dilation,
+                domain_subgroups=tuple(soft),
+                cells=self.regions or CELLS_OF_PIXELS,
+                remembered=self._remembered,
+            )
+            nominal = nominal_frequency(self.domain_frequency)
+            self.bank.start(nominal, softness, float(self.strict_energy().detach()))
+        if self.steerable_basis is not None and not initialize:
+            nn.init.zeros_(self.weights)
 
-    def _start_steerable(self, basis_arguments: dict[str, Any]) -> None:
-        """The strict part of escnn's layer, with its weights."""
+    def _new_domain_frequency(self, soft: dict[str, Frequency], learn: bool, frame: GroupFrame) -> DomainFrequency:
+        samples: dict[str, RotationSamples | RegionSamples] = {
+            "rotation": RotationSamples(frame.rotations, frame.form, frame.resolved_frequency())
+        }
+        if self.regions is not None:
+            samples["translation"] = RegionSamples(self.regions)
+        return DomainFrequency(soft, check_bool("learn_relaxation", learn), samples, frame.dimension)
+
+    def _start_strict_part(self, basis_arguments: dict[str, Any]) -> None:
+        """Build the strict part of escnn's layer, with its weights."""
         arguments = check_basis_arguments(self.kernel_size, self.dilation, basis_arguments)
         # One group of fields is like another, and each of them has no more groups.
         place = *self.kernel_types, self.kernel_size, self.dilation, 1
@@ -116,26 +139,50 @@ class SoftenedConvolution(RelaxedConvolution):
             refuse_emptied_basis(*place, **arguments)
         self.weights = nn.Parameter(self.steerable_basis.start_weights().to(torch.get_default_dtype()))
 
-    def _new_bank(self, kernel: ContinuousKernel, subgroups: tuple[str, ...], is_centred: bool) -> ContinuousFilterBank:
-        """A continuous kernel for the fields of this layer."""
-        in_type, out_type = self.kernel_types
-        return ContinuousFilterBank(
-            in_type.representations,
-            out_type.representations,
-            self.space,
-            kernel,
-            kernel_size=self.kernel_size,
-            dilation=self.dilation,
-            samples=self.samples,
-            domain_subgroups=subgroups,
-            cells=self.regions or CELLS_OF_PIXELS,
-            centred=is_centred,
-            kept=self._kept,
-        )
+    @property
+    def domain_frequency(self) -> dict[str, Tensor]:
+        """ω′ of each subgroup that may be soft; 2 values (x, y) for translation, else 1.
 
-    def _nominal_frequency(self) -> dict[str, Tensor]:
-        """ω′ with the default in place of 0: what the start of a layer that may soften later is fixed on."""
-        return nominal_frequency(self.domain_frequency)
+        Without units: coordinates of the domain are in [−1, 1]. Parameters where ``learn_relaxation`` is set.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
+            >>> RelaxedR2Conv(
+            ...     image, image, 3, relax={"rotation": 0.25, "translation": 0.5}
+            ... ).domain_frequency
+            {'translation': tensor([0.5000, 0.5000]), 'rotation': tensor([0.2500])}
+        """
+        return self._domain_frequency.values()
+
+    def set_domain_frequency(self, **frequencies: Frequency) -> None:
+        """Set ω′ of subgroups in place; 0 for all makes the layer strict.
+
+        Raises:
+            TypeError: for a value that is not a number or, of translation, a pair of them.
+            ValueError: for a subgroup that was not named in ``relax``, or a value that is not finite.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
+            >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25})
+            >>> layer.set_domain_frequency(rotation=0.0)
+            >>> layer.domain_frequency
+            {'rotation': tensor([0.])}
+        """
+        self._domain_frequency.set(**frequencies)
+
+    @property
+    def relaxed_subgroups(self) -> tuple[str, ...]:
+        """Subgroups that have an ω′."""
+        return tuple(self.domain_frequency)
+
+    @property
+    def is_stationary(self) -> bool:
+        """Whether K is the same at every position, so that the layer is one convolution."""
+        return True
 
     @property
     def basisexpansion(self) -> BasisElements | None:
@@ -151,16 +198,82 @@ class SoftenedConvolution(RelaxedConvolution):
         """
         return None if self.steerable_basis is None else self.steerable_basis.elements
 
+    def filter_bank(self) -> Tensor:
+        """K of a stationary layer, (C_out, C_in/groups, k, k): what ``conv2d`` takes as its weight.
+
+        Of a transposed layer what ``conv_transpose2d`` takes, (C_in, C_out/groups, k, k).
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> gspace = gspaces.rot2dOnR2(4)
+            >>> image, hidden = (
+            ...     nn.FieldType(gspace, [gspace.trivial_repr]),
+            ...     nn.FieldType(gspace, [gspace.regular_repr]),
+            ... )
+            >>> RelaxedR2Conv(image, hidden, 5).filter_bank().shape
+            torch.Size([4, 1, 5, 5])
+        """
+        return self._laid_out(self._kernel())
+
     @property
     def filter(self) -> Tensor:
-        """What ``filter_bank`` gives, as of ``R2Conv``; there is none where K depends on the position.
+        """The filter bank, as of ``R2Conv``.
 
         Raises:
-            AttributeError: there, as torch expects of what a module has not.
+            AttributeError: where K depends on the position, as torch expects of an attribute that is missing.
         """
         if not self.is_stationary:
             raise AttributeError("filter: this layer is soft in translation and has several, see region_banks")
         return self.filter_bank()
+
+    def strict_energy(self) -> Tensor:
+        """‖·‖² of the strict part in the steerable basis, 0 without one."""
+        strict = self._strict_part
+        return torch.zeros(()) if strict is None else strict.energy()
+
+    @property
+    def _strict_part(self) -> StrictPart | None:
+        """The kernel in the steerable basis, None without one."""
+        return None if self.steerable_basis is None else StrictPart(self.steerable_basis, self.weights)
+
+    @property
+    def _soft_part(self) -> SoftPart | None:
+        """The soft part; None where it is 0, its domain averaged or, at ω′ = 0, not seen."""
+        if self.bank is None or self.bank.holds_strict_part:
+            return self.bank
+        is_soft = self.hardened != SUBGROUPS and self._domain_frequency.may_vary()
+        return self.bank if is_soft else None
+
+    def _kernel(self) -> Tensor:
+        """K between ``kernel_types`` where it is the same at every position, (C_out, C_in, k, k)."""
+        soft, strict = self._soft_part, self._strict_part
+        if soft is not None:
+            kernel: Tensor = soft(self.domain_frequency, self.hardened, strict)
+            return kernel
+        if strict is None:
+            raise RuntimeError("this layer has no kernel")
+        is_waited_for = self.bank is not None and distributed.is_available() and distributed.is_initialized()
+        return strict.kernel() + self._idle() if self.training and is_waited_for else strict.kernel()
+
+    def _laid_out(self, banks: Tensor) -> Tensor:
+        """Filter banks (…, C_out, C_in, k, k) of fields between ``kernel_types`` as the integral takes them."""
+        return banks
+
+    def _idle(self) -> Tensor:
+        """A 0 that depends on the parameters that K does not use at present, so that they have a gradient, of 0.
+
+        Processes that train together wait for a gradient of every parameter.
+        """
+        idle = (*self._domain_frequency.parameters(), *([] if self.bank is None else self.bank.parameters()))
+        return sum((0 * parameter.sum() for parameter in idle), self.weights.new_zeros(()))
+
+    def _softness(self, subgroups: tuple[str, ...]) -> Tensor:
+        soft = self._soft_part
+        if soft is None:
+            return self.strict_energy().new_zeros(())
+        part, rest = soft.energies(self.domain_frequency, self.hardened, subgroups)
+        return soft_share(part, rest if soft.holds_strict_part else rest + self.strict_energy())
 
     @torch.no_grad()
     def set_softness(self, softness: float) -> None:
@@ -187,42 +300,73 @@ class SoftenedConvolution(RelaxedConvolution):
         wanted, present = check_softness(softness, "softness"), self.softness().item()
         if not wanted:
             raise ValueError("softness must be above 0, or the soft part cannot learn; harden() makes a layer strict")
-        if self.bank is None or self.steerable_basis is None or not 0 < present < 1:
+        if self.bank is None or self.bank.holds_strict_part or not 0 < present < 1:
             raise ValueError(
                 f"softness can be set where strict_kernel='steerable' and both parts of the kernel are above 0, got "
                 f"{softness!r} for {self} of softness {present:.3g}"
             )
-        scale = math.sqrt(wanted / (1 - wanted) * (1 - present) / present)
-        for pair in self.bank.steered_average.block_pairs:
-            pair.units.mul_(scale)
+        self.bank.scale(math.sqrt(wanted / (1 - wanted) * (1 - present) / present))
+
+    def drop_soft_part(self) -> None:
+        """Remove the soft part of a hardened layer whose strict part stands beside it."""
+        if self.hardened == SUBGROUPS and self.steerable_basis is not None:
+            self.bank, self.hardened = None, ()
+            self._domain_frequency = DomainFrequency({}, learn=False).train(self.training)
+
+    def _integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
+        with full_precision(features):
+            bank = self._remember(self.filter_bank, self.hardened)
+        return integrate_stationary(features, bank, bias, self.geometry)
+
+    @torch.no_grad()
+    def export(self) -> nn.Module:
+        """This layer on plain tensors, without escnn, sharing no memory with it: the same numbers as in eval mode.
+
+        A ``Conv2d`` (or ``ConvTranspose2d``) where the layer is stationary, else a module that holds the filter banks
+        of all regions, or with ``regions=None`` one that evaluates the kernel at each pixel.
+
+        Shape:
+            of the result: (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> gspace = gspaces.rot2dOnR2(4)
+            >>> image, hidden = (
+            ...     nn.FieldType(gspace, [gspace.trivial_repr]),
+            ...     nn.FieldType(gspace, [gspace.regular_repr]),
+            ... )
+            >>> RelaxedR2Conv(image, hidden, 5, padding=2, relax={"rotation": 0.25}).export()
+            Conv2d(1, 4, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2))
+        """
+        mode = self.training
+        try:
+            return self.eval()._exported()
+        finally:
+            self.train(mode)
+
+    def _exported(self) -> nn.Module:
+        return as_convolution(self.filter_bank(), self.expanded_bias(), self.geometry)
 
     def describe(self) -> dict[str, Any]:
-        """What decides which function the tensors of a state dict stand for; kept in its metadata."""
-        kind: dict[str, Any] = {
-            "strict kernel": "continuous" if self.steerable_basis is None else "steerable",
-            "soft in": [],
-        }
+        """The facts that decide which function the tensors of a state dict stand for; kept in its metadata."""
+        kind = {"strict kernel": "continuous" if self.steerable_basis is None else "steerable", "soft in": []}
         if self.bank is None:
             return {**super().describe(), **kind}
-        bank, shape = self.bank, self.bank.options
         return {
             **super().describe(),
             **kind,
-            "soft in": list(bank.domain_subgroups),
-            "keeps": str(self._kept),
-            "kernel net": [shape.net.state_name or shape.net.__name__, shape.hidden_size],
-            "dilation": bank.dilation,
-            "support": shape.support,
-            "filter frequency": shape.frequencies,
-            "rotation coordinates": shape.rotation_coordinates,
-            "frame": shape.frame,
-            "regions": self.regions if "translation" in bank.domain_subgroups else None,
+            **self.bank.describe(),
+            "regions": self.regions if "translation" in self.bank.domain_subgroups else None,
             "samples": self.samples if self.space.fibergroup.continuous else None,
         }
 
     def extra_repr(self) -> str:
-        """What any layer says, and the group that is kept."""
-        return super().extra_repr() + ("" if self._kept == NOTHING_KEPT else f", keep='{self._kept}'")
+        """Field types, the convolution's arguments that are not default, and ω′."""
+        frequencies = self._domain_frequency.described()
+        regions = f", regions={self.regions}" if "translation" in frequencies else ""
+        kept = "" if self._kept == NOTHING_KEPT else f", keep='{self._kept}'"
+        return f"{super().extra_repr()}, domain_frequency={frequencies or 'strict'}{regions}{kept}"
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *arguments: Any

@@ -13,14 +13,14 @@ from torch import nn
 from ..checks import check_bool, check_callable, check_mapping, check_sequence
 from ..group.elements import SUBGROUPS
 from ..kernel.softness import projected
-from ..layer.planar_convolution import PlanarConvolution
+from ..layer.convolution import Convolution
 from ..network.relaxed_layers import relaxed_layers
 from .forward_probe import evaluated
 
 __all__ = ["AblationReport", "AblationRow", "softness_ablation"]
 
 # What is hardened: its name and kind, the layers, the subgroups.
-_Part = tuple[str, str, dict[str, PlanarConvolution], tuple[str, ...]]
+_Part = tuple[str, str, dict[str, Convolution], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def softness_ablation(
     return AblationReport(tuple(rows))
 
 
-def _members(name: str, group: Sequence[str], layers: Mapping[str, PlanarConvolution]) -> dict[str, PlanarConvolution]:
+def _members(name: str, group: Sequence[str], layers: Mapping[str, Convolution]) -> dict[str, Convolution]:
     check_sequence(f"groups: {name!r}", group, "names of layers")
     members = {
         layer_name: layer

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..checks import check_mapping, check_module, check_number, check_size, check_subgroups
-from ..integral.stationary import ConvolutionGeometry, PlanarGeometry, TransposedGeometry
+from ..integral.stationary import ConvolutionGeometry, Geometry, TransposedGeometry
 from ..kernel.softness import projected
-from ..layer.planar_convolution import PlanarConvolution
+from ..layer.convolution import Convolution
 from .operator_norm import convolution_norm, largest_singular_value
 
 __all__ = ["BoundRow", "equivariance_error_bound", "soft_part_norm"]
@@ -62,7 +62,7 @@ class BoundRow:
     error: float
 
 
-def soft_part_norm(layer: PlanarConvolution, size: tuple[int, int], subgroups: tuple[str, ...] = ()) -> float:
+def soft_part_norm(layer: Convolution, size: tuple[int, int], subgroups: tuple[str, ...] = ()) -> float:
     """‖K − PK‖_op on images of a size: ‖f(hx) − h f(x)‖ is at most twice that times ‖x‖.
 
     An upper bound for a stationary layer; for one that is soft in translation the result of a Lanczos iteration, which
@@ -93,7 +93,7 @@ def soft_part_norm(layer: PlanarConvolution, size: tuple[int, int], subgroups: t
         >>> bool(difference.norm() <= 2 * soft_part_norm(layer, (9, 9)) * x.norm())
         True
     """
-    if not isinstance(layer, PlanarConvolution):
+    if not isinstance(layer, Convolution):
         raise TypeError(f"layer must be a relaxed layer, RelaxedR2Conv for instance, got {layer!r}")
     size = check_size("size", size)
     averaged = check_subgroups(subgroups)
@@ -114,13 +114,13 @@ def soft_part_norm(layer: PlanarConvolution, size: tuple[int, int], subgroups: t
     return _norm_either_way(kernel, size, layer.geometry)
 
 
-def _in_single_precision(layer: PlanarConvolution) -> PlanarConvolution:
+def _in_single_precision(layer: Convolution) -> Convolution:
     """The layer, of half precision a copy in float32: sums over many pixels would overflow."""
     is_half = next(layer.parameters()).dtype in (torch.float16, torch.bfloat16)
     return copy.deepcopy(layer).float() if is_half else layer
 
 
-def _norm_either_way(kernel: Tensor, size: tuple[int, int], geometry: PlanarGeometry) -> float:
+def _norm_either_way(kernel: Tensor, size: tuple[int, int], geometry: Geometry) -> float:
     """The larger of the norms on images of this size and turned by 90°, since h may turn the image."""
     return max(convolution_norm(kernel, way, geometry) for way in {size, size[::-1]})
 
@@ -182,7 +182,7 @@ def equivariance_error_bound(
     for name, module in _in_order(network):
         size = (input.tensor.shape[2], input.tensor.shape[3])
         constant = _lipschitz(name, module, size, known)
-        soft = soft_part_norm(module, size) if isinstance(module, PlanarConvolution) else 0.0
+        soft = soft_part_norm(module, size) if isinstance(module, Convolution) else 0.0
         error = constant * error + 2 * soft * norms
         input = module(input)
         norms = _norms(input.tensor)
@@ -232,7 +232,7 @@ def _lipschitz(name: str, module: nn.Module, size: tuple[int, int], known: Mappi
     for kind, constant in known.items():
         if isinstance(module, kind):
             return constant
-    if isinstance(module, PlanarConvolution):
+    if isinstance(module, Convolution):
         module = _in_single_precision(module)
         if not module.is_stationary:
             return largest_singular_value(module.linear, (module.in_type.size, *size), next(module.parameters()))

@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..integral.stationary import PlanarGeometry, TransposedGeometry
+from ..integral.stationary import Geometry, TransposedGeometry
 from ..network.modes import in_eval_mode
 from .pixel_grid import PixelGrid
 
@@ -206,7 +206,7 @@ class _Window:
 def _window(module: nn.Module) -> _Window | None:
     """The window of a module that slides one over the image, None for others."""
     geometry = getattr(module, "geometry", None)
-    source: Any = geometry if isinstance(geometry, PlanarGeometry) else module
+    source: Any = geometry if isinstance(geometry, Geometry) else module
     if not all(hasattr(source, name) for name in ("kernel_size", "stride", "padding")):
         return None
     kernel, stride = _pair(source.kernel_size), _pair(source.stride)

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from ..group.points import padded_index
-from ..integral.stationary import PlanarGeometry, TransposedGeometry
+from ..integral.stationary import Geometry, TransposedGeometry
 
 __all__ = ["convolution_norm", "largest_singular_value"]
 
 _LANCZOS_STEPS = 30
 
 
-def convolution_norm(kernel: Tensor, size: tuple[int, int], geometry: PlanarGeometry) -> float:
+def convolution_norm(kernel: Tensor, size: tuple[int, int], geometry: Geometry) -> float:
     """‖·‖_op of a convolution, or of a transposed one, on images of a size, from above.
 
     The convolution is a restriction of one on the torus, whose norm is the largest singular value of the kernel's

@@ -11,12 +11,11 @@ import torch
 from escnn.nn import R2Conv, R2ConvTransposed
 from torch import nn
 from torch.nn.utils import parametrize
-from typing_extensions import Unpack
 
 from ..checks import check_bool, check_callable, check_module, check_subgroups, warn_once
 from ..integral.stationary import ConvolutionGeometry, TransposedGeometry
 from ..kernel.steerable_basis import SteerableBasis
-from ..layer.keywords import SofteningKeywords, check_keywords
+from ..layer.options import SOFTENING, check_keywords
 from ..layer.relaxed_r2conv import RelaxedR2Conv
 from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
 from .relaxed_layers import WITH_RELAXED_FORM, named_relaxed_layers, strict_layers
@@ -30,7 +29,7 @@ def relax_network(
     network: nn.Module,
     where: Callable[[str, R2Conv | R2ConvTransposed], bool] | None = None,
     freeze: bool = False,
-    **softening: Unpack[SofteningKeywords],
+    **softening: Any,
 ) -> nn.Module:
     """A copy of a network in which every ``R2Conv`` is a :class:`~escnn_relaxed.RelaxedR2Conv`.
 
@@ -64,7 +63,7 @@ def relax_network(
     """
     check_module("network", network)
     check_bool("freeze", freeze)
-    check_keywords("relax_network", softening, SofteningKeywords, "beside network, where and freeze")
+    check_keywords("relax_network", softening, SOFTENING, "beside network, where and freeze")
     if where is not None:
         check_callable("where", where)
     named = [(name, module) for name, module in network.named_modules() if isinstance(module, WITH_RELAXED_FORM)]
@@ -180,7 +179,7 @@ def _copied_parameters(convolutions: Iterable[R2Conv | R2ConvTransposed], freeze
 
 
 def _relaxed(
-    convolution: R2Conv | R2ConvTransposed, parameters: dict[int, nn.Parameter], softening: SofteningKeywords
+    convolution: R2Conv | R2ConvTransposed, parameters: dict[int, nn.Parameter], softening: dict[str, Any]
 ) -> RelaxedR2Conv | RelaxedR2ConvTransposed:
     """The layer that takes the place of a trained one of escnn's."""
     is_transposed = isinstance(convolution, R2ConvTransposed)

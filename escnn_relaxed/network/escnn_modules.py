@@ -14,8 +14,8 @@ from typing_extensions import Unpack
 
 from ..group.elements import SUBGROUPS
 from ..kernel.steerable_basis import as_escnn_builds
-from ..layer.keywords import check_keywords
-from ..layer.planar_convolution import PlanarConvolution
+from ..layer.convolution import Convolution
+from ..layer.options import check_keywords
 from ..layer.relaxed_r2conv import RelaxedR2Conv
 from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
 from .conversion import copy_network
@@ -24,7 +24,7 @@ from .relaxed_layers import relaxed_layers
 __all__ = ["to_escnn"]
 
 # What a layer of this package is in escnn.
-ESCNN_FORMS: dict[type[PlanarConvolution], Any] = {
+ESCNN_FORMS: dict[type[Convolution], Any] = {
     RelaxedR2Conv: R2Conv,
     RelaxedR2ConvTransposed: R2ConvTransposed,
 }
@@ -72,7 +72,7 @@ def to_escnn(network: nn.Module, **basis: Unpack[BasisKeywords]) -> nn.Module:
         >>> fresh.load_state_dict(strict.state_dict())
         <All keys matched successfully>
     """
-    check_keywords("to_escnn", basis, BasisKeywords, "beside network")
+    check_keywords("to_escnn", basis, tuple(BasisKeywords.__annotations__), "beside network")
     layers = relaxed_layers(network)
     for name, layer in layers.items():
         _check_is_hardened(name or "network", layer)
@@ -86,7 +86,7 @@ def to_escnn(network: nn.Module, **basis: Unpack[BasisKeywords]) -> nn.Module:
     return copy_network(network, {**strict, **parameters})
 
 
-def _check_is_hardened(name: str, layer: PlanarConvolution) -> None:
+def _check_is_hardened(name: str, layer: Convolution) -> None:
     """Refuse a layer that is no linear map of escnn's."""
     if type(layer) not in ESCNN_FORMS:
         forms = ", ".join(kind.__name__ for kind in ESCNN_FORMS)

@@ -11,7 +11,7 @@ from escnn.nn import EquivariantModule
 from torch import nn
 
 from ..checks import check_module
-from ..layer.planar_convolution import PlanarConvolution
+from ..layer.convolution import Convolution
 from . import export_nonlinearities  # noqa: F401 — plain_module learns them there
 from .export_modules import NoPlainFormError, plain_module
 from .kept_forward import has_forward_of_its_own, is_sequence, with_plain_parts
@@ -72,7 +72,7 @@ def export_network(network: nn.Module) -> nn.Module:
             return nn.Sequential(OrderedDict((key, export(part)) for key, part in parts))
         if has_forward_of_its_own(module):
             raise NoPlainFormError
-        if isinstance(module, EquivariantModule) and not isinstance(module, PlanarConvolution):
+        if isinstance(module, EquivariantModule) and not isinstance(module, Convolution):
             return plain_module(module, export)
         with_export: Any = module
         exported: nn.Module = with_export.export()

@@ -9,7 +9,7 @@ from escnn.nn import Linear, R2Conv, R2ConvTransposed, R3Conv, R3ConvTransposed
 from torch import Tensor, nn
 
 from ..checks import check_module
-from ..layer.planar_convolution import PlanarConvolution
+from ..layer.convolution import Convolution
 
 __all__ = ["WITH_RELAXED_FORM", "frequency_energy", "named_relaxed_layers", "relaxed_layers", "strict_layers"]
 
@@ -18,14 +18,14 @@ WITH_RELAXED_FORM = R2Conv, R2ConvTransposed
 _LINEAR = *WITH_RELAXED_FORM, Linear, R3Conv, R3ConvTransposed
 
 
-def named_relaxed_layers(network: nn.Module) -> Iterator[tuple[str, PlanarConvolution]]:
+def named_relaxed_layers(network: nn.Module) -> Iterator[tuple[str, Convolution]]:
     """Name and layer of every relaxed layer of a network, in its order; whatever relaxes it."""
     for name, module in network.named_modules():
-        if isinstance(module, PlanarConvolution):
+        if isinstance(module, Convolution):
             yield name, module
 
 
-def relaxed_layers(network: nn.Module) -> dict[str, PlanarConvolution]:
+def relaxed_layers(network: nn.Module) -> dict[str, Convolution]:
     """Every relaxed layer of a network by its name.
 
     Raises:
@@ -47,7 +47,7 @@ def strict_layers(network: nn.Module) -> dict[str, tuple[str, ...]]:
     return {kind: names for kind, names in found.items() if names}
 
 
-def frequency_energy(layers: Iterable[PlanarConvolution]) -> Tensor:
+def frequency_energy(layers: Iterable[Convolution]) -> Tensor:
     """Σ‖ω′‖² over layers; those without an ω′ count 0."""
     terms = [value.square().sum() for layer in layers for value in layer.domain_frequency.values()]
     return torch.stack(terms).sum() if terms else torch.zeros(())

@@ -15,7 +15,7 @@ from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
 from ..checks import check_integer, check_size
-from ..layer.planar_convolution import PlanarConvolution
+from ..layer.convolution import Convolution
 from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
 from ..measure.pixel_grid import turn_or_flip
 from .style import DIVERGING, FONT, WIDTH, labelled, new_axes
@@ -162,7 +162,7 @@ def _filters_over_group(layer: EquivariantModule, out_field: int, in_field: int)
 
 
 def _check_layer(name: str, layer: Any) -> None:
-    if not isinstance(layer, (PlanarConvolution, R2Conv)) or isinstance(layer, RelaxedR2ConvTransposed):
+    if not isinstance(layer, (Convolution, R2Conv)) or isinstance(layer, RelaxedR2ConvTransposed):
         raise TypeError(f"{name} must be RelaxedR2Conv, another relaxed layer, or R2Conv, got {layer!r}")
 
 

@@ -1,0 +1,179 @@
+"""What a kernel sees of a gspace: sampled elements and their coordinates, in any dimension of the base space."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .elements import (
+    NOTHING_KEPT,
+    GroupSample,
+    KeptGroup,
+    principal_angle,
+    relative_elements,
+    rotation_matrix,
+    sample_group,
+)
+
+if TYPE_CHECKING:
+    from escnn.gspaces import GSpace
+
+__all__ = ["FIBER_SUBGROUPS", "GroupFrame", "Translates"]
+
+Array = NDArray[np.float64]
+
+# The subgroups of a fiber group that can be soft.
+FIBER_SUBGROUPS = ("rotation", "reflection")
+
+
+@dataclass(frozen=True)
+class Translates:
+    """The elements hg for each sampled g and each h of a subgroup, M × L of them.
+
+    Attributes:
+        action: their matrices on the base space, (M, L, d, d).
+        coordinates: their coordinates by subgroup, (M, L, …).
+    """
+
+    action: Array
+    coordinates: dict[str, Array]
+
+
+class GroupFrame:
+    """The sampled elements of a fiber group, with the coordinates in which a kernel sees them.
+
+    Args:
+        gspace: a symmetry of the base space.
+        samples: number of rotations by which a continuous group is sampled.
+        form: coordinates of a rotation of the plane: ``"circle"``, the point (cos θ, sin θ); ``"log"``, the paper's
+            principal angle over 2π. In space they are its matrix over √2, whose distances are the same chords.
+        kept: the subgroup to which kernels are equivariant in any case.
+        offset: angle in radians by which the sampled grid of a continuous group is turned.
+
+    Example:
+        >>> from escnn import gspaces
+        >>> frame = GroupFrame(gspaces.flipRot2dOnR2(4), samples=16)
+        >>> frame.dimension, frame.rotations, frame.subgroups
+        (2, 4, ('rotation', 'reflection'))
+    """
+
+    def __init__(
+        self,
+        gspace: GSpace,
+        samples: int,
+        form: str = "circle",
+        kept: KeptGroup = NOTHING_KEPT,
+        offset: float = 0.0,
+    ) -> None:
+        self.gspace = gspace
+        self.samples = samples
+        self.form = form
+        self.kept = kept
+        self.offset = offset
+
+    @cached_property
+    def sample(self) -> GroupSample:
+        """The elements."""
+        return sample_group(self.gspace, self.samples, self.offset)
+
+    @property
+    def dimension(self) -> int:
+        """The dimension d of the base space."""
+        return self.sample.dimension
+
+    @property
+    def rotations(self) -> int:
+        """Number of rotations in the sample."""
+        return int((self.sample.reflected == 0).sum())
+
+    @property
+    def subgroups(self) -> tuple[str, ...]:
+        """The subgroups that have more than the identity."""
+        has = {"rotation": self.rotations > 1, "reflection": self.rotations < len(self.sample)}
+        return tuple(name for name in FIBER_SUBGROUPS if has[name])
+
+    def turned(self, offset: float) -> GroupFrame:
+        """The same frame with the grid of a continuous group turned by an angle in radians."""
+        return GroupFrame(self.gspace, self.samples, self.form, self.kept, offset)
+
+    def without_escnn(self) -> GroupFrame:
+        """A frame of the same offset that holds nothing of escnn, and so no elements."""
+        frame = copy.copy(self)
+        frame.__dict__ = {**self.__dict__, "gspace": None}
+        frame.__dict__.pop("sample", None)
+        return frame
+
+    def coordinate_sizes(self) -> dict[str, int]:
+        """Number of coordinates of a position and of an element of each subgroup."""
+        identity = self._coordinates(np.eye(self.dimension)[None], np.zeros(1))
+        sizes = {name: values.shape[-1] for name, values in identity.items()}
+        return {"position": self.dimension, "translation": self.dimension, **sizes}
+
+    def resolved_frequency(self) -> float:
+        """The largest ω′ of rotation that the samples resolve.
+
+        With N samples of the circle, log coordinates turn a feature ω′ times: the limit is N/2. In circle coordinates
+        exp(2πi ω′ w·(cos θ, sin θ)) holds the harmonics up to about 2π ω′ |w| (Jacobi–Anger), and |w| is of order one:
+        the limit is N/4π. In space N is 2π over the smallest angle between two samples.
+        """
+        traces = np.trace(self.sample.turns[1:], axis1=1, axis2=2) - (self.dimension - 2)
+        count = 2 * np.pi / np.arccos(np.clip(traces.max() / 2, -1, 1)) if len(traces) else 1.0
+        # The angles come from matrices: N is a whole number but for rounding.
+        steps = round(float(count), 9)
+        return steps / 2 if self.form == "log" else steps / (4 * np.pi)
+
+    def relative_coordinates(self, subgroups: Sequence[str]) -> list[Array]:
+        """Coordinates of g′⁻¹g of a finite group by subgroup, entry [g′, g], each (M, M, …)."""
+        of_elements = self._coordinates(self.sample.rotation, self.sample.reflected)
+        numbers = relative_elements(self.sample) if subgroups else None
+        return [of_elements[name][numbers] for name in subgroups]
+
+    def translates(self, subgroups: Sequence[str]) -> Translates:
+        """Hg for every sampled g, where H is made of some subgroups of the fiber group and of what is kept.
+
+        Args:
+            subgroups: of ``"rotation"``, all rotations of the sample, and ``"reflection"``, the identity and f. On a
+                grid that is turned f is turned with it, so that H maps the sample to itself.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> frame = GroupFrame(gspaces.flipRot2dOnR2(4), samples=16)
+            >>> of_f = frame.translates(["reflection"]).coordinates["reflection"]
+            >>> of_f[:2, :, 0].tolist()  # f turns a rotation into a reflection
+            [[0.0, 0.5], [0.0, 0.5]]
+        """
+        sample = self.sample
+        turns = sample.turns if "rotation" in subgroups else self._kept_turns()
+        has_flip = ("reflection" in subgroups or self.kept.reflection) and bool(sample.reflected.any())
+        flips = np.stack([np.eye(self.dimension), *([sample.flip] if has_flip else [])])
+        members = (turns[:, None] @ flips).reshape(-1, self.dimension, self.dimension)
+        action = members @ sample.action[:, None]
+        reflected = (sample.reflected[:, None] + np.tile(np.arange(len(flips)), len(turns))) % 2
+        rotation = np.where(reflected[..., None, None] == 1, action @ sample.reflection.T, action)
+        return Translates(action, self._coordinates(rotation, reflected))
+
+    def _kept_turns(self) -> Array:
+        """The rotations of the group that is kept, (rotations, d, d)."""
+        if self.kept.rotations == 1:
+            return np.eye(self.dimension)[None]
+        turns = np.arange(self.kept.rotations) * 2 * np.pi / self.kept.rotations
+        return np.stack([rotation_matrix(turn) for turn in turns])
+
+    def _coordinates(self, rotation: Array, reflected: NDArray[np.int64] | Array) -> dict[str, Array]:
+        """Coordinates of elements r fˢ by subgroup, (…, d, d), (…) → (…, coordinates).
+
+        See docs/concepts/mathematics.md, "Coordinates".
+        """
+        if self.dimension > 2:
+            of_rotation = rotation.reshape(*rotation.shape[:-2], -1) / np.sqrt(2)
+        elif self.form == "log":
+            of_rotation = principal_angle(rotation)[..., None] / (2 * np.pi)
+        else:
+            of_rotation = rotation[..., 0]
+        return {"rotation": of_rotation, "reflection": reflected[..., None] / 2}

@@ -1,0 +1,197 @@
+"""The one store of results that are kept between calls, and the one rule by which they are still right."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ..torch_modes import has_no_values, has_tangents, has_values, is_traced
+
+__all__ = ["Remembered", "StateTensors"]
+
+Result = TypeVar("Result")
+
+# Results of a layer: some features and points for each subgroup that is hardened, some sizes of images.
+_SIZE = 16
+
+
+class Remembered:
+    """Results of functions of tensors, each kept as long as the tensors that it was made of have the same values.
+
+    Values are compared, so no way to write to a tensor escapes: ``.data``, ``.numpy()``, fused optimisers and
+    collectives raise no version counter. In the memory of an accelerator reading values waits for the device, which a
+    training step must not do. There, unless ``may_wait`` is set, tensors are the same as long as they are the same
+    objects in the same memory with the same version.
+
+    The store is bounded: the result that was asked for longest ago goes first. It is not state: copies and pickles of
+    it are empty.
+
+    Example:
+        >>> remembered = Remembered()
+        >>> angles = torch.zeros(2)
+        >>> remembered.get("waves", lambda: angles.cos(), [angles]) is remembered.get(
+        ...     "waves", lambda: angles.sin(), [angles]
+        ... )
+        True
+        >>> angles.data += 1
+        >>> remembered.get("waves", lambda: angles.cos(), [angles])
+        tensor([0.5403, 0.5403])
+    """
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+
+    def get(
+        self, key: Hashable, build: Callable[[], Result], sources: Sequence[Tensor], may_wait: bool = False
+    ) -> Result:
+        """The result of ``build``, kept or made now; always made now where a gradient of a source is wanted.
+
+        Args:
+            key: the name of the result, and all that it depends on beside the sources.
+            build: makes the result, a tensor or a tuple, of the sources.
+            sources: all tensors that it depends on.
+            may_wait: whether values may be read from an accelerator.
+        """
+        if may_wait and sources and sources[0].device.type != "cpu":
+            # Values are read once, not tensor by tensor.
+            key, sources = (key, *(source.shape for source in sources)), _packed(sources)
+        is_kept = not (has_no_values() or has_tangents() or is_traced()) and all(map(has_values, sources))
+        if not is_kept or (torch.is_grad_enabled() and any(source.requires_grad for source in sources)):
+            return build()
+        entry = self._entries.get(key)
+        if entry is not None and entry.sources is not None and _are_same(entry.sources, sources):
+            return entry.result  # type: ignore[no-any-return]
+        # Normal tensors, even where inference_mode is on: they may be used outside of it later.
+        with torch.inference_mode(False), torch.no_grad():
+            seen = [_Seen.of(source, may_wait) for source in sources]
+            result = build()
+            if entry is not None and _are_equal(entry.result, result):
+                # A captured CUDA graph reads results by their address: equal ones stay where they are.
+                result = entry.result
+        self._entries[key] = _Entry(seen, result)
+        self._entries.move_to_end(key)
+        if len(self._entries) > _SIZE:
+            self._entries.popitem(last=False)
+        return result
+
+    def drop(self) -> None:
+        """Make all results anew when they are wanted next."""
+        for key, entry in self._entries.items():
+            self._entries[key] = _Entry(None, entry.result)
+
+    def __reduce__(self) -> tuple[type[Remembered], tuple[()]]:
+        return Remembered, ()
+
+
+class _Seen(NamedTuple):
+    """A tensor as it was seen: its values, or where these must not be read the tensor itself and its version."""
+
+    values: Tensor | None
+    source: Tensor | None
+    version: int
+
+    @staticmethod
+    def of(source: Tensor, may_wait: bool) -> _Seen:
+        if may_wait or source.device.type == "cpu":
+            return _Seen(source.detach().clone(), None, 0)
+        # Tensors of inference mode have no version, and cannot be written to outside of it.
+        return _Seen(None, source, -1 if source.is_inference() else source._version)
+
+    def is_same(self, source: Tensor) -> bool:
+        if self.values is None:
+            return source is self.source and (source.is_inference() or source._version == self.version)
+        return _is_equal(self.values, source)
+
+
+class _Entry(NamedTuple):
+    """A result and its sources as they were seen; None after a drop."""
+
+    sources: list[_Seen] | None
+    result: Any
+
+
+def _packed(sources: Sequence[Tensor]) -> list[Tensor]:
+    """The values of tensors one after the other, a tensor for each dtype."""
+    by_dtype: dict[torch.dtype, list[Tensor]] = {}
+    for source in sources:
+        by_dtype.setdefault(source.dtype, []).append(source.reshape(-1))
+    return [torch.cat(parts) for parts in by_dtype.values()]
+
+
+def _are_same(seen: Sequence[_Seen], sources: Sequence[Tensor]) -> bool:
+    return len(seen) == len(sources) and all(map(_Seen.is_same, seen, sources))
+
+
+def _are_equal(known: object, new: object) -> bool:
+    if isinstance(known, tuple) and isinstance(new, tuple):
+        return len(known) == len(new) and all(map(_are_equal, known, new))
+    if isinstance(known, Tensor) and isinstance(new, Tensor):
+        return not known.is_meta and _is_equal(known, new)
+    return bool(known == new)
+
+
+def _is_equal(known: Tensor, new: Tensor) -> bool:
+    return known.dtype == new.dtype and known.device == new.device and torch.equal(known, new)
+
+
+class StateTensors:
+    """The tensors of a module and of those inside that can change, found once and read anew at each call.
+
+    Constants, which are buffers outside of the state dict, are not among them. Tensors in the place of parameters
+    (``torch.func.functional_call``, pruning, parametrisations) are.
+
+    Example:
+        >>> layer, tensors = nn.Linear(2, 1), StateTensors()
+        >>> len(tensors(layer))
+        2
+        >>> layer.weight = nn.Parameter(torch.ones(1, 2))
+        >>> tensors(layer)[0] is layer.weight
+        True
+    """
+
+    def __init__(self) -> None:
+        # One object, replaced whole: threads see the old one or the new one.
+        self._found: _Places | None = None
+
+    def __call__(self, module: nn.Module) -> list[Tensor]:
+        """The tensors as they are now."""
+        found = self._found
+        tensors = None if found is None or found.module is not module else found.tensors()
+        if tensors is None:
+            found = self._found = _Places.of(module)
+            tensors = found.tensors() or []
+        return tensors
+
+    def __reduce__(self) -> tuple[type[StateTensors], tuple[()]]:
+        return StateTensors, ()
+
+
+class _Places(NamedTuple):
+    """The tables in which a module holds its tensors and the modules inside, with their names."""
+
+    module: nn.Module
+    values: list[tuple[dict[str, Any], str]]
+    inside: list[tuple[dict[str, Any], str, nn.Module | None]]
+
+    @staticmethod
+    def of(module: nn.Module) -> _Places:
+        values: list[tuple[dict[str, Any], str]] = []
+        inside: list[tuple[dict[str, Any], str, nn.Module | None]] = []
+        for part in module.modules():
+            inside += [(part._modules, name, known) for name, known in part._modules.items()]
+            for table in (part._parameters, part._buffers, part.__dict__):
+                constant = part._non_persistent_buffers_set if table is part._buffers else ()
+                names = [name for name, value in table.items() if isinstance(value, Tensor) and name not in constant]
+                values += [(table, name) for name in names]
+        return _Places(module, values, inside)
+
+    def tensors(self) -> list[Tensor] | None:
+        """The tensors, None where the module has not the same parts any more."""
+        if not all(table.get(name) is known for table, name, known in self.inside):
+            return None
+        tensors = [table.get(name) for table, name in self.values]
+        return tensors if all(isinstance(tensor, Tensor) for tensor in tensors) else None  # type: ignore[return-value]
