@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +10,7 @@ from torch import Tensor
 from ..group.elements import SUBGROUPS
 from .filter_bank import ContinuousFilterBank
 
-__all__ = ["projected", "soft_share", "softness"]
+__all__ = ["soft_share", "softness"]
 
 # Below this many units in the last place the root of s is rounding; in bfloat16 that would be a percent of the energy.
 _ROUNDING = 16
@@ -60,23 +58,6 @@ def soft_share(soft: Tensor, strict: Tensor) -> Tensor:
     rounding = min(_ROUNDING * torch.finfo(total.dtype).eps, _MOST_ROUNDING)
     is_soft = soft > rounding**2 * total
     return torch.where(is_soft, soft / torch.where(is_soft, total, 1), 0)
-
-
-class _Hardened(Protocol):
-    hardened: tuple[str, ...]
-
-
-@contextlib.contextmanager
-def projected(layers: Iterable[_Hardened], subgroups: Sequence[str]) -> Iterator[None]:
-    """Replace the kernels of layers by their projections on some subgroups, for a while."""
-    before = [(layer, layer.hardened) for layer in layers]
-    for layer, hardened in before:
-        layer.hardened = tuple(name for name in SUBGROUPS if name in (*hardened, *subgroups))
-    try:
-        yield
-    finally:
-        for layer, hardened in before:
-            layer.hardened = hardened
 
 
 def _mean_energy(bank: ContinuousFilterBank, features: Tensor) -> Tensor:
