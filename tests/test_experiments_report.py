@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from escnn_relaxed.experiments.configuration import override, read_row
-from escnn_relaxed.experiments.data_files import DataError
-from escnn_relaxed.experiments.report import load_results, report
+from experiments.configuration import override, read_row
+from experiments.data_files import DataError
+from experiments.report import load_results, report
 
 SCALE = ["epochs=6", "images=1500", "evaluation_images=2000"]
 
