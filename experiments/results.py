@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -45,7 +46,7 @@ class Result:
     Raises:
         KeyError: for a split without a number of images, or an epoch without its seconds.
         TypeError: for what is no number.
-        ValueError: for a negative one.
+        ValueError: for a negative one, an accuracy above 100, or seconds that are not finite.
     """
 
     row: Row
@@ -63,9 +64,13 @@ class Result:
         for split in ("train", "validation", "test"):
             check_integer(f"images.{split}", self.images[split], 0)
         for name in ("validation", "test"):
-            check_number(f"{name}_accuracy", getattr(self, name))
+            accuracy = check_number(f"{name}_accuracy", getattr(self, name))
+            if not 0 <= accuracy <= 100:
+                raise ValueError(f"{name}_accuracy must be in [0, 100], got {accuracy}")
         for epoch in self.epochs:
-            check_number("seconds of an epoch", epoch["seconds"])
+            seconds = check_number("seconds of an epoch", epoch["seconds"])
+            if not 0 <= seconds < math.inf:
+                raise ValueError(f"seconds of an epoch must be finite and >= 0, got {seconds}")
 
     @property
     def seconds(self) -> float:
@@ -89,13 +94,13 @@ def as_result(content: Any, path: Path) -> Result:
 
     Args:
         content: what the file holds.
-        path: of the file, for errors.
+        path: of the file; a folder ``seed-0`` holds results of seed 0 alone.
 
     Raises:
         DataError: for anything else.
     """
     try:
-        return Result(
+        result = Result(
             read_row(content["row"]),
             Configuration(**content["configuration"]),
             content["seed"],
@@ -105,6 +110,10 @@ def as_result(content: Any, path: Path) -> Result:
             content["test_accuracy"],
             content["epochs"],
         )
+        folder = path.parent.name
+        if folder.startswith("seed-") and folder != f"seed-{result.seed}":
+            raise ValueError(f"seed must be that of the folder {folder}, got {result.seed}")
+        return result
     except (LookupError, TypeError, ValueError) as error:
         raise DataError(
             f"{path} is not the result of a run: {error!r}; delete it, and the run goes on when it is started again"
