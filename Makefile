@@ -49,7 +49,7 @@ types: environment ## check the type annotations
 	$(RUN) -m mypy
 
 doctest: environment ## run the examples in the docstrings
-	$(PYTEST) --doctest-modules escnn_relaxed
+	$(PYTEST) --doctest-modules escnn_relaxed experiments
 
 docs: environment ## build the site into docs/_build/html, tutorials run (SMOKE=1: for a few steps only)
 	@scripts/docs_environment.sh "$(VENV)"
@@ -65,7 +65,7 @@ package: environment ## build sdist and wheel, check them, run the demo from the
 	scripts/package.sh "$(VENV)"
 
 gpu: environment ## all that is measured and tested on a GPU, in 8 minutes, into OUTPUT (SMOKE=1: tiny, on a CPU)
-	$(RUN) benchmarks/gpu.py --output "$(OUTPUT)" $(if $(SMOKE),--smoke) $(ARGUMENTS)
+	$(RUN) -m benchmarks.speed.gpu --output "$(OUTPUT)" $(if $(SMOKE),--smoke) $(ARGUMENTS)
 
 environment: ## make the virtual environment where it is missing or old
 	@scripts/environment.sh "$(VENV)"

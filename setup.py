@@ -34,13 +34,6 @@ ONNX = ["onnx", "onnxruntime", "onnxscript", "ml_dtypes<0.6"]
 
 EXTRAS = {
     "lightning": ["lightning>=2.4"],
-    "experiments": [
-        "lightning>=2.4",
-        "kornia",  # without torchvision, which it does not need for what is used
-        SCIKIT_LEARN,
-        "tensorboardX",
-        "tomli; python_version < '3.11'",
-    ],
     "plots": ["matplotlib"],
     "test": ["pytest>=8", "pytest-xdist", "hypothesis", SCIKIT_LEARN],
     "examples": [SCIKIT_LEARN, "matplotlib", "rich"],
@@ -85,7 +78,7 @@ setup(
         "Typing :: Typed",
     ],
     packages=find_packages(include=["escnn_relaxed", "escnn_relaxed.*"]),
-    package_data={"escnn_relaxed": ["py.typed"], "escnn_relaxed.experiments": ["configurations/*.toml"]},
+    package_data={"escnn_relaxed": ["py.typed"]},
     python_requires=">=3.10",
     install_requires=[
         "torch>=2.6",  # torch.compiler.set_stance, with which errors are measured; is_compiling is of 2.3

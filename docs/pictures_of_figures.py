@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from drawing import FONT, SOFT, STRICT, large_labels, new_figure
-from escnn_relaxed.experiments.results import Result, load_results
 from escnn_relaxed.plots import plot_accuracy
+
+sys.path.append(str(Path(__file__).parents[1]))
+from experiments.results import Result, load_results
 
 __all__ = [
     "accuracies",

@@ -13,9 +13,9 @@ in the support, P positions, J hidden values::
     network/      whole networks: relax, harden, export, hand back to escnn
     measure/      how soft it is
     learning/     how soft to be
-    plots/, models, experiments/
+    plots/, models
 
-What most users need is here; kernel nets are in ``escnn_relaxed.kernel``, reports, bounds and logs in
+What most users need is here; kernel nets are in ``escnn_relaxed.kernel``, reports and logs in
 ``escnn_relaxed.measure``, what else serves learning in ``escnn_relaxed.learning``, other layers in
 ``escnn_relaxed.baselines``, the way back to escnn in ``escnn_relaxed.network``. Equations, "equation (2)", are those of
 docs/concepts/mathematics.md.

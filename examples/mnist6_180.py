@@ -25,13 +25,12 @@ from pictures import save_picture
 from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
+from shared import DataError, both_ways_up, half_turned
 from sixes import Sixes, bundled_sixes, mnist_sixes, shift_randomly
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv
-from escnn_relaxed.experiments.data_files import DataError
-from escnn_relaxed.experiments.digits import both_ways_up, half_turned
 
 ROTATIONS = 8
 FIELDS = 4

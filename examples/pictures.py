@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
+from shared import SIX_CLASSES
 from torch import Tensor
-
-from escnn_relaxed.experiments.digits import SIX_CLASSES
 
 __all__ = ["save_picture"]
 

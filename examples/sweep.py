@@ -30,11 +30,11 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
+from shared import mean_and_error
 from torch.nn.functional import cross_entropy
 from turned_digits import Split, turned_digits
 
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.experiments.mean_and_error import mean_and_error
 from escnn_relaxed.plots import plot_accuracy
 
 FREQUENCIES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6)

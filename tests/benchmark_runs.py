@@ -15,15 +15,15 @@ __all__ = ["run_here"]
 
 
 def run_here(script: str, *arguments: str) -> str:
-    """What a benchmark prints."""
+    """What a benchmark prints, a module below ``benchmarks``."""
     output = io.StringIO()
     threads, allows_tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        patch.setattr("run_log.ProcessPoolExecutor", lambda workers: ThreadPoolExecutor(1))
-        patch.setattr("tasks.TEST_IMAGES", 32)
+        patch.setattr("benchmarks.shared.run_log.ProcessPoolExecutor", lambda workers: ThreadPoolExecutor(1))
+        patch.setattr("benchmarks.shared.tasks.TEST_IMAGES", 32)
         patch.setattr("sys.argv", [script, *arguments])
-        importlib.import_module(script).main()
+        importlib.import_module(f"benchmarks.{script}").main()
     torch.set_num_threads(threads)
     torch.backends.cudnn.allow_tf32 = allows_tf32
     return output.getvalue()

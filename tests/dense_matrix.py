@@ -22,10 +22,6 @@ def matrix_of(linear: Callable[[Tensor], Tensor], channels: int, size: tuple[int
     return linear(basis).flatten(1).mT
 
 
-def largest_singular_value(matrix: Tensor) -> float:
-    return torch.linalg.matrix_norm(matrix, ord=2).item()
-
-
 @torch.no_grad()
 def dense_matrix(layer: RelaxedR2Conv, side: int) -> Tensor:
     """Of a layer without bias, on a torus, (C_out, side, side, C_in, side, side): the answers to unit images."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from escnn_relaxed.experiments import module, training
-from escnn_relaxed.experiments.command_line import main
-from escnn_relaxed.experiments.configuration import Configuration
+from experiments import module, training
+from experiments.command_line import main
+from experiments.configuration import Configuration
 
 __all__ = ["killed_at_step", "one_of_several"]
 

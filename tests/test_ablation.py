@@ -171,7 +171,8 @@ def test_network_is_left_as_it_was_after_an_error(mode: str, call: int) -> None:
 
 def test_batch_norm_estimated_anew_for_each_part_is_left_as_it_was() -> None:
     """What a hardened network needs before it can be judged (``update_bn``)."""
-    network = Network().eval()
+    with torch.no_grad():
+        network = Network().eval()  # so that what R2Conv keeps in eval mode has no history, which deepcopy refuses
     before = everything_of(network)
 
     def estimate_and_evaluate(hardened: nn.Module) -> float:

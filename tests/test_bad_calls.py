@@ -63,8 +63,6 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     measure.prediction_agreement: {"classifier": Classes(), "data": images(), "in_type": FIELDS},
     measure.relaxation_summary: {"network": NETWORK, "data": images()},
     measure.softness_ablation: {"network": NETWORK, "evaluate": lambda network: 1.0, "progress": False},
-    measure.equivariance_error_bound: {"network": NETWORK, "input": FIELDS(images())},
-    measure.soft_part_norm: {"layer": soft_layer(), "size": (5, 5)},
     measure.relaxation_scalars: {"network": NETWORK, "data": images()},
     measure.RelaxationMonitor: {"network": NETWORK},
     plots.plot_ablation: {"rows": ROWS},
@@ -83,7 +81,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
 }
 
 # What results are made of: filled by this package, not by users.
-RESULTS = ("AblationReport", "AblationRow", "AgreementReport", "BoundRow", "EquivarianceReport", "ErrorRow")
+RESULTS = ("AblationReport", "AblationRow", "AgreementReport", "EquivarianceReport", "ErrorRow")
 RESULTS += ("LayerSummary", "RelaxationSummary")
 
 BAD: dict[str, Any] = {
@@ -136,14 +134,10 @@ CALLED |= {(name, "output") for name in ("equivariance_error", "prediction_agree
 
 # Bad values that end otherwise, and why.
 NO_FIELDS = "it is the argument in_type that is missing"
-TRAINING = "a RuntimeError, as torch has for modes: the network is in training mode"
 ALLOWED: dict[tuple[str, str, str], str] = {
     ("equivariance_error", "module", "module"): NO_FIELDS,
     ("equivariance_error", "module", "empty network"): NO_FIELDS,
     ("prediction_agreement", "data", "other fields"): "the classifier's own error, whose forward takes plain tensors",
-    ("equivariance_error_bound", "network", "module"): TRAINING,
-    ("equivariance_error_bound", "network", "empty network"): TRAINING,
-    ("equivariance_error_bound", "network", "strict layer"): TRAINING,
 }
 
 

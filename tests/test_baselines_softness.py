@@ -12,7 +12,6 @@ from forms import answer, features_of
 from group_average import acted, energy, subgroup_elements
 from transformations import equivariance_error, largest_error, reflections, relative_error, rotations
 
-from escnn_relaxed import equivariance_error as measured_error
 from escnn_relaxed import (
     equivariance_penalty,
     export_network,
@@ -24,7 +23,7 @@ from escnn_relaxed import (
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv
 from escnn_relaxed.baselines.orthogonal_basis import OrthogonalBasis
 from escnn_relaxed.baselines.strict_kernel import BaselineConvolution
-from escnn_relaxed.measure import equivariance_error_bound, relaxation_scalars, soft_part_norm
+from escnn_relaxed.measure import relaxation_scalars
 from escnn_relaxed.plots import plot_softness
 
 ROUNDING = 1e-12
@@ -255,7 +254,7 @@ def test_summary_lists_the_layers(way: str) -> None:
 
 
 @EVERY_WAY
-def test_ablation_and_bound_see_the_layers(way: str) -> None:
+def test_ablation_sees_the_layers(way: str) -> None:
     network = network_of(way).eval()
     features = network[0].in_type(features_of(network[0], side=5))
     rows = softness_ablation(network, lambda net: largest_error(net, features.tensor), progress=False)
@@ -263,10 +262,6 @@ def test_ablation_and_bound_see_the_layers(way: str) -> None:
     assert rows[0].value > 0.05
     assert rows[-1].value <= ROUNDING
     assert "everything" in str(rows)
-    bound = equivariance_error_bound(network, features)
-    assert max(row.error for row in measured_error(network, data=features).exact) <= bound[-1].error
-    assert equivariance_error_bound(harden_network(network), features)[-1].error <= 1e-10
-    assert soft_part_norm(network[0], (5, 5)) > 0
 
 
 @EVERY_WAY

@@ -39,15 +39,15 @@ def checkout(tmp_path: Path) -> Path:
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     with pytest.raises(SystemExit):
-        run_here("authors_code", *arguments, "--row", "t2-strict", "--batch", "1", "--repetitions", "1")
+        run_here("speed.authors_code", *arguments, "--row", "t2-strict", "--batch", "1", "--repetitions", "1")
     return capsys.readouterr().err
 
 
 def test_networks_of_as_many_parameters_are_compared(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 10))
-    monkeypatch.setattr("authors_code.build_network", lambda *arguments: ours)
+    monkeypatch.setattr("benchmarks.speed.authors_code.build_network", lambda *arguments: ours)
     given = "--theirs", "stand_in_for_theirs:build", "--arguments", '{"parameters": 40}', "--row", "t2-strict"
-    line = run_here("authors_code", str(checkout), *given, "--batch", "1", "--repetitions", "1")
+    line = run_here("speed.authors_code", str(checkout), *given, "--batch", "1", "--repetitions", "1")
     assert line.startswith("t2-strict, 40 parameters, batch 1: theirs ")
 
 

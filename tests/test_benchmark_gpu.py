@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import gpu
 import pytest
 import torch
 from benchmark_runs import run_here
 from escnn import gspaces
 from escnn.nn import FieldType
-from region_loop import RegionLoop
 
+from benchmarks.speed import gpu
+from benchmarks.speed.region_loop import RegionLoop
 from escnn_relaxed import RelaxedR2Conv
 
 
 @pytest.mark.slow
 def test_every_side_is_measured_in_every_setting(tmp_path: Path) -> None:
-    run_here("gpu", "--smoke", "--parts", "speed", "--output", str(tmp_path))
+    run_here("speed.gpu", "--smoke", "--parts", "speed", "--output", str(tmp_path))
     figures = json.loads((tmp_path / "gpu.json").read_text())
     others = list(gpu.sides(smoke=True))[1:]
     expected = [
@@ -31,21 +31,21 @@ def test_every_side_is_measured_in_every_setting(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_tests_are_found_and_a_network_is_trained(tmp_path: Path) -> None:
-    run_here("gpu", "--smoke", "--parts", "tests", "training", "--output", str(tmp_path))
+    run_here("speed.gpu", "--smoke", "--parts", "tests", "training", "--output", str(tmp_path))
     figures = json.loads((tmp_path / "gpu.json").read_text())
     assert [figures[part]["status"] for part in ("tests", "training")] == [0, 0]
     assert "tests collected" in (tmp_path / "gpu.md").read_text()
 
 
 def test_what_there_was_no_time_for_is_said(tmp_path: Path) -> None:
-    run_here("gpu", "--smoke", "--parts", "speed", "paper", "--minutes", "0", "--output", str(tmp_path))
+    run_here("speed.gpu", "--smoke", "--parts", "speed", "paper", "--minutes", "0", "--output", str(tmp_path))
     assert "No time was left in: speed, paper." in (tmp_path / "gpu.md").read_text()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        run_here("gpu", "--output", str(tmp_path))
+        run_here("speed.gpu", "--output", str(tmp_path))
     assert "there is no GPU here" in capsys.readouterr().err
 
 

@@ -9,14 +9,15 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import smoke
-import smoke_data
 import torch
 from benchmark_runs import run_here
 from escnn import nn
-from run_log import Log
-from smoke_data import LEVELS, Puffs, buoyancies, own_error, simulated, turned_back
-from smoke_networks import NARROW, WAYS, Forecaster
+
+from benchmarks.shared.run_log import Log
+from benchmarks.smoke import levels as smoke
+from benchmarks.smoke import smoke_data
+from benchmarks.smoke.smoke_data import LEVELS, Puffs, buoyancies, own_error, simulated, turned_back
+from benchmarks.smoke.smoke_networks import NARROW, WAYS, Forecaster
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -112,10 +113,10 @@ def test_the_benchmark_goes_on_from_its_log_and_draws(tmp_path: Path, monkeypatc
     for name, value in constants.items():
         monkeypatch.setattr(smoke, name, value)
     arguments = "--parts", "rotation", "--output", str(tmp_path)
-    run_here("smoke", *arguments, "--seeds", "1")
+    run_here("smoke.levels", *arguments, "--seeds", "1")
     kept = (tmp_path / "rotation.jsonl").read_text()
-    run_here("smoke", *arguments, "--seeds", "2")
-    text = run_here("smoke", *arguments, "--seeds", "2", "--report")
+    run_here("smoke.levels", *arguments, "--seeds", "2")
+    text = run_here("smoke.levels", *arguments, "--seeds", "2", "--report")
     runs = (tmp_path / "rotation.jsonl").read_text()
     assert runs.startswith(kept)
     assert (len(kept.splitlines()), len(runs.splitlines())) == (4, 8)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-import ways
-from run_log import Log
+
+from benchmarks.accuracy import ways
+from benchmarks.shared.run_log import Log
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from benchmark_runs import run_here
-from networks import NETWORKS, build_network
-from run_log import Log
-from tasks import TASKS, image_task
-from training import change_under_quarter_turn
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+from benchmarks.shared.networks import NETWORKS, build_network
+from benchmarks.shared.run_log import Log
+from benchmarks.shared.tasks import TASKS, image_task
+from benchmarks.shared.training import change_under_quarter_turn
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.slow
@@ -23,11 +24,11 @@ def test_a_second_run_takes_every_network_from_the_log(tmp_path: Path) -> None:
     """The first one as users start it, with a process a core."""
     log = tmp_path / "runs.jsonl"
     arguments = "--smoke", "--rows", "digits upright", "--networks", "default;soft, continuous", "--log", str(log)
-    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS.parent), "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, str(BENCHMARKS / "accuracy.py"), *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, "-m", "benchmarks.accuracy.swap", *arguments]
     process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert process.returncode == 0, process.stderr
-    first, second = process.stdout, run_here("accuracy", *arguments)
+    first, second = process.stdout, run_here("accuracy.swap", *arguments)
     assert first.count("soft, digits upright; ") == len(log.read_text().splitlines()) == 2
     assert "soft, digits upright; " not in second
     table = first[first.index("| row |") :]
@@ -51,24 +52,24 @@ def test_a_log_that_was_cut_off_keeps_its_other_lines(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ablation_annealing_and_bound_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strict_part.WIDTHS", (2, 2, 2, 4))
-    monkeypatch.setattr("strict_part.EPOCHS", 9)
+    monkeypatch.setattr("benchmarks.accuracy.strict_part.WIDTHS", (2, 2, 2, 4))
+    monkeypatch.setattr("benchmarks.accuracy.strict_part.EPOCHS", 9)
     names = "bound, turned", "annealed, turned, λ to 0.3", "relaxed after 8 epochs, within 60°"
     arguments = "--seeds", "1", "--images", "64", "--runs", ";".join(names), "--log", str(tmp_path / "runs.jsonl")
-    answer = run_here("strict_part", *arguments)
+    answer = run_here("accuracy.strict_part", *arguments)
     assert all(answer.count(f"{name}: accuracy") == 2 for name in names)
     assert "multipliers" in answer
 
 
 @pytest.mark.slow
 def test_filter_banks_are_measured() -> None:
-    table = run_here("filter_bank", "--repetitions", "1", "--fields", "C4").splitlines()
+    table = run_here("speed.filter_bank", "--repetitions", "1", "--fields", "C4").splitlines()
     assert sum(line.startswith("| C4") for line in table) == 1
 
 
 @pytest.mark.slow
 def test_trained_networks_are_measured() -> None:
-    lines = run_here("measuring", "--images", "64", "--epochs", "1", "--measured", "8").splitlines()
+    lines = run_here("accuracy.measuring", "--images", "64", "--epochs", "1", "--measured", "8").splitlines()
     assert sum(line.startswith("rotation 90°") for line in lines) == 4
     assert sum(line.startswith("all of these") for line in lines) == 2
     assert sum(line.startswith("body.") for line in lines) == 4
@@ -102,6 +103,6 @@ def test_cifar_needs_its_files() -> None:
 def test_cost_is_measured(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     rows = "soft rotation, steerable;construction, strict"
-    table = run_here("performance", "--rows", rows, "--repetitions", "1", "--json", str(figures)).splitlines()
+    table = run_here("speed.performance", "--rows", rows, "--repetitions", "1", "--json", str(figures)).splitlines()
     assert sum(line.startswith("| soft rotation, steerable") for line in table) == 1
     assert len(json.loads(figures.read_text())) == 3

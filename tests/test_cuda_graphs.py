@@ -9,10 +9,10 @@ import torch
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import FieldType
-from sides import OnTensors
 from torch import Tensor, nn
 from transformations import relative_error
 
+from benchmarks.speed.sides import OnTensors
 from escnn_relaxed import RelaxedR2Conv, export_network
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

@@ -153,7 +153,7 @@ def test_every_module_has_its_place_on_the_page_of_the_architecture() -> None:
     package = DOCS.parent / "escnn_relaxed"
     modules = [path.stem for path in package.glob("*.py") if path.stem[0] != "_"]
     modules += [f"{path.parent.name}/" for path in package.glob("*/__init__.py")]
-    outside = ("experiments", "plots", "baselines")
+    outside = ("plots", "baselines")
     modules += [path.stem for path in package.glob("*/*.py") if path.stem[0] != "_" and path.parent.name not in outside]
     assert not [module for module in modules if f"`{module}`" not in page]
 
@@ -217,7 +217,9 @@ def test_page_installs_from_a_clone_and_names_files_that_exist(page: Path) -> No
     """No registry has the package; and files that were moved are found in the text, too."""
     text = page.read_text(encoding="utf-8")
     assert not re.search(r"pip install [\"']?escnn_relaxed", text)
-    files = re.findall(r"`((?:escnn_relaxed|tests|benchmarks|examples|docs|scripts)/[\w/-]+\.\w+)[`:]", text)
+    files = re.findall(
+        r"`((?:escnn_relaxed|experiments|tests|benchmarks|examples|docs|scripts)/[\w/-]+\.\w+)[`:]", text
+    )
     assert not [name for name in files if not (DOCS.parent / name).exists()]
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
-from escnn_relaxed.experiments.augmentation import SHIFT, Augmentation, Normalization
-from escnn_relaxed.experiments.configuration import Configuration
-from escnn_relaxed.experiments.tasks import load_task
+from experiments.augmentation import SHIFT, Augmentation, Normalization
+from experiments.configuration import Configuration
+from experiments.tasks import load_task
 
 pytest.importorskip("kornia")
 SIDE = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from escnn_relaxed.experiments.batches import Batches, Examples
+from experiments.batches import Batches, Examples
 
 COUNT = 22
 

@@ -16,8 +16,8 @@ pytest.importorskip("lightning")
 
 from lightning.pytorch import LightningModule
 
-from escnn_relaxed.experiments.checkpoints import RunCheckpoints
-from escnn_relaxed.experiments.data_files import DataError, save
+from experiments.checkpoints import RunCheckpoints
+from experiments.data_files import DataError, save
 
 RUN = "some row with seed 0"
 WEIGHT = struct.pack("<f", 1.7)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from escnn_relaxed.experiments.command_line import main
-from escnn_relaxed.experiments.configuration import Configuration, read_row, row_names
-from escnn_relaxed.experiments.requirements import require
+from experiments.command_line import main
+from experiments.configuration import Configuration, read_row, row_names
+from experiments.requirements import require
 
 
 def test_rows_are_listed_with_their_titles(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,7 +23,7 @@ def test_rows_are_listed_with_their_titles(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_settings_reach_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    training = pytest.importorskip("escnn_relaxed.experiments.training")
+    training = pytest.importorskip("experiments.training")
     seen: list[Any] = []
     result = {"validation_accuracy": 1.0, "test_accuracy": 2.0}
     monkeypatch.setattr(training, "run", lambda *arguments: seen.extend(arguments) or result)
@@ -46,7 +46,7 @@ def error_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert "Traceback" not in text
     assert text.endswith("\n")
     line = text.splitlines()[-1]
-    assert line.startswith("python -m escnn_relaxed.experiments")
+    assert line.startswith("python -m experiments")
     return line
 
 
@@ -149,7 +149,7 @@ def test_a_damaged_file_is_named_by_the_report(
 def test_a_damaged_result_is_named_by_the_training(
     content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    training = pytest.importorskip("escnn_relaxed.experiments.training")
+    training = pytest.importorskip("experiments.training")
     folder = training.run_folder(tmp_path, "digits-soft", read_row("digits-soft").configuration, 0)
     folder.mkdir(parents=True)
     (folder / "result.json").write_text(CONTENTS[content])
@@ -161,7 +161,7 @@ def test_a_damaged_result_is_named_by_the_training(
 def test_a_full_disk_and_too_little_memory_are_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    training = pytest.importorskip("escnn_relaxed.experiments.training")
+    training = pytest.importorskip("experiments.training")
     for error in (OSError(errno.ENOSPC, "No space left on device", "events.out"), MemoryError("Unable to allocate")):
 
         def fail(*arguments: Any, error: Exception = error) -> None:
@@ -182,8 +182,9 @@ def test_a_missing_package_is_named_with_its_extra(
         return find(name, *arguments)
 
     monkeypatch.setattr(importlib, "import_module", without_lightning)
-    expected = "'lightning', which is not installed; in a clone: pip install -c constraints.txt '.[experiments]'"
-    assert expected in error_of(["train", "t2-soft"], capsys)
+    error = error_of(["train", "t2-soft"], capsys)
+    assert "'lightning', which is not installed" in error
+    assert "pip install -c constraints.txt -r experiments/requirements.txt" in error
     with pytest.raises(ModuleNotFoundError, match="'lightning'"):
         require("lightning.pytorch")
 
@@ -205,7 +206,7 @@ def test_nothing_heavy_is_imported_to_list_rows(monkeypatch: pytest.MonkeyPatch)
 def test_help_is_that_of_the_reference(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = Path(__file__).parents[1] / "docs" / "api" / "experiments.md"
+    page = Path(__file__).parents[1] / "docs" / "how-to" / "experiments.md"
     if not page.exists():
         pytest.skip("no docs beside the tests")
     monkeypatch.setenv("COLUMNS", "80")

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from escnn_relaxed.experiments.configuration import Configuration, override, read_row, row_names
+from experiments.configuration import Configuration, override, read_row, row_names
 
 ROWS = row_names()
 LEARNED = [name for name in ROWS if "learned" in name]

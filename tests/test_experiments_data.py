@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from escnn_relaxed.experiments import cifar_files, data_files, mnist_files
-from escnn_relaxed.experiments.batches import Examples
-from escnn_relaxed.experiments.configuration import Configuration
-from escnn_relaxed.experiments.data_files import DataError
-from escnn_relaxed.experiments.tasks import load_task
+from experiments import cifar_files, data_files, mnist_files
+from experiments.batches import Examples
+from experiments.configuration import Configuration
+from experiments.data_files import DataError
+from experiments.tasks import load_task
 
 IMAGES = 20
 
@@ -28,7 +28,7 @@ IMAGES = 20
 def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """Data sets of a few images, and no network."""
     monkeypatch.setattr(cifar_files, "IMAGES", {"train": IMAGES, "test": IMAGES})
-    monkeypatch.setattr("escnn_relaxed.experiments.data_files.urlopen", _refuse)
+    monkeypatch.setattr("experiments.data_files.urlopen", _refuse)
 
 
 def _refuse(address: str, timeout: float) -> None:

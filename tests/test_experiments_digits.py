@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from escnn_relaxed.experiments.digits import SIX_CLASSES, both_ways_up, bundled_digits, half_turned, only_sixes
+from experiments.digits import SIX_CLASSES, both_ways_up, bundled_digits, half_turned, only_sixes
 
 
 def test_bundled_digits_have_values_from_0_to_1() -> None:
@@ -39,6 +39,6 @@ def test_both_ways_up_is_upright_then_turned() -> None:
 def test_what_demos_take_needs_no_package_of_the_experiments() -> None:
     """Of those that only the extra has, tomli too, which Python 3.10 needs to read rows."""
     blocked = "for name in ('lightning', 'kornia', 'sklearn', 'tomli', 'tomllib'): sys.modules[name] = None"
-    imports = "import escnn_relaxed.experiments.digits, escnn_relaxed.experiments.mean_and_error"
+    imports = "import experiments.digits, experiments.mean_and_error"
     code = f"import sys\n{blocked}\n{imports}"
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from escnn_relaxed.experiments.configuration import override, read_row
-from escnn_relaxed.experiments.data_files import DataError
-from escnn_relaxed.experiments.report import load_results, report
+from experiments.configuration import override, read_row
+from experiments.data_files import DataError
+from experiments.report import load_results, report
 
 SCALE = ["epochs=6", "images=1500", "evaluation_images=2000"]
 
@@ -98,6 +99,37 @@ def test_a_file_that_is_no_result_is_named(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text('{"row": "t2-strict"}')
     with pytest.raises(DataError, match=r"result\.json is not the result of a run: KeyError\('configuration'\)"):
         load_results(tmp_path)
+
+
+def changed_result(folder: Path, **changes: object) -> str:
+    """Write a result, change entries of it, and return its path as a pattern."""
+    write(folder, "t2-strict", 0, 30.0)
+    (path,) = folder.rglob("result.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return re.escape(str(path))
+
+
+@pytest.mark.parametrize("name", ["validation_accuracy", "test_accuracy"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 100.5])
+def test_an_accuracy_that_is_no_percentage_is_named(tmp_path: Path, name: str, value: float) -> None:
+    file = changed_result(tmp_path, **{name: value})
+    with pytest.raises(
+        DataError, match=rf"{file} is not the result of a run: .*{name} must be in \[0, 100\], got {value}"
+    ):
+        report(tmp_path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_seconds_that_are_no_duration_are_named(tmp_path: Path, value: float) -> None:
+    file = changed_result(tmp_path, epochs=[{"epoch": 1, "seconds": value}])
+    with pytest.raises(DataError, match=rf"{file} .*seconds of an epoch must be finite and >= 0, got {value}"):
+        report(tmp_path)
+
+
+def test_a_result_in_the_folder_of_another_seed_is_named(tmp_path: Path) -> None:
+    file = changed_result(tmp_path, seed=7)
+    with pytest.raises(DataError, match=rf"{file} .*seed must be that of the folder seed-0, got 7"):
+        report(tmp_path)
 
 
 def test_the_committed_report_is_that_of_the_committed_results() -> None:

@@ -24,10 +24,10 @@ pytest.importorskip("kornia")
 from run_processes import killed_at_step, one_of_several
 
 from escnn_relaxed import equivariance_penalty
-from escnn_relaxed.experiments.configuration import Configuration, read_row
-from escnn_relaxed.experiments.module import ImageClassifier, build_network, learning_rate_factor
-from escnn_relaxed.experiments.tasks import load_task
-from escnn_relaxed.experiments.training import Machine, run, run_folder
+from experiments.configuration import Configuration, read_row
+from experiments.module import ImageClassifier, build_network, learning_rate_factor
+from experiments.tasks import load_task
+from experiments.training import Machine, run, run_folder
 
 pytestmark = [
     # Lightning's own: what it uses of torch
@@ -118,7 +118,7 @@ def test_a_run_writes_its_log_and_is_not_run_twice(tmp_path: Path, monkeypatch: 
     assert 100 * float(lines[-1]["validation/accuracy"]) == result["validation_accuracy"]
     assert result["images"] == {"train": 64, "validation": 32, "test": 32}
     assert any((folder / "tensorboard").iterdir())
-    monkeypatch.setattr("escnn_relaxed.experiments.training.load_task", None)
+    monkeypatch.setattr("experiments.training.load_task", None)
     assert run("digits-soft", SMALL, 0, None, tmp_path, CPU) == json.loads(json.dumps(result))
 
 
@@ -145,7 +145,7 @@ def test_test_images_do_not_change_what_is_trained_or_validated(
     other = replace(task, test=replace(task.test, labels=(task.test.labels + 1) % 10))
     results = []
     for name, loaded in (("plain", task), ("other", other)):
-        monkeypatch.setattr("escnn_relaxed.experiments.training.load_task", lambda *_, loaded=loaded: loaded)
+        monkeypatch.setattr("experiments.training.load_task", lambda *_, loaded=loaded: loaded)
         results.append(without_time(run("digits-soft", SMALL, 0, None, tmp_path / name, CPU)))
     assert results[0]["epochs"] == results[1]["epochs"]
     assert results[0]["validation_accuracy"] == results[1]["validation_accuracy"]

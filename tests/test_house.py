@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).parent
-PACKAGE = TESTS.parent / "escnn_relaxed"
+ROOT = TESTS.parent
+PACKAGE = ROOT / "escnn_relaxed"
 ORDER = (
     "_version",
     "torch_modes",
@@ -25,7 +27,6 @@ ORDER = (
     "learning",
     "plots",
     "models",
-    "experiments",
     "__init__",
 )
 
@@ -50,6 +51,26 @@ def test_file_imports_from_its_own_folder_and_those_above(file: Path) -> None:
     assert not [name for name in imported(file) if name not in above]
 
 
+def imported_modules(file: Path) -> set[str]:
+    """The modules that a file of ``benchmarks/`` or ``experiments/`` imports, by their full names."""
+    folder = ".".join(file.relative_to(ROOT).parent.parts)
+    found = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)]
+    modules = {f"{folder}.{node.module}" if node.level else str(node.module) for node in found}
+    return modules | {f"{node.module}.{name.name}" for node in found for name in node.names}
+
+
+def test_benchmarks_and_experiments_import_in_no_circle_and_from_no_other_room() -> None:
+    files = [*ROOT.glob("benchmarks/*/*.py"), *ROOT.glob("experiments/*.py")]
+    modules = {".".join(file.relative_to(ROOT).with_suffix("").parts): imported_modules(file) for file in files}
+    graphlib.TopologicalSorter(modules).prepare()
+    for module, imports in modules.items():
+        allowed = (module.rpartition(".")[0], "benchmarks.shared", "experiments")
+        if module.startswith("experiments"):
+            allowed = ("experiments",)
+        others = [name for name in imports if name.startswith(("benchmarks.", "experiments."))]
+        assert not [name for name in others if not name.startswith(tuple(f"{room}." for room in allowed))], module
+
+
 def test_order_names_every_folder_and_file() -> None:
     assert {room(file) for file in PACKAGE.rglob("*.py")} == set(ORDER)
 
@@ -59,8 +80,6 @@ HELD_BY = {
     "kernel/basis_elements.py": "test_drop_in.py",
     "kernel/steered_average.py": "test_steering.py",
     "layer/default_device.py": "test_devices.py",
-    "experiments/mean_and_error.py": "test_benchmarks.py",
-    "experiments/results.py": "test_experiments_report.py",
     "kernel/filter_bank.py": "test_special_cases.py",
     "kernel/grid_exact_basis.py": "test_steerable_basis.py",
     "integral/plain_layers.py": "test_export.py",
@@ -80,13 +99,6 @@ HELD_BY = {
     "measure/input_images.py": "test_equivariance_of_networks.py",
     "measure/measured_network.py": "test_equivariance_of_networks.py",
     "plots/style.py": "test_plots_bars.py",
-    "experiments/cifar_files.py": "test_experiments_data.py",
-    "experiments/data_files.py": "test_experiments_data.py",
-    "experiments/epoch_log.py": "test_experiments_training.py",
-    "experiments/mnist_files.py": "test_experiments_data.py",
-    "experiments/module.py": "test_experiments_training.py",
-    "experiments/requirements.py": "test_experiments_command_line.py",
-    "experiments/tasks.py": "test_experiments_configuration.py",
 }
 
 

@@ -10,9 +10,9 @@ import torch
 from escnn import gspaces
 from escnn.nn import FieldType, R2Conv
 from operations import CountOperations, count_evaluation, count_training
-from sides import OnTensors
 from torch import Tensor, nn
 
+from benchmarks.speed.sides import OnTensors
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.baselines import LAYERS
 

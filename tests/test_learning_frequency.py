@@ -6,9 +6,9 @@ import battery
 import pytest
 import torch
 from layers import STRICT_KERNELS
-from rotation_cut import jump
 from soft_networks import soft_layer
 
+from benchmarks.accuracy.rotation_cut import jump
 from escnn_relaxed import RelaxedR2Conv, equivariance_error, equivariance_penalty, parameter_groups
 
 EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)

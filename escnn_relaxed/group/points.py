@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["padded_index", "pixel_positions", "support_window", "tap_grid"]
+__all__ = ["pixel_positions", "support_window", "tap_grid"]
 
 Array = NDArray[np.float64]
 
@@ -49,14 +49,3 @@ def _grid_points(axes: list[Array]) -> Array:
     against_rows = [-axis for axis in axes[:-1]]
     grid = np.meshgrid(*against_rows, axes[-1], indexing="ij")
     return np.stack([axis.ravel() for axis in reversed(grid)], axis=-1)
-
-
-def padded_index(size: int, padding: int, padding_mode: str) -> NDArray[np.int64]:
-    """Index of the pixel whose value each cell of a padded axis copies, (size + 2·padding,).
-
-    A cell padded with zeros copies none and keeps its own, outside index: its value is 0 whatever K is.
-    """
-    numpy_mode = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
-    if padding_mode == "zeros":
-        return np.arange(-padding, size + padding)
-    return np.pad(np.arange(size), padding, mode=numpy_mode[padding_mode])  # type: ignore[call-overload]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import torch
 from torch import Tensor
 
@@ -29,18 +27,3 @@ def soft_share(soft: Tensor, strict: Tensor) -> Tensor:
     rounding = min(_ROUNDING * torch.finfo(total.dtype).eps, _MOST_ROUNDING)
     is_soft = soft > rounding**2 * total
     return torch.where(is_soft, soft / torch.where(is_soft, total, 1), 0)
-
-
-@contextlib.contextmanager
-def projected(layers, subgroups):  # type: ignore[no-untyped-def]
-    """Temporary: removed with measure's use of it."""
-    before = [(layer, layer.hardened) for layer in layers]
-    for layer, hardened in before:
-        layer.hardened = tuple(
-            name for name in ("rotation", "reflection", "translation") if name in (*hardened, *subgroups)
-        )
-    try:
-        yield
-    finally:
-        for layer, hardened in before:
-            layer.hardened = hardened

@@ -1,4 +1,4 @@
-"""How soft a network is: its equivariance error, what it loses when hardened, bounds, tables and logs.
+"""How soft a network is: its equivariance error, what it loses when hardened, tables and logs.
 
 Example:
     >>> from escnn import gspaces, nn
@@ -14,7 +14,6 @@ Example:
 from .ablation import AblationReport, AblationRow, softness_ablation
 from .agreement import AgreementReport, prediction_agreement
 from .equivariance import EquivarianceReport, ErrorRow, equivariance_error
-from .error_bound import BoundRow, equivariance_error_bound, soft_part_norm
 from .monitoring import RelaxationMonitor, relaxation_scalars
 from .summary import LayerSummary, RelaxationSummary, relaxation_summary
 
@@ -22,17 +21,14 @@ __all__ = [
     "AblationReport",
     "AblationRow",
     "AgreementReport",
-    "BoundRow",
     "EquivarianceReport",
     "ErrorRow",
     "LayerSummary",
     "RelaxationMonitor",
     "RelaxationSummary",
     "equivariance_error",
-    "equivariance_error_bound",
     "prediction_agreement",
     "relaxation_scalars",
     "relaxation_summary",
-    "soft_part_norm",
     "softness_ablation",
 ]

@@ -12,15 +12,14 @@ from torch import nn
 
 from ..checks import check_bool, check_callable, check_mapping, check_sequence
 from ..group.elements import SUBGROUPS
-from ..kernel.softness import projected
 from ..layer.convolution import Convolution
+from ..network.conversion import copy_network
 from ..network.relaxed_layers import relaxed_layers
-from .forward_probe import evaluated
 
 __all__ = ["AblationReport", "AblationRow", "softness_ablation"]
 
-# What is hardened: its name and kind, the layers, the subgroups.
-_Part = tuple[str, str, dict[str, Convolution], tuple[str, ...]]
+# One part of the network that is hardened: its name, its kind, the names of its layers, the subgroups.
+_Part = tuple[str, str, list[str], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class AblationRow:
     """One row of the ablation; ``pandas.DataFrame(report.rows)`` makes a table of them.
 
     Attributes:
-        part: what was hardened: a layer, a group of layers, a subgroup, ``"everything"`` or ``"nothing"``.
+        part: the part that was hardened: a layer, a group of layers, a subgroup, ``"everything"`` or ``"nothing"``.
         kind: ``"layer"``, ``"group"``, ``"subgroup"`` or ``"network"``.
         value: what ``evaluate`` gave.
         change: value less that of the whole network.
@@ -100,8 +99,9 @@ def softness_ablation(
     be seen from what is lost without it.
 
     Args:
-        network: any module; it is evaluated in eval mode, and left as it was, after an error too.
-        evaluate: from the network to a number, its test accuracy for instance.
+        network: any module that can be copied; it is not changed.
+        evaluate: from a network to a number, its test accuracy for instance. It gets a copy of ``network`` in eval
+            mode for each row, the row's part hardened, and is called without gradients.
         groups: names of groups of layers → the names of their layers, or of modules that hold them.
         progress: show a progress bar, if ``rich`` is installed.
 
@@ -137,54 +137,47 @@ def softness_ablation(
     check_callable("evaluate", evaluate)
     check_bool("progress", progress)
     named = {} if groups is None else check_mapping("groups", groups, "names of layers by group")
-    parts: list[_Part] = [("nothing", "network", {}, ())]
-    soft = {name: layer for name, layer in layers.items() if layer.softness() > 0}
-    parts += [(name, "layer", {name: layer}, SUBGROUPS) for name, layer in soft.items()]
+    soft = [name for name, layer in layers.items() if layer.softness() > 0]
+    parts: list[_Part] = [("nothing", "network", [], ())]
+    parts += [(name, "layer", [name], SUBGROUPS) for name in soft]
     parts += [(name, "group", _members(name, group, layers), SUBGROUPS) for name, group in named.items()]
-    subgroups = [name for name in SUBGROUPS if any(layer.softness(name) > 0 for layer in soft.values())]
-    parts += [(subgroup, "subgroup", layers, (subgroup,)) for subgroup in subgroups]
-    parts.append(("everything", "network", layers, SUBGROUPS))
+    subgroups = [subgroup for subgroup in SUBGROUPS if any(layers[name].softness(subgroup) > 0 for name in soft)]
+    parts += [(subgroup, "subgroup", list(layers), (subgroup,)) for subgroup in subgroups]
+    parts.append(("everything", "network", list(layers), SUBGROUPS))
     rows: list[AblationRow] = []
     with _tracked(parts, progress) as tracked:
         for part, kind, members, averaged in tracked:
-            with evaluated(network), _with_its_tensors(network):
-                concerned = (members or layers).values()
-                softness = max((float(layer.softness(*averaged)) for layer in concerned), default=0.0)
-                with projected(members.values(), averaged):
-                    value = float(evaluate(network))
+            value, softness = _evaluated_without(network, members, averaged, evaluate)
             change = value - rows[0].value if rows else 0.0
             rows.append(AblationRow(part, kind, value, change, softness))
     return AblationReport(tuple(rows))
 
 
-def _members(name: str, group: Sequence[str], layers: Mapping[str, Convolution]) -> dict[str, Convolution]:
+def _members(name: str, group: Sequence[str], layers: Mapping[str, Convolution]) -> list[str]:
+    """Return the names of the relaxed layers that a group names, or that lie in modules that it names."""
     check_sequence(f"groups: {name!r}", group, "names of layers")
-    members = {
-        layer_name: layer
-        for layer_name, layer in layers.items()
-        if any(layer_name == prefix or layer_name.startswith(f"{prefix}.") for prefix in group)
-    }
+    members = [layer for layer in layers if any(layer == prefix or layer.startswith(f"{prefix}.") for prefix in group)]
     if not members:
         raise ValueError(f"groups: {name!r} ({list(group)}) has no relaxed layer; those are {list(layers)}")
     return members
 
 
-@contextlib.contextmanager
-def _with_its_tensors(network: nn.Module) -> Iterator[None]:
-    """Restore parameters and buffers (statistics of batch norm)."""
-    tensors = [(tensor, tensor.detach().clone()) for tensor in (*network.parameters(), *network.buffers())]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for tensor, before in tensors:
-                if not torch.equal(tensor, before):
-                    tensor.copy_(before)
+@torch.no_grad()
+def _evaluated_without(
+    network: nn.Module, members: Sequence[str], subgroups: tuple[str, ...], evaluate: Callable[[nn.Module], float]
+) -> tuple[float, float]:
+    """Return the value of a copy with some layers hardened, and their largest softness before (of all for none)."""
+    copied = copy_network(network).eval()
+    layers = relaxed_layers(copied)
+    softness = max(float(layers[name].softness(*subgroups)) for name in members or layers)
+    for name in members:
+        layers[name].harden(*subgroups)
+    return float(evaluate(copied)), softness
 
 
 @contextlib.contextmanager
 def _tracked(parts: list[_Part], progress: bool) -> Iterator[Iterable[_Part]]:
-    """The parts, behind a progress bar if one is wanted and ``rich`` is there."""
+    """Give the parts, which advance a progress bar if one is wanted and ``rich`` is installed."""
     try:
         from rich.progress import Progress
     except ImportError:

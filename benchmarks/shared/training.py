@@ -1,0 +1,76 @@
+"""One training loop for all benchmarks: a cosine schedule, random batches, an optional penalty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.shared.tasks import Split
+
+__all__ = ["accuracy", "build_optimiser", "change_under_quarter_turn", "count_steps", "fit"]
+
+BATCH = 64
+
+
+def build_optimiser(name: str, network: nn.Module, rate: float, weight_decay: float = 0.0) -> torch.optim.Optimizer:
+    """``"Adam"``, or ``"SGD"`` with momentum 0.9, on all parameters alike."""
+    if name == "SGD":
+        return torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9, weight_decay=weight_decay)
+    return torch.optim.Adam(network.parameters(), lr=rate, weight_decay=weight_decay)
+
+
+def count_steps(images: int, epochs: int) -> int:
+    """Number of steps that :func:`fit` takes."""
+    return epochs * (images // BATCH)
+
+
+def fit(
+    network: nn.Module,
+    data: Split,
+    optimiser: torch.optim.Optimizer,
+    epochs: int,
+    autocast: bool = False,
+    penalty: Callable[[], Tensor] | None = None,
+    after_step: Callable[[], None] | None = None,
+) -> list[float]:
+    """Train a classifier; the mean cross-entropy of each epoch, without the penalty."""
+    images, labels = data
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, count_steps(len(images), epochs))
+    losses = []
+    for _ in range(epochs):
+        network.train()
+        total = 0.0
+        for batch in torch.randperm(len(images))[: len(images) // BATCH * BATCH].view(-1, BATCH):
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                logits = network(images[batch])
+            loss = functional.cross_entropy(logits.float(), labels[batch])
+            total += loss.item()
+            if penalty is not None:
+                loss = loss + penalty()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+            if after_step is not None:
+                after_step()
+        losses.append(total / (len(images) // BATCH))
+    return losses
+
+
+@torch.no_grad()
+def accuracy(network: nn.Module, data: Split) -> float:
+    """Percentage of images whose class is predicted, in eval mode."""
+    network.eval()
+    predictions = torch.cat([network(part).argmax(dim=1) for part in data[0].split(500)])
+    return 100 * float((predictions == data[1]).float().mean())
+
+
+@torch.no_grad()
+def change_under_quarter_turn(network: nn.Module, images: Tensor) -> float:
+    """‖f(gx) − f(x)‖ / ‖f(x)‖ of the logits for a turn by 90°, in eval mode."""
+    network.eval()
+    logits = network(images)
+    return float((network(images.rot90(1, (2, 3))) - logits).norm() / logits.norm())

@@ -1,0 +1,113 @@
+"""What a layer's filter bank, softness and construction cost beside ``escnn.nn.R2Conv``'s.
+
+    python -m benchmarks.speed.filter_bank [--repetitions 20] [--fields PART]
+
+Ratios of medians of CPU time in one process and one thread, the two sides alternating. Filter banks are built and
+differentiated, as in a training step; construction is with escnn's cache of bases warm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from escnn import gspaces
+from escnn import nn as enn
+
+from escnn_relaxed import RelaxedR2Conv
+
+
+def _regular(gspace: Any, count: int) -> enn.FieldType:
+    return enn.FieldType(gspace, [gspace.regular_repr] * count)
+
+
+def _irreps(gspace: Any, count: int) -> enn.FieldType:
+    return enn.FieldType(gspace, [gspace.irrep(0), gspace.irrep(1), gspace.irrep(2)] * count)
+
+
+CASES: list[tuple[str, Callable[[], enn.FieldType]]] = [
+    *(
+        (f"C{n}, {f} regular", lambda n=n, f=f: _regular(gspaces.rot2dOnR2(n), f))
+        for n, f in ((4, 16), (8, 16), (16, 16))
+    ),
+    ("D4, 16 regular", lambda: _regular(gspaces.flipRot2dOnR2(4), 16)),
+    ("SO(2), 3 × 8 irreps", lambda: _irreps(gspaces.rot2dOnR2(-1), 8)),
+]
+
+
+def ratio(ours: Callable[[], object], theirs: Callable[[], object], repetitions: int) -> tuple[float, float]:
+    """Median time of ours over theirs, and theirs in milliseconds."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(repetitions + 2):
+        for side, call in zip(times, (ours, theirs), strict=True):
+            start = time.process_time()
+            call()
+            side.append(time.process_time() - start)
+    medians = [statistics.median(side[2:]) for side in times]
+    return medians[0] / medians[1], 1000 * medians[1]
+
+
+def bank_step(layer: Any) -> Callable[[], None]:
+    """Build and differentiate the filter bank."""
+    parameters = [parameter for parameter in layer.parameters() if parameter.requires_grad]
+
+    def step() -> None:
+        bank, _ = layer.expand_parameters()
+        torch.autograd.grad(bank.sum(), parameters, allow_unused=True)
+
+    return step
+
+
+def training_step(layer: Any, fields: enn.FieldType) -> Callable[[], None]:
+    """Forward and backward on 16 images of 32×32 pixels."""
+    images = torch.randn(16, fields.size, 32, 32)
+
+    def step() -> None:
+        layer(fields(images)).tensor.sum().backward()
+
+    return step
+
+
+def row(name: str, fields: enn.FieldType, repetitions: int) -> str:
+    """One line of the table."""
+
+    def relaxed(relax: str | None) -> RelaxedR2Conv:
+        return RelaxedR2Conv(fields, fields, 5, padding=2, bias=False, relax=relax)
+
+    def original() -> enn.R2Conv:
+        return enn.R2Conv(fields, fields, 5, padding=2, bias=False)
+
+    strict, soft, few = relaxed(None), relaxed("default"), max(repetitions // 4, 1)
+    banks = [ratio(bank_step(layer), bank_step(original()), repetitions) for layer in (strict, soft)]
+    constructions = [ratio(lambda relax=relax: relaxed(relax), original, few) for relax in (None, "default")]
+    softness, _ = ratio(lambda: soft.softness().backward(), training_step(soft, fields), few)
+    return (
+        f"| {name} | {banks[0][1]:.1f} ms | {banks[0][0]:.2f} | {banks[1][0]:.2f} | {constructions[0][1]:.0f} ms | "
+        f"{constructions[0][0]:.2f} | {constructions[1][0]:.2f} | {softness:.1%} |"
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=20)
+    parser.add_argument("--fields", default="", help="only cases whose name contains this")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"torch {torch.__version__}, {platform.machine()}, one thread, 5×5 kernels\n")
+    print(
+        "| fields | R2Conv: bank | strict | soft | R2Conv: construction | strict | soft | softness() / training step |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for name, build in CASES:
+        if arguments.fields in name:
+            print(row(name, build(), arguments.repetitions), flush=True)
+
+
+if __name__ == "__main__":
+    main()

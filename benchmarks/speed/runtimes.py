@@ -1,0 +1,98 @@
+"""Train and inference time a batch of the paper's networks, as ratios to its CNN: the rows of its table of runtimes.
+
+    python -m benchmarks.speed.runtimes --output benchmarks/results/runtimes.json [--batch 4] [--repetitions 3]
+
+Each network and the CNN are called in turn in one process, one thread. A second call goes on from the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from benchmarks.shared.timing import alternate
+from escnn_relaxed.models import RelaxedResNet
+from experiments.configuration import read_row, row_names
+from experiments.data_files import DataError, read_json, save
+from experiments.module import build_network
+
+CNN = "t2-strict"
+
+
+def train_step(network: RelaxedResNet, images: torch.Tensor, labels: torch.Tensor) -> Callable[[], object]:
+    """Forward, backward and a step of Adam."""
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
+
+    def step() -> None:
+        network.train()
+        optimizer.zero_grad()
+        functional.cross_entropy(network(images), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def inference(network: RelaxedResNet, images: torch.Tensor) -> Callable[[], object]:
+    """Class scores in eval mode, filter banks built before."""
+
+    def call() -> None:
+        network.eval()
+        with torch.no_grad():
+            network(images)
+
+    return call
+
+
+def measure(name: str, batch: int, repetitions: int, device: torch.device) -> dict[str, Any]:
+    """Ratios to the CNN of one row, and its number of parameters."""
+    images = torch.randn(batch, 3, 32, 32, device=device)
+    labels = torch.randint(10, (batch,), device=device)
+    network, cnn = (build_network(read_row(row).configuration, 10, 3).to(device) for row in (name, CNN))
+    return {
+        "train": asdict(alternate(train_step(network, images, labels), train_step(cnn, images, labels), repetitions)),
+        "inference": asdict(alternate(inference(network, images), inference(cnn, images), repetitions)),
+        "parameters": sum(parameter.numel() for parameter in network.parameters()),
+    }
+
+
+def main() -> None:
+    """Measure what the file does not hold yet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/runtimes.json"))
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--rows", nargs="+", help="names of rows; by default those of the paper's table")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    settings = (
+        f"Ratios to the time of the first row in the same process, medians of {arguments.repetitions} (lowest to "
+        f"highest quartile); batches of {arguments.batch} images in float32 on one "
+        f"{'thread of a CPU' if device.type == 'cpu' else torch.cuda.get_device_name()}, {platform.machine()}, torch "
+        f"{torch.__version__}. The paper: batches of 64 on an RTX 3090."
+    )
+    path = arguments.output
+    try:
+        content = read_json(path) if path.exists() else {"settings": settings, "rows": {}}
+    except DataError as error:
+        parser.error(str(error))
+    if content["settings"] != settings:
+        parser.error(f"{path} was measured with other settings: {content['settings']}")
+    names = arguments.rows or [name for name in row_names() if "seconds" in read_row(name).published]
+    for name in names:
+        if name not in content["rows"]:
+            content["rows"][name] = measure(name, arguments.batch, arguments.repetitions, device)
+            save(json.dumps(content, indent=1).encode(), path)
+            print(name, content["rows"][name], flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""The functions of ``experiments/``, the folder beside this one, that the examples use."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# At the end, so that an installed escnn_relaxed goes before the one of the repository.
+sys.path.append(str(Path(__file__).parents[1]))
+
+from experiments.data_files import DataError
+from experiments.digits import SIX_CLASSES, both_ways_up, bundled_digits, half_turned, mnist_digits, only_sixes
+from experiments.mean_and_error import mean_and_error
+
+__all__ = [
+    "SIX_CLASSES",
+    "DataError",
+    "both_ways_up",
+    "bundled_digits",
+    "half_turned",
+    "mean_and_error",
+    "mnist_digits",
+    "only_sixes",
+]

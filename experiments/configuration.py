@@ -1,0 +1,229 @@
+"""What a run is: a row of the paper's tables from its file, with the overrides of the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from escnn_relaxed.baselines import LAYERS
+from escnn_relaxed.checks import check_choice, check_integer
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["TASK_NAMES", "Configuration", "Row", "override", "read_row", "row_names"]
+
+TASK_NAMES = ("cifar10", "cifar100", "mnist6-180", "digits")
+PENALTIES = ("frequency", "softness")
+LARGEST_NUMBER = 3.4e38  # of float32
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """All that determines a run but its seed. Defaults are the published settings of CIFAR.
+
+    Attributes:
+        rotations: number of rotations N; 1 for T(2).
+        layer: way to relax, a key of :data:`~escnn_relaxed.baselines.LAYERS`.
+        relax: starting ω′ of each subgroup, the same in all layers; ``"default"`` as of the layer, None for strict.
+        learn_relaxation: whether ω′ is learned, in each layer its own.
+        penalty_weight: λ.
+        penalty: what λ weighs, ``kind`` of :func:`~escnn_relaxed.equivariance_penalty`.
+        fields: numbers of fields of the two blocks.
+        lifting_kernel_size: of the lifting convolution.
+        task: name of the data.
+        augment: whether training images are flipped and shifted at random.
+        images: number of training images, None for all; validation images are never among them.
+        evaluation_images: number of validation and of test images, None for all.
+        epochs: passes over the training images.
+        warmup_epochs: of these with a learning rate that rises linearly; a cosine to 0 follows.
+        batch_size: images of a step, over all devices.
+        learning_rate: of Adam, after the warm-up.
+        weight_decay: of Adam; none on ω′.
+        validate_every: epochs from one validation to the next.
+        precision: ``"32-true"``, ``"bf16-mixed"`` or ``"16-mixed"``, as Lightning calls them.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a value that has no meaning.
+
+    Example:
+        >>> Configuration(rotations=4, relax={"rotation": 1.0}).epochs
+        300
+    """
+
+    rotations: int
+    layer: str = "relaxed"
+    relax: Mapping[str, float] | str | None = None
+    learn_relaxation: bool = False
+    penalty_weight: float = 0.0
+    penalty: str = "frequency"
+    fields: tuple[int, int] = (32, 64)
+    lifting_kernel_size: int = 7
+    task: str = "cifar10"
+    augment: bool = False
+    images: int | None = None
+    evaluation_images: int | None = None
+    epochs: int = 300
+    warmup_epochs: int = 5
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-4
+    validate_every: int = 1
+    precision: str = "32-true"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", _checked_fields(self.fields))
+        for name in ("rotations", "epochs", "batch_size", "validate_every", "lifting_kernel_size"):
+            check_integer(name, getattr(self, name), 1)
+        if check_integer("warmup_epochs", self.warmup_epochs, 0) >= self.epochs:
+            raise ValueError(f"warmup_epochs must be below epochs={self.epochs}, got {self.warmup_epochs}")
+        for name in ("images", "evaluation_images"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), 1)
+        check_choice("layer", self.layer, tuple(LAYERS))
+        check_choice("penalty", self.penalty, PENALTIES)
+        check_choice("task", self.task, TASK_NAMES)
+        check_choice("precision", self.precision, PRECISIONS)
+        for name in ("learn_relaxation", "augment"):
+            _check_switch(name, getattr(self, name))
+        for name in ("penalty_weight", "learning_rate", "weight_decay"):
+            _check_number(name, getattr(self, name))
+        if self.penalty_weight > 0 and self.penalty == "frequency" and self.layer != "relaxed":
+            raise ValueError(
+                f"penalty='frequency' weighs ω′, which layer={self.layer!r} does not have: set penalty='softness'"
+            )
+        _check_relax(self.relax)
+
+    def digest(self) -> str:
+        """Eight characters that tell configurations apart."""
+        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the paper's tables.
+
+    Attributes:
+        name: of its file, without the suffix.
+        title: what it is called in tables.
+        configuration: what is run.
+        published: what the paper says: ``task`` or ``task-augmented`` → [mean, standard error] of the test accuracy in
+            %; ``parameters`` → their number on CIFAR-10; ``seconds`` → [train, inference] of a batch.
+    """
+
+    name: str
+    title: str
+    configuration: Configuration
+    published: Mapping[str, Any] = field(default_factory=dict)
+
+
+def row_names() -> list[str]:
+    """Names of all rows, in the order of the paper's tables.
+
+    Example:
+        >>> row_names()[:2]
+        ['t2-strict', 't2-soft']
+    """
+    rows = [read_row(path.name.removesuffix(".toml")) for path in _folder().iterdir() if path.name.endswith(".toml")]
+    places = {layer: number for number, layer in enumerate(("strict", "partial", "soft", "learned"))}
+
+    def place(row: Row) -> tuple[Any, ...]:
+        kind = next(number for word, number in places.items() if word in row.name)
+        is_paper = row.configuration.task == "cifar10"
+        return not is_paper, row.configuration.rotations, kind, row.configuration.penalty_weight, row.name
+
+    return [row.name for row in sorted(rows, key=place)]
+
+
+def read_row(name: str) -> Row:
+    """The row of a name.
+
+    Raises:
+        ValueError: for an unknown name, or a file that is no configuration.
+    """
+    path = _folder() / f"{name}.toml"
+    if not path.is_file():
+        known = sorted(path.name.removesuffix(".toml") for path in _folder().iterdir() if path.name.endswith(".toml"))
+        raise ValueError(f"row must be one of {', '.join(known)}; got {name!r}")
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    settings = {key: value for key, value in content.items() if key not in ("title", "published")}
+    return Row(name, content["title"], _configuration(settings), content.get("published", {}))
+
+
+def override(configuration: Configuration, assignments: Sequence[str]) -> Configuration:
+    """A configuration with some of its values replaced.
+
+    Args:
+        configuration: to start from.
+        assignments: each ``key=value``, the value as in TOML; ``relax.rotation=0.5`` replaces one entry.
+
+    Raises:
+        ValueError: for text that is not of this form, an unknown key, or a value that has no meaning.
+        TypeError: for a value of the wrong type.
+
+    Example:
+        >>> override(Configuration(rotations=4), ["epochs=30", "relax.rotation=0.5"]).relax
+        {'rotation': 0.5}
+    """
+    settings = dataclasses.asdict(configuration)
+    for assignment in assignments:
+        try:
+            change = tomllib.loads(assignment)
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(
+                f"a setting must be key=value, the value as in TOML; got {assignment!r}: {error}"
+            ) from error
+        for key, value in change.items():
+            before = settings.get(key)
+            settings[key] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
+    return _configuration(settings)
+
+
+def _configuration(settings: Mapping[str, Any]) -> Configuration:
+    known = [entry.name for entry in dataclasses.fields(Configuration)]
+    for key in settings:
+        if key not in known:
+            raise ValueError(f"a setting must be one of {', '.join(known)}; got {key!r}")
+    return Configuration(**settings)
+
+
+def _folder() -> Any:
+    return resources.files(__package__) / "configurations"
+
+
+def _checked_fields(value: Any) -> tuple[int, int]:
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+        raise TypeError(f"fields must be two integers, for the two blocks, as [8, 16]; got {value!r}")
+    return check_integer("fields", value[0], 1), check_integer("fields", value[1], 1)
+
+
+def _check_switch(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be true or false, got {value!r}")
+
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not 0 <= value <= LARGEST_NUMBER:
+        raise ValueError(f"{name} must be finite and >= 0, and fit into float32; got {value}")
+
+
+def _check_relax(value: Any) -> None:
+    """The numbers alone; which subgroups there are is known to the layers."""
+    if isinstance(value, Mapping):
+        for subgroup, frequency in value.items():
+            _check_number(f"relax.{subgroup}", frequency)
+    elif value not in (None, "default"):
+        raise ValueError(f"relax must have a number for each subgroup, or be 'default'; got {value!r}")

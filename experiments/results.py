@@ -1,0 +1,133 @@
+"""Results of runs, from the files that they wrote."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from escnn_relaxed.checks import check_integer, check_number
+
+from .configuration import Configuration, Row, read_row, row_names
+from .data_files import DataError, read_json
+
+__all__ = ["Result", "as_result", "load_results"]
+
+# What a row is; all else of a configuration is the scale it was run at.
+OF_THE_ROW = (
+    "rotations",
+    "layer",
+    "relax",
+    "learn_relaxation",
+    "penalty_weight",
+    "penalty",
+    "lifting_kernel_size",
+    # Only so that a row that cannot be run in mixed precision has its place beside the others.
+    "precision",
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gave.
+
+    Attributes:
+        row: of the paper's tables.
+        configuration: what was run, overrides included.
+        seed: of the run.
+        parameters: number of parameters.
+        images: split → number of images.
+        validation: accuracy on held-out images in %.
+        test: accuracy on test images in %.
+        epochs: what each epoch gave.
+
+    Raises:
+        KeyError: for a split without a number of images, or an epoch without its seconds.
+        TypeError: for what is no number.
+        ValueError: for a negative one, an accuracy above 100, or seconds that are not finite.
+    """
+
+    row: Row
+    configuration: Configuration
+    seed: int
+    parameters: int
+    images: Mapping[str, int]
+    validation: float
+    test: float
+    epochs: Sequence[Mapping[str, float]]
+
+    def __post_init__(self) -> None:
+        for name in ("seed", "parameters"):
+            check_integer(name, getattr(self, name), 0)
+        for split in ("train", "validation", "test"):
+            check_integer(f"images.{split}", self.images[split], 0)
+        for name in ("validation", "test"):
+            accuracy = check_number(f"{name}_accuracy", getattr(self, name))
+            if not 0 <= accuracy <= 100:
+                raise ValueError(f"{name}_accuracy must be in [0, 100], got {accuracy}")
+        for epoch in self.epochs:
+            seconds = check_number("seconds of an epoch", epoch["seconds"])
+            if not 0 <= seconds < math.inf:
+                raise ValueError(f"seconds of an epoch must be finite and >= 0, got {seconds}")
+
+    @property
+    def seconds(self) -> float:
+        """CPU seconds of training."""
+        return sum(epoch["seconds"] for epoch in self.epochs)
+
+    @property
+    def is_overridden(self) -> bool:
+        """Whether ω′ is another than that of the row."""
+        return self.configuration.relax != self.row.configuration.relax
+
+    @property
+    def scale(self) -> Configuration:
+        """The configuration without what is the row's."""
+        names = [entry.name for entry in fields(Configuration) if entry.name not in OF_THE_ROW]
+        return Configuration(rotations=1, **{name: getattr(self.configuration, name) for name in names})
+
+
+def as_result(content: Any, path: Path) -> Result:
+    """The content of a ``result.json`` as a result.
+
+    Args:
+        content: what the file holds.
+        path: of the file; a folder ``seed-0`` holds results of seed 0 alone.
+
+    Raises:
+        DataError: for anything else.
+    """
+    try:
+        result = Result(
+            read_row(content["row"]),
+            Configuration(**content["configuration"]),
+            content["seed"],
+            content["parameters"],
+            content["images"],
+            content["validation_accuracy"],
+            content["test_accuracy"],
+            content["epochs"],
+        )
+        folder = path.parent.name
+        if folder.startswith("seed-") and folder != f"seed-{result.seed}":
+            raise ValueError(f"seed must be that of the folder {folder}, got {result.seed}")
+        return result
+    except (LookupError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{path} is not the result of a run: {error!r}; delete it, and the run goes on when it is started again"
+        ) from error
+
+
+def load_results(folder: Path) -> list[Result]:
+    """All ``result.json`` under a folder, in the order of the rows and seeds.
+
+    Raises:
+        DataError: for a file that is not one, or a folder without any.
+    """
+    results = [as_result(read_json(path), path) for path in sorted(folder.rglob("result.json"))]
+    if not results:
+        raise DataError(f"{folder} holds no result.json: train rows with --output {folder} first")
+    order = {name: number for number, name in enumerate(row_names())}
+    return sorted(results, key=lambda result: (order[result.row.name], result.seed))

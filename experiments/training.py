@@ -1,0 +1,196 @@
+"""A run: a row trained with a seed in a folder of its own; killed and started again, it goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from escnn_relaxed._version import __version__
+from escnn_relaxed.checks import check_integer
+from escnn_relaxed.learning.lightning_callbacks import LogRelaxation
+
+from .batches import Batches, Examples
+from .checkpoints import CheckpointEachEpoch, RunCheckpoints
+from .configuration import Configuration
+from .data_files import make_folder, read_json, save
+from .epoch_log import EpochLog
+from .module import ImageClassifier
+from .results import as_result
+from .tasks import load_task
+
+__all__ = ["Machine", "run", "run_folder"]
+
+EVALUATION_BATCH = 256
+LARGEST_SEED = 2**64 - 1  # torch's
+TENSORBOARD_PACKAGES = ("tensorboard", "tensorboardX")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a run takes place, as ``lightning.pytorch.Trainer`` calls it.
+
+    Attributes:
+        accelerator: ``"auto"``, ``"cpu"``, ``"gpu"``, …
+        devices: number of devices on each machine.
+        num_nodes: number of machines.
+        progress_bar: whether to show one.
+
+    Raises:
+        TypeError: for a number of another type.
+        ValueError: for a number below 1.
+    """
+
+    accelerator: str = "auto"
+    devices: int = 1
+    num_nodes: int = 1
+    progress_bar: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("devices", "num_nodes"):
+            check_integer(name, getattr(self, name), 1)
+
+
+def run_folder(output: Path, name: str, configuration: Configuration, seed: int) -> Path:
+    """Where a run of this row, configuration and seed lives."""
+    return output / name / configuration.digest() / f"seed-{seed}"
+
+
+def run(
+    name: str, configuration: Configuration, seed: int, root: Path | None, output: Path, machine: Machine
+) -> dict[str, Any]:
+    """Train, validate and, once at the end, test; or take up what was begun.
+
+    The folder of the run holds ``metrics.csv`` with a line an epoch, ``last.ckpt``, the checkpoint before it as
+    ``last.before.ckpt``, TensorBoard's files where that is installed, and at the end ``result.json``. The weights
+    tested are those of the last epoch: nothing is selected.
+
+    Args:
+        name: of the row.
+        configuration: of the row, overrides included.
+        seed: of weights, order and augmentation.
+        root: folder of the data.
+        output: folder of all runs.
+        machine: what it runs on.
+
+    Returns:
+        The content of ``result.json``.
+
+    Raises:
+        DataError: for data or files of the run that are damaged, missing and not to be had, or cannot be written.
+        TypeError: for a seed that is no integer.
+        ValueError: for a seed that torch does not take, a batch that cannot be divided among the devices, or devices
+            that are not there.
+    """
+    folder = run_folder(output, name, configuration, seed)
+    finished = folder / "result.json"
+    if finished.exists():
+        result: dict[str, Any] = read_json(finished)
+        as_result(result, finished)
+        return result
+    if check_integer("seed", seed, 0) > LARGEST_SEED:
+        raise ValueError(f"seed must be <= {LARGEST_SEED}, got {seed}")
+    world_size = machine.devices * machine.num_nodes
+    if configuration.batch_size % world_size:
+        raise ValueError(f"batch_size must be divisible by {world_size} devices, got {configuration.batch_size}")
+    make_folder(folder)
+    task = load_task(configuration, root)
+    if len(task.train) < configuration.batch_size:
+        raise ValueError(f"batch_size must be at most {len(task.train)} images, got {configuration.batch_size}")
+    module = ImageClassifier(configuration, task, seed)
+    log = EpochLog(folder / "metrics.csv")
+    checkpoint = folder / "last.ckpt"
+    checkpoints = RunCheckpoints(f"{configuration.digest()} with seed {seed}")
+    trainer = _trainer(configuration, machine, folder, [log, CheckpointEachEpoch(checkpoint)], checkpoints)
+    loaders = _Loaders(trainer, configuration.batch_size // world_size)
+    trainer.fit(
+        module,
+        loaders.shuffled(task.train, seed),
+        loaders.in_order(task.validation),
+        ckpt_path=checkpoints.newest(checkpoint, module),
+    )
+    (validated,) = trainer.validate(module, loaders.in_order(task.validation), verbose=False)
+    (tested,) = trainer.test(module, loaders.in_order(task.test), verbose=False)
+    result = {
+        "row": name,
+        "seed": seed,
+        "configuration": dataclasses.asdict(configuration),
+        "parameters": sum(parameter.numel() for parameter in module.network.parameters()),
+        "images": {split: len(getattr(task, split)) for split in ("train", "validation", "test")},
+        "validation_accuracy": 100 * validated["validation/accuracy"],
+        "test_accuracy": 100 * tested["test/accuracy"],
+        "epochs": log.lines,
+        "device": f"{trainer.strategy.root_device.type}, {platform.machine()}",
+        "versions": {"escnn_relaxed": __version__, "torch": torch.__version__},
+    }
+    if trainer.is_global_zero:
+        save(json.dumps(result, indent=1).encode(), finished)
+    return result
+
+
+def _trainer(
+    configuration: Configuration,
+    machine: Machine,
+    folder: Path,
+    callbacks: list[Callback],
+    checkpoints: RunCheckpoints,
+) -> Trainer:
+    if configuration.learn_relaxation:
+        callbacks = [LogRelaxation(measure=False), *callbacks]
+    has_tensorboard = any(find_spec(package) for package in TENSORBOARD_PACKAGES)
+    try:
+        return Trainer(
+            max_epochs=configuration.epochs,
+            precision=configuration.precision,  # type: ignore[arg-type]  # a word of Lightning's list, checked
+            accelerator=machine.accelerator,
+            devices=machine.devices,
+            num_nodes=machine.num_nodes,
+            callbacks=callbacks,
+            plugins=[checkpoints],
+            logger=TensorBoardLogger(folder, name="", version="tensorboard") if has_tensorboard else False,
+            log_every_n_steps=1,
+            check_val_every_n_epoch=configuration.validate_every,
+            num_sanity_val_steps=0,
+            enable_progress_bar=machine.progress_bar,
+            enable_model_summary=False,
+            # Batches of several processes are dealt out by Batches.
+            use_distributed_sampler=False,
+        )
+    except MisconfigurationException as error:
+        raise ValueError(
+            f"accelerator={machine.accelerator!r} with devices={machine.devices} cannot be had on this machine: {error}"
+        ) from error
+
+
+class _Loaders:
+    """Builds the batches of one process, on its device.
+
+    Args:
+        trainer: knows the process and the device.
+        batch_size: of this process, in training.
+    """
+
+    def __init__(self, trainer: Trainer, batch_size: int) -> None:
+        self._trainer = trainer
+        self._batch_size = batch_size
+
+    def shuffled(self, examples: Examples, seed: int) -> Batches:
+        """In another order each epoch."""
+        return self._batches(examples, self._batch_size, seed)
+
+    def in_order(self, examples: Examples) -> Batches:
+        """All of them, in their order."""
+        return self._batches(examples, EVALUATION_BATCH, None)
+
+    def _batches(self, examples: Examples, batch_size: int, seed: int | None) -> Batches:
+        on_device = examples.to(self._trainer.strategy.root_device)
+        return Batches(on_device, batch_size, seed, self._trainer.global_rank, self._trainer.world_size)
