@@ -5,18 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from ..group.elements import SUBGROUPS, has_subgroup
 from ..group.frame import FIBER_SUBGROUPS
-from ..integral.stationary import as_convolution, integrate_stationary
 from ..kernel.softness import soft_share
 from ..layer.convolution import Convolution
 from ..layer.options import check_keywords
 from ..layer.relaxed_r2conv import STRICT_KEYWORDS, RelaxedR2Conv
-from ..torch_modes import full_precision
 from .orthogonal_basis import OrthogonalBasis
 
 __all__ = ["BaselineConvolution", "StrictKernel", "strict_layer"]
@@ -100,26 +97,7 @@ class BaselineConvolution(Convolution):
         strict = self.projected_bank(tuple(name for name in SUBGROUPS if name in (*self.hardened, *subgroups)))
         return soft_share(self.orthogonal_basis.energy(bank - strict), self.orthogonal_basis.energy(strict))
 
-    def _integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
-        with full_precision(features):
-            bank = self._remember(self.filter_bank, self.hardened)
-        return integrate_stationary(features, bank, bias, self.geometry)
-
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:
         """The rotations and reflections that the group has, which are relaxed together."""
         return tuple(name for name in FIBER_SUBGROUPS if has_subgroup(self.space, name))
-
-    @property
-    def is_stationary(self) -> bool:
-        """True: these ways relax rotations and reflections, and translations stay exact."""
-        return True
-
-    @torch.no_grad()
-    def export(self) -> nn.Module:
-        """This layer as a plain ``Conv2d``, without escnn, sharing no memory with it.
-
-        Shape:
-            of the result: (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
-        """
-        return as_convolution(self.filter_bank(), self.expanded_bias(), self.geometry)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from einops import einsum
@@ -172,5 +173,6 @@ class RegionPartition:
         names = [(f"region{number}", f"cell{number}") for number in range(len(self.axes))]
         regions, cells = (" ".join(of) for of in zip(*names, strict=True))
         pattern = f"{', '.join(map(' '.join, names))}, ... {cells} -> ... {regions}"
-        means: Tensor = einsum(*(self.weights(values) if weights is None else weights), at_cells, pattern)
+        parts: tuple[Any, ...] = (*(self.weights(values) if weights is None else weights), at_cells, pattern)
+        means: Tensor = einsum(*parts)
         return means.flatten(-len(self.axes)).movedim(last, dimension)

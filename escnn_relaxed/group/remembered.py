@@ -56,15 +56,17 @@ class Remembered:
             sources: all tensors that it depends on.
             may_wait: whether values may be read from an accelerator.
         """
+        if has_no_values() or has_tangents() or is_traced():
+            return build()
         if may_wait and sources and sources[0].device.type != "cpu":
             # Values are read once, not tensor by tensor.
             key, sources = (key, *(source.shape for source in sources)), _packed(sources)
-        is_kept = not (has_no_values() or has_tangents() or is_traced()) and all(map(has_values, sources))
-        if not is_kept or (torch.is_grad_enabled() and any(source.requires_grad for source in sources)):
-            return build()
+        wants_gradient = torch.is_grad_enabled() and any(source.requires_grad for source in sources)
         entry = self._entries.get(key)
-        if entry is not None and entry.sources is not None and _are_same(entry.sources, sources):
-            return entry.result  # type: ignore[no-any-return]
+        if not wants_gradient and entry is not None and _are_unchanged(entry.seen, sources):
+            return entry.result
+        if wants_gradient or not all(map(has_values, sources)):
+            return build()
         # Normal tensors, even where inference_mode is on: they may be used outside of it later.
         with torch.inference_mode(False), torch.no_grad():
             seen = [_Seen.of(source, may_wait) for source in sources]
@@ -90,6 +92,7 @@ class Remembered:
 class _Seen(NamedTuple):
     """A tensor as it was seen: its values, or where these must not be read the tensor itself and its version."""
 
+    kind: type[Tensor]
     values: Tensor | None
     source: Tensor | None
     version: int
@@ -97,21 +100,31 @@ class _Seen(NamedTuple):
     @staticmethod
     def of(source: Tensor, may_wait: bool) -> _Seen:
         if may_wait or source.device.type == "cpu":
-            return _Seen(source.detach().clone(), None, 0)
+            return _Seen(type(source), source.detach().clone(), None, 0)
         # Tensors of inference mode have no version, and cannot be written to outside of it.
-        return _Seen(None, source, -1 if source.is_inference() else source._version)
-
-    def is_same(self, source: Tensor) -> bool:
-        if self.values is None:
-            return source is self.source and (source.is_inference() or source._version == self.version)
-        return _is_equal(self.values, source)
+        return _Seen(type(source), None, source, -1 if source.is_inference() else source._version)
 
 
 class _Entry(NamedTuple):
     """A result and its sources as they were seen; None after a drop."""
 
-    sources: list[_Seen] | None
+    seen: list[_Seen] | None
     result: Any
+
+
+def _are_unchanged(seen: Sequence[_Seen] | None, sources: Sequence[Tensor]) -> bool:
+    """Whether tensors are as they were seen: a plain loop, since it runs in every call of every layer."""
+    if seen is None or len(seen) != len(sources):
+        return False
+    for (kind, values, known, version), source in zip(seen, sources, strict=False):
+        if type(source) is not kind:
+            return False
+        if values is None:
+            if source is not known or not (source.is_inference() or source._version == version):
+                return False
+        elif source.dtype != values.dtype or source.device != values.device or not torch.equal(values, source):
+            return False
+    return True
 
 
 def _packed(sources: Sequence[Tensor]) -> list[Tensor]:
@@ -122,20 +135,13 @@ def _packed(sources: Sequence[Tensor]) -> list[Tensor]:
     return [torch.cat(parts) for parts in by_dtype.values()]
 
 
-def _are_same(seen: Sequence[_Seen], sources: Sequence[Tensor]) -> bool:
-    return len(seen) == len(sources) and all(map(_Seen.is_same, seen, sources))
-
-
 def _are_equal(known: object, new: object) -> bool:
     if isinstance(known, tuple) and isinstance(new, tuple):
         return len(known) == len(new) and all(map(_are_equal, known, new))
     if isinstance(known, Tensor) and isinstance(new, Tensor):
-        return not known.is_meta and _is_equal(known, new)
+        same_kind = (known.dtype, known.device) == (new.dtype, new.device)
+        return same_kind and not known.is_meta and torch.equal(known, new)
     return bool(known == new)
-
-
-def _is_equal(known: Tensor, new: Tensor) -> bool:
-    return known.dtype == new.dtype and known.device == new.device and torch.equal(known, new)
 
 
 class StateTensors:
@@ -143,6 +149,9 @@ class StateTensors:
 
     Constants, which are buffers outside of the state dict, are not among them. Tensors in the place of parameters
     (``torch.func.functional_call``, pruning, parametrisations) are.
+
+    Args:
+        tables: the tables of a module in which tensors are looked for.
 
     Example:
         >>> layer, tensors = nn.Linear(2, 1), StateTensors()
@@ -153,7 +162,8 @@ class StateTensors:
         True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tables: tuple[str, ...] = ("_parameters", "_buffers", "__dict__")) -> None:
+        self._tables = tables
         # One object, replaced whole: threads see the old one or the new one.
         self._found: _Places | None = None
 
@@ -162,12 +172,12 @@ class StateTensors:
         found = self._found
         tensors = None if found is None or found.module is not module else found.tensors()
         if tensors is None:
-            found = self._found = _Places.of(module)
+            found = self._found = _Places.of(module, self._tables)
             tensors = found.tensors() or []
         return tensors
 
-    def __reduce__(self) -> tuple[type[StateTensors], tuple[()]]:
-        return StateTensors, ()
+    def __reduce__(self) -> tuple[type[StateTensors], tuple[tuple[str, ...]]]:
+        return StateTensors, (self._tables,)
 
 
 class _Places(NamedTuple):
@@ -178,12 +188,12 @@ class _Places(NamedTuple):
     inside: list[tuple[dict[str, Any], str, nn.Module | None]]
 
     @staticmethod
-    def of(module: nn.Module) -> _Places:
+    def of(module: nn.Module, tables: tuple[str, ...]) -> _Places:
         values: list[tuple[dict[str, Any], str]] = []
         inside: list[tuple[dict[str, Any], str, nn.Module | None]] = []
         for part in module.modules():
             inside += [(part._modules, name, known) for name, known in part._modules.items()]
-            for table in (part._parameters, part._buffers, part.__dict__):
+            for table in (getattr(part, name) for name in tables):
                 constant = part._non_persistent_buffers_set if table is part._buffers else ()
                 names = [name for name, value in table.items() if isinstance(value, Tensor) and name not in constant]
                 values += [(table, name) for name in names]

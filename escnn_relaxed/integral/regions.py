@@ -39,15 +39,15 @@ def integrate_regions(
     """
     if len(banks) == 1:
         return integrate_stationary(features, banks.squeeze(0), bias, geometry)
-    tiled = replace(geometry, padding=(0,) * len(geometry.padding), groups=len(banks) * geometry.groups)
-    if isinstance(tiled, TransposedGeometry):
-        tiled = replace(tiled, output_padding=tiled.padding)
-        tiles = integrate_stationary(_divided(features, partition), banks.flatten(0, 1), None, tiled)
-        result = _added(tiles, image_size(features), geometry, partition)
+    whole, margins, groups = banks.flatten(0, 1), (0,) * len(geometry.padding), len(banks) * geometry.groups
+    if isinstance(geometry, TransposedGeometry):
+        of_tiles = replace(geometry, padding=margins, output_padding=margins, groups=groups)
+        output = integrate_stationary(_divided(features, partition), whole, None, of_tiles)
+        result = _added(output, image_size(features), geometry, partition)
     else:
-        tiled = replace(tiled, padding_mode="zeros")
-        tiles = integrate_stationary(_cut(features, geometry, partition), banks.flatten(0, 1), None, tiled)
-        result = _joined(tiles, partition)
+        of_windows = replace(geometry, padding=margins, padding_mode="zeros", groups=groups)
+        output = integrate_stationary(_cut(features, geometry, partition), whole, None, of_windows)
+        result = _joined(output, partition)
     # Autocast casts the bias of a convolution too.
     return result if bias is None else result + bias.to(result.dtype).view(-1, *[1] * len(partition.axes))
 

@@ -18,6 +18,8 @@ __all__ = [
     "integrate_stationary",
 ]
 
+Convolutions = nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d | nn.ConvTranspose3d
+
 # By the number of axes: the operator and the module, and those of the adjoint.
 _CONVOLUTIONS = {2: (functional.conv2d, nn.Conv2d), 3: (functional.conv3d, nn.Conv3d)}
 _TRANSPOSED = {
@@ -70,13 +72,13 @@ class ConvolutionGeometry:
         return functional.pad(features, margins, mode=mode)
 
     def window(self, tap: int, size: tuple[int, ...]) -> tuple[slice, ...]:
-        """The part of the padded image that one tap reads for an output of this size."""
+        """The part of padded images (batch, C, …) that one tap reads for an output of this size."""
         places = []
         for count in reversed(size):
             tap, place = divmod(tap, self.kernel_size)
             start = place * self.dilation
             places.append(slice(start, start + (count - 1) * self.stride + 1, self.stride))
-        return tuple(reversed(places))
+        return (slice(None), slice(None), *reversed(places))
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ def image_size(features: Tensor) -> tuple[int, ...]:
     return tuple(int(size) for size in features.shape[2:])
 
 
-def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry) -> nn.Module:
+def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry) -> Convolutions:
     """A ``Conv2d`` with these weights, or a ``ConvTranspose2d``, in memory of its own.
 
     Args:
@@ -154,7 +156,7 @@ def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry)
     else:
         kind, channels, own = _CONVOLUTIONS[axes][1], (made, given), {"padding_mode": geometry.padding_mode}
     # Without drawing weights, which would change the state of the random numbers.
-    convolution: nn.Module = nn.utils.skip_init(
+    convolution: Convolutions = nn.utils.skip_init(
         kind,
         *channels,
         geometry.kernel_size,
@@ -169,7 +171,7 @@ def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry)
     )
     with torch.no_grad():
         convolution.weight.copy_(filter_bank)
-        if bias is not None:
+        if bias is not None and convolution.bias is not None:
             convolution.bias.copy_(bias)
     return convolution.eval()
 

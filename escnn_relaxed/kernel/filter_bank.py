@@ -18,7 +18,7 @@ from ..group.exact_constants import put_back
 from ..group.fields import FieldStructure
 from ..group.frame import GroupFrame
 from ..group.regions import RegionPartition
-from ..group.remembered import Remembered
+from ..group.remembered import Remembered, StateTensors
 from .continuous_kernel import ContinuousKernel
 from .domain_means import DomainMeans
 from .nets import KernelNet
@@ -91,6 +91,7 @@ class ContinuousFilterBank(SoftPart):
             cells,
         )
         self.kernel = self.build_kernel_net()
+        self._buffers_of_net = StateTensors(("_buffers", "__dict__"))
         has_constant = self.holds_strict_part
         features = (self.options.hidden_size or 0) + has_constant
         self.steered_average = SteeredAverage(
@@ -201,7 +202,7 @@ class ContinuousFilterBank(SoftPart):
         is_own = kernel is None or kernel is self.kernel
         if key is None or self.frame.offset or not is_own:
             return build()
-        return self.remembered.get(key, build, [*others, *([] if kernel is None else kernel.buffers())])
+        return self.remembered.get(key, build, others if kernel is None else [*others, *self._buffers_of_net(kernel)])
 
     def energies(
         self, frequency: Mapping[str, Tensor], hardened: Sequence[str], subgroups: Sequence[str]

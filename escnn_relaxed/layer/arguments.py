@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -253,6 +253,7 @@ def check_shape(name: str, shape: tuple[int, ...], in_type: FieldType, geometry:
 
 def _check_image(size: tuple[int, ...], geometry: ConvolutionGeometry) -> None:
     """An image that the padding mode can pad and that is not smaller than the kernel."""
+    extent = geometry.extent
     for pixels, padding in zip(size, geometry.padding, strict=True):
         most = {"reflect": pixels - 1, "circular": pixels}.get(geometry.padding_mode, padding)
         if padding > most:
@@ -260,12 +261,12 @@ def _check_image(size: tuple[int, ...], geometry: ConvolutionGeometry) -> None:
                 f"padding {geometry.padding} is more than padding_mode={geometry.padding_mode!r} can copy from an "
                 f"image of {_by(size)}: at most {most}"
             )
-    padded = tuple(pixels + 2 * padding for pixels, padding in zip(size, geometry.padding, strict=True))
-    if min(padded) < geometry.extent:
-        raise ValueError(
-            f"input must not be smaller than the kernel: the padded image is {_by(padded)}, "
-            f"the kernel spans {geometry.extent}"
-        )
+        if pixels + 2 * padding < extent:
+            padded = [pixels + 2 * padding for pixels, padding in zip(size, geometry.padding, strict=True)]
+            raise ValueError(
+                f"input must not be smaller than the kernel: the padded image is {_by(padded)}, "
+                f"the kernel spans {extent}"
+            )
 
 
 def _check_output(size: tuple[int, ...], geometry: TransposedGeometry) -> None:
@@ -278,7 +279,7 @@ def _check_output(size: tuple[int, ...], geometry: TransposedGeometry) -> None:
         )
 
 
-def _by(size: tuple[int, ...]) -> str:
+def _by(size: Sequence[int]) -> str:
     """A size as people write it."""
     return "x".join(map(str, size))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -13,12 +12,12 @@ from torch import Tensor, nn
 
 from ..checks import check_bool, check_subgroups
 from ..group.elements import SUBGROUPS
-from ..group.remembered import Remembered, StateTensors
-from ..integral.stationary import Geometry
-from ..torch_modes import full_precision, is_traced, untraced
+from ..integral.stationary import Geometry, as_convolution, integrate_stationary
+from ..torch_modes import full_precision
 from .arguments import check_input, check_shape
 from .bias import InvariantBias, has_trivial_irrep
 from .escnn_globals import register_reducers, use_scipy_svd
+from .remembering import RememberingModule
 from .state_dict import DescribedState, describe_fields
 
 __all__ = ["Convolution", "first_group"]
@@ -27,7 +26,7 @@ use_scipy_svd()
 register_reducers()
 
 
-class Convolution(DescribedState, EquivariantModule):
+class Convolution(DescribedState, RememberingModule, EquivariantModule):
     """A linear map of fields; a subclass gives the filter bank.
 
     Args:
@@ -48,8 +47,6 @@ class Convolution(DescribedState, EquivariantModule):
         self.space = in_type.gspace
         self.geometry = geometry
         self.hardened: tuple[str, ...] = ()
-        self._remembered = Remembered()
-        self._state = StateTensors()
         self.bias_expansion: InvariantBias | None = None
         self.register_parameter("bias", None)
         if check_bool("bias", bias) and has_trivial_irrep(out_type):
@@ -104,9 +101,9 @@ class Convolution(DescribedState, EquivariantModule):
         }
 
     @property
-    @abstractmethod
     def is_stationary(self) -> bool:
-        """Whether K is the same at every position, so that the layer is a ``conv2d``."""
+        """Whether K is the same at every position, so that the layer is one convolution."""
+        return True
 
     @abstractmethod
     def filter_bank(self) -> Tensor:
@@ -126,21 +123,6 @@ class Convolution(DescribedState, EquivariantModule):
     def relaxed_by(self) -> str:
         """The thing that relaxes the layer, in words, where that is not ω′; else empty."""
         return ""
-
-    def train(self, mode: bool = True) -> Convolution:
-        """Set the mode, and drop what is remembered."""
-        self._remembered.drop()
-        super().train(mode)
-        return self
-
-    def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> Convolution:
-        self._remembered.drop()
-        super()._apply(fn, recurse)
-        return self
-
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        self._remembered.drop()
-        super()._load_from_state_dict(*arguments)
 
     def softness(self, *subgroups: str) -> Tensor:
         """The softness s = ‖K − PK‖² / ‖K‖² in [0, 1]: the part of K that is not equivariant, from the weights alone.
@@ -205,9 +187,36 @@ class Convolution(DescribedState, EquivariantModule):
     def drop_soft_part(self) -> None:
         """Remove the parts that a hardened layer does not need any more."""
 
-    @abstractmethod
+    @torch.no_grad()
     def export(self) -> nn.Module:
-        """This layer on plain tensors, without escnn, sharing no memory with it: the same numbers as in eval mode."""
+        """This layer on plain tensors, without escnn, sharing no memory with it: the same numbers as in eval mode.
+
+        A ``Conv2d`` (or ``ConvTranspose2d``) where the layer is stationary, else a module that holds the filter banks
+        of all regions, or with ``regions=None`` one that evaluates the kernel at each pixel.
+
+        Shape:
+            of the result: (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> gspace = gspaces.rot2dOnR2(4)
+            >>> image, hidden = (
+            ...     nn.FieldType(gspace, [gspace.trivial_repr]),
+            ...     nn.FieldType(gspace, [gspace.regular_repr]),
+            ... )
+            >>> RelaxedR2Conv(image, hidden, 5, padding=2, relax={"rotation": 0.25}).export()
+            Conv2d(1, 4, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2))
+        """
+        mode = self.training
+        try:
+            return self.eval()._exported()
+        finally:
+            self.train(mode)
+
+    def _exported(self) -> nn.Module:
+        """The plain module of this layer, in eval mode."""
+        return as_convolution(self.filter_bank(), self.expanded_bias(), self.geometry)
 
     def expanded_bias(self) -> Tensor | None:
         """The bias of each channel, (C_out,), None without trivial irreps or with ``bias=False``."""
@@ -254,29 +263,15 @@ class Convolution(DescribedState, EquivariantModule):
             bias = self.expanded_bias()
         return GeometricTensor(self._integrate(input.tensor, bias), self.out_type, coords=None)
 
-    def _remember(self, build: Callable[[], Tensor], *setting: object) -> Tensor:
-        """Filter banks in full precision; in eval mode the last ones, unless a gradient is wanted or a value changed.
-
-        A trace of a layer in eval mode holds the banks as constants, as one of ``R2Conv`` does.
-
-        Args:
-            build: makes the banks.
-            *setting: all that they depend on beside the tensors of the layer.
-        """
-        if self.training:
-            return build()
-        if is_traced():
-            with untraced(), torch.no_grad():
-                return self._remember(build, *setting)
-        return self._remembered.get(("filter banks", *setting), build, self._state(self), may_wait=True)
-
     def linear(self, features: Tensor) -> Tensor:
         """The layer without its bias, on the plain tensor (batch, C_in, H, W)."""
         return self._integrate(features, None)
 
-    @abstractmethod
     def _integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
         """h(x) of equation (1) on a plain tensor (batch, C_in, H, W), with a bias (C_out,) or without."""
+        with full_precision(features):
+            bank = self._remember(self.filter_bank, self.hardened)
+        return integrate_stationary(features, bank, bias, self.geometry)
 
     def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         """(batch, C_in, H, W) → (batch, C_out, H_out, W_out).

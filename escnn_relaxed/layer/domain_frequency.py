@@ -137,12 +137,11 @@ class DomainFrequency(nn.Module):
     def _for_each_axis(self, name: str) -> Tensor:
         """ω′ with a value for each axis, though all may share one: (1 or axes,) → (axes,)."""
         value: Tensor = getattr(self, name)
-        return value if len(value) == self._count(name) else value.expand(self._count(name))
+        return value.expand(self._axes) if name == "translation" and len(value) == 1 else value
 
     def may_vary(self, *names: str) -> bool:
         """Whether the kernel can depend on any of these subgroups (default: all) now, or start to by training."""
-        known = [name for name in names or self.names if name in self.names]
-        return bool(known) and (self.learn or not all(self._is_zero(name) for name in known))
+        return any(name in self.names and (self.learn or not self._is_zero(name)) for name in names or self.names)
 
     def _is_zero(self, name: str) -> bool:
         """Whether ω′ is known to be 0: training on an accelerator does not wait for its value."""

@@ -148,7 +148,7 @@ class RelaxedR2ConvTransposed(PlanarConvolution):
         )
 
     @property
-    def output_padding(self) -> tuple[int, int]:
+    def output_padding(self) -> tuple[int, ...]:
         """Pixels added to the output below and on the right."""
         return self.geometry.output_padding
 

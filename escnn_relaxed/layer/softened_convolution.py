@@ -12,7 +12,7 @@ from torch import Tensor, distributed, nn
 from ..checks import check_bool, check_choice, check_integer
 from ..group.elements import NOTHING_KEPT, SUBGROUPS
 from ..group.frame import GroupFrame
-from ..integral.stationary import Geometry, as_convolution, integrate_stationary
+from ..integral.stationary import Geometry
 from ..kernel.basis_arguments import check_basis_arguments
 from ..kernel.basis_elements import BasisElements
 from ..kernel.centred_kernel import CentredKernel
@@ -21,7 +21,6 @@ from ..kernel.single_kernel import SingleKernel
 from ..kernel.soft_part import SoftPart
 from ..kernel.softness import soft_share
 from ..kernel.steerable_basis import SteerableBasis, StrictPart, refuse_emptied_basis, sampled_basis
-from ..torch_modes import full_precision
 from .arguments import (
     check_kept,
     check_kernel,
@@ -92,7 +91,7 @@ class SoftenedConvolution(Convolution):
         form = FORMS[softening.strict_kernel]
         given = softening.initial_softness
         softness = form.default_softness if given is None else check_softness(given)
-        self.bank = self.steerable_basis = None
+        self.bank, self.steerable_basis = None, None
         self.register_parameter("weights", None)
         if form.holds_strict_part:
             warn_ignored(basis_arguments)
@@ -118,7 +117,7 @@ class SoftenedConvolution(Convolution):
             )
             nominal = nominal_frequency(self.domain_frequency)
             self.bank.start(nominal, softness, float(self.strict_energy().detach()))
-        if self.steerable_basis is not None and not initialize:
+        if not (form.holds_strict_part or initialize):
             nn.init.zeros_(self.weights)
 
     def _new_domain_frequency(self, soft: dict[str, Frequency], learn: bool, frame: GroupFrame) -> DomainFrequency:
@@ -178,11 +177,6 @@ class SoftenedConvolution(Convolution):
     def relaxed_subgroups(self) -> tuple[str, ...]:
         """Subgroups that have an ω′."""
         return tuple(self.domain_frequency)
-
-    @property
-    def is_stationary(self) -> bool:
-        """Whether K is the same at every position, so that the layer is one convolution."""
-        return True
 
     @property
     def basisexpansion(self) -> BasisElements | None:
@@ -313,44 +307,12 @@ class SoftenedConvolution(Convolution):
             self.bank, self.hardened = None, ()
             self._domain_frequency = DomainFrequency({}, learn=False).train(self.training)
 
-    def _integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
-        with full_precision(features):
-            bank = self._remember(self.filter_bank, self.hardened)
-        return integrate_stationary(features, bank, bias, self.geometry)
-
-    @torch.no_grad()
-    def export(self) -> nn.Module:
-        """This layer on plain tensors, without escnn, sharing no memory with it: the same numbers as in eval mode.
-
-        A ``Conv2d`` (or ``ConvTranspose2d``) where the layer is stationary, else a module that holds the filter banks
-        of all regions, or with ``regions=None`` one that evaluates the kernel at each pixel.
-
-        Shape:
-            of the result: (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
-
-        Example:
-            >>> from escnn import gspaces, nn
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> gspace = gspaces.rot2dOnR2(4)
-            >>> image, hidden = (
-            ...     nn.FieldType(gspace, [gspace.trivial_repr]),
-            ...     nn.FieldType(gspace, [gspace.regular_repr]),
-            ... )
-            >>> RelaxedR2Conv(image, hidden, 5, padding=2, relax={"rotation": 0.25}).export()
-            Conv2d(1, 4, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2))
-        """
-        mode = self.training
-        try:
-            return self.eval()._exported()
-        finally:
-            self.train(mode)
-
-    def _exported(self) -> nn.Module:
-        return as_convolution(self.filter_bank(), self.expanded_bias(), self.geometry)
-
     def describe(self) -> dict[str, Any]:
         """The facts that decide which function the tensors of a state dict stand for; kept in its metadata."""
-        kind = {"strict kernel": "continuous" if self.steerable_basis is None else "steerable", "soft in": []}
+        kind: dict[str, Any] = {
+            "strict kernel": "continuous" if self.steerable_basis is None else "steerable",
+            "soft in": [],
+        }
         if self.bank is None:
             return {**super().describe(), **kind}
         return {

@@ -80,7 +80,7 @@ def to_escnn(network: nn.Module, **basis: Unpack[BasisKeywords]) -> nn.Module:
         id(parameter): nn.Parameter(parameter.clone(), requires_grad=parameter.requires_grad)
         for layer in layers.values()
         for parameter in (layer.weights, layer.bias)
-        if parameter is not None
+        if isinstance(parameter, nn.Parameter)
     }
     strict = {id(layer): _as_escnn(name or "network", layer, parameters, basis) for name, layer in layers.items()}
     return copy_network(network, {**strict, **parameters})

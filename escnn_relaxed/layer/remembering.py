@@ -1,0 +1,53 @@
+"""A module with a store of what it remembers, which is dropped whenever the module changes as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from ..group.remembered import Remembered, StateTensors
+from ..torch_modes import is_traced, untraced
+
+__all__ = ["RememberingModule"]
+
+
+class RememberingModule(nn.Module):
+    """A module that keeps results for evaluation, and drops them when it changes mode, device or dtype, or loads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._remembered = Remembered()
+        self._state = StateTensors()
+
+    def _remember(self, build: Callable[[], Tensor], *setting: object) -> Tensor:
+        """The result of ``build``; in eval mode the last one, unless a gradient is wanted or a value changed.
+
+        A trace of a module in eval mode holds the result as a constant, as one of ``R2Conv`` does its filter.
+
+        Args:
+            build: makes the result of the tensors of the module.
+            *setting: all that it depends on beside these.
+        """
+        if self.training:
+            return build()
+        if is_traced():
+            with untraced(), torch.no_grad():
+                return self._remember(build, *setting)
+        return self._remembered.get(setting, build, self._state(self), may_wait=True)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode."""
+        self._remembered.drop()
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> Self:
+        self._remembered.drop()
+        return super()._apply(fn, recurse)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        self._remembered.drop()
+        super()._load_from_state_dict(*arguments)
