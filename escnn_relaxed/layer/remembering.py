@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from ..group.remembered import Remembered, StateTensors
-from ..torch_modes import is_traced, untraced
+from ..torch_modes import has_no_values, is_traced, untraced
 
 __all__ = ["RememberingModule"]
 
@@ -32,7 +32,7 @@ class RememberingModule(nn.Module):
             build: makes the result of the tensors of the module.
             *setting: all that it depends on beside these.
         """
-        if self.training:
+        if self.training or has_no_values():
             return build()
         if is_traced():
             with untraced(), torch.no_grad():
