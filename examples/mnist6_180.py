@@ -257,7 +257,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--layer", choices=list(LAYERS), default="relaxed", help="how the soft network is relaxed")
     parser.add_argument("--seeds", type=positive_integer, default=3, help="networks of each kind (default: 3)")
     parser.add_argument("--epochs", type=positive_integer, help="default: 40 on the bundled digits, 4 on MNIST")
-    parser.add_argument("--output", type=Path, default=Path("mnist6_180.png"), help="where the picture goes")
+    parser.add_argument("--output", type=Path, default=Path("runs/mnist6_180.png"), help="where the picture goes")
     parser.add_argument("--smoke", action="store_true", help="a few steps, to see that everything runs")
     return parser.parse_args(arguments)
 

@@ -210,6 +210,7 @@ def draw(films: Tensor, rows: list[dict[str, float]], output: Path) -> None:
         panels[-1].plot([row["data"] for row in rows], [row[name] for row in rows], style, marker="o", label=name)
     panels[-1].set(xlabel="equivariance error of the data", ylabel="error, %")
     panels[-1].legend(fontsize=7)
+    output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output, dpi=120)
     pyplot.close(figure)
 
@@ -218,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Simulate, train, print the table, draw the picture."""
     parser = argparse.ArgumentParser(description="Predict smoke whose symmetry is broken more and more.")
     parser.add_argument("--levels", type=int, nargs="+", default=[0, 1, 9], help="of broken symmetry, 0 to 9")
-    parser.add_argument("--output", type=Path, default=Path("smoke.png"), help="where the picture goes")
+    parser.add_argument("--output", type=Path, default=Path("runs/smoke.png"), help="where the picture goes")
     parser.add_argument("--smoke", action="store_true", help="a few steps, to see that everything runs")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)

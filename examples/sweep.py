@@ -65,7 +65,9 @@ class Sweep:
         """The study of these settings in the storage, made where it is missing."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         name = f"{self.data or 'bundled digits'}, {self.images} images, {self.epochs} epochs"
-        storage = JournalStorage(JournalFileBackend(str(self.storage)))
+        self.storage.parent.mkdir(parents=True, exist_ok=True)
+        # The lock is a link to this path. One left by a killed process is given up only where the link leads to a file.
+        storage = JournalStorage(JournalFileBackend(str(self.storage.resolve())))
         return optuna.create_study(study_name=name, storage=storage, direction="maximize", load_if_exists=True)
 
 
@@ -215,7 +217,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=5, help="networks at each ω′ (default: 5)")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--images", type=int, default=1000, help="for training and validation (default: 1000)")
-    parser.add_argument("--storage", type=Path, default=Path("sweep.journal"), help="file that keeps what is done")
+    parser.add_argument("--storage", type=Path, default=Path("runs/sweep.journal"), help="file that keeps what is done")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of one thread each")
     return parser.parse_args(arguments)
 

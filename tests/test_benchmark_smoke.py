@@ -126,9 +126,13 @@ def test_the_benchmark_goes_on_from_its_log_and_draws(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.slow
-def test_the_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_runs_and_writes_under_runs_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = Path(__file__).parent.parent / "examples" / "smoke.py"
     example = runpy.run_path(str(script))
-    example["main"](["--smoke", "--levels", "9", "--output", str(tmp_path / "smoke.png")])
+    monkeypatch.chdir(tmp_path)
+    example["main"](["--smoke", "--levels", "9"])
     assert "hardened" in capsys.readouterr().out
-    assert (tmp_path / "smoke.png").stat().st_size > 10_000
+    assert (tmp_path / "runs" / "smoke.png").stat().st_size > 10_000
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]

@@ -65,7 +65,7 @@ def test_sweep_goes_on_after_a_kill(tmp_path: Path) -> None:
     everything = {("0", "0"), ("0", "1"), ("0.25", "0"), ("0.25", "1")}
     assert set(TRAINED.findall(after)) == everything - set(before)
     assert len(re.findall(r"± ", after[after.index("validation, %") :])) == 5  # two curves of two points, the choice
-    assert (tmp_path / "sweep.png").stat().st_size > 1000
+    assert (tmp_path / "runs" / "sweep.png").stat().st_size > 1000
     again = run_here(tmp_path, "--seeds", "2")
     assert not TRAINED.findall(again)
     assert again[again.index("ω′      validation") :] == after[after.index("ω′      validation") :]

@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--parts", default="", help="only parts whose name contains one of these, separated by ;")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--log", type=Path, default=Path("learning.jsonl"))
+    parser.add_argument("--log", type=Path, default=Path("runs/learning.jsonl"))
     parser.add_argument("--pictures", type=Path, help="folder to draw into")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of one thread each")
     arguments = parser.parse_args()

@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--runs", default="", help="only runs whose name contains one of these, separated by ;")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--images", type=int, default=3000)
-    parser.add_argument("--log", type=Path, default=Path("strict_part.jsonl"))
+    parser.add_argument("--log", type=Path, default=Path("runs/strict_part.jsonl"))
     parser.add_argument("--picture", type=Path, help="where to draw the ablations of the chosen runs")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of one thread each")
     arguments = parser.parse_args()

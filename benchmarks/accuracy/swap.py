@@ -253,7 +253,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, help="training images, instead of each row's own number")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rates", type=float, nargs="+", help="learning rates, instead of each optimiser's own")
-    parser.add_argument("--log", type=Path, default=Path("accuracy.jsonl"))
+    parser.add_argument("--log", type=Path, default=Path("runs/swap.jsonl"))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of one thread each")
     parser.add_argument("--smoke", action="store_true", help="64 images, one epoch, one seed, one rate")
     arguments = parser.parse_args()

@@ -217,7 +217,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of MNIST's idx files; without, scikit-learn's digits")
     parser.add_argument("--images", type=int, default=1000, help="for training")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--log", type=Path, default=Path("ways.jsonl"))
+    parser.add_argument("--log", type=Path, default=Path("runs/ways.jsonl"))
     parser.add_argument("--workers", type=int, default=1, help="processes of one thread each")
     parser.add_argument("--repetitions", type=int, default=15, help="of the steps that are timed")
     parser.add_argument("--report", action="store_true", help="train nothing")

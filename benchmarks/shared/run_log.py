@@ -32,6 +32,7 @@ class Log:
         """Keep a result, on disk at once: a line in one write, since other calls may write to the same log."""
         self.runs[run] = result
         line = json.dumps({"run": run, "result": result}) + "\n"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab", buffering=0) as file:
             if self._ends_within_a_line():
                 line = "\n" + line
