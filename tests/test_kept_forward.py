@@ -241,6 +241,23 @@ def test_what_has_no_plain_form_stays_as_it_is_and_is_named(name: str) -> None:
     assert relative_error(in_eval(exported, features), expected) <= SINGLE
 
 
+def doubled(module: nn.Module, *inputs: object) -> GeometricTensor | Tensor:
+    return inputs[-1][0] * 2.0 if len(inputs) == 1 else inputs[-1] * 2.0
+
+
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
+def test_hooks_of_what_keeps_its_forward_are_kept_and_others_refused(register: str) -> None:
+    network = settled(NETWORKS["residual"]())
+    for kept in (network, network.blocks[1], network.blocks[2], network.head):
+        getattr(kept, register)(doubled)
+    exported = export_network(network)
+    expected = in_eval(network, images())
+    assert relative_error(in_eval(exported, images()), expected) <= SINGLE
+    getattr(network.blocks[1].conv, register)(doubled)
+    with pytest.raises(ValueError, match=r"^blocks\.1\.conv has forward_(pre_)?hooks, which would be lost"):
+        export_network(network)
+
+
 def test_module_that_appears_twice_stays_one() -> None:
     network = settled(NETWORKS["concatenation"]())
     network.convs["wide"] = network.convs["small"]

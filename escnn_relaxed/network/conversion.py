@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 from typing_extensions import Unpack
 
-from ..checks import check_bool, check_callable, check_module, check_subgroups, warn_once
+from ..checks import check_bool, check_callable, check_module, check_no_hooks, check_subgroups, warn_once
 from ..integral.stationary import ConvolutionGeometry, TransposedGeometry
 from ..kernel.steerable_basis import SteerableBasis
 from ..layer.keywords import SofteningKeywords, check_keywords
@@ -22,8 +22,6 @@ from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
 from .relaxed_layers import WITH_RELAXED_FORM, named_relaxed_layers, strict_layers
 
 __all__ = ["copy_network", "harden_network", "relax_network"]
-
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 def relax_network(
@@ -146,12 +144,9 @@ def _check_plain(name: str, module: R2Conv | R2ConvTransposed) -> None:
             f"put an escnn.nn.{_kind(module).__name__} with its state in its place, or leave it out with "
             f"where=lambda name, layer: type(layer) is {_kind(module).__name__}"
         )
-    hooks = [kind.strip("_") for kind in _HOOKS if getattr(module, kind)]
-    if hooks:
-        raise ValueError(
-            f"{name} has {', '.join(hooks)}, which would be lost: remove them and register them on the relaxed layer, "
-            f"or leave the layer out by `where`"
-        )
+    check_no_hooks(
+        name, module, "remove them and register them on the relaxed layer, or leave the layer out by `where`"
+    )
 
 
 def _kind(module: R2Conv | R2ConvTransposed) -> type[nn.Module]:
