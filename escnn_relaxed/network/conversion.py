@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from pickle import PicklingError
 from typing import Any
 
 import torch
@@ -22,6 +24,9 @@ from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
 from .relaxed_layers import WITH_RELAXED_FORM, named_relaxed_layers, strict_layers
 
 __all__ = ["copy_network", "harden_network", "relax_network"]
+
+# Raised by deepcopy for locks, files, tensors with a history and the like.
+_NO_COPY = TypeError, RuntimeError, PicklingError
 
 
 def relax_network(
@@ -120,14 +125,38 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
     return hardened
 
 
-def copy_network(network: nn.Module, replacements: dict[int, Any] | None = None) -> nn.Module:
-    """A deep copy with other objects in place of some, by identity."""
-    memo: dict[int, Any] = dict(replacements or {})
+def copy_network(network: nn.Module, replacements: Mapping[int, Any] | None = None) -> nn.Module:
+    """A deep copy with other objects in place of some, by identity.
+
+    Raises:
+        TypeError: for a network that holds something that cannot be copied, by the name of its attribute.
+    """
+    # Python's modules are shared: there is one of each, and deepcopy refuses them.
+    memo: dict[int, Any] = {id(module): module for module in list(sys.modules.values())}
     for buffer in network.buffers():
         if not buffer.is_leaf:
             # escnn's layers build buffers from parameters in eval mode, with a history that deepcopy refuses.
-            memo.setdefault(id(buffer), buffer.detach().clone())
-    return copy.deepcopy(network, memo)
+            memo[id(buffer)] = buffer.detach().clone()
+    memo.update(replacements or {})
+    try:
+        return copy.deepcopy(network, dict(memo))
+    except _NO_COPY as error:
+        for name, module in network.named_modules():
+            for attribute, value in vars(module).items():
+                if attribute != "_modules" and not _can_be_copied(value, memo):
+                    raise TypeError(
+                        f"attribute {attribute!r} of {name or 'network'}, a {type(module).__name__}, cannot be copied "
+                        f"({error}): set it after the copy is made"
+                    ) from error
+        raise
+
+
+def _can_be_copied(value: Any, memo: Mapping[int, Any]) -> bool:
+    try:
+        copy.deepcopy(value, dict(memo))
+    except _NO_COPY:
+        return False
+    return True
 
 
 def _check_plain(name: str, module: R2Conv | R2ConvTransposed) -> None:

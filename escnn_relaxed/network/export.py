@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import nn
 from ..checks import check_module, check_no_hooks
 from ..layer.planar_convolution import PlanarConvolution
 from . import export_nonlinearities  # noqa: F401 — plain_module learns them there
+from .conversion import copy_network
 from .export_modules import NoPlainFormError, plain_module
 from .kept_forward import has_forward_of_its_own, is_sequence, with_plain_parts
 from .modes import in_eval_mode
@@ -64,7 +64,7 @@ def export_network(network: nn.Module) -> nn.Module:
     def export(module: nn.Module) -> nn.Module:
         if module not in known:
             is_plain = not any(isinstance(part, EquivariantModule) for part in module.modules())
-            known[module] = copy.deepcopy(module) if is_plain else _exported(module)
+            known[module] = copy_network(module) if is_plain else _exported(module)
         return known[module]
 
     def _exported(module: nn.Module) -> nn.Module:
