@@ -258,6 +258,44 @@ def test_hooks_of_what_keeps_its_forward_are_kept_and_others_refused(register: s
         export_network(network)
 
 
+class Levels(Network):
+    """Fields of several types, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = enn.GroupPooling(NARROW)
+
+    def forward(self, images: Tensor) -> dict[str, GeometricTensor]:
+        features = self.lift(GeometricTensor(images, self.in_type))
+        return {"fields": features, "pooled": self.pool(features)}
+
+
+class TensorsOf(nn.Module):
+    """The tensors of fields by name, as the docs have it."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        return {name: fields.tensor for name, fields in self.network(images).items()}
+
+
+def test_network_that_returns_fields_by_name_is_exported_and_traced_by_their_tensors() -> None:
+    network = settled(Levels()).eval()
+    exported = export_network(network)
+    tensors = TensorsOf(exported)
+    traced = torch.jit.trace(tensors, images(), strict=False)
+    program = torch.export.export(tensors, (images(),), dynamic_shapes=({0: BATCH},)).module()
+    features = images(5)
+    with torch.no_grad():
+        expected, found = network(features), exported(features)
+        for name, fields in expected.items():
+            assert found[name].type == fields.type
+            for tensor in (found[name].tensor, traced(features)[name], program(features)[name]):
+                assert relative_error(tensor, fields.tensor) <= SINGLE
+
+
 def test_module_that_appears_twice_stays_one() -> None:
     network = settled(NETWORKS["concatenation"]())
     network.convs["wide"] = network.convs["small"]
