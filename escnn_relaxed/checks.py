@@ -20,6 +20,7 @@ __all__ = [
     "check_integer",
     "check_mapping",
     "check_module",
+    "check_no_hooks",
     "check_number",
     "check_positive",
     "check_sequence",
@@ -28,6 +29,8 @@ __all__ = [
     "is_number",
     "warn_once",
 ]
+
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 _warned: set[str] = set()
 
@@ -122,6 +125,19 @@ def check_module(name: str, value: Any) -> nn.Module:
     if not isinstance(value, nn.Module):
         raise TypeError(f"{name} must be a torch.nn.Module, got {type(value).__name__}: {value!r}")
     return value
+
+
+def check_no_hooks(name: str, module: nn.Module, remedy: str) -> None:
+    """Raise a ``ValueError`` for a module with hooks, which another in its place would not have.
+
+    Args:
+        name: the module's name in its network.
+        module: the module that is replaced.
+        remedy: what the user may do about it.
+    """
+    hooks = [kind.strip("_") for kind in _HOOKS if getattr(module, kind)]
+    if hooks:
+        raise ValueError(f"{name} has {', '.join(hooks)}, which would be lost: {remedy}")
 
 
 def warn_once(message: str) -> None:

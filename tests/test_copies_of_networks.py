@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import battery
 import pytest
 import torch
@@ -9,7 +11,8 @@ from escnn import gspaces, nn
 from escnn.nn import FieldType, R2Conv
 from trained_networks import answer, convolution, network, softnesses, train_a_step
 
-from escnn_relaxed import RelaxedR2Conv, harden_network, relax_network
+from escnn_relaxed import RelaxedR2Conv, export_network, harden_network, relax_network
+from escnn_relaxed.network import to_escnn
 
 SOFT = {"rotation": 0.2}
 
@@ -83,3 +86,42 @@ def test_other_modules_of_escnn_do_not_hinder() -> None:
         relaxed = relax_network(module, lambda name, layer: name == "layer", relax=SOFT)
         assert isinstance(relaxed["layer"], RelaxedR2Conv)
         assert type(harden_network(relaxed)["other"]) is type(other)
+
+
+class Holding(torch.nn.Module):
+    """A network with an attribute beside its layers."""
+
+    def __init__(self, held: object) -> None:
+        super().__init__()
+        self.held = held
+        self.body = nn.SequentialModule(convolution("C4", "regular -> regular", padding=1))
+        self.in_type = self.body.in_type
+
+    def forward(self, features: nn.GeometricTensor) -> nn.GeometricTensor:
+        return self.body(features)
+
+
+def to_and_from_escnn(network: torch.nn.Module) -> torch.nn.Module:
+    return to_escnn(harden_network(relax_network(network, relax=SOFT)))
+
+
+COPIES = (relax_network, export_network, to_and_from_escnn)
+
+
+@pytest.mark.filterwarnings("ignore:export_network keeps the forward:UserWarning")
+@pytest.mark.parametrize("copied", COPIES)
+def test_python_modules_that_a_network_keeps_are_shared(copied) -> None:
+    network = Holding({"escnn": [nn], "torch": torch})
+    copy = copied(network)
+    assert copy.held == network.held
+    assert copy.held["escnn"] is not network.held["escnn"]
+    assert torch.allclose(answer(copy), answer(network), atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:export_network keeps the forward:UserWarning")
+@pytest.mark.parametrize("copied", COPIES)
+@pytest.mark.parametrize("held", [threading.Lock(), (n for n in "ab"), 2 * torch.ones(2, requires_grad=True)])
+def test_attribute_that_cannot_be_copied_is_named(copied, held: object) -> None:
+    network = torch.nn.Sequential(Holding(None), Holding([held]))
+    with pytest.raises(TypeError, match="attribute 'held' of 1, a Holding, cannot be copied"):
+        copied(network)

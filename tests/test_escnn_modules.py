@@ -186,9 +186,9 @@ def test_layer_that_is_hardened_in_place_is_taken() -> None:
     assert relative_error(answer(to_escnn(layer), features), answer(layer, features)) <= SINGLE
 
 
-def hooked() -> nn.Module:
+def hooked(register: str) -> nn.Module:
     layer = RelaxedR2Conv(C4, C4, 3, relax=None)
-    layer.register_forward_hook(lambda *_: None)
+    getattr(layer, register)(lambda *_: None)
     return layer
 
 
@@ -214,7 +214,12 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         r"network is a ResidualR2Conv, which has no form in escnn: make it one of RelaxedR2Conv",
     ),
     "even": (lambda: RelaxedR2Conv(C4, C4, 2, relax=None), ValueError, r"network has another basis than escnn's"),
-    "hook": (hooked, ValueError, "network has forward hooks, which would be lost"),
+    "hook": (lambda: hooked("register_forward_hook"), ValueError, "network has forward_hooks, which would be lost"),
+    "hook before": (
+        lambda: hooked("register_forward_pre_hook"),
+        ValueError,
+        "network has forward_pre_hooks, which would be lost",
+    ),
     "nothing": (lambda: nn.Linear(2, 2), ValueError, "network has no relaxed layer"),
     "no module": (lambda: "net", TypeError, r"network must be a torch\.nn\.Module, got str: 'net'"),
 }

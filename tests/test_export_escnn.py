@@ -15,6 +15,7 @@ from networks_to_export import C4, IRREPS, MIXED, answers, assert_run_without_es
 from transformations import relative_error
 
 from escnn_relaxed import export_network
+from escnn_relaxed.network.export_modules import plain_module
 
 SINGLE = 1e-6  # rounding of float32
 ROUNDING = 1e-12
@@ -50,6 +51,7 @@ MODULES: dict[str, tuple[EquivariantModule, float]] = {
     "inner batch norm, sizes mixed": (enn.InnerBatchNorm(MIXED), ROUNDING),
     "inner batch norm, not affine": (enn.InnerBatchNorm(MIXED, affine=False), ROUNDING),
     "iid batch norm": (enn.IIDBatchNorm2d(C4), ROUNDING),
+    "iid batch norm, sizes mixed": (enn.IIDBatchNorm2d(MIXED), ROUNDING),
     "mask": (enn.MaskModule(MIXED, 9, margin=1), 0),
     "dropout": (enn.PointwiseDropout(MIXED, 0.5), 0),
     "field dropout": (enn.FieldDropout(MIXED, 0.5), 0),
@@ -109,6 +111,28 @@ def test_modules_of_escnn_are_exported(name: str, precision: str) -> None:
     assert relative_error(found, expected.to(found)) <= bound
     shared = {tensor.data_ptr() for tensor in tensors_of(module)}
     assert not shared & {tensor.data_ptr() for tensor in tensors_of(export_network(module))}
+
+
+def is_exported_by_escnn(original: EquivariantModule) -> bool:
+    """Whether its own ``export()`` gives the same numbers by modules of torch's."""
+    module = settled(copy.deepcopy(original)).eval()
+    try:
+        expected, found = answers(module, copy.deepcopy(module.export()))
+    except NotImplementedError:
+        return False
+    of_torch = all(type(part).__module__.startswith("torch.") for part in module.export().modules())
+    return of_torch and found.shape == expected.shape and relative_error(found, expected) <= SINGLE
+
+
+KINDS = dict.fromkeys(type(module) for module, _ in MODULES.values())
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_this_package_has_plain_forms_where_escnn_has_none_or_others(kind: type[EquivariantModule]) -> None:
+    """The table of docs/how-to/export.md; what escnn learns to export has no need of one here."""
+    by_escnn = [is_exported_by_escnn(module) for module, _ in MODULES.values() if type(module) is kind]
+    has_plain_form = plain_module.dispatch(kind) is not plain_module.dispatch(object)
+    assert has_plain_form == (not all(by_escnn))
 
 
 @pytest.mark.parametrize("name", ["norm softplus, no bias", "norm relu", "norm pooling"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from escnn import nn as enn
@@ -136,6 +138,41 @@ def test_network_with_an_export_of_its_own_is_exported() -> None:
     assert network.training
     features = torch.randn(2, C4.size, 9, 9)
     assert relative_error(exported(features).detach(), network.eval()(features).detach()) <= SINGLE
+
+
+def doubled(module: nn.Module, *inputs: object) -> object:
+    return inputs[-1] * 2.0 if len(inputs) > 1 else None
+
+
+REGISTER = ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook")
+PLACES = {
+    "network": lambda network: network,
+    "1.2": lambda network: network[1][2],
+    "1.3": lambda network: network[1][3],
+    "3": lambda network: network[3],
+    "1.0.batch_norm_[4]": lambda network: network[1][0].get_submodule("batch_norm_[4]"),
+}
+
+
+@pytest.mark.parametrize("register", REGISTER)
+@pytest.mark.parametrize("place", PLACES)
+def test_hooks_that_would_be_lost_are_refused_by_name(place: str, register: str) -> None:
+    network = settled(mixed_network())
+    handle = getattr(PLACES[place](network), register)(doubled)
+    kind = register.removeprefix("register_").replace("full_", "")
+    with pytest.raises(ValueError, match=rf"^{re.escape(place)} has {kind}s, which would be lost: remove them"):
+        export_network(network)
+    handle.remove()
+    export_network(network)
+
+
+def test_hooks_of_plain_modules_are_kept() -> None:
+    head = nn.Linear(2, 5)
+    head.register_forward_hook(doubled)
+    network = nn.Sequential(enn.SequentialModule(soft_layer(C4), enn.GroupPooling(C4)), Leave(), head)
+    network.in_type = C4
+    expected, found = answers(network, export_network(network))
+    assert relative_error(found, expected) <= SINGLE
 
 
 def test_what_is_no_module_is_named() -> None:

@@ -241,6 +241,61 @@ def test_what_has_no_plain_form_stays_as_it_is_and_is_named(name: str) -> None:
     assert relative_error(in_eval(exported, features), expected) <= SINGLE
 
 
+def doubled(module: nn.Module, *inputs: object) -> GeometricTensor | Tensor:
+    return inputs[-1][0] * 2.0 if len(inputs) == 1 else inputs[-1] * 2.0
+
+
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
+def test_hooks_of_what_keeps_its_forward_are_kept_and_others_refused(register: str) -> None:
+    network = settled(NETWORKS["residual"]())
+    for kept in (network, network.blocks[1], network.blocks[2], network.head):
+        getattr(kept, register)(doubled)
+    exported = export_network(network)
+    expected = in_eval(network, images())
+    assert relative_error(in_eval(exported, images()), expected) <= SINGLE
+    getattr(network.blocks[1].conv, register)(doubled)
+    with pytest.raises(ValueError, match=r"^blocks\.1\.conv has forward_(pre_)?hooks, which would be lost"):
+        export_network(network)
+
+
+class Levels(Network):
+    """Fields of several types, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = enn.GroupPooling(NARROW)
+
+    def forward(self, images: Tensor) -> dict[str, GeometricTensor]:
+        features = self.lift(GeometricTensor(images, self.in_type))
+        return {"fields": features, "pooled": self.pool(features)}
+
+
+class TensorsOf(nn.Module):
+    """The tensors of fields by name, as the docs have it."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        return {name: fields.tensor for name, fields in self.network(images).items()}
+
+
+def test_network_that_returns_fields_by_name_is_exported_and_traced_by_their_tensors() -> None:
+    network = settled(Levels()).eval()
+    exported = export_network(network)
+    tensors = TensorsOf(exported)
+    traced = torch.jit.trace(tensors, images(), strict=False)
+    program = torch.export.export(tensors, (images(),), dynamic_shapes=({0: BATCH},)).module()
+    features = images(5)
+    with torch.no_grad():
+        expected, found = network(features), exported(features)
+        for name, fields in expected.items():
+            assert found[name].type == fields.type
+            for tensor in (found[name].tensor, traced(features)[name], program(features)[name]):
+                assert relative_error(tensor, fields.tensor) <= SINGLE
+
+
 def test_module_that_appears_twice_stays_one() -> None:
     network = settled(NETWORKS["concatenation"]())
     network.convs["wide"] = network.convs["small"]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
+from pickle import PicklingError
+from typing import Any, TypeAlias, TypeGuard, get_args
 
 import torch
 from escnn.nn import R2Conv, R2ConvTransposed
 from torch import nn
 from torch.nn.utils import parametrize
 
-from ..checks import check_bool, check_callable, check_module, check_subgroups, warn_once
+from ..checks import check_bool, check_callable, check_module, check_no_hooks, check_subgroups, warn_once
 from ..integral.stationary import ConvolutionGeometry, TransposedGeometry
 from ..kernel.steerable_basis import SteerableBasis
 from ..layer.options import SOFTENING, check_keywords
@@ -22,32 +24,38 @@ from .relaxed_layers import WITH_RELAXED_FORM, named_relaxed_layers, strict_laye
 
 __all__ = ["copy_network", "harden_network", "relax_network"]
 
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+# A layer that can be relaxed: escnn's, or a strict one of this package.
+StrictLayer: TypeAlias = R2Conv | R2ConvTransposed | RelaxedR2Conv | RelaxedR2ConvTransposed
+
+# Raised by deepcopy for locks, files, tensors with a history and the like.
+_NO_COPY = TypeError, RuntimeError, PicklingError
 
 
 def relax_network(
     network: nn.Module,
-    where: Callable[[str, R2Conv | R2ConvTransposed], bool] | None = None,
+    where: Callable[[str, StrictLayer], bool] | None = None,
     freeze: bool = False,
     **softening: Any,
 ) -> nn.Module:
-    """A copy of a network in which every ``R2Conv`` is a :class:`~escnn_relaxed.RelaxedR2Conv`.
+    """A copy of a network in which every ``R2Conv`` is a :class:`~escnn_relaxed.RelaxedR2Conv` that may be soft.
 
-    And every ``R2ConvTransposed`` a :class:`~escnn_relaxed.RelaxedR2ConvTransposed`. It computes what the network
-    computed: a layer's kernel is the trained one plus a soft part whose output weights are 0. The soft part is centred
-    on the domain, so that the trained kernel is and stays the layer's strict part (equation (9)), and
-    :func:`harden_network` returns it to the last bit. What a layer does beside its kernel and bias, in hooks,
-    parametrizations or methods of a subclass, would be lost, and such a layer is refused. escnn's other linear maps
-    (``Linear``, ``R3Conv``) have no relaxed form and stay strict, with a warning.
+    Every ``R2ConvTransposed`` is a :class:`~escnn_relaxed.RelaxedR2ConvTransposed`, and layers of this package that
+    are strict in ``R2Conv``'s basis (``relax=None``, or of :func:`harden_network`) get a soft part, too. The copy
+    computes what the network computed: a layer's kernel is the trained one plus a soft part whose output weights are
+    0. The soft part is centred on the domain, so that the trained kernel is and stays the layer's strict part
+    (equation (9)), and :func:`harden_network` returns it to the last bit. What a layer does beside its kernel and
+    bias, in hooks, parametrizations or methods of a subclass, would be lost, and such a layer is refused. escnn's
+    other linear maps (``Linear``, ``R3Conv``) have no relaxed form and stay strict, with a warning.
 
     Args:
-        network: any module, whatever its forward; names of modules stay, and layers that are relaxed already too.
-            Weights and biases that layers share stay shared, and frozen ones stay frozen.
+        network: any module, whatever its forward; names of modules stay, and so do layers that have a soft part
+            already. Weights and biases that layers share stay shared, and frozen ones stay frozen.
         where: from the name of such a layer in the network and the layer to whether it is relaxed; all by default.
         freeze: keep the trained kernels fixed, so that only soft parts learn, with the rest of the network: biases,
             which are as equivariant as before, go on learning.
-        **softening: what says how a ``RelaxedR2Conv`` is soft: ``relax``, ``learn_relaxation``, ``initial_softness``,
-            ``regions``, ``samples``, ``random_offset``, ``kernel``.
+        **softening: arguments of ``RelaxedR2Conv`` that say how it is soft: ``relax``, ``learn_relaxation``, ``keep``,
+            ``initial_softness``, ``regions``, ``samples``, ``random_offset``, ``kernel``. What is left out has the
+            default of ``RelaxedR2Conv``, whatever a strict layer was built with.
 
     Raises:
         TypeError: for a network that is no module, or another keyword: the trained layers decide the rest.
@@ -66,12 +74,15 @@ def relax_network(
     check_keywords("relax_network", softening, SOFTENING, "beside network, where and freeze")
     if where is not None:
         check_callable("where", where)
-    named = [(name, module) for name, module in network.named_modules() if isinstance(module, WITH_RELAXED_FORM)]
+    named = [(name, module) for name, module in network.named_modules() if _can_be_relaxed(module)]
     picked = {name: module for name, module in named if where is None or where(name, module)}
     if not picked:
         names = [name for name, _ in named]
         hint = f": where picks none of {names}" if names else ""
-        raise ValueError(f"network has no escnn.nn.R2Conv or R2ConvTransposed to relax{hint}")
+        raise ValueError(
+            f"network has no escnn.nn.R2Conv or R2ConvTransposed to relax, nor a layer of this package with "
+            f"relax=None{hint}"
+        )
     for name, module in picked.items():
         _check_plain(name or "network", module)
     parameters = _copied_parameters(picked.values(), freeze)
@@ -121,45 +132,73 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
     return hardened
 
 
-def copy_network(network: nn.Module, replacements: dict[int, Any] | None = None) -> nn.Module:
-    """A deep copy with other objects in place of some, by identity."""
-    memo: dict[int, Any] = dict(replacements or {})
+def copy_network(network: nn.Module, replacements: Mapping[int, Any] | None = None) -> nn.Module:
+    """A deep copy with other objects in place of some, by identity.
+
+    Raises:
+        TypeError: for a network that holds something that cannot be copied, by the name of its attribute.
+    """
+    # Python's modules are shared: there is one of each, and deepcopy refuses them.
+    memo: dict[int, Any] = {id(module): module for module in list(sys.modules.values())}
     for buffer in network.buffers():
         if not buffer.is_leaf:
             # escnn's layers build buffers from parameters in eval mode, with a history that deepcopy refuses.
-            memo.setdefault(id(buffer), buffer.detach().clone())
-    return copy.deepcopy(network, memo)
+            memo[id(buffer)] = buffer.detach().clone()
+    memo.update(replacements or {})
+    try:
+        return copy.deepcopy(network, dict(memo))
+    except _NO_COPY as error:
+        for name, module in network.named_modules():
+            for attribute, value in vars(module).items():
+                if attribute != "_modules" and not _can_be_copied(value, memo):
+                    raise TypeError(
+                        f"attribute {attribute!r} of {name or 'network'}, a {type(module).__name__}, cannot be copied "
+                        f"({error}): set it after the copy is made"
+                    ) from error
+        raise
 
 
-def _check_plain(name: str, module: R2Conv | R2ConvTransposed) -> None:
+def _can_be_copied(value: Any, memo: Mapping[int, Any]) -> bool:
+    try:
+        copy.deepcopy(value, dict(memo))
+    except _NO_COPY:
+        return False
+    return True
+
+
+def _can_be_relaxed(module: nn.Module) -> TypeGuard[StrictLayer]:
+    """Whether it is a layer of escnn's, or one of this package that is strict in escnn's basis for good."""
+    if isinstance(module, (RelaxedR2Conv, RelaxedR2ConvTransposed)):
+        return not module.relaxed_subgroups and module.steerable_basis is not None
+    return isinstance(module, WITH_RELAXED_FORM)
+
+
+def _check_plain(name: str, module: StrictLayer) -> None:
     """Refuse a layer that does more than its kernel and bias say, since its relaxed form has no more than these."""
     if parametrize.is_parametrized(module):
         raise ValueError(
             f"{name} has parametrized {list(module.parametrizations)}, which would be lost: make them plain with "
             f"torch.nn.utils.parametrize.remove_parametrizations, or leave the layer out by `where`"
         )
-    methods = _own_methods(module)
+    methods, kind = _own_methods(module), _kind(module).__name__
     if methods:
         raise ValueError(
             f"{name}, a {type(module).__name__}, has methods of its own, {', '.join(methods)}, which would be lost: "
-            f"put an escnn.nn.{_kind(module).__name__} with its state in its place, or leave it out with "
-            f"where=lambda name, layer: type(layer) is {_kind(module).__name__}"
+            f"put a {kind} with its state in its place, or leave it out with "
+            f"where=lambda name, layer: type(layer) is {kind}"
         )
-    hooks = [kind.strip("_") for kind in _HOOKS if getattr(module, kind)]
-    if hooks:
-        raise ValueError(
-            f"{name} has {', '.join(hooks)}, which would be lost: remove them and register them on the relaxed layer, "
-            f"or leave the layer out by `where`"
-        )
+    check_no_hooks(
+        name, module, "remove them and register them on the relaxed layer, or leave the layer out by `where`"
+    )
 
 
-def _kind(module: R2Conv | R2ConvTransposed) -> type[nn.Module]:
-    """Which of the two it is."""
-    return R2Conv if isinstance(module, R2Conv) else R2ConvTransposed
+def _kind(module: StrictLayer) -> type[nn.Module]:
+    """The class of which it is, or of which it is a subclass."""
+    return next(kind for kind in get_args(StrictLayer) if isinstance(module, kind))
 
 
-def _own_methods(module: R2Conv | R2ConvTransposed) -> list[str]:
-    """Methods and properties that escnn's layer has not, or has others of; how a layer was built is past."""
+def _own_methods(module: StrictLayer) -> list[str]:
+    """Methods and properties that the layer adds to its class or overrides, but for its ``__init__``."""
     own = [vars(kind) for kind in type(module).__mro__ if kind not in _kind(module).__mro__]
     methods = {name for of in own for name, value in of.items() if callable(value) or hasattr(value, "__get__")}
     if "forward" in vars(module):
@@ -167,7 +206,7 @@ def _own_methods(module: R2Conv | R2ConvTransposed) -> list[str]:
     return sorted(methods - {"__init__"})
 
 
-def _copied_parameters(convolutions: Iterable[R2Conv | R2ConvTransposed], freeze: bool) -> dict[int, nn.Parameter]:
+def _copied_parameters(convolutions: Iterable[StrictLayer], freeze: bool) -> dict[int, nn.Parameter]:
     """A copy of the weights and the bias of each layer by identity, so that what layers share they go on sharing."""
     copies = {}
     for convolution in convolutions:
@@ -179,10 +218,10 @@ def _copied_parameters(convolutions: Iterable[R2Conv | R2ConvTransposed], freeze
 
 
 def _relaxed(
-    convolution: R2Conv | R2ConvTransposed, parameters: dict[int, nn.Parameter], softening: dict[str, Any]
+    convolution: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]
 ) -> RelaxedR2Conv | RelaxedR2ConvTransposed:
-    """The layer that takes the place of a trained one of escnn's."""
-    is_transposed = isinstance(convolution, R2ConvTransposed)
+    """The layer with a soft part that takes the place of a trained strict one."""
+    is_transposed = isinstance(convolution, (R2ConvTransposed, RelaxedR2ConvTransposed))
     geometry = TransposedGeometry.of(convolution) if is_transposed else ConvolutionGeometry.of(convolution)
     arguments: dict[str, Any] = {**asdict(geometry), "bias": convolution.bias is not None, **softening}
     build = RelaxedR2ConvTransposed if is_transposed else RelaxedR2Conv
@@ -190,7 +229,11 @@ def _relaxed(
     place = *layer.kernel_types, layer.kernel_size, layer.dilation, 1
     with torch.no_grad():
         drawn = layer.strict_energy()
-        layer.steerable_basis = SteerableBasis(*place, convolution.basisexpansion).to(convolution.weights)
+        layer.steerable_basis = (
+            copy.deepcopy(convolution.steerable_basis)
+            if isinstance(convolution, (RelaxedR2Conv, RelaxedR2ConvTransposed))
+            else SteerableBasis(*place, convolution.basisexpansion).to(convolution.weights)
+        )
         layer.weights = parameters[id(convolution.weights)]
         if layer.bias is not None:
             layer.bias = parameters[id(convolution.bias)]

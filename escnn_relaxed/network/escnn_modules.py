@@ -12,6 +12,7 @@ from escnn.nn import R2Conv, R2ConvTransposed
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from ..checks import check_no_hooks
 from ..group.elements import SUBGROUPS
 from ..kernel.steerable_basis import as_escnn_builds
 from ..layer.convolution import Convolution
@@ -97,8 +98,7 @@ def _check_is_hardened(name: str, layer: Convolution) -> None:
         )
     if layer.bank is not None and layer.hardened != SUBGROUPS:
         raise ValueError(f"{name} is not hardened, and escnn has no soft layer: harden_network makes it strict")
-    if layer._forward_hooks or layer._forward_pre_hooks:
-        raise ValueError(f"{name} has forward hooks, which would be lost: remove them, and register them on the result")
+    check_no_hooks(name, layer, "remove them, and register them on the result")
 
 
 def _as_escnn(name: str, layer: Any, parameters: dict[int, nn.Parameter], basis: Mapping[str, Any]) -> nn.Module:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict
 from typing import Any
 
@@ -10,9 +9,10 @@ import torch
 from escnn.nn import EquivariantModule
 from torch import nn
 
-from ..checks import check_module
+from ..checks import check_module, check_no_hooks
 from ..layer.convolution import Convolution
 from . import export_nonlinearities  # noqa: F401 — plain_module learns them there
+from .conversion import copy_network
 from .export_modules import NoPlainFormError, plain_module
 from .kept_forward import has_forward_of_its_own, is_sequence, with_plain_parts
 from .modes import in_eval_mode
@@ -43,6 +43,7 @@ def export_network(network: nn.Module) -> nn.Module:
 
     Raises:
         TypeError: for what is no module.
+        ValueError: for a part with hooks that a plain module takes the place of. Hooks of what stays are kept.
 
     Example:
         >>> from escnn import gspaces, nn
@@ -56,27 +57,36 @@ def export_network(network: nn.Module) -> nn.Module:
         ['Conv2d', 'ReLU', 'FieldMaximum']
     """
     check_module("network", network)
+    names = {module: name or "network" for name, module in network.named_modules()}
     # A module that appears twice stays one.
     known: dict[nn.Module, nn.Module] = {}
 
     def export(module: nn.Module) -> nn.Module:
         if module not in known:
-            known[module] = _exported(module)
+            is_plain = not any(isinstance(part, EquivariantModule) for part in module.modules())
+            known[module] = copy_network(module) if is_plain else _exported(module)
         return known[module]
 
     def _exported(module: nn.Module) -> nn.Module:
-        if not any(isinstance(part, EquivariantModule) for part in module.modules()):
-            return copy.deepcopy(module)
+        exported: nn.Module
         if is_sequence(module):
             parts = [(key, part) for key, part in module._modules.items() if part is not None]
-            return nn.Sequential(OrderedDict((key, export(part)) for key, part in parts))
-        if has_forward_of_its_own(module):
+            exported = nn.Sequential(OrderedDict((key, export(part)) for key, part in parts))
+            refuse_hooks(module)
+        elif has_forward_of_its_own(module):
             raise NoPlainFormError
-        if isinstance(module, EquivariantModule) and not isinstance(module, Convolution):
-            return plain_module(module, export)
-        with_export: Any = module
-        exported: nn.Module = with_export.export()
+        elif isinstance(module, EquivariantModule) and not isinstance(module, Convolution):
+            exported = plain_module(module, export)
+            refuse_hooks(*module.modules())
+        else:
+            refuse_hooks(*module.modules())
+            with_export: Any = module
+            exported = with_export.export()
         return exported
+
+    def refuse_hooks(*parts: nn.Module) -> None:
+        for part in parts:
+            check_no_hooks(names[part], part, "remove them, and register them on the result")
 
     with in_eval_mode(network):
         try:

@@ -1,8 +1,9 @@
-"""Modules of escnn as plain ones: by their own ``export()``, or here where that is missing or not the same.
+"""Plain forms of escnn's modules: by their own ``export()`` where that is right, else here.
 
 escnn's ``export()`` drops the padding mode of ``R2Conv``, the output padding of ``R2ConvTransposed`` and the
-``ceil_mode`` of pooling, makes float32 modules on the CPU whatever the dtype and device, shares memory, and gives a
-group pooling that is a class of escnn's.
+``ceil_mode`` of pooling, makes float32 modules on the CPU whatever the dtype and device, and shares memory. A group
+pooling becomes a class of escnn's, a batch norm whose fields of a size are not side by side is refused, and most
+modules have no ``export()`` (docs/how-to/export.md lists them).
 """
 
 from __future__ import annotations
@@ -84,25 +85,31 @@ def _(module: enn.InnerBatchNorm, export: Export) -> nn.Module:
     return plain
 
 
+@plain_module.register(enn.DisentangleModule)
 @plain_module.register(enn.GNormBatchNorm)
 @plain_module.register(enn.IIDBatchNorm2d)
 @plain_module.register(enn.InducedNormBatchNorm)
 @plain_module.register(enn.NormBatchNorm)
+@plain_module.register(enn.ReshuffleModule)
 def _(module: Any, export: Export) -> nn.Module:
     if not getattr(module, "track_running_stats", True):
         raise NoPlainFormError
-    # In eval mode an affine map of each field, or of each channel: what it gives for 0 and for every unit vector.
-    values = next(value for value in module.buffers() if value.is_floating_point())
+    # In eval mode an affine map of the channels of a pixel: what it gives for 0 and for every unit vector.
+    tensors = [*module.parameters(), *module.buffers()]
+    dtype = next((each.dtype for each in tensors if each.is_floating_point()), torch.get_default_dtype())
     exact = copy.deepcopy(module).double()
     channels = module.in_type.size
-    units = torch.eye(channels, dtype=torch.float64, device=values.device)[..., None, None]
+    units = torch.eye(channels, dtype=torch.float64, device=tensors[0].device)[..., None, None]
     offset = exact(module.in_type(torch.zeros_like(units[:1]))).tensor
     matrix = (exact(module.in_type(units)).tensor - offset)[..., 0, 0].T
-    sizes = {1} if torch.equal(matrix, matrix.diag().diag()) else set(field_sizes(module))
-    size = sizes.pop() if len(sizes) == 1 else channels
-    blocks = torch.cat([matrix[start : start + size, start : start + size] for start in range(0, channels, size)])
-    bank, bias = blocks[..., None, None].to(values.dtype), offset.flatten().to(values.dtype)
-    return as_convolution(bank, bias, ConvolutionGeometry(1, groups=channels // size))
+    # Equal blocks, the smallest that there are, are a grouped convolution.
+    for size in (1, *sorted(set(field_sizes(module))), channels):
+        blocks = [matrix[start : start + size, start : start + size] for start in range(0, channels, size)]
+        if channels % size == 0 and torch.equal(torch.block_diag(*blocks), matrix):
+            break
+    is_linear = isinstance(module, (enn.DisentangleModule, enn.ReshuffleModule))
+    bank, bias = torch.cat(blocks)[..., None, None].to(dtype), None if is_linear else offset.flatten().to(dtype)
+    return as_convolution(bank, bias, ConvolutionGeometry(1, groups=channels // size)).requires_grad_(not is_linear)
 
 
 @plain_module.register
@@ -115,9 +122,8 @@ def _(module: enn.NormPool, export: Export) -> nn.Module:
     return FieldNorm(field_sizes(module))
 
 
-@plain_module.register(enn.FieldDropout)
-@plain_module.register(enn.PointwiseDropout)
-def _(module: nn.Module, export: Export) -> nn.Module:
+@plain_module.register
+def _(module: enn.FieldDropout, export: Export) -> nn.Module:
     return nn.Identity()
 
 
@@ -147,17 +153,6 @@ def _(module: enn.PointwiseAvgPoolAntialiased2D, export: Export) -> nn.Module:
 def _(module: enn.PointwiseMaxPoolAntialiased2D, export: Export) -> nn.Module:
     maximum = nn.MaxPool2d(module.kernel_size, 1, module.padding, module.dilation, ceil_mode=module.ceil_mode)
     return nn.Sequential(maximum, _blur(module.filter, module.stride, module._pad))
-
-
-@plain_module.register(enn.DisentangleModule)
-@plain_module.register(enn.ReshuffleModule)
-def _(module: Any, export: Export) -> nn.Module:
-    # The matrix of a map that acts on the channels of each pixel, by sending every unit vector through.
-    values = next(chain(module.parameters(), module.buffers()))
-    dtype = values.dtype if values.is_floating_point() else torch.get_default_dtype()
-    units = torch.eye(module.in_type.size, dtype=dtype, device=values.device)[..., None, None]
-    matrix = module(module.in_type(units)).tensor.transpose(0, 1).contiguous()
-    return as_convolution(matrix, None, ConvolutionGeometry(1)).requires_grad_(False)
 
 
 @plain_module.register

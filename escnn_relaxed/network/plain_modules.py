@@ -82,15 +82,12 @@ class FieldSquares(ByField):
         return torch.cat([part.square().sum(dim=2) for part in self.fields(features)], dim=1)
 
 
-class FieldNorm(FieldSquares):
+class FieldNorm(ByField):
     """The norm of each field: (batch, C, …) → (batch, fields, …)."""
 
     def forward(self, features: Tensor) -> Tensor:
         """One channel for each field."""
-        squares = self.squares(features)
-        # The root has no slope at 0, where that of a norm is 0.
-        positive = squares > 0
-        return torch.where(positive, torch.where(positive, squares, 1).sqrt(), 0)
+        return torch.cat([part.norm(dim=2) for part in self.fields(features)], dim=1)
 
 
 class Squash(nn.Module):
