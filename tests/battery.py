@@ -188,6 +188,18 @@ def pairs(space: str) -> tuple[str, ...]:
     return PAIRS_EVERYWHERE + PAIRS_FINITE + (PAIRS_ROTATION if space != "trivial" else ())
 
 
+def covering(*whole: str, step: int = 5) -> list[tuple[str, str]]:
+    """Return all pairs of field types of the symmetries that are named, and a share of the pairs of each other one.
+
+    Pairs differ by the blocks that their fields fall into, symmetries by their elements, and the code treats the one
+    without the other. So all pairs of a few symmetries see what all pairs of every symmetry see, if each other symmetry
+    has one pair in ``step``. These begin at another pair in each symmetry, so that together they are all pairs.
+    """
+    table = [(space, number, pair) for space in GSPACES for number, pair in enumerate(pairs(space))]
+    first = {space: row % step for row, space in enumerate(GSPACES)}
+    return [(space, pair) for space, number, pair in table if space in whole or number % step == first[space]]
+
+
 ALL = [(space, pair) for space in GSPACES for pair in pairs(space)]
 
 

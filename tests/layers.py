@@ -16,6 +16,12 @@ from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR2ConvTranspos
 
 Layer = TypeVar("Layer", RelaxedR2Conv, RelaxedR2ConvTransposed)
 
+# As few hidden values and elements of a continuous group as a claim about any number of them needs.
+SMALL: dict[str, object] = {"hidden_size": 6, "samples": 8}
+
+# Frequencies of kernels that are rough on 3×3 taps: the default ones are almost constant there, and invariant with it.
+ROUGH = {"position": 0.4, "rotation": 0.3, "reflection": 0.7}
+
 STRICT_KERNELS = ("continuous", "steerable")
 
 # How a kernel follows the position, and a small image on which it does: regions that are cells and, in the middle rows,
@@ -54,7 +60,7 @@ def build(
     **arguments: object,
 ) -> Layer:
     """A layer in float64. Built in float32, so that constants that had lost digits would show."""
-    arguments.setdefault("strict_kernel", "continuous")
+    arguments = {"strict_kernel": "continuous", **SMALL, **arguments}
     with uncalibrated():
         layer = make(in_type, out_type, kernel_size, **with_kernel(arguments)).double()
     shake(layer)
@@ -65,7 +71,7 @@ def build_with_oracle(
     in_type: FieldType, out_type: FieldType, kernel_size: int = 3, **arguments: object
 ) -> tuple[RelaxedR2Conv, Oracle]:
     """The same layer and the loops that evaluate it."""
-    arguments.setdefault("filter_frequency", {"position": 0.4, "rotation": 0.3, "reflection": 0.7})
+    arguments = {**SMALL, "filter_frequency": ROUGH, **arguments}
     layer = build(in_type, out_type, kernel_size, **arguments)
     return layer, Oracle(layer, kernel_size=kernel_size, **arguments)
 

@@ -16,21 +16,17 @@ ROUNDING = 1e-12
 SMALL = {"padding": 1, "samples": 4, "hidden_size": 4, "initial_softness": 0.3}
 TRANSLATION = {"translation": (0.3, 0.5)}
 
-# Every kind of pair for symmetries of every kind, half of them for three rotations, which are like four; the loops take
-# seconds for more than eight elements.
-STATIONARY = [
-    *[(space, pair) for space in ("trivial", "flip axis 0", "C4", "D4", "O(2)") for pair in battery.pairs(space)],
-    *[("C3", pair) for pair in battery.pairs("C3")[::2]],
-    *[("D3", pair) for pair in battery.pairs("D3")[1::2]],
-]
+# Every kind of pair for symmetries of every kind; the loops take seconds for more than eight elements.
+FEW_ELEMENTS = ("trivial", "flip axis 0", "C3", "C4", "D3", "D4", "D4 axis 45°", "O(2)")
+STATIONARY = [case for case in battery.covering("C4", "O(2)") if case[0] in FEW_ELEMENTS]
 SOFT_IN_TRANSLATION = [
-    *[("flip", pair) for pair in battery.pairs("flip")],
-    *[("C4", pair) for pair in battery.PAIRS_ROTATION],
+    *[("flip", pair) for pair in battery.pairs("flip")[::2]],
+    *[("C4", pair) for pair in battery.PAIRS_ROTATION[::2]],
     ("C3", "reordered regular -> regular"),
     ("D4", "trivial -> regular"),
     ("D4 axis 45°", "regular -> irreps"),
     ("D4 axis 45°", "two regular -> regular"),
-    *[("SO(2)", pair) for pair in battery.pairs("SO(2)")],
+    *[("SO(2)", pair) for pair in battery.pairs("SO(2)")[1::2]],
     ("O(2)", "induced -> induced"),
 ]
 
@@ -59,16 +55,22 @@ def test_layer_soft_in_translation_equals_the_loops(space: str, pair: str) -> No
     assert compare(space, pair, SIZES["by regions"], relax=relax, regions=2) <= ROUNDING
 
 
-@pytest.mark.parametrize(("space", "pair"), SOFT_IN_TRANSLATION[::4])
+@pytest.mark.parametrize(("space", "pair"), SOFT_IN_TRANSLATION[::3])
 def test_layer_with_a_kernel_for_every_pixel_equals_the_loops(space: str, pair: str) -> None:
     relax = battery.subgroups(space, 0.15) | TRANSLATION
     assert compare(space, pair, (2, 3), relax=relax, regions=None) <= ROUNDING
 
 
-@pytest.mark.parametrize("frame", ["group", "image"])
 @pytest.mark.parametrize(
-    ("regions", "size"),
-    [(2, (8, 16)), (3, (9, 13)), (4, (13, 14)), (4, (17, 5)), (5, (22, 8)), (7, (12, 19))],
+    ("regions", "size", "frame"),
+    [
+        (2, (8, 16), "group"),
+        (3, (9, 13), "image"),
+        (4, (13, 14), "group"),
+        (4, (17, 5), "image"),
+        (5, (22, 8), "image"),
+        (7, (12, 19), "group"),
+    ],
     ids=lambda value: f"{value}",
 )
 def test_regions_of_any_image_are_those_of_the_loops(regions: int, size: tuple[int, int], frame: str) -> None:

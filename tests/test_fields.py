@@ -13,7 +13,7 @@ from escnn_relaxed.group.fields import FieldStructure
 # escnn's matrices of regular, quotient and induced fields come from sums over irreps.
 ROUNDING = 1e-9
 
-TYPES = sorted({(space, fields) for space, pair in battery.ALL for fields in pair.split(" -> ")})
+TYPES = {space: {fields for pair in battery.pairs(space) for fields in pair.split(" -> ")} for space in battery.GSPACES}
 
 
 def rebuilt(structure: FieldStructure, number: int) -> np.ndarray:
@@ -34,19 +34,20 @@ def rebuilt(structure: FieldStructure, number: int) -> np.ndarray:
     return structure.basis @ matrix @ structure.basis_inverse
 
 
-@pytest.mark.parametrize(("space", "fields"), TYPES)
-def test_blocks_make_up_the_representation(space: str, fields: str) -> None:
+@pytest.mark.parametrize("space", TYPES)
+def test_blocks_make_up_the_representation(space: str) -> None:
     """In a permutation of the channels, and a basis with its inverse."""
-    field_type = battery.field_type(space, fields)
     sample = sample_group(battery.gspace(space), samples=6)
-    structure = FieldStructure(field_type.representations, sample)
-    assert structure.size == field_type.size
-    assert sorted(structure.channels) == list(range(field_type.size))
-    if structure.basis is not None:
-        assert np.abs(structure.basis @ structure.basis_inverse - np.eye(structure.size)).max() <= ROUNDING
-    for number, element in enumerate(sample.elements):
-        expected = field_type.representation(element)
-        assert np.abs(rebuilt(structure, number) - expected).max() <= ROUNDING
+    for fields in sorted(TYPES[space]):
+        field_type = battery.field_type(space, fields)
+        structure = FieldStructure(field_type.representations, sample)
+        assert structure.size == field_type.size
+        assert sorted(structure.channels) == list(range(field_type.size))
+        if structure.basis is not None:
+            assert np.abs(structure.basis @ structure.basis_inverse - np.eye(structure.size)).max() <= ROUNDING
+        for number, element in enumerate(sample.elements):
+            expected = field_type.representation(element)
+            assert np.abs(rebuilt(structure, number) - expected).max() <= ROUNDING, fields
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def percent(number: int) -> settings:
     return settings(max_examples=number * settings.default.max_examples // 100)
 
 
-@percent(100)
+@percent(50)
 @given(data=st.data(), pair=type_pairs(), geometry=geometries(symmetric=True))
 def test_strict_layers_are_equivariant_on_the_grid(data: st.DataObject, pair, geometry) -> None:
     space, types = pair
@@ -102,7 +102,7 @@ def test_strict_layers_are_equivariant_on_the_grid(data: st.DataObject, pair, ge
         assert largest_error(layer, features) <= ROUNDING
 
 
-@percent(50)
+@percent(25)
 @given(data=st.data(), pair=type_pairs(), geometry=geometries(symmetric=True, outputs=OUTPUTS))
 def test_soft_translation_leaves_the_group_exact(data: st.DataObject, pair, geometry) -> None:
     space, types = pair
@@ -123,7 +123,7 @@ def test_soft_translation_leaves_the_group_exact(data: st.DataObject, pair, geom
         assert largest_error(layer, features) <= ROUNDING
 
 
-@percent(50)
+@percent(25)
 @given(data=st.data(), pair=type_pairs(), kernel_size=st.sampled_from([1, 3, 5]), side=st.integers(3, 5))
 def test_soft_groups_leave_translation_exact(data: st.DataObject, pair, kernel_size: int, side: int) -> None:
     space, types = pair
@@ -144,7 +144,7 @@ def test_soft_groups_leave_translation_exact(data: st.DataObject, pair, kernel_s
         assert shift_error(layer, features) <= ROUNDING
 
 
-@percent(60)
+@percent(40)
 @given(data=st.data(), pair=type_pairs(), geometry=geometries(outputs=OUTPUTS))
 def test_layers_equal_their_banks_on_unfolded_patches(data: st.DataObject, pair, geometry) -> None:
     """A filter bank of each region or pixel, applied to patches; and the shape of the output."""
@@ -172,7 +172,7 @@ def test_layers_equal_their_banks_on_unfolded_patches(data: st.DataObject, pair,
     assert (found - expected).norm() <= ROUNDING * max(1.0, float(expected.norm()))
 
 
-@percent(40)
+@percent(20)
 @given(data=st.data(), pair=type_pairs(("trivial", "flip axis 0", "C2", "C3", "C4", "D2", "SO(2)")))
 def test_continuous_layers_equal_the_loop_oracle(data: st.DataObject, pair) -> None:
     """Few regions, or few pixels: the loops take seconds for many kernels."""

@@ -40,7 +40,6 @@ def error_against_continuous_constraint(layer: RelaxedR2Conv, angles: list[float
 @pytest.mark.parametrize(
     ("space", "pair"),
     [
-        ("SO(2)", "irreps -> irreps"),
         ("SO(2)", "band-limited + trivial -> irreps + mixed"),
         ("O(2)", "irreps -> irreps"),
     ],
@@ -52,7 +51,7 @@ def test_error_against_the_continuous_constraint_falls_with_the_number_of_sample
     table = []
     for samples in SAMPLES:
         errors = []
-        for seed in range(3):
+        for seed in range(2):
             torch.manual_seed(seed)
             layer = build(in_type, out_type, 5, relax=None, samples=samples)
             angles = (2 * math.pi * torch.rand(4)).tolist()
@@ -190,8 +189,9 @@ def test_grid_is_the_fixed_one_whenever_no_pass_runs() -> None:
 
 # Torch's own, where a graph ends and another one takes its values.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@EVERY_KIND
+@pytest.mark.parametrize(
+    ("kind", "backend"), [("stationary", "aot_eager"), ("by regions", "eager"), ("per pixel", "eager")]
+)
 def test_compiled_layer_draws_the_same_offsets(kind: str, backend: str) -> None:
     """The grid is turned outside of the graph."""
     torch.compiler.reset()

@@ -76,10 +76,10 @@ def test_arguments_of_the_convolution_mean_what_they_mean_in_r2conv(geometry: st
     assert layer.evaluate_output_shape(tuple(features.shape)) == tuple(expected.shape)
 
 
+@pytest.mark.usefixtures("uncalibrated")
 @EVERY_KERNEL
 @EVERY_SOFTNESS
-@pytest.mark.parametrize("kernel_size", [1, 2, 3])
-@pytest.mark.parametrize("padding", [0, (1, 2)])
+@pytest.mark.parametrize(("kernel_size", "padding"), [(1, 0), (2, (1, 2)), (3, 0)])
 def test_output_shape_is_evaluated_without_evaluating(kernel_size, padding, relax, strict_kernel) -> None:
     in_type, out_type = small_types()
     layer = RelaxedR2Conv(in_type, out_type, kernel_size, padding, stride=2, relax=relax, strict_kernel=strict_kernel)
@@ -90,6 +90,7 @@ def test_output_shape_is_evaluated_without_evaluating(kernel_size, padding, rela
     assert layer.evaluate_output_shape(features.shape) == tuple(output.shape)
 
 
+@pytest.mark.usefixtures("uncalibrated")
 @EVERY_KERNEL
 @EVERY_SOFTNESS
 def test_state_has_the_same_keys_in_both_modes_and_loads_into_another_draw(relax, strict_kernel: str) -> None:
@@ -117,7 +118,7 @@ def test_state_has_the_same_keys_in_both_modes_and_loads_into_another_draw(relax
 @pytest.mark.parametrize("kernel_size", [1, 3])
 def test_state_has_the_same_shapes_whatever_the_seed(space: str, pair: str, kernel_size: int) -> None:
     shapes = []
-    for seed in range(4):
+    for seed in range(3):
         torch.manual_seed(seed)
         relax = battery.subgroups(space, 0.2)
         layer = RelaxedR2Conv(*battery.types(space, pair), kernel_size, relax=relax, strict_kernel="continuous")

@@ -104,11 +104,15 @@ def test_kernel_of_each_region_is_added_about_it_alone() -> None:
 # How soft it is.
 
 
-@pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(
-    ("space", "pair"), [("C4", "regular -> irreps"), ("D4", "quotient -> regular"), ("O(2)", "irreps -> irreps")]
+    ("space", "pair", "strict_kernel", "stride"),
+    [
+        ("C4", "regular -> irreps", "steerable", 1),
+        ("C4", "regular -> irreps", "continuous", 2),
+        ("D4", "quotient -> regular", "steerable", 2),
+        ("O(2)", "irreps -> irreps", "continuous", 1),
+    ],
 )
-@EVERY_KERNEL
 def test_error_is_none_at_zero_and_grows_with_the_frequency(space, pair, strict_kernel, stride) -> None:
     relax = battery.subgroups(space, 0.2)
     layer = soft_layer(

@@ -29,6 +29,7 @@ CASES = [
     ("SO(2)", "band-limited + trivial -> irreps + mixed"),
     ("O(2)", "irreps -> irreps"),
 ]
+EACH_CASE_IN_ONE_FORM = [(*case, STRICT_KERNELS[number % 2]) for number, case in enumerate(CASES)]
 A_FEW_CASES = pytest.mark.parametrize(("space", "pair"), [CASES[2], CASES[6], CASES[-1]])
 
 
@@ -51,21 +52,21 @@ def assert_exact(layer: RelaxedR2Conv, *size: int) -> None:
 
 # Regions that are cells and such that are not, tiles that stick out of the image and such that share its middle.
 SIZES = [(8, 8), (9, 9), (13, 13), (14, 11)]
-WITH_AN_ELEMENT = [(space, pair) for space, pair in battery.ALL if on_grid_elements(battery.gspace(space))]
+WITH_AN_ELEMENT = [space for space in battery.GSPACES if on_grid_elements(battery.gspace(space))]
+PAIRS = [(space, pair) for space, pair in battery.covering("C4", "D2") if space in WITH_AN_ELEMENT]
 
 
-@pytest.mark.parametrize(("space", "pair"), WITH_AN_ELEMENT)
+@pytest.mark.parametrize(("space", "pair"), PAIRS)
 def test_every_pair_of_field_types_keeps_the_group(space: str, pair: str) -> None:
     """On images of odd and even sides, with one form of the kernel or the other: sizes and forms in turn."""
-    number = WITH_AN_ELEMENT.index((space, pair))
+    number = PAIRS.index((space, pair))
     strict_kernel = STRICT_KERNELS[number // 2 % 2]
     layer = soft_layer(space, pair, padding=1, samples=4, hidden_size=4, regions=4, strict_kernel=strict_kernel)
     for size in SIZES[number % 2 :: 2]:
         assert_exact(layer, *size)
 
 
-@EVERY_KERNEL
-@pytest.mark.parametrize(("space", "pair"), CASES)
+@pytest.mark.parametrize(("space", "pair", "strict_kernel"), EACH_CASE_IN_ONE_FORM)
 def test_soft_translation_keeps_the_group_about_the_image_centre_alone(
     space: str, pair: str, strict_kernel: str
 ) -> None:
@@ -74,8 +75,8 @@ def test_soft_translation_keeps_the_group_about_the_image_centre_alone(
     assert shift_error(layer, battery.random_input(layer.in_type, 12, 12)) > BROKEN
 
 
-@pytest.mark.parametrize(("strict_kernel", "regions"), [("continuous", 2), ("steerable", None)])
-@pytest.mark.parametrize(("space", "pair"), CASES)
+@pytest.mark.parametrize("regions", [2, None])
+@pytest.mark.parametrize(("space", "pair", "strict_kernel"), EACH_CASE_IN_ONE_FORM[1::2] + EACH_CASE_IN_ONE_FORM[::4])
 def test_layer_is_strict_in_everything_where_the_frequency_is_zero(
     space: str, pair: str, strict_kernel: str, regions: int | None
 ) -> None:
@@ -91,7 +92,7 @@ def test_layer_is_strict_in_everything_where_the_frequency_is_zero(
 @A_FEW_CASES
 def test_a_kernel_for_every_pixel_keeps_the_group_too(space: str, pair: str, strict_kernel: str) -> None:
     layer = soft_layer(space, pair, padding=1, padding_mode="circular", regions=None, strict_kernel=strict_kernel)
-    for size in ((4, 4), (5, 5), (4, 5)):
+    for size in ((4, 4), (3, 5)):
         assert_exact(layer, *size)
         assert shift_error(layer, battery.random_input(layer.in_type, *size)) > BROKEN
 
@@ -151,10 +152,11 @@ GEOMETRIES = {
 }
 
 
-@EVERY_KERNEL
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_soft_translation_keeps_the_group_whatever_the_convolution(geometry: str, strict_kernel: str) -> None:
+def test_soft_translation_keeps_the_group_whatever_the_convolution(geometry: str) -> None:
+    """The convolution takes the banks of either form of the kernel: forms in turn."""
     arguments, size = GEOMETRIES[geometry]
+    strict_kernel = STRICT_KERNELS[list(GEOMETRIES).index(geometry) % 2]
     types = "D4", "regular + regular -> irreps + irreps"
     assert_exact(soft_layer(*types, strict_kernel=strict_kernel, **arguments), *size)
 
@@ -185,4 +187,4 @@ def test_layer_with_one_region_is_soft_in_nothing() -> None:
 
 def test_every_symmetry_of_the_table_has_an_element_to_check() -> None:
     assert all(on_grid_elements(battery.gspace(space)) for space, _ in CASES)
-    assert {space for space, _ in battery.ALL} - {space for space, _ in WITH_AN_ELEMENT} == {"trivial", "C3"}
+    assert set(battery.GSPACES) - set(WITH_AN_ELEMENT) == {"trivial", "C3"}

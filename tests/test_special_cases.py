@@ -44,16 +44,15 @@ def test_no_domain_frequency_gives_a_group_convolution(space: str, pair: str) ->
         assert relative_error(layer.filter_bank(), expected) > 1e-2
 
 
-@pytest.mark.parametrize("kernel_size", [2, 3, 4, 5, 7])
 @pytest.mark.parametrize(
-    ("space", "pair"),
+    ("space", "pair", "kernel_size"),
     [
-        ("trivial", "trivial -> trivial"),
-        ("C8", "trivial -> regular"),
-        ("C4", "two regular -> regular"),
-        ("D4", "regular -> irreps"),
-        ("SO(2)", "band-limited -> irreps"),
-        ("O(2)", "irreps -> irreps"),
+        *[("trivial", "trivial -> trivial", size) for size in (2, 3, 4, 5, 7)],
+        ("C8", "trivial -> regular", 3),
+        ("C4", "two regular -> regular", 4),
+        ("D4", "regular -> irreps", 5),
+        ("SO(2)", "band-limited -> irreps", 2),
+        ("O(2)", "irreps -> irreps", 3),
     ],
 )
 def test_no_frequency_at_all_gives_pooling_over_the_disk(space: str, pair: str, kernel_size: int) -> None:
@@ -146,7 +145,7 @@ def test_one_by_one_kernel_by_regions_is_a_linear_product_in_each_quarter() -> N
 
 
 @pytest.mark.parametrize("relaxed", [False, True], ids=["strict", "soft"])
-@pytest.mark.parametrize("space", ["flip", "C4", "C8", "D3", "D4"])
+@pytest.mark.parametrize("space", ["flip", "C4", "D3"])
 def test_regular_bank_is_one_function_of_the_relative_element(space: str, relaxed: bool) -> None:
     """K_{g,g′}(d) = k(g′⁻¹d, g′⁻¹g; a(g′)) for every pair of fields, entry by entry."""
     in_type, out_type = battery.types(space, "two regular -> regular")

@@ -45,7 +45,7 @@ def through_a_file(thing: Any, **arguments: Any) -> Any:
 
 
 @EVERY_FORM
-@pytest.mark.parametrize(("save", "load"), [("train", "eval"), ("eval", "train"), ("eval", "eval")])
+@pytest.mark.parametrize(("save", "load"), [("train", "eval"), ("eval", "train")])
 def test_any_mode_loads_the_state_of_any_mode(form: str, save: str, load: str) -> None:
     layer, other = layer_of(form).train(save == "train"), another_draw(form).train(load == "train")
     answer(layer)  # a cache, if it were state, would be there now
@@ -79,8 +79,9 @@ COPIES = {
 EVERY_COPY = pytest.mark.parametrize("how", COPIES)
 
 
-@EVERY_COPY
-@EVERY_MODE
+@pytest.mark.parametrize(
+    ("how", "mode"), [("deepcopy", "train"), ("deepcopy", "eval"), ("pickle", "eval"), ("torch.save", "train")]
+)
 @EVERY_FORM
 def test_copies_compute_the_same_and_are_of_their_own(form: str, mode: str, how: str) -> None:
     layer = layer_of(form)

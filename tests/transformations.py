@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from escnn.group import GroupElement
+from escnn.group import GroupElement, Representation
 from escnn.gspaces import GSpace2D
 from escnn.nn import EquivariantModule, FieldType
 from torch import Tensor
 
 
+@functools.cache
 def on_grid_elements(space: GSpace2D) -> list[GroupElement]:
     """Elements that map a square pixel grid to itself, without the identity."""
     group = space.fibergroup
@@ -37,10 +39,16 @@ def _is_integer(action: np.ndarray) -> bool:
 def fiber_action(features: Tensor, field_type: FieldType, element: GroupElement) -> Tensor:
     """ρ(g) on the channels, from escnn's matrices field by field."""
     parts = features.split([field.size for field in field_type.representations], dim=1)
-    matrices = [torch.from_numpy(np.asarray(field(element))) for field in field_type.representations]
+    matrices = [_matrix(field, element) for field in field_type.representations]
     return torch.cat(
         [torch.einsum("oc,bchw->bohw", m.to(part), part) for m, part in zip(matrices, parts, strict=True)], dim=1
     )
+
+
+@functools.cache
+def _matrix(field: Representation, element: GroupElement) -> Tensor:
+    """ρ(g) of one field, which escnn puts together from irreps in every call."""
+    return torch.from_numpy(np.array(field(element), dtype=np.float64))
 
 
 def transform(features: Tensor, field_type: FieldType, element: GroupElement) -> Tensor:
