@@ -11,7 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-__all__ = ["full_precision", "has_no_values", "has_tangents", "has_values", "is_traced", "untraced"]
+__all__ = [
+    "full_precision",
+    "has_no_values",
+    "has_tangents",
+    "has_values",
+    "is_traced",
+    "reads_without_waiting",
+    "untraced",
+]
 
 
 def full_precision(like: Tensor) -> AbstractContextManager[Any]:
@@ -34,6 +42,11 @@ def has_values(tensor: Tensor) -> bool:
     """
     is_whole = type(tensor) in (Tensor, nn.Parameter, nn.Buffer)
     return is_whole and not tensor.is_meta and not has_no_values()
+
+
+def reads_without_waiting(tensor: Tensor) -> bool:
+    """Whether the values of a tensor can be read at once: in main memory, not in that of an accelerator."""
+    return tensor.device.type == "cpu"
 
 
 def has_tangents() -> bool:

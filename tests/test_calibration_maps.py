@@ -11,8 +11,8 @@ from escnn.nn import FieldType
 from transformations import fiber_action, relative_error
 
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.kernel.calibration_maps import SyntheticFeatures, rectified
-from escnn_relaxed.kernel.initialization import continuous_features, gain
+from escnn_relaxed.kernel.calibration_maps import SyntheticFeatures, gain, rectified
+from escnn_relaxed.kernel.single_kernel import continuous_features
 
 CASES = [
     ("C4", "regular + trivial + regular"),

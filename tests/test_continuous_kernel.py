@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from escnn_relaxed import ContinuousKernel
+from escnn_relaxed.kernel.centred_kernel import CentredKernel
+from escnn_relaxed.kernel.single_kernel import SingleKernel
 
 NAN = float("nan")
 
@@ -33,16 +35,20 @@ def test_bad_argument_raises_an_error_that_says_so(case: str) -> None:
     assert all(word in message for word in words), message
 
 
-def test_what_is_not_given_follows_the_size_and_the_strict_kernel() -> None:
-    beside = ContinuousKernel().completed(5, "steerable")
-    alone = ContinuousKernel().completed(5, "continuous")
-    assert (beside.hidden_size, alone.hidden_size) == (8, 32)
-    assert beside.filter_frequency == {"position": pytest.approx(0.125), "rotation": 0.3, "reflection": 1.0}
-    assert alone.filter_frequency == {"position": pytest.approx(0.3), "rotation": 0.3, "reflection": 1.0}
+def test_what_is_not_given_follows_the_size_and_the_form() -> None:
+    completed = ContinuousKernel().completed(5, hidden_size=8, bandwidth_per_pixel=0.05)
+    assert completed.hidden_size == 8
+    assert completed.filter_frequency == {"position": pytest.approx(0.125), "rotation": 0.3, "reflection": 1.0}
+
+
+def test_defaults_of_both_forms() -> None:
+    """Of a soft part alone, and the paper's of one kernel for both parts."""
+    assert (CentredKernel.default_hidden_size, CentredKernel.bandwidth_per_pixel) == (8, 0.05)
+    assert (SingleKernel.default_hidden_size, SingleKernel.bandwidth_per_pixel) == (32, 0.12)
 
 
 def test_what_is_given_is_kept() -> None:
-    one_number = ContinuousKernel(hidden_size=3, filter_frequency=0).completed(5, "steerable")
+    one_number = ContinuousKernel(hidden_size=3, filter_frequency=0).completed(5, 8, 0.05)
     assert (one_number.hidden_size, one_number.filter_frequency["position"]) == (3, 0)
-    by_name = ContinuousKernel(filter_frequency={"reflection": 0.5}).completed(2, "steerable")
+    by_name = ContinuousKernel(filter_frequency={"reflection": 0.5}).completed(2, 8, 0.05)
     assert by_name.filter_frequency == {"position": pytest.approx(0.05), "rotation": 0.3, "reflection": 0.5}

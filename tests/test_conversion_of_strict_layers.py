@@ -15,7 +15,7 @@ from trained_networks import answer, softnesses, train_a_step
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, harden_network, relax_network
-from escnn_relaxed.layer.keywords import SofteningKeywords
+from escnn_relaxed.layer.options import SOFTENING
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 ROUNDING = 1e-12  # of float64, of sums in another order
@@ -112,7 +112,7 @@ def test_options_are_those_of_a_layer_beside_its_strict_part() -> None:
     """In the signature, in the docstring, and one that is passed on."""
     arguments = inspect.signature(RelaxedR2Conv).parameters.values()
     own = [each.name for each in arguments if each.kind is each.KEYWORD_ONLY and each.name != "strict_kernel"]
-    assert list(SofteningKeywords.__annotations__) == own
+    assert list(SOFTENING) == own
     (listed,) = re.findall(r"\*\*softening: .*?:(.*?)\.", relax_network.__doc__, re.DOTALL)
     assert re.findall("``(.*?)``", listed) == own
     relaxed = relax_network(strict_layer("transposed, groups"), relax=SOFT, keep="C4")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -55,7 +56,7 @@ def test_what_is_no_frequency_is_refused(name: str, value: object, right: str) -
 
 @pytest.mark.usefixtures("warnings_not_yet_given")
 def test_values_above_the_limit_are_warned_of_wherever_they_are_given() -> None:
-    samples = {"rotation": RotationSamples(8, "circle")}
+    samples = {"rotation": RotationSamples(8, "circle", 2 / math.pi)}
     frequency = DomainFrequency({"rotation": 0.5, "translation": 5.0}, learn=False, samples=samples)
     frequency.set(rotation=-0.63, translation=7.0)  # warnings are errors
     for value in (7.0, -7.0):
@@ -67,7 +68,7 @@ def test_values_above_the_limit_are_warned_of_wherever_they_are_given() -> None:
 
 @pytest.mark.usefixtures("warnings_not_yet_given")
 def test_the_larger_of_two_values_of_translation_is_warned_of() -> None:
-    samples = {"rotation": RotationSamples(8, "circle"), "translation": RegionSamples(6)}
+    samples = {"rotation": RotationSamples(8, "circle", 2 / math.pi), "translation": RegionSamples(6)}
     frequency = DomainFrequency({"rotation": 0.5, "translation": (1.5, -1.5)}, learn=False, samples=samples)
     for value in (1.6, -1.6):
         message = f"set_domain_frequency: the domain frequency {value:g} of translation is above 1.5 .*regions = 6"

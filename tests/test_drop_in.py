@@ -205,14 +205,6 @@ def test_filter_and_expanded_parameters_are_those_of_r2conv() -> None:
     assert not hasattr(RelaxedR2Conv(C4, C4, 3, relax={"translation": 0.5}), "filter")
 
 
-def test_property_that_fails_says_why() -> None:
-    layer = RelaxedR2Conv(C4, C4, 3, relax={"translation": 0.5})
-    with pytest.raises(AttributeError, match="soft in translation and has several, see region_banks"):
-        layer.filter  # noqa: B018
-    with pytest.raises(AttributeError, match="'RelaxedR2Conv' object has no attribute 'filters'"):
-        layer.filters  # noqa: B018
-
-
 @pytest.mark.parametrize("stride", [(2, 2), [2, 2]])
 def test_stride_is_a_pair_of_equal_numbers(stride: object) -> None:
     layer = RelaxedR2Conv(C4, C4, 3, stride=stride)

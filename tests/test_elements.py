@@ -1,4 +1,4 @@
-"""Coordinates of group elements, against matrices written out and escnn's own."""
+"""Group elements as arrays, against matrices written out and escnn's own."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ import pytest
 from reference_coordinates import angle_and_flip
 
 from escnn_relaxed.group.elements import (
-    circle_harmonic_limit,
-    group_coordinates,
     has_subgroup,
     relative_elements,
     sample_group,
     steer,
-    translates,
 )
 from escnn_relaxed.group.points import pixel_positions
 
@@ -94,63 +91,6 @@ def test_relative_elements_are_products_of_actions(space: str) -> None:
         assert np.allclose(sample.action[relative[v, u]], expected, rtol=0, atol=ROUNDING)
 
 
-FINITE = [name for name in battery.GSPACES if name not in battery.CONTINUOUS]
-
-
-@pytest.mark.parametrize("space", FINITE)
-def test_translates_are_products_of_elements(space: str) -> None:
-    """The set of hg for each g: as many as h, with the angle, the flip and the action of escnn's product."""
-    gspace = battery.gspace(space)
-    sample = sample_group(gspace, 1)
-    for subgroups in ((), ("rotation",), ("reflection",), ("rotation", "reflection")):
-        own = [
-            h
-            for h, angle, flip in zip(sample.elements, sample.angle, sample.reflected, strict=True)
-            if (abs(angle) < 1e-9 or "rotation" in subgroups) and (not flip or "reflection" in subgroups)
-        ]
-        angle, reflected, action = translates(sample, subgroups)
-        assert angle.shape == reflected.shape == action.shape[:2] == (len(sample), len(own))
-        assert (angle > -math.pi).all()
-        assert (angle <= math.pi).all()
-        for row, g in enumerate(sample.elements):
-            products = {(*angle_and_flip(gspace, h @ g), *gspace.basespace_action(h @ g).ravel()) for h in own}
-            found = {(a, r, *m.ravel()) for a, r, m in zip(angle[row], reflected[row], action[row], strict=True)}
-            assert in_order(found) == pytest.approx(in_order(products), abs=ROUNDING)
-
-
-def in_order(rows: set[tuple[float, ...]]) -> np.ndarray:
-    """Rows sorted by what is left of them without their rounding errors."""
-    return np.array(sorted(rows, key=lambda row: tuple(round(value, 6) + 0.0 for value in row)))
-
-
-@pytest.mark.parametrize("space", ["C6", "D3", "SO(2)", "O(2)"])
-@pytest.mark.parametrize("offset", [0.0, 0.1])
-def test_translates_have_the_action_that_their_angle_and_flip_say(space: str, offset: float) -> None:
-    """R^θ f^s, also on a turned grid; translates of one element are the subgroup's distance from it."""
-    gspace = battery.gspace(space)
-    sample = sample_group(gspace, 4, offset if space in battery.CONTINUOUS else 0.0)
-    for subgroups in (("rotation",), ("reflection",), ("rotation", "reflection")):
-        angle, reflected, action = translates(sample, subgroups)
-        for index in np.ndindex(angle.shape):
-            expected = rotation_matrix(angle[index]) @ (sample.reflection if reflected[index] else np.eye(2))
-            assert np.allclose(action[index], expected, rtol=0, atol=ROUNDING)
-            distance = action[index] @ sample.action[index[0]].T  # h = (hg)g⁻¹
-            assert np.isclose(np.linalg.det(distance), 1) or "reflection" in subgroups
-            if subgroups == ("reflection",):
-                # On a turned grid the reflection is turned with it, so that it maps the grid to itself.
-                candidates = [np.eye(2), rotation_matrix(2 * sample.offset) @ sample.reflection]
-                assert any(np.allclose(distance, h, rtol=0, atol=ROUNDING) for h in candidates)
-
-
-def test_coordinates_of_subgroups() -> None:
-    sample = sample_group(battery.gspace("D4"), 1)
-    circle, log = (group_coordinates(sample.angle, sample.reflected, form) for form in ("circle", "log"))
-    assert np.allclose(circle["rotation"], np.stack([np.cos(sample.angle), np.sin(sample.angle)], axis=1))
-    assert np.allclose(np.linalg.norm(circle["rotation"], axis=1), 1)
-    assert log["rotation"][:4, 0] == pytest.approx([0, 0.25, 0.5, -0.25])
-    assert circle["reflection"][:, 0].tolist() == [0, 0, 0, 0, 0.5, 0.5, 0.5, 0.5]
-
-
 @pytest.mark.parametrize("space", battery.GSPACES)
 def test_subgroups_of_each_symmetry(space: str) -> None:
     gspace = battery.gspace(space)
@@ -159,15 +99,10 @@ def test_subgroups_of_each_symmetry(space: str) -> None:
     assert has_subgroup(gspace, "translation")
 
 
-def test_harmonic_limit_grows_with_the_number_of_rotations() -> None:
-    assert circle_harmonic_limit("log", 8) == 4
-    assert circle_harmonic_limit("circle", 8) == pytest.approx(2 / math.pi)
-
-
 @pytest.mark.parametrize("space", ["C4", "D4", "flip axis 0", "O(2)"])
 def test_steering_permutes_the_pixels_of_a_square_image(space: str) -> None:
     sample = sample_group(battery.gspace(space), 4)
-    positions = pixel_positions(5, 5).reshape(-1, 2)
+    positions = pixel_positions(5, 5)
     for action, steered in zip(sample.action, steer(sample, positions), strict=True):
         assert np.allclose(steered, positions @ action, rtol=0, atol=ROUNDING)  # g⁻¹ = gᵀ
         assert {tuple(p.round(9) + 0.0) for p in steered} == {tuple(p.round(9) + 0.0) for p in positions}

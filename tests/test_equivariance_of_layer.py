@@ -211,7 +211,7 @@ def test_the_measure_of_equivariance_sees_a_kernel_that_is_not() -> None:
     """A plain convolution in the place of a layer: the tests above can fail."""
     in_type, out_type = battery.types("D4", "two regular -> regular")
     layer = build(in_type, out_type, padding=1, relax=None)
-    layer._one_bank = lambda: torch.randn(out_type.size, in_type.size, 3, 3, dtype=torch.float64)
+    layer.filter_bank = lambda: torch.randn(out_type.size, in_type.size, 3, 3, dtype=torch.float64)
     features = battery.random_input(in_type, 5, 5)
     assert largest_error(layer, features, rotations) > 1  # white noise: of the order √2
     assert largest_error(layer, features, reflections) > 1

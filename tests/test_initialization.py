@@ -14,7 +14,7 @@ from torch.nn import functional
 from transformations import equivariance_error, largest_error, rotations
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
-from escnn_relaxed.kernel.initialization import DEFAULT_SOFTNESS
+from escnn_relaxed.layer.softened_convolution import FORMS
 
 DEPTH = 10
 # The logarithm of a variance ten layers deep scatters by 0.25: with 12 draws O(2) at ω′ = 2 goes from 0.74 to 1.46,
@@ -219,7 +219,7 @@ def test_layer_that_starts_strict_can_become_soft(relax: dict[str, float], stric
     assert largest_error(layer, features) <= 1e-12  # float64 rounding
     layer.set_domain_frequency(rotation=0.25)
     # √(2s) at the default softness, for one kernel within a factor of 3.
-    expected = math.sqrt(2 * DEFAULT_SOFTNESS[strict_kernel])
+    expected = math.sqrt(2 * FORMS[strict_kernel].default_softness)
     assert expected / 3 <= largest_error(layer, features) <= expected * 3
 
 

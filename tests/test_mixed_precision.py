@@ -53,9 +53,9 @@ def banks_of(layer: RelaxedR2Conv, monkeypatch: pytest.MonkeyPatch) -> list[Tens
 
         return record
 
-    monkeypatch.setattr(layer, "_one_bank", recorded(layer._one_bank))
+    monkeypatch.setattr(layer, "_kernel", recorded(layer._kernel))
     if layer.bank is not None:
-        monkeypatch.setattr(layer.bank, "at_regions", recorded(layer.bank.at_regions))
+        monkeypatch.setattr(layer.bank, "forward", recorded(layer.bank.forward))
         monkeypatch.setattr(layer.bank, "at_pixels", recorded(layer.bank.at_pixels))
     return banks
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from escnn_relaxed.kernel.domain_means import DomainMeans
 from escnn_relaxed.kernel.nets import FourierKernel, KernelNet, SirenKernel
 
 ROUNDING = 1e-12  # a few dozen terms of order one in float64
@@ -95,8 +96,10 @@ def test_domain_mean_is_the_mean_over_points_less_that_over_others(
     sets = [of for of in (domain_points, others) if of is not None]
     features = kernel.domain_features(torch.cat([of.flatten(0, 2) for of in sets]))
     for largest_matrix in (2**20, 0):
-        monkeypatch.setattr("escnn_relaxed.kernel.nets.LARGEST_MATRIX_OF_MEANS", largest_matrix)
-        found = kernel.domain_mean(kernel.filter_features(filter_points), features, [of.shape[:3] for of in sets])
+        monkeypatch.setattr("escnn_relaxed.kernel.domain_means._LARGEST_MATRIX", largest_matrix)
+        means = DomainMeans.over([of.shape[:3] for of in sets], features)
+        assert (means.matrix is None) == (largest_matrix == 0)
+        found = kernel.domain_mean(kernel.filter_features(filter_points), features, means)
         assert found.shape == expected.shape
         assert torch.allclose(found, expected, rtol=0, atol=ROUNDING)
 
@@ -109,7 +112,9 @@ def test_net_without_domain_coordinates_takes_an_empty_domain(name: str) -> None
     filter_points = points(4, 6, 3)
     hidden = kernel(filter_points, points(4, 1, 0))
     assert hidden.shape == (5, 4, 6)
-    mean = kernel.domain_mean(kernel.filter_features(filter_points), points(4, 0), [(1, 1, 4)]).squeeze(2)
+    domain = points(4, 0)
+    mean = kernel.domain_mean(kernel.filter_features(filter_points), domain, DomainMeans.over([(1, 1, 4)], domain))
+    mean = mean.squeeze(2)
     assert torch.allclose(mean, hidden, rtol=0, atol=ROUNDING)
 
 

@@ -1,14 +1,13 @@
-"""Taps, the window over them, and pixels, against escnn's own grid, a loop, and torch's padding."""
+"""Taps, the window over them, and pixels, against escnn's own grid and a loop."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from escnn.nn.modules.conv.rd_convolution import get_grid_coords
-from reference_coordinates import copied_cell, window_weight
+from reference_coordinates import window_weight
 
-from escnn_relaxed.group.points import padded_index, pixel_positions, support_window, tap_grid
+from escnn_relaxed.group.points import pixel_positions, support_window, tap_grid
 
 ROUNDING = 1e-14  # a few sines in float64
 
@@ -16,8 +15,9 @@ ROUNDING = 1e-14  # a few sines in float64
 @pytest.mark.parametrize("dilation", [1, 2])
 @pytest.mark.parametrize("kernel_size", [1, 2, 3, 4, 7])
 def test_taps_are_in_escnns_axes_and_order(kernel_size: int, dilation: int) -> None:
-    expected = get_grid_coords(2, kernel_size, dilation)
-    assert np.allclose(tap_grid(kernel_size, dilation), expected, rtol=0, atol=ROUNDING)
+    for dimension in (2, 3):
+        expected = get_grid_coords(dimension, kernel_size, dilation)
+        assert np.allclose(tap_grid(kernel_size, dilation, dimension), expected, rtol=0, atol=ROUNDING)
 
 
 def test_first_row_of_taps_is_on_top() -> None:
@@ -44,11 +44,11 @@ def test_window_falls_smoothly_from_one_to_zero() -> None:
 
 
 def test_pixels_are_centred_over_half_of_each_side_with_y_up() -> None:
-    positions = pixel_positions(2, 4)
+    positions = pixel_positions(2, 4).reshape(2, 4, 2)
     assert positions[..., 0].tolist() == [[-0.75, -0.25, 0.25, 0.75]] * 2
     assert positions[..., 1].tolist() == [[0.5] * 4, [-0.5] * 4]
     assert np.abs(pixel_positions(9, 5)).max() < 1
-    assert (pixel_positions(3, 3)[1, 1] == 0).all()
+    assert (pixel_positions(3, 3)[4] == 0).all()
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 2), (4, 9)])
@@ -56,17 +56,4 @@ def test_pixel_is_at_the_mean_of_those_it_is_cut_into(size: tuple[int, int]) -> 
     """So that cells, which divide every image alike, lie where their pixels do."""
     fine = pixel_positions(3 * size[0], 5 * size[1])
     means = fine.reshape(size[0], 3, size[1], 5, 2).mean(axis=(1, 3))
-    assert np.allclose(means, pixel_positions(*size), rtol=0, atol=ROUNDING)
-
-
-@pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
-@pytest.mark.parametrize(("size", "padding"), [(4, 0), (4, 1), (4, 3), (5, 2), (3, 2)])
-def test_padded_cell_copies_the_pixel_that_torch_copies(mode: str, size: int, padding: int) -> None:
-    index = padded_index(size, padding, mode)
-    if mode == "zeros":
-        assert index.tolist() == list(range(-padding, size + padding))
-        return
-    row = torch.arange(size, dtype=torch.float64).view(1, 1, size)
-    padded = torch.nn.functional.pad(row, (padding, padding), mode=mode)
-    assert index.tolist() == padded.flatten().tolist()
-    assert index.tolist() == [copied_cell(i, size, mode) for i in range(-padding, size + padding)]
+    assert np.allclose(means, pixel_positions(*size).reshape(*size, 2), rtol=0, atol=ROUNDING)

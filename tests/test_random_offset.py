@@ -182,7 +182,7 @@ def test_grid_is_the_fixed_one_whenever_no_pass_runs() -> None:
     layer(in_type(battery.random_input(in_type, 4, 4)))
     with pytest.raises(RuntimeError):
         layer(in_type(battery.random_input(in_type, 4, 4).float()))
-    assert layer.bank.offset == 0
+    assert layer.bank.frame.offset == 0
     for name, buffer in layer.double().named_buffers():
         assert torch.equal(buffer, expected[name]), name
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -123,7 +124,9 @@ def test_regions_are_cells_where_the_number_divides_the_sides() -> None:
             divides = size % regions == 0 and size >= LEAST_SIDE * regions
             assert partition.is_of_cells == (divides or regions == 1)
             if partition.is_of_cells:
-                assert np.abs(np.array(partition.rows.cell_weights(regions)) - np.eye(regions)).max() <= WEIGHT_ROUNDING
+                assert (
+                    np.abs(np.array(partition.axes[0].cell_weights(regions)) - np.eye(regions)).max() <= WEIGHT_ROUNDING
+                )
     assert RegionPartition.of_cells(5).is_of_cells
 
 
@@ -137,9 +140,9 @@ def test_pixels_are_divided_into_tiles_by_the_adjoint_of_what_joins_them(regions
 
 def test_partition_of_an_image_cuts_each_axis() -> None:
     partition = RegionPartition.of((13, 24), 4)
-    assert (partition.rows, partition.columns) == (Tiling.of(13, 4), Tiling.of(24, 4))
+    assert partition.axes == (Tiling.of(13, 4), Tiling.of(24, 4))
     turned = RegionPartition.of((24, 13), 4)
-    assert (turned.rows, turned.columns) == (partition.columns, partition.rows)
+    assert turned.axes == partition.axes[::-1]
 
 
 def test_limit_of_the_frequency_is_half_a_wave_between_regions() -> None:
@@ -191,7 +194,7 @@ def problem(
     ]
     assert geometry.output_size(*size) == output_size
     partition = RegionPartition.of(output_size, CELLS)
-    regions, k = partition.rows.count * partition.columns.count, geometry.kernel_size
+    regions, k = math.prod(partition.counts), geometry.kernel_size
     return (
         torch.randn(2, 4, *size, dtype=torch.float64, requires_grad=True),
         torch.randn(regions, 6, 4 // geometry.groups, k, k, dtype=torch.float64, requires_grad=True),

@@ -31,6 +31,26 @@ def in_inference_mode(layer: RelaxedR2Conv) -> None:
         layer.weights.mul_(1.5)
 
 
+def vector_to_parameters(layer: RelaxedR2Conv) -> None:
+    vector = nn.utils.parameters_to_vector(layer.parameters())
+    nn.utils.vector_to_parameters(1.5 * vector, layer.parameters())
+
+
+def fused_step(layer: RelaxedR2Conv) -> None:
+    train_a_step(layer, torch.optim.Adam(layer.parameters(), lr=0.01, fused=True))
+
+
+def foreach_step(layer: RelaxedR2Conv) -> None:
+    train_a_step(layer, torch.optim.SGD(layer.parameters(), lr=0.01, foreach=True))
+
+
+def average_of_models(layer: RelaxedR2Conv) -> None:
+    """As exponential moving averages write them."""
+    torch._foreach_lerp_(
+        [weights.data for weights in layer.parameters()], [*map(torch.ones_like, layer.parameters())], 0.1
+    )
+
+
 def of_the_data(layer: RelaxedR2Conv) -> None:
     layer.weights.data.mul_(1.5)
 
@@ -174,6 +194,10 @@ CHANGES = named(
     optimizer_step,
     in_place,
     in_inference_mode,
+    vector_to_parameters,
+    fused_step,
+    foreach_step,
+    average_of_models,
     of_the_data,
     through_numpy,
     loaded,
@@ -193,5 +217,3 @@ CHANGES = named(
     parametrization,
     parametrization_and_step,
 )
-# What the version counters of other devices do not see; documented.
-UNSEEN_ELSEWHERE = ("of the data", "through numpy", "frequency data", "frequency of translation data")

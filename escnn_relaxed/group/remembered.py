@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from .. import torch_modes
 from ..torch_modes import has_no_values, has_tangents, has_values, is_traced
 
 __all__ = ["Remembered", "StateTensors"]
 
 Result = TypeVar("Result")
 
+# Whether values may be read from an accelerator for a result, and so for those that it is made of.
+_may_wait: ContextVar[bool] = ContextVar("_may_wait", default=False)
 # Results of a layer: some features and points for each subgroup that is hardened, some sizes of images.
 _SIZE = 16
 
@@ -58,19 +62,24 @@ class Remembered:
         """
         if has_no_values() or has_tangents() or is_traced():
             return build()
-        if may_wait and sources and sources[0].device.type != "cpu":
+        may_wait = may_wait or _may_wait.get()
+        if may_wait and sources and not torch_modes.reads_without_waiting(sources[0]):
             # Values are read once, not tensor by tensor.
             key, sources = (key, *(source.shape for source in sources)), _packed(sources)
         wants_gradient = torch.is_grad_enabled() and any(source.requires_grad for source in sources)
         entry = self._entries.get(key)
-        if not wants_gradient and entry is not None and _are_unchanged(entry.seen, sources):
+        if not wants_gradient and entry is not None and _are_unchanged(entry.seen, sources, may_wait):
             return entry.result
         if wants_gradient or not all(map(has_values, sources)):
             return build()
         # Normal tensors, even where inference_mode is on: they may be used outside of it later.
         with torch.inference_mode(False), torch.no_grad():
             seen = [_Seen.of(source, may_wait) for source in sources]
-            result = build()
+            token = _may_wait.set(may_wait)
+            try:
+                result = build()
+            finally:
+                _may_wait.reset(token)
             if entry is not None and _are_equal(entry.result, result):
                 # A captured CUDA graph reads results by their address: equal ones stay where they are.
                 result = entry.result
@@ -99,9 +108,9 @@ class _Seen(NamedTuple):
 
     @staticmethod
     def of(source: Tensor, may_wait: bool) -> _Seen:
-        if may_wait or source.device.type == "cpu":
+        if may_wait or torch_modes.reads_without_waiting(source):
             return _Seen(type(source), source.detach().clone(), None, 0)
-        # Tensors of inference mode have no version, and cannot be written to outside of it.
+        # Tensors of inference mode have no version.
         return _Seen(type(source), None, source, -1 if source.is_inference() else source._version)
 
 
@@ -112,7 +121,7 @@ class _Entry(NamedTuple):
     result: Any
 
 
-def _are_unchanged(seen: Sequence[_Seen] | None, sources: Sequence[Tensor]) -> bool:
+def _are_unchanged(seen: Sequence[_Seen] | None, sources: Sequence[Tensor], may_wait: bool) -> bool:
     """Whether tensors are as they were seen: a plain loop, since it runs in every call of every layer."""
     if seen is None or len(seen) != len(sources):
         return False
@@ -120,7 +129,7 @@ def _are_unchanged(seen: Sequence[_Seen] | None, sources: Sequence[Tensor]) -> b
         if type(source) is not kind:
             return False
         if values is None:
-            if source is not known or not (source.is_inference() or source._version == version):
+            if may_wait or source is not known or source.is_inference() or source._version != version:
                 return False
         elif source.dtype != values.dtype or source.device != values.device or not torch.equal(values, source):
             return False

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from .. import torch_modes
 from ..checks import is_number, warn_once
 from ..group.regions import region_limit
 from ..torch_modes import has_values
@@ -146,7 +147,7 @@ class DomainFrequency(nn.Module):
     def _is_zero(self, name: str) -> bool:
         """Whether ω′ is known to be 0: training on an accelerator does not wait for its value."""
         value: Tensor = getattr(self, name)
-        if not has_values(value) or (self.training and value.device.type != "cpu"):
+        if not has_values(value) or (self.training and not torch_modes.reads_without_waiting(value)):
             return False
         return not bool(value.any())
 

@@ -176,8 +176,9 @@ def _can_be_relaxed(module: nn.Module) -> TypeGuard[StrictLayer]:
 def _check_plain(name: str, module: StrictLayer) -> None:
     """Refuse a layer that does more than its kernel and bias say, since its relaxed form has no more than these."""
     if parametrize.is_parametrized(module):
+        parametrized: Any = module.parametrizations
         raise ValueError(
-            f"{name} has parametrized {list(module.parametrizations)}, which would be lost: make them plain with "
+            f"{name} has parametrized {list(parametrized)}, which would be lost: make them plain with "
             f"torch.nn.utils.parametrize.remove_parametrizations, or leave the layer out by `where`"
         )
     methods, kind = _own_methods(module), _kind(module).__name__
