@@ -20,7 +20,7 @@ from ..group.frame import GroupFrame
 from ..group.regions import RegionPartition
 from ..group.remembered import Remembered, StateTensors
 from .continuous_kernel import ContinuousKernel
-from .domain_means import DomainMeans
+from .domain_means import DomainMeans, PointSet
 from .nets import KernelNet
 from .soft_part import SoftPart
 from .steered_average import SteeredAverage
@@ -176,24 +176,25 @@ class ContinuousFilterBank(SoftPart):
     ) -> tuple[Tensor, DomainMeans]:
         """Features (points, D) of the domain points, and the means that are taken of what the net makes of them."""
 
-        def points() -> tuple[Tensor, DomainMeans]:
+        def points() -> tuple[Tensor, tuple[PointSet, ...], Tensor | None]:
             own = self.grid.domain_points(averaged, positions)
             # A centred bank is without its mean over the whole domain.
             sets = [own] if self.holds_strict_part else [own, self.grid.domain_points(SUBGROUPS)]
             coordinates = torch.cat([of.flatten(0, 2) for of in sets])
             shapes: list[Any] = [tuple(of.shape[:3]) for of in sets]
-            return coordinates, DomainMeans.over(shapes, coordinates)
+            means = DomainMeans.over(shapes, coordinates)
+            return coordinates, means.sets, means.matrix
 
         is_known = positions is None or positions is self.grid.image_positions
         setting = (averaged, positions is None) if is_known else None
-        coordinates, means = self._kept(setting and ("points", *setting), points)
+        coordinates, *means = self._kept(setting and ("points", *setting), points)
         features = self._kept(
             setting and ("features of points", *setting),
             lambda: kernel.domain_features(coordinates * self.grid.scale(frequency)),
             kernel,
             *frequency.values(),
         )
-        return features, means
+        return features, DomainMeans(*means)
 
     def _kept(
         self, key: tuple[object, ...] | None, build: Callable[[], Any], kernel: KernelNet | None = None, *others: Tensor
