@@ -187,6 +187,49 @@ def test_run_resumed_from_a_checkpoint_ends_as_the_run_that_went_on(accumulate: 
     assert other.rule.state_dict() == callback.rule.state_dict()
 
 
+class Stop(Callback):
+    """Ends training at a step, as early stopping does."""
+
+    def on_train_batch_end(self, trainer: Trainer, *arguments: object) -> None:
+        trainer.should_stop = trainer.global_step >= 6
+
+
+@pytest.mark.parametrize("harden_at", [1, 1 / 2], ids=["at the end", "where training stops early"])
+def test_statistics_are_estimated_once_whatever_ends_training(
+    harden_at: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    callback = HardenInTraining(harden_at)
+    monkeypatch.setattr(
+        "escnn_relaxed.learning.lightning_callbacks.update_bn", lambda *_, **__: calls.append(callback.rule._step)
+    )
+    trainer(callback, *([] if harden_at == 1 else [Stop()])).fit(Classifier(), loader())
+    assert calls == [12 if harden_at == 1 else 6]
+
+
+def test_checkpoint_of_the_step_that_hardened_last_has_the_statistics_of_the_strict_network(tmp_path: Path) -> None:
+    """A run that is killed then goes on from it without another step, and tests load it."""
+    path = tmp_path / "last.ckpt"
+    module = Classifier()
+    trainer(HardenInTraining(1), SaveAfterEpoch(path, 3)).fit(module, loader())
+    resumed = Classifier()
+    trainer(HardenInTraining(1)).fit(resumed, loader(), ckpt_path=path)
+    assert_same_state(resumed, module)
+
+
+def test_callback_that_trained_nothing_keeps_the_state_of_its_checkpoint(tmp_path: Path) -> None:
+    """As where a finished run is tested and saved again."""
+    first, second = tmp_path / "first.ckpt", tmp_path / "second.ckpt"
+    trained = trainer(HardenInTraining(1 / 2))
+    trained.fit(Classifier(), loader())
+    trained.save_checkpoint(first)
+    tested = trainer(HardenInTraining(1 / 2))
+    tested.test(Classifier(), loader(), ckpt_path=first, verbose=False)
+    tested.save_checkpoint(second)
+    states = [torch.load(path, weights_only=False)["callbacks"] for path in (first, second)]
+    assert states[1] == states[0] == {"HardenInTraining": {"step": 4 * BATCHES, "is_hardened": True}}
+
+
 def test_network_of_a_hardened_checkpoint_is_tested_strict(tmp_path: Path) -> None:
     """In a process of its own, where nothing was trained."""
     path = tmp_path / "end.ckpt"

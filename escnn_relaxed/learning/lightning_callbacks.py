@@ -64,7 +64,7 @@ class _PenaltyCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """State of the rule, for checkpoints."""
-        return {} if self.rule is None else dict(self.rule.state_dict())
+        return dict(self._restored or {}) if self.rule is None else dict(self.rule.state_dict())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
@@ -98,7 +98,17 @@ class HardenInTraining(_PenaltyCallback):
         steps = trainer.estimated_stepping_batches
         if steps == float("inf"):
             raise ValueError("HardenInTraining needs max_epochs or max_steps, to know when to harden")
-        return HardeningSchedule(network, int(steps), self._harden_at, self._largest_penalty)
+        self._steps = int(steps)
+        return HardeningSchedule(network, self._steps, self._harden_at, self._largest_penalty)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count optimiser steps; where the last one hardened, estimate statistics before validation and checkpoints."""
+        steps_before = self._steps_seen
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        if self._steps_seen > steps_before and self._steps_seen >= self._steps:
+            self._estimate_statistics(trainer, pl_module)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """A network that was hardened is so when it is only tested, too."""
@@ -107,12 +117,18 @@ class HardenInTraining(_PenaltyCallback):
                 layer.harden()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Statistics of a network that was hardened at the very end; a warning for one that never was."""
+        """Estimate the statistics of a network that was hardened where training ended early; warn if it never was."""
         rule = self.rule
         if isinstance(rule, HardeningSchedule) and not rule.is_hardened:
             warnings.warn("HardenInTraining: training ended before its step, the network is soft", stacklevel=2)
+        if self._steps_seen < self._steps:
+            self._estimate_statistics(trainer, pl_module)
+
+    def _estimate_statistics(self, trainer: Trainer, network: LightningModule) -> None:
+        """Those of batch norm, where no training step has followed on the one that hardened."""
+        rule = self.rule
         if isinstance(rule, HardeningSchedule) and rule.was_hardened_last and trainer.train_dataloader is not None:
-            update_bn(trainer.train_dataloader, pl_module, device=pl_module.device)
+            update_bn(trainer.train_dataloader, network, device=network.device)
 
 
 class BoundSoftness(_PenaltyCallback):
