@@ -84,9 +84,9 @@ def input_type(network: nn.Module, given: Any) -> FieldType:
     raise ValueError(f"in_type: {type(network).__name__} does not say which fields it takes; give in_type=FieldType(…)")
 
 
-def takes_geometric_tensor(network: nn.Module, data: Tensor | GeometricTensor | None) -> bool:
+def takes_geometric_tensor(network: nn.Module, data: object) -> bool:
     """Whether the forward pass takes a GeometricTensor: as the data, or as escnn's modules do."""
-    if data is not None and isinstance(data, GeometricTensor):
+    if isinstance(data, GeometricTensor):
         return True
     while isinstance(network, nn.Sequential) and len(network):
         network = network[0]
