@@ -96,7 +96,7 @@ class MeasuredNetwork:
         if output is not None:
             check_callable("output", output)
         self._output = output
-        images, *others = data if isinstance(data, (tuple, list)) and data else (data,)
+        images, *others = data if isinstance(data, tuple) and data else (data,)
         self._in_type = input_type(module, images.type if isinstance(images, GeometricTensor) else in_type)
         _check_fields(module, self._in_type, "data" if isinstance(images, GeometricTensor) else "in_type")
         self._out_type = None if out_type is None else check_field_type("out_type", out_type)

@@ -70,7 +70,7 @@ def relaxation_scalars(
 
 def _first_images(data: Any) -> Any:
     """Return some images of a batch, and of all arguments of a network; anything else as it is, to be refused."""
-    if isinstance(data, (tuple, list)) and data:
+    if isinstance(data, tuple) and data:
         count = _length(data[0])
         return tuple(_first_images(value) if _length(value) == count else value for value in data)
     if isinstance(data, GeometricTensor):
