@@ -21,7 +21,7 @@ from .pixel_grid import PixelGrid
 __all__ = ["ModuleOutput", "Output", "evaluated", "inputs_of", "outputs"]
 
 
-# From what a module returns to the tensor that is looked at.
+# A function that picks the tensor to look at from the return value of a module.
 Output: TypeAlias = Callable[[Any], Tensor | GeometricTensor] | None
 
 
@@ -147,7 +147,7 @@ def inputs_of(network: nn.Module, arguments: Sequence[Any], names: Sequence[str]
 
 
 class _Grids(TorchFunctionMode):
-    """Where the pixels of each tensor lie, passed on by all functions of torch while it is entered.
+    """The grids of the tensors of a forward pass, passed on by all functions of torch while it is entered.
 
     Args:
         image: the input (batch, C, H, W), whose pixels are those of the image.

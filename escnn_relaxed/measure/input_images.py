@@ -1,4 +1,4 @@
-"""What goes into a network that is measured: its arguments, which an isometry carries along, and noise."""
+"""The arguments of a network that is measured, which an isometry carries along, and noise to measure on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Argument", "argument_beside", "faded", "noise", "without_what_leaves
 
 _BATCH = 16
 _SEED = 0
-# Of the smooth noise's Gaussian, in pixels: cubic interpolation turns such noise at a cost of about a percent.
+# Width of the smooth noise's Gaussian in pixels: cubic interpolation turns such noise at a cost of about a percent.
 _BLUR = 2.0
 # The part of the inscribed circle's radius over which an image is faded.
 _EDGE = 0.25
