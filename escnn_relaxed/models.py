@@ -145,7 +145,7 @@ class RelaxedResNet(nn.Module):
 
     @torch.no_grad()
     def export(self) -> nn.Module:
-        """Return the network on plain tensors, without escnn and in memory of its own: the same numbers as in eval mode.
+        """Return the network on plain tensors, without escnn, in memory of its own: the same numbers as in eval mode.
 
         Shape:
             of the result: (batch, in_channels, H, W) → (batch, classes).

@@ -18,7 +18,7 @@ from ..integral.stationary import PlanarGeometry, TransposedGeometry
 from ..network.modes import in_eval_mode
 from .pixel_grid import PixelGrid
 
-__all__ = ["ModuleOutput", "Output", "evaluated", "inputs_of", "outputs"]
+__all__ = ["ModuleOutput", "Output", "evaluated", "outputs"]
 
 
 # A function that picks the tensor to look at from the return value of a module.
@@ -35,6 +35,7 @@ class ModuleOutput:
         grid: where its pixels lie; None without two dimensions of space.
         passed: the grids that modules up to this one have made, in their order.
         is_torus: whether what these modules pad is padded circularly.
+        input: what the module was called with, where that is a GeometricTensor.
     """
 
     tensor: Tensor
@@ -42,6 +43,7 @@ class ModuleOutput:
     grid: PixelGrid | None
     passed: tuple[PixelGrid, ...]
     is_torus: bool
+    input: GeometricTensor | None
 
 
 @contextlib.contextmanager
@@ -89,7 +91,8 @@ def outputs(
             picked = _picked(returned, output, name)
             field_type = picked.type if isinstance(picked, GeometricTensor) else None
             grid = grids[_tensor(picked)] if _is_map(picked) else None
-            found[name] = ModuleOutput(_tensor(picked), field_type, grid, tuple(passed), is_torus)
+            taken = inputs[0] if inputs and isinstance(inputs[0], GeometricTensor) else None
+            found[name] = ModuleOutput(_tensor(picked), field_type, grid, tuple(passed), is_torus, taken)
 
         return hook
 
@@ -123,27 +126,6 @@ def _picked(returned: Any, output: Output, name: str) -> Tensor | GeometricTenso
     elif output is None:
         hint = ": pick a tensor of it by output="
     raise TypeError(f"output: it must be a tensor or a GeometricTensor, {what} a {type(picked).__name__}{hint}")
-
-
-def inputs_of(network: nn.Module, arguments: Sequence[Any], names: Sequence[str]) -> dict[str, GeometricTensor]:
-    """Return what reaches some layers in a forward pass, for those that are called with a GeometricTensor."""
-    seen: dict[str, GeometricTensor] = {}
-
-    def keep(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            if inputs and isinstance(inputs[0], GeometricTensor):
-                seen[name] = inputs[0]
-
-        return hook
-
-    modules = dict(network.named_modules())
-    hooks = [modules[name].register_forward_pre_hook(keep(name)) for name in names]
-    try:
-        network(*arguments)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return seen
 
 
 class _Grids(TorchFunctionMode):

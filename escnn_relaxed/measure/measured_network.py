@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..checks import check_callable, check_integer, check_module, check_sequence, is_number
 from ..layer.arguments import check_field_type
 from .field_action import input_type, isometries_of, takes_geometric_tensor
-from .forward_probe import ModuleOutput, Output, inputs_of, outputs
+from .forward_probe import ModuleOutput, Output, outputs
 from .input_images import Argument, argument_beside, faded, noise, without_what_leaves
 from .pixel_grid import Isometry, PixelGrid, rotation, shift
 
@@ -205,7 +205,7 @@ class MeasuredNetwork:
 
     def inputs(self) -> dict[str, GeometricTensor]:
         """Return what reaches the modules, for those that are called with a GeometricTensor."""
-        return inputs_of(self._module, [argument.passed() for argument in self._white], self._layers)
+        return {name: found.input for name, found in self._outputs(self._white).items() if found.input is not None}
 
     def _outputs(self, arguments: Sequence[Argument]) -> dict[str, ModuleOutput]:
         return outputs(self._module, [argument.passed() for argument in arguments], self._layers, self._output)
