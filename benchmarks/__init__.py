@@ -1,4 +1,4 @@
-"""What relaxed layers cost and are worth, measured. From the root of the repository, one command a module::
+"""Measurements of the cost and the worth of relaxed layers. From the root of the repository, one command a module::
 
     python -m benchmarks.speed.performance     # time, memory and operations of layers and networks
     python -m benchmarks.accuracy.swap         # trained networks, and how exact kernels are

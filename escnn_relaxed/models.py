@@ -30,7 +30,7 @@ KERNEL_SIZE = 7
 SHORTCUT_HIDDEN_SIZE = 16
 # Two poolings by 2, then a convolution without padding.
 SMALLEST_IMAGE = 4 * KERNEL_SIZE
-# As in the paper, unless the user says otherwise.
+# The paper's choices, unless the user makes others.
 PUBLISHED_KERNEL = ContinuousKernel(net=SirenKernel, rotation_coordinates="log", support="disk")
 PUBLISHED_OPTIONS = {"strict_kernel": "continuous", "initial_softness": 0.01, "kernel": PUBLISHED_KERNEL}
 
@@ -126,7 +126,7 @@ class RelaxedResNet(nn.Module):
         self.classifier = nn.Linear(len(many), classes)
 
     def feature_maps(self, images: Tensor | GeometricTensor) -> GeometricTensor:
-        """The last feature maps, before the maximum over group and positions."""
+        """Return the last feature maps, before the maximum over group and positions."""
         plain = images.tensor if isinstance(images, GeometricTensor) else images
         if plain.dim() != 4 or plain.shape[1] != self.in_type.size or min(plain.shape[2:]) < SMALLEST_IMAGE:
             raise ValueError(
@@ -137,14 +137,14 @@ class RelaxedResNet(nn.Module):
         return maps
 
     def forward(self, images: Tensor | GeometricTensor) -> Tensor:
-        """Class scores (batch, classes) of images (batch, in_channels, H, W)."""
+        """Return class scores (batch, classes) of images (batch, in_channels, H, W)."""
         maps = self.feature_maps(images)
         scores: Tensor = self.classifier(maps.tensor.unflatten(1, (len(maps.type), -1)).amax(dim=(2, 3, 4)))
         return scores
 
     @torch.no_grad()
     def export(self) -> nn.Module:
-        """The network on plain tensors, without escnn, sharing no memory with it: the same numbers as in eval mode.
+        """Return the network on plain tensors, without escnn, in memory of its own: the same numbers as in eval mode.
 
         Shape:
             of the result: (batch, in_channels, H, W) → (batch, classes).
@@ -180,19 +180,19 @@ class _Convolutions:
         self._is_strict = relax is None
 
     def lifting(self, in_type: FieldType, out_type: FieldType, kernel_size: int) -> Convolution:
-        """From images to fields."""
+        """Return the convolution from images to fields."""
         padding = kernel_size // 2
         if self._layer == "partial":
             return self._strict(in_type, out_type, kernel_size, padding, self._kernel)
         return self._relaxed(in_type, out_type, kernel_size, padding, self._kernel)
 
     def convolution(self, in_type: FieldType, out_type: FieldType, padding: int) -> Convolution:
-        """From fields to fields."""
+        """Return a convolution from fields to fields."""
         kernel = replace(self._kernel, net=_PublishedSiren) if self._has_sines else self._kernel
         return self._relaxed(in_type, out_type, KERNEL_SIZE, padding, kernel)
 
     def shortcut(self, in_type: FieldType, out_type: FieldType) -> Convolution:
-        """A strict map from fields to fields at each position."""
+        """Return a strict map from fields to fields at each position."""
         kernel = replace(self._kernel, hidden_size=self._kernel.hidden_size or SHORTCUT_HIDDEN_SIZE)
         kernel = replace(kernel, net=_PublishedPointwiseSiren) if self._has_sines else kernel
         return self._strict(in_type, out_type, 1, 0, kernel)
@@ -233,13 +233,13 @@ class _PublishedSiren(SirenKernel):
 
 
 class _PublishedPointwiseSiren(_PublishedSiren):
-    """The same for a 1×1 kernel, which does not see the position: it is 0 there."""
+    """The same net for a 1×1 kernel, which does not see the position: it is 0 there."""
 
     _first = 2
 
 
 def _block(in_type: FieldType, out_type: FieldType, build: _Convolutions, has_shortcut: bool) -> _ResidualBlock:
-    """Two convolutions around a ReLU, each with a layer norm, beside a shortcut."""
+    """Return two convolutions around a ReLU, each with a layer norm, beside a shortcut."""
     padding = KERNEL_SIZE // 2
     body = enn.SequentialModule(
         build.convolution(in_type, out_type, padding),
@@ -265,12 +265,12 @@ class _ResidualBlock(EquivariantModule):
         return self.body(input) + self.shortcut(input)
 
     def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """(batch, C_in, H, W) → (batch, C_out, H, W)."""
+        """Return (batch, C_out, H, W) for (batch, C_in, H, W)."""
         shape: tuple[int, ...] = self.body.evaluate_output_shape(input_shape)
         return shape
 
     def export(self) -> Residual:
-        """The block on plain tensors."""
+        """Return the block on plain tensors."""
         return Residual(export_network(self.body), export_network(self.shortcut))
 
 
@@ -287,9 +287,9 @@ class _LayerNorm(EquivariantModule):
         return GeometricTensor(self.norm(input.tensor), self.out_type, coords=None)
 
     def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The same shape."""
+        """Return the same shape."""
         return tuple(input_shape)
 
     def export(self) -> nn.Module:
-        """The same on plain tensors."""
+        """Return the norm on plain tensors."""
         return self.norm

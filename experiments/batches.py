@@ -27,7 +27,7 @@ class Examples:
         return len(self.labels)
 
     def to(self, device: torch.device) -> Examples:
-        """The same on a device."""
+        """Return the same examples on a device."""
         return Examples(self.images.to(device), self.labels.to(device))
 
     def first(self, count: int | None) -> Examples:
@@ -69,7 +69,7 @@ class Batches:
 
     @property
     def sampler(self) -> Batches:
-        """What Lightning tells the epoch, by :meth:`set_epoch`, as it does the sampler of a DataLoader."""
+        """The object that Lightning tells the epoch by :meth:`set_epoch`, as it does the sampler of a DataLoader."""
         return self
 
     def set_epoch(self, epoch: int) -> None:

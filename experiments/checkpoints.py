@@ -104,7 +104,7 @@ def _before(path: Path) -> Path:
 
 
 def _damage(content: bytes) -> str | None:
-    """What is wrong with a file of torch: an archive with checksums, which torch itself does not compare."""
+    """Return what is wrong with a file of torch, an archive with checksums, which torch itself does not compare."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             wrong = archive.testzip()

@@ -20,7 +20,7 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class DataSet:
-    """Where the files of a data set are and what they hold.
+    """The files of a data set: their addresses and their content.
 
     Attributes:
         classes: number of classes.

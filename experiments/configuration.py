@@ -1,4 +1,4 @@
-"""What a run is: a row of the paper's tables from its file, with the overrides of the command line."""
+"""The configuration of a run: a row of the paper's tables from its file, with the overrides of the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each epoch gave, in a file of comma-separated values that survives a kill."""
+"""A log of the metrics of each epoch: comma-separated values in a file that survives a kill."""
 
 from __future__ import annotations
 

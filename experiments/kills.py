@@ -1,4 +1,4 @@
-"""Does a run lose anything when it is killed? Kills one at random moments, as often while it writes its checkpoint.
+"""Kill a run at random moments, as often while it writes its checkpoint, and compare it with one that was left alone.
 
     python -m experiments.kills /tmp [--kills 30]
     TMPDIR=/tmp python -m experiments.kills /dev/shm       # temporary files on another file system than the run
@@ -57,7 +57,7 @@ def kill_once(output: Path, in_a_write: bool) -> None:
 
 
 def epochs_kept(folder: Path) -> int:
-    """Of the last sound checkpoint."""
+    """Return the number of epochs in the last sound checkpoint."""
     for name in ("last.ckpt", "last.before.ckpt"):
         if (folder / name).exists():
             return int(torch.load(folder / name, weights_only=True)["epoch"]) + 1
@@ -65,7 +65,7 @@ def epochs_kept(folder: Path) -> int:
 
 
 def without_time(result: dict[str, Any]) -> list[dict[str, float]]:
-    """What each epoch gave."""
+    """Return the metrics of each epoch."""
     return [{name: value for name, value in epoch.items() if name != "seconds"} for epoch in result["epochs"]]
 
 

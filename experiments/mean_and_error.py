@@ -1,4 +1,4 @@
-"""How accuracies of several seeds are written."""
+"""The form in which accuracies of several seeds are written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["mean_and_error"]
 
 
 def mean_and_error(values: Sequence[float]) -> str:
-    """Mean ± standard error of the mean, with two digits; of one value no error.
+    """Return mean ± standard error of the mean, with two digits; of one value no error.
 
     Example:
         >>> mean_and_error([1.0, 2.0, 3.0])

@@ -38,7 +38,7 @@ def build_network(configuration: Configuration, classes: int, in_channels: int) 
 
 
 def learning_rate_factor(step: int, warmup: int, steps: int) -> float:
-    """What the learning rate is multiplied by: a linear rise, then a cosine to 0.
+    """Return the factor of the learning rate: a linear rise, then a cosine to 0.
 
     Args:
         step: number of the step, from 0.
@@ -86,7 +86,7 @@ class ImageClassifier(LightningModule):
         """Augment, in training alone, and normalise, on the device."""
         pixels = batch[0].float() / 255
         if self.trainer.training and self._augmentation is not None:
-            # Of this process and this step: a run that goes on draws what it would have drawn.
+            # The seed is that of this process and this step: a run that goes on draws what it would have drawn.
             pixels = self._augmentation(pixels, self._seed, self.trainer.global_step, self.global_rank)
         return self.normalization(pixels), batch[1]
 

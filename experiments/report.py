@@ -72,7 +72,7 @@ _TASK_TITLES = {
 
 
 def _place(members: Sequence[Result]) -> tuple[int, int]:
-    """Of the results of one scale on the page: by data, fewer images first."""
+    """Return the place on the page of the results of one scale: by data, fewer images first."""
     first = members[0]
     return list(_TASK_TITLES).index(first.configuration.task), first.images["train"]
 

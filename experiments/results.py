@@ -15,7 +15,7 @@ from .data_files import DataError, read_json
 
 __all__ = ["Result", "as_result", "load_results"]
 
-# What a row is; all else of a configuration is the scale it was run at.
+# The settings that make a row; all else of a configuration is the scale it was run at.
 OF_THE_ROW = (
     "rotations",
     "layer",
@@ -31,7 +31,7 @@ OF_THE_ROW = (
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gave.
+    """The result of a run.
 
     Attributes:
         row: of the paper's tables.
@@ -79,7 +79,7 @@ class Result:
 
     @property
     def is_overridden(self) -> bool:
-        """Whether ω′ is another than that of the row."""
+        """Return whether ω′ is another than that of the row."""
         return self.configuration.relax != self.row.configuration.relax
 
     @property

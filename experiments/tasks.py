@@ -26,7 +26,7 @@ SMALLEST_SIDE = 28
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained, chosen and tested on; no image is in two splits.
+    """The images to train on, to choose by and to test on; no image is in two splits.
 
     Attributes:
         classes: number of classes.
@@ -69,7 +69,7 @@ def load_task(configuration: Configuration, root: Path | None) -> Task:
     return Task(classes, flips, train, validation, test)
 
 
-# What a loader gives: images to fit to, images to test on, number of classes, whether flips keep the class.
+# The result of a loader: images to fit to, images to test on, number of classes, whether flips keep the class.
 _Loaded = tuple[Examples, Examples, int, bool]
 
 

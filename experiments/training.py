@@ -37,7 +37,7 @@ TENSORBOARD_PACKAGES = ("tensorboard", "tensorboardX")
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a run takes place, as ``lightning.pytorch.Trainer`` calls it.
+    """The machine that a run takes place on, in the words of ``lightning.pytorch.Trainer``.
 
     Attributes:
         accelerator: ``"auto"``, ``"cpu"``, ``"gpu"``, …
@@ -61,7 +61,7 @@ class Machine:
 
 
 def run_folder(output: Path, name: str, configuration: Configuration, seed: int) -> Path:
-    """Where a run of this row, configuration and seed lives."""
+    """Return the folder of a run of this row, configuration and seed."""
     return output / name / configuration.digest() / f"seed-{seed}"
 
 

@@ -26,7 +26,7 @@ SEEDS = 6
 
 
 def mean_error(kernel_size: int, omega: float | None, support: str = "smooth") -> float:
-    """Of ``R2Conv`` where ω is None."""
+    """Return the mean error of a continuous kernel with this ω, of ``R2Conv`` for None."""
     gspace = gspaces.rot2dOnR2(8)
     fields = FieldType(gspace, [gspace.regular_repr] * 2)
     errors = []

@@ -1,4 +1,4 @@
-"""What a learned ω′ learns: where it ends for penalties, starts and coordinates, and what it is worth, on real digits.
+"""Learned ω′: where it ends for penalties, starts and coordinates, and what it is worth, on real digits.
 
     python -m benchmarks.accuracy.learning --data FOLDER [--parts PARTS] [--seeds 3] [--images 1000] [--pictures FOLDER]
 

@@ -20,7 +20,7 @@ Results = list[tuple[Run, list[dict[str, Any]]]]
 
 COLOUR_OF_TASK = dict(zip(("MNIST6-180", "within 60°", "turned"), COLOURS, strict=False))
 MARKER_OF_START = {0.0: "s", 0.05: "v", 0.25: "o", 1.0: "^"}
-# What a logarithmic scale shows in the place of 0.
+# A logarithmic scale shows this in the place of 0.
 LEAST = 1e-8
 BY_DEPTH = "0.1 Σ√s"
 

@@ -1,4 +1,4 @@
-"""What measuring shows of trained networks: error against the angle, agreement of predictions, ω′ over training.
+"""Measurements of trained networks: error against the angle, agreement of predictions, ω′ over training.
 
 Two C8 networks of equal layers, one of ``R2Conv`` and one whose ω′ is learned, on digits turned by up to 60°.
 

@@ -1,4 +1,4 @@
-"""How smooth the kernel is where the angle jumps from π to −π, for each form of the rotation's coordinate and ω′.
+"""The jump of the kernel where the angle jumps from π to −π, for each form of the rotation's coordinate and ω′.
 
     python -m benchmarks.accuracy.rotation_cut
 

@@ -1,4 +1,4 @@
-"""Where softness sits and whether it is needed: hardening ablations, annealing and bounds on real digits.
+"""The place of softness in a network, and the need for it: hardening ablations, annealing and bounds on real digits.
 
     python -m benchmarks.accuracy.strict_part --data DIRECTORY [--runs PARTS] [--seeds 3] [--images 3000]
 

@@ -45,7 +45,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Row:
-    """What is trained on what."""
+    """Networks to train, and the task to train them on."""
 
     name: str
     task: str
@@ -60,7 +60,7 @@ class Row:
 
 
 R2CONV = Side("R2Conv", None)
-# As many parameters as the soft network of the same row, or 2 % more.
+# Widths that give as many parameters as the soft network of the same row, or 2 % more.
 WIDER = Side("wider R2Conv", None, widths=(7, 7, 7, 12))
 STRICT = Side("strict, steerable", {"relax": None})
 CONTINUOUS = Side("strict, continuous", {"relax": None, "strict_kernel": "continuous"})

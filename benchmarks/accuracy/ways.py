@@ -39,7 +39,7 @@ KERNEL_SIZE = 5
 
 @dataclass(frozen=True)
 class Setting:
-    """What a way leaves to choose.
+    """The settings that a way leaves to choose.
 
     Attributes:
         options: of the layer.
@@ -117,7 +117,7 @@ def build(way: Way, setting: Setting) -> nn.Module:
 
 
 def penalty_of(network: nn.Module, setting: Setting, images: int) -> Callable[[], Tensor] | None:
-    """What a setting adds to the mean loss of an image."""
+    """Return the penalty that a setting adds to the mean loss of an image."""
     if setting.penalty is not None:
         return lambda: setting.penalty * equivariance_penalty(network)
     if setting.deviation is not None:

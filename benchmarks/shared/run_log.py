@@ -40,7 +40,7 @@ class Log:
             os.fsync(file.fileno())
 
     def _ends_within_a_line(self) -> bool:
-        """Where a call was killed as it wrote."""
+        """Return whether the file ends within a line, as where a call was killed as it wrote."""
         content = self._path.read_bytes()
         return bool(content) and not content.endswith(b"\n")
 

@@ -1,4 +1,4 @@
-"""What the accuracy benchmark trains on: digits under different amounts of symmetry, and CIFAR-10.
+"""The tasks of the benchmarks of accuracy: digits under different amounts of symmetry, and CIFAR-10.
 
 Images have an odd side that halves to odd sides (33, 17, 9, 5): only then do strides map the pixel grid to itself
 under turns, and a strict network is invariant. On 29 × 29 pixels the third pooling is not, and a "strict" network

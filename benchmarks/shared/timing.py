@@ -46,7 +46,7 @@ def alternate(ours: Call, theirs: Call, repetitions: int) -> Ratio:
 
 def _time(call: Call) -> float:
     if not torch.cuda.is_available():
-        # Of one thread the time on the processor, which others that want it do not lengthen.
+        # One thread is timed by its time on the processor, which other processes do not lengthen.
         clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
         start = clock()
         call()
@@ -61,7 +61,7 @@ def _time(call: Call) -> float:
 
 
 def captured(call: Call) -> Call:
-    """What replays the call as a CUDA graph; without a GPU the call."""
+    """Return a function that replays the call as a CUDA graph; without a GPU the call."""
     if not torch.cuda.is_available():
         return call
     stream = torch.cuda.Stream()

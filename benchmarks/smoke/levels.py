@@ -1,4 +1,4 @@
-"""What ways to relax are worth on smoke whose symmetry is broken more and more, level by level.
+"""Errors of the ways to relax on smoke whose symmetry is broken more and more, level by level.
 
     python -m benchmarks.smoke.levels [--parts rotation;translation] [--seeds 3] [--output FOLDER] [--cache FOLDER]
 

@@ -42,7 +42,7 @@ SOLVER = "scipy-direct"
 
 @dataclass(frozen=True)
 class Puffs:
-    """What is simulated.
+    """The settings of a simulation.
 
     Attributes:
         symmetry: ``"rotation"`` or ``"translation"``.

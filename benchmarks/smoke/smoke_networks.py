@@ -42,7 +42,7 @@ class Way:
     penalty: float = 0.0
 
 
-# Of translations, those to the side alone are a symmetry of the box.
+# Translations to the side alone are a symmetry of the box.
 SIDEWAYS = {"relax": {"translation": (0.25, 0.0)}}
 # So many fields that all networks have as many parameters, within a tenth, but for a strict one with the fields of the
 # soft ones.

@@ -27,13 +27,13 @@ STYLES = {
         for way, colour in zip(("relaxed", "learned", "partial", "residual", "weighted"), COLOURS, strict=False)
     },
 }
-# What a logarithmic scale shows in the place of 0.
+# A logarithmic scale shows this in the place of 0.
 LEAST = 1e-9
 
 
 @dataclass(frozen=True)
 class Found:
-    """What there is at a level.
+    """The results at a level.
 
     Attributes:
         own_error: the equivariance error of the data.
@@ -126,5 +126,5 @@ def draw(file: Path, found: Mapping[int, Found]) -> None:
 
 
 def _values(column: Column, runs: Iterable[Mapping[str, Any]]) -> list[float]:
-    """Of the runs that have it, above 0."""
+    """Return the values of the runs that have it, above 0."""
     return [max(column.value(run), LEAST) for run in runs if column.key in run]

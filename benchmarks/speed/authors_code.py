@@ -29,11 +29,11 @@ warnings.filterwarnings("ignore", message=".*py3nj.*")
 
 
 class CannotCompareError(ValueError):
-    """What is wrong with the other side."""
+    """An error of the other side."""
 
 
 def their_network(checkout: Path, factory: str, arguments: dict[str, Any]) -> nn.Module:
-    """What the factory of a checkout makes.
+    """Return the network that the factory of a checkout makes.
 
     Raises:
         CannotCompareError: if there is no such checkout, module or function, or it gives no network.

@@ -1,4 +1,4 @@
-"""What a layer's filter bank, softness and construction cost beside ``escnn.nn.R2Conv``'s.
+"""The cost of a layer's filter bank, softness and construction beside ``escnn.nn.R2Conv``'s.
 
     python -m benchmarks.speed.filter_bank [--repetitions 20] [--fields PART]
 

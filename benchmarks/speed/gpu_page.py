@@ -1,4 +1,4 @@
-"""What was measured on a GPU, as a page for the docs."""
+"""A page for the docs of the figures from a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Figures = dict[str, Any]
 
 
 def page(figures: Figures) -> str:
-    """What was measured, as Markdown."""
+    """Return the figures as Markdown."""
     lines = ["# On a GPU", "", "    make gpu", "", f"{figures['machine']}; {figures['seconds']:.0f} s in all."]
     if "speed" in figures:
         lines += ["", "## Forward and backward, beside `Conv2d`", ""]

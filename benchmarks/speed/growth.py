@@ -1,4 +1,4 @@
-"""How the cost of a step grows with the image, the batch, the group and the fields."""
+"""The growth of a step's cost with the image, the batch, the group and the fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What relaxed layers cost beside strict ones and plain convolutions, and how the cost grows.
+"""The cost of relaxed layers beside strict ones and plain convolutions, and its growth.
 
     python -m benchmarks.speed.performance [--rows PARTS] [--threads 1] [--repetitions 9] [--json FILE] [--plot FILE]
     python -m benchmarks.speed.performance --device cuda --precision bfloat16 --channels-last --compiled
@@ -198,7 +198,7 @@ def _memory(sides: Callable[[Setting], tuple[Call, Call]], setting: Setting) -> 
 
 
 def machine(setting: Setting) -> str:
-    """What the figures belong to."""
+    """Return the machine and the versions that the figures belong to."""
     name = torch.cuda.get_device_name() if setting.device == "cuda" else _processor()
     return f"{name}, {torch.get_num_threads()} thread(s), torch {torch.__version__}, {setting}"
 

@@ -36,7 +36,7 @@ SOFT_IN_BOTH = {"relax": {"rotation": 0.25, "translation": 0.25}}
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and how everything runs."""
+    """The device and the settings under which everything runs."""
 
     device: str = "cpu"
     precision: str = "float32"

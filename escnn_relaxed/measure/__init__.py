@@ -1,4 +1,4 @@
-"""How soft a network is: its equivariance error, what it loses when hardened, tables and logs.
+"""Measures of softness: the equivariance error of a network, its loss when hardened, tables and logs.
 
 Example:
     >>> from escnn import gspaces, nn

@@ -1,9 +1,10 @@
-"""How often a classifier changes its mind when an image is turned, reflected or shifted."""
+"""The part of images whose predicted class changes when they are turned, reflected or shifted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from escnn.group import GroupElement
@@ -47,7 +48,7 @@ class AgreementReport:
 
 def prediction_agreement(
     classifier: nn.Module,
-    data: Tensor | GeometricTensor,
+    data: Tensor | GeometricTensor | tuple[Any, ...],
     *,
     in_type: FieldType | None = None,
     elements: Sequence[GroupElement] | None = None,
@@ -55,14 +56,14 @@ def prediction_agreement(
     shifts: Shifts = (),
     output: Output = None,
 ) -> AgreementReport:
-    """The part of images that a classifier gives the same class before and after a transformation.
+    """Measure the part of images that a classifier gives the same class before and after a transformation.
 
     The class is the largest of the logits. The classifier is run in eval mode without gradients, and left as it was.
     Interpolated transformations fade images as in :func:`~escnn_relaxed.equivariance_error`, before and after alike.
 
     Args:
         classifier: a network with an output (batch, classes); its forward takes a GeometricTensor, or a plain tensor.
-        data: images, (batch, C, H, W).
+        data: images, (batch, C, H, W), or a tuple of all inputs as of :func:`~escnn_relaxed.equivariance_error`.
         in_type: fields of the input. By default those of the network, or of the first module inside that has some.
         elements: of the fiber group; all of them by default (16 rotations of a continuous group), ``()`` for none.
         angles: further rotations, in radians.

@@ -1,4 +1,4 @@
-"""How far a network is from equivariance, measured: on data or on noise, for each element, angle and shift.
+"""Measured errors of equivariance: on data or on noise, for each element, angle and shift.
 
 A turn by 45° has to be interpolated between pixels, and a layer that is perfect on the plane would be charged for it.
 Elements that map pixels to pixels are therefore kept apart, and beside the error of the others stands what
@@ -133,7 +133,10 @@ def equivariance_error(
             or a plain tensor that it wraps.
         input_size: height and width in pixels of noise to measure on: white for exact transformations, smooth (a
             Gaussian of 2 pixels) for interpolated ones, 16 images, the same in every call.
-        data: a batch (batch, C, H, W) to measure on in its place.
+        data: a batch (batch, C, H, W) to measure on in its place. Of a module with several inputs a tuple of them, with
+            which it is called: images first. GeometricTensors among the others turn as their type says, an action
+            (batch, C, 1, 1) for instance; plain tensors of the images' height and width turn as scalar fields; all
+            else is passed on as it is.
         layer: name of a module inside whose output is compared, as in ``named_modules()``; the whole by default.
         in_type: fields of the input. By default those of the module, or of the first module inside that has some.
         out_type: fields of an output that is a plain tensor with two dimensions of space.
@@ -157,6 +160,20 @@ def equivariance_error(
         >>> report = equivariance_error(layer, 9, shifts=[(0, 2)])
         >>> [(row.name, row.kind, row.error < 1e-12) for row in report.rows[:3]]
         [('rotation 90°', 'exact', True), ('rotation 180°', 'exact', True), ('rotation 270°', 'exact', True)]
+
+        Of a module with two inputs, an image and an action that turns as a vector:
+
+        >>> class Step(torch.nn.Module):
+        ...     def forward(self, images, action):
+        ...         rows, columns = torch.meshgrid(*2 * [torch.linspace(-1, 1, 9)], indexing="ij")
+        ...         ahead = action.tensor[:, :1] * columns - action.tensor[:, 1:] * rows
+        ...         return (images * ahead).sum(dim=(1, 2, 3), keepdim=True).flatten(1)
+        >>> scalar = nn.FieldType(gspace, [gspace.trivial_repr])
+        >>> vector = nn.FieldType(gspace, [gspace.irrep(1)])
+        >>> data = torch.randn(4, 1, 9, 9), vector(torch.randn(4, 2, 1, 1))
+        >>> report = equivariance_error(Step(), data=data, in_type=scalar)
+        >>> max(row.error for row in report.exact) < 1e-5
+        True
     """
     network = MeasuredNetwork(module, input_size, data, in_type, out_type, (layer,), output)
     isometries = network.required_isometries(elements, angles, shifts)
@@ -168,7 +185,7 @@ def equivariance_error(
 def largest_exact_errors(
     module: nn.Module, data: Data, layers: Sequence[str], in_type: FieldType | None = None, shifts: Shifts = ()
 ) -> dict[str, float]:
-    """The largest exact error of the outputs of several modules inside, over the elements and shifts, by name.
+    """Return the largest exact error of the outputs of several modules inside, over elements and shifts, by name.
 
     Modules for which nothing is exact, or whose output is a map of unknown fields, are left out.
     """
@@ -186,7 +203,7 @@ def largest_exact_errors(
 
 
 def _row(passed: Pass, name: str, network: MeasuredNetwork) -> ErrorRow:
-    """The report's row for the output of one module under one transformation."""
+    """Return the report's row for the output of one module under one transformation."""
     before, isometry = passed.before[name], passed.isometry
     pair = _Comparison(before, passed.after[name], network.fields_of(before), passed)
     kind = passed.kind(name)
@@ -214,13 +231,13 @@ class _Comparison:
         self._carried, self._mask = self._moved(before.tensor, before.grid, after.grid, self._motion)
 
     def error(self) -> float:
-        """‖f(gx) − g f(x)‖ / ‖f(x)‖ over the pixels that are compared."""
+        """Return ‖f(gx) − g f(x)‖ / ‖f(x)‖ over the pixels that are compared."""
         is_invariant = self._field_type is None
         expected = self._carried if is_invariant else on_fibers(self._carried, self._field_type, self._motion, "output")
         return _ratio((self._after.tensor - expected) * self._mask, self._carried * self._mask)
 
     def resampling(self, returned: ModuleOutput) -> float:
-        """Half of the changes by turning there and back: of the input, as ``returned`` shows it, and of the output."""
+        """Return half of the changes by turning there and back: of the input, by ``returned``, and of the output."""
         back = self._motion.inverse()
         again, mask = self._moved(self._carried, self._after.grid, self._before.grid, back)
         norm = self._before.tensor * mask
@@ -238,6 +255,6 @@ class _Comparison:
 
 
 def _ratio(difference: Tensor, reference: Tensor) -> float:
-    """‖difference‖ / ‖reference‖; 0 where both are 0."""
+    """Return ‖difference‖ / ‖reference‖; 0 where both are 0."""
     distance, norm = float(difference.norm()), float(reference.norm())
     return distance / norm if norm > 0 else (0.0 if distance == 0 else math.inf)

@@ -1,4 +1,4 @@
-"""What turning or reflecting an image does to the channels of fields over it, and which elements a symmetry has."""
+"""The action of rotations and reflections on the channels of fields, and the elements of a symmetry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROTATIONS = 16
 
 
 def on_fibers(features: Tensor, field_type: FieldType, isometry: Isometry, place: str) -> Tensor:
-    """ρ(g) on the channels (batch, C, …), g the element that acts on the plane as the isometry does.
+    """Apply ρ(g) to the channels (batch, C, …), g the element that acts on the plane as the isometry does.
 
     Args:
         features: channels of the field type.
@@ -55,7 +55,7 @@ def on_fibers(features: Tensor, field_type: FieldType, isometry: Isometry, place
 
 
 def isometries_of(gspace: GSpace2D, elements: Sequence[GroupElement] | None) -> list[Isometry]:
-    """What elements of a symmetry do to the plane: by default all but the identity, of a continuous group a grid.
+    """Return the isometries of elements: by default of all but the identity, of a continuous group of a sample.
 
     Raises:
         TypeError: for what is no element of the fiber group.
@@ -69,7 +69,7 @@ def isometries_of(gspace: GSpace2D, elements: Sequence[GroupElement] | None) -> 
 
 
 def input_type(network: nn.Module, given: Any) -> FieldType:
-    """The fields of a network's input: those given, its own, or those of the first module inside that has some.
+    """Return the fields of a network's input: those given, its own, or those of the first module inside that has some.
 
     Raises:
         TypeError: for anything but a field type.
@@ -84,9 +84,9 @@ def input_type(network: nn.Module, given: Any) -> FieldType:
     raise ValueError(f"in_type: {type(network).__name__} does not say which fields it takes; give in_type=FieldType(…)")
 
 
-def takes_geometric_tensor(network: nn.Module, data: Tensor | GeometricTensor | None) -> bool:
-    """Whether the forward pass takes a GeometricTensor: as the data, or as escnn's modules do."""
-    if data is not None and isinstance(data, GeometricTensor):
+def takes_geometric_tensor(network: nn.Module, data: object) -> bool:
+    """Return whether the forward pass takes a GeometricTensor: the data are one, or the module is one of escnn's."""
+    if isinstance(data, GeometricTensor):
         return True
     while isinstance(network, nn.Sequential) and len(network):
         network = network[0]

@@ -1,4 +1,4 @@
-"""What the modules of a network return in a forward pass, and where the pixels of their feature maps lie."""
+"""The outputs of a network's modules in a forward pass, and where the pixels of their feature maps lie."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ..integral.stationary import Geometry, TransposedGeometry
 from ..network.modes import in_eval_mode
 from .pixel_grid import PixelGrid
 
-__all__ = ["ModuleOutput", "Output", "evaluated", "inputs_of", "outputs"]
+__all__ = ["ModuleOutput", "Output", "evaluated", "outputs"]
 
 
-# From what a module returns to the tensor that is looked at.
+# A function that picks the tensor to look at from the return value of a module.
 Output: TypeAlias = Callable[[Any], Tensor | GeometricTensor] | None
 
 
@@ -35,6 +35,7 @@ class ModuleOutput:
         grid: where its pixels lie; None without two dimensions of space.
         passed: the grids that modules up to this one have made, in their order.
         is_torus: whether what these modules pad is padded circularly.
+        input: what the module was called with, where that is a GeometricTensor.
     """
 
     tensor: Tensor
@@ -42,21 +43,22 @@ class ModuleOutput:
     grid: PixelGrid | None
     passed: tuple[PixelGrid, ...]
     is_torus: bool
+    input: GeometricTensor | None
 
 
 @contextlib.contextmanager
 def evaluated(network: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients for a while."""
+    """Hold a network in eval mode, without gradients."""
     with in_eval_mode(network), torch.no_grad():
         yield
 
 
 def outputs(
-    network: nn.Module, input: Tensor | GeometricTensor, names: Sequence[str], output: Output = None
+    network: nn.Module, arguments: Sequence[Any], names: Sequence[str], output: Output = None
 ) -> dict[str, ModuleOutput]:
-    """The output of some modules by name, ``""`` for the network itself, in one forward pass.
+    """Return the outputs of some modules by name, ``""`` for the network itself, of one forward pass.
 
-    ``output`` picks the tensor of what they return; by default it is one.
+    The first of the arguments is the image. ``output`` picks the tensor of what modules return; by default it is one.
 
     Strides, kernels and paddings of all modules say where pixels lie; functions in between leave them there, or keep
     the centre where they change the size.
@@ -65,7 +67,7 @@ def outputs(
         ValueError: for a module that the forward pass does not call.
         TypeError: for an output that is no tensor.
     """
-    grids = _Grids(_tensor(input))
+    grids = _Grids(_tensor(arguments[0]))
     passed: list[PixelGrid] = []
     is_torus = True
     found: dict[str, ModuleOutput] = {}
@@ -77,7 +79,7 @@ def outputs(
         source, target = _tensor(inputs[0]), _tensor(output)
         window = _window(module)
         if window is None:
-            # Of a module that takes maps apart inside.
+            # The module may take maps apart inside, where functions of torch do not see the whole.
             grids.inherit([source], target)
         else:
             passed.append(_after(grids[source], window, _size(target)))
@@ -89,7 +91,8 @@ def outputs(
             picked = _picked(returned, output, name)
             field_type = picked.type if isinstance(picked, GeometricTensor) else None
             grid = grids[_tensor(picked)] if _is_map(picked) else None
-            found[name] = ModuleOutput(_tensor(picked), field_type, grid, tuple(passed), is_torus)
+            taken = inputs[0] if inputs and isinstance(inputs[0], GeometricTensor) else None
+            found[name] = ModuleOutput(_tensor(picked), field_type, grid, tuple(passed), is_torus, taken)
 
         return hook
 
@@ -99,7 +102,7 @@ def outputs(
     try:
         # A compiled module would hide functions from the grids, and the hooks are not for compilation.
         with torch.compiler.set_stance("force_eager"), grids:
-            network(input)
+            network(*arguments)
     finally:
         for hook in hooks:
             hook.remove()
@@ -110,7 +113,7 @@ def outputs(
 
 
 def _picked(returned: Any, output: Output, name: str) -> Tensor | GeometricTensor:
-    """The tensor of what a module returned."""
+    """Return the tensor that is looked at of what a module returned."""
     picked = returned if output is None else output(returned)
     if isinstance(picked, (Tensor, GeometricTensor)):
         return picked
@@ -125,29 +128,8 @@ def _picked(returned: Any, output: Output, name: str) -> Tensor | GeometricTenso
     raise TypeError(f"output: it must be a tensor or a GeometricTensor, {what} a {type(picked).__name__}{hint}")
 
 
-def inputs_of(network: nn.Module, input: Tensor | GeometricTensor, names: Sequence[str]) -> dict[str, GeometricTensor]:
-    """What reaches some layers in a forward pass, for those that are called with a GeometricTensor."""
-    seen: dict[str, GeometricTensor] = {}
-
-    def keep(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            if inputs and isinstance(inputs[0], GeometricTensor):
-                seen[name] = inputs[0]
-
-        return hook
-
-    modules = dict(network.named_modules())
-    hooks = [modules[name].register_forward_pre_hook(keep(name)) for name in names]
-    try:
-        network(input)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return seen
-
-
 class _Grids(TorchFunctionMode):
-    """Where the pixels of each tensor lie, passed on by all functions of torch while it is entered.
+    """The grids of the tensors of a forward pass, passed on by all functions of torch while it is entered.
 
     Args:
         image: the input (batch, C, H, W), whose pixels are those of the image.
@@ -185,7 +167,7 @@ class _Grids(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class _Window:
-    """What a module that slides a window over the image reads, along rows and columns.
+    """The window that a module slides over the image, along rows and columns.
 
     Attributes:
         extent: pixels from the first to the last that the kernel covers.
@@ -204,7 +186,7 @@ class _Window:
 
 
 def _window(module: nn.Module) -> _Window | None:
-    """The window of a module that slides one over the image, None for others."""
+    """Return the window of a module that slides one over the image, None for others."""
     geometry = getattr(module, "geometry", None)
     source: Any = geometry if isinstance(geometry, Geometry) else module
     if not all(hasattr(source, name) for name in ("kernel_size", "stride", "padding")):
@@ -231,7 +213,7 @@ def _window(module: nn.Module) -> _Window | None:
 
 
 def _after(grid: PixelGrid, window: _Window, size: tuple[int, int]) -> PixelGrid:
-    """Which points the output of a window stands for, of a size in pixels, where its input stands for ``grid``."""
+    """Return the grid of a window's output, of a size in pixels, where that of its input is ``grid``."""
     counts = grid.rows, grid.columns
     spacing, centre = list(grid.spacing), []
     for axis in range(2):
@@ -255,7 +237,7 @@ def _tensor(value: Tensor | GeometricTensor) -> Tensor:
 
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors among arguments or results of a function, in nested tuples and lists too."""
+    """Yield the tensors among arguments or results of a function, in nested tuples and lists too."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (tuple, list)):

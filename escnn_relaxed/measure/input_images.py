@@ -1,28 +1,90 @@
-"""Images to measure equivariance on: noise, and images that can be turned without losing their corners."""
+"""The arguments of a network that is measured, which an isometry carries along, and noise to measure on."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from escnn.gspaces import GSpace2D
+from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, nn
 
 from ..checks import check_size
-from .pixel_grid import PixelGrid
+from .field_action import on_fibers
+from .pixel_grid import Isometry, PixelGrid, moved
 
-__all__ = ["faded", "noise", "without_what_leaves"]
+__all__ = ["Argument", "argument_beside", "faded", "noise", "without_what_leaves"]
 
 _BATCH = 16
 _SEED = 0
-# Of the smooth noise, in pixels: cubic interpolation turns it at a cost of about a percent.
+# Width of the smooth noise's Gaussian in pixels: cubic interpolation turns such noise at a cost of about a percent.
 _BLUR = 2.0
-# Part of the inscribed circle's radius over which an image is faded.
+# The part of the inscribed circle's radius over which an image is faded.
 _EDGE = 0.25
 
 
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a network's forward pass.
+
+    Attributes:
+        value: a tensor where ``field_type`` is given, else anything.
+        field_type: how the group acts on the channels; None for what no isometry changes.
+        is_image: whether the value has pixels, (batch, C, H, W), which an isometry moves.
+        is_wrapped: whether the network takes it as a GeometricTensor.
+    """
+
+    value: Any
+    field_type: FieldType | None = None
+    is_image: bool = False
+    is_wrapped: bool = False
+
+    def passed(self) -> Any:
+        """Return what the network is called with."""
+        return self.field_type(self.value) if self.is_wrapped and self.field_type is not None else self.value
+
+    def with_pixels(self, change: Callable[[Tensor], Tensor]) -> Argument:
+        """Return the argument with another image in place of its image, and itself where it is none."""
+        return replace(self, value=change(self.value)) if self.is_image else self
+
+    def carried(self, isometry: Isometry, source: PixelGrid, target: PixelGrid, on_torus: bool) -> Argument:
+        """Return the argument after an isometry: its channels turn, and the pixels of an image move."""
+        if self.field_type is None:
+            return self
+        turned = replace(self, value=on_fibers(self.value, self.field_type, isometry, "input"))
+        return turned.with_pixels(lambda image: moved(image, source, target, isometry, on_torus)[0])
+
+
+def argument_beside(images: Tensor, value: Any, gspace: GSpace2D, place: int) -> Argument:
+    """Return the argument that is passed after the images.
+
+    Args:
+        images: (batch, C, H, W), the first argument.
+        value: a GeometricTensor turns; so does a plain tensor of the size of the images, as scalar fields.
+        gspace: the symmetry of the images.
+        place: of the argument among all, for the error.
+
+    Raises:
+        ValueError: for a GeometricTensor that has neither the size of the images nor a single point.
+    """
+    size = images.shape[2:]
+    if isinstance(value, GeometricTensor):
+        shape = value.tensor.shape[2:]
+        if shape != size and shape.numel() != 1:
+            raise ValueError(
+                f"data[{place}] must have {tuple(size)} pixels as data[0] has, or one, got {tuple(value.tensor.shape)}"
+            )
+        return Argument(value.tensor, value.type, shape == size, is_wrapped=True)
+    if isinstance(value, Tensor) and value.dim() == 4 and value.shape[2:] == size:
+        return Argument(value, FieldType(gspace, value.shape[1] * [gspace.trivial_repr]), is_image=True)
+    return Argument(value)
+
+
 def noise(module: nn.Module, channels: int, input_size: Any) -> tuple[Tensor, Tensor]:
-    """White and smooth noise of unit variance for a module, (16, C, H, W) each, the same in every call.
+    """Return white and smooth noise of unit variance for a module, (16, C, H, W) each, the same in every call.
 
     Raises:
         TypeError: for a size that is no integer or pair of integers.
@@ -42,7 +104,7 @@ def noise(module: nn.Module, channels: int, input_size: Any) -> tuple[Tensor, Te
 
 
 def faded(features: Tensor) -> Tensor:
-    """Images (…, H, W) times a window: 1 inside, falling as cos² to 0 on the circle through the outermost pixels."""
+    """Return images (…, H, W) times a window: 1 inside, falling as cos² to 0 on the outermost pixels' circle."""
     height, width = features.shape[-2:]
     distance = torch.from_numpy((PixelGrid(height, width).positions() ** 2).sum(-1) ** 0.5)
     radius = max(min(height, width) - 1, 1) / 2
@@ -51,7 +113,7 @@ def faded(features: Tensor) -> Tensor:
 
 
 def without_what_leaves(features: Tensor, rows: int, columns: int) -> Tensor:
-    """Images with 0 where a shift by rows down and columns to the right would push them out."""
+    """Return images with 0 where a shift by rows down and columns to the right would push them out."""
     kept = torch.zeros_like(features)
     inside = [
         slice(max(0, -pixels), max(0, size - max(0, pixels)))

@@ -1,32 +1,33 @@
-"""A network that is measured: what goes in, what is done to it, and what comes out of it and of modules inside."""
+"""A network that is measured: its arguments, the isometries of them, and the outputs of it and of modules inside."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from escnn.group import GroupElement
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..checks import check_callable, check_integer, check_module, check_sequence, is_number
 from ..layer.arguments import check_field_type
-from .field_action import input_type, isometries_of, on_fibers, takes_geometric_tensor
-from .forward_probe import ModuleOutput, Output, inputs_of, outputs
-from .input_images import faded, noise, without_what_leaves
-from .pixel_grid import Isometry, PixelGrid, moved, rotation, shift
+from .field_action import input_type, isometries_of, takes_geometric_tensor
+from .forward_probe import ModuleOutput, Output, outputs
+from .input_images import Argument, argument_beside, faded, noise, without_what_leaves
+from .pixel_grid import Isometry, PixelGrid, rotation, shift
 
 __all__ = ["Data", "MeasuredNetwork", "Pass", "Shifts"]
 
-Data: TypeAlias = "Tensor | GeometricTensor | None"
+# Images, or a tuple of all arguments of the network, the images first.
+Data: TypeAlias = "Tensor | GeometricTensor | tuple[Any, ...] | None"
 Shifts = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class Pass:
-    """What came out by name of a module, for one isometry g.
+    """The outputs of modules by name, for one isometry g.
 
     Attributes:
         isometry: g.
@@ -47,7 +48,7 @@ class Pass:
     on_torus: bool
 
     def kind(self, name: str) -> str:
-        """How pixels go to pixels up to a module's output.
+        """Return how pixels go to pixels up to a module's output.
 
         ``"exact"`` in every map, ``"strided"`` in x alone, ``"interpolated"`` not even there.
         """
@@ -64,8 +65,8 @@ class MeasuredNetwork:
 
     Args:
         module: the network.
-        input_size: of noise, or None.
-        data: a batch, or None.
+        input_size: height and width of noise, or None.
+        data: a batch, a tuple of all arguments that starts with one, or None.
         in_type: fields of the input, where the network does not say.
         out_type: fields of outputs that are plain maps.
         layers: names of the modules, ``""`` for the network.
@@ -95,27 +96,25 @@ class MeasuredNetwork:
         if output is not None:
             check_callable("output", output)
         self._output = output
-        self._takes_fields = takes_geometric_tensor(module, data)
-        self._in_type = input_type(module, data.type if isinstance(data, GeometricTensor) else in_type)
-        self._check_fields(data)
+        images, *others = data if isinstance(data, tuple) and data else (data,)
+        self._in_type = input_type(module, images.type if isinstance(images, GeometricTensor) else in_type)
+        _check_fields(module, self._in_type, "data" if isinstance(images, GeometricTensor) else "in_type")
         self._out_type = None if out_type is None else check_field_type("out_type", out_type)
         if data is None:
-            self._white, self._smooth = noise(module, self._in_type.size, input_size)
+            white, smooth = noise(module, self._in_type.size, input_size)
         else:
-            self._white = self._smooth = _batch(data, self._in_type)
+            white = smooth = _batch(images, self._in_type)
+        first = Argument(white, self._in_type, is_image=True, is_wrapped=takes_geometric_tensor(module, images))
+        gspace = self._in_type.gspace
+        rest = [argument_beside(white, value, gspace, place) for place, value in enumerate(others, start=1)]
+        self._image = PixelGrid(white.shape[2], white.shape[3])
+        self._white, self._smooth = (first, *rest), (replace(first, value=smooth), *rest)
         self._known: dict[str, dict[str, ModuleOutput]] = {}
-
-    def _check_fields(self, data: Data) -> None:
-        """An escnn module says itself which fields it takes."""
-        own = getattr(self._module, "in_type", None)
-        if isinstance(self._module, EquivariantModule) and isinstance(own, FieldType) and own != self._in_type:
-            name = "data" if isinstance(data, GeometricTensor) else "in_type"
-            raise ValueError(f"{name}: the fields must be those of the module, {own}, got {self._in_type}")
 
     def isometries(
         self, elements: Sequence[GroupElement] | None, angles: Sequence[float], shifts: Shifts
     ) -> list[Isometry]:
-        """What is asked for, checked.
+        """Return the isometries that are asked for, checked.
 
         Raises:
             TypeError: for an element of another group, an angle that is no number, a shift that is no pair of integers.
@@ -131,7 +130,7 @@ class MeasuredNetwork:
     def required_isometries(
         self, elements: Sequence[GroupElement] | None, angles: Sequence[float], shifts: Shifts
     ) -> list[Isometry]:
-        """The same, at least one.
+        """Return the same, at least one.
 
         Raises:
             ValueError: if there is none, and as :meth:`isometries`.
@@ -146,18 +145,18 @@ class MeasuredNetwork:
     def _shift(self, pair: Any) -> Isometry:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TypeError(f"shifts must be pairs of pixels (rows, columns), got {pair!r}")
-        sides = self._white.shape[-2:]
+        sides = self._image.rows, self._image.columns
         rows, columns = (check_integer("shifts", pixels, 1 - side) for pixels, side in zip(pair, sides, strict=True))
         if rows >= sides[0] or columns >= sides[1]:
-            raise ValueError(f"shifts must be smaller than the image, {tuple(sides)}, got {pair!r}")
+            raise ValueError(f"shifts must be smaller than the image, {sides}, got {pair!r}")
         return shift(rows, columns)
 
     def knows_fields_of(self, found: ModuleOutput) -> bool:
-        """Whether it is known what an output should do; one without space should not change."""
+        """Return whether the fields of an output are known; one without space has none and should not change."""
         return found.grid is None or found.field_type is not None or self._out_type is not None
 
     def fields_of(self, found: ModuleOutput) -> FieldType | None:
-        """The fields of an output, None for one without space.
+        """Return the fields of an output, None for one without space.
 
         Raises:
             ValueError: if nothing says what they are.
@@ -170,51 +169,57 @@ class MeasuredNetwork:
         return self._out_type if found.field_type is None else found.field_type
 
     def transformed(self, isometry: Isometry) -> Pass:
-        """The network before and after an isometry, and there and back."""
+        """Run the network before an isometry, after it, and after it and its inverse."""
         on_torus = isometry.subgroup == "translation"
         is_exact = isometry.keeps_axes
-        features, before = self._input(isometry)
-        image = PixelGrid(features.shape[2], features.shape[3])
-        target = image.of_moved_image(isometry)
-        there, _ = moved(on_fibers(features, self._in_type, isometry, "input"), image, target, isometry, on_torus)
+        arguments, before = self._input(isometry)
+        image, target = self._image, self._image.of_moved_image(isometry)
+        there = [argument.carried(isometry, image, target, on_torus) for argument in arguments]
         returned = before
         if not is_exact:
             back = isometry.inverse()
-            again, _ = moved(on_fibers(there, self._in_type, back, "input"), target, image, back, on_torus)
-            returned = self._outputs(again)
+            returned = self._outputs([argument.carried(back, target, image, on_torus) for argument in there])
         wraps = on_torus and all(found.is_torus for found in before.values())
         return Pass(isometry, before, self._outputs(there), returned, image, is_exact, wraps)
 
-    def _input(self, isometry: Isometry) -> tuple[Tensor, dict[str, ModuleOutput]]:
-        """The images on which an isometry is measured, and the network's outputs to them.
+    def _input(self, isometry: Isometry) -> tuple[Sequence[Argument], dict[str, ModuleOutput]]:
+        """Return the arguments on which an isometry is measured, and the network's outputs to them.
 
         Smooth and faded where the isometry interpolates; without the pixels that a shift would push out.
         """
         if not isometry.keeps_axes:
-            return self._remembered("faded", faded(self._smooth))
-        features, before = self._remembered("whole", self._white)
+            return self._remembered("faded", [argument.with_pixels(faded) for argument in self._smooth])
+        arguments, before = self._remembered("whole", self._white)
         if isometry.subgroup != "translation" or all(found.is_torus for found in before.values()):
-            return features, before
-        kept = without_what_leaves(features, round(-isometry.translation[1]), round(isometry.translation[0]))
+            return arguments, before
+        right, up = isometry.translation
+        kept = [a.with_pixels(lambda image: without_what_leaves(image, round(-up), round(right))) for a in arguments]
         return kept, self._outputs(kept)
 
-    def _remembered(self, name: str, features: Tensor) -> tuple[Tensor, dict[str, ModuleOutput]]:
+    def _remembered(
+        self, name: str, arguments: Sequence[Argument]
+    ) -> tuple[Sequence[Argument], dict[str, ModuleOutput]]:
         if name not in self._known:
-            self._known[name] = self._outputs(features)
-        return features, self._known[name]
+            self._known[name] = self._outputs(arguments)
+        return arguments, self._known[name]
 
     def inputs(self) -> dict[str, GeometricTensor]:
-        """What reaches the modules, for those that are called with a GeometricTensor."""
-        return inputs_of(self._module, self._wrapped(self._white), self._layers)
+        """Return what reaches the modules, for those that are called with a GeometricTensor."""
+        return {name: found.input for name, found in self._outputs(self._white).items() if found.input is not None}
 
-    def _outputs(self, features: Tensor) -> dict[str, ModuleOutput]:
-        return outputs(self._module, self._wrapped(features), self._layers, self._output)
+    def _outputs(self, arguments: Sequence[Argument]) -> dict[str, ModuleOutput]:
+        return outputs(self._module, [argument.passed() for argument in arguments], self._layers, self._output)
 
-    def _wrapped(self, features: Tensor) -> Tensor | GeometricTensor:
-        return self._in_type(features) if self._takes_fields else features
+
+def _check_fields(module: nn.Module, in_type: FieldType, name: str) -> None:
+    """Refuse other fields than those that an escnn module says it takes."""
+    own = getattr(module, "in_type", None)
+    if isinstance(module, EquivariantModule) and isinstance(own, FieldType) and own != in_type:
+        raise ValueError(f"{name}: the fields must be those of the module, {own}, got {in_type}")
 
 
 def _batch(data: Any, in_type: FieldType) -> Tensor:
+    """Return the images of a batch, checked."""
     tensor = data.tensor if isinstance(data, GeometricTensor) else data
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
         raise TypeError(f"data must be a floating-point tensor or GeometricTensor, got {type(data).__name__}")

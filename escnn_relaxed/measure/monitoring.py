@@ -1,6 +1,8 @@
-"""What is worth logging of a network's softness during training: ω′, softness and measured error by layer."""
+"""Numbers of a network's softness to log during training: ω′, softness and measured error by layer."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from escnn.nn import FieldType, GeometricTensor
@@ -20,7 +22,7 @@ _MOST_IMAGES = 32
 def relaxation_scalars(
     network: nn.Module, data: Data = None, in_type: FieldType | None = None, shifts: Shifts = ()
 ) -> dict[str, float]:
-    """The softness of a network as numbers by tag.
+    """Return the softness of a network as numbers by tag.
 
     ``domain_frequency/<layer>/<subgroup>`` is ω′ (of translation, ``translation_x`` and ``translation_y``),
     ``softness/<layer>`` is s, ``frequency_energy/<layer>`` is ‖ω′‖² and ``frequency_energy/total`` their sum. With
@@ -30,7 +32,8 @@ def relaxation_scalars(
 
     Args:
         network: any module with relaxed layers, left as it was.
-        data: a batch to measure the error on, of which 32 images are taken; not measured without.
+        data: a batch to measure the error on, or a tuple of all inputs, of which 32 images are taken; not measured
+            without.
         in_type: fields of the input, where the network does not say.
         shifts: rows down and columns to the right in pixels, to measure beside the group elements.
 
@@ -65,11 +68,20 @@ def relaxation_scalars(
     return scalars
 
 
-def _first_images(data: Data) -> Data:
-    """Some images of a batch; anything else as it is, to be refused."""
+def _first_images(data: Any) -> Any:
+    """Return some images of a batch, and of all arguments of a network; anything else as it is, to be refused."""
+    if isinstance(data, tuple) and data:
+        count = _length(data[0])
+        return tuple(_first_images(value) if _length(value) == count else value for value in data)
     if isinstance(data, GeometricTensor):
         return data.type(data.tensor[:_MOST_IMAGES])
-    return data[:_MOST_IMAGES] if isinstance(data, Tensor) and data.dim() else data
+    return data[:_MOST_IMAGES] if _length(data) is not None else data
+
+
+def _length(value: Any) -> int | None:
+    """Return the length of a tensor's first dimension, None where there is none."""
+    tensor = value.tensor if isinstance(value, GeometricTensor) else value
+    return len(tensor) if isinstance(tensor, Tensor) and tensor.dim() else None
 
 
 class RelaxationMonitor:

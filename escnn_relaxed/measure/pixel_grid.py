@@ -1,4 +1,4 @@
-"""Where the pixels of a feature map lie on the image, and how turning, reflecting or shifting the image moves them.
+"""The grid of a feature map's pixels on the image, and isometries of the image, which move them.
 
 Positions are in pixels of the image from its centre, y up as in escnn; float64.
 """
@@ -52,28 +52,28 @@ class Isometry:
 
     @property
     def keeps_axes(self) -> bool:
-        """Whether A maps each axis of the grid to an axis."""
+        """Return whether A maps each axis of the grid to an axis."""
         return np.allclose(self.matrix, self.matrix.round(), rtol=0, atol=_TOLERANCE)
 
     @property
     def swaps_axes(self) -> bool:
-        """Whether A exchanges the axes, and with them height and width."""
+        """Return whether A exchanges the axes, and with them height and width."""
         return self.keeps_axes and round(self.matrix[0, 0]) == 0
 
     def inverse(self) -> Isometry:
-        """The isometry back."""
+        """Return the isometry back."""
         back = -self.matrix.T @ np.array(self.translation)
         return replace(self, matrix=self.matrix.T, translation=(back[0], back[1]))
 
 
 def rotation(angle: float) -> Isometry:
-    """The turn by an angle in radians, counter-clockwise."""
+    """Return the turn by an angle in radians, counter-clockwise."""
     matrix = rotation_matrix(angle)
     return Isometry(f"rotation {math.degrees(angle):.4g}°", "rotation", matrix)
 
 
 def turn_or_flip(gspace: GSpace2D, element: GroupElement) -> Isometry:
-    """What an element of a fiber group does to the plane."""
+    """Return the isometry of the plane by which an element of a fiber group acts."""
     matrix = np.asarray(gspace.basespace_action(element), dtype=np.float64)
     subgroup = "reflection" if np.linalg.det(matrix) < 0 else "rotation"
     isometry = Isometry("", subgroup, matrix)
@@ -81,7 +81,7 @@ def turn_or_flip(gspace: GSpace2D, element: GroupElement) -> Isometry:
 
 
 def shift(rows: int, columns: int) -> Isometry:
-    """The shift by rows down and columns to the right, in pixels."""
+    """Return the shift by rows down and columns to the right, in pixels."""
     return Isometry(f"shift {rows}, {columns}", "translation", np.eye(2), (float(columns), float(-rows)))
 
 
@@ -102,7 +102,7 @@ class PixelGrid:
     centre: tuple[float, float] = (0.0, 0.0)
 
     def positions(self) -> Array:
-        """Position of each pixel, (rows, columns, 2)."""
+        """Return the position of each pixel, (rows, columns, 2)."""
         y, x = np.meshgrid(
             ((self.rows - 1) / 2 - np.arange(self.rows)) * self.spacing[0] + self.centre[1],
             (np.arange(self.columns) - (self.columns - 1) / 2) * self.spacing[1] + self.centre[0],
@@ -111,35 +111,35 @@ class PixelGrid:
         return np.stack([x, y], axis=-1)
 
     def index(self, positions: Array) -> Array:
-        """Row and column of each position, fractional between pixels, (…, 2)."""
+        """Return row and column of each position, fractional between pixels, (…, 2)."""
         row = (self.rows - 1) / 2 - (positions[..., 1] - self.centre[1]) / self.spacing[0]
         column = (positions[..., 0] - self.centre[0]) / self.spacing[1] + (self.columns - 1) / 2
         return np.stack([row, column], axis=-1)
 
     def covers(self, image: PixelGrid) -> bool:
-        """Whether the map has as many pixels as strides leave of an image: on the torus it is one, too."""
+        """Return whether the map has as many pixels as strides leave of an image: on the torus it is one, too."""
         sides = (self.rows * self.spacing[0] - image.rows, self.columns * self.spacing[1] - image.columns)
         return max(abs(side) for side in sides) < _TOLERANCE
 
     def resized(self, rows: int, columns: int) -> PixelGrid:
-        """As many pixels as are asked for over the same part of the image."""
+        """Return a grid of another number of pixels over the same part of the image."""
         spacing = self.spacing[0] * self.rows / max(rows, 1), self.spacing[1] * self.columns / max(columns, 1)
         return PixelGrid(rows, columns, spacing, self.centre)
 
     def is_carried_to(self, other: PixelGrid, isometry: Isometry) -> bool:
-        """Whether an isometry of the image brings pixels to pixels of another map."""
+        """Return whether an isometry of the image brings pixels to pixels of another map."""
         index = self.index((other.positions() - np.array(isometry.translation)) @ isometry.matrix)
         return bool(np.abs(index - index.round()).max() < _TOLERANCE)
 
     def of_moved_image(self, isometry: Isometry) -> PixelGrid:
-        """The grid of an image after an isometry: a quarter turn swaps height and width."""
+        """Return the grid of an image after an isometry: a quarter turn swaps height and width."""
         return PixelGrid(self.columns, self.rows) if isometry.swaps_axes else self
 
 
 def moved(
     features: Tensor, source: PixelGrid, target: PixelGrid, isometry: Isometry, on_torus: bool
 ) -> tuple[Tensor, Tensor]:
-    """Features on one grid carried by an isometry to another: f(A⁻¹(x − τ)); channels are left as they are.
+    """Carry features on one grid by an isometry to another: f(A⁻¹(x − τ)). Channels are left as they are.
 
     Args:
         features: (batch, C, rows, columns) on ``source``.

@@ -1,4 +1,4 @@
-"""Which layer of a network is how soft, as a table."""
+"""A table of a network's layers: how soft each is, and what is measured of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["LayerSummary", "RelaxationSummary", "relaxation_summary"]
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """What is known of one relaxed layer.
+    """One relaxed layer: its fields, softness and measured errors.
 
     Attributes:
         name: of the module.
@@ -111,7 +111,7 @@ class RelaxationSummary:
         return [column.header for column in columns], [[column.text(row) for column in columns] for row in self.rows]
 
     def _strict_lines(self) -> list[str]:
-        """What nothing relaxes, one kind a line or more."""
+        """Return the names of the layers that nothing relaxes, one kind a line or more."""
         return [
             textwrap.fill(f"strict {kind}: {', '.join(names)}", _WIDTH, subsequent_indent="  ")
             for kind, names in self.strict.items()
@@ -127,15 +127,15 @@ def relaxation_summary(
     in_type: FieldType | None = None,
     shifts: Shifts = (),
 ) -> RelaxationSummary:
-    """A row for each relaxed layer of a network: its fields, ω′, softness, what it is needed for, and measured errors.
+    """Return a row for each relaxed layer of a network: its fields, ω′, softness, use and measured errors.
 
-    Below it escnn's own linear maps that the network has left, which are strict.
+    Below the rows stand escnn's own linear maps that the network has left, which are strict.
 
     Args:
         network: any module.
         ablation: the report of :func:`~escnn_relaxed.softness_ablation`, to show what each layer's softness is for.
-        data: a batch (batch, C, H, W) to measure equivariance errors on, of group elements that map pixels to pixels;
-            without one nothing is measured.
+        data: a batch (batch, C, H, W), or a tuple of all inputs, to measure equivariance errors on, of group elements
+            that map pixels to pixels; without one nothing is measured.
         in_type: fields of the input, where the network does not say.
         shifts: rows down and columns to the right in pixels, to measure beside the group elements.
 
@@ -183,7 +183,7 @@ def relaxation_summary(
 def _measured(
     network: nn.Module, names: Sequence[str], data: Data, in_type: FieldType | None, shifts: Shifts
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """The errors of layers alone and of the network up to them, by name."""
+    """Return the errors of layers alone and of the network up to them, by name."""
     with evaluated(network):
         reached = MeasuredNetwork(network, None, data, in_type, None, names).inputs()
     layers = dict(network.named_modules())
@@ -193,9 +193,9 @@ def _measured(
     return own, largest_exact_errors(network, data, names, in_type, shifts)
 
 
-# Of a line of the table, so that it fits on a screen.
+# The longest line of the table, so that it fits on a screen.
 _WIDTH = 120
-# Of the fields of a type in it.
+# The longest description of fields in it.
 _MOST_CHARACTERS = 21
 
 
@@ -204,7 +204,7 @@ def _short_fields(row: LayerSummary) -> str:
 
 
 def _short(fields: str) -> str:
-    """Of a long list the first run, and how many fields are left; of a long name both ends."""
+    """Return the first run of a long list and how many fields are left; of a long name both ends."""
     if len(fields) > _MOST_CHARACTERS and " + " in fields:
         first, *others = fields.split(" + ")
         fields = f"{first} + {sum(int(run.split()[0]) for run in others)} more"
@@ -231,7 +231,7 @@ def _softness_text(row: LayerSummary) -> str:
 
 
 def _in_several_lines(cell: str) -> str:
-    """Each of two types, and of several subgroups, on a line of its own."""
+    """Return a cell with each of two types, and of several subgroups, on a line of its own."""
     for separator, broken in ((" -> ", " ->\n"), (" (", "\n"), (", ", "\n"), (" of ", "\nof ")):
         cell = cell.replace(separator, broken)
     return cell.removesuffix(")")

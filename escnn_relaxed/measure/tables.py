@@ -13,7 +13,7 @@ __all__ = ["plain_table", "rich_table"]
 
 
 def plain_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width, a row for each of ``lines``; cells may be of several lines."""
+    """Return columns of equal width as text, a row for each of ``lines``; cells may be of several lines."""
     rows = [[cell.split("\n") for cell in line] for line in (header, *lines)]
     cells = [line for row in rows for line in zip_longest(*row, fillvalue="")]
     widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
@@ -22,7 +22,7 @@ def plain_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def rich_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
-    """The same for ``rich.print``.
+    """Return the same table for ``rich.print``.
 
     Raises:
         ModuleNotFoundError: where ``rich`` is not installed.
