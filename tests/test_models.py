@@ -73,7 +73,7 @@ def test_parameter_counts_of_layers_are_those_of_the_table(layers: str, count: i
 
 
 def network_of(rotations: int = 4, **arguments: object) -> RelaxedResNet:
-    """In float64 and eval mode, with every weight and statistic away from its start; narrower than the published one."""
+    """In float64 and eval mode, with every weight and statistic away from its start, and few fields."""
     network = RelaxedResNet(3, rotations, **{"fields": FIELDS, **arguments}).double()
     shake(network)
     for module in network.modules():

@@ -17,7 +17,6 @@ from escnn.group import change_basis
 from forms import (
     A_FEW_FORMS,
     EVERY_FORM,
-    EVERY_MODE,
     another_draw,
     answer,
     answer_in_eval,
