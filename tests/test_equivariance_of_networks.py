@@ -10,12 +10,11 @@ import pytest
 import torch
 from escnn import nn as enn
 from soft_networks import soft_layer
+from tolerances import SINGLE
 from torch import Tensor, nn
 from trained_networks import convolution, network
 
 from escnn_relaxed import equivariance_error, prediction_agreement
-
-SINGLE = 1e-6  # R2Conv's basis is rounded to float32, as is what escnn's GroupPooling gives; found: 2e-7
 
 
 def test_a_layer_inside_is_measured_as_the_network_up_to_it() -> None:

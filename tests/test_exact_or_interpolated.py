@@ -11,13 +11,11 @@ import torch
 from escnn import nn as enn
 from layers import build
 from soft_networks import soft_layer
+from tolerances import ROUNDING, SINGLE
 from torch import Tensor, nn
 from trained_networks import convolution
 
 from escnn_relaxed import RelaxedR2Conv, equivariance_error
-
-ROUNDING = 1e-12  # what is exactly equivariant, in float64; found: 1e-15
-SINGLE = 1e-6  # R2Conv's basis is rounded to float32, as is what escnn's GroupPooling gives; found: 2e-7
 
 
 def strided(*modules: Callable[[enn.FieldType], nn.Module]) -> enn.SequentialModule:

@@ -9,13 +9,11 @@ import pytest
 import torch
 from layers import STRICT_KERNELS
 from soft_networks import network_of, soft_layer
+from tolerances import ROUNDING
 from torch import nn
 from transformations import largest_error
 
 from escnn_relaxed import HardeningSchedule, RelaxedR2Conv, equivariance_penalty, harden_network
-
-EXACT = 1e-12  # sums of a few terms in float64
-ROUNDING = 1e-12  # the bound for what is exactly equivariant; found: 1e-15
 
 EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 
@@ -43,7 +41,7 @@ def test_penalty_rises_linearly_up_to_hardening() -> None:
     roots = equivariance_penalty(network, "softness").item()
     for step in range(9):
         assert not schedule.is_hardened
-        assert schedule.penalty().item() == pytest.approx(0.3 * step / 9 * roots, rel=EXACT, abs=0)
+        assert schedule.penalty().item() == pytest.approx(0.3 * step / 9 * roots, rel=ROUNDING, abs=0)
         schedule.step()
     assert schedule.is_hardened
     assert schedule.penalty().item() == 0
@@ -70,7 +68,7 @@ def test_hardening_takes_the_nearest_strict_network(strict_kernel: str) -> None:
     features = network.in_type(battery.random_input(network.in_type, 5, 5))
     expected = harden_network(network)(features).tensor
     HardeningSchedule(network, 1).step()
-    assert torch.allclose(network(features).tensor, expected, rtol=EXACT, atol=EXACT)
+    assert torch.allclose(network(features).tensor, expected, rtol=ROUNDING, atol=ROUNDING)
 
 
 OPTIMISERS = {
@@ -110,7 +108,7 @@ def test_state_before_hardening_resumes() -> None:
     resumed.load_state_dict(state)
     assert not resumed.is_hardened
     expected = 0.2 * 3 / 5 * equivariance_penalty(network, "softness").item()
-    assert resumed.penalty().item() == pytest.approx(expected, rel=EXACT)
+    assert resumed.penalty().item() == pytest.approx(expected, rel=ROUNDING)
     resumed.step()
     assert not resumed.is_hardened
     resumed.step()

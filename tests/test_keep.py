@@ -7,6 +7,7 @@ import pytest
 import torch
 from escnn import nn as enn
 from escnn.group import GroupElement
+from tolerances import ROUNDING
 from torch import Tensor
 from transformations import relative_error
 
@@ -19,7 +20,6 @@ from escnn_relaxed import (
     relaxation_summary,
 )
 
-ROUNDING = 1e-12
 # Space, fields, group to keep.
 KEPT = [
     ("C8", "regular -> regular", "C4"),

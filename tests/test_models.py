@@ -9,6 +9,7 @@ import pytest
 import torch
 from escnn.nn import GeometricTensor
 from layers import shake
+from tolerances import ROUNDING
 from torch import Tensor, nn
 from torch.nn import functional
 from transformations import largest_error, relative_error
@@ -18,8 +19,6 @@ from escnn_relaxed.baselines import LAYERS, PartialR2Conv
 from escnn_relaxed.kernel import FourierKernel
 from escnn_relaxed.layer.planar_convolution import PlanarConvolution
 from escnn_relaxed.models import RelaxedResNet
-
-ROUNDING = 1e-12
 
 # The paper's table of parameter counts, whatever the number of rotations: CIFAR-10, CIFAR-100.
 PUBLISHED = {

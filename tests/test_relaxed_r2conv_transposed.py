@@ -10,6 +10,7 @@ import pytest
 import torch
 from escnn.nn import R2ConvTransposed, init
 from layers import EVERY_KIND, STRICT_KERNELS, relaxation, shake
+from tolerances import ROUNDING, SINGLE
 from torch import Tensor, nn
 from torch.nn import functional
 from transformations import answer_to, relative_error
@@ -17,9 +18,6 @@ from transposed_layers import EACH_GEOMETRY, GEOMETRIES, soft_layer
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.integral.plain_layers import PerPixelConvolution, RegionConvolution
-
-ROUNDING = 1e-12  # sums of some hundred terms in float64, in two orders
-SINGLE = 1e-6  # escnn samples its bases in float32
 
 EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 

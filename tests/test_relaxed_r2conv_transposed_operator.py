@@ -11,6 +11,7 @@ from dense_matrix import in_orthogonal_basis, matrix_of, mean_over_elements, mea
 from group_average import acted, energy, subgroup_elements
 from layers import STRICT_KERNELS, relaxation
 from reference_transposed import TransposedOracle
+from tolerances import ROUNDING
 from torch import Tensor
 from transformations import answer_to, largest_error, relative_error, rotations
 from transposed_layers import EACH_GEOMETRY, GEOMETRIES, ROUGH, soft_layer
@@ -19,8 +20,6 @@ from escnn_relaxed import RelaxedR2ConvTransposed
 from escnn_relaxed.group.regions import RegionPartition
 from escnn_relaxed.integral.regions import integrate_regions
 from escnn_relaxed.integral.stationary import integrate_stationary
-
-ROUNDING = 1e-12  # sums of some hundred terms in float64, in two orders
 
 EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 

@@ -6,13 +6,11 @@ import battery
 import pytest
 import torch
 from layers import STRICT_KERNELS, build
+from tolerances import BROKEN, ROUNDING
 from transformations import largest_error, on_grid_elements, relative_error, shift_error
 
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.kernel import SirenKernel
-
-ROUNDING = 1e-12  # what stays exact; found: 2e-15
-BROKEN = 1e-2  # "well above 1e-3"; a softness of 0.3 at the start gives about 0.5
 
 EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 # A pair of each kind for a symmetry of each kind.

@@ -11,13 +11,12 @@ import torch
 from escnn.nn import FieldType
 from group_average import acted, energy, subgroup_elements
 from layers import ROUGH, STRICT_KERNELS, build
+from tolerances import ROUNDING
 from torch import Tensor
 from transformations import equivariance_error, relative_error
 
 from escnn_relaxed import RelaxedR2Conv, harden_network
 from escnn_relaxed.kernel import SirenKernel
-
-ROUNDING = 1e-10  # found: 1e-14
 
 # Domain frequencies below the limit of C4, where warnings are errors.
 SOFT = {"rotation": 0.3, "reflection": 0.5}

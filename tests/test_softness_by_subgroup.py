@@ -5,6 +5,7 @@ from __future__ import annotations
 import battery
 import pytest
 from layers import STRICT_KERNELS, build
+from tolerances import BROKEN, ROUNDING
 from transformations import (
     equivariance_error,
     largest_error,
@@ -15,9 +16,6 @@ from transformations import (
 )
 
 from escnn_relaxed.kernel import SirenKernel
-
-ROUNDING = 1e-12  # what stays exact; found: 1e-15
-BROKEN = 1e-2  # "well above 1e-3"; a softness of 0.3 at the start gives about 0.5
 
 PAIRS = (
     "trivial -> regular",

@@ -16,13 +16,13 @@ import torch
 from dense_matrix import dense_matrix, in_orthogonal_basis, mean_over_elements, mean_over_shifts
 from group_average import subgroup_elements
 from layers import STRICT_KERNELS, build
+from tolerances import ROUNDING
 from torch import Tensor
 from transformations import largest_error, relative_error, shift_error
 
 from escnn_relaxed import RelaxedR2Conv, harden_network
 
 SIDE = 8  # of four regions, which are the cells, or of pixels with a kernel each
-ROUNDING = 1e-10  # found: 1e-14
 
 TRANSLATION = {"translation": (0.3, 0.5)}
 SOFT = {

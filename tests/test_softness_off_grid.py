@@ -15,12 +15,11 @@ from escnn import gspaces
 from escnn.nn import FieldType
 from group_average import acted, energy, subgroup_elements
 from layers import STRICT_KERNELS, build
+from tolerances import ROUNDING
 from torch import Tensor
 from transformations import largest_error, relative_error, shift_error
 
 from escnn_relaxed import RelaxedR2Conv, harden_network
-
-ROUNDING = 1e-12  # what stays exact; found: 6e-15
 
 CASES = [
     ("C8", "two regular -> regular"),
