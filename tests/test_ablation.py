@@ -15,7 +15,7 @@ import pytest
 import torch
 from escnn import nn as enn
 from layers import STRICT_KERNELS
-from soft_networks import Network, soft_layer
+from soft_networks import Network, soft_regular_layer
 from tolerances import ROUNDING
 from torch import nn
 from transformations import shift_error
@@ -215,17 +215,19 @@ def test_network_without_relaxed_layers_is_refused() -> None:
 @pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 def test_what_is_not_soft_has_no_row(strict_kernel: str) -> None:
     """Strict for good, strict at ω′ = 0, and hardened; nor has a subgroup in which no layer is soft."""
-    at_zero, hardened = (soft_layer(strict_kernel, relax={"rotation": 0.2, "translation": 0.0}) for _ in range(2))
+    at_zero, hardened = (
+        soft_regular_layer(strict_kernel, relax={"rotation": 0.2, "translation": 0.0}) for _ in range(2)
+    )
     at_zero.set_domain_frequency(rotation=0.0)
     hardened.harden()
-    soft = soft_layer(strict_kernel, relax={"rotation": 0.2, "translation": 0.0})
-    network = nn.ModuleList([soft_layer(strict_kernel, relax={}), at_zero, hardened, soft])
+    soft = soft_regular_layer(strict_kernel, relax={"rotation": 0.2, "translation": 0.0})
+    network = nn.ModuleList([soft_regular_layer(strict_kernel, relax={}), at_zero, hardened, soft])
     rows = softness_ablation(network, lambda net: net[3].softness().item(), progress=False)
     assert [row.part for row in rows] == ["nothing", "3", "rotation", "everything"]
 
 
 def test_layer_that_is_soft_in_translation_is_hardened_in_it() -> None:
-    layer = soft_layer(relax={"translation": 0.3})
+    layer = soft_regular_layer(relax={"translation": 0.3})
     network = enn.SequentialModule(layer, enn.ReLU(layer.out_type))
     features = battery.random_input(layer.in_type, 8, 8)
     rows = softness_ablation(network, lambda net: shift_error(net, features), progress=False)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from escnn import nn as enn
 from layers import build
-from soft_networks import soft_layer
+from soft_networks import soft_regular_layer
 from tolerances import ROUNDING, SINGLE
 from torch import Tensor, nn
 from trained_networks import convolution
@@ -80,7 +80,7 @@ def basis(fields: enn.FieldType, height: int, width: int) -> Tensor:
 
 @pytest.mark.parametrize(("space", "relax"), [("C4", {"rotation": 0.3}), ("D4", {"rotation": 0.2, "reflection": 0.7})])
 def test_mean_square_error_over_the_group_is_twice_the_softness(space: str, relax: dict[str, float]) -> None:
-    layer = soft_layer("continuous", space, relax, bias=False)
+    layer = soft_regular_layer("continuous", space, relax, bias=False)
     report = equivariance_error(layer, data=basis(layer.in_type, 5, 5))
     order = layer.in_type.gspace.fibergroup.order()
     assert len(report.exact) == order - 1
@@ -90,7 +90,7 @@ def test_mean_square_error_over_the_group_is_twice_the_softness(space: str, rela
 
 def test_mean_square_error_over_the_shifts_is_twice_the_softness_in_translation() -> None:
     """On an image whose regions are the cells of the kernel."""
-    layer = soft_layer("continuous", "trivial", {"translation": 0.4}, bias=False, regions=2)
+    layer = soft_regular_layer("continuous", "trivial", {"translation": 0.4}, bias=False, regions=2)
     shifts = [(row, column) for row in range(8) for column in range(8) if (row, column) != (0, 0)]
     report = equivariance_error(layer, data=basis(layer.in_type, 8, 8), shifts=shifts)
     mean_square = sum(row.error**2 for row in report.exact) / 64
@@ -99,7 +99,7 @@ def test_mean_square_error_over_the_shifts_is_twice_the_softness_in_translation(
 
 
 def test_white_noise_shows_the_softness() -> None:
-    layer = soft_layer("steerable", "D4", {"rotation": 0.3}, bias=False)
+    layer = soft_regular_layer("steerable", "D4", {"rotation": 0.3}, bias=False)
     errors = [row.error for row in equivariance_error(layer, 16).exact]
     root_mean_square = math.sqrt(sum(error**2 for error in errors) / (len(errors) + 1))
     # 16 images of 8 × 256 numbers; one draw differs from the mean by about a percent.

@@ -10,7 +10,7 @@ import pytest
 import torch
 from escnn import nn as enn
 from layers import build
-from soft_networks import soft_layer
+from soft_networks import soft_regular_layer
 from tolerances import ROUNDING, SINGLE
 from torch import Tensor, nn
 from trained_networks import convolution
@@ -115,7 +115,7 @@ def test_shifts_of_a_strict_layer(mode: str, padding: int, stride: int, pixels: 
 
 
 def test_soft_translation_shows_under_shifts_alone() -> None:
-    layer = soft_layer("continuous", "C4", {"translation": 0.4})
+    layer = soft_regular_layer("continuous", "C4", {"translation": 0.4})
     report = equivariance_error(layer, 9, shifts=[(1, 0)])
     turns, (shifted,) = report.rows[:3], report.rows[3:]
     assert max(row.error for row in turns) <= ROUNDING

@@ -8,7 +8,7 @@ import battery
 import pytest
 import torch
 from layers import STRICT_KERNELS
-from soft_networks import network_of, soft_layer
+from soft_networks import network_of, soft_regular_layer
 from tolerances import ROUNDING
 from torch import nn
 from transformations import largest_error
@@ -36,7 +36,7 @@ ALL = ("rotation", "reflection", "translation")
 
 
 def test_penalty_rises_linearly_up_to_hardening() -> None:
-    network = network_of(soft_layer(), soft_layer())
+    network = network_of(soft_regular_layer(), soft_regular_layer())
     schedule = HardeningSchedule(network, steps=12, harden_at=0.75, largest_penalty=0.3)
     roots = equivariance_penalty(network, "softness").item()
     for step in range(9):
@@ -51,7 +51,7 @@ def test_penalty_rises_linearly_up_to_hardening() -> None:
     ("steps", "harden_at", "expected"), [(30, 2 / 3, 20), (10, 0.25, 2), (10, 1, 10), (10, 1e-6, 1), (1, 0.5, 1)]
 )
 def test_layers_are_hardened_after_their_part_of_the_steps(steps: int, harden_at: float, expected: int) -> None:
-    network = network_of(soft_layer(), soft_layer())
+    network = network_of(soft_regular_layer(), soft_regular_layer())
     schedule = HardeningSchedule(network, steps, harden_at)
     for _ in range(expected - 1):
         schedule.step()
@@ -64,7 +64,7 @@ def test_layers_are_hardened_after_their_part_of_the_steps(steps: int, harden_at
 
 @EVERY_KERNEL
 def test_hardening_takes_the_nearest_strict_network(strict_kernel: str) -> None:
-    network = network_of(soft_layer(strict_kernel), soft_layer(strict_kernel))
+    network = network_of(soft_regular_layer(strict_kernel), soft_regular_layer(strict_kernel))
     features = network.in_type(battery.random_input(network.in_type, 5, 5))
     expected = harden_network(network)(features).tensor
     HardeningSchedule(network, 1).step()
@@ -83,7 +83,7 @@ OPTIMISERS = {
 )
 def test_network_is_exactly_equivariant_once_hardened_and_stays_so(strict_kernel: str, name: str) -> None:
     relax = {"rotation": 0.2, "reflection": 0.4, "translation": 0.2}
-    network = network_of(*(soft_layer(strict_kernel, "D4", relax, learn_relaxation=True) for _ in range(2)))
+    network = network_of(*(soft_regular_layer(strict_kernel, "D4", relax, learn_relaxation=True) for _ in range(2)))
     features = battery.random_input(network.in_type, 8, 8)
     schedule = HardeningSchedule(network, steps=6, harden_at=0.5, largest_penalty=0.1)
     optimiser = OPTIMISERS[name](network.parameters())
@@ -98,7 +98,7 @@ def test_network_is_exactly_equivariant_once_hardened_and_stays_so(strict_kernel
 
 
 def test_state_before_hardening_resumes() -> None:
-    network = network_of(soft_layer())
+    network = network_of(soft_regular_layer())
     schedule = HardeningSchedule(network, steps=10, harden_at=0.5, largest_penalty=0.2)
     for _ in range(3):
         schedule.step()
@@ -116,10 +116,10 @@ def test_state_before_hardening_resumes() -> None:
 
 
 def test_state_after_hardening_hardens_a_network_built_anew() -> None:
-    schedule = HardeningSchedule(network_of(soft_layer()), steps=10, harden_at=0.5)
+    schedule = HardeningSchedule(network_of(soft_regular_layer()), steps=10, harden_at=0.5)
     for _ in range(7):
         schedule.step()
-    network = network_of(soft_layer(), soft_layer())
+    network = network_of(soft_regular_layer(), soft_regular_layer())
     resumed = HardeningSchedule(network, steps=10, harden_at=0.5, largest_penalty=1.0)
     resumed.load_state_dict(schedule.state_dict())
     assert resumed.is_hardened
@@ -142,4 +142,4 @@ def test_state_after_hardening_hardens_a_network_built_anew() -> None:
 )
 def test_argument_out_of_range_is_named(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        HardeningSchedule(soft_layer(), **arguments)
+        HardeningSchedule(soft_regular_layer(), **arguments)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from escnn.nn import R2Conv
 from forms import EVERY_FORM, SOFT_IN_TRANSLATION, answer, features_of, layer_of, loss_and_gradients
-from soft_networks import soft_layer
+from soft_networks import soft_regular_layer
 from torch import Tensor
 from transformations import relative_error
 
@@ -85,7 +85,7 @@ def test_r2conv_rounds_its_filter_too() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("relax", [{"rotation": 0.3}, {"rotation": 0.3, "translation": 0.4}])
 def test_bounds_in_half_precision_are_those_of_single(relax: dict[str, float], dtype: torch.dtype) -> None:
-    layer = soft_layer(relax=relax).float().eval()
+    layer = soft_regular_layer(relax=relax).float().eval()
     features = 60 * torch.ones(2, 4, 64, 64)  # of norm 7,680, and of sums of squares beyond float16
     with torch.no_grad():
         for parameter in layer.parameters():
