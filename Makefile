@@ -15,18 +15,21 @@ CORE   := relaxed_r2conv state_dict state_dict_beside_r2conv filter_bank_cache e
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick oldest routes lint format types doctest docs notebooks package gpu environment clean
+.PHONY: help demo test test-all quick oldest routes lint format types doctest docs notebooks package gpu environment clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: environment ## train a strict and a soft network on MNIST6-180
 	$(RUN) -W 'ignore:`py3nj` package not found' examples/mnist6_180.py $(ARGUMENTS)
 
-test: environment ## run the tests, one process per core
+test: environment ## run the tests of the package but the slow ones, one process per core
+	$(PYTEST) -n $(WORKERS) --maxprocesses 8 -m "not slow and not tools" $(ARGUMENTS)
+
+test-all: environment ## run all tests, with the slow ones and those of pages, scripts, benchmarks and experiments
 	$(PYTEST) -n $(WORKERS) --maxprocesses 8 $(ARGUMENTS)
 
-quick: environment ## run one case of each test that is not slow
+quick: environment ## run one case of each test that `make test` runs
 	$(PYTEST) -n $(WORKERS) --maxprocesses 8 --quick $(ARGUMENTS)
 
 oldest: ## run one case of each test of the core with the oldest versions that are supported, beside VENV

@@ -24,8 +24,16 @@ settings.register_profile("quick", parent=settings.get_profile("suite"), max_exa
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
+# Files whose tests are of what stands around the package.
+TOOLS = (
+    *("test_benchmark", "test_experiments", "test_sweep"),
+    *("test_docs", "test_notebooks", "test_pictures_of_the_docs", "test_readme", "test_site"),
+    *("test_environment", "test_install_routes"),
+)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="the first case of each test that is not slow")
+    parser.addoption("--quick", action="store_true", help="one case of each test that is neither slow nor of the tools")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,12 +43,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --quick: a case of every feature, for each save."""
+    """Mark the tests of the tools; with --quick, keep the first case of each other test that is not slow."""
+    for item in items:
+        if item.path.name.startswith(TOOLS):
+            item.add_marker("tools")
     if not config.getoption("--quick"):
         return
     first: dict[str, pytest.Item] = {}
     for item in items:
-        if item.get_closest_marker("slow") is None:
+        if not any(item.get_closest_marker(name) for name in ("slow", "tools")):
             first.setdefault(item.nodeid.partition("[")[0], item)
     kept = set(first.values())
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])

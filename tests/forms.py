@@ -17,8 +17,6 @@ from escnn_relaxed.group.regions import RegionPartition
 from escnn_relaxed.integral.regions import integrate_regions
 from escnn_relaxed.kernel import SirenKernel
 
-ROUNDING = 1e-12  # sums of some hundred terms in float64, in two orders
-
 _C4 = ("C4", "regular + irreps -> irreps + regular")
 _SO2 = ("SO(2)", "irreps -> irreps")
 _SOFT = {"rotation": 0.2}

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
+import battery
 import pytest
 import torch
 from escnn.nn import FieldType
@@ -21,6 +22,9 @@ SMALL: dict[str, object] = {"hidden_size": 6, "samples": 8}
 
 # Frequencies of kernels that are rough on 3×3 taps: the default ones are almost constant there, and invariant with it.
 ROUGH = {"position": 0.4, "rotation": 0.3, "reflection": 0.7}
+
+# Where every claim about translation is exact.
+TORUS: dict[str, object] = {"padding": 1, "padding_mode": "circular"}
 
 STRICT_KERNELS = ("continuous", "steerable")
 
@@ -74,6 +78,11 @@ def build_with_oracle(
     arguments = {**SMALL, "filter_frequency": ROUGH, **arguments}
     layer = build(in_type, out_type, kernel_size, **arguments)
     return layer, Oracle(layer, kernel_size=kernel_size, **arguments)
+
+
+def soft_layer(space: str, pair: str, **arguments: object) -> RelaxedR2Conv:
+    """A layer by :func:`build` between the fields of a pair of ``battery``, so soft that its error is seen: by 0.3."""
+    return build(*battery.types(space, pair), **{"initial_softness": 0.3, **arguments})
 
 
 @torch.no_grad()

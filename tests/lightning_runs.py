@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from escnn import nn as enn
 from lightning.pytorch import Callback, LightningModule, Trainer
-from soft_networks import soft_layer
+from soft_networks import soft_regular_layer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -21,7 +21,7 @@ class Classifier(LightningModule):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(1)
-        first, second = soft_layer(), soft_layer()
+        first, second = soft_regular_layer(), soft_regular_layer()
         norm = enn.InnerBatchNorm(first.out_type).double()
         self.network = enn.SequentialModule(first, norm, enn.ReLU(first.out_type), second)
         self.head = nn.Linear(second.out_type.size, 2).double()

@@ -5,16 +5,13 @@ from __future__ import annotations
 import battery
 import torch
 from escnn import nn as enn
-from layers import build
+from layers import ROUGH, build
 from torch import nn
 
 from escnn_relaxed import RelaxedR2Conv
 
-# Kernels that are rough on 3×3 taps: the default ones are almost constant there, and invariant with it.
-ROUGH = {"position": 0.4, "rotation": 0.3, "reflection": 0.7}
 
-
-def soft_layer(
+def soft_regular_layer(
     strict_kernel: str = "steerable", space: str = "C4", relax: dict[str, float] | None = None, **arguments
 ) -> RelaxedR2Conv:
     """A layer of 3×3 on the torus between regular fields; by default soft in rotation."""
@@ -47,16 +44,16 @@ class Network(nn.Module):
 
     def __init__(self, strict_kernel: str = "steerable") -> None:
         super().__init__()
-        self.first = soft_layer(strict_kernel, "D2", {"rotation": 0.15})
+        self.first = soft_regular_layer(strict_kernel, "D2", {"rotation": 0.15})
         fields = self.first.out_type
         self.plain = enn.R2Conv(fields, fields, 3, padding=1, padding_mode="circular").double()
         self.body = enn.SequentialModule(
-            soft_layer(strict_kernel, "D2", {"reflection": 0.5}),
+            soft_regular_layer(strict_kernel, "D2", {"reflection": 0.5}),
             enn.InnerBatchNorm(fields).double(),
             enn.ReLU(fields),
-            soft_layer(strict_kernel, "D2", {"rotation": 0.1, "translation": 0.3}),
+            soft_regular_layer(strict_kernel, "D2", {"rotation": 0.1, "translation": 0.3}),
         )
-        self.strict = soft_layer(strict_kernel, "D2", {})
+        self.strict = soft_regular_layer(strict_kernel, "D2", {})
         self.features = battery.random_input(fields, 8, 8)
         for norm in self.batch_norms():
             norm.running_mean.normal_()

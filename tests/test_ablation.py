@@ -15,14 +15,14 @@ import pytest
 import torch
 from escnn import nn as enn
 from layers import STRICT_KERNELS
-from soft_networks import Network, soft_layer
+from soft_networks import Network, soft_regular_layer
+from tolerances import ROUNDING
 from torch import nn
 from transformations import shift_error
 
 from escnn_relaxed import RelaxedR2Conv, harden_network, softness_ablation
 from escnn_relaxed.measure import AblationReport, AblationRow
 
-EXACT = 1e-12  # the same sums in float64
 SUBGROUPS = ("rotation", "reflection", "translation")
 SOFT = ("first", "body.0", "body.3")
 
@@ -59,10 +59,10 @@ def test_rows_are_those_of_networks_hardened_one_by_one(strict_kernel: str) -> N
     for row in rows:
         subgroups = (row.part,) if row.kind == "subgroup" else ()
         hardened = () if row.part == "nothing" else members.get(row.part, SOFT)
-        assert row.value == pytest.approx(evaluate(hardened_copy(network, hardened, subgroups)), rel=EXACT)
-        assert row.change == pytest.approx(row.value - whole, abs=EXACT)
-        assert row.softness == pytest.approx(softness_of(network, hardened or SOFT, *subgroups), rel=EXACT)
-    assert rows[-1].value == pytest.approx(evaluate(harden_network(network).eval()), rel=EXACT)
+        assert row.value == pytest.approx(evaluate(hardened_copy(network, hardened, subgroups)), rel=ROUNDING)
+        assert row.change == pytest.approx(row.value - whole, abs=ROUNDING)
+        assert row.softness == pytest.approx(softness_of(network, hardened or SOFT, *subgroups), rel=ROUNDING)
+    assert rows[-1].value == pytest.approx(evaluate(harden_network(network).eval()), rel=ROUNDING)
     # "early" is "first", and "body.0" alone is soft in reflection; no two others agree.
     assert len({round(row.value, 9) for row in rows}) == len(rows) - 2
 
@@ -185,7 +185,7 @@ def test_batch_norm_estimated_anew_for_each_part_is_left_as_it_was() -> None:
     rows = softness_ablation(network, estimate_and_evaluate, progress=False)
     assert_is(everything_of(network), before)
     for row in rows[1:4]:
-        assert row.value == pytest.approx(estimate_and_evaluate(hardened_copy(network, (row.part,))), rel=EXACT)
+        assert row.value == pytest.approx(estimate_and_evaluate(hardened_copy(network, (row.part,))), rel=ROUNDING)
 
 
 def test_evaluation_is_in_eval_mode_without_gradients() -> None:
@@ -216,23 +216,25 @@ def test_network_without_relaxed_layers_is_refused() -> None:
 @pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 def test_what_is_not_soft_has_no_row(strict_kernel: str) -> None:
     """Strict for good, strict at ω′ = 0, and hardened; nor has a subgroup in which no layer is soft."""
-    at_zero, hardened = (soft_layer(strict_kernel, relax={"rotation": 0.2, "translation": 0.0}) for _ in range(2))
+    at_zero, hardened = (
+        soft_regular_layer(strict_kernel, relax={"rotation": 0.2, "translation": 0.0}) for _ in range(2)
+    )
     at_zero.set_domain_frequency(rotation=0.0)
     hardened.harden()
-    soft = soft_layer(strict_kernel, relax={"rotation": 0.2, "translation": 0.0})
-    network = nn.ModuleList([soft_layer(strict_kernel, relax={}), at_zero, hardened, soft])
+    soft = soft_regular_layer(strict_kernel, relax={"rotation": 0.2, "translation": 0.0})
+    network = nn.ModuleList([soft_regular_layer(strict_kernel, relax={}), at_zero, hardened, soft])
     rows = softness_ablation(network, lambda net: net[3].softness().item(), progress=False)
     assert [row.part for row in rows] == ["nothing", "3", "rotation", "everything"]
 
 
 def test_layer_that_is_soft_in_translation_is_hardened_in_it() -> None:
-    layer = soft_layer(relax={"translation": 0.3})
+    layer = soft_regular_layer(relax={"translation": 0.3})
     network = enn.SequentialModule(layer, enn.ReLU(layer.out_type))
     features = battery.random_input(layer.in_type, 8, 8)
     rows = softness_ablation(network, lambda net: shift_error(net, features), progress=False)
     assert [row.part for row in rows] == ["nothing", "0", "translation", "everything"]
     assert rows[0].value > 0.01
-    assert all(row.value <= EXACT and row.change == row.value - rows[0].value for row in rows[1:])
+    assert all(row.value <= ROUNDING and row.change == row.value - rows[0].value for row in rows[1:])
     assert all(row.softness == layer.softness().item() > 0 for row in rows)
 
 

@@ -6,12 +6,11 @@ import battery
 import pytest
 import torch
 from layers import EVERY_KIND, KINDS, SIZES, build_with_oracle, relaxation
+from tolerances import ROUNDING
 from transformations import relative_error
 
 from escnn_relaxed.kernel import SirenKernel
 
-# Two orders of summation of some hundred terms in float64; found: 3e-15.
-ROUNDING = 1e-12
 # What keeps the loops short, and a layer that is far from strict.
 SMALL = {"padding": 1, "samples": 4, "hidden_size": 4, "initial_softness": 0.3}
 TRANSLATION = {"translation": (0.3, 0.5)}

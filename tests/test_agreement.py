@@ -10,7 +10,7 @@ import battery
 import pytest
 import torch
 from escnn import nn as enn
-from soft_networks import soft_layer
+from soft_networks import soft_regular_layer
 from torch import Tensor, nn
 
 from escnn_relaxed import prediction_agreement
@@ -114,7 +114,7 @@ def test_interpolation_alone_is_beside_the_agreement() -> None:
 
 
 def test_networks_of_fields() -> None:
-    body = soft_layer()
+    body = soft_regular_layer()
     pooling = enn.GroupPooling(body.out_type)
     network = enn.SequentialModule(body, pooling, enn.PointwiseAdaptiveAvgPool2D(pooling.out_type, 1))
     report = prediction_agreement(network, body.in_type(battery.random_input(body.in_type, 5, 5)))

@@ -16,7 +16,7 @@ import pytest
 import torch
 from escnn import nn as enn
 from escnn.nn import R2Conv
-from soft_networks import network_of, soft_layer
+from soft_networks import network_of, soft_regular_layer
 from torch import nn
 
 import escnn_relaxed
@@ -27,7 +27,7 @@ mpl.use("Agg")
 
 FIELDS = battery.field_type("C4", "regular")
 TRIVIAL = battery.field_type("C4", "trivial")
-NETWORK = network_of(soft_layer(), soft_layer(learn_relaxation=True)).eval()
+NETWORK = network_of(soft_regular_layer(), soft_regular_layer(learn_relaxation=True)).eval()
 PLACE = {"in_type": FIELDS, "out_type": FIELDS, "kernel_size": 3}
 ROWS = [AblationRow("nothing", "network", 99.0, 0.0, 0.1), AblationRow("0", "layer", 98.0, -1.0, 0.1)]
 REPORT = EquivarianceReport("", (ErrorRow("rotation 90°", "rotation", 1.5, "exact", 0.1, 0.0),))
@@ -69,12 +69,12 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     plots.plot_accuracy: {"results": {0.0: [95.0], 0.25: [98.0]}},
     plots.plot_domain_frequency: {"history": {"domain_frequency/first/rotation": [(0, 0.25), (10, 0.2)]}},
     plots.plot_equivariance_error: {"reports": REPORT},
-    plots.plot_filter_over_positions: {"layer": soft_layer(), "size": 7, "positions": 2},
-    plots.plot_filters_over_rotations: {"layers": soft_layer()},
+    plots.plot_filter_over_positions: {"layer": soft_regular_layer(), "size": 7, "positions": 2},
+    plots.plot_filters_over_rotations: {"layers": soft_regular_layer()},
     plots.plot_softness: {"network": NETWORK},
     # Methods that take values.
     escnn_relaxed.SoftnessBound(NETWORK, 0.1).load_state_dict: {"state": {"0": 0.0, "2": 0.0}},
-    escnn_relaxed.HardeningSchedule(network_of(soft_layer()), 4).load_state_dict: {
+    escnn_relaxed.HardeningSchedule(network_of(soft_regular_layer()), 4).load_state_dict: {
         "state": {"step": 0, "is_hardened": False}
     },
     measure.RelaxationMonitor(NETWORK).record: {"step": 1},

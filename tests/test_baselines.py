@@ -13,14 +13,13 @@ from baseline_layers import EVERY_WAY, WAYS, baseline, strict_kernels, strict_la
 from escnn import nn as enn
 from forms import answer, answer_in_eval, features_of, train_a_step
 from group_average import acted, energy, subgroup_elements
+from tolerances import ROUNDING
 from torch import nn
 from transformations import largest_error, relative_error, shift_error
 
 from escnn_relaxed import ContinuousKernel, export_network
 from escnn_relaxed.baselines import LAYERS
 from escnn_relaxed.baselines.strict_kernel import BaselineConvolution
-
-ROUNDING = 1e-12
 
 # Symmetry and fields on which every way is defined.
 CASES = [

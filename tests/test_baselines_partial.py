@@ -14,12 +14,11 @@ from escnn.gspaces import GSpace2D
 from forms import answer, features_of
 from reference_coordinates import angle_and_flip
 from reference_fields import coset
+from tolerances import ROUNDING
 from torch import Tensor
 from transformations import largest_error, reflections, relative_error, rotations
 
 from escnn_relaxed.baselines import PartialR2Conv
-
-ROUNDING = 1e-12
 
 
 def window(space: GSpace2D, element: GroupElement, narrowing: dict[str, float]) -> float:

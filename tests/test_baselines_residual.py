@@ -8,12 +8,11 @@ import torch
 from baseline_layers import baseline
 from escnn import nn as enn
 from forms import features_of
+from tolerances import ROUNDING
 from torch import nn
 from transformations import largest_error, relative_error, shift_error
 
 from escnn_relaxed.baselines import ResidualR2Conv, free_weight_penalty
-
-ROUNDING = 1e-12
 
 
 @pytest.mark.parametrize("name", battery.GSPACES)

@@ -10,6 +10,7 @@ from dense_matrix import dense_matrix, mean_over_elements
 from escnn import nn as enn
 from forms import answer, features_of
 from group_average import acted, energy, subgroup_elements
+from tolerances import ROUNDING
 from transformations import equivariance_error, largest_error, reflections, relative_error, rotations
 
 from escnn_relaxed import (
@@ -26,7 +27,6 @@ from escnn_relaxed.baselines.strict_kernel import BaselineConvolution
 from escnn_relaxed.measure import relaxation_scalars
 from escnn_relaxed.plots import plot_softness
 
-ROUNDING = 1e-12
 SUBGROUP_CHOICES = [(), ("rotation",), ("reflection",), ("rotation", "reflection")]
 
 CASES = [

@@ -7,12 +7,11 @@ import pytest
 import torch
 from baseline_layers import baseline, strict_kernels
 from reference_fields import coset
+from tolerances import ROUNDING
 from torch import Tensor
 from transformations import relative_error
 
 from escnn_relaxed.baselines import WeightedR2Conv
-
-ROUNDING = 1e-12
 
 
 def weights_of(field, weights: Tensor, elements: list) -> list[Tensor]:

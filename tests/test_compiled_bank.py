@@ -8,12 +8,12 @@ import pytest
 import torch
 from escnn import gspaces
 from escnn.nn import FieldType
+from tolerances import SINGLE
 from torch import Tensor
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
 
-SINGLE = 1e-6
 BANKS: dict[str, tuple[dict[str, object], Callable[[RelaxedR2Conv], Tensor]]] = {
     "soft rotation": ({}, lambda layer: layer.filter_bank()),
     "continuous": ({"strict_kernel": "continuous"}, lambda layer: layer.filter_bank()),

@@ -10,15 +10,13 @@ import torch
 from escnn import nn
 from escnn.nn import EquivariantModule, R2Conv
 from group_average import acted, subgroup_elements
+from tolerances import ROUNDING, SINGLE
 from trained_networks import answer, convolution, network, softnesses, train_a_step
 from transformations import largest_error, relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, harden_network, relax_network
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
-# R2Conv works in float32, and samples its basis in it also where the layer is cast to float64.
-SINGLE = 1e-6
-ROUNDING = 1e-12  # the same in float64, of kernels in the one basis
 TO_THE_BIT = 0.0 if torch.__version__ >= "2.13" else SINGLE  # torch 2.6 sums R2Conv's filter in an order of its own
 
 SOFT = {"rotation": 0.2}

@@ -7,6 +7,7 @@ import pytest
 import torch
 from escnn import nn
 from escnn.nn import R2Conv
+from tolerances import SINGLE
 from torch.nn.utils import parametrize
 from trained_networks import answer
 from transformations import relative_error
@@ -14,7 +15,6 @@ from transformations import relative_error
 from escnn_relaxed import relax_network
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
-SINGLE = 1e-6
 SOFT = {"rotation": 0.2}
 
 

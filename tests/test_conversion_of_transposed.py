@@ -7,6 +7,7 @@ import pytest
 import torch
 from escnn import nn as enn
 from layers import shake
+from tolerances import ROUNDING, SINGLE
 from torch import Tensor, nn
 from trained_networks import answer, softnesses, train_a_step
 from transformations import relative_error
@@ -24,9 +25,6 @@ from escnn_relaxed import (
     relaxation_summary,
     softness_ablation,
 )
-
-ROUNDING = 1e-12  # float64
-SINGLE = 1e-6  # escnn works in float32
 
 SOFT = {"rotation": 0.2}
 UP = {"padding": 1, "stride": 2, "output_padding": 1}

@@ -13,12 +13,12 @@ from escnn.group import GroupElement
 from layers import build_with_oracle
 from reference import Oracle
 from reference_coordinates import Point, angle_and_flip
+from tolerances import ROUNDING
 from torch import Tensor
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
 
-ROUNDING = 1e-12  # means of some hundred terms in float64, in two orders
 SIDE = 4  # cells along each axis, over whose centres positions are averaged
 
 ON_THE_GRID = ("trivial", "flip", "flip axis 0", "C2", "C4", "D1", "D2", "D4", "D4 axis 45°")

@@ -10,13 +10,10 @@ import pytest
 import torch
 from layers import STRICT_KERNELS, build
 from pretend_device import another_device
+from tolerances import ROUNDING, SINGLE_REORDERED
 from transformations import largest_error, relative_error
 
 from escnn_relaxed import RelaxedR2Conv, equivariance_error, prediction_agreement
-
-# Sums of some hundred float32 terms in another order; TF32 is off.
-SINGLE = 1e-5
-ROUNDING = 1e-12
 
 CASES = [
     ("C8", "two regular -> regular"),
@@ -76,7 +73,7 @@ def test_answers_and_gradients_are_those_of_the_cpu(
         if not expected.numel():
             continue
         # Gradients sum over the batch, the pixels and the taps as well.
-        assert relative_error(found, expected) <= 10 * SINGLE
+        assert relative_error(found, expected) <= 10 * SINGLE_REORDERED
 
 
 @pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)

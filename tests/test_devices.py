@@ -12,9 +12,10 @@ import battery
 import pytest
 import torch
 from baseline_layers import WAYS, baseline
-from forms import FORMS, ROUNDING, answer, features_of, layer_of
+from forms import FORMS, answer, features_of, layer_of
 from pretend_device import DEVICE, PretendDevice, pretend
 from soft_networks import Network
+from tolerances import ROUNDING
 from torch import Tensor, nn
 from transformations import relative_error
 

@@ -11,7 +11,8 @@ import battery
 import pytest
 import torch
 from escnn.nn import EquivariantModule, R2Conv
-from forms import ROUNDING, features_of, layer_of
+from forms import features_of, layer_of
+from tolerances import ROUNDING
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard

@@ -16,6 +16,7 @@ from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import R2Conv
 from networks_to_export import C4
+from tolerances import SINGLE, SINGLE_REORDERED
 from torch import Tensor, nn
 from transformations import relative_error
 
@@ -23,8 +24,6 @@ from escnn_relaxed import RelaxedR2Conv, _requirements, relax_network, relaxatio
 from escnn_relaxed._requirements import check_versions
 from escnn_relaxed.baselines import ResidualR2Conv
 
-SINGLE = 1e-6  # the same sums in float32
-REORDERED = 1e-5  # in another order
 SIDE = 16
 
 FORMS: dict[str, Callable[..., RelaxedR2Conv]] = {
@@ -112,7 +111,7 @@ class TestTracers:
         for batch in (2, 5):
             features = images(batch)
             (found,) = session.run(None, {"images": features.numpy()})
-            assert relative_error(torch.from_numpy(found), soft(features)) <= REORDERED
+            assert relative_error(torch.from_numpy(found), soft(features)) <= SINGLE_REORDERED
 
 
 SPACE = gspaces.flipRot2dOnR2(4)

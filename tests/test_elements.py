@@ -8,6 +8,7 @@ import battery
 import numpy as np
 import pytest
 from reference_coordinates import angle_and_flip
+from tolerances import FEW_TERMS
 
 from escnn_relaxed.group.elements import (
     has_subgroup,
@@ -16,9 +17,6 @@ from escnn_relaxed.group.elements import (
     steer,
 )
 from escnn_relaxed.group.points import pixel_positions
-
-# Angles and matrices go through a few sines and arc tangents in float64.
-ROUNDING = 1e-14
 
 
 def rotation_matrix(angle: float) -> np.ndarray:
@@ -36,14 +34,14 @@ def test_angle_is_principal_and_rebuilds_the_action(space: str) -> None:
     reflection = next((a for a in sample.action if np.linalg.det(a) < 0), np.eye(2))
     for element, angle, flip in zip(sample.elements, sample.angle, sample.reflected, strict=True):
         expected = rotation_matrix(angle) @ (reflection if flip else np.eye(2))
-        assert np.abs(gspace.basespace_action(element) - expected).max() <= ROUNDING
+        assert np.abs(gspace.basespace_action(element) - expected).max() <= FEW_TERMS
 
 
 @pytest.mark.parametrize("space", battery.GSPACES)
 def test_angle_and_flip_are_those_of_escnns_parametrisation(space: str) -> None:
     sample = sample_group(battery.gspace(space), samples=8)
     expected = [angle_and_flip(battery.gspace(space), element) for element in sample.elements]
-    assert np.allclose(sample.angle, [angle for angle, _ in expected], rtol=0, atol=ROUNDING)
+    assert np.allclose(sample.angle, [angle for angle, _ in expected], rtol=0, atol=FEW_TERMS)
     assert sample.reflected.tolist() == [flip for _, flip in expected]
 
 
@@ -67,12 +65,12 @@ def test_half_a_turn_is_plus_pi_whatever_its_rounding(space: str) -> None:
 def test_offset_turns_every_element(space: str, offset: float) -> None:
     gspace = battery.gspace(space)
     plain, turned = sample_group(gspace, 6), sample_group(gspace, 6, offset)
-    assert np.allclose(turned.action, rotation_matrix(offset) @ plain.action, rtol=0, atol=ROUNDING)
+    assert np.allclose(turned.action, rotation_matrix(offset) @ plain.action, rtol=0, atol=FEW_TERMS)
     assert turned.reflected.tolist() == plain.reflected.tolist()
     difference = np.angle(np.exp(1j * (turned.angle - plain.angle - offset)))
-    assert np.allclose(difference, 0, atol=ROUNDING)
+    assert np.allclose(difference, 0, atol=FEW_TERMS)
     for element, action in zip(turned.elements, turned.action, strict=True):
-        assert np.allclose(gspace.basespace_action(element), action, rtol=0, atol=ROUNDING)
+        assert np.allclose(gspace.basespace_action(element), action, rtol=0, atol=FEW_TERMS)
 
 
 def test_continuous_groups_are_sampled_on_a_regular_grid() -> None:
@@ -88,7 +86,7 @@ def test_relative_elements_are_products_of_actions(space: str) -> None:
     relative = relative_elements(sample)
     for v, u in np.ndindex(relative.shape):
         expected = sample.action[v].T @ sample.action[u]
-        assert np.allclose(sample.action[relative[v, u]], expected, rtol=0, atol=ROUNDING)
+        assert np.allclose(sample.action[relative[v, u]], expected, rtol=0, atol=FEW_TERMS)
 
 
 @pytest.mark.parametrize("space", battery.GSPACES)
@@ -104,5 +102,5 @@ def test_steering_permutes_the_pixels_of_a_square_image(space: str) -> None:
     sample = sample_group(battery.gspace(space), 4)
     positions = pixel_positions(5, 5)
     for action, steered in zip(sample.action, steer(sample, positions), strict=True):
-        assert np.allclose(steered, positions @ action, rtol=0, atol=ROUNDING)  # g⁻¹ = gᵀ
+        assert np.allclose(steered, positions @ action, rtol=0, atol=FEW_TERMS)  # g⁻¹ = gᵀ
         assert {tuple(p.round(9) + 0.0) for p in steered} == {tuple(p.round(9) + 0.0) for p in positions}

@@ -10,12 +10,10 @@ import torch
 from escnn import nn
 from escnn.nn import FieldType
 from layers import STRICT_KERNELS, build
+from tolerances import ROUNDING
 from transformations import largest_error, on_grid_elements, reflections, rotations, shift_error
 
 from escnn_relaxed.kernel import SirenKernel
-
-# Sums of some hundred products in float64 leave about 1e-15.
-ROUNDING = 1e-12
 
 
 # Continuous kernels, whose strict part is the limit of the soft one, are measured in test_softness too.

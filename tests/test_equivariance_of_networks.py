@@ -9,13 +9,12 @@ import battery
 import pytest
 import torch
 from escnn import nn as enn
-from soft_networks import soft_layer
+from soft_networks import soft_regular_layer
+from tolerances import SINGLE
 from torch import Tensor, nn
 from trained_networks import convolution, network
 
 from escnn_relaxed import equivariance_error, prediction_agreement
-
-SINGLE = 1e-6  # R2Conv's basis is rounded to float32, as is what escnn's GroupPooling gives; found: 2e-7
 
 
 def test_a_layer_inside_is_measured_as_the_network_up_to_it() -> None:
@@ -48,7 +47,7 @@ def test_networks_that_wrap_plain_images() -> None:
 
 
 def test_the_error_of_logits_is_their_relative_change() -> None:
-    soft = Wrapped(soft_layer())
+    soft = Wrapped(soft_regular_layer())
     images = battery.random_input(soft.body.in_type, 5, 5)
     report = equivariance_error(soft, data=images)
     with torch.no_grad():
@@ -61,7 +60,7 @@ def test_the_error_of_logits_is_their_relative_change() -> None:
 
 
 def test_forms_of_input() -> None:
-    layer = soft_layer()
+    layer = soft_regular_layer()
     features = battery.random_input(layer.in_type, 5, 5)
     expected = equivariance_error(layer, data=features).rows
     assert equivariance_error(layer, data=layer.in_type(features)).rows == expected
@@ -196,7 +195,7 @@ BAD: dict[str, tuple[Callable[[Any], dict[str, Any]], type[Exception], str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_arguments_are_named(name: str) -> None:
     arguments, kind, message = BAD[name]
-    layer = soft_layer()
+    layer = soft_regular_layer()
     with pytest.raises(kind, match=message):
         equivariance_error(**{"module": layer, **arguments(layer)})
 

@@ -13,6 +13,7 @@ from escnn.nn import FieldType, R2Conv, R2ConvTransposed
 from forms import EVERY_MODE, tensors_of
 from networks_to_export import C4, settled
 from networks_with_forwards import NARROW, NETWORKS, images
+from tolerances import ROUNDING, SINGLE
 from torch import Tensor, nn
 from transformations import relative_error
 
@@ -20,9 +21,6 @@ from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, harden_network
 from escnn_relaxed.baselines import ResidualR2Conv
 from escnn_relaxed.layer.convolution import Convolution
 from escnn_relaxed.network import to_escnn
-
-ROUNDING = 1e-12
-SINGLE = 1e-6
 
 PAIRS = {
     "C4": "regular -> irreps",

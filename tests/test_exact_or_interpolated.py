@@ -10,14 +10,12 @@ import pytest
 import torch
 from escnn import nn as enn
 from layers import build
-from soft_networks import soft_layer
+from soft_networks import soft_regular_layer
+from tolerances import ROUNDING, SINGLE
 from torch import Tensor, nn
 from trained_networks import convolution
 
 from escnn_relaxed import RelaxedR2Conv, equivariance_error
-
-ROUNDING = 1e-12  # what is exactly equivariant, in float64; found: 1e-15
-SINGLE = 1e-6  # R2Conv's basis is rounded to float32, as is what escnn's GroupPooling gives; found: 2e-7
 
 
 def strided(*modules: Callable[[enn.FieldType], nn.Module]) -> enn.SequentialModule:
@@ -117,7 +115,7 @@ def test_shifts_of_a_strict_layer(mode: str, padding: int, stride: int, pixels: 
 
 
 def test_soft_translation_shows_under_shifts_alone() -> None:
-    layer = soft_layer("continuous", "C4", {"translation": 0.4})
+    layer = soft_regular_layer("continuous", "C4", {"translation": 0.4})
     report = equivariance_error(layer, 9, shifts=[(1, 0)])
     turns, (shifted,) = report.rows[:3], report.rows[3:]
     assert max(row.error for row in turns) <= ROUNDING

@@ -6,16 +6,15 @@ import battery
 import pytest
 import torch
 from escnn.nn import R2Conv
-from forms import EVERY_FORM, EVERY_MODE, ROUNDING, SOFT_IN_TRANSLATION, answer_in_eval, layer_of, tensors_of
+from forms import EVERY_FORM, EVERY_MODE, SOFT_IN_TRANSLATION, answer_in_eval, layer_of, tensors_of
 from layers import EVERY_KIND, STRICT_KERNELS, build, relaxation, shake
+from tolerances import ROUNDING, SINGLE
 from torch import Tensor, nn
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, export_network
 from escnn_relaxed.integral.plain_layers import PerPixelConvolution, RegionConvolution
 from escnn_relaxed.kernel import FourierKernel, SirenKernel
-
-SINGLE = 1e-6  # in float32; the sums are the same ones
 
 EXPORTED = {"stationary": nn.Conv2d, "by regions": RegionConvolution, "per pixel": PerPixelConvolution}
 TRANSLATION = (0.2, 0.4)

@@ -12,13 +12,11 @@ from escnn import nn as enn
 from escnn.nn import EquivariantModule, FieldType
 from forms import tensors_of
 from networks_to_export import C4, IRREPS, MIXED, answers, assert_run_without_escnn, mixed_network, settled
+from tolerances import ROUNDING, SINGLE
 from transformations import relative_error
 
 from escnn_relaxed import export_network
 from escnn_relaxed.network.export_modules import plain_module
-
-SINGLE = 1e-6  # rounding of float32
-ROUNDING = 1e-12
 
 
 def _restricted(fields: FieldType) -> FieldType:

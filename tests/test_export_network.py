@@ -10,12 +10,11 @@ from escnn import nn as enn
 from escnn.nn import EquivariantModule, GeometricTensor
 from forms import EVERY_MODE, tensors_of
 from networks_to_export import C4, answers, mixed_network, settled, soft_layer
+from tolerances import SINGLE
 from torch import Tensor, nn
 from transformations import relative_error
 
 from escnn_relaxed import export_network
-
-SINGLE = 1e-6  # rounding of float32
 
 
 @EVERY_MODE

@@ -17,14 +17,12 @@ from escnn.gspaces import GSpace2D
 from escnn.nn import EquivariantModule, FieldType
 from networks_to_export import assert_run_without_escnn, settled
 from networks_with_forwards import soft
+from tolerances import ROUNDING, SINGLE, SINGLE_REORDERED
 from torch import Tensor, nn
 from transformations import relative_error
 
 from escnn_relaxed import export_network
 
-SINGLE = 1e-6  # rounding of float32
-REORDERED = 1e-5
-ROUNDING = 1e-12
 C8, D4 = gspaces.rot2dOnR2(8), gspaces.flipRot2dOnR2(4)
 SO2, O2 = gspaces.rot2dOnR2(-1, maximum_frequency=3), gspaces.flipRot2dOnR2(-1, maximum_frequency=3)
 SPACES = {"C8": C8, "D4": D4, "SO(2)": SO2, "O(2)": O2}
@@ -199,7 +197,7 @@ def test_exported_module_runs_in_onnx_runtime(name: str, dynamo: bool) -> None:
     more = torch.cat([features, 2 * features.flip(0)])
     (found,) = session.run(None, {"features": more.numpy()})
     with torch.no_grad():
-        assert relative_error(torch.from_numpy(found), exported(more)) <= REORDERED
+        assert relative_error(torch.from_numpy(found), exported(more)) <= SINGLE_REORDERED
 
 
 class Flattened(nn.Module):

@@ -6,12 +6,10 @@ import battery
 import numpy as np
 import pytest
 from escnn.group import change_basis, directsum
+from tolerances import DECOMPOSED
 
 from escnn_relaxed.group.elements import sample_group
 from escnn_relaxed.group.fields import FieldStructure
-
-# escnn's matrices of regular, quotient and induced fields come from sums over irreps.
-ROUNDING = 1e-9
 
 TYPES = {space: {fields for pair in battery.pairs(space) for fields in pair.split(" -> ")} for space in battery.GSPACES}
 
@@ -44,10 +42,10 @@ def test_blocks_make_up_the_representation(space: str) -> None:
         assert structure.size == field_type.size
         assert sorted(structure.channels) == list(range(field_type.size))
         if structure.basis is not None:
-            assert np.abs(structure.basis @ structure.basis_inverse - np.eye(structure.size)).max() <= ROUNDING
+            assert np.abs(structure.basis @ structure.basis_inverse - np.eye(structure.size)).max() <= DECOMPOSED
         for number, element in enumerate(sample.elements):
             expected = field_type.representation(element)
-            assert np.abs(rebuilt(structure, number) - expected).max() <= ROUNDING, fields
+            assert np.abs(rebuilt(structure, number) - expected).max() <= DECOMPOSED, fields
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 import torch
 from forms import (
     EVERY_FORM_WITH_BANKS,
-    ROUNDING,
     SOFT_WITH_BANKS,
     answer,
     evaluated,
@@ -20,6 +19,7 @@ from forms import (
     uncached,
 )
 from layers import shake
+from tolerances import ROUNDING
 from torch import Tensor
 from transformations import relative_error
 

@@ -6,7 +6,8 @@ import copy
 
 import pytest
 import torch
-from forms import ROUNDING, evaluated, features_of, layer_of, uncached
+from forms import evaluated, features_of, layer_of, uncached
+from tolerances import ROUNDING
 from transformations import relative_error
 from ways_to_change import CHANGES, CHANGES_IN_TRANSLATION, turned
 

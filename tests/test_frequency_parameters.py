@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from soft_networks import network_of, soft_layer
+from soft_networks import network_of, soft_regular_layer
 from torch import nn
 
 from escnn_relaxed import parameter_groups
 
 
 def learned(count: int = 2) -> nn.Module:
-    return network_of(*(soft_layer(learn_relaxation=True, relax={"rotation": 0.2}) for _ in range(count)))
+    return network_of(*(soft_regular_layer(learn_relaxation=True, relax={"rotation": 0.2}) for _ in range(count)))
 
 
 def test_every_parameter_is_in_one_group() -> None:
@@ -52,7 +52,7 @@ def test_what_layers_share_is_there_once() -> None:
     assert len(rest["params"]) == len(list(network.parameters())) - 1
 
 
-@pytest.mark.parametrize("network", [nn.Linear(2, 2), soft_layer()], ids=["no layer", "fixed"])
+@pytest.mark.parametrize("network", [nn.Linear(2, 2), soft_regular_layer()], ids=["no layer", "fixed"])
 def test_without_learned_frequencies_there_is_one_group(network: nn.Module) -> None:
     (group,) = parameter_groups(network)
     assert list(group) == ["params"]

@@ -10,7 +10,7 @@ import battery
 import pytest
 import torch
 from escnn.nn import R2Conv
-from soft_networks import network_of, soft_layer
+from soft_networks import network_of, soft_regular_layer
 from torch import Tensor, nn
 
 from escnn_relaxed import (
@@ -29,7 +29,7 @@ BOTH = {"rotation": 0.2, "translation": (0.1, 0.3)}
 
 
 def learning(*starts: dict[str, object], **arguments: object) -> nn.Module:
-    return network_of(*(soft_layer(relax=start, learn_relaxation=True, **arguments) for start in starts))
+    return network_of(*(soft_regular_layer(relax=start, learn_relaxation=True, **arguments) for start in starts))
 
 
 def layers_of(network: nn.Module) -> list[RelaxedR2Conv]:
@@ -184,7 +184,8 @@ def test_tied_axes_can_be_shared_across_layers_afterwards() -> None:
 
 def test_fixed_frequencies_and_frozen_ones_stay_so() -> None:
     network = network_of(
-        soft_layer(), *(soft_layer(learn_relaxation=True, relax={"rotation": value}) for value in (0.05, 0.15))
+        soft_regular_layer(),
+        *(soft_regular_layer(learn_relaxation=True, relax={"rotation": value}) for value in (0.05, 0.15)),
     )
     for value in frequencies_of(network):
         value.requires_grad_(False)
@@ -206,7 +207,7 @@ def test_two_values_for_tied_axes_are_refused() -> None:
 @pytest.mark.parametrize(
     ("network", "options", "kind", "message"),
     [
-        (soft_layer, {}, ValueError, "no layer that learns .*learn_relaxation=True"),
+        (soft_regular_layer, {}, ValueError, "no layer that learns .*learn_relaxation=True"),
         (lambda: "net", {}, TypeError, "network must be a torch.nn.Module, got str: 'net'"),
         (lambda: nn.Linear(2, 2), {}, ValueError, "no layer that learns"),
         (lambda: learning({}), {}, ValueError, "no layer that learns"),

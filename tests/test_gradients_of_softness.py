@@ -7,7 +7,7 @@ import math
 import battery
 import pytest
 import torch
-from layers import STRICT_KERNELS, build
+from layers import ROUGH, STRICT_KERNELS, build
 from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv, harden_network
@@ -47,7 +47,7 @@ def learning_layer(space: str, pair: str, relax: dict[str, object], **arguments:
         initial_softness=0.3,
         hidden_size=3,
         samples=4,
-        filter_frequency={"position": 0.4, "rotation": 0.3, "reflection": 0.7},
+        filter_frequency=ROUGH,
         **arguments,
     )
 

@@ -12,14 +12,12 @@ import torch
 from escnn import nn
 from group_average import subgroup_elements
 from layers import STRICT_KERNELS, build
+from tolerances import BROKEN, ROUNDING
 from torch import Tensor
 from transformations import largest_error, reflections, relative_error, rotations, shift
 
 from escnn_relaxed import RelaxedR2Conv, harden_network
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
-
-ROUNDING = 1e-12  # what stays exact; found: 1e-15
-BROKEN = 1e-2  # "well above 1e-3"; a softness of 0.3 at the start gives about 0.5
 
 TURNS = {"rotation": 0.2}
 EVERYTHING = {"rotation": 0.2, "reflection": 0.5, "translation": 0.3}
@@ -171,7 +169,9 @@ def test_hardened_network_is_in_the_mode_of_the_soft_one(mode: str, strict_kerne
     assert [module for module in hardened.modules() if module.training != (mode == "train")] == []
 
 
-def soft_layer(strict_kernel: str, relax: dict[str, float] = EVERYTHING, **arguments: object) -> RelaxedR2Conv:
+def layer_soft_in_everything(
+    strict_kernel: str, relax: dict[str, float] = EVERYTHING, **arguments: object
+) -> RelaxedR2Conv:
     in_type, out_type = battery.types("D4", "regular -> irreps")
     arguments = {"initial_softness": 0.3, "hidden_size": 6, "padding": 1} | arguments
     return build(in_type, out_type, relax=relax, strict_kernel=strict_kernel, **arguments)
@@ -186,22 +186,22 @@ def answer(layer: RelaxedR2Conv) -> Tensor:
 @EVERY_KERNEL
 @pytest.mark.parametrize("subgroups", [("rotation",), ("reflection", "translation")], ids=" + ".join)
 def test_partly_hardened_layer_has_the_state_of_the_soft_one(subgroups: tuple[str, ...], strict_kernel: str) -> None:
-    layer = soft_layer(strict_kernel)
+    layer = layer_soft_in_everything(strict_kernel)
     hardened = harden_network(layer, subgroups)
     state = hardened.state_dict()
     assert list(state) == list(layer.state_dict())
     assert all(torch.equal(state[name], value) for name, value in layer.state_dict().items())
     # It goes into another draw that was hardened alike.
     torch.manual_seed(1)
-    other = harden_network(soft_layer(strict_kernel), subgroups)
+    other = harden_network(layer_soft_in_everything(strict_kernel), subgroups)
     assert not torch.allclose(answer(other), answer(hardened))
     other.load_state_dict(state)
     assert torch.equal(answer(other), answer(hardened))
 
 
 def test_hardened_steerable_layer_is_the_layer_without_relaxation() -> None:
-    layer = harden_network(soft_layer("steerable"))
-    plain = soft_layer("steerable", relax=None)
+    layer = harden_network(layer_soft_in_everything("steerable"))
+    plain = layer_soft_in_everything("steerable", relax=None)
     assert type(layer) is type(plain)
     assert repr(layer) == repr(plain)
     assert list(layer.state_dict()) == list(plain.state_dict())
@@ -215,7 +215,7 @@ def test_hardened_steerable_layer_is_the_layer_without_relaxation() -> None:
 
 
 def test_hardened_continuous_layer_keeps_its_state() -> None:
-    layer = soft_layer("continuous")
+    layer = layer_soft_in_everything("continuous")
     hardened = harden_network(layer)
     assert list(hardened.state_dict()) == list(layer.state_dict())
     assert hardened.is_stationary
@@ -226,7 +226,7 @@ def test_hardened_continuous_layer_keeps_its_state() -> None:
 @EVERY_KERNEL
 def test_hardening_in_place_keeps_parameters_and_state(strict_kernel: str) -> None:
     """An optimiser that holds them goes on."""
-    layer = soft_layer(strict_kernel, learn_relaxation=True)
+    layer = layer_soft_in_everything(strict_kernel, learn_relaxation=True)
     parameters, keys = dict(layer.named_parameters()), list(layer.state_dict())
     expected = answer(harden_network(layer))
     layer.harden()
@@ -242,7 +242,7 @@ def test_hardening_in_place_keeps_parameters_and_state(strict_kernel: str) -> No
     "subgroups", [(), ("rotation",), ("translation",)], ids=lambda names: names[0] if names else "all"
 )
 def test_copies_of_a_hardened_layer_are_hardened(subgroups: tuple[str, ...], strict_kernel: str) -> None:
-    layer = harden_network(soft_layer(strict_kernel), subgroups)
+    layer = harden_network(layer_soft_in_everything(strict_kernel), subgroups)
     for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert other.hardened == layer.hardened
         assert torch.equal(answer(other), answer(layer))
@@ -251,7 +251,7 @@ def test_copies_of_a_hardened_layer_are_hardened(subgroups: tuple[str, ...], str
 
 @EVERY_KERNEL
 def test_hardened_copy_shares_nothing_with_the_layer(strict_kernel: str) -> None:
-    layer = soft_layer(strict_kernel)
+    layer = layer_soft_in_everything(strict_kernel)
     before, softness = answer(layer), layer.softness().item()
     hardened = harden_network(layer)
     shared = {tensor.data_ptr() for tensor in [*layer.parameters(), *layer.buffers()]}
@@ -263,7 +263,7 @@ def test_hardened_copy_shares_nothing_with_the_layer(strict_kernel: str) -> None
 
 @EVERY_KERNEL
 def test_hardened_layer_stays_strict_whatever_its_frequency(strict_kernel: str) -> None:
-    layer = harden_network(soft_layer(strict_kernel), ("rotation", "reflection"))
+    layer = harden_network(layer_soft_in_everything(strict_kernel), ("rotation", "reflection"))
     layer.set_domain_frequency(rotation=0.3, reflection=1.0, translation=0.5)
     assert layer.softness("rotation").item() <= 1e-15
     assert layer.softness("translation").item() > 1e-3
@@ -273,7 +273,7 @@ def test_hardened_layer_stays_strict_whatever_its_frequency(strict_kernel: str) 
 
 @EVERY_KERNEL
 def test_filter_bank_kept_in_evaluation_is_not_that_of_before(strict_kernel: str) -> None:
-    layer = soft_layer(strict_kernel, TURNS).eval()
+    layer = layer_soft_in_everything(strict_kernel, TURNS).eval()
     soft = answer(layer)
     expected = answer(harden_network(layer))
     layer.harden("rotation")
@@ -282,13 +282,13 @@ def test_filter_bank_kept_in_evaluation_is_not_that_of_before(strict_kernel: str
 
 
 def test_module_that_appears_twice_is_hardened_once() -> None:
-    layer = soft_layer("continuous", TURNS)
+    layer = layer_soft_in_everything("continuous", TURNS)
     hardened = harden_network(torch.nn.ModuleDict({"first": layer, "second": layer}))
     assert hardened["first"] is hardened["second"]
     assert len(list(named_relaxed_layers(hardened))) == 1
 
 
 def test_unknown_subgroup_is_named() -> None:
-    layer = soft_layer("steerable", TURNS)
+    layer = layer_soft_in_everything("steerable", TURNS)
     with pytest.raises(ValueError, match=r"\['rotation', 'reflection', 'translation'\], got 'turns'"):
         harden_network(layer, ("rotation", "turns"))

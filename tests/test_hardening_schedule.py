@@ -8,14 +8,12 @@ import battery
 import pytest
 import torch
 from layers import STRICT_KERNELS
-from soft_networks import network_of, soft_layer
+from soft_networks import network_of, soft_regular_layer
+from tolerances import ROUNDING
 from torch import nn
 from transformations import largest_error
 
 from escnn_relaxed import HardeningSchedule, RelaxedR2Conv, equivariance_penalty, harden_network
-
-EXACT = 1e-12  # sums of a few terms in float64
-ROUNDING = 1e-12  # the bound for what is exactly equivariant; found: 1e-15
 
 EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 
@@ -38,12 +36,12 @@ ALL = ("rotation", "reflection", "translation")
 
 
 def test_penalty_rises_linearly_up_to_hardening() -> None:
-    network = network_of(soft_layer(), soft_layer())
+    network = network_of(soft_regular_layer(), soft_regular_layer())
     schedule = HardeningSchedule(network, steps=12, harden_at=0.75, largest_penalty=0.3)
     roots = equivariance_penalty(network, "softness").item()
     for step in range(9):
         assert not schedule.is_hardened
-        assert schedule.penalty().item() == pytest.approx(0.3 * step / 9 * roots, rel=EXACT, abs=0)
+        assert schedule.penalty().item() == pytest.approx(0.3 * step / 9 * roots, rel=ROUNDING, abs=0)
         schedule.step()
     assert schedule.is_hardened
     assert schedule.penalty().item() == 0
@@ -53,7 +51,7 @@ def test_penalty_rises_linearly_up_to_hardening() -> None:
     ("steps", "harden_at", "expected"), [(30, 2 / 3, 20), (10, 0.25, 2), (10, 1, 10), (10, 1e-6, 1), (1, 0.5, 1)]
 )
 def test_layers_are_hardened_after_their_part_of_the_steps(steps: int, harden_at: float, expected: int) -> None:
-    network = network_of(soft_layer(), soft_layer())
+    network = network_of(soft_regular_layer(), soft_regular_layer())
     schedule = HardeningSchedule(network, steps, harden_at)
     for _ in range(expected - 1):
         schedule.step()
@@ -66,11 +64,11 @@ def test_layers_are_hardened_after_their_part_of_the_steps(steps: int, harden_at
 
 @EVERY_KERNEL
 def test_hardening_takes_the_nearest_strict_network(strict_kernel: str) -> None:
-    network = network_of(soft_layer(strict_kernel), soft_layer(strict_kernel))
+    network = network_of(soft_regular_layer(strict_kernel), soft_regular_layer(strict_kernel))
     features = network.in_type(battery.random_input(network.in_type, 5, 5))
     expected = harden_network(network)(features).tensor
     HardeningSchedule(network, 1).step()
-    assert torch.allclose(network(features).tensor, expected, rtol=EXACT, atol=EXACT)
+    assert torch.allclose(network(features).tensor, expected, rtol=ROUNDING, atol=ROUNDING)
 
 
 OPTIMISERS = {
@@ -85,7 +83,7 @@ OPTIMISERS = {
 )
 def test_network_is_exactly_equivariant_once_hardened_and_stays_so(strict_kernel: str, name: str) -> None:
     relax = {"rotation": 0.2, "reflection": 0.4, "translation": 0.2}
-    network = network_of(*(soft_layer(strict_kernel, "D4", relax, learn_relaxation=True) for _ in range(2)))
+    network = network_of(*(soft_regular_layer(strict_kernel, "D4", relax, learn_relaxation=True) for _ in range(2)))
     features = battery.random_input(network.in_type, 8, 8)
     schedule = HardeningSchedule(network, steps=6, harden_at=0.5, largest_penalty=0.1)
     optimiser = OPTIMISERS[name](network.parameters())
@@ -100,7 +98,7 @@ def test_network_is_exactly_equivariant_once_hardened_and_stays_so(strict_kernel
 
 
 def test_state_before_hardening_resumes() -> None:
-    network = network_of(soft_layer())
+    network = network_of(soft_regular_layer())
     schedule = HardeningSchedule(network, steps=10, harden_at=0.5, largest_penalty=0.2)
     for _ in range(3):
         schedule.step()
@@ -110,7 +108,7 @@ def test_state_before_hardening_resumes() -> None:
     resumed.load_state_dict(state)
     assert not resumed.is_hardened
     expected = 0.2 * 3 / 5 * equivariance_penalty(network, "softness").item()
-    assert resumed.penalty().item() == pytest.approx(expected, rel=EXACT)
+    assert resumed.penalty().item() == pytest.approx(expected, rel=ROUNDING)
     resumed.step()
     assert not resumed.is_hardened
     resumed.step()
@@ -118,10 +116,10 @@ def test_state_before_hardening_resumes() -> None:
 
 
 def test_state_after_hardening_hardens_a_network_built_anew() -> None:
-    schedule = HardeningSchedule(network_of(soft_layer()), steps=10, harden_at=0.5)
+    schedule = HardeningSchedule(network_of(soft_regular_layer()), steps=10, harden_at=0.5)
     for _ in range(7):
         schedule.step()
-    network = network_of(soft_layer(), soft_layer())
+    network = network_of(soft_regular_layer(), soft_regular_layer())
     resumed = HardeningSchedule(network, steps=10, harden_at=0.5, largest_penalty=1.0)
     resumed.load_state_dict(schedule.state_dict())
     assert resumed.is_hardened
@@ -144,4 +142,4 @@ def test_state_after_hardening_hardens_a_network_built_anew() -> None:
 )
 def test_argument_out_of_range_is_named(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        HardeningSchedule(soft_layer(), **arguments)
+        HardeningSchedule(soft_regular_layer(), **arguments)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from escnn import nn as enn
 from escnn.group import GroupElement
+from tolerances import ROUNDING
 from torch import Tensor
 from transformations import relative_error
 
@@ -19,7 +20,6 @@ from escnn_relaxed import (
     relaxation_summary,
 )
 
-ROUNDING = 1e-12
 # Space, fields, group to keep.
 KEPT = [
     ("C8", "regular -> regular", "C4"),
@@ -39,7 +39,7 @@ def types(space: str, pair: str) -> tuple[enn.FieldType, enn.FieldType]:
     return fields, fields
 
 
-def soft_layer(space: str, pair: str, keep: str | None, **arguments: object) -> RelaxedR2Conv:
+def layer_that_keeps(space: str, pair: str, keep: str | None, **arguments: object) -> RelaxedR2Conv:
     torch.manual_seed(0)
     arguments = {"initial_softness": 0.3, "padding": 1, **arguments}
     return RelaxedR2Conv(*types(space, pair), 3, keep=keep, **arguments).double()
@@ -68,8 +68,8 @@ def elements(layer: torch.nn.Module, rotations: int, reflection: bool) -> list[G
 @pytest.mark.parametrize("form", ["steerable", "continuous"])
 @pytest.mark.parametrize(("space", "pair", "keep"), KEPT)
 def test_layer_is_soft_and_exact_for_what_it_keeps(space: str, pair: str, keep: str, form: str) -> None:
-    layer = soft_layer(space, pair, keep, strict_kernel=form)
-    free = soft_layer(space, pair, None, strict_kernel=form)
+    layer = layer_that_keeps(space, pair, keep, strict_kernel=form)
+    free = layer_that_keeps(space, pair, None, strict_kernel=form)
     assert layer.softness() > 0.01
     kept = elements(layer, int(keep[1:]), keep[0] == "D")
     assert max(change(layer, element) for element in kept) <= ROUNDING
@@ -77,7 +77,7 @@ def test_layer_is_soft_and_exact_for_what_it_keeps(space: str, pair: str, keep: 
 
 
 def test_what_is_not_kept_is_not_exact() -> None:
-    layer = soft_layer("C8", "regular -> regular", "C2")
+    layer = layer_that_keeps("C8", "regular -> regular", "C2")
     quarter_turn = elements(layer, 4, reflection=False)[1]
     assert change(layer, quarter_turn) > 1e-3
 
@@ -90,7 +90,7 @@ def test_soft_translation_stays_exact_for_quarter_turns_about_the_centre(
 ) -> None:
     from escnn_relaxed import ContinuousKernel
 
-    layer = soft_layer(
+    layer = layer_that_keeps(
         "C8",
         "regular -> regular",
         "C4",
@@ -112,14 +112,14 @@ def test_transposed_layer_keeps_too() -> None:
 
 def test_softness_is_what_the_kept_mean_leaves() -> None:
     """A kept subgroup takes its part of the energy; the strict part stays as it is."""
-    layer, free = (soft_layer("C8", "regular -> regular", keep, initial_softness=0.1) for keep in ("C4", None))
+    layer, free = (layer_that_keeps("C8", "regular -> regular", keep, initial_softness=0.1) for keep in ("C4", None))
     hardened = [harden_network(of).filter_bank() for of in (layer, free)]
     torch.testing.assert_close(*hardened)
     assert layer.softness().item() == pytest.approx(0.1)
 
 
 def test_training_stays_within_what_is_kept() -> None:
-    layer = soft_layer("C8", "regular -> regular", "C4", learn_relaxation=True)
+    layer = layer_that_keeps("C8", "regular -> regular", "C4", learn_relaxation=True)
     optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)
     features = layer.in_type(torch.randn(2, layer.in_type.size, 9, 9, dtype=torch.float64))
     for _ in range(2):
@@ -144,25 +144,25 @@ def test_relaxed_networks_keep_and_can_be_hardened() -> None:
 
 
 def test_exported_layer_is_the_same() -> None:
-    layer = soft_layer("C8", "regular -> regular", "C4")
+    layer = layer_that_keeps("C8", "regular -> regular", "C4")
     features: Tensor = torch.randn(1, layer.in_type.size, 7, 7, dtype=torch.float64)
     torch.testing.assert_close(layer.export()(features), layer.eval()(layer.in_type(features)).tensor)
 
 
 def test_state_of_a_layer_that_keeps_another_group_is_refused() -> None:
-    state = soft_layer("C8", "regular -> regular", "C4").state_dict()
-    soft_layer("C8", "regular -> regular", "C4").load_state_dict(state)
+    state = layer_that_keeps("C8", "regular -> regular", "C4").state_dict()
+    layer_that_keeps("C8", "regular -> regular", "C4").load_state_dict(state)
     with pytest.raises(RuntimeError, match="keeps is C4, here C1"):
-        soft_layer("C8", "regular -> regular", None).load_state_dict(state)
+        layer_that_keeps("C8", "regular -> regular", None).load_state_dict(state)
 
 
 def test_layer_says_what_it_keeps() -> None:
-    assert "keep='C4'" in repr(soft_layer("C8", "regular -> regular", "C4"))
-    assert "keep" not in repr(soft_layer("C8", "regular -> regular", None))
+    assert "keep='C4'" in repr(layer_that_keeps("C8", "regular -> regular", "C4"))
+    assert "keep" not in repr(layer_that_keeps("C8", "regular -> regular", None))
 
 
 def test_default_leaves_out_what_is_kept_whole() -> None:
-    assert soft_layer("D4", "regular -> regular", "D2").relaxed_subgroups == ("rotation",)
+    assert layer_that_keeps("D4", "regular -> regular", "D2").relaxed_subgroups == ("rotation",)
 
 
 @pytest.mark.parametrize(
@@ -181,4 +181,4 @@ def test_wrong_groups_are_named(
     keep: object, arguments: dict[str, object], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        soft_layer("C8", "regular -> regular", keep, **arguments)
+        layer_that_keeps("C8", "regular -> regular", keep, **arguments)

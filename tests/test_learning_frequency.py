@@ -6,7 +6,7 @@ import battery
 import pytest
 import torch
 from layers import STRICT_KERNELS
-from soft_networks import soft_layer
+from soft_networks import soft_regular_layer
 
 from benchmarks.accuracy.rotation_cut import jump
 from escnn_relaxed import RelaxedR2Conv, equivariance_error, equivariance_penalty, parameter_groups
@@ -15,13 +15,13 @@ EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 
 
 def learning_layer(strict_kernel: str, start: float, **arguments: float) -> RelaxedR2Conv:
-    return soft_layer(strict_kernel, relax={"rotation": start}, learn_relaxation=True, **arguments)
+    return soft_regular_layer(strict_kernel, relax={"rotation": start}, learn_relaxation=True, **arguments)
 
 
 def soft_loss(layer: RelaxedR2Conv) -> torch.Tensor:
     """The distance to the answer of another layer, which is soft."""
     torch.manual_seed(5)
-    target = soft_layer(initial_softness=0.5)
+    target = soft_regular_layer(initial_softness=0.5)
     features = layer.in_type(battery.random_input(layer.in_type, 5, 5, batch=4))
     return (layer(features).tensor - target(features).tensor.detach()).square().mean()
 

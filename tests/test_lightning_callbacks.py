@@ -9,6 +9,7 @@ from typing import Any
 import battery
 import pytest
 import torch
+from tolerances import ROUNDING
 from torch import Tensor, nn
 from transformations import largest_error
 
@@ -27,9 +28,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:The number of training batches .* is smaller than the logging interval"),
 ]
-
-EXACT = 1e-12  # the same sums in float64
-ROUNDING = 1e-12  # the bound for what is exactly equivariant; found: 1e-15
 
 
 SOFT, STRICT = [(), ()], [("rotation", "reflection", "translation")] * 2
@@ -72,7 +70,7 @@ def assert_same_state(found: nn.Module, expected: nn.Module) -> None:
     state, wanted = found.state_dict(), expected.state_dict()
     assert state.keys() == wanted.keys()
     for name, value in wanted.items():
-        assert torch.allclose(state[name], value, rtol=EXACT, atol=EXACT), name
+        assert torch.allclose(state[name], value, rtol=ROUNDING, atol=ROUNDING), name
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -112,7 +110,7 @@ def test_bound_is_that_of_a_plain_loop(bound: float | dict[str, float], accumula
     run.fit(module, loader())
     expected, rule = plain_loop(lambda m: SoftnessBound(m, bound, rate=2.0), accumulate=accumulate)
     assert_same_state(module, expected)
-    assert callback.multipliers == pytest.approx(rule.multipliers, rel=EXACT)
+    assert callback.multipliers == pytest.approx(rule.multipliers, rel=ROUNDING)
     assert max(callback.multipliers.values()) > 0.1
     logged = {name: value.item() for name, value in run.callback_metrics.items()}
     assert logged == pytest.approx({f"multiplier/{n}": m for n, m in rule.multipliers.items()}, rel=1e-6)  # in float32
@@ -131,8 +129,8 @@ def test_statistics_are_those_of_the_strict_network_where_the_last_step_hardens(
     trainer(HardenInTraining(harden_at), watch).fit(module, loader())
     assert [strict for _, strict in watch.seen] == [False] * (4 * BATCHES - 1) + [True]
     mean, variance = expected_statistics(module)
-    assert module.statistics.running_mean.item() == pytest.approx(mean.item(), rel=EXACT)
-    assert module.statistics.running_var.item() == pytest.approx(variance.item(), rel=EXACT)
+    assert module.statistics.running_mean.item() == pytest.approx(mean.item(), rel=ROUNDING)
+    assert module.statistics.running_var.item() == pytest.approx(variance.item(), rel=ROUNDING)
     features = battery.random_input(module.network.in_type, 5, 5)
     assert largest_error(module.network.eval(), features) <= ROUNDING
 

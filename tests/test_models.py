@@ -9,6 +9,7 @@ import pytest
 import torch
 from escnn.nn import GeometricTensor
 from layers import shake
+from tolerances import ROUNDING
 from torch import Tensor, nn
 from torch.nn import functional
 from transformations import largest_error, relative_error
@@ -18,8 +19,6 @@ from escnn_relaxed.baselines import LAYERS, PartialR2Conv
 from escnn_relaxed.kernel import FourierKernel
 from escnn_relaxed.layer.convolution import Convolution
 from escnn_relaxed.models import RelaxedResNet
-
-ROUNDING = 1e-12
 
 # The paper's table of parameter counts, whatever the number of rotations: CIFAR-10, CIFAR-100.
 PUBLISHED = {
@@ -73,7 +72,7 @@ def test_parameter_counts_of_layers_are_those_of_the_table(layers: str, count: i
 
 
 def network_of(rotations: int = 4, **arguments: object) -> RelaxedResNet:
-    """In float64 and eval mode, with every weight and statistic away from its start; narrower than published."""
+    """In float64 and eval mode, with every weight and statistic away from its start, and few fields."""
     network = RelaxedResNet(3, rotations, **{"fields": FIELDS, **arguments}).double()
     shake(network)
     for module in network.modules():

@@ -6,7 +6,7 @@ import battery
 import pytest
 import torch
 from escnn import nn as enn
-from soft_networks import network_of, soft_layer
+from soft_networks import network_of, soft_regular_layer
 from torch import nn
 
 from escnn_relaxed import equivariance_error
@@ -14,7 +14,7 @@ from escnn_relaxed.measure import RelaxationMonitor, relaxation_scalars
 
 
 def network() -> enn.SequentialModule:
-    layers = soft_layer(), soft_layer(relax={"rotation": 0.1, "translation": (0.3, 0.2)})
+    layers = soft_regular_layer(), soft_regular_layer(relax={"rotation": 0.1, "translation": (0.3, 0.2)})
     return network_of(*layers)
 
 
@@ -67,7 +67,7 @@ def test_outputs_of_unknown_fields_are_left_out() -> None:
 
 
 def test_a_layer_alone_is_the_network() -> None:
-    assert set(relaxation_scalars(soft_layer(), images())) == {
+    assert set(relaxation_scalars(soft_regular_layer(), images())) == {
         "domain_frequency/network/rotation",
         "softness/network",
         "frequency_energy/network",
@@ -77,7 +77,7 @@ def test_a_layer_alone_is_the_network() -> None:
 
 
 def test_where_nothing_is_exact_no_error_is_logged() -> None:
-    layer = soft_layer(space="trivial", relax={"translation": 0.3})
+    layer = soft_regular_layer(space="trivial", relax={"translation": 0.3})
     data = battery.random_input(layer.in_type, 8, 8)
     assert not any(tag.startswith("equiv") for tag in relaxation_scalars(layer, data))
     assert relaxation_scalars(layer, data, shifts=[(1, 1)])["equivariance_error/network"] > 0.01
@@ -102,7 +102,7 @@ def test_monitor_keeps_what_it_recorded() -> None:
 def test_training_is_the_same_with_and_without_logging() -> None:
     def train(logged: bool) -> list[torch.Tensor]:
         torch.manual_seed(1)
-        net = soft_layer(learn_relaxation=True)
+        net = soft_regular_layer(learn_relaxation=True)
         optimiser = torch.optim.Adam(net.parameters(), lr=0.1)
         for _ in range(3):
             optimiser.zero_grad()

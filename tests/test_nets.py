@@ -6,12 +6,11 @@ import math
 
 import pytest
 import torch
+from tolerances import ROUNDING
 from torch import Tensor
 
 from escnn_relaxed.kernel.domain_means import DomainMeans
 from escnn_relaxed.kernel.nets import FourierKernel, KernelNet, SirenKernel
-
-ROUNDING = 1e-12  # a few dozen terms of order one in float64
 
 NETS = {
     "fourier": lambda filter_dimension, domain_dimension: FourierKernel(filter_dimension, domain_dimension, 5, 7),

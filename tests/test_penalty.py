@@ -10,12 +10,11 @@ import pytest
 import torch
 from escnn import nn as enn
 from layers import STRICT_KERNELS
-from soft_networks import network_of, soft_layer, without_soft_part
+from soft_networks import network_of, soft_regular_layer, without_soft_part
+from tolerances import ROUNDING
 from torch import Tensor, nn
 
 from escnn_relaxed import HardeningSchedule, SoftnessBound, equivariance_penalty, harden_network
-
-EXACT = 1e-12  # sums of a few terms in float64
 
 EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 
@@ -28,29 +27,31 @@ def gradients(loss: Tensor, module: nn.Module) -> dict[str, Tensor]:
 
 
 def test_frequency_penalty_is_the_sum_of_squares_over_layers_and_subgroups() -> None:
-    first = soft_layer(space="D4", relax={"rotation": 0.25, "reflection": 0.5}, learn_relaxation=True)
-    second = soft_layer(space="D4", relax={"rotation": 0.125, "translation": (0.5, 0.75)}, learn_relaxation=True)
-    network = nn.ModuleDict({"block": nn.Sequential(first), "strict": soft_layer(relax={}), "last": second})
+    first = soft_regular_layer(space="D4", relax={"rotation": 0.25, "reflection": 0.5}, learn_relaxation=True)
+    second = soft_regular_layer(
+        space="D4", relax={"rotation": 0.125, "translation": (0.5, 0.75)}, learn_relaxation=True
+    )
+    network = nn.ModuleDict({"block": nn.Sequential(first), "strict": soft_regular_layer(relax={}), "last": second})
     penalty = equivariance_penalty(network, kind="frequency")
     expected = 0.25**2 + 0.5**2 + 0.125**2 + 0.5**2 + 0.75**2
-    assert penalty.item() == pytest.approx(expected, rel=EXACT)
+    assert penalty.item() == pytest.approx(expected, rel=ROUNDING)
     found = gradients(penalty, network)
     assert found.keys() == {name for name, _ in network.named_parameters() if "domain_frequency" in name}
     for name, gradient in found.items():
-        assert gradient.tolist() == pytest.approx((2 * network.get_parameter(name)).tolist(), rel=EXACT)
+        assert gradient.tolist() == pytest.approx((2 * network.get_parameter(name)).tolist(), rel=ROUNDING)
 
 
 def test_softness_penalty_is_the_sum_of_the_roots() -> None:
-    layers = [soft_layer(initial_softness=softness) for softness in (0.01, 0.1, 0.3)]
-    network = network_of(*layers, soft_layer(relax={}))
+    layers = [soft_regular_layer(initial_softness=softness) for softness in (0.01, 0.1, 0.3)]
+    network = network_of(*layers, soft_regular_layer(relax={}))
     expected = sum(math.sqrt(layer.softness().item()) for layer in layers)
     assert expected > 0.5
-    assert equivariance_penalty(network).item() == pytest.approx(expected, rel=EXACT)
+    assert equivariance_penalty(network).item() == pytest.approx(expected, rel=ROUNDING)
     assert equivariance_penalty(network, kind="softness").item() == equivariance_penalty(network).item()
 
 
 def test_a_layer_that_is_there_twice_counts_once() -> None:
-    layer = soft_layer()
+    layer = soft_regular_layer()
     for kind in ("frequency", "softness"):
         twice = equivariance_penalty(enn.SequentialModule(layer, layer), kind)
         assert twice.item() == equivariance_penalty(layer, kind).item() > 0
@@ -59,9 +60,9 @@ def test_a_layer_that_is_there_twice_counts_once() -> None:
 @EVERY_KERNEL
 @pytest.mark.parametrize("kind", ["frequency", "softness"])
 def test_strict_layers_count_zero(kind: str, strict_kernel: str) -> None:
-    strict = soft_layer(strict_kernel, relax={})
+    strict = soft_regular_layer(strict_kernel, relax={})
     assert equivariance_penalty(strict, kind).item() == 0
-    soft = soft_layer(strict_kernel)
+    soft = soft_regular_layer(strict_kernel)
     alone = equivariance_penalty(soft, kind).item()
     assert alone > 0.01
     assert equivariance_penalty(network_of(soft, strict), kind).item() == alone
@@ -69,7 +70,7 @@ def test_strict_layers_count_zero(kind: str, strict_kernel: str) -> None:
 
 @EVERY_KERNEL
 def test_hardened_layers_count_zero(strict_kernel: str) -> None:
-    network = network_of(soft_layer(strict_kernel))
+    network = network_of(soft_regular_layer(strict_kernel))
     assert equivariance_penalty(harden_network(network), "softness").item() == 0
     network[0].harden()
     assert equivariance_penalty(network, "softness").item() == 0
@@ -78,7 +79,7 @@ def test_hardened_layers_count_zero(strict_kernel: str) -> None:
 @pytest.mark.parametrize("kind", ["Softness", "l2", ""])
 def test_unknown_kind_is_named(kind: str) -> None:
     with pytest.raises(ValueError, match=rf"kind.*'frequency'.*'softness'.*{re.escape(repr(kind))}"):
-        equivariance_penalty(soft_layer(), kind)
+        equivariance_penalty(soft_regular_layer(), kind)
 
 
 def build_nothing_relaxed() -> nn.Module:
@@ -108,8 +109,8 @@ def test_gradients_are_finite_where_frequencies_are_zero(
     kind: str, learn: bool, dtype: torch.dtype, strict_kernel: str
 ) -> None:
     relax = {"rotation": 0.0, "reflection": 0.0, "translation": 0.0}
-    strict = soft_layer(strict_kernel, "D4", relax, learn_relaxation=learn)
-    network = nn.ModuleList([strict, soft_layer(strict_kernel, learn_relaxation=learn)]).to(dtype)
+    strict = soft_regular_layer(strict_kernel, "D4", relax, learn_relaxation=learn)
+    network = nn.ModuleList([strict, soft_regular_layer(strict_kernel, learn_relaxation=learn)]).to(dtype)
     found = gradients(equivariance_penalty(network, kind), network)
     assert any(gradient.abs().max() > 0 for gradient in found.values())
     assert all(gradient.isfinite().all() for gradient in found.values())
@@ -118,7 +119,7 @@ def test_gradients_are_finite_where_frequencies_are_zero(
 @EVERY_KERNEL
 def test_layer_without_a_soft_part_has_no_slope(strict_kernel: str) -> None:
     """At s = 0 exactly the root has none; 0 is what keeps other gradients as they are."""
-    layer = without_soft_part(soft_layer(strict_kernel))
+    layer = without_soft_part(soft_regular_layer(strict_kernel))
     assert layer.softness().item() == 0
     penalty = equivariance_penalty(layer, "softness")
     assert penalty.item() == 0
@@ -131,9 +132,9 @@ def test_layer_without_a_soft_part_has_no_slope(strict_kernel: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_layer_with_learned_frequencies_at_zero_has_no_slope(dtype: torch.dtype, strict_kernel: str) -> None:
     """What is left of s there is rounding, whose root has a slope as steep as anywhere, in a direction of chance."""
-    strict = soft_layer(strict_kernel, learn_relaxation=True)
+    strict = soft_regular_layer(strict_kernel, learn_relaxation=True)
     strict.set_domain_frequency(rotation=0.0)
-    network = nn.ModuleList([strict, soft_layer(strict_kernel, learn_relaxation=True)]).to(dtype)
+    network = nn.ModuleList([strict, soft_regular_layer(strict_kernel, learn_relaxation=True)]).to(dtype)
     found = gradients(equivariance_penalty(network, "softness"), network)
     assert found["1._domain_frequency.rotation"].abs().item() > 1e-3
     assert found["0._domain_frequency.rotation"].item() == 0
@@ -142,7 +143,7 @@ def test_layer_with_learned_frequencies_at_zero_has_no_slope(dtype: torch.dtype,
 @EVERY_KERNEL
 @pytest.mark.parametrize("zero", ["output weights", "frequency"])
 def test_layer_that_reached_zero_can_become_soft_again(zero: str, strict_kernel: str) -> None:
-    layer, target = (soft_layer(strict_kernel, learn_relaxation=zero == "frequency") for _ in range(2))
+    layer, target = (soft_regular_layer(strict_kernel, learn_relaxation=zero == "frequency") for _ in range(2))
     if zero == "frequency":
         layer.set_domain_frequency(rotation=0.0)
     else:
@@ -161,7 +162,7 @@ def test_layer_that_reached_zero_can_become_soft_again(zero: str, strict_kernel:
 
 @EVERY_KERNEL
 def test_penalty_alone_takes_softness_to_zero(strict_kernel: str) -> None:
-    layer = soft_layer(strict_kernel)
+    layer = soft_regular_layer(strict_kernel)
     assert layer.softness().item() > 0.02
     steps = 150
     optimiser = torch.optim.Adam(layer.parameters(), lr=3e-2)
@@ -177,7 +178,7 @@ def test_penalty_alone_takes_softness_to_zero(strict_kernel: str) -> None:
 
 def test_the_root_of_a_softness_far_below_one_is_its_root() -> None:
     """Smaller than the rounding of 1, and no rounding itself: it has a slope."""
-    layer = soft_layer(initial_softness=0.1)
+    layer = soft_regular_layer(initial_softness=0.1)
     with torch.no_grad():
         for pair in layer.bank.steered_average.block_pairs:
             pair.weights.mul_(1e-9)

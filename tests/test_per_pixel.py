@@ -10,6 +10,7 @@ import torch
 from geometries import EACH_GEOMETRY
 from layers import STRICT_KERNELS, build
 from test_stationary import problem, torch_convolution
+from tolerances import ROUNDING
 from torch import Tensor
 from torch.nn import functional
 from transformations import relative_error
@@ -17,7 +18,6 @@ from transformations import relative_error
 from escnn_relaxed.integral.per_pixel import PixelKernel, integrate_per_pixel
 from escnn_relaxed.integral.stationary import ConvolutionGeometry
 
-ROUNDING = 1e-12  # sums of some dozen terms in float64, in two orders
 EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from layers import build
-from soft_networks import ROUGH, soft_layer
+from soft_networks import ROUGH, soft_regular_layer
 from trained_networks import convolution
 from transformations import on_grid_elements, transform
 
@@ -97,7 +97,7 @@ def test_filters_over_positions_are_what_the_layer_multiplies_with(
 
 
 def test_a_stationary_layer_has_one_filter() -> None:
-    for stationary in (soft_layer(), convolution("C4", "regular -> regular", padding=1)):
+    for stationary in (soft_regular_layer(), convolution("C4", "regular -> regular", padding=1)):
         found = filters(plot_filter_over_positions(stationary, 7, positions=3))
         bank = stationary.expand_parameters()[0].detach().numpy()[0, 0]
         assert len(found) == 9
@@ -136,7 +136,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "layers must be of one group",
     ),
     "no such channel": (
-        lambda: plot_filter_over_positions(soft_layer(), 5, out_channel=4),
+        lambda: plot_filter_over_positions(soft_regular_layer(), 5, out_channel=4),
         ValueError,
         "out_channel must be below 4",
     ),
@@ -145,9 +145,9 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         "layer must be RelaxedR2Conv, another relaxed layer, or R2Conv, got RelaxedR2ConvTransposed",
     ),
-    "small image": (lambda: plot_filter_over_positions(soft_layer(), 2), ValueError, "size must be at least 3"),
+    "small image": (lambda: plot_filter_over_positions(soft_regular_layer(), 2), ValueError, "size must be at least 3"),
     "half a position": (
-        lambda: plot_filter_over_positions(soft_layer(), 5, positions=1.5),
+        lambda: plot_filter_over_positions(soft_regular_layer(), 5, positions=1.5),
         TypeError,
         "positions must be an integer",
     ),
@@ -164,5 +164,5 @@ def test_what_cannot_be_drawn_is_refused(name: str) -> None:
 def test_pictures_go_where_they_are_told() -> None:
     figure, (left, right) = mpl.pyplot.subplots(1, 2)
     assert plot_filters_over_rotations(layer("C4", "trivial -> regular"), axes=left) is left
-    assert plot_filter_over_positions(soft_layer(), 5, axes=right) is right
+    assert plot_filter_over_positions(soft_regular_layer(), 5, axes=right) is right
     assert mpl.pyplot.get_fignums() == [figure.number]

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from escnn.nn.modules.conv.rd_convolution import get_grid_coords
 from reference_coordinates import window_weight
+from tolerances import FEW_TERMS
 
 from escnn_relaxed.group.points import pixel_positions, support_window, tap_grid
-
-ROUNDING = 1e-14  # a few sines in float64
 
 
 @pytest.mark.parametrize("dilation", [1, 2])
@@ -17,7 +16,7 @@ ROUNDING = 1e-14  # a few sines in float64
 def test_taps_are_in_escnns_axes_and_order(kernel_size: int, dilation: int) -> None:
     for dimension in (2, 3):
         expected = get_grid_coords(dimension, kernel_size, dilation)
-        assert np.allclose(tap_grid(kernel_size, dilation, dimension), expected, rtol=0, atol=ROUNDING)
+        assert np.allclose(tap_grid(kernel_size, dilation, dimension), expected, rtol=0, atol=FEW_TERMS)
 
 
 def test_first_row_of_taps_is_on_top() -> None:
@@ -31,7 +30,7 @@ def test_window_is_that_of_the_loop_oracle(kernel_size: int, support: str) -> No
     grid = tap_grid(kernel_size)
     radius, edge = (kernel_size / 2, 1.0) if support == "smooth" else (kernel_size // 2, 0.0)
     expected = [window_weight(tuple(tap), kernel_size, 1, support) for tap in grid]
-    assert support_window(grid, radius, edge) == pytest.approx(expected, abs=ROUNDING)
+    assert support_window(grid, radius, edge) == pytest.approx(expected, abs=FEW_TERMS)
 
 
 def test_window_falls_smoothly_from_one_to_zero() -> None:
@@ -56,4 +55,4 @@ def test_pixel_is_at_the_mean_of_those_it_is_cut_into(size: tuple[int, int]) -> 
     """So that cells, which divide every image alike, lie where their pixels do."""
     fine = pixel_positions(3 * size[0], 5 * size[1])
     means = fine.reshape(size[0], 3, size[1], 5, 2).mean(axis=(1, 3))
-    assert np.allclose(means, pixel_positions(*size).reshape(*size, 2), rtol=0, atol=ROUNDING)
+    assert np.allclose(means, pixel_positions(*size).reshape(*size, 2), rtol=0, atol=FEW_TERMS)

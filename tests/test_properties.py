@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layers import STRICT_KERNELS, build, build_with_oracle
 from reference_regions import tiles_of_each_pixel
+from tolerances import ROUNDING
 from torch import Tensor
 from torch.nn import functional
 from transformations import largest_error, on_grid_elements, shift_error
 
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.integral.per_pixel import PixelKernel
-
-ROUNDING = 1e-12  # sums of some hundred terms in float64 leave about 1e-15
 
 SPACES = ("trivial", "flip", "flip axis 0", "C2", "C3", "C4", "C6", "C8", "D1", "D2", "D3", "D4", "SO(2)", "O(2)")
 FREQUENCY = st.floats(0.0, 0.12)  # below the limits of C2 … C8 and of one region, where warnings are errors

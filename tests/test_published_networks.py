@@ -13,14 +13,12 @@ import torch
 from escnn.nn import EquivariantModule, FieldType, R2Conv
 from layers import shake
 from published_networks import NETWORKS, Classifier, images, train
+from tolerances import SINGLE_REORDERED, SLIGHTLY_BROKEN
 from torch import Tensor, nn
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, harden_network, relax_network
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
-
-SINGLE = 1e-5  # some ten layers in float32, each of some hundred terms
-BROKEN = 1e-3  # a hundred times that
 
 EVERY_NETWORK = pytest.mark.parametrize("name", NETWORKS)
 
@@ -47,7 +45,16 @@ def by_relaxing(name: str) -> Classifier:
 
 
 SWAPS: dict[str, Callable[[str], Classifier]] = {"directly": directly, "by relaxing": by_relaxing}
-EVERY_SWAP = pytest.mark.parametrize("swap", SWAPS)
+# Each network in one way, each way with two kinds of fields.
+EVERY_SWAP = pytest.mark.parametrize(
+    ("name", "swap"),
+    [
+        ("steerable CNN", "by relaxing"),
+        ("gates and norms", "directly"),
+        ("Wide-ResNet", "by relaxing"),
+        ("Wide-ResNet", "directly"),
+    ],
+)
 
 
 @functools.cache
@@ -78,9 +85,9 @@ def turning_error(network: nn.Module) -> float:
 def test_relaxed_network_computes_what_it_computed_and_learns(name: str) -> None:
     strict = NETWORKS[name](R2Conv)
     train(strict)
-    assert turning_error(strict) <= SINGLE
+    assert turning_error(strict) <= SINGLE_REORDERED
     relaxed = relax_network(strict.train(), relax={"rotation": 0.2})
-    assert relative_error(answer(relaxed), answer(strict)) <= SINGLE
+    assert relative_error(answer(relaxed), answer(strict)) <= SINGLE_REORDERED
     assert {key for key, _ in strict.named_modules() if not _is_inside_r2conv(strict, key)} <= {
         key for key, _ in relaxed.named_modules()
     }
@@ -88,7 +95,7 @@ def test_relaxed_network_computes_what_it_computed_and_learns(name: str) -> None
     losses = train(relaxed.train(), steps=3)
     assert all(layer.softness().item() > 0 for _, layer in named_relaxed_layers(relaxed))
     assert losses[-1] < losses[0]
-    assert turning_error(relaxed) > BROKEN
+    assert turning_error(relaxed) > SLIGHTLY_BROKEN
 
 
 def _is_inside_r2conv(network: nn.Module, key: str) -> bool:
@@ -96,7 +103,6 @@ def _is_inside_r2conv(network: nn.Module, key: str) -> bool:
     return any(isinstance(network.get_submodule(".".join(parts[:end])), R2Conv) for end in range(1, len(parts)))
 
 
-@EVERY_NETWORK
 @EVERY_SWAP
 def test_network_learns_all_of_its_parameters(name: str, swap: str) -> None:
     network, losses = _trained(name, swap)
@@ -110,7 +116,6 @@ def test_network_learns_all_of_its_parameters(name: str, swap: str) -> None:
             assert parameter.grad.isfinite().all(), key
 
 
-@EVERY_NETWORK
 @EVERY_SWAP
 def test_state_is_saved_and_loaded_in_either_mode(name: str, swap: str) -> None:
     network = trained(name, swap)
@@ -118,7 +123,7 @@ def test_state_is_saved_and_loaded_in_either_mode(name: str, swap: str) -> None:
     other = copy.deepcopy(network)
     for save in (True, False):
         shake(other)
-        assert relative_error(answer(other), expected) > BROKEN
+        assert relative_error(answer(other), expected) > SLIGHTLY_BROKEN
         file = io.BytesIO()
         torch.save(network.train(save).state_dict(), file)
         file.seek(0)
@@ -126,7 +131,6 @@ def test_state_is_saved_and_loaded_in_either_mode(name: str, swap: str) -> None:
         assert torch.equal(answer(other), expected)
 
 
-@EVERY_NETWORK
 @EVERY_SWAP
 def test_whole_network_is_copied_and_pickled_after_training_and_eval(name: str, swap: str) -> None:
     network = trained(name, swap)
@@ -134,11 +138,10 @@ def test_whole_network_is_copied_and_pickled_after_training_and_eval(name: str, 
     for copied in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
         assert torch.equal(answer(copied), expected)
         train(copied.train(), steps=1)
-        assert relative_error(answer(copied), expected) > BROKEN
+        assert relative_error(answer(copied), expected) > SLIGHTLY_BROKEN
     assert torch.equal(answer(network), expected)
 
 
-@EVERY_NETWORK
 @EVERY_SWAP
 def test_network_is_exported_without_escnn(name: str, swap: str) -> None:
     network = trained(name, swap)
@@ -146,19 +149,18 @@ def test_network_is_exported_without_escnn(name: str, swap: str) -> None:
     assert not any(type(module).__module__.startswith("escnn.") for module in exported.modules())
     assert not any(isinstance(module, EquivariantModule) for module in exported.modules())
     with torch.no_grad():
-        assert relative_error(exported(images()), answer(network)) <= SINGLE
+        assert relative_error(exported(images()), answer(network)) <= SINGLE_REORDERED
 
 
-@EVERY_NETWORK
 @EVERY_SWAP
 def test_hardened_network_is_equivariant_and_stays_so_in_training(name: str, swap: str) -> None:
     network = trained(name, swap)
-    assert turning_error(network) > BROKEN
+    assert turning_error(network) > SLIGHTLY_BROKEN
     hardened = harden_network(network)
-    assert turning_error(hardened) <= SINGLE
+    assert turning_error(hardened) <= SINGLE_REORDERED
     train(hardened.train())
-    assert turning_error(hardened) <= SINGLE
-    assert turning_error(network) > BROKEN
+    assert turning_error(hardened) <= SINGLE_REORDERED
+    assert turning_error(network) > SLIGHTLY_BROKEN
 
 
 @EVERY_NETWORK
@@ -171,5 +173,5 @@ def test_strict_and_soft_layers_mix_in_any_order(name: str) -> None:
     assert kinds == [(RelaxedR2Conv, R2Conv)[number % 2] for number in range(len(names))]
     assert all(torch.tensor(train(mixed)).isfinite())
     with torch.no_grad():
-        assert relative_error(mixed.export()(images()), answer(mixed)) <= SINGLE
-    assert turning_error(harden_network(mixed)) <= SINGLE
+        assert relative_error(mixed.export()(images()), answer(mixed)) <= SINGLE_REORDERED
+    assert turning_error(harden_network(mixed)) <= SINGLE_REORDERED

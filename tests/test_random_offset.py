@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 import torch
 from layers import EVERY_KIND, SIZES, STRICT_KERNELS, build, relaxation
+from tolerances import ROUNDING
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
 
 SAMPLES = (4, 8, 16, 32)
-
-# Where a grid is turned twice by the same angle: NumPy's cosine may differ in its last digit between two calls.
-SAME_GRID = 1e-12
 
 
 def error_against_continuous_constraint(layer: RelaxedR2Conv, angles: list[float]) -> float:
@@ -33,7 +31,7 @@ def error_against_continuous_constraint(layer: RelaxedR2Conv, angles: list[float
             layer.bank.turn(angle)
             errors.append(relative_error(layer.filter_bank(), bank))
         layer.bank.turn(0.0)
-        assert relative_error(layer.filter_bank(), bank) <= SAME_GRID
+        assert relative_error(layer.filter_bank(), bank) <= ROUNDING
     return float(np.mean(errors))
 
 
@@ -118,7 +116,7 @@ def test_offset_follows_the_seed() -> None:
     for _ in range(2):
         torch.manual_seed(3)
         answers.append(layer(features).tensor.detach())
-    assert relative_error(*answers) <= SAME_GRID
+    assert relative_error(*answers) <= ROUNDING
 
 
 @pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
@@ -146,7 +144,7 @@ def test_gradients_are_right_when_the_layer_runs_again_before_backward(
     assert relative_error(apart[0][0], apart[1][0]) > 1e-4
     answers = [answer(seed) for seed in (3, 4)]
     for expected, found in zip(apart, map(gradients, answers), strict=True):
-        assert all(relative_error(b, a) <= SAME_GRID for a, b in zip(expected, found, strict=True))
+        assert all(relative_error(b, a) <= ROUNDING for a, b in zip(expected, found, strict=True))
 
 
 AVERAGES = {

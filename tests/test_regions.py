@@ -11,6 +11,7 @@ import pytest
 import torch
 from geometries import EACH_GEOMETRY, GEOMETRIES
 from reference_regions import Tiles, shares_of_cells, tiles_of_each_pixel
+from tolerances import FEW_TERMS, ROUNDING
 from torch import Tensor
 from torch.nn import functional
 from transformations import relative_error
@@ -18,9 +19,6 @@ from transformations import relative_error
 from escnn_relaxed.group.regions import LEAST_SIDE, RegionPartition, Tiling, region_limit
 from escnn_relaxed.integral.regions import integrate_regions
 from escnn_relaxed.integral.stationary import ConvolutionGeometry, integrate_stationary
-
-ROUNDING = 1e-12  # sums of some dozen terms in float64, in two orders
-WEIGHT_ROUNDING = 1e-14  # quotients of numbers below 100 in float64, differences of them, and sums of nine
 
 EVERY_NUMBER = pytest.mark.parametrize("regions", range(1, 10))
 
@@ -93,7 +91,7 @@ def test_weights_are_the_shares_of_the_cells_in_what_a_tile_covers(regions: int)
     for tiling in tilings(regions):
         weights = np.array(tiling.cell_weights(regions))
         shares = shares_of_cells(tiles_of_each_pixel(tiling.size, regions), regions)
-        assert np.abs(weights - np.array(shares, dtype=np.float64)).max() <= WEIGHT_ROUNDING
+        assert np.abs(weights - np.array(shares, dtype=np.float64)).max() <= FEW_TERMS
         assert (weights >= 0).all()
 
 
@@ -102,19 +100,19 @@ def test_mean_over_the_pixels_is_the_mean_over_the_cells(regions: int) -> None:
     """What makes the strict part of a kernel the same for every size of image; half of the middle is of each tile."""
     for tiling in tilings(regions):
         weights = np.array(tiling.cell_weights(regions))
-        assert np.abs(weights.sum(axis=1) - 1).max() <= WEIGHT_ROUNDING
+        assert np.abs(weights.sum(axis=1) - 1).max() <= FEW_TERMS
         counts = [len(of_tile) for of_tile in pixels_of_tiles(tiling)]
         if tiling.doubles_centre:
             counts = [count - 0.5 * (abs(number - (tiling.count - 1) / 2) < 1) for number, count in enumerate(counts)]
         mean = np.array(counts) / tiling.size @ weights
-        assert np.abs(mean - 1 / regions).max() <= WEIGHT_ROUNDING
+        assert np.abs(mean - 1 / regions).max() <= FEW_TERMS
 
 
 @EVERY_NUMBER
 def test_weights_are_symmetric_about_the_centre(regions: int) -> None:
     for tiling in tilings(regions):
         weights = np.array(tiling.cell_weights(regions))
-        assert np.abs(weights - weights[::-1, ::-1]).max() <= WEIGHT_ROUNDING
+        assert np.abs(weights - weights[::-1, ::-1]).max() <= FEW_TERMS
 
 
 def test_regions_are_cells_where_the_number_divides_the_sides() -> None:
@@ -124,9 +122,7 @@ def test_regions_are_cells_where_the_number_divides_the_sides() -> None:
             divides = size % regions == 0 and size >= LEAST_SIDE * regions
             assert partition.is_of_cells == (divides or regions == 1)
             if partition.is_of_cells:
-                assert (
-                    np.abs(np.array(partition.axes[0].cell_weights(regions)) - np.eye(regions)).max() <= WEIGHT_ROUNDING
-                )
+                assert np.abs(np.array(partition.axes[0].cell_weights(regions)) - np.eye(regions)).max() <= FEW_TERMS
     assert RegionPartition.of_cells(5).is_of_cells
 
 

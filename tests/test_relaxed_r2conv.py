@@ -10,11 +10,10 @@ import pytest
 import torch
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
 from layers import STRICT_KERNELS, build, shake
+from tolerances import ROUNDING
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
-
-ROUNDING = 1e-12  # sums of some hundred terms in float64, in two orders
 
 EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 SOFT = {

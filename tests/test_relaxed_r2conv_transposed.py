@@ -10,16 +10,14 @@ import pytest
 import torch
 from escnn.nn import R2ConvTransposed, init
 from layers import EVERY_KIND, STRICT_KERNELS, relaxation, shake
+from tolerances import ROUNDING, SINGLE
 from torch import Tensor, nn
 from torch.nn import functional
 from transformations import answer_to, relative_error
-from transposed_layers import EACH_GEOMETRY, GEOMETRIES, soft_layer
+from transposed_layers import EACH_GEOMETRY, GEOMETRIES, soft_transposed_layer
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.integral.plain_layers import PerPixelConvolution, RegionConvolution
-
-ROUNDING = 1e-12  # sums of some hundred terms in float64, in two orders
-SINGLE = 1e-6  # escnn samples its bases in float32
 
 EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 
@@ -123,7 +121,7 @@ def test_states_of_both_modes_load_in_both_modes(saved: bool, loaded: bool, rela
 
 def test_filter_bank_is_never_stale_in_evaluation() -> None:
     """R2ConvTransposed keeps its filter in evaluation, whatever becomes of its weights."""
-    layer = soft_layer("C4", "regular -> irreps", relax={"rotation": 0.2}).eval()
+    layer = soft_transposed_layer("C4", "regular -> irreps", relax={"rotation": 0.2}).eval()
     features = battery.random_input(layer.in_type, 4, 4)
     before = answer_to(layer, features)
     shake(layer)
@@ -155,7 +153,9 @@ EXPORTED = {"stationary": nn.ConvTranspose2d, "by regions": RegionConvolution, "
 @EACH_GEOMETRY
 def test_exported_layer_computes_the_same(kind: str, geometry: str) -> None:
     arguments = relaxation(kind, {"rotation": 0.2}) | GEOMETRIES[geometry]
-    layer = soft_layer("C4", "trivial + trivial -> regular + regular", strict_kernel="steerable", **arguments)
+    layer = soft_transposed_layer(
+        "C4", "trivial + trivial -> regular + regular", strict_kernel="steerable", **arguments
+    )
     exported = layer.export()
     assert type(exported) is EXPORTED[kind]
     # Of sizes where regions are not the cells, too.
@@ -172,7 +172,7 @@ def test_exported_layer_computes_the_same(kind: str, geometry: str) -> None:
 @pytest.mark.filterwarnings("ignore:`torch.jit.* is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("kind", ["stationary", "by regions"])
 def test_trace_in_evaluation_holds_the_filter_bank(kind: str) -> None:
-    layer = soft_layer("C4", "regular -> irreps", **relaxation(kind, {"rotation": 0.2}), stride=2).eval()
+    layer = soft_transposed_layer("C4", "regular -> irreps", **relaxation(kind, {"rotation": 0.2}), stride=2).eval()
 
     class OnTensors(nn.Module):
         def __init__(self) -> None:
@@ -194,7 +194,9 @@ def test_trace_in_evaluation_holds_the_filter_bank(kind: str) -> None:
 
 
 def test_exported_layer_is_a_graph_for_torch_export() -> None:
-    layer = soft_layer("C4", "trivial -> irreps", **relaxation("by regions", {"rotation": 0.2}), **GEOMETRIES["stride"])
+    layer = soft_transposed_layer(
+        "C4", "trivial -> irreps", **relaxation("by regions", {"rotation": 0.2}), **GEOMETRIES["stride"]
+    )
     features = battery.random_input(layer.in_type, 8, 9)
     with torch.no_grad():
         found = torch.export.export(layer.export(), (features,)).module()(features)
@@ -204,7 +206,7 @@ def test_exported_layer_is_a_graph_for_torch_export() -> None:
 @EVERY_KIND
 def test_derivatives_and_batches_by_vmap(kind: str) -> None:
     arguments = relaxation(kind, {"rotation": 0.2})
-    layer = soft_layer("C4", "trivial -> irreps", **arguments, stride=2, padding=1, output_padding=1)
+    layer = soft_transposed_layer("C4", "trivial -> irreps", **arguments, stride=2, padding=1, output_padding=1)
     size = (8, 9) if kind == "by regions" else (2, 3)
     features = battery.random_input(layer.in_type, *size, batch=1).requires_grad_()
     assert torch.autograd.gradcheck(layer.linear, features, fast_mode=True)
@@ -222,7 +224,7 @@ def test_derivatives_and_batches_by_vmap(kind: str) -> None:
 
 @EVERY_KIND
 def test_autocast_gives_its_dtype_and_keeps_the_bank(kind: str) -> None:
-    layer = soft_layer("C4", "trivial -> irreps", **relaxation(kind, {"rotation": 0.2}), stride=2).float()
+    layer = soft_transposed_layer("C4", "trivial -> irreps", **relaxation(kind, {"rotation": 0.2}), stride=2).float()
     features = battery.random_input(layer.in_type, 8, 8, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         found = answer_to(layer, features)
@@ -231,7 +233,7 @@ def test_autocast_gives_its_dtype_and_keeps_the_bank(kind: str) -> None:
 
 
 def test_random_offset_is_of_training_alone() -> None:
-    layer = soft_layer("SO(2)", "irreps -> irreps", relax={"rotation": 0.2}, random_offset=True)
+    layer = soft_transposed_layer("SO(2)", "irreps -> irreps", relax={"rotation": 0.2}, random_offset=True)
     features = battery.random_input(layer.in_type, 4, 4)
     assert relative_error(answer_to(layer, features), answer_to(layer, features)) > 1e-6
     layer.eval()

@@ -11,16 +11,15 @@ from dense_matrix import in_orthogonal_basis, matrix_of, mean_over_elements, mea
 from group_average import acted, energy, subgroup_elements
 from layers import STRICT_KERNELS, relaxation
 from reference_transposed import TransposedOracle
+from tolerances import ROUNDING
 from torch import Tensor
 from transformations import answer_to, largest_error, relative_error, rotations
-from transposed_layers import EACH_GEOMETRY, GEOMETRIES, ROUGH, soft_layer
+from transposed_layers import EACH_GEOMETRY, GEOMETRIES, ROUGH, soft_transposed_layer
 
 from escnn_relaxed import RelaxedR2ConvTransposed
 from escnn_relaxed.group.regions import RegionPartition
 from escnn_relaxed.integral.regions import integrate_regions
 from escnn_relaxed.integral.stationary import integrate_stationary
-
-ROUNDING = 1e-12  # sums of some hundred terms in float64, in two orders
 
 EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 
@@ -37,7 +36,7 @@ SOFT_ROTATION = [
 def error_of(space: str, pair: str, size: tuple[int, int], **arguments: object) -> float:
     """Relative difference between a layer and the loops on white noise."""
     arguments = {"hidden_size": 4, "samples": 4, "filter_frequency": ROUGH, "strict_kernel": "continuous", **arguments}
-    layer = soft_layer(space, pair, **arguments)
+    layer = soft_transposed_layer(space, pair, **arguments)
     oracle = TransposedOracle(layer, **arguments)
     features = battery.random_input(layer.in_type, *size, batch=1)
     with torch.no_grad():
@@ -73,7 +72,7 @@ def test_layer_soft_in_translation_equals_the_loops(space, pair, geometry, regio
 @pytest.mark.parametrize("kind", ["stationary", "by regions"])
 def test_matrix_is_the_transpose_of_that_of_a_convolution(kind: str, geometry: str) -> None:
     arguments = {"bias": False, **relaxation(kind, {"reflection": 0.2}), **GEOMETRIES[geometry]}
-    layer = soft_layer("flip", "trivial + trivial -> regular + regular", **arguments)
+    layer = soft_transposed_layer("flip", "trivial + trivial -> regular + regular", **arguments)
     size = (9, 8)
     output = layer.geometry.output_size(*size)
     found = matrix_of(layer.linear, layer.in_type.size, size)
@@ -91,7 +90,7 @@ def test_matrix_is_the_transpose_of_that_of_a_convolution(kind: str, geometry: s
 
 
 def test_kernel_of_each_region_is_added_about_it_alone() -> None:
-    layer = soft_layer("C4", "trivial -> trivial", bias=False, relax={"translation": 0.5}, regions=2)
+    layer = soft_transposed_layer("C4", "trivial -> trivial", bias=False, relax={"translation": 0.5}, regions=2)
     banks = layer.region_banks((8, 8))
     for row, column in itertools.product((1, 6), repeat=2):
         unit = torch.zeros(1, 1, 8, 8, dtype=torch.float64)
@@ -115,7 +114,7 @@ def test_kernel_of_each_region_is_added_about_it_alone() -> None:
 )
 def test_error_is_none_at_zero_and_grows_with_the_frequency(space, pair, strict_kernel, stride) -> None:
     relax = battery.subgroups(space, 0.2)
-    layer = soft_layer(
+    layer = soft_transposed_layer(
         space, pair, relax=relax, strict_kernel=strict_kernel, stride=stride, padding=1, initial_softness=0.01
     ).eval()
     features = battery.random_input(layer.in_type, 5, 5)
@@ -129,7 +128,7 @@ def test_error_is_none_at_zero_and_grows_with_the_frequency(space, pair, strict_
 
 
 def test_soft_reflection_leaves_rotations_exact() -> None:
-    layer = soft_layer("D4", "regular -> irreps", relax={"reflection": 0.3}).eval()
+    layer = soft_transposed_layer("D4", "regular -> irreps", relax={"reflection": 0.3}).eval()
     features = battery.random_input(layer.in_type, 5, 5)
     assert largest_error(layer, features) > 1e-2
     assert largest_error(layer, features, rotations) <= ROUNDING
@@ -138,7 +137,7 @@ def test_soft_reflection_leaves_rotations_exact() -> None:
 @pytest.mark.parametrize("size", [(8, 8), (9, 9)])
 @pytest.mark.parametrize("geometry", ["plain", "stride"])
 def test_soft_translation_leaves_the_group_exact_about_the_centre(geometry: str, size: tuple[int, int]) -> None:
-    layer = soft_layer("D4", "regular -> irreps", relax={"translation": 0.4}, **GEOMETRIES[geometry]).eval()
+    layer = soft_transposed_layer("D4", "regular -> irreps", relax={"translation": 0.4}, **GEOMETRIES[geometry]).eval()
     assert largest_error(layer, battery.random_input(layer.in_type, *size)) <= ROUNDING
     assert layer.softness("translation") > 0.01
 
@@ -155,7 +154,9 @@ def test_soft_translation_leaves_the_group_exact_about_the_centre(geometry: str,
     ],
 )
 def test_softness_is_that_of_the_group_average(space, pair, strict_kernel, subgroups) -> None:
-    layer = soft_layer(space, pair, relax=battery.subgroups(space, 0.3), strict_kernel=strict_kernel, stride=2)
+    layer = soft_transposed_layer(
+        space, pair, relax=battery.subgroups(space, 0.3), strict_kernel=strict_kernel, stride=2
+    )
     with torch.no_grad():
         bank = layer.filter_bank().transpose(0, 1)
         strict = acted(layer, bank, subgroup_elements(layer.in_type.gspace, subgroups)).mean(dim=0)
@@ -180,7 +181,7 @@ def on_the_torus(layer: RelaxedR2ConvTransposed, side: int) -> Tensor:
 @pytest.mark.parametrize("regions", [2, None])
 def test_softness_in_translation_is_that_of_the_mean_over_shifts(regions: int | None, subgroups) -> None:
     relax = {"translation": (0.3, 0.5), "rotation": 0.3}
-    layer = soft_layer("C4", "trivial -> regular", bias=False, relax=relax, regions=regions)
+    layer = soft_transposed_layer("C4", "trivial -> regular", bias=False, relax=relax, regions=regions)
     types = layer.in_type, layer.out_type
     strict = matrix = on_the_torus(layer, 8)
     if not subgroups or "translation" in subgroups:
@@ -194,6 +195,6 @@ def test_softness_in_translation_is_that_of_the_mean_over_shifts(regions: int | 
 
 
 def test_softness_can_be_set() -> None:
-    layer = soft_layer("C4", "regular -> regular", relax={"rotation": 0.3}, strict_kernel="steerable")
+    layer = soft_transposed_layer("C4", "regular -> regular", relax={"rotation": 0.3}, strict_kernel="steerable")
     layer.set_softness(0.01)
     assert layer.softness().item() == pytest.approx(0.01, rel=1e-9)

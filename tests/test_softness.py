@@ -11,13 +11,12 @@ import torch
 from escnn.nn import FieldType
 from group_average import acted, energy, subgroup_elements
 from layers import ROUGH, STRICT_KERNELS, build
+from tolerances import ROUNDING
 from torch import Tensor
 from transformations import equivariance_error, relative_error
 
 from escnn_relaxed import RelaxedR2Conv, harden_network
 from escnn_relaxed.kernel import SirenKernel
-
-ROUNDING = 1e-10  # found: 1e-14
 
 # Domain frequencies below the limit of C4, where warnings are errors.
 SOFT = {"rotation": 0.3, "reflection": 0.5}
@@ -63,14 +62,12 @@ class Case:
         return self.moved[subgroups].mean(dim=0)
 
 
-def soft_layer(in_type: FieldType, out_type: FieldType, kernel_size: int = 3, **arguments: object) -> RelaxedR2Conv:
+def rough_layer(in_type: FieldType, out_type: FieldType, kernel_size: int = 3, **arguments: object) -> RelaxedR2Conv:
     relax = {name: SOFT[name] for name in battery.subgroups(name_of(in_type), 1.0)}
     return build(
         in_type,
         out_type,
-        **{"kernel_size": kernel_size, "relax": relax, "initial_softness": 0.3, "hidden_size": 6}
-        | {"filter_frequency": ROUGH}
-        | arguments,
+        **{"kernel_size": kernel_size, "relax": relax, "initial_softness": 0.3, "filter_frequency": ROUGH} | arguments,
     )
 
 
@@ -90,7 +87,7 @@ def averaged(layer: RelaxedR2Conv) -> Case:
 def case(space: str, pair: str, strict_kernel: str, kernel_size: int) -> Case:
     """Built once: what follows are several claims about the same layers."""
     torch.manual_seed(0)
-    return averaged(soft_layer(*battery.types(space, pair), kernel_size, strict_kernel=strict_kernel))
+    return averaged(rough_layer(*battery.types(space, pair), kernel_size, strict_kernel=strict_kernel))
 
 
 @torch.no_grad()
@@ -157,7 +154,7 @@ def test_one_subgroup_after_the_other_is_both(space, pair, strict_kernel, kernel
     ],
 )
 def test_softness_in_a_subgroup_that_is_exact_is_zero(space, pair, soft, exact, strict_kernel: str) -> None:
-    layer = soft_layer(*battery.types(space, pair), relax={soft: SOFT[soft]}, strict_kernel=strict_kernel)
+    layer = rough_layer(*battery.types(space, pair), relax={soft: SOFT[soft]}, strict_kernel=strict_kernel)
     layer.requires_grad_(False)
     assert layer.softness(exact).item() <= 1e-15
     assert layer.softness("translation").item() <= 1e-15
@@ -169,7 +166,7 @@ def test_softness_in_a_subgroup_that_is_exact_is_zero(space, pair, soft, exact, 
 
 def test_soft_rotation_alone_is_soft_in_reflections_too() -> None:
     """Reflections with another axis hold a rotation; {1, f} sees a(fg) ≠ a(g) as well."""
-    layer = soft_layer(*battery.types("D4", "regular -> irreps"), relax={"rotation": 0.3})
+    layer = rough_layer(*battery.types("D4", "regular -> irreps"), relax={"rotation": 0.3})
     check_strict_part(averaged(layer), "reflection")
     assert layer.softness("reflection").item() > 1e-3
 
@@ -193,7 +190,7 @@ FORMS = {
 def test_strict_part_is_the_mean_whatever_the_kernel(form: str, strict_kernel: str) -> None:
     in_type = battery.field_type("D2", "regular + last irrep + regular + last irrep")
     out_type = battery.field_type("D2", "last irrep + regular + last irrep + regular")
-    layer = soft_layer(in_type, out_type, strict_kernel=strict_kernel, **FORMS[form])
+    layer = rough_layer(in_type, out_type, strict_kernel=strict_kernel, **FORMS[form])
     given = averaged(layer)
     for subgroups in given.moved:
         check_strict_part(given, *subgroups)
@@ -205,7 +202,7 @@ def test_strict_part_is_the_mean_whatever_the_kernel(form: str, strict_kernel: s
 @pytest.mark.parametrize("groups", [1, 2])
 def test_hardened_layer_applies_the_mean_with_its_stride_padding_and_bias(groups: int, strict_kernel: str) -> None:
     in_type, out_type = battery.types("D4", "regular + regular -> irreps + irreps")
-    layer = soft_layer(in_type, out_type, stride=2, padding=1, groups=groups, strict_kernel=strict_kernel)
+    layer = rough_layer(in_type, out_type, stride=2, padding=1, groups=groups, strict_kernel=strict_kernel)
     features = battery.random_input(in_type, 7, 7)
     expected = torch.nn.functional.conv2d(
         features, averaged(layer).mean(), layer.expanded_bias(), stride=2, padding=1, groups=groups
@@ -218,7 +215,7 @@ def test_hardened_layer_applies_the_mean_with_its_stride_padding_and_bias(groups
 @pytest.mark.parametrize("learn", [False, True], ids=["fixed", "learned"])
 @pytest.mark.parametrize(("space", "pair"), [("C4", "two regular -> irreps"), ("D4", "mixed, sheared -> regular")])
 def test_layer_at_zero_is_its_own_strict_part(space: str, pair: str, learn: bool, strict_kernel: str) -> None:
-    layer = soft_layer(*battery.types(space, pair), strict_kernel=strict_kernel, learn_relaxation=learn)
+    layer = rough_layer(*battery.types(space, pair), strict_kernel=strict_kernel, learn_relaxation=learn)
     assert layer.softness().item() > 1e-3
     layer.set_domain_frequency(**battery.subgroups(space, 0.0))
     assert layer.softness().item() <= 1e-15
@@ -227,14 +224,14 @@ def test_layer_at_zero_is_its_own_strict_part(space: str, pair: str, learn: bool
 
 @EVERY_KERNEL
 def test_strict_layer_has_softness_zero(strict_kernel: str) -> None:
-    layer = soft_layer(*battery.types("D4", "regular -> irreps"), relax=None, strict_kernel=strict_kernel)
+    layer = rough_layer(*battery.types("D4", "regular -> irreps"), relax=None, strict_kernel=strict_kernel)
     for subgroups in ((), ("rotation",), ("reflection", "translation")):
         assert layer.softness(*subgroups).item() == 0
 
 
 @EVERY_KERNEL
 def test_softness_does_not_depend_on_the_size_of_the_kernel(strict_kernel: str) -> None:
-    layer = soft_layer(*battery.types("C4", "regular -> irreps"), strict_kernel=strict_kernel)
+    layer = rough_layer(*battery.types("C4", "regular -> irreps"), strict_kernel=strict_kernel)
     expected = layer.softness().item()
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
@@ -245,7 +242,7 @@ def test_softness_does_not_depend_on_the_size_of_the_kernel(strict_kernel: str) 
 
 @EVERY_KERNEL
 def test_softness_is_known_in_single_precision(strict_kernel: str) -> None:
-    layer = soft_layer(*battery.types("D4", "mixed, sheared -> regular"), strict_kernel=strict_kernel)
+    layer = rough_layer(*battery.types("D4", "mixed, sheared -> regular"), strict_kernel=strict_kernel)
     expected = layer.softness().item()
     found = layer.float().softness()
     assert found.dtype == torch.float32
@@ -255,7 +252,7 @@ def test_softness_is_known_in_single_precision(strict_kernel: str) -> None:
 @EVERY_KERNEL
 def test_error_on_white_noise_is_the_root_of_twice_the_softness(strict_kernel: str) -> None:
     in_type, out_type = battery.types("D4", "regular -> irreps")
-    layer = soft_layer(in_type, out_type, strict_kernel=strict_kernel, bias=False, padding=1, padding_mode="circular")
+    layer = rough_layer(in_type, out_type, strict_kernel=strict_kernel, bias=False, padding=1, padding_mode="circular")
     features = battery.random_input(in_type, 12, 12, batch=128)
     elements = subgroup_elements(in_type.gspace)
     square = sum(equivariance_error(layer, features, g) ** 2 for g in elements) / len(elements)
@@ -265,7 +262,7 @@ def test_error_on_white_noise_is_the_root_of_twice_the_softness(strict_kernel: s
 
 @pytest.mark.parametrize("name", ["rotations", "fiber", ""])
 def test_unknown_subgroup_is_named(name: str) -> None:
-    layer = soft_layer(*battery.types("C4", "trivial -> regular"))
+    layer = rough_layer(*battery.types("C4", "trivial -> regular"))
     for call in (layer.softness, layer.harden):
         with pytest.raises(ValueError, match=rf"\['rotation', 'reflection', 'translation'\], got '{name}'"):
             call("rotation", name)

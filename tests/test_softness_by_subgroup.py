@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import battery
 import pytest
-from layers import STRICT_KERNELS, build
+from layers import STRICT_KERNELS, TORUS, soft_layer
+from tolerances import BROKEN, ROUNDING
 from transformations import (
     equivariance_error,
     largest_error,
@@ -15,9 +16,6 @@ from transformations import (
 )
 
 from escnn_relaxed.kernel import SirenKernel
-
-ROUNDING = 1e-12  # what stays exact; found: 1e-15
-BROKEN = 1e-2  # "well above 1e-3"; a softness of 0.3 at the start gives about 0.5
 
 PAIRS = (
     "trivial -> regular",
@@ -39,24 +37,13 @@ def cases(*spaces: str) -> list[tuple[str, str, str]]:
     ]
 
 
-def soft_layer(space: str, pair: str, relax: dict[str, float], strict_kernel: str = "continuous", **arguments):
-    """A soft layer on the torus, so that every claim about translation is exact."""
-    in_type, out_type = battery.types(space, pair)
-    return build(
-        in_type,
-        out_type,
-        padding=1,
-        padding_mode="circular",
-        relax=relax,
-        initial_softness=0.3,
-        strict_kernel=strict_kernel,
-        **arguments,
-    )
+def layer_on_torus(space: str, pair: str, relax: dict[str, float], strict_kernel: str = "continuous", **arguments):
+    return soft_layer(space, pair, relax=relax, strict_kernel=strict_kernel, **TORUS, **arguments)
 
 
 @pytest.mark.parametrize(("space", "pair", "strict_kernel"), cases("C2", "C4", "C8", "D4", "SO(2)", "O(2)"))
 def test_soft_rotation_breaks_rotation_and_not_translation(space: str, pair: str, strict_kernel: str) -> None:
-    layer = soft_layer(space, pair, {"rotation": 0.2}, strict_kernel)
+    layer = layer_on_torus(space, pair, {"rotation": 0.2}, strict_kernel)
     features = battery.random_input(layer.in_type, 5, 5)
     assert min(equivariance_error(layer, features, g) for g in rotations(layer.in_type.gspace)) > BROKEN
     assert shift_error(layer, features) <= ROUNDING
@@ -64,7 +51,7 @@ def test_soft_rotation_breaks_rotation_and_not_translation(space: str, pair: str
 
 @pytest.mark.parametrize(("space", "pair", "strict_kernel"), cases("flip", "flip axis 0", "D1", "D4", "D6", "O(2)"))
 def test_soft_reflection_breaks_reflection_alone(space: str, pair: str, strict_kernel: str) -> None:
-    layer = soft_layer(space, pair, {"reflection": 0.5}, strict_kernel)
+    layer = layer_on_torus(space, pair, {"reflection": 0.5}, strict_kernel)
     features = battery.random_input(layer.in_type, 5, 5)
     assert min(equivariance_error(layer, features, g) for g in reflections(layer.in_type.gspace)) > BROKEN
     if rotations(layer.in_type.gspace):
@@ -75,7 +62,7 @@ def test_soft_reflection_breaks_reflection_alone(space: str, pair: str, strict_k
 @pytest.mark.parametrize("pair", ["two regular -> regular", "irreps -> irreps"])
 def test_soft_rotation_softens_reflections_too(pair: str) -> None:
     """Reflections are no normal subgroup of D_N: all but one of them hold a rotation."""
-    layer = soft_layer("D4", pair, {"rotation": 0.2})
+    layer = layer_on_torus("D4", pair, {"rotation": 0.2})
     features = battery.random_input(layer.in_type, 5, 5)
     assert largest_error(layer, features, reflections) > BROKEN
 
@@ -94,7 +81,7 @@ def test_soft_rotation_softens_reflections_too(pair: str) -> None:
     ],
 )
 def test_error_grows_from_zero_with_the_frequency(space: str, pair: str, subgroup: str, strict_kernel: str) -> None:
-    layer = soft_layer(space, pair, {subgroup: 0.2}, strict_kernel)
+    layer = layer_on_torus(space, pair, {subgroup: 0.2}, strict_kernel)
     features = battery.random_input(layer.in_type, 8, 8)
 
     def error(frequency: float) -> float:
@@ -117,7 +104,7 @@ def test_error_grows_from_zero_with_the_frequency(space: str, pair: str, subgrou
 @pytest.mark.parametrize("form", ["log", "circle"])
 def test_integer_frequency_leaves_turns_exact_in_log_coordinates_alone(pair: str, form: str) -> None:
     """The trap of the angle with the Fourier net: at ω′ = m turns by 360°/m see the same kernel."""
-    layer = soft_layer("C8", pair, {"rotation": 0.5}, rotation_coordinates=form)
+    layer = layer_on_torus("C8", pair, {"rotation": 0.5}, rotation_coordinates=form)
     features = battery.random_input(layer.in_type, 5, 5)
     quarter, half, _ = on_grid_elements(layer.in_type.gspace)
     layer.set_domain_frequency(rotation=2.0)
@@ -136,7 +123,9 @@ def test_integer_frequency_leaves_turns_exact_in_log_coordinates_alone(pair: str
 @pytest.mark.filterwarnings("ignore:set_domain_frequency.*aliases:UserWarning")
 def test_no_frequency_of_the_angle_leaves_a_turn_exact_with_the_net_of_the_paper() -> None:
     """docs/how-to/reproduce.md: the weights of a SIREN are no integers, so no ω′ makes it periodic."""
-    layer = soft_layer("C8", "two regular -> regular", {"rotation": 0.5}, rotation_coordinates="log", net=SirenKernel)
+    layer = layer_on_torus(
+        "C8", "two regular -> regular", {"rotation": 0.5}, rotation_coordinates="log", net=SirenKernel
+    )
     features = battery.random_input(layer.in_type, 5, 5)
     for frequency in (1.0, 2.0, 4.0):
         layer.set_domain_frequency(rotation=frequency)
@@ -145,24 +134,17 @@ def test_no_frequency_of_the_angle_leaves_a_turn_exact_with_the_net_of_the_paper
 
 @pytest.mark.parametrize("pair", ["two regular -> regular", "irreps -> irreps"])
 def test_every_subgroup_can_be_soft_at_once(pair: str) -> None:
-    layer = soft_layer("D4", pair, {"rotation": 0.2, "reflection": 0.5, "translation": 0.3})
+    layer = layer_on_torus("D4", pair, {"rotation": 0.2, "reflection": 0.5, "translation": 0.3})
     features = battery.random_input(layer.in_type, 8, 8)
     assert min(equivariance_error(layer, features, g) for g in on_grid_elements(layer.in_type.gspace)) > BROKEN
     assert shift_error(layer, features) > BROKEN
 
 
 def test_starting_softness_orders_the_error() -> None:
-    in_type, out_type = battery.types("C4", "two regular -> regular")
     errors = []
     for softness in (0.001, 0.01, 0.1, 0.5):
-        layer = soft_layer_of(in_type, out_type, softness)
-        errors.append(largest_error(layer, battery.random_input(in_type, 9, 9, batch=8)))
+        layer = layer_on_torus("C4", "two regular -> regular", {"rotation": 0.2}, initial_softness=softness)
+        errors.append(largest_error(layer, battery.random_input(layer.in_type, 9, 9, batch=8)))
     # On white noise the error is √(2s) (equation (7)); the drawn weights scatter s by about a factor of 2.
     for softness, error in zip((0.001, 0.01, 0.1, 0.5), errors, strict=True):
         assert (2 * softness) ** 0.5 / 3 < error < (2 * softness) ** 0.5 * 3
-
-
-def soft_layer_of(in_type, out_type, softness: float):
-    return build(
-        in_type, out_type, padding=1, padding_mode="circular", relax={"rotation": 0.2}, initial_softness=softness
-    )

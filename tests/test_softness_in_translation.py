@@ -15,14 +15,14 @@ import pytest
 import torch
 from dense_matrix import dense_matrix, in_orthogonal_basis, mean_over_elements, mean_over_shifts
 from group_average import subgroup_elements
-from layers import STRICT_KERNELS, build
+from layers import ROUGH, STRICT_KERNELS, TORUS, soft_layer
+from tolerances import ROUNDING
 from torch import Tensor
 from transformations import largest_error, relative_error, shift_error
 
 from escnn_relaxed import RelaxedR2Conv, harden_network
 
 SIDE = 8  # of four regions, which are the cells, or of pixels with a kernel each
-ROUNDING = 1e-10  # found: 1e-14
 
 TRANSLATION = {"translation": (0.3, 0.5)}
 SOFT = {
@@ -54,20 +54,9 @@ FRAMES = ("group", "image")
 EVERY_FRAME = pytest.mark.parametrize("frame", FRAMES)
 
 
-def soft_layer(space: str, pair: str, soft: str, **arguments: object) -> RelaxedR2Conv:
-    """A layer on the torus, with a rough kernel: the default one is almost constant on 3×3 taps."""
-    arguments = {"regions": 2, **arguments}
-    return build(
-        *battery.types(space, pair),
-        padding=1,
-        padding_mode="circular",
-        bias=False,
-        relax=SOFT[soft],
-        initial_softness=0.3,
-        hidden_size=6,
-        filter_frequency={"position": 0.4, "rotation": 0.3, "reflection": 0.7},
-        **arguments,
-    )
+def rough_layer_on_torus(space: str, pair: str, soft: str, **arguments: object) -> RelaxedR2Conv:
+    arguments = {"regions": 2, "bias": False, "filter_frequency": ROUGH, **TORUS, **arguments}
+    return soft_layer(space, pair, relax=SOFT[soft], **arguments)
 
 
 @dataclass(frozen=True)
@@ -102,7 +91,7 @@ def averaged(layer: RelaxedR2Conv, side: int = SIDE) -> Case:
 def case(space: str, pair: str, soft: str, frame: str, strict_kernel: str, regions: int | None = 2) -> Case:
     """Built once: what follows are several claims about the same layers."""
     torch.manual_seed(0)
-    return averaged(soft_layer(space, pair, soft, frame=frame, strict_kernel=strict_kernel, regions=regions))
+    return averaged(rough_layer_on_torus(space, pair, soft, frame=frame, strict_kernel=strict_kernel, regions=regions))
 
 
 # All frames and forms of the kernel for some, two of the four for the rest, and for kernels of pixels.
@@ -144,7 +133,7 @@ def test_softness_is_the_part_of_the_matrix_that_the_mean_leaves_out(
 def test_softness_in_the_group_depends_on_the_frame(strict_kernel: str) -> None:
     """In the frame of g the position of what is soft leaves the group exact, in the image's axes it does not."""
     in_group, in_image = (
-        soft_layer("C4", "regular -> irreps", "translation alone", frame=frame, strict_kernel=strict_kernel)
+        rough_layer_on_torus("C4", "regular -> irreps", "translation alone", frame=frame, strict_kernel=strict_kernel)
         for frame in FRAMES
     )
     assert in_group.softness("rotation").item() <= 1e-15
@@ -180,7 +169,7 @@ def test_hardened_in_the_group_is_exact_about_the_centre_of_any_image(
 ) -> None:
     """Four regions alone are one orbit of quarter turns, with one kernel in the frame of the image: so more of them."""
     arguments = {"frame": frame, "strict_kernel": strict_kernel, "regions": None if regions is None else 4}
-    layer = harden_network(soft_layer(space, pair, soft, **arguments), ("rotation", "reflection"))
+    layer = harden_network(rough_layer_on_torus(space, pair, soft, **arguments), ("rotation", "reflection"))
     assert not layer.is_stationary
     for size in ((13, 13), (16, 13)):
         features = battery.random_input(layer.in_type, *size)
@@ -191,7 +180,9 @@ def test_hardened_in_the_group_is_exact_about_the_centre_of_any_image(
 @EVERY_KERNEL
 @pytest.mark.parametrize("learn", [False, True], ids=["fixed", "learned"])
 def test_layer_at_zero_is_its_own_strict_part(learn: bool, strict_kernel: str) -> None:
-    layer = soft_layer("C4", "regular -> irreps", "with rotation", strict_kernel=strict_kernel, learn_relaxation=learn)
+    layer = rough_layer_on_torus(
+        "C4", "regular -> irreps", "with rotation", strict_kernel=strict_kernel, learn_relaxation=learn
+    )
     assert layer.softness().item() > 1e-3
     layer.set_domain_frequency(rotation=0.0, translation=0.0)
     assert layer.softness().item() <= 1e-15
@@ -211,7 +202,7 @@ A_FORM_FOR_EACH_FRAME = pytest.mark.parametrize(
 @functools.cache
 def small_case(regions: int, side: int, frame: str, strict_kernel: str) -> Case:
     torch.manual_seed(0)
-    layer = soft_layer(
+    layer = rough_layer_on_torus(
         "C4", "trivial -> irreps", "with rotation", regions=regions, frame=frame, strict_kernel=strict_kernel
     )
     return averaged(layer, side)
@@ -251,7 +242,7 @@ def test_on_other_sizes_the_layer_is_less_soft_in_translation(
 
 @EVERY_KERNEL
 def test_layer_with_one_region_has_no_softness_in_translation_left(strict_kernel: str) -> None:
-    layer = soft_layer("C4", "trivial -> irreps", "translation alone", regions=4, strict_kernel=strict_kernel)
+    layer = rough_layer_on_torus("C4", "trivial -> irreps", "translation alone", regions=4, strict_kernel=strict_kernel)
     matrix = dense_matrix(layer, 7)
     assert layer.softness("translation").item() > 1e-3
     assert relative_error(matrix, mean_over_shifts(matrix)) <= ROUNDING
@@ -270,7 +261,7 @@ def test_mean_of_kernels_of_other_pixels_is_a_sum_over_other_points(
 ) -> None:
     """One kernel serves every size, so it is near the mean over the shifts of this torus, not equal to it."""
     arguments = {"regions": None, "frame": frame, "strict_kernel": strict_kernel}
-    layer = soft_layer("trivial", "trivial -> trivial", "translation alone", **arguments)
+    layer = rough_layer_on_torus("trivial", "trivial -> trivial", "translation alone", **arguments)
     given = averaged(layer, side)
     difference = relative_error(dense_matrix(harden_network(layer), side), given.means[()])
     expected = given.energy(given.matrix - given.means[()]) / given.energy(given.matrix)

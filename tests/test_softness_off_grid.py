@@ -15,12 +15,11 @@ from escnn import gspaces
 from escnn.nn import FieldType
 from group_average import acted, energy, subgroup_elements
 from layers import STRICT_KERNELS, build
+from tolerances import ROUNDING
 from torch import Tensor
 from transformations import largest_error, relative_error, shift_error
 
 from escnn_relaxed import RelaxedR2Conv, harden_network
-
-ROUNDING = 1e-12  # what stays exact; found: 6e-15
 
 CASES = [
     ("C8", "two regular -> regular"),
@@ -43,7 +42,7 @@ def types(space: str, pair: str) -> tuple[FieldType, FieldType]:
     return FieldType(c16, [c16.regular_repr]), FieldType(c16, [c16.irrep(i) for i in (0, 1, 2)])
 
 
-def soft_layer(space: str, pair: str, frequency: float = 0.25, **arguments: object) -> RelaxedR2Conv:
+def smooth_layer(space: str, pair: str, frequency: float = 0.25, **arguments: object) -> RelaxedR2Conv:
     relax = {"rotation": frequency} | ({"reflection": 0.5} if space in battery.WITH_REFLECTION else {})
     smooth = {"filter_frequency": 0.05 * 3 / 2}
     default = {"relax": relax, "initial_softness": 0.3, "hidden_size": 6, "padding": 1}
@@ -54,7 +53,7 @@ def soft_layer(space: str, pair: str, frequency: float = 0.25, **arguments: obje
 def layer_of(space: str, pair: str, strict_kernel: str, frequency: float = 0.25) -> RelaxedR2Conv:
     """Built once: what follows are several claims about the same layers."""
     torch.manual_seed(0)
-    return soft_layer(space, pair, frequency, strict_kernel=strict_kernel).requires_grad_(False)
+    return smooth_layer(space, pair, frequency, strict_kernel=strict_kernel).requires_grad_(False)
 
 
 @EVERY_KERNEL
@@ -90,7 +89,7 @@ def test_hardened_in_rotation_alone_is_equivariant_to_rotations_alone(space, pai
 @pytest.mark.parametrize("initial_softness", [1e-4, 0.5, 0.99])
 def test_softness_is_a_part(initial_softness: float, frequency: float, strict_kernel: str) -> None:
     for space, pair in CASES[1::5]:
-        layer = soft_layer(space, pair, initial_softness=initial_softness, strict_kernel=strict_kernel)
+        layer = smooth_layer(space, pair, initial_softness=initial_softness, strict_kernel=strict_kernel)
         layer.set_domain_frequency(rotation=frequency)
         for subgroups in ((), ("rotation",), ("reflection",), ("translation",)):
             assert 0 <= layer.softness(*subgroups).item() <= 1
@@ -103,7 +102,7 @@ def test_soft_translation_is_hardened_with_the_group_and_alone(space, pair, fram
     """The positions that all sampled elements share are averaged over, so that none of them is preferred."""
     relax = {"rotation": 0.2, "translation": (0.3, 0.5)}
     arguments = {"padding_mode": "circular", "frame": frame, "strict_kernel": strict_kernel, "samples": 8}
-    layer = soft_layer(space, pair, relax=relax, **arguments)
+    layer = smooth_layer(space, pair, relax=relax, **arguments)
     features = battery.random_input(layer.in_type, 9, 9)
     assert min(layer.softness(name).item() for name in ("rotation", "translation")) > 1e-3
     assert layer.softness().item() <= 1

@@ -10,10 +10,10 @@ import torch
 from escnn import gspaces
 from escnn.nn import FieldType
 from layers import build, build_with_oracle
+from tolerances import ROUNDING
 from torch.nn.functional import conv2d
 from transformations import relative_error
 
-ROUNDING = 1e-12  # sums of some hundred terms in float64, in two orders; found: 1e-15
 EVERYTHING_CONSTANT = {"position": 0.0, "rotation": 0.0, "reflection": 0.0}
 
 

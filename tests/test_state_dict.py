@@ -33,8 +33,6 @@ from escnn_relaxed.baselines import WeightedR2Conv
 from escnn_relaxed.kernel import SirenKernel
 from escnn_relaxed.layer.state_dict import FORMAT_VERSION
 
-SINGLE = 1e-6  # R2Conv's basis is sampled in float32
-
 
 def through_a_file(thing: Any, **arguments: Any) -> Any:
     file = io.BytesIO()

@@ -13,11 +13,11 @@ from escnn import nn as enn
 from escnn.nn import R2Conv
 from forms import EVERY_MODE, FEW, answer, answer_in_eval, features_of, layer_of, tensors_of
 from layers import shake
+from tolerances import SINGLE
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, relax_network
 
-SINGLE = 1e-6  # R2Conv's basis is sampled in float32, in which these run
 C4 = ("C4", "regular + irreps -> irreps + regular")
 RELAXED = {"strict": None, "soft": {"rotation": 0.2}, "soft in translation": {"translation": 0.3}}
 EVERY_RELAXED = pytest.mark.parametrize("relax", RELAXED.values(), ids=RELAXED)

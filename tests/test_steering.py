@@ -9,14 +9,13 @@ import torch
 from escnn.nn import FieldType
 from layers import build
 from reference_fields import coset
+from tolerances import ROUNDING
 from transformations import relative_error
 
 from escnn_relaxed.group.elements import sample_group
 from escnn_relaxed.group.fields import Block, FieldStructure
 from escnn_relaxed.kernel.steered_average import SteeredAverage
 from escnn_relaxed.kernel.steering import PairSteering, sees_relative_element
-
-ROUNDING = 1e-12  # sums of some hundred terms in float64, in two orders
 
 POINTS = 3
 POSITIONS = 2

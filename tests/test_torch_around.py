@@ -13,7 +13,6 @@ from forms import (
     A_FEW_FORMS,
     EVERY_FORM,
     FEW,
-    ROUNDING,
     SOFT_IN_TRANSLATION,
     answer,
     features_of,
@@ -22,6 +21,7 @@ from forms import (
     train_a_step,
 )
 from layers import EVERY_KIND, SIZES, build, relaxation, with_kernel
+from tolerances import ROUNDING
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap

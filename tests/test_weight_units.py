@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tolerances import DECOMPOSED
 from torch import Tensor
 
 from escnn_relaxed.kernel.weight_units import count_directions, weight_units
-
-ROUNDING = 1e-9  # an eigenvalue problem of 12 features, well conditioned
 
 
 def features(count: int, out_size: int = 4, in_size: int = 3, taps: int = 9) -> Tensor:
@@ -29,7 +28,7 @@ def test_varying_features_become_orthonormal(count: int) -> None:
     units = weight_units(steered, 1, None)
     assert units.shape == (count, count)
     normalised = torch.einsum("rp,paib->raib", units, steered)[:-1]
-    assert torch.allclose(gram(normalised), torch.eye(count - 1, dtype=torch.float64), rtol=0, atol=ROUNDING)
+    assert torch.allclose(gram(normalised), torch.eye(count - 1, dtype=torch.float64), rtol=0, atol=DECOMPOSED)
 
 
 def test_varying_features_do_not_answer_a_constant_input_and_the_constant_one_answers_by_one() -> None:
@@ -37,7 +36,7 @@ def test_varying_features_do_not_answer_a_constant_input_and_the_constant_one_an
     normalised = torch.einsum("rp,paib->raib", weight_units(steered, 1, None), steered)
     answer = normalised.sum(dim=(2, 3)).mean(dim=1)
     expected = torch.tensor([0.0] * 5 + [1.0], dtype=torch.float64)
-    assert torch.allclose(answer, expected, rtol=0, atol=ROUNDING)
+    assert torch.allclose(answer, expected, rtol=0, atol=DECOMPOSED)
 
 
 @pytest.mark.parametrize("has_constant", [True, False])
@@ -50,7 +49,7 @@ def test_units_change_no_function(has_constant: bool) -> None:
 def test_features_without_a_constant_are_orthonormal_as_they_stand() -> None:
     steered = torch.randn(6, 4, 3, 9, dtype=torch.float64)
     normalised = torch.einsum("rp,paib->raib", weight_units(steered, 1, None, False), steered)
-    assert torch.allclose(gram(normalised), torch.eye(6, dtype=torch.float64), rtol=0, atol=ROUNDING)
+    assert torch.allclose(gram(normalised), torch.eye(6, dtype=torch.float64), rtol=0, atol=DECOMPOSED)
 
 
 def test_rank_keeps_the_largest_directions() -> None:
@@ -61,7 +60,7 @@ def test_rank_keeps_the_largest_directions() -> None:
     units = weight_units(steered, 2, 3)
     assert units.shape == (3, 10)
     normalised = torch.einsum("rp,paib->raib", units, steered)
-    assert torch.allclose(gram(normalised), torch.eye(3, dtype=torch.float64), rtol=0, atol=ROUNDING)
+    assert torch.allclose(gram(normalised), torch.eye(3, dtype=torch.float64), rtol=0, atol=DECOMPOSED)
 
 
 def test_small_directions_are_not_blown_up() -> None:
@@ -81,7 +80,7 @@ def test_features_that_are_averaged_away_give_no_direction_and_no_infinite_unit(
     assert count_directions(steered) == 0
     units = weight_units(steered, 2, None)
     assert torch.isfinite(units).all()
-    assert units.abs().max() <= 1 + ROUNDING  # orthogonal: rounding is not amplified
+    assert units.abs().max() <= 1 + DECOMPOSED  # orthogonal: rounding is not amplified
     assert weight_units(steered, 2, 0).shape == (0, 5)
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import battery
 import pytest
-from layers import build
+from layers import ROUGH, build
 
 from escnn_relaxed import RelaxedR2ConvTransposed
-
-# Kernels that are rough on 3×3 taps: the default ones are almost constant there, and invariant with it.
-ROUGH = {"position": 0.4, "rotation": 0.3, "reflection": 0.7}
 
 GEOMETRIES = {
     "plain": {},
@@ -26,6 +23,6 @@ GEOMETRIES = {
 EACH_GEOMETRY = pytest.mark.parametrize("geometry", GEOMETRIES)
 
 
-def soft_layer(space: str, pair: str, **arguments: object) -> RelaxedR2ConvTransposed:
+def soft_transposed_layer(space: str, pair: str, **arguments: object) -> RelaxedR2ConvTransposed:
     arguments = {"initial_softness": 0.3, "hidden_size": 4, "samples": 4, "filter_frequency": ROUGH, **arguments}
     return build(*battery.types(space, pair), make=RelaxedR2ConvTransposed, **arguments)
