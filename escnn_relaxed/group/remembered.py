@@ -131,7 +131,7 @@ def _are_unchanged(seen: Sequence[_Seen] | None, sources: Sequence[Tensor], may_
         if values is None:
             if may_wait or source is not known or source.is_inference() or source._version != version:
                 return False
-        elif source.dtype != values.dtype or source.device != values.device or not torch.equal(values, source):
+        elif source.dtype != values.dtype or not torch.equal(values, source):
             return False
     return True
 
@@ -194,23 +194,24 @@ class _Places(NamedTuple):
 
     module: nn.Module
     values: list[tuple[dict[str, Any], str]]
-    inside: list[tuple[dict[str, Any], str, nn.Module | None]]
+    names_inside: list[tuple[dict[str, Any], str]]
+    inside: list[nn.Module | None]
 
     @staticmethod
     def of(module: nn.Module, tables: tuple[str, ...]) -> _Places:
         values: list[tuple[dict[str, Any], str]] = []
-        inside: list[tuple[dict[str, Any], str, nn.Module | None]] = []
+        names_inside: list[tuple[dict[str, Any], str]] = []
         for part in module.modules():
-            inside += [(part._modules, name, known) for name, known in part._modules.items()]
+            names_inside += [(part._modules, name) for name in part._modules]
             for table in (getattr(part, name) for name in tables):
                 constant = part._non_persistent_buffers_set if table is part._buffers else ()
                 names = [name for name, value in table.items() if isinstance(value, Tensor) and name not in constant]
                 values += [(table, name) for name in names]
-        return _Places(module, values, inside)
+        return _Places(module, values, names_inside, [table[name] for table, name in names_inside])
 
     def tensors(self) -> list[Tensor] | None:
         """The tensors, None where the module has not the same parts any more."""
-        if not all(table.get(name) is known for table, name, known in self.inside):
+        if [table.get(name) for table, name in self.names_inside] != self.inside:
             return None
         tensors = [table.get(name) for table, name in self.values]
         return tensors if all(isinstance(tensor, Tensor) for tensor in tensors) else None  # type: ignore[return-value]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -259,19 +260,33 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
             torch.Size([2, 1, 3, 3])
         """
         check_input(input, self.in_type, self.geometry)
-        with full_precision(input.tensor):
-            bias = self.expanded_bias()
-        return GeometricTensor(self._integrate(input.tensor, bias), self.out_type, coords=None)
+        return GeometricTensor(self._integrate(input.tensor), self.out_type, coords=None)
 
     def linear(self, features: Tensor) -> Tensor:
         """The layer without its bias, on the plain tensor (batch, C_in, H, W)."""
-        return self._integrate(features, None)
+        return self._integrate(features, is_biased=False)
 
-    def _integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
-        """h(x) of equation (1) on a plain tensor (batch, C_in, H, W), with a bias (C_out,) or without."""
-        with full_precision(features):
-            bank = self._remember(self.filter_bank, self.hardened)
-        return integrate_stationary(features, bank, bias, self.geometry)
+    def _integrate(self, features: Tensor, is_biased: bool = True) -> Tensor:
+        """h(x) of equation (1) on a plain tensor (batch, C_in, H, W), with the bias or without."""
+        bank, bias = self._bank_and_bias(self.filter_bank, features, self.hardened)
+        return integrate_stationary(features, bank, bias if is_biased else None, self.geometry)
+
+    def _bank_and_bias(
+        self, build: Callable[[], Tensor], like: Tensor, *setting: object
+    ) -> tuple[Tensor, Tensor | None]:
+        """Filter banks and the bias of each channel in full precision, remembered in evaluation.
+
+        Args:
+            build: makes the filter banks.
+            like: a tensor of the device.
+            *setting: all that they depend on beside the tensors of the layer.
+        """
+
+        def build_both() -> tuple[Tensor, Tensor | None]:
+            with full_precision(like):
+                return build(), self.expanded_bias()
+
+        return self._remember(build_both, *setting)
 
     def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         """(batch, C_in, H, W) → (batch, C_out, H_out, W_out).

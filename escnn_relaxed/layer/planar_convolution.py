@@ -101,30 +101,30 @@ class PlanarConvolution(SoftenedConvolution):
         strict = self._strict_part
         return PixelKernel(bank, None if strict is None else strict.kernel(), frequency, self.hardened)
 
-    def _integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
+    def _integrate(self, features: Tensor, is_biased: bool = True) -> Tensor:
         if self.bank is not None and self.random_offset and self.training:
-            return self._integrate_turned(features, bias, self.bank)
-        return self._integrate_on_grid(features, bias)
+            return self._integrate_turned(features, is_biased, self.bank)
+        return self._integrate_on_grid(features, is_biased)
 
     # escnn and NumPy turn the grid, which torch.compile cannot look into.
     @torch.compiler.disable
-    def _integrate_turned(self, features: Tensor, bias: Tensor | None, bank: ContinuousFilterBank) -> Tensor:
+    def _integrate_turned(self, features: Tensor, is_biased: bool, bank: ContinuousFilterBank) -> Tensor:
         """h(x) by a grid that is turned at random."""
         with bank.turned(bank.random_offset()):
-            return self._integrate_on_grid(features, bias)
+            return self._integrate_on_grid(features, is_biased)
 
-    def _integrate_on_grid(self, features: Tensor, bias: Tensor | None) -> Tensor:
+    def _integrate_on_grid(self, features: Tensor, is_biased: bool) -> Tensor:
         """h(x) by the grid as it is."""
         if self.bank is None or self.is_stationary:
-            return super()._integrate(features, bias)
+            return super()._integrate(features, is_biased)
         if isinstance(self.geometry, ConvolutionGeometry) and self.regions is None:
             with full_precision(features):
                 kernel = self._pixel_kernel(self.bank, self.domain_frequency)
+                bias = self.expanded_bias() if is_biased else None
             return integrate_per_pixel(features, kernel, bias, self.geometry)
         partition = RegionPartition.of(self.geometry.domain_size(features), self.regions or 1)
-        with full_precision(features):
-            banks = self._remember(lambda: self._banks_of(partition), self.hardened, partition)
-        return integrate_regions(features, banks, bias, self.geometry, partition)
+        banks, bias = self._bank_and_bias(lambda: self._banks_of(partition), features, self.hardened, partition)
+        return integrate_regions(features, banks, bias if is_biased else None, self.geometry, partition)
 
     def _exported(self) -> nn.Module:
         if self.bank is None or self.is_stationary:

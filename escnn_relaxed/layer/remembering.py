@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from ..torch_modes import has_no_values, is_traced, untraced
 
 __all__ = ["RememberingModule"]
 
+Result = TypeVar("Result")
+
 
 class RememberingModule(nn.Module):
     """A module that keeps results for evaluation, and drops them when it changes mode, device or dtype, or loads."""
@@ -23,13 +25,13 @@ class RememberingModule(nn.Module):
         self._remembered = Remembered()
         self._state = StateTensors()
 
-    def _remember(self, build: Callable[[], Tensor], *setting: object) -> Tensor:
+    def _remember(self, build: Callable[[], Result], *setting: object) -> Result:
         """The result of ``build``; in eval mode the last one, unless a gradient is wanted or a value changed.
 
         A trace of a module in eval mode holds the result as a constant, as one of ``R2Conv`` does its filter.
 
         Args:
-            build: makes the result of the tensors of the module.
+            build: makes the result, a tensor or a tuple, of the tensors of the module.
             *setting: all that it depends on beside these.
         """
         if self.training or has_no_values():
