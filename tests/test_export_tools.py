@@ -1,4 +1,4 @@
-"""What PyTorch makes of exported modules, and of networks of GeometricTensors: graphs, traces, compilation, ONNX."""
+"""Exported modules and networks of GeometricTensors in PyTorch's tools: graphs, traces, compilation, ONNX."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from escnn_relaxed.kernel import SirenKernel
 BATCH = torch.export.Dim("batch")
 
 pytestmark = [
-    # Of torch's own: a trace bakes in what Python computes from sizes, of images and of fields.
+    # torch's own warning: a trace bakes in what Python computes from sizes, of images and of fields.
     pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.* is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 from einops import rearrange
@@ -37,9 +38,10 @@ def integrate_regions(
         geometry: where taps and pixels meet.
         partition: the regions of the output, of a transposed convolution those of the input.
     """
-    if len(banks) == 1:
+    regions = prod(partition.counts)
+    if regions == 1:
         return integrate_stationary(features, banks.squeeze(0), bias, geometry)
-    whole, margins, groups = banks.flatten(0, 1), (0,) * len(geometry.padding), len(banks) * geometry.groups
+    whole, margins, groups = banks.flatten(0, 1), (0,) * len(geometry.padding), regions * geometry.groups
     if isinstance(geometry, TransposedGeometry):
         of_tiles = replace(geometry, padding=margins, output_padding=margins, groups=groups)
         output = integrate_stationary(_divided(features, partition), whole, None, of_tiles)

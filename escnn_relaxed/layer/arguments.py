@@ -16,6 +16,7 @@ from ..group.elements import NOTHING_KEPT, SUBGROUPS, KeptGroup
 from ..group.frame import GroupFrame
 from ..integral.stationary import ConvolutionGeometry, Geometry, TransposedGeometry
 from ..kernel.continuous_kernel import ContinuousKernel
+from ..torch_modes import has_no_values, is_traced
 from .domain_frequency import Frequency, frequency_values
 
 __all__ = [
@@ -236,7 +237,9 @@ def check_input(input: Any, in_type: FieldType, geometry: Geometry) -> None:
     tensor = input.tensor
     if not tensor.is_floating_point():
         raise TypeError(f"input must be a real floating-point tensor, got {tensor.dtype}")
-    check_shape("input", tuple(tensor.shape), in_type, geometry)
+    # Under a trace sizes are tensors, and comparing them would make constants of them.
+    if has_no_values() or not is_traced():
+        check_shape("input", tuple(tensor.shape), in_type, geometry)
 
 
 def check_shape(name: str, shape: tuple[int, ...], in_type: FieldType, geometry: Geometry) -> None:

@@ -11,7 +11,7 @@ import torch
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
-from ..checks import check_bool, check_subgroups
+from ..checks import check_bool, check_no_hooks, check_subgroups
 from ..group.elements import SUBGROUPS
 from ..integral.stationary import Geometry, as_convolution, integrate_stationary
 from ..torch_modes import full_precision
@@ -209,6 +209,7 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
             >>> RelaxedR2Conv(image, hidden, 5, padding=2, relax={"rotation": 0.25}).export()
             Conv2d(1, 4, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2))
         """
+        check_no_hooks(type(self).__name__, self, "remove them, and register them on the result")
         mode = self.training
         try:
             return self.eval()._exported()

@@ -1,4 +1,4 @@
-"""How soft to be: a penalty, a bound, a schedule, ω′ as parameters.
+"""Ways to learn how soft layers are: a penalty, a bound, a schedule, learned ω′.
 
 The same as callbacks are in :mod:`escnn_relaxed.learning.lightning_callbacks`, which needs Lightning.
 

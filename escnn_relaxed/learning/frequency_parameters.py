@@ -1,4 +1,4 @@
-"""ω′ as parameters: those of an optimiser, and one of them for several layers."""
+"""Learned ω′: a group of an optimiser's parameters, and one parameter for several layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["parameter_groups", "share_domain_frequency"]
 
 
 def parameter_groups(network: nn.Module, frequency_rate: float | None = None) -> list[dict[str, Any]]:
-    """Groups for any torch optimiser: the learned ω′ without weight decay and with a rate of their own, then the rest.
+    """Return groups for any torch optimiser: the learned ω′ with a rate of its own and no weight decay, then the rest.
 
     Weight decay would pull ω′ to 0 whether or not the task is symmetric; :func:`~escnn_relaxed.equivariance_penalty`
     pulls towards strict layers on purpose. A parameter that layers share is there once.
@@ -113,7 +113,7 @@ def share_domain_frequency(network: nn.Module, *, across_layers: bool = True, ac
 
 @torch.no_grad()
 def _share(name: str, owners: Sequence[DomainFrequency], across_axes: bool) -> None:
-    """Give the owners one parameter, with the mean of their sizes: learning gives them signs that mean nothing."""
+    """Give the owners one parameter, the mean of their |ω′|: the sign of ω′ means nothing."""
     first = owners[0].get_parameter(name)
     values = torch.stack([owner.values()[name].to(first) for owner in owners]).abs().mean(dim=0)
     is_tied = across_axes or all(len(owner.get_parameter(name)) < len(values) for owner in owners)

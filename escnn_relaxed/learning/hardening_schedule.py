@@ -75,28 +75,28 @@ class HardeningSchedule:
         self.is_hardened = False
 
     def penalty(self) -> Tensor:
-        """λ Σ √s at the present step."""
+        """Return λ Σ √s at the present step."""
         if self.is_hardened or self._largest_penalty == 0:
             return torch.zeros(())
         weight = self._largest_penalty * self._step / self._harden_at
         return weight * equivariance_penalty(self.network)
 
     def step(self) -> None:
-        """Count a training step, and harden when its time has come."""
+        """Count a training step, and harden the network at the step chosen for it."""
         self._step += 1
         if self._step >= self._harden_at and not self.is_hardened:
             self._harden()
 
     def state_dict(self) -> dict[str, float]:
-        """The step, to go on from."""
+        """Return the step and whether the network is hardened."""
         return {"step": self._step, "is_hardened": self.is_hardened}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on from a saved step; a network that was hardened by then is hardened.
+        """Continue from a saved step; a network that was hardened by then is hardened.
 
         Raises:
-            TypeError: for what is no state of a schedule.
-            ValueError: the same.
+            TypeError: for a state that is no mapping, or with values of the wrong type.
+            ValueError: for other keys.
         """
         if check_mapping("state", state, "what state_dict gave").keys() != self.state_dict().keys():
             raise ValueError(f"state must have {list(self.state_dict())}, got {list(state)}")
@@ -106,7 +106,7 @@ class HardeningSchedule:
 
     @property
     def was_hardened_last(self) -> bool:
-        """Whether no step has followed on the one that hardened."""
+        """Whether the last step was the one that hardened."""
         return self.is_hardened and self._step <= self._harden_at
 
     def _harden(self) -> None:

@@ -37,10 +37,10 @@ class _PenaltyCallback(Callback):
 
     @abstractmethod
     def _build_rule(self, trainer: Trainer, network: LightningModule) -> HardeningSchedule | SoftnessBound:
-        """The rule, once the number of training steps is known."""
+        """Return the rule, once the number of training steps is known."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Build the rule, or go on with that of a checkpoint."""
+        """Build the rule, with the state of a checkpoint if one was loaded."""
         self.rule = self._build_rule(trainer, pl_module)
         if self._restored is not None:
             self.rule.load_state_dict(self._restored)
@@ -63,11 +63,11 @@ class _PenaltyCallback(Callback):
             self.rule.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the rule, for checkpoints."""
+        """Return the state of the rule, for checkpoints."""
         return dict(self._restored or {}) if self.rule is None else dict(self.rule.state_dict())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Keep the state of a checkpoint for the start of training."""
         self._restored = dict(state_dict) or None
 
 
@@ -111,7 +111,7 @@ class HardenInTraining(_PenaltyCallback):
             self._estimate_statistics(trainer, pl_module)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """A network that was hardened is so when it is only tested, too."""
+        """Harden a network that was hardened in the checkpoint, even if it is only tested."""
         if checkpoint.get("callbacks", {}).get(self.state_key, {}).get("is_hardened"):
             for _, layer in named_relaxed_layers(pl_module):
                 layer.harden()
@@ -125,7 +125,7 @@ class HardenInTraining(_PenaltyCallback):
             self._estimate_statistics(trainer, pl_module)
 
     def _estimate_statistics(self, trainer: Trainer, network: LightningModule) -> None:
-        """Those of batch norm, where no training step has followed on the one that hardened."""
+        """Estimate the statistics of batch norm, if the last step was the one that hardened."""
         rule = self.rule
         if isinstance(rule, HardeningSchedule) and rule.was_hardened_last and trainer.train_dataloader is not None:
             update_bn(trainer.train_dataloader, network, device=network.device)
@@ -198,7 +198,7 @@ class LogRelaxation(Callback):
         self.history: dict[str, list[tuple[int, float]]] = {}
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Take images from the first batch, and log what the network is at the start."""
+        """Take images from the first batch, and log ω′, softness and error at the start."""
         if self._monitor is not None:
             return
         images = next(_images(batch), None) if self._measure else None
@@ -211,21 +211,21 @@ class LogRelaxation(Callback):
                 logger.log_metrics(scalars, trainer.global_step)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log what the network is now."""
+        """Log the present ω′, softness and error."""
         if self._monitor is not None:
             pl_module.log_dict(self._monitor.record(trainer.global_step))
 
     def state_dict(self) -> dict[str, Any]:
-        """The history, for checkpoints."""
+        """Return the history, for checkpoints."""
         return {"history": self.history}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue the history of a checkpoint."""
         self.history = state_dict["history"]
 
 
 def _images(batch: Any) -> Iterator[Tensor]:
-    """The floating-point tensors (batch, C, H, W) of a batch, in its order."""
+    """Yield the floating-point tensors (batch, C, H, W) of a batch, in order."""
     if isinstance(batch, Tensor):
         if batch.dim() == 4 and batch.is_floating_point():
             yield batch

@@ -12,7 +12,7 @@ __all__ = ["equivariance_penalty"]
 
 
 def equivariance_penalty(network: nn.Module, kind: str = "softness") -> Tensor:
-    """What to add to the loss, times λ, so that layers are only as soft as the task needs.
+    """Return a penalty to add to the loss, times λ, so that layers are only as soft as the task needs.
 
     The default, ``"softness"``, is Σ √s over layers, s the layers'
     :meth:`~escnn_relaxed.RelaxedR2Conv.softness`: it sees the kernel itself and can reach exactly 0, because its slope
@@ -60,6 +60,6 @@ def equivariance_penalty(network: nn.Module, kind: str = "softness") -> Tensor:
 
 
 def _root(softness: Tensor) -> Tensor:
-    """√s with the slope 0 at s = 0, where it has none."""
+    """Return √s, with slope 0 at s = 0."""
     positive = softness > torch.finfo(softness.dtype).tiny
     return torch.where(positive, torch.where(positive, softness, 1).sqrt(), 0)

@@ -69,7 +69,7 @@ class SoftnessBound:
 
     @property
     def multipliers(self) -> dict[str, float]:
-        """Name of each layer → its multiplier; on a device reading waits for it."""
+        """Name of each layer → its multiplier. Reading them waits for a device."""
         return dict(zip(self._bounds, self._multipliers.tolist(), strict=True))
 
     def penalty(self) -> Tensor:
@@ -86,11 +86,11 @@ class SoftnessBound:
             self._multipliers = (self._multipliers + self._rate * self._excess).clamp_min(0)
 
     def state_dict(self) -> dict[str, float]:
-        """The multipliers, to go on from."""
+        """Return the multipliers, for :meth:`load_state_dict`."""
         return self.multipliers
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on from saved multipliers.
+        """Continue from saved multipliers.
 
         Raises:
             TypeError: for multipliers that are no numbers.

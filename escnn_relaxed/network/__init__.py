@@ -1,4 +1,4 @@
-"""Whole networks: relaxed, hardened, exported, made escnn's own."""
+"""Functions on whole networks: relax, harden, export, return to escnn."""
 
 try:
     from .escnn_modules import to_escnn

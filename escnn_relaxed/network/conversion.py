@@ -1,4 +1,4 @@
-"""Networks that exist: relaxed, and made strict again."""
+"""Functions that relax an existing network, or make a relaxed one strict."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["copy_network", "harden_network", "relax_network"]
 # A layer that can be relaxed: escnn's, or a strict one of this package.
 StrictLayer: TypeAlias = R2Conv | R2ConvTransposed | RelaxedR2Conv | RelaxedR2ConvTransposed
 
-# Raised by deepcopy for locks, files, tensors with a history and the like.
+# deepcopy raises these for locks, files, tensors with a history and the like.
 _NO_COPY = TypeError, RuntimeError, PicklingError
 
 
@@ -37,7 +37,7 @@ def relax_network(
     freeze: bool = False,
     **softening: Any,
 ) -> nn.Module:
-    """A copy of a network in which every ``R2Conv`` is a :class:`~escnn_relaxed.RelaxedR2Conv` that may be soft.
+    """Return a copy of a network in which every ``R2Conv`` is a :class:`~escnn_relaxed.RelaxedR2Conv` that may be soft.
 
     Every ``R2ConvTransposed`` is a :class:`~escnn_relaxed.RelaxedR2ConvTransposed`, and layers of this package that
     are strict in ``R2Conv``'s basis (``relax=None``, or of :func:`harden_network`) get a soft part, too. The copy
@@ -94,7 +94,7 @@ def relax_network(
 
 
 def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Module:
-    """A copy of a network in which every relaxed layer is its strict part PK, the nearest strict layer.
+    """Return a copy of a network in which every relaxed layer is its strict part PK, the nearest strict layer.
 
     Where its strict part is in the steerable basis, a layer is then that of ``relax=None``; a continuous one keeps its
     parameters and is ``hardened``, and so do the other ways to relax (``escnn_relaxed.baselines``). The network is
@@ -133,7 +133,7 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
 
 
 def copy_network(network: nn.Module, replacements: Mapping[int, Any] | None = None) -> nn.Module:
-    """A deep copy with other objects in place of some, by identity.
+    """Return a deep copy of a network, with other objects in place of some.
 
     Raises:
         TypeError: for a network that holds something that cannot be copied, by the name of its attribute.
@@ -167,7 +167,7 @@ def _can_be_copied(value: Any, memo: Mapping[int, Any]) -> bool:
 
 
 def _can_be_relaxed(module: nn.Module) -> TypeGuard[StrictLayer]:
-    """Whether it is a layer of escnn's, or one of this package that is strict in escnn's basis for good."""
+    """Return whether a module is a layer of escnn's, or a strict one of this package with escnn's weights."""
     if isinstance(module, (RelaxedR2Conv, RelaxedR2ConvTransposed)):
         return not module.relaxed_subgroups and module.steerable_basis is not None
     return isinstance(module, WITH_RELAXED_FORM)
@@ -194,12 +194,12 @@ def _check_plain(name: str, module: StrictLayer) -> None:
 
 
 def _kind(module: StrictLayer) -> type[nn.Module]:
-    """The class of which it is, or of which it is a subclass."""
+    """Return the class of a layer, or the one that its class derives from."""
     return next(kind for kind in get_args(StrictLayer) if isinstance(module, kind))
 
 
 def _own_methods(module: StrictLayer) -> list[str]:
-    """Methods and properties that the layer adds to its class or overrides, but for its ``__init__``."""
+    """Return the names of methods and properties that a subclass adds or overrides, ``__init__`` aside."""
     own = [vars(kind) for kind in type(module).__mro__ if kind not in _kind(module).__mro__]
     methods = {name for of in own for name, value in of.items() if callable(value) or hasattr(value, "__get__")}
     if "forward" in vars(module):
@@ -208,7 +208,7 @@ def _own_methods(module: StrictLayer) -> list[str]:
 
 
 def _copied_parameters(convolutions: Iterable[StrictLayer], freeze: bool) -> dict[int, nn.Parameter]:
-    """A copy of the weights and the bias of each layer by identity, so that what layers share they go on sharing."""
+    """Return a copy of each weight and bias, keyed by the identity of the original: layers go on sharing them."""
     copies = {}
     for convolution in convolutions:
         for parameter, is_fixed in ((convolution.weights, freeze), (convolution.bias, False)):
@@ -221,7 +221,7 @@ def _copied_parameters(convolutions: Iterable[StrictLayer], freeze: bool) -> dic
 def _relaxed(
     convolution: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]
 ) -> RelaxedR2Conv | RelaxedR2ConvTransposed:
-    """The layer with a soft part that takes the place of a trained strict one."""
+    """Return a layer with a soft part beside the weights of a trained strict one."""
     is_transposed = isinstance(convolution, (R2ConvTransposed, RelaxedR2ConvTransposed))
     geometry = TransposedGeometry.of(convolution) if is_transposed else ConvolutionGeometry.of(convolution)
     arguments: dict[str, Any] = {**asdict(geometry), "bias": convolution.bias is not None, **softening}
@@ -239,7 +239,7 @@ def _relaxed(
         if layer.bias is not None:
             layer.bias = parameters[id(convolution.bias)]
         if layer.bank is not None:
-            # The soft part starts at 0 in units that fit the trained kernel as they did the drawn one.
+            # The soft part starts at 0. Its units have the same proportion to the trained kernel as to the drawn one.
             trained = layer.strict_energy()
             scale = (trained / drawn).sqrt() if drawn > 0 and trained > 0 else 1.0
             for pair in layer.bank.steered_average.block_pairs:

@@ -1,4 +1,4 @@
-"""Hardened networks as escnn's own modules, which code without this package builds, loads and runs."""
+"""The way back to escnn: a hardened network whose layers are escnn's own."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .relaxed_layers import relaxed_layers
 
 __all__ = ["to_escnn"]
 
-# What a layer of this package is in escnn.
+# Each layer of this package, and escnn's layer with the same weights.
 ESCNN_FORMS: dict[type[Convolution], Any] = {
     RelaxedR2Conv: R2Conv,
     RelaxedR2ConvTransposed: R2ConvTransposed,
 }
 _PLACE = ("kernel_size", "output_padding", "stride", "dilation", "padding_mode", "groups")
-# Two samples of one basis in float32 differ by less, two bases by more.
+# In float32 two samples of the same basis differ by less than this, samples of two bases by more.
 SAME_BASIS = 1e-4
 
 
@@ -46,7 +46,7 @@ class BasisKeywords(TypedDict, total=False):
 
 @torch.no_grad()
 def to_escnn(network: nn.Module, **basis: Unpack[BasisKeywords]) -> nn.Module:
-    """A copy of a hardened network in which every layer of this package is escnn's own, with its weights and bias.
+    """Return a copy of a hardened network in which escnn's own layers hold the weights and biases.
 
     It computes what the network computed, in training and in eval mode. Its state dict loads into the network that
     escnn's code builds with ``R2Conv`` in the same places, as built or in eval mode, and needs nothing of this package.
@@ -88,7 +88,7 @@ def to_escnn(network: nn.Module, **basis: Unpack[BasisKeywords]) -> nn.Module:
 
 
 def _check_is_hardened(name: str, layer: Convolution) -> None:
-    """Refuse a layer that is no linear map of escnn's."""
+    """Raise a ``ValueError`` for a layer that escnn's layers cannot represent."""
     if type(layer) not in ESCNN_FORMS:
         forms = ", ".join(kind.__name__ for kind in ESCNN_FORMS)
         raise ValueError(f"{name} is a {type(layer).__name__}, which has no form in escnn: make it one of {forms}")
@@ -102,7 +102,7 @@ def _check_is_hardened(name: str, layer: Convolution) -> None:
 
 
 def _as_escnn(name: str, layer: Any, parameters: dict[int, nn.Parameter], basis: Mapping[str, Any]) -> nn.Module:
-    """A layer of escnn's with the parameters of a layer, and with its bases in their precision."""
+    """Return escnn's layer with the parameters of a layer, and with its basis in its precision."""
     built = _with_the_same_basis(layer, basis)
     if built is None:
         given = ", ".join(f"{key}={value!r}" for key, value in basis.items()) or "its default arguments"
@@ -110,7 +110,7 @@ def _as_escnn(name: str, layer: Any, parameters: dict[int, nn.Parameter], basis:
             f"{name} has another basis than escnn's with {given}: give what it was built with, of "
             f"{', '.join(BasisKeywords.__annotations__)}"
         )
-    # A copy, since escnn keeps the bases for all layers and a cast would change them there.
+    # escnn shares bases between layers: a cast of this one must not change the others.
     strict = copy.deepcopy(built).to(layer.weights)
     for block, values in _bases(strict, layer):
         block.sampled_basis.copy_(values)
@@ -118,7 +118,7 @@ def _as_escnn(name: str, layer: Any, parameters: dict[int, nn.Parameter], basis:
     if layer.bias is not None:
         strict.bias = parameters[id(layer.bias)]
         strict.bias_expansion.copy_(layer.bias_expansion.expansion)
-    # escnn builds these where the mode changes; its state dict has them before too.
+    # escnn builds these buffers when the mode changes; its state dict holds them in either mode.
     filter_bank, bias = strict.expand_parameters()
     strict.filter.copy_(filter_bank)
     if bias is not None:
@@ -128,7 +128,7 @@ def _as_escnn(name: str, layer: Any, parameters: dict[int, nn.Parameter], basis:
 
 
 def _with_the_same_basis(layer: Any, basis: Mapping[str, Any]) -> Any:
-    """Escnn's layer in place of a layer, by the default arguments or else by those given; None where neither fits."""
+    """Return escnn's layer with the basis of a layer: by default arguments, else by those given, else None."""
     form = ESCNN_FORMS[type(layer)]
     taken = inspect.signature(form).parameters
     place = {name: getattr(layer, name) for name in _PLACE if name in taken}
@@ -153,7 +153,7 @@ def _with_the_same_basis(layer: Any, basis: Mapping[str, Any]) -> Any:
 
 
 def _bases(strict: Any, layer: Any) -> Iterator[tuple[Any, Tensor]]:
-    """Where escnn keeps the basis of each pair of representations, and the layer's."""
+    """Yield escnn's block for each pair of representations, with the layer's own basis of that pair."""
     expansion = strict.basisexpansion
     for number, pair in enumerate(expansion._representations_pairs):
         block = getattr(expansion, f"block_expansion_{expansion._escape_pair(pair)}")

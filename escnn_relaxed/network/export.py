@@ -1,4 +1,4 @@
-"""Networks as plain PyTorch, without escnn as far as their forward allows."""
+"""Export of whole networks to plain PyTorch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["export_network"]
 
 @torch.no_grad()
 def export_network(network: nn.Module) -> nn.Module:
-    """A copy of a network made of plain modules: the same numbers as in eval mode.
+    """Return a copy of a network made of plain modules, with the same numbers as in eval mode.
 
     Layers of this package become ``Conv2d`` where they are stationary, else a module of
     ``escnn_relaxed.integral.plain_layers``. escnn's own modules are exported by their own ``export()`` or, where that
@@ -42,7 +42,7 @@ def export_network(network: nn.Module) -> nn.Module:
             :class:`~escnn_relaxed.models.RelaxedResNet`; or one with a forward of its own.
 
     Raises:
-        TypeError: for what is no module.
+        TypeError: for a network that is no module.
         ValueError: for a part with hooks that a plain module takes the place of. Hooks of what stays are kept.
 
     Example:
@@ -94,6 +94,6 @@ def export_network(network: nn.Module) -> nn.Module:
         except NoPlainFormError:
             exported = with_plain_parts(network, export)
     exported.eval()
-    # Modules without a tensor do not know where the network is, their plain ones may have indices.
+    # A module without a tensor has no device, but its plain form may have indices.
     devices = {tensor.device for tensor in (*network.parameters(), *network.buffers())}
     return exported.to(devices.pop()) if len(devices) == 1 else exported

@@ -25,17 +25,17 @@ from .plain_nonlinearities import Joined, NormMaxPool
 
 __all__ = ["Export", "NoPlainFormError", "field_sizes", "plain_module"]
 
-# The plain module of a part.
+# A function from a part of a network to its plain form.
 Export = Callable[[nn.Module], nn.Module]
 
 
 class NoPlainFormError(Exception):
-    """Raised for a module of which only its own forward says what it does."""
+    """Raised for a module that only its own forward can compute."""
 
 
 @functools.singledispatch
 def plain_module(module: Any, export: Export) -> nn.Module:
-    """The same numbers as ``module`` in eval mode, on plain tensors, in memory of its own.
+    """Return a module on plain tensors with the numbers of ``module`` in eval mode, and memory of its own.
 
     Args:
         module: of escnn, in eval mode.
@@ -94,7 +94,7 @@ def _(module: enn.InnerBatchNorm, export: Export) -> nn.Module:
 def _(module: Any, export: Export) -> nn.Module:
     if not getattr(module, "track_running_stats", True):
         raise NoPlainFormError
-    # In eval mode an affine map of the channels of a pixel: what it gives for 0 and for every unit vector.
+    # In eval mode these map the channels of a pixel affinely: 0 gives the bias, each unit vector a column.
     tensors = [*module.parameters(), *module.buffers()]
     dtype = next((each.dtype for each in tensors if each.is_floating_point()), torch.get_default_dtype())
     exact = copy.deepcopy(module).double()
@@ -102,7 +102,7 @@ def _(module: Any, export: Export) -> nn.Module:
     units = torch.eye(channels, dtype=torch.float64, device=tensors[0].device)[..., None, None]
     offset = exact(module.in_type(torch.zeros_like(units[:1]))).tensor
     matrix = (exact(module.in_type(units)).tensor - offset)[..., 0, 0].T
-    # Equal blocks, the smallest that there are, are a grouped convolution.
+    # A grouped convolution with the smallest groups that hold the matrix.
     for size in (1, *sorted(set(field_sizes(module))), channels):
         blocks = [matrix[start : start + size, start : start + size] for start in range(0, channels, size)]
         if channels % size == 0 and torch.equal(torch.block_diag(*blocks), matrix):
@@ -162,7 +162,7 @@ def _(module: enn.MaskModule, export: Export) -> nn.Module:
 
 @plain_module.register
 def _(module: enn.MultipleModule, export: Export) -> nn.Module:
-    # Which channels a branch gets, by sending their numbers through.
+    # Channel numbers are sent through to find which channels a branch gets.
     device = next(chain(module.parameters(), module.buffers())).device
     numbers = torch.arange(module.in_type.size, dtype=torch.float64, device=device).view(1, -1, 1, 1)
     channels = {
@@ -181,7 +181,7 @@ def _(module: enn.MultipleModule, export: Export) -> nn.Module:
 
 @contextlib.contextmanager
 def _defaults_of(module: nn.Module) -> Iterator[None]:
-    """Within it new modules get this module's dtype and device, and the random numbers that they draw are put back."""
+    """Give new modules the dtype and device of this one, and restore the random state afterwards."""
     values = [value for value in chain(module.parameters(), module.buffers()) if value.is_floating_point()]
     device = values[0].device if values else torch.device("cpu")
     before = torch.get_default_dtype()
@@ -194,7 +194,7 @@ def _defaults_of(module: nn.Module) -> Iterator[None]:
 
 
 def field_sizes(module: Any) -> list[int]:
-    """The number of channels of each field of its input."""
+    """Return the number of channels of each input field."""
     return [field.size for field in module.in_type.representations]
 
 

@@ -1,4 +1,4 @@
-"""Non-linearities of escnn as plain modules, by their channels, biases and functions."""
+"""Plain forms of escnn's non-linearities."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _(module: enn.GatedNonLinearityUniform, export: Export) -> nn.Module:
 
 
 def _gate(module: Any) -> Gate:
-    """Channels, gates and biases of a module, by the slopes of its outputs where all inputs are 1 and all biases 0."""
+    """Return a plain gate, found from slopes: output = channel · σ(gate − bias), at inputs 1 and biases 0."""
     probe = copy.deepcopy(module).float().requires_grad_()
     torch.nn.init.zeros_(probe.bias)
     types = module.in_type if isinstance(module.in_type, tuple) else (module.in_type,)
@@ -98,7 +98,7 @@ def _gate(module: Any) -> Gate:
         outputs = probe(*(fields(part) for fields, part in zip(types, ones.split(sizes, dim=1), strict=True)))
         for output in outputs.tensor.flatten():
             by_channel, by_bias = torch.autograd.grad(output, (ones, probe.bias), retain_graph=True)
-            # That of the channel is a sigmoid of 1, 0.73; that of its gate the slope of it, 0.20.
+            # The slope by the channel is σ(1) = 0.73, by its gate σ′(1) = 0.20, by all others 0.
             order = by_channel.flatten().argsort(descending=True).tolist()
             channels.append(order[0])
             gates.append(order[1])
@@ -107,7 +107,7 @@ def _gate(module: Any) -> Gate:
 
 
 def _function(module: Any) -> nn.Module:
-    """The module of a function of torch's, in place or not."""
+    """Return torch's module for the function of a non-linearity."""
     name = module._function.__name__.rstrip("_")
     if name not in _FUNCTIONS:
         raise NoPlainFormError
@@ -120,7 +120,7 @@ def _of_norms(module: Any, sizes: list[int], bias: Tensor | None) -> nn.Module:
 
 
 def _in_order(values: Tensor | None, keys: list[Any]) -> Tensor | None:
-    """One value for each field, of which escnn keeps them in the order of some keys, in memory of their own."""
+    """Return one value for each field, in the order of the fields; escnn keeps them sorted by ``keys``."""
     if values is None:
         return None
     order = sorted(range(len(keys)), key=keys.__getitem__)
@@ -130,7 +130,7 @@ def _in_order(values: Tensor | None, keys: list[Any]) -> Tensor | None:
 
 
 def _parts_of_fields(module: Any) -> list[int]:
-    """Of each induced field, the size of the fields that it consists of."""
+    """Return the size of the parts of each induced field."""
     return [
         next(int(word.split("_")[-1]) for word in field.supported_nonlinearities if word.startswith("induced_norm"))
         for field in module.in_type.representations

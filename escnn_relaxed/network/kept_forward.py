@@ -1,4 +1,4 @@
-"""Networks whose own forward says how their parts are put together, with plain modules for parts."""
+"""Export of networks that keep their own forward and get plain parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["OnFields", "OnTensors", "has_forward_of_its_own", "is_sequence", "wi
 
 
 class OnFields(EquivariantModule):
-    """A plain module with the face of the module on GeometricTensors whose place it takes.
+    """A plain module that takes and returns GeometricTensors, as the module whose place it takes.
 
     Args:
         original: the module.
@@ -34,7 +34,7 @@ class OnFields(EquivariantModule):
 
     @torch.no_grad()
     def evaluate_output_shape(self, *input_shapes: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape that comes out, by sending zeros through."""
+        """Return the shape of the output, found by sending zeros through."""
         like = next(self.plain.parameters(), torch.empty(0))
         return tuple(self.plain(*(like.new_zeros(shape) for shape in input_shapes)).shape)
 
@@ -53,12 +53,15 @@ class OnTensors(nn.Module):
 
 
 def is_sequence(module: nn.Module) -> bool:
-    """Whether its forward applies its parts one after the other."""
+    """Return whether the forward of a module applies its parts one after the other."""
     return type(module).forward in (SequentialModule.forward, nn.Sequential.forward)
 
 
 def has_forward_of_its_own(module: nn.Module) -> bool:
-    """Whether its forward is younger than what exports it: an ``export()``, or a plain form in this package."""
+    """Return whether a subclass overrides the forward below the class that can be exported.
+
+    That class has an ``export()``, or a plain form in this package.
+    """
     if "forward" in vars(module):
         return True
     for kind in type(module).__mro__:
@@ -70,7 +73,7 @@ def has_forward_of_its_own(module: nn.Module) -> bool:
 
 
 def with_plain_parts(network: nn.Module, export: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    """A copy of a network in which all parts on GeometricTensors are plain that can be; the others keep their forward.
+    """Return a copy of a network in which every part that can be plain is so; the others keep their forward.
 
     Args:
         network: in eval mode, with a part that has no plain form.
@@ -101,6 +104,6 @@ def with_plain_parts(network: nn.Module, export: Callable[[nn.Module], nn.Module
 
 
 def _is_written_for_fields(module: nn.Module) -> bool:
-    """Whether it has a forward in which its parts meet GeometricTensors."""
+    """Return whether a module has a forward of its own on parts that take GeometricTensors."""
     has_forward = type(module).forward not in (nn.Module.forward, nn.Sequential.forward, SequentialModule.forward)
     return has_forward and any(isinstance(part, EquivariantModule) for part in module.modules())

@@ -1,4 +1,4 @@
-"""Training and eval mode of a network."""
+"""A context in which a network is in eval mode."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["in_eval_mode"]
 
 @contextlib.contextmanager
 def in_eval_mode(network: nn.Module) -> Iterator[None]:
-    """Eval mode for a while; every module gets its own mode back."""
+    """Put a network into eval mode; every module gets its own mode back afterwards."""
     modes = {module: module.training for module in network.modules()}
     try:
         network.eval()
         yield
     finally:
-        # From the outside in, as train(mode) goes on to the modules inside.
+        # train(mode) also sets the modules inside, so outer modules come first.
         for module, mode in modes.items():
             module.train(mode)

@@ -33,7 +33,7 @@ def channels_by_field(features: Tensor, size: int) -> Tensor:
 
 
 class ByField(nn.Module):
-    """What takes fields apart.
+    """A module that divides channels into fields.
 
     Args:
         sizes: number of channels of each field.
@@ -42,7 +42,7 @@ class ByField(nn.Module):
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
         self.sizes = list(sizes)
-        # How many of a size stand side by side.
+        # (size, number) for fields of equal size that stand side by side.
         self.runs = [(size, len(list(run))) for size, run in groupby(self.sizes)]
 
     def fields(self, features: Tensor) -> list[Tensor]:
@@ -64,7 +64,7 @@ class FieldMaximum(ByField):
 
 
 class FieldSquares(ByField):
-    """What takes ‖·‖² of each field.
+    """A module that takes ‖·‖² of each field.
 
     Args:
         sizes: number of channels of each field.
@@ -119,7 +119,7 @@ class NormNonLinearity(FieldSquares):
     def forward(self, features: Tensor) -> Tensor:
         """(batch, C, H, W) → the same."""
         squares = self.squares(features)
-        # Not below the least, where the slope of the root has no bound.
+        # The slope of the root has no bound at 0.
         norms = squares.clamp_min(self.least**2).sqrt()
         new = norms if self.log_bias is None else norms - self.log_bias.exp().view(-1, 1, 1)
         factors = torch.where(squares > self.least**2, self.function(new) / norms, 0)
@@ -151,7 +151,7 @@ class Gate(nn.Module):
 
 
 class Mask(nn.Module):
-    """A fixed factor for each pixel."""
+    """A module that multiplies each pixel by a fixed factor."""
 
     mask: Tensor
 

@@ -1,4 +1,4 @@
-"""Non-linearities of escnn that plain_modules.py has not, on plain tensors; nothing here needs escnn."""
+"""More modules of escnn on plain tensors, most of them non-linearities; nothing here needs escnn."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class VectorField(nn.Module):
 
 
 class NormMaxPool(FieldSquares):
-    """Of each window the vector of the largest norm, for each field.
+    """The vector of the largest norm in each window, for each field.
 
     Args:
         sizes: number of channels of each field.
@@ -87,7 +87,7 @@ class NormMaxPool(FieldSquares):
 
 
 class Joined(nn.Module):
-    """A module that takes the channels of several tensors as those of one."""
+    """A module that is applied to the channels of several tensors side by side."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

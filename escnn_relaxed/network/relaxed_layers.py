@@ -1,4 +1,4 @@
-"""The relaxed layers of a network, the size of their ω′, and the layers that are strict."""
+"""Lists of the relaxed and the strict layers of a network."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ..layer.convolution import Convolution
 
 __all__ = ["WITH_RELAXED_FORM", "frequency_energy", "named_relaxed_layers", "relaxed_layers", "strict_layers"]
 
-# escnn's linear maps with weights, those first that a layer of this package takes the place of.
+# escnn's linear maps with weights. Layers of this package take the place of the first two.
 WITH_RELAXED_FORM = R2Conv, R2ConvTransposed
 _LINEAR = *WITH_RELAXED_FORM, Linear, R3Conv, R3ConvTransposed
 
 
 def named_relaxed_layers(network: nn.Module) -> Iterator[tuple[str, Convolution]]:
-    """Name and layer of every relaxed layer of a network, in its order; whatever relaxes it."""
+    """Yield the name and the layer of every layer of this package in a network."""
     for name, module in network.named_modules():
         if isinstance(module, Convolution):
             yield name, module
 
 
 def relaxed_layers(network: nn.Module) -> dict[str, Convolution]:
-    """Every relaxed layer of a network by its name.
+    """Return every layer of this package in a network by its name.
 
     Raises:
-        TypeError: for what is no module.
+        TypeError: for a network that is no module.
         ValueError: for a network without one.
     """
     layers = dict(named_relaxed_layers(check_module("network", network)))
@@ -41,13 +41,13 @@ def relaxed_layers(network: nn.Module) -> dict[str, Convolution]:
 
 
 def strict_layers(network: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Names of escnn's linear maps by their kind: what nothing relaxes."""
+    """Return the names of escnn's linear maps, which nothing relaxes, by their class."""
     named = [(name or "network", module) for name, module in network.named_modules()]
     found = {kind.__name__: tuple(name for name, module in named if isinstance(module, kind)) for kind in _LINEAR}
     return {kind: names for kind, names in found.items() if names}
 
 
 def frequency_energy(layers: Iterable[Convolution]) -> Tensor:
-    """Σ‖ω′‖² over layers; those without an ω′ count 0."""
+    """Return Σ‖ω′‖² over layers; a layer without an ω′ counts 0."""
     terms = [value.square().sum() for layer in layers for value in layer.domain_frequency.values()]
     return torch.stack(terms).sum() if terms else torch.zeros(())

@@ -22,7 +22,7 @@ from .style import DIVERGING, FONT, WIDTH, labelled, new_axes
 
 __all__ = ["plot_filter_over_positions", "plot_filters_over_rotations"]
 
-# Of the side of a filter, the space between two.
+# The space between two filters, as a part of the side of one.
 _GAP = 0.12
 
 
@@ -47,7 +47,7 @@ def plot_filters_over_rotations(
         axes: where to draw, a new figure by default.
 
     Raises:
-        TypeError: for what is no such layer, or numbers that are no integers.
+        TypeError: for a layer of another class, or numbers that are no integers.
         ValueError: for a layer that is soft in translation, or fields of another kind.
 
     Example:
@@ -109,7 +109,7 @@ def plot_filter_over_positions(
         axes: where to draw, a new figure by default.
 
     Raises:
-        TypeError: for what is no such layer, or numbers that are no integers.
+        TypeError: for a layer of another class, or numbers that are no integers.
         ValueError: for channels that the layer does not have, or an image smaller than the kernel.
 
     Example:
@@ -182,7 +182,7 @@ def _is_regular(field: Representation) -> bool:
 
 
 class _Taps:
-    """Where the taps of a layer meet the image."""
+    """The place of a layer's taps on the image."""
 
     def __init__(self, layer: EquivariantModule) -> None:
         self._layer = layer

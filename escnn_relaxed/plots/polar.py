@@ -36,7 +36,7 @@ def plot_equivariance_error(
         axes: polar axes to draw in, new ones by default.
 
     Raises:
-        TypeError: for axes that are not polar, or what is no report.
+        TypeError: for axes that are not polar, or values that are no reports.
         ValueError: for a report without rotations and reflections.
 
     Example:

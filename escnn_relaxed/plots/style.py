@@ -1,4 +1,4 @@
-"""What all pictures share: the width of a column, colours told apart by colour-blind readers, small labels."""
+"""Style of all pictures: the width of a column, colours for colour-blind readers, small labels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 __all__ = ["COLOURS", "DIVERGING", "FONT", "WIDTH", "by_depth", "labelled", "new_axes"]
 
-# Of a column of two, in inches.
+# The width of one of two columns, in inches.
 WIDTH = 3.3
 FONT = 8
 # Okabe and Ito's, told apart by colour-blind readers; in the order in which curves take them.
@@ -20,10 +20,10 @@ DIVERGING = "PuOr"
 
 
 def new_axes(axes: Axes | None, height: float, width: float = WIDTH, **arguments: Any) -> Axes:
-    """The axes that were given, or new ones in a figure of their own; sizes in inches.
+    """Return the axes that were given, or new ones in a figure of their own; sizes in inches.
 
     Raises:
-        TypeError: for what is no axes.
+        TypeError: for axes that are no matplotlib axes.
     """
     if axes is None:
         _, axes = pyplot.subplots(figsize=(width, height), layout="constrained", **arguments)
