@@ -34,7 +34,7 @@ from smoke_data import Puffs, simulated
 from smoke_networks import Forecaster, Way
 from soft_part_candidates import FixedHarmonics, Harmonics, TiedPlane, TiedR2Conv
 from tasks import image_task
-from torch import nn
+from torch import Tensor, nn
 from training import accuracy, build_optimiser, fit
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, harden_network
@@ -45,6 +45,8 @@ from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 RATES = (3e-2, 1e-2)
 IMAGES, VALIDATION, EPOCHS, KERNEL_SIZE = 1000, 1000, 12, 5
 FIRST_SEED = 10
+# Of numbers of parameters that count as equal.
+TOLERANCE = 0.035
 
 TASKS = ("upright", "within 60°", "turned")
 DIGITS = {
@@ -105,20 +107,25 @@ def _kernel(size: int, net: Any = ContinuousKernel.net) -> Form:
 FORMS = {
     "strict": Form("strict", {}),
     "partial": Form("partial", {}),
+    # For the scatter of rollouts: the same fields without a soft part.
+    "strict, as wide as J = 8": Form("strict", {}),
     "net, J = 8": _kernel(8),
     "net, J = 2": _kernel(2),
     "harmonics, ψ = 1, J = 2": _kernel(2, FixedHarmonics),
     "harmonics, J = 2": _kernel(2, Harmonics),
-    "harmonics, J = 4": _kernel(4, Harmonics),
     "tied, J = 2": _tied(2),
     "tied, J = 4": _tied(4),
     "tied, J = 2, u = 0.05": _tied(2, unit=0.05),
     "tied, J = 2, u = 0.2": _tied(2, unit=0.2),
     "tied, J = 2, from 0": _tied(2, initial_softness=0.0),
-    "tied, J = 2, o": _tied(2, parts="o"),
-    "tied, J = 2, od": _tied(2, parts="od"),
-    "tied pairs, J = 2": _tied(2, parts="p"),
-    "tied pairs, J = 2, id": _tied(2, parts="pid"),
+    "tied, J = 2, u = 0.03": _tied(2, unit=0.03),
+    "tied, J = 4, u = 0.03": _tied(4, unit=0.03),
+    "tied pairs, J = 2, u = 0.03": _tied(2, parts="p", unit=0.03),
+    # Without the input's part, which the output's of the layer before can undo.
+    "tied, J = 2, o, u = 0.05": _tied(2, parts="o", unit=0.05),
+    "tied, J = 2, od, u = 0.05": _tied(2, parts="od", unit=0.05),
+    "tied, J = 4, od, u = 0.05": _tied(4, parts="od", unit=0.05),
+    "tied pairs, J = 2, d, u = 0.05": _tied(2, parts="pd", unit=0.05),
 }
 
 # Fields of each layer: of strict networks, and of forms that must have fewer for as many parameters.
@@ -131,28 +138,27 @@ WIDTHS: dict[str, tuple[int, ...]] = {
     "smoke": (6, 6, 6),
 }
 EQUAL: dict[tuple[str, str], tuple[int, ...]] = {
-    ("C8 regular", "net, J = 8"): (5, 5, 5, 12),
     ("C8 regular", "net, J = 2"): (6, 4, 7, 12),
-    ("C8 regular", "harmonics, J = 4"): (5, 6, 6, 12),
     ("C4 regular", "net, J = 2"): (7, 7, 6, 12),
     ("C4 regular", "harmonics, ψ = 1, J = 2"): (6, 7, 7, 12),
     ("C4 regular", "harmonics, J = 2"): (6, 7, 7, 12),
-    ("C4 regular", "harmonics, J = 4"): (7, 7, 6, 12),
-    ("C4 regular", "tied pairs, J = 2"): (6, 7, 7, 12),
+    ("C4 regular", "tied pairs, J = 2, u = 0.03"): (6, 7, 7, 12),
+    ("C4 regular", "tied pairs, J = 2, d, u = 0.05"): (6, 7, 7, 12),
     ("D4 regular", "net, J = 2"): (4, 3, 4, 8),
     ("D4 regular", "harmonics, ψ = 1, J = 2"): (4, 3, 5, 7),
     ("D4 regular", "harmonics, J = 2"): (4, 3, 5, 7),
-    ("D4 regular", "harmonics, J = 4"): (3, 4, 4, 8),
-    ("D4 regular", "tied pairs, J = 2"): (4, 3, 5, 7),
     ("SO(2) irreps, gated", "net, J = 2"): (5, 4, 5, 6),
     ("SO(2) irreps, gated", "harmonics, ψ = 1, J = 2"): (6, 6, 5, 5),
     ("SO(2) irreps, gated", "harmonics, J = 2"): (6, 6, 5, 5),
+    ("smoke", "strict, as wide as J = 8"): (3, 4, 3),
+    ("smoke", "net, J = 8"): (3, 4, 3),
     ("smoke", "net, J = 2"): (6, 4, 7),
     ("smoke", "harmonics, ψ = 1, J = 2"): (5, 6, 6),
     ("smoke", "harmonics, J = 2"): (5, 6, 6),
-    ("smoke", "harmonics, J = 4"): (6, 5, 6),
     ("smoke", "tied, J = 4"): (4, 7, 6),
-    ("smoke", "tied pairs, J = 2"): (4, 7, 6),
+    ("smoke", "tied, J = 4, u = 0.03"): (4, 7, 6),
+    ("smoke", "tied pairs, J = 2, u = 0.03"): (4, 7, 6),
+    ("smoke", "tied pairs, J = 2, d, u = 0.05"): (4, 7, 6),
     ("plain CNN on the torus", "net, J = 2"): (6, 6, 6, 7),
 }
 
@@ -184,6 +190,8 @@ def widths_of(cell: str, form: str, side: str) -> tuple[int, ...]:
 
 def can(form: str, network: str) -> bool:
     """Whether a form is there for the network's fields."""
+    if form == "strict, as wide as J = 8":
+        return network == "smoke"
     if form == "partial" or FORMS[form].options.get("parts", "").startswith("p"):
         return network.endswith("regular") or network == "smoke"
     return True
@@ -230,10 +238,23 @@ def _smoke(run: Run, network: nn.Module, cache: Path) -> dict[str, Any]:
         "rollout": smoke.error(network, test, smoke.FRAMES_AHEAD),
         "gain": network.gain.item(),
     }
+    result["worst window"] = worst_window(network, test)
     if any(named_relaxed_layers(network)):
         strict = harden_network(network)
-        result |= {"hardened rollout": smoke.error(strict, test, smoke.FRAMES_AHEAD)}
+        result["hardened rollout"] = smoke.error(strict, test, smoke.FRAMES_AHEAD)
+        result["hardened worst window"] = worst_window(strict, test)
     return result
+
+
+@torch.no_grad()
+def worst_window(network: nn.Module, films: Tensor) -> float:
+    """The largest error ten frames ahead of a single start: how far a rollout runs away."""
+    parts = smoke.windows(films, smoke.FRAMES_AHEAD + 1)
+    state = parts[:, 0]
+    for _ in range(smoke.FRAMES_AHEAD):
+        state = network(state)
+    errors = (state - parts[:, -1])[:, :2].flatten(1).norm(dim=1)
+    return float((errors / parts[:, -1, :2].flatten(1).norm(dim=1)).max())
 
 
 def wanted_runs(
@@ -294,9 +315,17 @@ def chosen_rate(form: str, cell: str, log: Log) -> float:
 def results(cell: str, form: str, side: str, log: Log) -> dict[int, dict[str, Any]]:
     """What the log holds at the form's rate, by seed."""
     rate, widths = chosen_rate(form, cell, log), widths_of(cell, form, side)
-    seeds = range(FIRST_SEED, FIRST_SEED + 20)
-    runs = {seed: str(Run(cell, form, widths, rate, seed)) for seed in seeds}
-    return {seed: log.runs[run] for seed, run in runs.items() if run in log.runs}
+    runs = {seed: str(Run(cell, form, widths, rate, seed)) for seed in range(FIRST_SEED + 20)}
+    found = {seed: log.runs[run] for seed, run in runs.items() if run in log.runs}
+    if side == "same" or form.startswith("strict"):
+        return found
+    strict = results(cell, "strict", "same", log)
+    sizes = {result["parameters"] for result in strict.values()}
+    return {
+        seed: result
+        for seed, result in found.items()
+        if any(abs(result["parameters"] / size - 1) < TOLERANCE for size in sizes)
+    }
 
 
 def values_of(cell: str, form: str, side: str, measure: Measure, log: Log) -> list[float]:
