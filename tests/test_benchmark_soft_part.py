@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import smoke
 import soft_part
+import soft_part_forms
+import soft_part_report
 import torch
 from benchmark_runs import run_here
 from escnn import gspaces
@@ -99,9 +100,12 @@ def test_tied_layers_start_as_soft_as_wanted(softness: float) -> None:
 @pytest.mark.parametrize("form", ["strict", "tied, J = 2", "harmonics, J = 2"])
 def test_networks_of_the_equal_side_have_as_many_parameters(form: str) -> None:
     for network in ("C4 regular", "smoke"):
-        cell = next(cell for cell in soft_part.CELLS if soft_part.network_of(cell) == network)
+        cell = next(cell for cell in soft_part_forms.CELLS if soft_part_forms.network_of(cell) == network)
         strict, one = (
-            sum(p.numel() for p in soft_part.build(f, network, soft_part.widths_of(cell, f, "equal")).parameters())
+            sum(
+                p.numel()
+                for p in soft_part_forms.build(f, network, soft_part_forms.widths_of(cell, f, "equal")).parameters()
+            )
             for f in ("strict", form)
         )
         assert abs(one / strict - 1) < 0.035
@@ -111,8 +115,8 @@ def test_a_second_call_trains_nothing_and_tells_the_same(tmp_path: Path, monkeyp
     monkeypatch.setattr(soft_part, "IMAGES", 64)
     monkeypatch.setattr(soft_part, "VALIDATION", 32)
     monkeypatch.setattr(soft_part, "EPOCHS", 1)
-    monkeypatch.setattr(soft_part, "WIDTHS", {**soft_part.WIDTHS, "C4 regular": (1, 1, 1, 1)})
-    monkeypatch.setattr(soft_part, "GROWTHS", soft_part.GROWTHS[:1])
+    monkeypatch.setattr(soft_part_forms, "WIDTHS", {**soft_part_forms.WIDTHS, "C4 regular": (1, 1, 1, 1)})
+    monkeypatch.setattr(soft_part_report, "GROWTHS", soft_part_report.GROWTHS[:1])
     arguments = ["--cells", "C4, upright", "--forms", "strict;tied, J = 2", "--output", str(tmp_path)]
     first = run_here("soft_part", *arguments)
     assert "tied, J = 2" in (tmp_path / "table.md").read_text()
@@ -122,15 +126,3 @@ def test_a_second_call_trains_nothing_and_tells_the_same(tmp_path: Path, monkeyp
     again = run_here("soft_part", *arguments)
     assert again.strip() in first
     assert run_here("soft_part", "--report", "--output", str(tmp_path)) == again
-
-
-def test_the_rate_is_that_of_the_best_validation_of_the_first_seed(tmp_path: Path) -> None:
-    log = Log(tmp_path / "runs.jsonl")
-    for cell in ("C4, upright", "C4, turned"):
-        for rate, validation in ((3e-2, 90.0), (1e-2, 91.0)):
-            log.add(
-                str(soft_part.Run(cell, "strict", soft_part.WIDTHS["C4 regular"], rate, 10)), {"validation": validation}
-            )
-    assert soft_part.chosen_rate("strict", "C8, upright", log) == 1e-2
-    assert soft_part.chosen_rate("strict", "smoke, level 0", log) == 3e-2
-    assert smoke.FRAMES_AHEAD == 10
