@@ -1,0 +1,138 @@
+"""Which form the soft part of a layer has: candidates beside ``R2Conv``, on digits and smoke.
+
+    python benchmarks/soft_part.py --data DIRECTORY [--cells …] [--forms …] [--seeds 10,11] [--report]
+
+A *cell* is a task for a network, a *form* a way to build its layers (``FORMS``), and a *side* says with what fields:
+``same`` as the strict network, or ``equal``, as many of them as give its number of parameters within 3.5 %. Digits are
+1,000 of MNIST, 12 epochs of Adam; smoke is that of ``smoke.py``, rotation. Runs are logged as they end, and a second
+call goes on from the log; ``--report`` trains nothing.
+
+The rule, fixed before the runs: the form is taken that wins most of the cells and is nowhere more than one standard
+error (of the difference of two means) below strict, over both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import smoke
+import torch
+from run_log import Log, run_missing
+from smoke_data import Puffs, simulated
+from soft_part_forms import CELLS, DIGITS, FORMS, SMOKE, Run, build, can, network_of, rate_of, widths_of
+from soft_part_report import report
+from tasks import image_task
+from torch import Tensor, nn
+from training import accuracy, build_optimiser, fit
+
+from escnn_relaxed import harden_network
+from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
+
+# Images for validation are drawn as in ways.py, so that the test is on those of its seeds.
+IMAGES, VALIDATION, EPOCHS = 1000, 1000, 12
+
+
+def train(run: Run, root: Path | None, cache: Path) -> dict[str, Any]:
+    """One network and what is measured of it."""
+    torch.set_num_threads(1)
+    torch.manual_seed(run.seed)
+    network = build(run.form, network_of(run.cell), run.widths)
+    start = time.process_time()
+    measured = _smoke(run, network, cache) if run.cell in SMOKE else _digits(run, network, root)
+    softness = [layer.softness().item() for _, layer in named_relaxed_layers(network)]
+    parameters = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+    return {**measured, "softness": softness, "parameters": parameters, "seconds": time.process_time() - start}
+
+
+def _digits(run: Run, network: nn.Module, root: Path | None) -> dict[str, Any]:
+    (images, labels), test = image_task(DIGITS[run.cell][1], IMAGES + VALIDATION, run.seed, root)
+    fit(network, (images[:IMAGES], labels[:IMAGES]), build_optimiser("Adam", network, run.rate), EPOCHS)
+    held_out = images[IMAGES:], labels[IMAGES:]
+    return {"validation": accuracy(network, held_out), "test": accuracy(network, test)}
+
+
+def _smoke(run: Run, network: nn.Module, cache: Path) -> dict[str, Any]:
+    films = simulated(Puffs("rotation", SMOKE[run.cell]), cache)
+    known, held_out, test = films.tensor_split((smoke.TRAINING, smoke.TRAINING + smoke.VALIDATION))
+    losses = smoke.fit(network, smoke.windows(known, 2), run.rate, 0.0)
+    network.eval()
+    result = {
+        "loss": losses[-1],
+        "validation": smoke.error(network, held_out, 1),
+        "test": smoke.error(network, test, 1),
+        "rollout": smoke.error(network, test, smoke.FRAMES_AHEAD),
+        "gain": network.gain.item(),
+    }
+    result["worst window"] = worst_window(network, test)
+    if any(named_relaxed_layers(network)):
+        strict = harden_network(network)
+        result["hardened rollout"] = smoke.error(strict, test, smoke.FRAMES_AHEAD)
+        result["hardened worst window"] = worst_window(strict, test)
+    return result
+
+
+@torch.no_grad()
+def worst_window(network: nn.Module, films: Tensor) -> float:
+    """The largest error ten frames ahead of a single start: how far a rollout runs away."""
+    parts = smoke.windows(films, smoke.FRAMES_AHEAD + 1)
+    state = parts[:, 0]
+    for _ in range(smoke.FRAMES_AHEAD):
+        state = network(state)
+    errors = (state - parts[:, -1])[:, :2].flatten(1).norm(dim=1)
+    return float((errors / parts[:, -1, :2].flatten(1).norm(dim=1)).max())
+
+
+def wanted_runs(cells: Sequence[str], forms: Sequence[str], seeds: Sequence[int], sides: Sequence[str]) -> list[Run]:
+    """All runs of these, each once; seed by seed."""
+    choices = (
+        Run(cell, form, widths_of(cell, form, side), rate_of(cell), seed)
+        for seed in seeds
+        for cell in cells
+        for side in sides
+        for form in forms
+        if can(form, network_of(cell))
+    )
+    return list(dict.fromkeys(choices))
+
+
+def train_missing(runs: Sequence[Run], root: Path | None, cache: Path, log: Log, workers: int) -> None:
+    """Simulate and train what is not there."""
+    for level in dict.fromkeys(SMOKE[run.cell] for run in runs if run.cell in SMOKE):
+        simulated(Puffs("rotation", level), cache)
+    wanted = {str(run): (run, root, cache) for run in runs}
+    for count, name in run_missing(wanted, train, log, workers):
+        run, result = wanted[name][0], log.runs[name]
+        print(f"{count} {run.cell}: {run.form}, rate {run.rate:g}, seed {run.seed}: {result['test']:.4f}", flush=True)
+
+
+def main() -> None:
+    """Train what is missing, print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of MNIST's idx files; without, scikit-learn's digits")
+    parser.add_argument("--cells", default=";".join(CELLS), help="separated by ;")
+    parser.add_argument("--forms", default=";".join(FORMS), help="separated by ;")
+    parser.add_argument("--seeds", default="10", help="separated by commas")
+    parser.add_argument("--sides", default="same;equal", help="separated by ;")
+    parser.add_argument("--output", type=Path, default=Path("runs/soft-part"), help="folder of the log and the table")
+    parser.add_argument("--cache", type=Path, default=Path("data/smoke"), help="folder of what is simulated")
+    parser.add_argument("--workers", type=int, default=1, help="processes of one thread each")
+    parser.add_argument("--report", action="store_true", help="train nothing")
+    arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    log = Log(arguments.output / "runs.jsonl")
+    if not arguments.report:
+        seeds = [int(seed) for seed in arguments.seeds.split(",")]
+        cells, forms, sides = (value.split(";") for value in (arguments.cells, arguments.forms, arguments.sides))
+        runs = wanted_runs(cells, forms, seeds, sides)
+        train_missing(runs, arguments.data, arguments.cache, log, arguments.workers)
+    text = report(log)
+    print(f"\n{text}")
+    (arguments.output / "table.md").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
