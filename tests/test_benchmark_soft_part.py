@@ -7,17 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import soft_part
-import soft_part_forms
-import soft_part_report
 import torch
 from benchmark_runs import run_here
 from escnn import gspaces
 from escnn.nn import FieldType
-from run_log import Log
-from soft_part_candidates import TiedPlane, TiedR2Conv, direction_basis, lowest
 
-from escnn_relaxed.group.elements import GroupSample, group_coordinates, sample_group
+from benchmarks.shared.run_log import Log
+from benchmarks.soft_part import forms as soft_part_forms
+from benchmarks.soft_part import report as soft_part_report
+from benchmarks.soft_part import study
+from benchmarks.soft_part.candidates import TiedPlane, TiedR2Conv, direction_basis, lowest
+from escnn_relaxed.group.elements import GroupSample, sample_group
+from escnn_relaxed.group.frame import GroupFrame
 
 C4, C8, D4 = gspaces.rot2dOnR2(4), gspaces.rot2dOnR2(8), gspaces.flipRot2dOnR2(4)
 SO2 = gspaces.rot2dOnR2(-1, maximum_frequency=3)
@@ -75,8 +76,8 @@ def test_the_group_mean_of_a_tied_kernel_is_the_strict_one(
 
 @pytest.mark.parametrize("gspace", [C8, D4, SO2])
 def test_modulations_of_the_direction_have_no_mean_over_the_group(gspace: gspaces.GSpace2D) -> None:
-    sample = sample_group(gspace, 16)
-    coordinates = group_coordinates(sample.angle, sample.reflected, "circle")["rotation"]
+    frame = GroupFrame(gspace, 16)
+    sample, coordinates = frame.sample, frame.translates(()).coordinates["rotation"][:, 0]
     functions = lowest(0.25 * coordinates, 2)
     orbit = sample.action @ np.array([1.3, 0.4])
     found = direction_basis(sample, functions, orbit)
@@ -112,17 +113,17 @@ def test_networks_of_the_equal_side_have_as_many_parameters(form: str) -> None:
 
 
 def test_a_second_call_trains_nothing_and_tells_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soft_part, "IMAGES", 64)
-    monkeypatch.setattr(soft_part, "VALIDATION", 32)
-    monkeypatch.setattr(soft_part, "EPOCHS", 1)
+    monkeypatch.setattr(study, "IMAGES", 64)
+    monkeypatch.setattr(study, "VALIDATION", 32)
+    monkeypatch.setattr(study, "EPOCHS", 1)
     monkeypatch.setattr(soft_part_forms, "WIDTHS", {**soft_part_forms.WIDTHS, "C4 regular": (1, 1, 1, 1)})
     monkeypatch.setattr(soft_part_report, "GROWTHS", soft_part_report.GROWTHS[:1])
     arguments = ["--cells", "C4, upright", "--forms", "strict;tied, J = 2", "--output", str(tmp_path)]
-    first = run_here("soft_part", *arguments)
+    first = run_here("soft_part.study", *arguments)
     assert "tied, J = 2" in (tmp_path / "table.md").read_text()
     runs = Log(tmp_path / "runs.jsonl").runs
     assert len(runs) == 2
     assert {json.loads(run)["form"] for run in runs} == {"strict", "tied, J = 2"}
-    again = run_here("soft_part", *arguments)
+    again = run_here("soft_part.study", *arguments)
     assert again.strip() in first
-    assert run_here("soft_part", "--report", "--output", str(tmp_path)) == again
+    assert run_here("soft_part.study", "--report", "--output", str(tmp_path)) == again

@@ -10,11 +10,11 @@ from typing import Any
 
 from escnn import gspaces
 from escnn.nn import FieldType, R2Conv
-from run_log import Log
-from soft_part_forms import CELLS, DIGITS, FORMS, GROWN, SMOKE, Run, can, rate_of, widths_of
 from torch import nn
 
-from escnn_relaxed.experiments.mean_and_error import mean_and_error
+from benchmarks.shared.run_log import Log
+from benchmarks.soft_part.forms import CELLS, DIGITS, FORMS, GROWN, SMOKE, Run, can, rate_of, widths_of
+from experiments.mean_and_error import mean_and_error
 
 __all__ = ["report"]
 

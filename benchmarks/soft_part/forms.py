@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from escnn.nn import R2Conv
-from networks import build_network
-from smoke_networks import Forecaster, Way
-from soft_part_candidates import FixedHarmonics, Harmonics, TiedPlane, TiedR2Conv
 from torch import nn
 
+from benchmarks.shared.networks import build_network
+from benchmarks.smoke.smoke_networks import Forecaster, Way
+from benchmarks.soft_part.candidates import FixedHarmonics, Harmonics, TiedPlane, TiedR2Conv
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
 from escnn_relaxed.baselines import PartialR2Conv
 
@@ -43,7 +43,7 @@ DIGITS = {
 }
 SMOKE = {f"smoke, level {level}": level for level in (0, 3, 9)}
 CELLS = (*DIGITS, *SMOKE)
-# Learning rates: the best of three on earlier networks, of strict and of soft layers alike (ways.py, smoke.py); and
+# Learning rates: the best of three on earlier networks, of strict and of soft layers alike (ways.py, levels.py); and
 # that of the first trials with C8. They were not chosen again for each form.
 RATES = {"C8 regular": 1e-2}
 USUAL_RATE = 3e-2

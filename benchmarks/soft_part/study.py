@@ -1,11 +1,11 @@
 """Which form the soft part of a layer has: candidates beside ``R2Conv``, on digits and smoke.
 
-    python benchmarks/soft_part.py --data DIRECTORY [--cells …] [--forms …] [--seeds 10,11] [--report]
+    python -m benchmarks.soft_part.study --data DIRECTORY [--cells …] [--forms …] [--seeds 10,11] [--report]
 
 A *cell* is a task for a network, a *form* a way to build its layers (``FORMS``), and a *side* says with what fields:
 ``same`` as the strict network, or ``equal``, as many of them as give its number of parameters within 3.5 %. Digits are
-1,000 of MNIST, 12 epochs of Adam; smoke is that of ``smoke.py``, rotation. Runs are logged as they end, and a second
-call goes on from the log; ``--report`` trains nothing.
+1,000 of MNIST, 12 epochs of Adam; smoke is that of ``smoke/levels.py``, rotation. Runs are logged as they end, and a
+second call goes on from the log; ``--report`` trains nothing.
 
 The rule, fixed before the runs: the form is taken that wins most of the cells and is nowhere more than one standard
 error (of the difference of two means) below strict, over both sides.
@@ -19,16 +19,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import smoke
 import torch
-from run_log import Log, run_missing
-from smoke_data import Puffs, simulated
-from soft_part_forms import CELLS, DIGITS, FORMS, SMOKE, Run, build, can, network_of, rate_of, widths_of
-from soft_part_report import report
-from tasks import image_task
 from torch import Tensor, nn
-from training import accuracy, build_optimiser, fit
 
+from benchmarks.shared.run_log import Log, run_missing
+from benchmarks.shared.tasks import image_task
+from benchmarks.shared.training import accuracy, build_optimiser, fit
+from benchmarks.smoke import levels
+from benchmarks.smoke.smoke_data import Puffs, simulated
+from benchmarks.soft_part.forms import CELLS, DIGITS, FORMS, SMOKE, Run, build, can, network_of, rate_of, widths_of
+from benchmarks.soft_part.report import report
 from escnn_relaxed import harden_network
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
@@ -57,20 +57,20 @@ def _digits(run: Run, network: nn.Module, root: Path | None) -> dict[str, Any]:
 
 def _smoke(run: Run, network: nn.Module, cache: Path) -> dict[str, Any]:
     films = simulated(Puffs("rotation", SMOKE[run.cell]), cache)
-    known, held_out, test = films.tensor_split((smoke.TRAINING, smoke.TRAINING + smoke.VALIDATION))
-    losses = smoke.fit(network, smoke.windows(known, 2), run.rate, 0.0)
+    known, held_out, test = films.tensor_split((levels.TRAINING, levels.TRAINING + levels.VALIDATION))
+    losses = levels.fit(network, levels.windows(known, 2), run.rate, 0.0)
     network.eval()
     result = {
         "loss": losses[-1],
-        "validation": smoke.error(network, held_out, 1),
-        "test": smoke.error(network, test, 1),
-        "rollout": smoke.error(network, test, smoke.FRAMES_AHEAD),
+        "validation": levels.error(network, held_out, 1),
+        "test": levels.error(network, test, 1),
+        "rollout": levels.error(network, test, levels.FRAMES_AHEAD),
         "gain": network.gain.item(),
     }
     result["worst window"] = worst_window(network, test)
     if any(named_relaxed_layers(network)):
         strict = harden_network(network)
-        result["hardened rollout"] = smoke.error(strict, test, smoke.FRAMES_AHEAD)
+        result["hardened rollout"] = levels.error(strict, test, levels.FRAMES_AHEAD)
         result["hardened worst window"] = worst_window(strict, test)
     return result
 
@@ -78,9 +78,9 @@ def _smoke(run: Run, network: nn.Module, cache: Path) -> dict[str, Any]:
 @torch.no_grad()
 def worst_window(network: nn.Module, films: Tensor) -> float:
     """The largest error ten frames ahead of a single start: how far a rollout runs away."""
-    parts = smoke.windows(films, smoke.FRAMES_AHEAD + 1)
+    parts = levels.windows(films, levels.FRAMES_AHEAD + 1)
     state = parts[:, 0]
-    for _ in range(smoke.FRAMES_AHEAD):
+    for _ in range(levels.FRAMES_AHEAD):
         state = network(state)
     errors = (state - parts[:, -1])[:, :2].flatten(1).norm(dim=1)
     return float((errors / parts[:, -1, :2].flatten(1).norm(dim=1)).max())

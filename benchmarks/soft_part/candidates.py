@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from escnn_relaxed.baselines.strict_kernel import BaselineConvolution, StrictKernel, strict_layer
-from escnn_relaxed.group.elements import GroupSample, group_coordinates, sample_group, steer
+from escnn_relaxed.group.elements import GroupSample, steer
 from escnn_relaxed.group.exact_constants import ExactConstants
+from escnn_relaxed.group.frame import GroupFrame
 from escnn_relaxed.group.points import pixel_positions, tap_grid
 from escnn_relaxed.group.regions import RegionPartition
 from escnn_relaxed.integral.regions import integrate_regions
@@ -188,10 +189,10 @@ class TiedR2Conv(_Tied):
         **keywords: Any,
     ) -> None:
         super().__init__(in_type, out_type, kernel_size, padding, keywords)
-        sample = sample_group(in_type.gspace, samples=16)
-        coordinates = group_coordinates(sample.angle, sample.reflected, "circle")
+        frame = GroupFrame(in_type.gspace, samples=16)
+        sample, coordinates = frame.sample, frame.translates(()).coordinates
         names = [name for name in ("rotation", "reflection") if name in self.relaxed_subgroups]
-        points = np.concatenate([coordinates[name] for name in names], axis=-1)
+        points = np.concatenate([coordinates[name][:, 0] for name in names], axis=-1)
         harmonics = lowest(FREQUENCY * points, functions)
         fields_in, fields_out = (fields.representations for fields in self.kernel_types)
         if "o" in parts:
@@ -290,7 +291,7 @@ class TiedPlane(_Tied):
         **keywords: Any,
     ) -> None:
         super().__init__(in_type, out_type, kernel_size, padding, keywords)
-        harmonics = lowest(FREQUENCY * pixel_positions(REGIONS, REGIONS).reshape(-1, 2), functions)
+        harmonics = lowest(FREQUENCY * pixel_positions(REGIONS, REGIONS), functions)
         for name, fields in (("input", self.kernel_types[0]), ("output", out_type)):
             if name[0] in parts:
                 basis = np.einsum("jp,cd->cjpd", harmonics, np.eye(fields.size))
@@ -328,7 +329,8 @@ class TiedPlane(_Tied):
         soft = (self.banks(RegionPartition.of_cells(REGIONS)) - strict).square().sum() / REGIONS**2
         return soft_share(soft, strict.square().sum())
 
-    def _integrate(self, features: Tensor, bias: Tensor | None) -> Tensor:
+    def _integrate(self, features: Tensor, is_biased: bool = True) -> Tensor:
+        bias = self.expanded_bias() if is_biased else None
         partition = RegionPartition.of(self.geometry.output_size(*features.shape[2:]), REGIONS)
         return integrate_regions(features, self.banks(partition), bias, self.geometry, partition)
 
