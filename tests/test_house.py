@@ -71,7 +71,7 @@ def test_benchmarks_and_experiments_import_in_no_circle_and_from_no_other_room()
         if module.startswith("experiments"):
             allowed = ("experiments",)
         others = [name for name in imports if name.startswith(("benchmarks.", "experiments."))]
-        assert not [name for name in others if not name.startswith(tuple(f"{room}." for room in allowed))], module
+        assert not [name for name in others if not f"{name}.".startswith(tuple(f"{room}." for room in allowed))], module
 
 
 def test_order_names_every_folder_and_file() -> None:

@@ -9,7 +9,7 @@ import battery
 import pytest
 import torch
 from escnn.nn import R2ConvTransposed, init
-from layers import EVERY_KIND, STRICT_KERNELS, relaxation, shake
+from layers import STRICT_KERNELS, relaxation, shake
 from tolerances import ROUNDING, SINGLE
 from torch import Tensor, nn
 from torch.nn import functional
@@ -17,7 +17,7 @@ from transformations import answer_to, relative_error
 from transposed_layers import EACH_GEOMETRY, GEOMETRIES, soft_transposed_layer
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR2ConvTransposed
-from escnn_relaxed.integral.plain_layers import PerPixelConvolution, RegionConvolution
+from escnn_relaxed.integral.plain_layers import RegionConvolution
 
 EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 
@@ -146,7 +146,8 @@ def test_text_says_what_is_not_default() -> None:
 
 # As plain PyTorch.
 
-EXPORTED = {"stationary": nn.ConvTranspose2d, "by regions": RegionConvolution, "per pixel": PerPixelConvolution}
+EXPORTED = {"stationary": nn.ConvTranspose2d, "by regions": RegionConvolution}
+EVERY_KIND = pytest.mark.parametrize("kind", EXPORTED)
 
 
 @EVERY_KIND
@@ -287,3 +288,9 @@ def test_kernel_of_two_taps_and_padding_pairs_are_no_trouble() -> None:
     layer = RelaxedR2ConvTransposed(in_type, out_type, 2, (1, 0), stride=2)
     assert layer.evaluate_output_shape((1, 4, 4, 4)) == (1, 4, 6, 8)
     assert functional.mse_loss(layer(in_type(torch.ones(1, 4, 4, 4))).tensor, torch.zeros(1, 4, 6, 8)) > 0
+
+
+def test_kernel_for_every_pixel_is_refused() -> None:
+    fields = battery.field_type("C4", "trivial")
+    with pytest.raises(TypeError, match="regions must be an integer, got None"):
+        RelaxedR2ConvTransposed(fields, fields, 3, relax={"translation": 0.3}, regions=None)

@@ -56,9 +56,7 @@ def test_layer_equals_the_loops(space: str, pair: str) -> None:
     [
         ("C4", "regular -> irreps", "stride", 2, (8, 9)),
         ("C4", "trivial + trivial -> irreps + irreps", "everything", 2, (9, 8)),
-        ("C4", "trivial + trivial -> irreps + irreps", "everything", None, (3, 4)),
         ("flip", "irreps -> regular", "output padding pair", 3, (9, 13)),
-        ("flip", "irreps + irreps -> trivial + trivial", "groups", None, (3, 4)),
         ("trivial", "trivial -> trivial", "dilation", 4, (13, 14)),
         ("SO(2)", "irreps -> trivial", "plain", 2, (9, 8)),
     ],
@@ -178,10 +176,9 @@ def on_the_torus(layer: RelaxedR2ConvTransposed, side: int) -> Tensor:
 
 
 @pytest.mark.parametrize("subgroups", [(), ("translation",), ("rotation",), ("translation", "rotation")])
-@pytest.mark.parametrize("regions", [2, None])
-def test_softness_in_translation_is_that_of_the_mean_over_shifts(regions: int | None, subgroups) -> None:
+def test_softness_in_translation_is_that_of_the_mean_over_shifts(subgroups: tuple[str, ...]) -> None:
     relax = {"translation": (0.3, 0.5), "rotation": 0.3}
-    layer = soft_transposed_layer("C4", "trivial -> regular", bias=False, relax=relax, regions=regions)
+    layer = soft_transposed_layer("C4", "trivial -> regular", bias=False, relax=relax, regions=2)
     types = layer.in_type, layer.out_type
     strict = matrix = on_the_torus(layer, 8)
     if not subgroups or "translation" in subgroups:

@@ -86,10 +86,10 @@ def test_copies_compute_the_same_and_are_of_their_own(form: str, mode: str, how:
     layer.train(mode == "train")
     answer(layer)
     # Where the grid was turned at random, the copy of a training layer has it turned as well.
-    offset = None if layer.bank is None else layer.bank.offset
+    offset = None if layer.bank is None else layer.bank.frame.offset
     other = COPIES[how](layer)
     assert other.training == layer.training
-    assert offset is None or other.bank.offset == offset
+    assert offset is None or other.bank.frame.offset == offset
     assert other.in_type == layer.in_type
     assert other.out_type == layer.out_type
     expected = answer_in_eval(layer)

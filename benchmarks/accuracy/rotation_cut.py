@@ -13,7 +13,6 @@ import math
 import numpy as np
 import torch
 
-from escnn_relaxed.group.elements import group_coordinates
 from escnn_relaxed.kernel.nets import FourierKernel
 
 FREQUENCIES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
@@ -26,7 +25,8 @@ ANGLES = 720
 def jump(form: str, frequency: float) -> float:
     """The relative change over the cut."""
     angles = np.linspace(-math.pi, math.pi, ANGLES + 1)
-    coordinates = torch.from_numpy(group_coordinates(angles, np.zeros(len(angles)), form)["rotation"]).float()
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    coordinates = torch.from_numpy(circle if form == "circle" else angles[:, None] / (2 * math.pi)).float()
     changes = distances = 0.0
     for seed in range(NETWORKS):
         torch.manual_seed(seed)

@@ -1,7 +1,8 @@
 """Constants that stay exact: float64 masters behind non-persistent buffers.
 
 Coordinates and representation matrices are known to float64. A buffer that was cast to float32 and
-back with ``.double()`` would not be; here every cast starts from the float64 master again.
+back with ``.double()`` would not be; here every cast starts from the float64 master again. So does a change between
+training and evaluation where something wrote to the buffer.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from ..torch_modes import has_values
 
 __all__ = ["ExactConstants", "put_back"]
 
@@ -63,6 +66,16 @@ class ExactConstants(nn.Module):
         super()._apply(fn, recurse)
         for name in self._masters:
             setattr(self, name, self._cast(name, getattr(self, name)))
+        return self
+
+    def train(self, mode: bool = True) -> ExactConstants:
+        """Set the mode; constants that were written to, as averages of models do, are set again."""
+        super().train(mode)
+        for name in self._masters:
+            buffer: Tensor = getattr(self, name)
+            exact = self._cast(name, buffer)
+            if has_values(buffer) and not torch.equal(exact, buffer):
+                setattr(self, name, exact)
         return self
 
 

@@ -245,20 +245,22 @@ class ContinuousFilterBank(SoftPart):
         if offset == self.frame.offset:
             return
         self.remembered.drop()
-        self.frame = self.frame.turned(offset)
-        self.grid.set_frame(self.frame)
-        self.steered_average.set_structures(*self._structures(self.frame))
+        self._set_frame(self.frame.turned(offset))
+
+    def _set_frame(self, frame: GroupFrame) -> None:
+        self.frame = frame
+        self.grid.set_frame(frame)
+        self.steered_average.set_structures(*self._structures(frame))
 
     @contextlib.contextmanager
     def turned(self, offset: float) -> Iterator[None]:
-        """Within it the grid is turned by an angle in radians."""
+        """Within it, in training, the grid is turned by an angle in radians; nothing is remembered of it."""
         before = self.frame
         with put_back(self):
-            self.turn(offset)
+            self._set_frame(before.turned(offset))
             try:
                 yield
             finally:
-                self.remembered.drop()
                 self.frame = before
 
     def random_offset(self) -> float:
