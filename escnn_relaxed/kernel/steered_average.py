@@ -205,7 +205,7 @@ class BlockPair(nn.Module):
 
 
 def _product(weights: Tensor, features: Tensor, added: Tensor | None) -> Tensor:
-    """Return matrices (pairs, rows, F) times features (P, pairs, F, columns) plus ``added``, which may be written to."""
+    """Return matrices (pairs, rows, F) times features (P, pairs, F, columns), plus ``added``, which may change."""
     positions, pairs = features.shape[:2]
     if positions == 1:
         features = features.squeeze(0)

@@ -31,7 +31,7 @@ def sees_relative_element(in_block: Block, out_block: Block) -> bool:
 
 
 def of_identity(hidden: Tensor) -> Tensor:
-    """Return hidden values (J, M, P, R, T) at g = g′, where a pair without relative coordinates sees κ: (M, P, J, T)."""
+    """Return hidden values (J, M, P, R, T) at g = g′, for a pair without relative coordinates: (M, P, J, T)."""
     if hidden.shape[3] == 1:
         return rearrange(hidden, "j m p 1 t -> m p j t")
     return rearrange(hidden.diagonal(dim1=1, dim2=3), "j p t m -> m p j t")

@@ -73,7 +73,7 @@ def _padded(counts: Sequence[int], units: Sequence[Tensor]) -> tuple[Tensor, ...
 
 
 def _places(shapes: Sequence[tuple[int, int]], rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """Return the number of the entry at each place of padded matrices, 0 in the padding, and the place of each entry."""
+    """Return the number of the entry at each place of padded matrices, 0 in the padding, and each entry's place."""
     numbers, places = [], []
     start = 0
     for matrix, (height, width) in enumerate(shapes):

@@ -1,4 +1,4 @@
-"""A module with a store of what it remembers, which is dropped whenever the module changes as a whole."""
+"""A module with a store of results, which are dropped whenever the module changes as a whole."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["RememberingModule"]
 
 
 class RememberingModule(nn.Module):
-    """A module that keeps results for evaluation, and drops them when it changes mode, device or dtype, or loads."""
+    """A module that keeps results for evaluation. It drops them when it changes mode, device or dtype, or loads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,13 +24,13 @@ class RememberingModule(nn.Module):
         self._state = StateTensors()
 
     def _remember(self, build: Callable[[], Tensor], *setting: object) -> Tensor:
-        """The result of ``build``; in eval mode the last one, unless a gradient is wanted or a value changed.
+        """Return the result of ``build``; in eval mode the last one, unless a gradient is wanted or a value changed.
 
-        A trace of a module in eval mode holds the result as a constant, as one of ``R2Conv`` does its filter.
+        A trace of a module in eval mode holds the result as a constant, as a trace of ``R2Conv`` holds its filter.
 
         Args:
-            build: makes the result of the tensors of the module.
-            *setting: all that it depends on beside these.
+            build: makes the result from the tensors of the module.
+            *setting: all else that the result depends on.
         """
         if self.training or has_no_values():
             return build()
@@ -40,7 +40,7 @@ class RememberingModule(nn.Module):
         return self._remembered.get(setting, build, self._state(self), may_wait=True)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode."""
+        """Set the mode, and drop the results."""
         self._remembered.drop()
         return super().train(mode)
 
