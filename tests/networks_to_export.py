@@ -21,10 +21,10 @@ C4 = battery.field_type("C4", "two regular")
 MIXED = battery.field_type("D4", "regular + trivial + regular + quotient")
 IRREPS = FieldType(battery.gspace("SO(2)"), battery.field_type("SO(2)", "irreps + trivial + irreps").representations)
 
-# Of tests that trace and export networks with a forward of their own.
+# Warnings of tests that trace and export networks with a forward of their own.
 WHAT_EXPORTERS_WARN_OF = [
     pytest.mark.filterwarnings("ignore:export_network keeps the forward:UserWarning"),
-    # Of torch's own.
+    # torch's own.
     pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.* is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:You are using the legacy TorchScript-based ONNX export:DeprecationWarning"),
@@ -50,7 +50,7 @@ def settled(module: nn.Module) -> nn.Module:
 
 
 def answers(module: EquivariantModule, exported: nn.Module, side: int = 9) -> tuple[Tensor, Tensor]:
-    """Of the network in eval mode and of what was exported."""
+    """Return the outputs of the network in eval mode and of the exported module."""
     dtype = next((value.dtype for value in tensors_of(module) if value.is_floating_point()), torch.float32)
     features = battery.random_input(module.in_type, side, side, dtype=dtype)
     mode = module.training

@@ -52,7 +52,7 @@ def test_soft_part_is_added_beside_the_trained_weights(case: str, mode: str) -> 
     assert relaxed.softness().item() == 0
     train_a_step(relaxed.train())
     assert relaxed.softness().item() > 0
-    # What was learned is beside the strict part, which the layer goes back to.
+    # The soft part has learned beside the strict part, to which the layer goes back.
     frozen = relax_network(trained, freeze=True, relax=SOFT)
     train_a_step(frozen.train())
     assert torch.equal(harden_network(frozen).weights, trained.weights)

@@ -1,4 +1,4 @@
-"""What relaxed copies of networks share, with their source and among their modules."""
+"""Parts that relaxed copies of networks share, with their source and among their modules."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def test_r2conv_is_exported_with_its_padding_mode_and_in_memory_of_its_own(geome
     assert error_of_export(layer, export_network(layer), 7, 8) <= SINGLE
 
 
-# What escnn's own export() does, for the table in the docs.
+# escnn's own export(), for the table in the docs.
 
 
 @pytest.mark.parametrize("geometry", ["reflect", "circular"])

@@ -124,7 +124,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO name='/dev/null':Warning"),
     pytest.mark.filterwarnings("ignore:unclosed file <_io.TextIOWrapper name='/dev/null':ResourceWarning"),
 ]
-# What escnn computes in float64.
+# Modules that escnn computes in float64.
 IN_DOUBLE = (
     "pointwise",
     "Fourier",

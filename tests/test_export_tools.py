@@ -1,4 +1,4 @@
-"""What PyTorch makes of exported modules, and of networks of GeometricTensors: graphs, traces, compilation, ONNX."""
+"""PyTorch on exported modules and on networks of GeometricTensors: graphs, traces, compilation, ONNX."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from escnn_relaxed.kernel import SirenKernel
 BATCH = torch.export.Dim("batch")
 
 pytestmark = [
-    # Of torch's own: a trace bakes in what Python computes from sizes, of images and of fields.
+    # torch's own: a trace bakes in what Python computes from sizes, of images and of fields.
     pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.* is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
@@ -116,7 +116,7 @@ def test_exported_module_is_traced_saved_and_loaded(form: str) -> None:
 @pytest.mark.slow
 @ONE_OF_ALL
 def test_exported_module_is_compiled_into_one_graph_forward_and_backward(form: str) -> None:
-    """By everything but the generation of code, which takes a C++ compiler a minute for each."""
+    """All of the compiler runs but the generation of code, which takes a C++ compiler a minute for each."""
     torch.compiler.reset()
     exported = export_network(FORMS[form]())
     compiled = torch.compile(exported, fullgraph=True, backend="aot_eager")

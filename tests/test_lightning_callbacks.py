@@ -52,7 +52,7 @@ def chunks(batches: list[Any], size: int) -> Iterator[list[Any]]:
 def plain_loop(
     rule_of: Callable[[Classifier], HardeningSchedule | SoftnessBound], epochs: int = 4, accumulate: int = 1
 ) -> tuple[Classifier, HardeningSchedule | SoftnessBound]:
-    """What a callback has to do: the penalty once in a step, however many batches it takes."""
+    """The task of a callback: the penalty once in a step, however many batches the step takes."""
     module = Classifier()
     optimiser, rule = module.configure_optimizers(), rule_of(module)
     for _ in range(epochs):

@@ -93,7 +93,7 @@ class ResidualR2Conv(BaselineConvolution):
         return bank
 
     def _strict_part(self, kernel: Tensor, subgroups: tuple[str, ...]) -> Tensor:
-        """Return PF: the mean over the subgroups, or where these do not map taps to taps ``R2Conv``'s nearest kernel."""
+        """Return PF: the mean over the subgroups, or ``R2Conv``'s nearest kernel where they do not map taps to taps."""
         names = tuple(name for name in self.relaxed_subgroups if name in subgroups)
         if not names:
             return kernel

@@ -69,7 +69,7 @@ def integrate_per_pixel(
     for tap in kernel.taps():
         # One matrix product for each position and group. Contiguous, since otherwise bmm copies matrix by matrix.
         bank = rearrange(kernel.at(tap, positions), "(group o) i p -> (p group) o i", group=groups).contiguous()
-        values = padded[geometry.window(tap, size)].flatten(2)
+        values = padded[geometry.slices(tap, size)].flatten(2)
         values = rearrange(values, "batch (group i) p -> (p group) i batch", group=groups).contiguous()
         parts.append(torch.bmm(bank, values))
     output: Tensor = sum(parts[1:], parts[0])

@@ -45,8 +45,8 @@ def integrate_regions(
         output = integrate_stationary(_divided(features, partition), whole, None, of_tiles)
         result = _added(output, image_size(features), geometry, partition)
     else:
-        of_windows = replace(geometry, padding=margins, padding_mode="zeros", groups=groups)
-        output = integrate_stationary(_cut(features, geometry, partition), whole, None, of_windows)
+        of_slices = replace(geometry, padding=margins, padding_mode="zeros", groups=groups)
+        output = integrate_stationary(_cut(features, geometry, partition), whole, None, of_slices)
         result = _joined(output, partition)
     # Autocast casts the bias of a convolution too.
     return result if bias is None else result + bias.to(result.dtype).view(-1, *[1] * len(partition.axes))
@@ -57,15 +57,15 @@ def _cut(features: Tensor, geometry: ConvolutionGeometry, partition: RegionParti
     padding = geometry.padding
     if geometry.padding_mode != "zeros":
         features, padding = geometry.pad(features), (0,) * len(padding)
-    windows = [_Windows.of(axis, geometry, added) for axis, added in zip(partition.axes, padding, strict=True)]
+    slices = [_Slices.of(axis, geometry, added) for axis, added in zip(partition.axes, padding, strict=True)]
     # Where strides do not fit the image, its last pixels are not read: negative padding takes them away.
     margins = [
         margin
-        for of, size in reversed(list(zip(windows, image_size(features), strict=True)))
+        for of, size in reversed(list(zip(slices, image_size(features), strict=True)))
         for margin in (of.before, of.span - of.before - size)
     ]
     tiles = functional.pad(features, margins) if any(margins) else features
-    for number, of in enumerate(windows):
+    for number, of in enumerate(slices):
         tiles = of.stack(tiles, 2 + 2 * number)
     tile, pixel = _axis_names(partition)
     pairs = " ".join(f"{t} {p}" for t, p in zip(tile, pixel, strict=True))
@@ -73,13 +73,13 @@ def _cut(features: Tensor, geometry: ConvolutionGeometry, partition: RegionParti
 
 
 @dataclass(frozen=True)
-class _Windows:
-    """The windows of the image that the tiles of one axis read.
+class _Slices:
+    """The slices of the image that the tiles of one axis read.
 
     Attributes:
-        starts: the first pixel of each window, counted from the first pixel that any reads.
-        side: number of pixels of a window.
-        before: number of pixels that the first window reads before the image.
+        starts: the first pixel of each slice, counted from the first pixel that any reads.
+        side: number of pixels of a slice.
+        before: number of pixels that the first slice reads before the image.
     """
 
     starts: list[int]
@@ -87,11 +87,11 @@ class _Windows:
     before: int
 
     @staticmethod
-    def of(axis: Tiling, geometry: ConvolutionGeometry, padding: int) -> _Windows:
-        """Return the windows of the tiles of an axis, for an image with ``padding`` pixels of zeros on either side."""
+    def of(axis: Tiling, geometry: ConvolutionGeometry, padding: int) -> _Slices:
+        """Return the slices of the tiles of an axis, for an image with ``padding`` pixels of zeros on either side."""
         side = (axis.side - 1) * geometry.stride + geometry.extent
         starts = [(start + axis.cut) * geometry.stride for start in axis.starts]
-        return _Windows(starts, side, padding + axis.cut * geometry.stride)
+        return _Slices(starts, side, padding + axis.cut * geometry.stride)
 
     @property
     def span(self) -> int:
@@ -135,17 +135,17 @@ def _divided(features: Tensor, partition: RegionPartition) -> Tensor:
 def _added(output: Tensor, size: tuple[int, ...], geometry: TransposedGeometry, partition: RegionPartition) -> Tensor:
     """Add the outputs of the tiles where they overlap: the adjoint of :func:`_cut` for an input of this size."""
     axes = list(zip(partition.axes, geometry.padding, strict=True))
-    windows = [_Windows.of(axis, geometry.adjoint, padding) for axis, padding in axes]
+    slices = [_Slices.of(axis, geometry.adjoint, padding) for axis, padding in axes]
     tile, pixel = _axis_names(partition)
     pairs = " ".join(f"{t} {p}" for t, p in zip(tile, pixel, strict=True))
     pattern = f"batch ({' '.join(tile)} channel) {' '.join(pixel)} -> batch channel {pairs}"
     whole = rearrange(output, pattern, **dict(zip(tile, partition.counts, strict=True)))
-    for number, of in reversed(list(enumerate(windows))):
+    for number, of in reversed(list(enumerate(slices))):
         whole = of.add(whole, 2 + 2 * number)
     # The output's padding, which no tile reaches, is 0.
     margins = [
         margin
-        for of, count in reversed(list(zip(windows, geometry.output_size(*size), strict=True)))
+        for of, count in reversed(list(zip(slices, geometry.output_size(*size), strict=True)))
         for margin in (-of.before, count + of.before - of.span)
     ]
     return functional.pad(whole, margins)

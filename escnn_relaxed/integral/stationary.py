@@ -71,7 +71,7 @@ class ConvolutionGeometry:
         margins = [added for axis in reversed(self.padding) for added in (axis, axis)]
         return functional.pad(features, margins, mode=mode)
 
-    def window(self, tap: int, size: tuple[int, ...]) -> tuple[slice, ...]:
+    def slices(self, tap: int, size: tuple[int, ...]) -> tuple[slice, ...]:
         """Return the part of padded images (batch, C, …) that one tap reads for an output of this size."""
         places = []
         for count in reversed(size):

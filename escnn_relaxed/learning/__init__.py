@@ -1,4 +1,4 @@
-"""How soft to be: a penalty, a bound, a schedule, ω′ as parameters.
+"""Control of softness in training: a penalty, a bound, a schedule, ω′ as parameters.
 
 The same as callbacks are in :mod:`escnn_relaxed.learning.lightning_callbacks`, which needs Lightning.
 

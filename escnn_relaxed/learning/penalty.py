@@ -12,7 +12,7 @@ __all__ = ["equivariance_penalty"]
 
 
 def equivariance_penalty(network: nn.Module, kind: str = "softness") -> Tensor:
-    """What to add to the loss, times λ, so that layers are only as soft as the task needs.
+    """Return the penalty that, times λ and added to the loss, keeps layers only as soft as the task needs.
 
     The default, ``"softness"``, is Σ √s over layers, s the layers'
     :meth:`~escnn_relaxed.RelaxedR2Conv.softness`: it sees the kernel itself and can reach exactly 0, because its slope

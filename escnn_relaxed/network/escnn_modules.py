@@ -153,7 +153,7 @@ def _with_the_same_basis(layer: Any, basis: Mapping[str, Any]) -> Any:
 
 
 def _bases(strict: Any, layer: Any) -> Iterator[tuple[Any, Tensor]]:
-    """Where escnn keeps the basis of each pair of representations, and the layer's."""
+    """Yield escnn's module with the basis of each pair of representations, and the layer's basis of this pair."""
     expansion = strict.basisexpansion
     for number, pair in enumerate(expansion._representations_pairs):
         block = getattr(expansion, f"block_expansion_{expansion._escape_pair(pair)}")

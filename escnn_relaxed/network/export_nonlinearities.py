@@ -130,7 +130,7 @@ def _in_order(values: Tensor | None, keys: list[Any]) -> Tensor | None:
 
 
 def _parts_of_fields(module: Any) -> list[int]:
-    """Of each induced field, the size of the fields that it consists of."""
+    """Return for each induced field the size of the fields that it consists of."""
     return [
         next(int(word.split("_")[-1]) for word in field.supported_nonlinearities if word.startswith("induced_norm"))
         for field in module.in_type.representations

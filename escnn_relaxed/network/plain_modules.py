@@ -33,7 +33,7 @@ def channels_by_field(features: Tensor, size: int) -> Tensor:
 
 
 class ByField(nn.Module):
-    """What takes fields apart.
+    """The base of modules that split a feature map into its fields.
 
     Args:
         sizes: number of channels of each field.
@@ -42,7 +42,7 @@ class ByField(nn.Module):
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
         self.sizes = list(sizes)
-        # How many of a size stand side by side.
+        # Each size, and the number of fields of this size side by side.
         self.runs = [(size, len(list(run))) for size, run in groupby(self.sizes)]
 
     def fields(self, features: Tensor) -> list[Tensor]:
@@ -64,7 +64,7 @@ class FieldMaximum(ByField):
 
 
 class FieldSquares(ByField):
-    """What takes ‖·‖² of each field.
+    """The base of modules that need ‖·‖² of each field.
 
     Args:
         sizes: number of channels of each field.

@@ -68,7 +68,7 @@ class VectorField(nn.Module):
 
 
 class NormMaxPool(FieldSquares):
-    """Of each window the vector of the largest norm, for each field.
+    """Max pooling by norm: each field's vector of the largest norm in each window.
 
     Args:
         sizes: number of channels of each field.

@@ -14,7 +14,7 @@ from .style import COLOURS, FONT, WIDTH, labelled, new_axes
 
 __all__ = ["plot_ablation", "plot_softness"]
 
-# Of the kinds of part, distinct in grey too.
+# The colours of the kinds of part, distinct in grey too.
 _COLOURS = {"network": "0.45", "layer": COLOURS[0], "group": COLOURS[5], "subgroup": COLOURS[4]}
 
 

@@ -22,7 +22,7 @@ from .style import DIVERGING, FONT, WIDTH, labelled, new_axes
 
 __all__ = ["plot_filter_over_positions", "plot_filters_over_rotations"]
 
-# Of the side of a filter, the space between two.
+# The space between two filters, as a part of a filter's side.
 _GAP = 0.12
 
 

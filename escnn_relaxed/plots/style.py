@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 __all__ = ["COLOURS", "DIVERGING", "FONT", "WIDTH", "by_depth", "labelled", "new_axes"]
 
-# Of a column of two, in inches.
+# The width of one of two columns, in inches.
 WIDTH = 3.3
 FONT = 8
 # Okabe and Ito's, told apart by colour-blind readers; in the order in which curves take them.
