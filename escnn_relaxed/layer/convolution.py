@@ -65,7 +65,7 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
 
     @property
     def padding_mode(self) -> str:
-        """The values of the padding: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``."""
+        """The values of the padding, ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``."""
         return self.geometry.padding_mode
 
     @property
@@ -85,7 +85,7 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
 
     @property
     def kernel_types(self) -> tuple[FieldType, FieldType]:
-        """The fields that the kernel connects: of the input those of one group, since all groups are alike."""
+        """The fields that the kernel connects, of the input those of one group, since all groups are alike."""
         return first_group(self.in_type, self.groups), self.out_type
 
     def describe(self) -> dict[str, Any]:

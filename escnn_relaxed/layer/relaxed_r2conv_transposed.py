@@ -155,7 +155,7 @@ class RelaxedR2ConvTransposed(PlanarConvolution):
 
     @property
     def kernel_types(self) -> tuple[FieldType, FieldType]:
-        """The fields that the kernel connects: of the output those of one group, as in ``R2ConvTransposed``."""
+        """The fields that the kernel connects, of the output those of one group, as in ``R2ConvTransposed``."""
         return self.in_type, first_group(self.out_type, self.groups)
 
     def describe(self) -> dict[str, Any]:
