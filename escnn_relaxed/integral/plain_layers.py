@@ -38,7 +38,7 @@ class RegionConvolution(nn.Module):
         self._remembered = Remembered()
 
     def forward(self, features: Tensor) -> Tensor:
-        """(batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
+        """Apply the convolution: (batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
         partition = RegionPartition.of(self.geometry.domain_size(features), self.cells)
         # Detached, since the weights of cells depend only on its dtype and device.
         like = self.weight.detach()
@@ -72,7 +72,7 @@ class PerPixelConvolution(nn.Module):
             self.register_buffer(f"frequency_{name}", value)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
+        """Apply the convolution: (batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
         frequency = {name: getattr(self, f"frequency_{name}") for name in self._subgroups}
         kernel = PixelKernel(self.bank, self.strict, frequency, self.hardened)
         return integrate_per_pixel(features, kernel, self.bias, self.geometry)

@@ -22,7 +22,7 @@ _MOST_SCALE = 3.0
 
 @contextlib.contextmanager
 def _in_double_precision(bank: ContinuousFilterBank) -> Iterator[None]:
-    """Put a filter bank into float64 for a ``with`` block, so that no rounding is scaled up to a kernel.
+    """Put a continuous kernel into float64 for a ``with`` block, so that no rounding is scaled up to a kernel.
 
     Rounding is all that an average leaves of some features.
     """
@@ -36,10 +36,10 @@ def _in_double_precision(bank: ContinuousFilterBank) -> Iterator[None]:
 
 @torch.no_grad()
 def start_at_softness(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor], initial_softness: float) -> None:
-    """Fix the softness at which a filter bank starts and the units of its weights, and draw the weights.
+    """Fix the softness at which a continuous kernel starts and the units of its weights, and draw the weights.
 
     Args:
-        bank: the filter bank.
+        bank: the continuous kernel.
         frequency: ω′ at the start, none of them 0.
         initial_softness: expected part of the energy of K that depends on the domain.
     """
@@ -54,10 +54,10 @@ def start_at_softness(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor
 def start_centred(
     bank: ContinuousFilterBank, frequency: Mapping[str, Tensor], softness: float, strict_energy: float
 ) -> None:
-    """Fix the units of the weights of a centred filter bank by the wanted softness, and draw the weights.
+    """Fix the units of the weights of a centred kernel by the wanted softness, and draw the weights.
 
     Args:
-        bank: the centred filter bank.
+        bank: the centred kernel.
         frequency: ω′ at the start, none of them 0.
         softness: wanted energy of ``bank`` over that of the whole kernel.
         strict_energy: ‖·‖² of the strict part, where ρ is orthogonal.

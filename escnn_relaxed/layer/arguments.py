@@ -165,7 +165,7 @@ def resolve_relaxation(
     if isinstance(relax, str) and relax == "default":
         available = [name for name in frame.subgroups if not is_kept[name]]
         if frame.subgroups and not available:
-            raise ValueError("keep leaves no rotation or reflection to be soft; relax=None makes a strict layer")
+            raise ValueError("keep leaves nothing of rotation and reflection to be soft; relax=None is a strict layer")
         rotation = 1.0 if frame.form == "log" else DEFAULT_DOMAIN_FREQUENCY
         start = {"rotation": min(rotation, frame.resolved_frequency()), "reflection": DEFAULT_DOMAIN_FREQUENCY}
         return {name: start[name] for name in available}
@@ -198,7 +198,7 @@ def check_kept(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
         raise ValueError(f"keep must be 'C' or 'D' and a number of rotations, as 'C4' or 'D4', got {keep!r}")
     kept, frame = KeptGroup(int(name[2]), name[1] == "D"), GroupFrame(gspace, samples)
     if kept.reflection and "reflection" not in frame.subgroups:
-        raise ValueError(f"keep={keep!r} has a reflection, which {gspace.name} has not: 'C{kept.rotations}' has none")
+        raise ValueError(f"keep={keep!r} has a reflection, which {gspace.name} has not: 'C{kept.rotations}' is without")
     if frame.rotations % kept.rotations:
         raise ValueError(
             f"keep={keep!r} must have a number of rotations that divides {frame.rotations}, those of the layer"
