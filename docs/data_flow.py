@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 
 
 class Stage(NamedTuple):
-    """What flows, its shape, and the files that make it."""
+    """A stage of the data flow: its name, its shape, and the files that make it."""
 
     what: str
     shape: str
@@ -24,13 +24,13 @@ SHARED = (
     Stage(
         "coordinates ω ⊙ α, ω′ ⊙ α",
         "(M, R, T, F), (M, P, D)",
-        "group/coordinate_grid.py",
+        "group/frame.py, coordinate_grid.py",
     ),
     Stage("hidden values φ", "(J, M, R, T, P)", "kernel/nets.py"),
     Stage(
         "steered features, mean over the domain subtracted",
         "of K_soft − P K_soft",
-        "kernel/steering.py, filter_bank.py",
+        "kernel/domain_means.py, steering.py",
     ),
 )
 STATIONARY = (
@@ -56,7 +56,7 @@ BY_REGION = (
 END = Stage(
     "GeometricTensor",
     "of out_type",
-    "layer/planar_convolution.py, relaxed_convolution.py, relaxed_r2conv.py",
+    "layer/softened_convolution.py, planar_convolution.py, relaxed_r2conv.py",
 )
 
 WIDTH, BOX, GAP, MARGIN = 540, 66, 24, 8

@@ -1,7 +1,7 @@
 """Relaxed equivariance for escnn: a layer in place of ``R2Conv`` that is as equivariant as the data.
 
-Folders in the order in which data meet them; each imports from those above it alone. M sampled group elements, T taps
-in the support, P positions, J hidden values::
+The folders follow in the order in which data meet them. Each imports only from those above it. M counts sampled group
+elements, T taps in the support, P positions, J hidden values::
 
     group/        group elements, grid points, field types as arrays   (M, 2, 2), (T, 2), (P, 2)
                   → coordinates ω ⊙ α, ω′ ⊙ α                          (M, R, T, F), (M, P, D)
@@ -15,10 +15,10 @@ in the support, P positions, J hidden values::
     learning/     how soft to be
     plots/, models
 
-What most users need is here; kernel nets are in ``escnn_relaxed.kernel``, reports and logs in
-``escnn_relaxed.measure``, what else serves learning in ``escnn_relaxed.learning``, other layers in
-``escnn_relaxed.baselines``, the way back to escnn in ``escnn_relaxed.network``. Equations, "equation (2)", are those of
-docs/concepts/mathematics.md.
+This module exports what most users need. Kernel nets are in ``escnn_relaxed.kernel``, reports and logs in
+``escnn_relaxed.measure``, further tools for learning in ``escnn_relaxed.learning``, other layers in
+``escnn_relaxed.baselines``, and the way back to escnn in ``escnn_relaxed.network``. "Equation (2)" and the like refer
+to docs/concepts/mathematics.md.
 """
 
 from ._version import __version__
@@ -58,5 +58,5 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in __all__:
-        raise ImportError(f"{name} needs escnn and lie_learn, which are not installed; exported networks do not")
+        raise ImportError(f"{name} needs escnn and lie_learn, which are not installed; exported networks need neither")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

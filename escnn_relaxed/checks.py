@@ -36,26 +36,26 @@ _warned: set[str] = set()
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a real number of any kind, NumPy's too, and no bool."""
+    """Whether a value is a real number of any kind, NumPy's too, and not a bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def check_bool(name: str, value: Any) -> bool:
-    """True or False, and nothing that only counts as one."""
+    """Return a value that is True or False, and not one that only counts as such."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return value
 
 
 def check_number(name: str, value: Any) -> float:
-    """A real number."""
+    """Return a real number as a float."""
     if not is_number(value):
         raise TypeError(f"{name} must be a number, got {value!r}")
     return float(value)
 
 
 def check_positive(name: str, value: Any) -> float:
-    """A finite number above 0."""
+    """Return a finite number above 0 as a float."""
     number = check_number(name, value)
     if not (math.isfinite(number) and number > 0):
         raise ValueError(f"{name} must be finite and > 0, got {value}")
@@ -63,7 +63,7 @@ def check_positive(name: str, value: Any) -> float:
 
 
 def check_integer(name: str, value: Any, least: int) -> int:
-    """An integer of any kind (no bool) not below ``least``."""
+    """Return an integer of any kind, not below ``least``; a bool is none."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < least:
@@ -72,7 +72,7 @@ def check_integer(name: str, value: Any, least: int) -> int:
 
 
 def check_size(name: str, value: Any) -> tuple[int, int]:
-    """Height and width in pixels, or one number for both."""
+    """Return height and width in pixels, given as a pair or as one number for both."""
     pair = value if isinstance(value, (tuple, list)) else (value, value)
     if len(pair) != 2:
         raise ValueError(f"{name} must be an integer or a pair (height, width), got {value!r}")
@@ -80,38 +80,38 @@ def check_size(name: str, value: Any) -> tuple[int, int]:
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    """One of a few words."""
+    """Return a value that is one of a few words."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
     return str(value)
 
 
 def check_callable(name: str, value: Any) -> None:
-    """A function, or what can be called as one."""
+    """Raise a ``TypeError`` for a value that cannot be called."""
     if not callable(value):
         raise TypeError(f"{name} must be a function, got {value!r}")
 
 
 def check_sequence(name: str, value: Any, kinds: str) -> tuple[Any, ...]:
-    """A sequence, or any iterable but a text or a table, of what ``kinds`` says."""
+    """Return the items of an iterable that is neither a text nor a table; ``kinds`` names them in the error."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be a sequence of {kinds}, got {value!r}")
     try:
         return tuple(value)
     except TypeError:
-        # A tensor without dimensions says only then that it is no sequence.
+        # A tensor without dimensions counts as an iterable and fails only here.
         raise TypeError(f"{name} must be a sequence of {kinds}, got {value!r}") from None
 
 
 def check_mapping(name: str, value: Any, kinds: str) -> dict[Any, Any]:
-    """A table of what ``kinds`` says."""
+    """Return a mapping as a dict; ``kinds`` names its items in the error."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} must be a dict of {kinds}, got {value!r}")
     return dict(value)
 
 
 def check_subgroups(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of subgroups; none means all."""
+    """Return names of subgroups as a tuple; none means all."""
     if isinstance(names, str):
         raise TypeError(f"subgroups must be a tuple of names, got {names!r}: write ({names!r},)")
     for name in check_sequence("subgroups", names, "names"):
@@ -121,14 +121,14 @@ def check_subgroups(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_module(name: str, value: Any) -> nn.Module:
-    """A network, or a single layer."""
+    """Return a value that is a network or a single layer."""
     if not isinstance(value, nn.Module):
         raise TypeError(f"{name} must be a torch.nn.Module, got {type(value).__name__}: {value!r}")
     return value
 
 
 def check_no_hooks(name: str, module: nn.Module, remedy: str) -> None:
-    """Raise a ``ValueError`` for a module with hooks, which another in its place would not have.
+    """Raise a ``ValueError`` for a module with hooks, since the module in its place would not have them.
 
     Args:
         name: the module's name in its network.
@@ -148,7 +148,7 @@ def warn_once(message: str) -> None:
 
 
 def _user_level() -> int:
-    """The ``stacklevel``, for the caller, of the innermost frame that is neither of this package nor of torch."""
+    """Return the ``stacklevel``, for the caller, of the innermost frame outside this package and torch."""
     inside = (__name__.partition(".")[0], "torch")
     frame, level = inspect.currentframe(), 0
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in inside:

@@ -1,4 +1,4 @@
-"""What torch is doing: tracing, compiling, casting; runs without escnn."""
+"""Modes of torch: tracing, compiling, casting. Runs without escnn."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = [
 
 
 def full_precision(like: Tensor) -> AbstractContextManager[Any]:
-    """Within it nothing on the device of ``like`` is cast by ``torch.autocast``."""
-    # The device of shapes alone knows no autocast.
+    """Return a context in which ``torch.autocast`` casts nothing on the device of ``like``."""
+    # The meta device has no autocast.
     return contextlib.nullcontext() if like.is_meta else torch.autocast(like.device.type, enabled=False)
 
 
@@ -34,7 +34,7 @@ def has_no_values() -> bool:
 
 
 def has_values(tensor: Tensor) -> bool:
-    """Whether the values of a tensor are here to be read: not on the meta device, nor where each process has a part.
+    """Whether the values of a tensor can be read here: not on the meta device, nor where each process has a part.
 
     Example:
         >>> has_values(torch.zeros(2)), has_values(torch.zeros(2, device="meta"))
@@ -45,12 +45,12 @@ def has_values(tensor: Tensor) -> bool:
 
 
 def reads_without_waiting(tensor: Tensor) -> bool:
-    """Whether the values of a tensor can be read at once: in main memory, not in that of an accelerator."""
+    """Whether the values of a tensor can be read at once, in main memory and not in that of an accelerator."""
     return tensor.device.type == "cpu"
 
 
 def has_tangents() -> bool:
-    """True where derivatives go forwards with values, under ``torch.autograd.forward_ad``."""
+    """True in forward-mode differentiation, under ``torch.autograd.forward_ad``."""
     return forward_ad._current_level >= 0
 
 
@@ -61,7 +61,7 @@ def is_traced() -> bool:
 
 @contextlib.contextmanager
 def untraced() -> Iterator[None]:
-    """What is computed within it is a constant to ``torch.jit.trace``."""
+    """Make results that are computed in a ``with`` block constants to ``torch.jit.trace``."""
     state, set_state = torch._C._get_tracing_state(), torch._C._set_tracing_state  # type: ignore[attr-defined]
     set_state(None)
     try:

@@ -85,7 +85,7 @@ def _hidden_regular(space: GSpace2D) -> Representation:
 
 
 def _quotients(space: GSpace2D) -> list[Representation]:
-    """By a rotation subgroup, and by a reflection, which is not normal."""
+    """Return quotients by a rotation subgroup and by a reflection, which is not normal."""
     if space.fibergroup.continuous:
         return [space.quotient_repr((None, -1))]
     order = space.rotations_order

@@ -15,7 +15,7 @@ __all__ = ["run_here"]
 
 
 def run_here(script: str, *arguments: str) -> str:
-    """What a benchmark prints, a module below ``benchmarks``."""
+    """Return the text that a benchmark, a module below ``benchmarks``, prints."""
     output = io.StringIO()
     threads, allows_tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output), warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""What every test of this suite starts from."""
+"""The common start of every test of this suite."""
 
 from __future__ import annotations
 

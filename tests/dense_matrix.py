@@ -24,7 +24,10 @@ def matrix_of(linear: Callable[[Tensor], Tensor], channels: int, size: tuple[int
 
 @torch.no_grad()
 def dense_matrix(layer: RelaxedR2Conv, side: int) -> Tensor:
-    """Of a layer without bias, on a torus, (C_out, side, side, C_in, side, side): the answers to unit images."""
+    """Return the matrix of a layer without bias on a torus, its outputs of unit images.
+
+    Its shape is (C_out, side, side, C_in, side, side).
+    """
     answers = layer(layer.in_type(_unit_images(layer.in_type, side))).tensor
     return answers.movedim(0, -1).unflatten(-1, (-1, side, side))
 

@@ -1,4 +1,4 @@
-"""Where taps and pixels may meet: a case of each argument of a convolution, and some together."""
+"""Geometries of convolutions: a case of each argument, and some together."""
 
 from __future__ import annotations
 

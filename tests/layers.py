@@ -51,7 +51,7 @@ def with_kernel(arguments: Mapping[str, object]) -> dict[str, object]:
 def uncalibrated() -> Iterator[None]:
     """Continuous kernels start at any scale: to find theirs takes most of the time in which a layer is built."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("escnn_relaxed.kernel.single_kernel.continuous_features", lambda bank: None)
+        patch.setattr("escnn_relaxed.kernel.single_kernel.continuous_maps", lambda bank: None)
         patch.setattr("escnn_relaxed.kernel.single_kernel.gain", lambda *arguments: 1.0)
         yield
 

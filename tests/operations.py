@@ -1,4 +1,4 @@
-"""How many operations a call starts that are not views, each a launch on a GPU, and how often it waits for a device."""
+"""Counts of the operations of a call that are not views, each a launch on a GPU, and of its waits for a device."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def count_evaluation(module: nn.Module, features: Tensor) -> CountOperations:
 
 
 def _third_call(call: Callable[[], object]) -> CountOperations:
-    # What is kept of ω′ is read anew after the first bank of evaluation is built.
+    # The kept values of ω′ are read again after the first filter bank of evaluation is built.
     for _ in range(2):
         call()
     with CountOperations() as count:

@@ -19,11 +19,11 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_leaves
 
-# Of a kind for which torch has optimisers and autocast, though it may have been built without it.
+# torch has optimisers and autocast for this kind of device, though it may have been built without it.
 DEVICE = torch.device("xpu", 0)
 CPU = torch.device("cpu")
 
-# Of which the host needs the answer.
+# The host needs the result of these methods.
 WAITS = {"item", "tolist", "__bool__", "__float__", "__int__", "__index__", "__complex__", "cpu"}
 WAITS |= {"nonzero", "argwhere", "equal", "allclose", "is_nonzero", "unique", "unique_consecutive", "masked_select"}
 # Take tensors of several devices, also of more than no dimensions.
@@ -107,7 +107,7 @@ class PretendDevice(TorchFunctionMode):
     def _target(
         self, function: Any, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any], is_here: bool
     ) -> torch.device | None:
-        """Where the result belongs, None for where the tensors are of which it is made."""
+        """Return the device of the result, or None where it is that of the tensors of which it is made."""
         if name == "cpu":
             return CPU
         if name == "to":
@@ -161,17 +161,17 @@ def _on_cpu(values: Any) -> Any:
 
 
 def _attribute(function: Callable[..., Any]) -> Any:
-    """What a tensor of this device says of where it is, None for other attributes."""
+    """Return an attribute of a tensor that names its device, or None for other attributes."""
     return {"device": DEVICE, "is_cpu": False, "is_xpu": True}.get((resolve_name(function) or "").split(".")[-2])
 
 
 @contextlib.contextmanager
 def pretend() -> Iterator[PretendDevice]:
-    """Within it there is the device."""
+    """Provide the pretended device in a ``with`` block."""
     parse = torch._C._nn._parse_to
 
     def parse_to(*arguments: Any, **keywords: Any) -> Any:
-        """Of ``Module.to``, which reads the device of a tensor where nothing can be pretended."""
+        """Parse arguments as ``Module.to`` does, which reads a tensor's device where nothing can be pretended."""
         if arguments and isinstance(arguments[0], Tensor) and device.has(arguments[0]):
             arguments = DEVICE, arguments[0].dtype, *arguments[1:]
         return parse(*arguments, **keywords)
@@ -182,7 +182,7 @@ def pretend() -> Iterator[PretendDevice]:
 
 @contextlib.contextmanager
 def another_device() -> Iterator[torch.device]:
-    """Within it there is a device that is not the CPU: a GPU, or one that is pretended."""
+    """Provide a device that is not the CPU in a ``with`` block: a GPU, or a pretended one."""
     if torch.cuda.is_available():
         yield torch.device("cuda", 0)
         return

@@ -50,7 +50,7 @@ class Fields:
 
 
 def permutation_kind(representation: Representation, elements: list[GroupElement]) -> str | None:
-    """What tells permutation fields apart; None for a field that does not permute its channels transitively."""
+    """Return a name for the kind of permutation field, None for a field that has no transitive permutation."""
     if representation.group.continuous or representation.size == 1:
         return None
     matrices = [representation(g) for g in elements]

@@ -80,7 +80,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     measure.RelaxationMonitor(NETWORK).record: {"step": 1},
 }
 
-# What results are made of: filled by this package, not by users.
+# Classes of results, which this package fills and not users.
 RESULTS = ("AblationReport", "AblationRow", "AgreementReport", "EquivarianceReport", "ErrorRow")
 RESULTS += ("LayerSummary", "RelaxationSummary")
 

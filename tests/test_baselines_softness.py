@@ -1,4 +1,4 @@
-"""How soft every other way to relax is, and its strict part, against averages that know nothing of how it is made."""
+"""Softness and strict part of every other way to relax, against averages that know nothing of its construction."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_off_the_pixel_grid_a_hardened_layer_is_strict_where_that_can_be_seen(wa
 
 
 def _without_turns(name, elements):
-    """Of the reflections the one without a turn: alone it makes a group."""
+    """Return elements with only the reflection that has no turn: alone it makes a group."""
     if name == "rotation":
         return elements
     return lambda space: subgroup_elements(space, ("reflection",))[1:]
@@ -141,7 +141,7 @@ def _without_turns(name, elements):
 
 @pytest.mark.parametrize("space", [*OFF_GRID, "SO(2)", "O(2)"])
 def test_off_the_pixel_grid_the_strict_part_of_a_free_kernel_is_the_nearest_of_r2conv(space: str) -> None:
-    """By least squares over the kernels that escnn makes, in float32, of all weights."""
+    """The nearest kernel is found by least squares over the kernels that escnn makes of all weights, in float32."""
     layer = baseline("residual", space, "irreps -> irreps", kernel_size=5).float()
     convolution = enn.R2Conv(layer.in_type, layer.out_type, 5, bias=False)
     kernels = []

@@ -56,7 +56,7 @@ def test_bad_argument_raises_an_error_that_says_so(case: str, relax: str | None)
     assert all(word in message for word in words), message
 
 
-# What R2Conv takes in this form, and what we take.
+# Values in the form that R2Conv takes, and the forms that we take.
 GOOD = {
     "sigma an integer": ({"sigma": 1.0}, {"sigma": 1}),
     "rings a tuple": ({"rings": [0.0, 1.0]}, {"rings": (0, 1)}),

@@ -1,4 +1,4 @@
-"""What is measured on a GPU runs on a CPU too, tiny; no time is asserted."""
+"""The measurements on a GPU also run on a CPU, tiny. No time is asserted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a layer's scale is calibrated on: smooth rectified noise of unit energy, as equivariant as the field."""
+"""Maps on which a layer's scale is calibrated: smooth rectified noise of unit energy, as equivariant as the field."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from escnn.nn import FieldType
 from transformations import fiber_action, relative_error
 
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.kernel.calibration_maps import SyntheticFeatures, gain, rectified
-from escnn_relaxed.kernel.single_kernel import continuous_features
+from escnn_relaxed.kernel.calibration_maps import SyntheticMaps, gain, rectified
+from escnn_relaxed.kernel.single_kernel import continuous_maps
 
 CASES = [
     ("C4", "regular + trivial + regular"),
@@ -22,47 +22,47 @@ CASES = [
 ]
 
 
-def features_of(space: str, fields: list[Representation], kernel_size: int = 3) -> SyntheticFeatures:
+def maps_of(space: str, fields: list[Representation], kernel_size: int = 3) -> SyntheticMaps:
     field_type = FieldType(battery.gspace(space), fields)
     layer = RelaxedR2Conv(field_type, field_type, kernel_size, relax=None, strict_kernel="continuous")
-    return continuous_features(layer.bank)
+    return continuous_maps(layer.bank)
 
 
 @pytest.mark.parametrize(("space", "fields"), CASES)
-def test_features_have_the_channels_of_the_fields_and_an_energy_of_order_one(space: str, fields: str) -> None:
+def test_maps_have_the_channels_of_the_fields_and_an_energy_of_order_one(space: str, fields: str) -> None:
     field_type = battery.field_type(space, fields)
-    features = features_of(space, list(field_type.representations))
-    all_channels = features.few[:, features.channels]
+    maps = maps_of(space, list(field_type.representations))
+    all_channels = maps.few[:, maps.channels]
     assert all_channels.shape[:2] == (4, field_type.size)
-    assert features.energy() == pytest.approx(float(all_channels.square().mean()), rel=1e-5)
+    assert maps.energy() == pytest.approx(float(all_channels.square().mean()), rel=1e-5)
     # Unit energy of the fields that were drawn; kinds are counted unequally when they serve for all.
-    assert 0.3 < features.energy() < 3
+    assert 0.3 < maps.energy() < 3
 
 
-def test_equal_fields_beyond_a_few_share_their_features_in_any_order() -> None:
+def test_equal_fields_beyond_a_few_share_their_maps_in_any_order() -> None:
     regular, trivial = battery.gspace("C4").regular_repr, battery.gspace("C4").trivial_repr
-    features = features_of("C4", [regular, trivial, *[regular] * 5])
-    assert features.few.shape[1] == 4 * (regular.size + trivial.size)
-    first, other, *rest = features.channels.split([4, 1, 4, 4, 4, 4, 4])
+    maps = maps_of("C4", [regular, trivial, *[regular] * 5])
+    assert maps.few.shape[1] == 4 * (regular.size + trivial.size)
+    first, other, *rest = maps.channels.split([4, 1, 4, 4, 4, 4, 4])
     assert torch.equal(first, rest[3])
     assert len({*first.tolist(), *other.tolist(), *rest[0].tolist()}) == 9
 
 
-def test_answer_of_folded_bank_is_that_of_the_whole_bank() -> None:
+def test_output_of_folded_bank_is_that_of_the_whole_bank() -> None:
     regular = battery.gspace("C4").regular_repr
-    features = features_of("C4", [regular] * 6)
+    maps = maps_of("C4", [regular] * 6)
     bank = torch.randn(8, 24, 3, 3, dtype=torch.float64)
-    found = SyntheticFeatures(features.few.double(), features.channels).convolved(bank, stride=2)
-    expected = torch.nn.functional.conv2d(features.few.double()[:, features.channels], bank, stride=2)
+    found = SyntheticMaps(maps.few.double(), maps.channels).convolved(bank, stride=2)
+    expected = torch.nn.functional.conv2d(maps.few.double()[:, maps.channels], bank, stride=2)
     # The sum over 24 channels and 9 taps in another order.
     assert relative_error(found, expected) <= 1e-14
 
 
-def test_features_do_not_depend_on_gradients_or_leave_a_graph() -> None:
+def test_maps_do_not_depend_on_gradients_or_leave_a_graph() -> None:
     gspace = battery.gspace("C4")
     bank = torch.randn(4, 4, 3, 3, requires_grad=True)
     fields = [gspace.regular_repr]
-    assert isinstance(gain(bank, features_of("C4", fields), fields, gspace), float)
+    assert isinstance(gain(bank, maps_of("C4", fields), fields, gspace), float)
     assert bank.grad is None
 
 
@@ -70,8 +70,8 @@ def test_gain_is_proportional_to_the_bank_and_one_for_an_empty_bank() -> None:
     gspace = battery.gspace("C4")
     fields = [gspace.regular_repr]
     bank = torch.randn(4, 4, 3, 3)
-    features = features_of("C4", fields)
-    gains = [gain(factor * bank, features, fields, gspace) for factor in (1.0, 3.0, 0.0)]
+    maps = maps_of("C4", fields)
+    gains = [gain(factor * bank, maps, fields, gspace) for factor in (1.0, 3.0, 0.0)]
     # float32 sums over some thousand values
     assert gains[1] == pytest.approx(3 * gains[0], rel=1e-5)
     assert gains[2] == 1.0
@@ -85,18 +85,18 @@ def test_rectification_commutes_with_the_group(space: str, fields: str) -> None:
     """Elements of the sampled grid of a continuous group; all of a finite one."""
     field_type = battery.field_type(space, fields)
     gspace, group = field_type.gspace, field_type.fibergroup
-    features = torch.randn(2, field_type.size, 3, 3, dtype=torch.float64)
+    maps = torch.randn(2, field_type.size, 3, 3, dtype=torch.float64)
     fields_of_type = list(field_type.representations)
     for element in group.grid(type="regular", N=4) if group.continuous else group.elements:
-        found = rectified(fiber_action(features, field_type, element), fields_of_type, gspace)
-        expected = fiber_action(rectified(features, fields_of_type, gspace), field_type, element)
+        found = rectified(fiber_action(maps, field_type, element), fields_of_type, gspace)
+        expected = fiber_action(rectified(maps, fields_of_type, gspace), field_type, element)
         # A pseudo-inverse of 16 or 32 samples in float64, and escnn's matrices to 1e-9.
         assert relative_error(found, expected) <= 1e-8
 
 
 def test_rectification_of_permutation_fields_is_relu() -> None:
     field_type = battery.field_type("D4", "regular + quotient")
-    features = torch.randn(1, field_type.size, 2, 2)
-    found = rectified(features, list(field_type.representations), field_type.gspace)
-    assert torch.equal(found, features.relu())
+    maps = torch.randn(1, field_type.size, 2, 2)
+    found = rectified(maps, list(field_type.representations), field_type.gspace)
+    assert torch.equal(found, maps.relu())
     assert np.isfinite(found.numpy()).all()

@@ -28,7 +28,7 @@ def test_gradients_are_those_of_finite_differences(rows: torch.Tensor) -> None:
     assert gradgradcheck(lambda values: order(values).square(), (rows,))
 
 
-# What torch itself scripts for its decompositions.
+# torch itself scripts its decompositions.
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 def test_forward_mode_and_vmap_go_through(rows: torch.Tensor) -> None:
     order = RowOrder(ORDER)

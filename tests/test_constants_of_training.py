@@ -1,4 +1,4 @@
-"""What a step of training reads beside parameters stays where it is: a captured CUDA graph reads it by its address."""
+"""Constants that a training step reads stay at their address, by which a captured CUDA graph reads them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOFT = {"rotation": {"rotation": 0.25}, "translation": {"rotation": 0.25, "trans
 
 
 def kept_tensors(layer: RelaxedR2Conv) -> list[Tensor]:
-    """By the names of the results."""
+    """Return the kept tensors, ordered by the names of the results."""
     kept = {key: entry.result for key, entry in layer._remembered._entries.items() if key[0] in KEPT_IN_TRAINING}
     results = [kept[key] for key in sorted(kept, key=str)]
     parts = [result if isinstance(result, tuple) else (result,) for result in results]

@@ -1,4 +1,4 @@
-"""What shapes the continuous kernel: what is refused, and what stands for what is not given."""
+"""The options of the continuous kernel: refused values, and defaults."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_is_not_given_follows_the_size_and_the_form() -> None:
 
 
 def test_defaults_of_both_forms() -> None:
-    """Of a soft part alone, and the paper's of one kernel for both parts."""
+    """A soft part alone has defaults of its own; a single kernel for both parts has the paper's."""
     assert (CentredKernel.default_hidden_size, CentredKernel.bandwidth_per_pixel) == (8, 0.05)
     assert (SingleKernel.default_hidden_size, SingleKernel.bandwidth_per_pixel) == (32, 0.12)
 

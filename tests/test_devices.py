@@ -234,7 +234,7 @@ def test_penalty_on_free_weights_is_there_too(device: PretendDevice) -> None:
 def test_layer_built_on_the_default_device_is_the_one_built_on_the_cpu(
     name: str, strict_kernel: str, device: PretendDevice
 ) -> None:
-    """By the same seed; of a kind that was built elsewhere before, and afterwards elsewhere again."""
+    """The seed is the same. A layer of this kind is built elsewhere before, and elsewhere again afterwards."""
     in_type, out_type = battery.types("C4", "two regular -> regular")
     layers = []
     for place in ("cpu", DEVICE, "cpu"):

@@ -51,7 +51,7 @@ def python_blocks(page: Path) -> list[tuple[int, str]]:
     return [(text.count("\n", 0, match.start(1)) + 1, match.group(1)) for match in FENCE.finditer(text)]
 
 
-# Of torch's own, when it exports and compiles.
+# torch's own warning, when it exports and compiles.
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
 @pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning")
 @pytest.mark.filterwarnings("ignore:The number of training batches:UserWarning")
@@ -130,7 +130,7 @@ def test_code_can_be_read_against_its_background(scheme: str) -> None:
 
 
 def contrast(one: str, other: str) -> float:
-    """Of two colours rrggbb, after WCAG 2."""
+    """Return the contrast of two colours rrggbb, after WCAG 2."""
     lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
@@ -187,7 +187,7 @@ def test_accuracies_of_the_first_page_are_those_of_the_page_of_accuracies(name: 
 
 
 def test_differences_between_strict_and_soft_are_those_of_the_pages_that_measure() -> None:
-    """Of accuracies soft less strict, of errors strict less soft; standard errors add in squares."""
+    """Differences are soft less strict for accuracies, strict less soft for errors. Standard errors add in squares."""
     page = (DOCS / "results" / "ways.md").read_text(encoding="utf-8")
     rows = re.findall(rf"^\| .* \| (accuracy|error), % \| {VALUE} \| {VALUE} \| {VALUE} \|$", page, re.MULTILINE)
     assert len(rows) == 9
@@ -228,7 +228,7 @@ def test_every_public_name_is_in_the_reference(module: str) -> None:
     package = importlib.import_module(f"escnn_relaxed{module}")
     reference = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("api/*.md"))
     named = re.findall(r"\.\. (?:auto\w+|py:data):: ([\w.]+)", reference)
-    # What the front door has is described under its name there, once.
+    # Names at the top of the package are described once, under that path.
     missing = [
         name
         for name in package.__all__

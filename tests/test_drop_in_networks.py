@@ -276,7 +276,7 @@ def test_average_of_models_is_the_network_of_the_averages(name: str) -> None:
         train(network, name, steps=1)
         states.append({key: value.clone() for key, value in network.state_dict().items()})
         averages.update_parameters(network)
-        # What it remembers of the one average is not that of the next.
+        # Kept results of one average do not fit the next.
         answer(averages, name)
     mean = {key: (value + states[1][key]) / 2 for key, value in states[0].items()}
     network.load_state_dict({key: value.to(states[0][key].dtype) for key, value in mean.items()})

@@ -37,7 +37,7 @@ def test_both_ways_up_is_upright_then_turned() -> None:
 
 @pytest.mark.slow
 def test_what_demos_take_needs_no_package_of_the_experiments() -> None:
-    """Of those that only the extra has, tomli too, which Python 3.10 needs to read rows."""
+    """The packages are those that only the extra has. tomli is one: Python 3.10 needs it to read rows."""
     blocked = "for name in ('lightning', 'kornia', 'sklearn', 'tomli', 'tomllib'): sys.modules[name] = None"
     imports = "import experiments.digits, experiments.mean_and_error"
     code = f"import sys\n{blocked}\n{imports}"

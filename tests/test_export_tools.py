@@ -116,7 +116,7 @@ def test_exported_module_is_traced_saved_and_loaded(form: str) -> None:
 @pytest.mark.slow
 @ONE_OF_ALL
 def test_exported_module_is_compiled_into_one_graph_forward_and_backward(form: str) -> None:
-    """By everything but the generation of code, which takes a C++ compiler a minute for each."""
+    """All of the compiler runs but the generation of code, which takes a C++ compiler a minute for each."""
     torch.compiler.reset()
     exported = export_network(FORMS[form]())
     compiled = torch.compile(exported, fullgraph=True, backend="aot_eager")

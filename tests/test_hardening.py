@@ -157,7 +157,7 @@ def test_hardened_network_stays_strict_in_training(subgroups: tuple[str, ...], s
         if "rotation" not in subgroups:
             assert pooled_shift_error(module) <= ROUNDING
     if subgroups:
-        # What is soft still has gone on learning.
+        # Layers that are still soft have gone on learning.
         assert softnesses(module) != before
         assert min(softnesses(module)) > 1e-3
 

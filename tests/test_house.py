@@ -32,7 +32,7 @@ ORDER = (
 
 
 def imported(file: Path) -> Iterator[str]:
-    """What a file imports of the package, as the first part of its path."""
+    """Yield the imports of a file from the package, each as the first part of its path."""
     own = file.relative_to(PACKAGE).parent.parts
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:

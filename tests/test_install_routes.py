@@ -1,4 +1,4 @@
-"""What is typed to install, in README.md and on the install page, names all that is needed; `make routes` types it."""
+"""The commands to install, in README.md and on the install page, name all that is needed; `make routes` runs them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def name_of(requirement: str) -> str:
 
 
 def needed() -> set[str]:
-    """What setup.py and escnn ask for, but for what is installed beside them, or comes with torch."""
+    """Return the packages that setup.py and escnn ask for, less those installed beside them or coming with torch."""
     tree = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))
     (own,) = [node.value for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "install_requires"]
     return {name_of(each) for each in [*ast.literal_eval(own), *requires("escnn")]} - {

@@ -1,4 +1,4 @@
-"""What learning ω′ rests on: ω′ = 0 is no trap, Σ‖ω′‖² can be evaded and Σ√s cannot, the circle has no cut."""
+"""The grounds of learning ω′: ω′ = 0 is no trap, Σ‖ω′‖² can be evaded and Σ√s cannot, the circle has no cut."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_penalty_pulls_the_frequency_to_zero_where_no_task_does() -> None:
 
 
 def test_the_sum_of_squares_can_be_evaded_and_softness_not() -> None:
-    """Where ω′ is small a kernel knows it only times the weights on sines: one falls, the others rise."""
+    """A small ω′ enters the kernel only as a product with the weights on sines: one falls, the others rise."""
     layer = learning_layer("steerable", 0.01, initial_softness=0.2)
     # Sines alone change to first order; without the cosines, whose change is of second order, nothing else does.
     kernel = layer.bank.kernel

@@ -35,8 +35,8 @@ def test_autocast_rounds_the_convolution_alone(form: str, dtype: torch.dtype, mo
     assert found.dtype == dtype
     assert relative_error(found.detach().float(), expected) <= PRECISIONS[dtype]
     assert all(gradient.dtype == torch.float32 for gradient in found_gradients)
-    # Of a square: the error of the answer, and as much of the gradient itself. All parameters in one vector, since
-    # what is small beside the others is a difference of what is not.
+    # The gradient of a square has the error of the output, and as much of its own. All parameters are in one vector,
+    # since the gradients that are small beside the others are differences of larger ones.
     for part in (slice(0, 1), slice(1, 2), slice(2, None)):
         a, b = (torch.cat([value.flatten() for value in values[part]]) for values in (found_gradients, gradients))
         assert relative_error(a, b) <= 4 * PRECISIONS[dtype]

@@ -30,7 +30,7 @@ PUBLISHED = {
 }
 
 
-# Of the blocks of networks of which no number is published.
+# The fields of the blocks in networks for which no number is published.
 FIELDS = (4, 6)
 
 

@@ -41,7 +41,7 @@ def test_there_is_a_notebook_for_each_tutorial_and_no_other() -> None:
 
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=name_of)
 def test_notebook_is_its_tutorial_as_it_is_now(tutorial: Path, script: dict[str, Any]) -> None:
-    """Where it is not: make notebooks."""
+    """If this fails, run ``make notebooks``."""
     notebook_of: Callable[[Path], Any] = script["notebook_of"]
     made, kept = notebook_of(tutorial), saved(tutorial)
     assert [(cell.cell_type, cell.source) for cell in kept.cells] == [
@@ -71,7 +71,7 @@ def test_links_of_a_notebook_lead_to_files(tutorial: Path) -> None:
 
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=name_of)
 def test_notebook_installs_as_the_install_page_says(tutorial: Path) -> None:
-    """What is typed there is tried by ``make routes``."""
+    """``make routes`` tries the commands themselves."""
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     install = saved(tutorial).cells[1].source
     package, escnn, *_ = re.findall(r"%pip install -q (.*)", install)

@@ -75,7 +75,7 @@ def test_arguments_mean_what_they_mean_in_r2conv_transposed(geometry: str, stric
         in_type, out_type, relax={"rotation": 0.2}, strict_kernel=strict_kernel, **arguments
     )
     shake(layer)
-    # Of escnn's own kernel nothing is left, which for 2×2 taps does not exist.
+    # escnn's own kernel is replaced below. It has 3×3 taps, since escnn has none for 2×2.
     convolution = R2ConvTransposed(in_type, out_type, **arguments | {"kernel_size": 3}).eval()
     features = battery.random_input(in_type, 7, 8, dtype=torch.float32)
     with torch.no_grad():
@@ -159,7 +159,7 @@ def test_exported_layer_computes_the_same(kind: str, geometry: str) -> None:
     )
     exported = layer.export()
     assert type(exported) is EXPORTED[kind]
-    # Of sizes where regions are not the cells, too.
+    # The second size is one where regions are not cells.
     for size in ((8, 8), (9, 10)):
         features = battery.random_input(layer.in_type, *size)
         with torch.no_grad():

@@ -45,7 +45,7 @@ def test_mean_over_the_domain_is_the_strict_part_or_nothing(form: str, space: st
 @EVERY_SPACE
 @EVERY_FORM
 def test_energies_are_those_of_the_kernel_and_of_its_mean(form: str, space: str) -> None:
-    """Where blocks are irreps and the grid is mapped to itself both are plain sums of squares of filter banks."""
+    """Both are plain sums of squares of filter banks, since blocks are irreps and the grid is mapped to itself."""
     bank, frequency = soft_part(form, space)
     soft, strict = bank.energies(frequency, (), SUBGROUPS)
     kernel, mean = bank(frequency), bank(frequency, SUBGROUPS)

@@ -217,7 +217,7 @@ def test_multiplier_is_the_rate_at_which_the_loss_falls_with_the_bound() -> None
 
 
 class CountReads(TorchDispatchMode):
-    """How often a number is read from a tensor, for which a device has to be waited for."""
+    """A count of the numbers that are read from tensors, each of which waits for the device."""
 
     count = 0
 

@@ -1,4 +1,4 @@
-"""What PyTorch does around a layer: memory formats, derivatives of all kinds, parametrizations, devices."""
+"""PyTorch around a layer: memory formats, derivatives of all kinds, parametrizations, devices."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_groups_take_channels_last_images(kind: str) -> None:
 
 @EVERY_KIND
 def test_second_derivatives_are_right(kind: str) -> None:
-    """Of every parameter, ω′ among them, and of the image."""
+    """Derivatives by every parameter, ω′ among them, and by the image."""
     in_type, out_type = battery.types("C2", "regular -> regular")
     arguments = {"kernel_size": 2, "padding": 1, "learn_relaxation": True, "hidden_size": 2}
     layer = build(in_type, out_type, **arguments, **relaxation(kind, {"rotation": 0.2}))
@@ -163,7 +163,7 @@ def test_derivatives_go_forwards_too(form: str) -> None:
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("form", [*FEW, "soft in translation, per pixel"])
 def test_tangents_of_weights_and_images_are_carried(form: str, mode: str) -> None:
-    """By ``torch.autograd.forward_ad``, also where a bank was kept that has none."""
+    """Tangents of ``torch.autograd.forward_ad``, also where a kept filter bank has none."""
     layer = Plain(layer_of(form).train(mode == "train"))
     features = features_of(layer.layer, batch=1)
     name, weights = next((n, p.detach()) for n, p in layer.named_parameters() if n.endswith("weights"))

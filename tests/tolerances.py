@@ -1,4 +1,4 @@
-"""How far two right answers may lie apart, by the dtype that they are computed in; and how far a wrong one does.
+"""Tolerances: the distance that two right results may have, by the dtype of their computation, and that of a wrong one.
 
 A test with a bound of its own says why beside it. What is found is some hundred times smaller than each bound here.
 """
@@ -12,7 +12,7 @@ DECOMPOSED = 1e-9  # through an eigenvalue problem, or escnn's matrices of field
 SINGLE = 1e-6  # the same sums; found: 2e-7
 SINGLE_REORDERED = 1e-5  # sums of some hundred terms in two orders, or several layers one after the other; found: 1e-6
 
-# What is not equal: well above 1e-3. A layer whose softness starts at 0.3 errs by about 0.5.
+# Values that are not equal differ by this: well above 1e-3. A layer whose softness starts at 0.3 errs by about 0.5.
 BROKEN = 1e-2
 # The same of networks that are hardly trained: a hundred times what float32 may differ by.
 SLIGHTLY_BROKEN = 1e-3

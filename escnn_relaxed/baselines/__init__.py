@@ -1,8 +1,7 @@
-"""Other ways to relax equivariance, as layers with the interface of ``RelaxedR2Conv``: compare them by one word.
+"""Other ways to relax equivariance, as layers with the interface of ``RelaxedR2Conv``. One word chooses among them.
 
-Each adds to a strict convolution what its paper relaxes it by: a window on the group (partial.py), a free kernel with
-a prior (residual.py), or weights that depend on the group element (weighted.py). Side by side:
-docs/concepts/ways-to-relax.md.
+Each relaxes a strict convolution as its paper does: by a window on the group (partial.py), a free kernel with a prior
+(residual.py), or weights that depend on the group element (weighted.py). docs/concepts/ways-to-relax.md compares them.
 
 Example:
     >>> from escnn import gspaces, nn

@@ -1,4 +1,4 @@
-"""Means over a subgroup: of functions on the group, and of kernels."""
+"""Means of functions on the group, and of kernels, over a subgroup."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["FunctionMean", "KernelMean"]
 class FunctionMean(ExactConstants):
     """The mean of a function on the group over left translates, w(g) → mean_h w(h⁻¹g) over a subgroup.
 
-    A strict kernel that is multiplied by weights, functions on the group, is projected by taking their means.
+    Where a strict kernel is multiplied by weights that are functions on the group, their means project the product.
 
     Args:
         sample: all M elements of the group.
@@ -46,7 +46,7 @@ class FunctionMean(ExactConstants):
             self.set_constant(name, mean)
 
     def forward(self, function: Tensor, subgroups: Sequence[str]) -> Tensor:
-        """(…, M) → (…, M)."""
+        """Return the means over some subgroups: (…, M) → (…, M)."""
         for name in FIBER_SUBGROUPS:
             if name in subgroups:
                 function = function @ getattr(self, name).mT
@@ -58,8 +58,8 @@ class KernelMean(ExactConstants):
 
     Args:
         gspace: the symmetry.
-        in_fields: (one group of) the input.
-        out_fields: the output.
+        in_fields: fields of (one group of) the input.
+        out_fields: fields of the output.
         kernel_size: k.
         dilation: spacing of the taps in pixels.
 
@@ -102,11 +102,11 @@ class KernelMean(ExactConstants):
                 self._numbers[names] = [elements.index(member) for member in members]
 
     def is_defined(self, subgroups: tuple[str, ...]) -> bool:
-        """Whether all elements map taps to taps."""
+        """Whether all elements of some subgroups map taps to taps."""
         return subgroups in self._numbers
 
     def forward(self, kernel: Tensor, subgroups: tuple[str, ...]) -> Tensor:
-        """(C_out, C_in/groups, k, k) → the same shape."""
+        """Return the mean of a kernel (C_out, C_in/groups, k, k) in the same shape."""
         taps = kernel.flatten(2)
         result = torch.zeros_like(taps)
         out_count, in_count = self._counts
@@ -124,7 +124,7 @@ class KernelMean(ExactConstants):
 
 
 def _belongs(sample: GroupSample, subgroups: Sequence[str]) -> NDArray[np.bool_]:
-    """Whether elements are in a subgroup: rotations, the identity and f, or all."""
+    """Return for each element whether it is in a subgroup: rotations, the identity and f, or all."""
     turns = np.abs(sample.angle) > 1e-9
     is_allowed = np.ones(len(sample), dtype=np.bool_)
     if "rotation" not in subgroups:
@@ -135,7 +135,7 @@ def _belongs(sample: GroupSample, subgroups: Sequence[str]) -> NDArray[np.bool_]
 
 
 def _channels_by_field(fields: Sequence[Representation]) -> dict[Representation, NDArray[np.int64]]:
-    """Each different field → the channels of its copies, (copies, size)."""
+    """Return a dict from each different field to the channels of its copies, (copies, size)."""
     channels: dict[Representation, list[NDArray[np.int64]]] = {}
     start = 0
     for field in fields:

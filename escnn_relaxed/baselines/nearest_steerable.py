@@ -10,12 +10,12 @@ from .orthogonal_basis import OrthogonalBasis
 
 __all__ = ["nearest_steerable"]
 
-# Directions of a basis that are smaller than this part of the largest are dependent on the others.
+# Directions of a basis that are smaller than this part of the largest count as dependent on the others.
 _DEPENDENT = 1e-10
 
 
 def nearest_steerable(kernel: Tensor, basis: SteerableBasis, orthogonal: OrthogonalBasis) -> Tensor:
-    """The projection of a kernel (C_out, C_in/groups, k, k) on a steerable basis, where ρ is orthogonal."""
+    """Return the projection of a kernel (C_out, C_in/groups, k, k) on a steerable basis, where ρ is orthogonal."""
     taps = orthogonal.adjoint(orthogonal(kernel)).flatten(2)
     weights = []
     for number, pair in enumerate(basis._pairs):

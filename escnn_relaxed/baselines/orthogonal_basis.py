@@ -16,13 +16,13 @@ __all__ = ["OrthogonalBasis"]
 
 
 class OrthogonalBasis(ExactConstants):
-    """Kernels K (C_out, C_in/groups, k, k) → B_out⁻¹ K B_in, where B changes the basis of fields from their irreps.
+    """The map K → B_out⁻¹ K B_in of kernels (C_out, C_in/groups, k, k), where B takes irreps to the basis of fields.
 
     Fields whose B is orthogonal are left as they are, which changes no norm.
 
     Args:
-        in_fields: (one group of) the input.
-        out_fields: the output.
+        in_fields: fields of (one group of) the input.
+        out_fields: fields of the output.
 
     Example:
         >>> from escnn import gspaces
@@ -42,19 +42,19 @@ class OrthogonalBasis(ExactConstants):
             self.set_constant("right", block_diagonal(right))
 
     def forward(self, kernel: Tensor) -> Tensor:
-        """B_out⁻¹ K B_in."""
+        """Return B_out⁻¹ K B_in."""
         if not self._is_needed:
             return kernel
         return torch.einsum("ac,cdhw,db->abhw", self.left, kernel, self.right)
 
     def adjoint(self, kernel: Tensor) -> Tensor:
-        """B_out⁻ᵀ K B_inᵀ: inner products with it are those of the kernel with what ``forward`` makes of others."""
+        """Return B_out⁻ᵀ K B_inᵀ, the adjoint of :meth:`forward`: ⟨adjoint(K), L⟩ = ⟨K, forward(L)⟩."""
         if not self._is_needed:
             return kernel
         return torch.einsum("ca,cdhw,bd->abhw", self.left, kernel, self.right)
 
     def energy(self, kernel: Tensor) -> Tensor:
-        """‖K‖², without dimensions."""
+        """Return ‖K‖², a tensor without dimensions."""
         return self(kernel).square().sum()
 
 

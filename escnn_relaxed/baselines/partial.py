@@ -30,26 +30,26 @@ class PartialR2Conv(BaselineConvolution):
     .. math::
         K_{g, g'}(d) = w_\nu(g)\, k(g'^{-1}d,\ g'^{-1}g)
 
-    k is the kernel of a strict layer and w a window on the output element around the identity. The *narrowing* ν of a
-    subgroup says how much is cut off: at 0, w = 1 and the layer is strict; at 1 the output is non-zero on the identity
-    of the subgroup alone. The window of rotations falls linearly over one step of the group, so that ν has a gradient
-    everywhere; that of reflections is 1 − ν on the elements that reflect. Channels of a quotient field take the mean
-    window of their coset.
+    k is the kernel of a strict layer, and w is a window on the group: a weight of each output element, largest at the
+    identity. The *narrowing* ν of a subgroup says how much is cut off. At 0, w = 1 and the layer is strict. At 1 the
+    output is non-zero only on the identity of the subgroup. For rotations w falls linearly over one step of the group,
+    so that ν has a gradient everywhere. For reflections it is 1 − ν on the elements that reflect. Channels of a
+    quotient field take the mean of w over their coset.
 
     Romero and Lohit, "Learning Partial Equivariances from Data" (arXiv 2110.10211, NeurIPS 2022), draw the elements of
     the output from a uniform distribution on [−θ, θ], with θ learned. Here the elements are those of the field type,
-    and the window says how much of each is kept.
+    and w says how much of each is kept.
 
     Args:
         in_type: field type of the input.
         out_type: field type of the output, of regular and quotient fields unless nothing is relaxed.
         kernel_size: k, odd or even.
         padding: pixels on both sides, an integer or a pair (rows, columns).
-        relax: starting ν of ``"rotation"`` and ``"reflection"``, in [0, 1]; one left out is strict for good. None:
-            strict everywhere. Default: those that the group has, as narrow as ``initial_softness`` says.
+        relax: starting ν of ``"rotation"`` and ``"reflection"``, in [0, 1]. A subgroup that is left out stays strict.
+            None: strict everywhere. Default: those that the group has, as narrow as ``initial_softness`` says.
         learn_relaxation: make ν parameters, as the paper does.
         initial_softness: s = ‖K − PK‖² / ‖K‖² at the start, for the default of ``relax``.
-        **keywords: ``R2Conv``'s further arguments by keyword, and what else shapes a strict
+        **keywords: ``R2Conv``'s further arguments by keyword, and those of a strict
             :class:`~escnn_relaxed.RelaxedR2Conv`: ``strict_kernel``, ``samples``, ``kernel``.
 
     Raises:
@@ -95,7 +95,7 @@ class PartialR2Conv(BaselineConvolution):
             names = [field.name for field in out_type.representations]
             raise ValueError(
                 f"out_type must be of regular and quotient fields, whose channels are the group elements that the "
-                f"window is on, got {names}; relax=None makes a strict layer of any fields"
+                f"window weighs, got {names}; relax=None makes a strict layer of any fields"
             )
         start = _starting_narrowing(relax, available, sample, softness)
         self.strict = StrictKernel(layer)
@@ -128,7 +128,7 @@ class PartialR2Conv(BaselineConvolution):
         self.set_narrowing(**dict.fromkeys(self.narrowing, 0.0))
 
     def projected_bank(self, subgroups: tuple[str, ...]) -> Tensor:
-        """PK, (C_out, C_in/groups, k, k): P replaces the window by its mean over the subgroups."""
+        """Return PK, (C_out, C_in/groups, k, k): P replaces the window by its mean over the subgroups."""
         bank: Tensor = self.strict()
         return bank * self.window(subgroups).view(-1, 1, 1, 1) if self.narrowing else bank
 
@@ -139,12 +139,12 @@ class PartialR2Conv(BaselineConvolution):
 
     @property
     def relaxed_by(self) -> str:
-        """The narrowing of each subgroup."""
+        """The narrowing of each subgroup, in words."""
         values = (f"{name} {value.item():.3g}" for name, value in self.narrowing.items())
         return f"narrowing {', '.join(values) or 'of nothing'}"
 
     def extra_repr(self) -> str:
-        """Field types, the convolution's arguments that are not default, and ν."""
+        """Return the field types, the convolution's arguments that are not default, and ν."""
         values = {
             name: round(value.item(), 4) if has_values(value) else "not here" for name, value in self.narrowing.items()
         }
@@ -158,7 +158,7 @@ class GroupWindow(ExactConstants):
         sample: the M elements of the group.
         channels: the elements of each channel as a mean, (C, M).
         start: starting ν of each subgroup.
-        learn: make them parameters; else they are buffers, and part of the state all the same.
+        learn: make them parameters. Otherwise they are buffers, which are part of the state too.
     """
 
     distance: Tensor
@@ -183,12 +183,12 @@ class GroupWindow(ExactConstants):
                 self.register_buffer(name, tensor)
 
     def narrowing(self) -> dict[str, Tensor]:
-        """Subgroup → ν."""
+        """Return ν of each subgroup."""
         return {name: getattr(self, name) for name in self._names}
 
     def elements(self) -> Tensor:
-        """W at each group element, (M,)."""
-        # |ν|, with a slope at 0 too: a step of the optimiser below 0 narrows as well, and a strict layer can learn.
+        """Return w at each group element, (M,)."""
+        # |ν| has a slope at 0 too. So a step of the optimiser below 0 narrows as well, and a strict layer can learn.
         narrowing = {name: torch.where(value < 0, -value, value) for name, value in self.narrowing().items()}
         window = torch.ones_like(self.distance)
         if "rotation" in narrowing:
@@ -199,26 +199,26 @@ class GroupWindow(ExactConstants):
         return window
 
     def forward(self, subgroups: tuple[str, ...] = ()) -> Tensor:
-        """W of each channel, (C,), of its mean over some subgroups."""
+        """Return the value for each channel, (C,), of the mean of w over some subgroups."""
         return self.channels @ self.mean(self.elements(), subgroups)
 
 
 def _rotation_distance(sample: GroupSample) -> tuple[np.ndarray[Any, Any], float]:
-    """How far each element turns, over the most that any does, and the size of one step."""
+    """Return the angle by which each element turns, over the largest of them, and the size of one step."""
     angle = np.abs(sample.angle)
     steps = max(int((sample.reflected == 0).sum()) // 2, 1)
     return angle / max(angle.max(), 1e-12), 1 / steps
 
 
 def _softness(window: np.ndarray[Any, Any]) -> float:
-    """‖K − PK‖² / ‖K‖² of K = w k between regular fields: P replaces the window by its mean over the group."""
+    """Return ‖K − PK‖² / ‖K‖² of K = w k between regular fields: P replaces w by its mean over the group."""
     return float(1 - window.mean() ** 2 / np.square(window).mean())
 
 
 def _starting_narrowing(
     relax: Mapping[str, float] | str | None, available: list[str], sample: GroupSample, softness: float
 ) -> dict[str, float]:
-    """The starting ν of each subgroup that may be narrowed."""
+    """Return the starting ν of each subgroup that may be narrowed."""
     if relax is None:
         return {}
     if isinstance(relax, str):
@@ -230,7 +230,7 @@ def _starting_narrowing(
         raise TypeError(f"relax must be a dict from subgroup to narrowing, or None, got {relax!r}")
     for name, value in relax.items():
         if name not in FIBER_SUBGROUPS:
-            raise ValueError(f"relax: a window is on {list(FIBER_SUBGROUPS)}, got {name!r}: {value!r}")
+            raise ValueError(f"relax: a window must be on one of {list(FIBER_SUBGROUPS)}, got {name!r}: {value!r}")
         if name not in available:
             raise ValueError(f"relax: the group has no {name} to relax, got {name!r}: {value!r}")
     return {name: _check_narrowing("relax", name, relax[name]) for name in available if name in relax}
@@ -244,7 +244,7 @@ def _check_narrowing(argument: str, name: str, value: Any) -> float:
 
 
 def _narrowing_for(softness: float, name: str, sample: GroupSample) -> float:
-    """The ν at which a window on one subgroup makes a kernel this soft, by bisection."""
+    """Return the ν at which a window on one subgroup makes a kernel this soft, found by bisection."""
 
     def softness_at(narrowing: float) -> float:
         window = GroupWindow(sample, np.eye(len(sample)), {name: narrowing}, learn=False).double()

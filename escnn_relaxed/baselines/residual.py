@@ -26,13 +26,13 @@ class ResidualR2Conv(BaselineConvolution):
     .. math::
         K(d) = K_{strict}(d) + F(d)
 
-    F is any kernel, one weight for each channel pair and tap, with the prior N(0, σ²): :func:`free_weight_penalty` is
-    its negative logarithm. With F = 0 the layer is strict. It is defined for every field type and group; translations
-    stay exact, because a free kernel for each position would depend on the size of the image.
+    F is any kernel. It has one weight for each channel pair and tap, with the prior N(0, σ²), whose negative logarithm
+    is :func:`free_weight_penalty`. With F = 0 the layer is strict. It is defined for every field type and group.
+    Translations stay exact, because a free kernel for each position would depend on the size of the image.
 
-    Finzi, Benton and Wilson, "Residual Pathway Priors for Soft Equivariance Constraints" (arXiv
+    The method is that of Finzi, Benton and Wilson, "Residual Pathway Priors for Soft Equivariance Constraints" (arXiv
     2112.01388, NeurIPS 2021).
-    There are as many free weights as a ``Conv2d`` has: ``|G|`` times those of a strict layer of regular fields, or
+    The layer has as many free weights as a ``Conv2d``: ``|G|`` times those of a strict layer of regular fields, or
     more.
 
     Args:
@@ -41,7 +41,7 @@ class ResidualR2Conv(BaselineConvolution):
         kernel_size: k, odd or even.
         padding: pixels on both sides, an integer or a pair (rows, columns).
         initial_softness: ‖F‖² / ‖K‖² at the start, an upper bound on the part of K that is not equivariant.
-        **keywords: ``R2Conv``'s further arguments by keyword, and what else shapes a strict
+        **keywords: ``R2Conv``'s further arguments by keyword, and those of a strict
             :class:`~escnn_relaxed.RelaxedR2Conv`: ``strict_kernel``, ``samples``, ``kernel``.
 
     Attributes:
@@ -88,12 +88,12 @@ class ResidualR2Conv(BaselineConvolution):
         self.free_weight = nn.Parameter(free)
 
     def projected_bank(self, subgroups: tuple[str, ...]) -> Tensor:
-        """PK, (C_out, C_in/groups, k, k): the strict kernel and the strict part of the free one."""
+        """Return PK, (C_out, C_in/groups, k, k): the strict kernel plus the strict part of the free one."""
         bank: Tensor = self.strict() + self._strict_part(self.free_weight, subgroups)
         return bank
 
     def _strict_part(self, kernel: Tensor, subgroups: tuple[str, ...]) -> Tensor:
-        """PF: the mean over the subgroups; where they do not map taps to taps, the nearest kernel of ``R2Conv``."""
+        """Return PF: the mean over the subgroups, or ``R2Conv``'s nearest kernel where they do not map taps to taps."""
         names = tuple(name for name in self.relaxed_subgroups if name in subgroups)
         if not names:
             return kernel
@@ -103,7 +103,7 @@ class ResidualR2Conv(BaselineConvolution):
         return nearest_steerable(kernel, self._steerable_basis(names), self.orthogonal_basis)
 
     def _steerable_basis(self, subgroups: tuple[str, ...]) -> SteerableBasis:
-        """The basis of kernels steerable for these subgroups: the strict kernel's own, else that of ``R2Conv``."""
+        """Return the basis of kernels steerable for these subgroups: the strict kernel's own, else ``R2Conv``'s."""
         if subgroups == self.relaxed_subgroups and isinstance(self.strict.source, SteerableBasis):
             return self.strict.source
         in_type, out_type = self.in_type, self.out_type
@@ -115,7 +115,7 @@ class ResidualR2Conv(BaselineConvolution):
 
     @property
     def relaxed_by(self) -> str:
-        """How large the free kernel is."""
+        """The size of the free kernel, in words."""
         return f"free kernel of {self.free_weight.numel():,} weights"
 
     def make_strict(self) -> None:
@@ -125,18 +125,18 @@ class ResidualR2Conv(BaselineConvolution):
 
 
 def free_weight_penalty(network: nn.Module, deviation: float = 1.0) -> Tensor:
-    """What the prior on free kernels adds to the loss: Σ ‖F‖² / 2σ² over layers, −log N(F; 0, σ²) but for a constant.
+    """Return the loss of the prior on free kernels: Σ ‖F‖² / 2σ² over layers, −log N(F; 0, σ²) up to a constant.
 
     Args:
         network: any module with :class:`ResidualR2Conv` in it.
         deviation: σ, the standard deviation of the prior; the smaller, the closer to strict.
 
     Returns:
-        A tensor without dimensions, differentiable.
+        A differentiable tensor without dimensions.
 
     Raises:
-        TypeError: for a network that is no module, or σ that is no number.
-        ValueError: for a network without such a layer, or σ that is not finite and positive.
+        TypeError: for a network that is no module, or a σ that is no number.
+        ValueError: for a network without such a layer, or a σ that is not finite and positive.
 
     Example:
         >>> from escnn import gspaces, nn

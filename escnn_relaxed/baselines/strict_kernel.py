@@ -1,4 +1,4 @@
-"""What the baselines share: a strict kernel that is relaxed afterwards, and a convolution that stays stationary."""
+"""The common base of the baselines: a strict kernel that is relaxed, and a convolution that stays stationary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def strict_layer(
     padding: int | tuple[int, int],
     keywords: dict[str, Any],
 ) -> RelaxedR2Conv:
-    """A layer of which nothing is relaxed, newly drawn.
+    """Return a strict layer, newly drawn.
 
     Args:
         way: name of the class that relaxes it, for errors.
@@ -46,34 +46,34 @@ def strict_layer(
 
 
 class StrictKernel(nn.Module):
-    """The kernel of a strict layer: its weights → its filter bank.
+    """The kernel of a strict layer, the map from its weights to its filter bank.
 
     Args:
-        layer: a layer of which nothing is relaxed; its parts become those of the kernel.
+        layer: a strict layer, whose parts become those of the kernel.
     """
 
     source: nn.Module
 
     def __init__(self, layer: RelaxedR2Conv) -> None:
         super().__init__()
-        # Either a basis, of which these are the weights, or a continuous filter bank, which holds its own.
+        # The source is a basis, with weights beside it, or a continuous kernel, which holds its own.
         (self.source,) = [part for part in (layer.steerable_basis, layer.bank) if part is not None]
         self.register_parameter("weights", layer.weights)
 
     def forward(self) -> Tensor:
-        """(C_out, C_in/groups, k, k)."""
+        """Return the filter bank, (C_out, C_in/groups, k, k)."""
         bank: Tensor = self.source({} if self.weights is None else self.weights)
         return bank
 
 
 class BaselineConvolution(Convolution):
-    """A convolution that relaxes strict kernels; a subclass says how.
+    """A convolution that relaxes strict kernels. A subclass says how.
 
     Args:
-        layer: a layer of which nothing is relaxed, whose place and bias it takes.
+        layer: a strict layer, whose place and bias this one takes.
 
     Attributes:
-        orthogonal_basis: in which norms of kernels are taken.
+        orthogonal_basis: the basis in which norms of kernels are taken.
     """
 
     def __init__(self, layer: RelaxedR2Conv) -> None:
@@ -82,14 +82,14 @@ class BaselineConvolution(Convolution):
 
     @abstractmethod
     def make_strict(self) -> None:
-        """Set in place what relaxes the layer to where it does not; training may relax it again."""
+        """Set the weights that relax the layer, in place, so that it is strict; training may relax it again."""
 
     @abstractmethod
     def projected_bank(self, subgroups: tuple[str, ...]) -> Tensor:
-        """PK, (C_out, C_in/groups, k, k), P the projection on what is equivariant to the subgroups; K for none."""
+        """Return PK, (C_out, C_in/groups, k, k), the part of K that is equivariant to some subgroups; K for none."""
 
     def filter_bank(self) -> Tensor:
-        """K, (C_out, C_in/groups, k, k)."""
+        """Return K, (C_out, C_in/groups, k, k)."""
         return self.projected_bank(self.hardened)
 
     def _softness(self, subgroups: tuple[str, ...]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Relaxed group convolution: weights that depend on the group element, on a bank of filters (Wang et al. 2022)."""
+"""Relaxed group convolution: a sum of kernels whose weights depend on the group element (Wang et al. 2022)."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class WeightedR2Conv(BaselineConvolution):
     weight is that of the output, w_l(g). Channels of a quotient field take the mean weight of their coset. With the
     same weight at every element the layer is strict.
 
-    Wang, Walters and Yu, "Approximately Equivariant Networks for Imperfectly Symmetric Dynamics" (arXiv
-    2201.11969, ICML 2022), relaxed group convolution.
+    The method is the relaxed group convolution of Wang, Walters and Yu, "Approximately Equivariant Networks for
+    Imperfectly Symmetric Dynamics" (arXiv 2201.11969, ICML 2022).
 
     Args:
         in_type: field type of the input.
@@ -43,7 +43,7 @@ class WeightedR2Conv(BaselineConvolution):
         padding: pixels on both sides, an integer or a pair (rows, columns).
         banks: L, the number of strict kernels.
         initial_softness: expected part of the energy of K that is not equivariant at the start.
-        **keywords: ``R2Conv``'s further arguments by keyword, and what else shapes a strict
+        **keywords: ``R2Conv``'s further arguments by keyword, and those of a strict
             :class:`~escnn_relaxed.RelaxedR2Conv`: ``strict_kernel``, ``samples``, ``kernel``.
 
     Attributes:
@@ -90,7 +90,7 @@ class WeightedR2Conv(BaselineConvolution):
         self.group_weights = nn.Parameter(_starting_weights(count, len(sample), softness))
 
     def projected_bank(self, subgroups: tuple[str, ...]) -> Tensor:
-        """PK, (C_out, C_in/groups, k, k): P replaces weights by their means over the subgroups."""
+        """Return PK, (C_out, C_in/groups, k, k): P replaces weights by their means over the subgroups."""
         weights = self.entries(self.mean(self.group_weights, subgroups))
         parts = [weight[..., None, None] * kernel() for weight, kernel in zip(weights, self.strict, strict=True)]
         bank: Tensor = sum(parts[1:], parts[0])
@@ -103,21 +103,23 @@ class WeightedR2Conv(BaselineConvolution):
 
     @property
     def relaxed_by(self) -> str:
-        """How many weights there are."""
+        """The number of weights, in words."""
         count, elements = self.group_weights.shape
         return f"weights of {elements} elements, {count} kernel{'s' if count > 1 else ''}"
 
     def extra_repr(self) -> str:
-        """Field types, the convolution's arguments that are not default, and the number of kernels."""
+        """Return the field types, the convolution's arguments that are not default, and the number of kernels."""
         return f"{super().extra_repr()}, banks={len(self.strict)}"
 
 
 class _EntryWeights(ExactConstants):
-    """Weights of group elements (L, M) → weights of the entries of K, (L, C_out, C_in or 1) or (L, C_out or 1, C_in).
+    """The map from weights of group elements, (L, M), to weights of the entries of K.
+
+    These are (L, C_out, C_in or 1) or (L, C_out or 1, C_in).
 
     Args:
-        in_fields: (one group of) the input.
-        out_fields: the output.
+        in_fields: fields of (one group of) the input.
+        out_fields: fields of the output.
         sample: the M elements of the group.
     """
 
@@ -147,7 +149,7 @@ class _EntryWeights(ExactConstants):
 
 
 def _starting_weights(banks: int, elements: int, softness: float) -> Tensor:
-    """Weights around 1/√L, which keeps the variance of one strict kernel; their spread makes K this soft."""
+    """Return weights around 1/√L, which keeps the variance of one strict kernel. Their spread makes K this soft."""
     spread = torch.randn(banks, elements)
     spread = spread - spread.mean(dim=1, keepdim=True)
     energy = spread.square().mean()

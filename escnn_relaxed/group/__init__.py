@@ -1,1 +1,1 @@
-"""Group elements, grid points and field types as arrays: all that the rest knows of the plane."""
+"""Group elements, grid points and field types as arrays. The other folders know the base space through them alone."""

@@ -1,4 +1,4 @@
-"""Kernels of pairs of blocks → the channels and the basis of the field types."""
+"""The channels and the basis of the field types, assembled from the kernels of pairs of blocks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["ChannelAssembly", "RowOrder", "take_rows"]
 
 
 class RowOrder(ExactConstants):
-    """Rows in another order, of taps: (…, rows, T), by a gather forward and a gather back.
+    """A permutation of rows of taps, (…, rows, T): a gather forwards and a gather backwards.
 
     Args:
-        order: number of the row that each place takes, a permutation.
+        order: the number of the row that goes to each place, a permutation.
     """
 
     order: Tensor
@@ -33,18 +33,18 @@ class RowOrder(ExactConstants):
         self.set_constant("inverse", np.argsort(order))
 
     def forward(self, rows: Tensor) -> Tensor:
-        """(…, rows, T) → the same shape."""
+        """Return the rows in the new order: (…, rows, T) → the same shape."""
         return take_rows(rows, self.order, self.inverse)
 
 
 def take_rows(rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-    """Rows (…, rows, T) at the places of ``order``, with a gradient that is a gather too.
+    """Return rows (…, rows, T) in another order, with a gradient that is a gather too.
 
     Args:
-        rows: what is gathered.
-        order: number of the row that each place takes: a permutation, or one with places of any row between, of
-            which nothing may depend on the values.
-        inverse: a place of each row.
+        rows: the rows.
+        order: the number of the row that goes to each place. It is a permutation, or one with further places in
+            between. These may take any row, and nothing may depend on their values.
+        inverse: for each row a place that takes it.
     """
     if has_no_values() or not (rows.requires_grad and torch.is_grad_enabled()):
         return rows.index_select(-2, order)
@@ -53,7 +53,7 @@ def take_rows(rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """``index_select`` by a permutation, whose gradient is one too and adds nothing up."""
+    """``index_select`` by a permutation. Its gradient is another ``index_select``, which adds nothing up."""
 
     @staticmethod
     def forward(rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
@@ -77,16 +77,16 @@ class _Gather(torch.autograd.Function):
 
 
 class ChannelAssembly(ExactConstants):
-    """How the blocks of two lists of fields make up their channels.
+    """The map from the kernels of pairs of blocks to the filter bank between two lists of fields.
 
     Args:
         in_structure: blocks of (one group of) the input type.
         out_structure: blocks of the output type.
-        pair_order: which pair of blocks each kernel is of, numbered with the input's blocks last.
+        pair_order: the number of the pair of blocks of each kernel, where the input's block varies fastest.
 
     Attributes:
         has_basis: whether a field type has another basis than its blocks.
-        is_plain: whether the kernel of one pair of blocks is the filter bank as it is.
+        is_plain: whether the filter bank is the kernel of a single pair of blocks, unchanged.
     """
 
     in_basis_inverse: Tensor
@@ -107,7 +107,7 @@ class ChannelAssembly(ExactConstants):
         self.is_plain = in_place and not self.has_basis
 
     def forward(self, products: list[Tensor]) -> Tensor:
-        """Filter banks (…, C_out, C_in, T) of the kernels of all pairs of blocks, rows of taps (…, o·i·|A|·|B|, T)."""
+        """Return filter banks (…, C_out, C_in, T), given the kernel of each pair of blocks, (…, o·i·|A|·|B|, T)."""
         bank = self.order(torch.cat(products, dim=-2)).unflatten(-2, self._size)
         if self._has_basis["out"]:
             bank = torch.einsum("oc,...cin->...oin", self.out_basis, bank)
@@ -119,7 +119,7 @@ class ChannelAssembly(ExactConstants):
 def _row_numbers(
     in_structure: FieldStructure, out_structure: FieldStructure, pair_order: Sequence[int]
 ) -> NDArray[np.int64]:
-    """Where the row of each pair of channels, output first, stands among those of pairs of blocks (o, i, a, b)."""
+    """Return the row of each pair of channels, output first, among the rows (o, i, a, b) of the pairs of blocks."""
     rows, columns = out_structure.block_ranges(), in_structure.block_ranges()
     block_bank = np.zeros((out_structure.size, in_structure.size), dtype=np.int64)
     start = 0

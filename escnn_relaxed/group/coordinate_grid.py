@@ -19,7 +19,7 @@ from .points import pixel_positions, support_window, tap_grid
 
 __all__ = ["CoordinateGrid"]
 
-# What may be averaged over of the fiber group.
+# The sets of subgroups of the fiber group over which a mean may be taken.
 _GROUP_MEANS = ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS)
 
 
@@ -38,8 +38,8 @@ class CoordinateGrid(ExactConstants):
         cells: number of positions along each axis of the image over which the kernel varies.
 
     Attributes:
-        taps: ω ⊙ α for every steered tap, (M, R, T, F), T = kᵈ; R = M elements g beside each g′, in coordinates of
-            g′⁻¹g, or 1 without relative coordinates.
+        taps: ω ⊙ α of every steered tap, (M, R, T, F), with T = kᵈ. R is M where the coordinates have those of g′⁻¹g,
+            for all elements g beside each g′; else it is 1.
         window: weight of each tap, 0 off the support, (T,).
         support: numbers of the taps on the support.
         filter_columns: the name of each filter coordinate: position, rotation or reflection.
@@ -86,7 +86,7 @@ class CoordinateGrid(ExactConstants):
         self.set_frame(frame)
 
     def set_frame(self, frame: GroupFrame) -> None:
-        """Steer the taps by other elements (a turned grid of a continuous group)."""
+        """Steer the taps by the elements of another frame, a turned grid of a continuous group."""
         position = steer(frame.sample, self._grid / self._radius)[:, None]
         relative = [values[:, :, None] for values in frame.relative_coordinates(self._relative_subgroups)]
         shape = (len(frame.sample), len(frame.sample) if relative else 1, len(self._grid))
@@ -101,11 +101,11 @@ class CoordinateGrid(ExactConstants):
             translates = frame.translates(subgroups)
             points, action = self._soft_coordinates(translates.coordinates), translates.action
             if action.shape[0] == action.shape[1]:
-                # All of the group: the same elements for every g.
+                # The subgroup is the whole group: the elements hg are the same for every g.
                 points, action = points[:1], action[:1]
             self.set_constant(_name("points", subgroups), points)
             self.set_constant(_name("action", subgroups), action)
-        # Every g⁻¹x: off the pixel grid the cells alone are not mapped to themselves.
+        # All g⁻¹x are needed: elements that are off the pixel grid do not map the cells to themselves.
         known: dict[bytes, NDArray[np.float64]] = {}
         for turned in steer(frame.sample, self._masters["image_positions"].numpy()):
             ordered = turned[np.lexsort(turned.round(6).T)]
@@ -113,28 +113,28 @@ class CoordinateGrid(ExactConstants):
         self.set_constant("turned_positions", np.concatenate(list(known.values())))
 
     def _soft_coordinates(self, coordinates: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-        """The coordinates of the fiber group's soft subgroups side by side, (…, D): all of g that the kernel sees."""
+        """Return the coordinates of the fiber group's soft subgroups side by side, (…, D). κ sees nothing else of g."""
         soft = [coordinates[name] for name in self._domain_subgroups if name != "translation"]
         nothing = coordinates["reflection"][..., :0]
         return np.concatenate([nothing, *soft], axis=-1)
 
     def domain_points(self, averaged: Sequence[str] = (), positions: Tensor | None = None) -> Tensor:
-        """a(hg, hx) for every h of the subgroup that is averaged over: (M, P, L, D), M or P 1 where all agree.
+        """Return a(hg, hx) for every h of the averaged subgroup: (M, P, L, D), with M or P 1 where all agree.
 
         The mean of the kernel over L is its projection on the kernels that are equivariant to that subgroup.
 
         Args:
-            averaged: any of rotation, reflection, translation; what is kept is averaged over without being named.
+            averaged: any of rotation, reflection, translation. The kept group is averaged over in any case.
             positions: x over half of the image along each axis, (P, d).
         """
         subgroups = tuple(name for name in FIBER_SUBGROUPS if name in averaged)
         points, action = getattr(self, _name("points", subgroups)), getattr(self, _name("action", subgroups))
         points = points[:, None]
         if points.shape[-1] == 0 and self._position_frame == "group":
-            # All hg are alike to the kernel.
+            # The kernel sees no difference between the elements hg.
             points = points[:1, :, :1]
         if "translation" in self._domain_subgroups:
-            # p, the position in the frame of g, and of hg: the mean over h leaves it alone.
+            # The position in the frame of g is also that in the frame of hg: the mean over h does not change it.
             if "translation" in averaged:
                 own = self.turned_positions[None, None]
             else:
@@ -149,7 +149,7 @@ class CoordinateGrid(ExactConstants):
         return points
 
     def scale(self, frequency: Mapping[str, Tensor]) -> Tensor:
-        """ω′ of each domain coordinate, (D,), or (1,) of all: a subgroup's values serve its columns in turn."""
+        """Return ω′ of each domain coordinate, (D,), or (1,) for all. A subgroup's values serve its columns in turn."""
         names = dict.fromkeys(self.domain_columns)
         if len(names) == 1 and len(only := frequency[next(iter(names))]) == 1:
             return only.to(self.action)

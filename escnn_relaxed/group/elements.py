@@ -77,14 +77,14 @@ class GroupSample:
 
     @property
     def flip(self) -> Array:
-        """The reflection that maps the sample to itself from the left, (d, d): f, turned as far as the grid is."""
+        """The reflection that maps the sample to itself from the left, (d, d): f, turned with the grid."""
         offset = self.rotation[0]
         flip: Array = offset @ self.reflection @ offset.T
         return flip
 
 
 class KeptGroup(NamedTuple):
-    """A subgroup of a planar fiber group to which a layer stays strict, whatever is soft.
+    """A subgroup of a planar fiber group to which a layer stays exactly equivariant, however soft it is.
 
     Attributes:
         rotations: number of its rotations.
@@ -120,7 +120,7 @@ def has_subgroup(gspace: GSpace, subgroup: str) -> bool:
 
 
 def sample_group(gspace: GSpace, samples: int, offset: float = 0.0) -> GroupSample:
-    """All elements of a finite fiber group; escnn's regular grid of a continuous one.
+    """Return all elements of a finite fiber group, or escnn's regular grid of a continuous one.
 
     Args:
         gspace: a symmetry of the base space.
@@ -164,7 +164,7 @@ def principal_angle(rotation: Array) -> Array:
 
 
 def element_with_action(gspace: GSpace, action: Array) -> GroupElement | None:
-    """The element of a fiber group that acts on the base space by a matrix (d, d), None where there is none.
+    """Return the element of a fiber group that acts on the base space by a matrix (d, d), or None.
 
     Example:
         >>> from escnn import gspaces
@@ -194,10 +194,10 @@ def relative_elements(sample: GroupSample) -> NDArray[np.int64]:
 
 
 def grid_symmetries(gspace: GSpace, taps: Array) -> list[tuple[GroupElement, list[int]]]:
-    """The elements that map the grid of taps to itself, and for each the number of the tap g⁻¹d of every tap d.
+    """Return the elements that map the grid of taps to itself, each with the number of the tap g⁻¹d for every tap d.
 
     Args:
-        gspace: the symmetry; of a continuous group the quarter turns are looked at.
+        gspace: the symmetry. Only the quarter turns of a continuous group are tried.
         taps: offsets in pixels, (T, d).
     """
     number = {tuple(np.round(2 * tap).astype(int)): index for index, tap in enumerate(taps)}

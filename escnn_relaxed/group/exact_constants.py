@@ -45,7 +45,7 @@ class ExactConstants(nn.Module):
         Args:
             name: the attribute under which the tensor is found.
             value: a float64 or integer array.
-            single: the values below float64, if these are not ``value`` rounded.
+            single: the values for dtypes below float64, where these are not ``value`` rounded.
         """
         master = torch.from_numpy(np.ascontiguousarray(value))
         self._masters[name] = master
@@ -81,7 +81,7 @@ class ExactConstants(nn.Module):
 
 @contextlib.contextmanager
 def put_back(module: nn.Module) -> Iterator[None]:
-    """Within it constants of a module and of those inside may be replaced; afterwards they are the same tensors again.
+    """Put back the constants of a module and its submodules that are replaced in a ``with`` block: the same tensors.
 
     Example:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Which group elements the channels of a field type belong to."""
+"""The group elements that the channels of a field type belong to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["channel_elements"]
 def channel_elements(
     fields: Sequence[Representation], sample: GroupSample
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The mean over the group elements of each channel of permutation fields.
+    """Return the group elements of each channel of some fields, as a mean over the group.
 
     A channel of a regular field belongs to one element, of a quotient field to a coset.
 
@@ -26,7 +26,8 @@ def channel_elements(
         sample: M elements.
 
     Returns:
-        (C, M), each row a mean: of the channel's elements, or of all where it has none; and whether it has any, (C,).
+        The means, (C, M): a row averages over the channel's elements, or over all where it has none. And whether each
+        channel has elements, (C,).
 
     Example:
         >>> from escnn import gspaces

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Block", "FieldStructure", "PairChannels", "block_diagonal"]
 
-# Of a pair of kinds of fields: channels of the output and of the input, field after field.
+# The output's and the input's channels of a pair of kinds of fields, field after field.
 PairChannels = tuple[tuple[int, ...], tuple[int, ...]]
 
 
@@ -47,7 +47,7 @@ class Block:
         return self.image is not None
 
     def element_means(self) -> NDArray[np.float64]:
-        """Of each channel of a permutation field the mean over its elements, one or a coset, (size, M)."""
+        """Return the mean over the elements of each channel of a permutation field, one or a coset, (size, M)."""
         members = np.equal(np.asarray(self.image), np.arange(self.size)[:, None]).astype(np.float64)
         means: NDArray[np.float64] = members / members.sum(axis=1, keepdims=True)
         return means
@@ -89,7 +89,7 @@ class FieldStructure:
             self.basis_inverse = block_diagonal([inverse for _, inverse in bases])
 
     def block_ranges(self) -> list[slice]:
-        """Where the channels of all fields of each block stand in block order."""
+        """The places of the channels of all fields of each block in block order."""
         ends = np.cumsum([block.size * count for block, count in zip(self.blocks, self.counts, strict=True)]).tolist()
         return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
@@ -146,7 +146,7 @@ def _irrep_block(representation: Representation, irrep_id: tuple[int, ...], samp
 
 
 def block_diagonal(matrices: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Square matrices along the diagonal of one."""
+    """Return one matrix with some square matrices along its diagonal."""
     size = sum(len(matrix) for matrix in matrices)
     result = np.zeros((size, size))
     start = 0

@@ -1,4 +1,4 @@
-"""What a kernel sees of a gspace: sampled elements and their coordinates, in any dimension of the base space."""
+"""The group as a kernel sees it: sampled elements and their coordinates, in any dimension of the base space."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class GroupFrame:
 
     @cached_property
     def sample(self) -> GroupSample:
-        """The elements."""
+        """The sampled elements."""
         return sample_group(self.gspace, self.samples, self.offset)
 
     @property
@@ -99,11 +99,11 @@ class GroupFrame:
         return tuple(name for name in FIBER_SUBGROUPS if has[name])
 
     def turned(self, offset: float) -> GroupFrame:
-        """The same frame with the grid of a continuous group turned by an angle in radians."""
+        """Return the same frame with the grid of a continuous group turned by an angle in radians."""
         return GroupFrame(self.gspace, self.samples, self.form, self.kept, offset)
 
     def without_escnn(self) -> GroupFrame:
-        """A frame of the same offset that holds nothing of escnn, and so no elements."""
+        """Return a frame with the same offset that holds no object of escnn, and so no elements."""
         frame = copy.copy(self)
         frame.__dict__ = {**self.__dict__, "gspace": None}
         frame.__dict__.pop("sample", None)
@@ -135,11 +135,11 @@ class GroupFrame:
         return [of_elements[name][numbers] for name in subgroups]
 
     def translates(self, subgroups: Sequence[str]) -> Translates:
-        """Hg for every sampled g, where H is made of some subgroups of the fiber group and of what is kept.
+        """Return hg for every sampled g and every h of H, which some subgroups and the kept group make up.
 
         Args:
-            subgroups: of ``"rotation"``, all rotations of the sample, and ``"reflection"``, the identity and f. On a
-                grid that is turned f is turned with it, so that H maps the sample to itself.
+            subgroups: any of ``"rotation"``, all rotations of the sample, and ``"reflection"``, the identity and f.
+                f is turned with the grid, so that H maps the sample to itself.
 
         Example:
             >>> from escnn import gspaces
@@ -159,7 +159,7 @@ class GroupFrame:
         return Translates(action, self._coordinates(rotation, reflected))
 
     def _kept_turns(self) -> Array:
-        """The rotations of the group that is kept, (rotations, d, d)."""
+        """The rotations of the kept group, (rotations, d, d)."""
         if self.kept.rotations == 1:
             return np.eye(self.dimension)[None]
         turns = np.arange(self.kept.rotations) * 2 * np.pi / self.kept.rotations

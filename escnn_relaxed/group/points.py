@@ -39,13 +39,13 @@ def support_window(grid: Array, radius: float, edge: float) -> Array:
 def pixel_positions(*size: int) -> Array:
     """Position of each pixel from the image centre, over half of the image along each axis, (pixels, d).
 
-    The coordinates are in [−1, 1]. Pixels of an image and the centres of as many regions of another have the same.
+    The coordinates are in [−1, 1]. They are the same for the pixels of an image and the centres of as many regions.
     """
     return _grid_points([(2 * np.arange(count) - (count - 1)) / count for count in size])
 
 
 def _grid_points(axes: list[Array]) -> Array:
-    """The points of a grid in the order of a flattened image, each axis but the last against its rows."""
+    """The points of a grid in the order of a flattened image. Each axis but the last points against its rows."""
     against_rows = [-axis for axis in axes[:-1]]
     grid = np.meshgrid(*against_rows, axes[-1], indexing="ij")
     return np.stack([axis.ravel() for axis in reversed(grid)], axis=-1)

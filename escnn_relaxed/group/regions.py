@@ -1,7 +1,7 @@
 """Regions of an output: tiles of equal size, symmetric about its centre, at most G along each axis.
 
-K is constant on *cells*, G along each axis, which divide any image alike. A region takes the mean of K over what it
-covers. So the mean of K over an image of any size is the mean over the cells.
+K is constant on *cells*, G along each axis, which divide every image alike. A region takes the mean of K over the part
+of the cells that it covers. So the mean of K over an image of any size is the mean over the cells.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 __all__ = ["LEAST_SIDE", "RegionPartition", "Tiling", "region_limit"]
 
 
-# Pixels of a region along an axis at least: with fewer, filter banks would cost more than what they are applied to.
+# The fewest pixels of a region along an axis. With fewer, making filter banks would cost more than applying them.
 LEAST_SIDE = 4
 
 
@@ -50,10 +50,10 @@ class Tiling:
 
     @staticmethod
     def of(size: int, regions: int) -> Tiling:
-        """The most tiles, not more than regions; the outermost keep four pixels and more than half of their side."""
+        """Return the most tiles up to ``regions``; the outermost keep four pixels and more than half of their side."""
         for count in range(min(regions, size // LEAST_SIDE), 1, -1):
             side = math.ceil((size + (size * (count + 1)) % 2) / count)
-            # As much beyond one end as beyond the other.
+            # The tiles reach as far beyond one end as beyond the other.
             side += count * (size - side) % 2
             tiling = Tiling(size, count, side)
             kept = side - tiling.cut
@@ -78,7 +78,7 @@ class Tiling:
         return [number * self.side - self.cut - behind for number, behind in enumerate(is_behind)]
 
     def cell_weights(self, cells: int) -> list[list[float]]:
-        """The part of each tile (within the image) that lies in each cell: a row for each tile, rows of sum 1."""
+        """Return the part of each tile, within the image, that lies in each cell: a row of sum 1 for each tile."""
         borders = [min(max(start, 0), self.size) / self.size for start in (*self.starts, self.size)]
         if self.doubles_centre:
             borders[self.count // 2] = 0.5
@@ -91,7 +91,7 @@ class Tiling:
         ]
 
     def join(self, values: Tensor, dimension: int) -> Tensor:
-        """The pixels of an axis from its tiles, which follow each other along a dimension."""
+        """Return the pixels of an axis, put together from tiles that follow each other along a dimension."""
         length = self.size + self.doubles_centre
         if self.cut:
             values = values.narrow(dimension, self.cut, length)
@@ -101,9 +101,9 @@ class Tiling:
         return torch.cat([before, (first + second) / 2, behind], dimension)
 
     def divide(self, values: Tensor, dimension: int) -> Tensor:
-        """The tiles of an axis from its pixels, the adjoint of :meth:`join`.
+        """Return the tiles of an axis, cut from its pixels: the adjoint of :meth:`join`.
 
-        Beyond the image they are 0, and where two share the pixel at the centre each has half of it.
+        Tiles are 0 beyond the image. Where two share the pixel at the centre, each has half of it.
         """
         if self.doubles_centre:
             half = self.size // 2
@@ -122,7 +122,7 @@ class RegionPartition:
     """The regions of an output.
 
     Attributes:
-        axes: the tiles along each axis, of a plane along its height and its width.
+        axes: the tiles along each axis; in the plane these are height and width.
         cells: G, along each axis.
     """
 
@@ -131,12 +131,12 @@ class RegionPartition:
 
     @staticmethod
     def of(output_size: tuple[int, ...], cells: int) -> RegionPartition:
-        """At most G regions along each axis of an output of some size in pixels."""
+        """Return at most G regions along each axis of an output of some size in pixels."""
         return RegionPartition(tuple(Tiling.of(size, cells) for size in output_size), cells)
 
     @staticmethod
     def of_cells(cells: int, dimension: int = 2) -> RegionPartition:
-        """Each cell as a region of its own."""
+        """Return the partition in which each cell is a region."""
         return RegionPartition((Tiling(cells, cells, 1),) * dimension, cells)
 
     @property
@@ -150,21 +150,21 @@ class RegionPartition:
         return all(axis.count * axis.side == axis.size and axis.count == self.cells for axis in self.axes)
 
     def weights(self, like: Tensor) -> tuple[Tensor, ...]:
-        """The cell weights of each axis, on the device of ``like``; empty where regions are cells."""
+        """Return the cell weights of each axis, on the device of ``like``; empty where regions are cells."""
         if self.is_of_cells:
             return ()
-        # Python's own numbers, which compilers hold for constants.
+        # Compilers take Python's own numbers for constants.
         return tuple(
             torch.tensor(axis.cell_weights(self.cells), dtype=like.dtype, device=like.device) for axis in self.axes
         )
 
     def means(self, values: Tensor, dimension: int, weights: tuple[Tensor, ...] | None = None) -> Tensor:
-        """The means over the regions of values at the cells, which follow each other along a dimension.
+        """Return the means over the regions of values at the cells, which follow each other along a dimension.
 
         Args:
-            values: at the cells, in the order of a flattened image.
+            values: the values at the cells, in the order of a flattened image.
             dimension: the dimension along which they follow each other.
-            weights: of :meth:`weights`, by default made anew, which waits for a device.
+            weights: the result of :meth:`weights`. By default it is made anew, which waits for an accelerator.
         """
         if self.is_of_cells:
             return values

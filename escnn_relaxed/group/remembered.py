@@ -1,4 +1,4 @@
-"""The one store of results that are kept between calls, and the one rule by which they are still right."""
+"""The one store of results that are kept between calls, with one rule for when they are still right."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["Remembered", "StateTensors"]
 
 Result = TypeVar("Result")
 
-# Whether values may be read from an accelerator for a result, and so for those that it is made of.
+# Whether values may be read from an accelerator, for a result and for the results that it is made of.
 _may_wait: ContextVar[bool] = ContextVar("_may_wait", default=False)
-# Results of a layer: some features and points for each subgroup that is hardened, some sizes of images.
+# A layer keeps some features and points for each hardened subgroup, and others for each size of images.
 _SIZE = 16
 
 
@@ -27,12 +27,12 @@ class Remembered:
     """Results of functions of tensors, each kept as long as the tensors that it was made of have the same values.
 
     Values are compared, so no way to write to a tensor escapes: ``.data``, ``.numpy()``, fused optimisers and
-    collectives raise no version counter. In the memory of an accelerator reading values waits for the device, which a
-    training step must not do. There, unless ``may_wait`` is set, tensors are the same as long as they are the same
-    objects in the same memory with the same version.
+    collectives raise no version counter. Reading values from an accelerator waits for it, which a training step must
+    not do. There, unless ``may_wait`` is set, tensors count as unchanged while they are the same objects in the same
+    memory with the same version.
 
-    The store is bounded: the result that was asked for longest ago goes first. It is not state: copies and pickles of
-    it are empty.
+    The store is bounded: the result that was made longest ago goes first. It is not state: copies and pickles of it
+    are empty.
 
     Example:
         >>> remembered = Remembered()
@@ -52,7 +52,7 @@ class Remembered:
     def get(
         self, key: Hashable, build: Callable[[], Result], sources: Sequence[Tensor], may_wait: bool = False
     ) -> Result:
-        """The result of ``build``, kept or made now; always made now where a gradient of a source is wanted.
+        """Return the result of ``build``, kept or made now; always made now where a gradient of a source is wanted.
 
         Args:
             key: the name of the result, and all that it depends on beside the sources.
@@ -90,7 +90,7 @@ class Remembered:
         return result
 
     def drop(self) -> None:
-        """Make all results anew when they are wanted next."""
+        """Forget all results, so that the next call makes each of them again."""
         for key, entry in self._entries.items():
             self._entries[key] = _Entry(None, entry.result)
 
@@ -99,7 +99,7 @@ class Remembered:
 
 
 class _Seen(NamedTuple):
-    """A tensor as it was seen: its values, or where these must not be read the tensor itself and its version."""
+    """A tensor as it was seen: its values, or the tensor itself and its version where values must not be read."""
 
     kind: type[Tensor]
     values: Tensor | None
@@ -115,7 +115,7 @@ class _Seen(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A result and its sources as they were seen; None after a drop."""
+    """A result, and its sources as they were seen, None after a drop."""
 
     seen: list[_Seen] | None
     result: Any
@@ -137,7 +137,7 @@ def _are_unchanged(seen: Sequence[_Seen] | None, sources: Sequence[Tensor], may_
 
 
 def _packed(sources: Sequence[Tensor]) -> list[Tensor]:
-    """The values of tensors one after the other, a tensor for each dtype."""
+    """Return the values of tensors one after the other, in one tensor for each dtype."""
     by_dtype: dict[torch.dtype, list[Tensor]] = {}
     for source in sources:
         by_dtype.setdefault(source.dtype, []).append(source.reshape(-1))
@@ -154,7 +154,7 @@ def _are_equal(known: object, new: object) -> bool:
 
 
 class StateTensors:
-    """The tensors of a module and of those inside that can change, found once and read anew at each call.
+    """The tensors of a module and its submodules that can change: found once, and read anew at each call.
 
     Constants, which are buffers outside of the state dict, are not among them. Tensors in the place of parameters
     (``torch.func.functional_call``, pruning, parametrisations) are.
@@ -177,7 +177,7 @@ class StateTensors:
         self._found: _Places | None = None
 
     def __call__(self, module: nn.Module) -> list[Tensor]:
-        """The tensors as they are now."""
+        """Return the tensors as they are now."""
         found = self._found
         tensors = None if found is None or found.module is not module else found.tensors()
         if tensors is None:

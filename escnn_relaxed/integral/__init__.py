@@ -1,1 +1,1 @@
-"""K applied to a feature map."""
+"""The integral: the kernel K applied to a feature map."""

@@ -1,4 +1,4 @@
-"""Soft translation with a kernel for every pixel: equation (1) as it stands, the paper's form, slow."""
+"""Soft translation with a kernel for every pixel: equation (1) word for word, the paper's form. It is slow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PixelKernel:
         bank: the continuous kernel.
         strict: a kernel that is added to it, (C_out, C_in/groups, k, k), or None.
         frequency: ω′ of each subgroup.
-        hardened: subgroups on which the kernel is projected.
+        hardened: subgroups to which the kernel is made equivariant.
     """
 
     bank: ContinuousFilterBank
@@ -34,12 +34,12 @@ class PixelKernel:
     hardened: Sequence[str]
 
     def taps(self) -> list[int]:
-        """Numbers of the taps where K may be non-zero, in the order of a flattened k×k grid."""
+        """Return the numbers of the taps where K may be non-zero, in the order of a flattened k×k grid."""
         support = self.bank.grid.support
         return support if self.strict is None else list(range(self.strict[0, 0].numel()))
 
     def at(self, tap: int, positions: Tensor) -> Tensor:
-        """K at a tap for positions (P, 2): (C_out, C_in/groups, P)."""
+        """Return K at a tap for positions (P, 2): (C_out, C_in/groups, P)."""
         parts = []
         if self.strict is not None:
             parts.append(self.strict.flatten(2)[..., tap, None].expand(-1, -1, len(positions)))
@@ -53,13 +53,13 @@ class PixelKernel:
 def integrate_per_pixel(
     features: Tensor, kernel: PixelKernel, bias: Tensor | None, geometry: ConvolutionGeometry
 ) -> Tensor:
-    """h(x) = Σ_d K(d; x) f(x + d) by a plain sum over taps, with a filter for every pixel at each of them.
+    """Return h(x) = Σ_d K(d; x) f(x + d) by a plain sum over taps, with a matrix for every pixel at each of them.
 
     Args:
-        features: f, (batch, C_in, H, W).
+        features: f, the feature map, (batch, C_in, H, W).
         kernel: K.
         bias: (C_out,) or None.
-        geometry: where taps and pixels meet.
+        geometry: padding, stride and the like.
     """
     size = geometry.output_size(*image_size(features))
     padded = geometry.pad(features)
@@ -67,9 +67,9 @@ def integrate_per_pixel(
     positions = kernel.bank.grid.pixel_grid(*size)
     parts = []
     for tap in kernel.taps():
-        # A matrix product for each position and group; contiguous, or bmm copies matrix by matrix.
+        # One matrix product for each position and group. Contiguous, since otherwise bmm copies matrix by matrix.
         bank = rearrange(kernel.at(tap, positions), "(group o) i p -> (p group) o i", group=groups).contiguous()
-        values = padded[geometry.window(tap, size)].flatten(2)
+        values = padded[geometry.slices(tap, size)].flatten(2)
         values = rearrange(values, "batch (group i) p -> (p group) i batch", group=groups).contiguous()
         parts.append(torch.bmm(bank, values))
     output: Tensor = sum(parts[1:], parts[0])

@@ -1,4 +1,4 @@
-"""Layers that are soft in translation as plain modules; nothing here needs escnn."""
+"""Layers that are soft in translation, as plain modules that need no escnn."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ __all__ = ["PerPixelConvolution", "RegionConvolution"]
 
 
 class RegionConvolution(nn.Module):
-    """A filter bank in each region of the output, of a transposed one of the input, for images of any size.
+    """A convolution with a filter bank for each region of the output, for images of any size.
+
+    A transposed convolution has one for each region of the input.
 
     Args:
-        banks: of all cells, row after row, (cells², C_out, C_in/groups, k, k); (cells², C_in, C_out/groups, k, k) of a
-            transposed one.
+        banks: the banks of all cells, row after row, (cells², C_out, C_in/groups, k, k); those of a transposed
+            convolution are (cells², C_in, C_out/groups, k, k).
         bias: (C_out,) or None.
-        geometry: where taps and pixels meet.
-        cells: into how many cells along each axis any image is divided.
+        geometry: padding, stride and the like.
+        cells: number of cells along each axis into which every image is divided.
 
     Shape:
         (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
@@ -36,9 +38,9 @@ class RegionConvolution(nn.Module):
         self._remembered = Remembered()
 
     def forward(self, features: Tensor) -> Tensor:
-        """(batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
+        """Apply the convolution: (batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
         partition = RegionPartition.of(self.geometry.domain_size(features), self.cells)
-        # Detached: the weights of cells depend on its dtype and device alone.
+        # Detached, since the weights of cells depend only on its dtype and device.
         like = self.weight.detach()
         key = partition, like.dtype, like.device
         weights = self._remembered.get(key, lambda: partition.weights(like), [])
@@ -47,12 +49,12 @@ class RegionConvolution(nn.Module):
 
 
 class PerPixelConvolution(nn.Module):
-    """A kernel for every pixel of the output, for images of any size.
+    """A convolution with a kernel for every pixel of the output, for images of any size.
 
     Args:
         kernel: K, which becomes this module's own.
         bias: (C_out,) or None.
-        geometry: where taps and pixels meet.
+        geometry: padding, stride and the like.
 
     Shape:
         (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
@@ -70,7 +72,7 @@ class PerPixelConvolution(nn.Module):
             self.register_buffer(f"frequency_{name}", value)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
+        """Apply the convolution: (batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
         frequency = {name: getattr(self, f"frequency_{name}") for name in self._subgroups}
         kernel = PixelKernel(self.bank, self.strict, frequency, self.hardened)
         return integrate_per_pixel(features, kernel, self.bias, self.geometry)

@@ -1,4 +1,4 @@
-"""Soft translation by regions: a filter bank for each, all of them in one grouped convolution; runs without escnn."""
+"""Soft translation by regions: a filter bank for each, all in one grouped convolution. Runs without escnn."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ __all__ = ["integrate_regions"]
 def integrate_regions(
     features: Tensor, banks: Tensor, bias: Tensor | None, geometry: Geometry, partition: RegionPartition
 ) -> Tensor:
-    """h(x) = Σ_d K(d; x) f(x + d), where K is a filter bank for each region of x, or its adjoint.
+    """Return h(x) = Σ_d K(d; x) f(x + d), where K is a filter bank for each region of x, or its adjoint.
 
-    Tiles of the padded image, each with the pixels around it that its taps read, lie side by side as channels of one
-    grouped convolution. In the adjoint these are tiles of the input, and what they give is added where they overlap.
+    The image is cut into tiles, each with the pixels around it that its taps read. They lie side by side as channels
+    of one grouped convolution. The adjoint has tiles of the input, and their outputs are added where they overlap.
 
     Args:
-        features: f, (batch, C_in, H, W).
-        banks: (regions, C_out, C_in/groups, k, k), regions row after row; (regions, C_in, C_out/groups, k, k) of a
-            transposed convolution.
+        features: f, the feature map, (batch, C_in, H, W).
+        banks: (regions, C_out, C_in/groups, k, k), regions row after row; those of a transposed convolution are
+            (regions, C_in, C_out/groups, k, k).
         bias: (C_out,) or None.
-        geometry: where taps and pixels meet.
-        partition: the regions of the output, of a transposed convolution those of the input.
+        geometry: padding, stride and the like.
+        partition: the regions of the output; for a transposed convolution those of the input.
     """
     regions = prod(partition.counts)
     if regions == 1:
@@ -47,27 +47,27 @@ def integrate_regions(
         output = integrate_stationary(_divided(features, partition), whole, None, of_tiles)
         result = _added(output, image_size(features), geometry, partition)
     else:
-        of_windows = replace(geometry, padding=margins, padding_mode="zeros", groups=groups)
-        output = integrate_stationary(_cut(features, geometry, partition), whole, None, of_windows)
+        of_slices = replace(geometry, padding=margins, padding_mode="zeros", groups=groups)
+        output = integrate_stationary(_cut(features, geometry, partition), whole, None, of_slices)
         result = _joined(output, partition)
     # Autocast casts the bias of a convolution too.
     return result if bias is None else result + bias.to(result.dtype).view(-1, *[1] * len(partition.axes))
 
 
 def _cut(features: Tensor, geometry: ConvolutionGeometry, partition: RegionPartition) -> Tensor:
-    """The pixels that the taps of each region read, (batch, regions·C_in, height, width)."""
+    """Return the pixels that the taps of each region read, (batch, regions·C_in, height, width)."""
     padding = geometry.padding
     if geometry.padding_mode != "zeros":
         features, padding = geometry.pad(features), (0,) * len(padding)
-    windows = [_Windows.of(axis, geometry, added) for axis, added in zip(partition.axes, padding, strict=True)]
-    # Where strides do not fit the image its last pixels are not read: negative padding takes them away.
+    slices = [_Slices.of(axis, geometry, added) for axis, added in zip(partition.axes, padding, strict=True)]
+    # Where strides do not fit the image, its last pixels are not read: negative padding takes them away.
     margins = [
         margin
-        for of, size in reversed(list(zip(windows, image_size(features), strict=True)))
+        for of, size in reversed(list(zip(slices, image_size(features), strict=True)))
         for margin in (of.before, of.span - of.before - size)
     ]
     tiles = functional.pad(features, margins) if any(margins) else features
-    for number, of in enumerate(windows):
+    for number, of in enumerate(slices):
         tiles = of.stack(tiles, 2 + 2 * number)
     tile, pixel = _axis_names(partition)
     pairs = " ".join(f"{t} {p}" for t, p in zip(tile, pixel, strict=True))
@@ -75,13 +75,13 @@ def _cut(features: Tensor, geometry: ConvolutionGeometry, partition: RegionParti
 
 
 @dataclass(frozen=True)
-class _Windows:
-    """The windows of the image that the tiles of one axis read.
+class _Slices:
+    """The slices of the image that the tiles of one axis read.
 
     Attributes:
-        starts: first pixel of each, from the first that is read.
-        side: pixels that one reads.
-        before: pixels that the first reads before the image.
+        starts: the first pixel of each slice, counted from the first pixel that any reads.
+        side: number of pixels of a slice.
+        before: number of pixels that the first slice reads before the image.
     """
 
     starts: list[int]
@@ -89,24 +89,24 @@ class _Windows:
     before: int
 
     @staticmethod
-    def of(axis: Tiling, geometry: ConvolutionGeometry, padding: int) -> _Windows:
-        """The windows of the tiles of an axis, for an image with ``padding`` pixels of zeros on either side."""
+    def of(axis: Tiling, geometry: ConvolutionGeometry, padding: int) -> _Slices:
+        """Return the slices of the tiles of an axis, for an image with ``padding`` pixels of zeros on either side."""
         side = (axis.side - 1) * geometry.stride + geometry.extent
         starts = [(start + axis.cut) * geometry.stride for start in axis.starts]
-        return _Windows(starts, side, padding + axis.cut * geometry.stride)
+        return _Slices(starts, side, padding + axis.cut * geometry.stride)
 
     @property
     def span(self) -> int:
-        """Number of pixels from the first that any tile reads to the last."""
+        """The number of pixels from the first that any tile reads to the last."""
         return self.starts[-1] + self.side
 
     def stack(self, values: Tensor, dimension: int) -> Tensor:
-        """One slice of ``values`` for each tile, (…, span, …) → (…, count, side, …): ``dimension`` counts the tiles."""
+        """Return a slice for each tile, (…, span, …) → (…, count, side, …), where ``dimension`` counts the tiles."""
         # Slices and not `unfold`, whose backward takes two to three times as long on a CPU.
         return torch.stack([values.narrow(dimension, start, self.side) for start in self.starts], dimension)
 
     def add(self, tiles: Tensor, dimension: int) -> Tensor:
-        """Tiles (…, count, side, …) added where they overlap, (…, span, …): the adjoint of :meth:`stack`."""
+        """Return tiles (…, count, side, …) added where they overlap, (…, span, …): the adjoint of :meth:`stack`."""
         behind = [0, 0] * (tiles.dim() - dimension - 2)
         parts = zip(self.starts, tiles.unbind(dimension), strict=True)
         placed = [functional.pad(part, [*behind, start, self.span - start - self.side]) for start, part in parts]
@@ -114,7 +114,7 @@ class _Windows:
 
 
 def _joined(output: Tensor, partition: RegionPartition) -> Tensor:
-    """The tiles put together: (batch, regions·C_out, side, side) → (batch, C_out, H_out, W_out)."""
+    """Put tiles together: (batch, regions·C_out, side, side) → (batch, C_out, H_out, W_out)."""
     tile, pixel = _axis_names(partition)
     axes = " ".join(f"({t} {p})" for t, p in zip(tile, pixel, strict=True))
     pattern = f"batch ({' '.join(tile)} channel) {' '.join(pixel)} -> batch channel {axes}"
@@ -125,7 +125,7 @@ def _joined(output: Tensor, partition: RegionPartition) -> Tensor:
 
 
 def _divided(features: Tensor, partition: RegionPartition) -> Tensor:
-    """The tiles of the image, (batch, regions·C_in, side, side): the adjoint of :func:`_joined`."""
+    """Return the tiles of the image, (batch, regions·C_in, side, side): the adjoint of :func:`_joined`."""
     for number, axis in enumerate(partition.axes):
         features = axis.divide(features, 2 + number)
     tile, pixel = _axis_names(partition)
@@ -135,25 +135,25 @@ def _divided(features: Tensor, partition: RegionPartition) -> Tensor:
 
 
 def _added(output: Tensor, size: tuple[int, ...], geometry: TransposedGeometry, partition: RegionPartition) -> Tensor:
-    """The outputs of the tiles, added where they overlap: the adjoint of :func:`_cut` for an input of this size."""
+    """Add the outputs of the tiles where they overlap: the adjoint of :func:`_cut` for an input of this size."""
     axes = list(zip(partition.axes, geometry.padding, strict=True))
-    windows = [_Windows.of(axis, geometry.adjoint, padding) for axis, padding in axes]
+    slices = [_Slices.of(axis, geometry.adjoint, padding) for axis, padding in axes]
     tile, pixel = _axis_names(partition)
     pairs = " ".join(f"{t} {p}" for t, p in zip(tile, pixel, strict=True))
     pattern = f"batch ({' '.join(tile)} channel) {' '.join(pixel)} -> batch channel {pairs}"
     whole = rearrange(output, pattern, **dict(zip(tile, partition.counts, strict=True)))
-    for number, of in reversed(list(enumerate(windows))):
+    for number, of in reversed(list(enumerate(slices))):
         whole = of.add(whole, 2 + 2 * number)
-    # Where no tile gives anything, in the output's padding, there are zeros.
+    # The output's padding, which no tile reaches, is 0.
     margins = [
         margin
-        for of, count in reversed(list(zip(windows, geometry.output_size(*size), strict=True)))
+        for of, count in reversed(list(zip(slices, geometry.output_size(*size), strict=True)))
         for margin in (-of.before, count + of.before - of.span)
     ]
     return functional.pad(whole, margins)
 
 
 def _axis_names(partition: RegionPartition) -> tuple[list[str], list[str]]:
-    """Names of the tiles and of the pixels of a tile along each axis, for patterns."""
+    """Return names of the tiles and of the pixels of a tile along each axis, for patterns."""
     numbers = range(len(partition.axes))
     return [f"tile{number}" for number in numbers], [f"pixel{number}" for number in numbers]

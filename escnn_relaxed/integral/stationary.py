@@ -1,4 +1,4 @@
-"""The filter bank applied to a feature map where it is one for all positions: a convolution, or its adjoint."""
+"""The integral with one filter bank for all positions: a convolution, or its adjoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 Convolutions = nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d | nn.ConvTranspose3d
 
-# By the number of axes: the operator and the module, and those of the adjoint.
+# The operator and the module by the number of axes, here and below for the adjoint.
 _CONVOLUTIONS = {2: (functional.conv2d, nn.Conv2d), 3: (functional.conv3d, nn.Conv3d)}
 _TRANSPOSED = {
     2: (functional.conv_transpose2d, nn.ConvTranspose2d),
@@ -30,7 +30,7 @@ _TRANSPOSED = {
 
 @dataclass(frozen=True)
 class ConvolutionGeometry:
-    """Where a kernel meets the image, as of ``conv2d``; ``padding`` has a number for each axis, (rows, columns)."""
+    """The geometry of a convolution, as of ``conv2d``; ``padding`` has a number for each axis, (rows, columns)."""
 
     kernel_size: int
     padding: tuple[int, ...] = (0, 0)
@@ -41,7 +41,7 @@ class ConvolutionGeometry:
 
     @staticmethod
     def of(convolution: nn.Module) -> ConvolutionGeometry:
-        """The geometry of a layer with ``R2Conv``'s attributes, whose padding may be a number."""
+        """Return the geometry of a layer with ``R2Conv``'s attributes, whose padding may be a number."""
         names = ("kernel_size", "padding_mode", "stride", "dilation", "groups")
         values: dict[str, Any] = {name: getattr(convolution, name) for name in names}
         return ConvolutionGeometry(padding=_pair(convolution.padding), **values)
@@ -63,16 +63,16 @@ class ConvolutionGeometry:
         return self.output_size(*image_size(features))
 
     def pad(self, features: Tensor) -> Tensor:
-        """The image with its padding, in the padding mode."""
+        """Return the image with its padding, in the padding mode."""
         if not any(self.padding):
             return features
         mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
-        # torch names the last axis first.
+        # torch takes the margins of the last axis first.
         margins = [added for axis in reversed(self.padding) for added in (axis, axis)]
         return functional.pad(features, margins, mode=mode)
 
-    def window(self, tap: int, size: tuple[int, ...]) -> tuple[slice, ...]:
-        """The part of padded images (batch, C, …) that one tap reads for an output of this size."""
+    def slices(self, tap: int, size: tuple[int, ...]) -> tuple[slice, ...]:
+        """Return the part of padded images (batch, C, …) that one tap reads for an output of this size."""
         places = []
         for count in reversed(size):
             tap, place = divmod(tap, self.kernel_size)
@@ -83,7 +83,7 @@ class ConvolutionGeometry:
 
 @dataclass(frozen=True)
 class TransposedGeometry:
-    """Where a kernel is added to the output, as of ``conv_transpose2d``; paddings have a number for each axis."""
+    """The geometry of a transposed convolution, as of ``conv_transpose2d``; paddings have a number for each axis."""
 
     kernel_size: int
     padding: tuple[int, ...] = (0, 0)
@@ -95,7 +95,7 @@ class TransposedGeometry:
 
     @staticmethod
     def of(convolution: nn.Module) -> TransposedGeometry:
-        """The geometry of a layer with ``R2ConvTransposed``'s attributes, whose paddings may be numbers."""
+        """Return the geometry of a layer with ``R2ConvTransposed``'s attributes, whose paddings may be numbers."""
         paddings: dict[str, Any] = {name: _pair(getattr(convolution, name)) for name in ("padding", "output_padding")}
         names = ("kernel_size", "stride", "dilation", "groups")
         values: dict[str, Any] = {name: getattr(convolution, name) for name in names}
@@ -129,23 +129,23 @@ Geometry = ConvolutionGeometry | TransposedGeometry
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    """A pair from a number or a pair."""
+    """Return a pair, given a number or a pair."""
     first, second = value if isinstance(value, (tuple, list)) else (value, value)
     return first, second
 
 
 def image_size(features: Tensor) -> tuple[int, ...]:
-    """Size of an image along each axis as integers, which a trace holds as tensors."""
+    """Return the size of an image along each axis as integers, which a trace holds as tensors."""
     return tuple(int(size) for size in features.shape[2:])
 
 
 def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry) -> Convolutions:
-    """A ``Conv2d`` with these weights, or a ``ConvTranspose2d``, in memory of its own.
+    """Return a ``Conv2d`` or ``ConvTranspose2d`` with a copy of these weights.
 
     Args:
         filter_bank: (C_out, C_in/groups, k, k); (C_in, C_out/groups, k, k) of a transposed convolution.
         bias: (C_out,) or None.
-        geometry: where taps and pixels meet.
+        geometry: padding, stride and the like.
     """
     given, made = filter_bank.shape[0], filter_bank.shape[1] * geometry.groups
     axes = len(geometry.padding)
@@ -155,7 +155,7 @@ def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry)
         kind, channels, own = _TRANSPOSED[axes][1], (given, made), {"output_padding": geometry.output_padding}
     else:
         kind, channels, own = _CONVOLUTIONS[axes][1], (made, given), {"padding_mode": geometry.padding_mode}
-    # Without drawing weights, which would change the state of the random numbers.
+    # No weights are drawn, since that would change the state of the random numbers.
     convolution: Convolutions = nn.utils.skip_init(
         kind,
         *channels,
@@ -177,13 +177,13 @@ def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry)
 
 
 def integrate_stationary(features: Tensor, filter_bank: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
-    """h(x) = Σ_d K(d) f(x + d), or its adjoint, h(sx + d) = Σ K(d) f(x) for stride s.
+    """Return h(x) = Σ_d K(d) f(x + d), or its adjoint, h(sx + d) = Σ K(d) f(x) for stride s.
 
     Args:
-        features: f, (batch, C_in, H, W).
+        features: f, the feature map, (batch, C_in, H, W).
         filter_bank: (C_out, C_in/groups, k, k); (C_in, C_out/groups, k, k) of a transposed convolution.
         bias: (C_out,) or None.
-        geometry: where taps and pixels meet.
+        geometry: padding, stride and the like.
     """
     padding, stride, dilation, groups = geometry.padding, geometry.stride, geometry.dilation, geometry.groups
     axes = len(padding)

@@ -1,6 +1,6 @@
 """Coordinates → hidden values φ → filter bank K; its strict part, its softness and its start.
 
-Public are what a layer's ``kernel`` is made of, and the class to derive a kernel net of one's own from.
+The public names are the parts of a layer's ``kernel`` and ``KernelNet``, the base class of a kernel net of one's own.
 """
 
 from __future__ import annotations

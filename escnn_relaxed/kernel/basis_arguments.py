@@ -1,4 +1,4 @@
-"""The arguments that shape escnn's own basis: checked before escnn's assertions, which say nothing, see them."""
+"""Checks of the arguments that shape escnn's own basis, in place of escnn's assertions, which have no message."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..checks import check_bool, check_integer, check_number
 
 __all__ = ["check_basis_arguments", "shaping_arguments"]
 
-# Those that can leave a basis without elements.
+# The arguments that can leave a basis without elements.
 _SHAPING = ("sigma", "frequencies_cutoff", "rings", "basis_filter")
 
 
 def check_basis_arguments(kernel_size: int, dilation: int, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments in the types that escnn takes: lists of floats, and numbers that are floats.
+    """Return the arguments in the types that escnn takes: lists of floats, and numbers that are floats.
 
     Args:
         kernel_size: k.
@@ -44,7 +44,7 @@ def check_basis_arguments(kernel_size: int, dilation: int, arguments: Mapping[st
 
 
 def shaping_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the arguments that are given and can leave a basis without elements."""
+    """Return the arguments that are given and can leave a basis without elements."""
     return {name: arguments[name] for name in _SHAPING if arguments.get(name) is not None}
 
 
@@ -70,7 +70,7 @@ def _sigma(value: Any, count: int) -> list[float]:
 
 
 def _cutoff(value: Any) -> Any:
-    """``frequencies_cutoff`` as escnn wants it: a function of the radius as it is, a number as a float."""
+    """Return ``frequencies_cutoff`` as escnn takes it: a function of the radius unchanged, a number as a float."""
     if value is None or callable(value):
         return value
     cutoff = check_number("frequencies_cutoff, where it is no function of the radius,", value)

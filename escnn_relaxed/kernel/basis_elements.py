@@ -1,4 +1,4 @@
-"""What each weight of a steerable basis multiplies, as escnn tells it: for ``escnn.nn.init`` and code like it."""
+"""The attributes of the basis elements that weights multiply, as escnn gives them to ``escnn.nn.init``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["BasisElements"]
 
 
 class BasisElements(BasisManager):
-    """The face of an ``R2Conv``'s ``basisexpansion``, without its tensors: attributes of elements, in its order.
+    """The interface of an ``R2Conv``'s ``basisexpansion`` without its tensors: attributes of elements, in its order.
 
     Args:
         in_type: field type of (one group of) the input.
         out_type: field type of the output.
-        elements: attributes of the elements of each pair of representations, input first, as of escnn's bases.
+        elements: attributes of the elements of each pair of representations, input first, as escnn's bases give them.
         ranges: first and last weight of each pair.
 
     Example:
@@ -48,7 +48,7 @@ class BasisElements(BasisManager):
         return max((end for _, end in self._weights_ranges.values()), default=0)
 
     def get_basis_info(self) -> Iterator[dict[str, Any]]:
-        """The attributes of what each weight multiplies, in the order of the weights."""
+        """Yield the attributes of the element that each weight multiplies, in the order of the weights."""
         number = 0
         for in_name, out_name in self._representations_pairs:
             for out_position, out_irreps in self._out_fields[out_name]:
@@ -68,19 +68,19 @@ class BasisElements(BasisManager):
                         number += 1
 
     def get_element_info(self, name: int) -> dict[str, Any]:
-        """The attributes of what one weight multiplies.
+        """Return the attributes of the element that one weight multiplies.
 
         Raises:
-            ValueError: for a number that is not of a weight.
+            ValueError: for a number that no weight has.
         """
         for element in self.get_basis_info():
             if element["id"] == name:
                 return element
-        raise ValueError(f"name must be of one of {self.dimension()} weights, got {name!r}")
+        raise ValueError(f"name must be the number of one of {self.dimension()} weights, got {name!r}")
 
 
 def _fields_by_name(field_type: FieldType) -> dict[str, list[tuple[int, int]]]:
-    """For each representation where its fields stand: among the fields, and the first irrep among all irreps."""
+    """Return the places of each representation's fields: among all fields, and of its first irrep among all irreps."""
     places: dict[str, list[tuple[int, int]]] = {}
     irreps = 0
     for position, field in enumerate(field_type.representations):

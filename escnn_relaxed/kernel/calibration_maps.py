@@ -1,7 +1,7 @@
 """Synthetic feature maps on which the scale of a layer is calibrated at its start, never the user's data.
 
-Smooth kernels have a coherent mean and meet features of non-zero mean, as smooth as such layers make them: no
-closed form was found that predicts the energy of their output (docs/results/defaults.md).
+Smooth kernels have a coherent mean. The feature maps that they meet are smooth too and have a non-zero mean. No closed
+form was found that predicts the energy of their output (docs/results/defaults.md).
 """
 
 from __future__ import annotations
@@ -17,81 +17,81 @@ from torch import Tensor, nn
 
 from ..group.elements import sample_group
 
-__all__ = ["SyntheticFeatures", "few_of", "gain", "rectified", "spread", "synthetic_features"]
+__all__ = ["SyntheticMaps", "few_of", "gain", "rectified", "spread", "synthetic_maps"]
 
 _SIZE = 24
 _BATCH = 4
 _COPIES = 4
 _SAMPLES = 16
-# Not the user's: features are the same for all layers of a kind, and their drawing leaves the generator alone.
+# A seed of its own: feature maps are the same for all layers of a kind, and the user's generator stays as it is.
 _SEED = 7_919
 _TINY = 1e-12
 _CONVOLUTIONS = {4: nn.functional.conv2d, 5: nn.functional.conv3d}
-# A kernel of which steering leaves next to nothing is not scaled up beyond this: it would be made of rounding errors.
+# Where steering leaves next to nothing of a kernel, scaling it up further would enlarge rounding errors.
 _LEAST_GAIN = 0.1
 
 
-class SyntheticFeatures(NamedTuple):
-    """Features in which equal fields beyond some are copies of each other.
+class SyntheticMaps(NamedTuple):
+    """Feature maps of many fields, of which only a few of each kind differ: the others are copies.
 
     Attributes:
-        few: the features of a few fields of each kind, (4, C′, H, W).
-        channels: the channel among these of each channel of all fields, (C,).
+        few: the feature maps of a few fields of each kind, (4, C′, H, W).
+        channels: the number of the channel of ``few`` that each channel of all fields equals, (C,).
     """
 
     few: Tensor
     channels: Tensor
 
     def energy(self) -> float:
-        """Mean square of all channels."""
+        """Return the mean square of all channels."""
         energies = self.few.square().transpose(0, 1).flatten(1).mean(dim=1)
         return float(energies[self.channels].mean())
 
     def convolved(self, bank: Tensor, stride: int) -> Tensor:
-        """The output of a filter bank (C_out, C, k, k): what it makes of copies is added up before."""
+        """Return the output of a filter bank (C_out, C, k, k), whose filters for equal channels are added up first."""
         few_channels = self.few.shape[1]
         folded = bank.new_zeros(len(bank), few_channels, *bank.shape[2:]).index_add_(1, self.channels, bank)
         return _convolve(self.few, folded, stride)
 
 
-def _convolve(features: Tensor, bank: Tensor, stride: int = 1) -> Tensor:
-    """The convolution of features with a filter bank (C_out, C, k, k), without padding."""
-    return _CONVOLUTIONS[features.dim()](features, bank, stride=stride)
+def _convolve(maps: Tensor, bank: Tensor, stride: int = 1) -> Tensor:
+    """Return the convolution of feature maps with a filter bank (C_out, C, k, k), without padding."""
+    return _CONVOLUTIONS[maps.dim()](maps, bank, stride=stride)
 
 
 def few_of(fields: Sequence[Representation]) -> tuple[Representation, ...]:
-    """A few fields of each kind, equal ones side by side; of one alone, rectification might leave nothing."""
+    """Return a few fields of each kind, equal ones side by side; rectification might leave nothing of a single one."""
     return tuple(field for field in dict.fromkeys(fields) for _ in range(_COPIES))
 
 
-def synthetic_features(
+def synthetic_maps(
     fields: Sequence[Representation], kernel_size: int, gspace: GSpace, draw_bank: Callable[[], Tensor], layers: int
 ) -> Tensor:
-    """Noise after a few random strict layers with rectification, of unit energy: (4, C, H, W).
+    """Return noise after a few random strict layers with rectification, of unit energy: (4, C, H, W).
 
     Args:
         fields: the fields that make up C.
         kernel_size: k.
         gspace: their symmetry.
         draw_bank: draws a new filter bank (C, C, k, k) from these fields to themselves at each call.
-        layers: how many.
+        layers: the number of layers.
     """
     axes = gspace.dimensionality
     size = [max(_SIZE, 2 * kernel_size)] * axes
     margins = [(kernel_size - 1) // 2, kernel_size // 2] * axes
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)
-        features = torch.randn(_BATCH, sum(field.size for field in fields), *size)
+        maps = torch.randn(_BATCH, sum(field.size for field in fields), *size)
         for _ in range(layers):
             bank = draw_bank()
-            padded = nn.functional.pad(features.to(bank), margins, mode="circular")
-            features = rectified(_convolve(padded, bank), fields, gspace)
-            features = features / features.square().mean().sqrt().clamp_min(torch.finfo(bank.dtype).tiny)
-    return features
+            padded = nn.functional.pad(maps.to(bank), margins, mode="circular")
+            maps = rectified(_convolve(padded, bank), fields, gspace)
+            maps = maps / maps.square().mean().sqrt().clamp_min(torch.finfo(bank.dtype).tiny)
+    return maps
 
 
 def spread(fields: Sequence[Representation]) -> Tensor:
-    """The channel of :func:`few_of` of each channel of all fields, (C,)."""
+    """Return the channel among those of :func:`few_of` that stands for each channel of all fields, (C,)."""
     few = few_of(fields)
     starts: dict[Representation, int] = {}
     for number, field in enumerate(few):
@@ -106,30 +106,30 @@ def spread(fields: Sequence[Representation]) -> Tensor:
     return torch.tensor(channels)
 
 
-def gain(bank: Tensor, features: SyntheticFeatures, out_fields: Sequence[Representation], gspace: GSpace) -> float:
-    """Root of the energy of a bank's rectified output over that of its input, 1 where there is no output.
+def gain(bank: Tensor, maps: SyntheticMaps, out_fields: Sequence[Representation], gspace: GSpace) -> float:
+    """Return the root of the energy of a bank's rectified output over that of its input; 1 where the output is 0.
 
     Args:
         bank: (C_out, C_in, k, k).
-        features: its input.
-        out_fields: its output.
+        maps: the feature maps of its input.
+        out_fields: the fields of its output.
         gspace: their symmetry.
     """
     with torch.no_grad():
-        # Neighbouring outputs are alike: one for each half kernel will do.
-        output = features.convolved(bank, stride=max(1, bank.shape[-1] // 2))
+        # Neighbouring outputs are alike: one for each half kernel is enough.
+        output = maps.convolved(bank, stride=max(1, bank.shape[-1] // 2))
         energy = float(rectified(output, out_fields, gspace).square().mean())
-    ratio = (energy / max(features.energy(), _TINY)) ** 0.5
+    ratio = (energy / max(maps.energy(), _TINY)) ** 0.5
     return max(ratio, _LEAST_GAIN) if ratio > _TINY else 1.0
 
 
-def rectified(features: Tensor, fields: Sequence[Representation], gspace: GSpace) -> Tensor:
-    """What the usual non-linearities make of each field.
+def rectified(maps: Tensor, fields: Sequence[Representation], gspace: GSpace) -> Tensor:
+    """Return feature maps after the usual non-linearity of each field.
 
-    ReLU where channels may be rectified one by one; ReLU on the group (escnn's ``FourierPointwise``) on sums of
-    irreps; nothing on a single irrep, where the ReLU of the norm keeps the field as it is.
+    It is ReLU where channels may be rectified one by one, and ReLU on the group (escnn's ``FourierPointwise``) for
+    sums of irreps. A single irrep stays as it is, since the ReLU of its norm changes nothing.
     """
-    parts = features.split([field.size for field in fields], dim=1)
+    parts = maps.split([field.size for field in fields], dim=1)
     outputs = []
     matrices: dict[Representation, tuple[Tensor, Tensor] | None] = {}
     for part, field in zip(parts, fields, strict=True):
@@ -151,7 +151,7 @@ def _rectified_field(part: Tensor, samples: tuple[Tensor, Tensor] | None) -> Ten
 
 
 def _group_samples(field: Representation, gspace: GSpace) -> tuple[Tensor, Tensor] | None:
-    """The map from a sum of irreps to its values on the group and back; None where the values do not determine it."""
+    """Return the maps from a sum of irreps to its values on the group and back, or None where no way leads back."""
     if len(field.irreps) == 1:
         return None
     seed = []

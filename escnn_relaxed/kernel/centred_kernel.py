@@ -15,8 +15,9 @@ __all__ = ["CentredKernel"]
 class CentredKernel(ContinuousFilterBank):
     """κ without its mean over the domain, so that it has no strict part.
 
-    Its band limit is the lower one: a soft part does as well with it, and turns better off the pixel grid. Ten times
-    the default softness costs accuracy where it is not needed, and brings none where it is (docs/results/defaults.md).
+    Its band limit is the lower one: a soft part does as well with it, and turns better off the pixel grid. A start ten
+    times as soft as the default costs accuracy where softness is not needed, and brings none where it is
+    (docs/results/defaults.md).
     """
 
     holds_strict_part = False
@@ -25,10 +26,10 @@ class CentredKernel(ContinuousFilterBank):
     bandwidth_per_pixel = 0.05
 
     def start(self, frequency: Mapping[str, Tensor], softness: float, strict_energy: float) -> None:
-        """Draw the weights, as small as the wanted softness makes the soft part; 0 where none is wanted.
+        """Draw the weights so that the soft part is as large as the wanted softness says; 0 where none is wanted.
 
-        The units of the weights take the size, not the weights: so an optimiser's steps on the soft part are small
-        too. Where none is wanted, the units are those of the default.
+        The units of the weights are scaled, not the weights. So an optimiser's steps on the soft part are small too.
+        Where no softness is wanted, the units are those of the default.
         """
         start_centred(self, frequency, softness or self.default_softness, strict_energy)
         if not softness:

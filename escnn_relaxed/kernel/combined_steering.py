@@ -1,4 +1,4 @@
-"""Steered features that are sums over group elements, of many pairs of blocks by one product."""
+"""Steered features that are sums over group elements: those of many pairs of blocks by one product."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CombinedSteering(nn.Module):
     """The steered features of pairs that combine the same hidden values.
 
     Args:
-        groups: steerings of pairs, alike within a group. They belong to the caller, who moves them between devices.
+        groups: the steerings of pairs, alike within a group. They belong to the caller, who moves them between devices.
         features: number of features, J or J + 1.
     """
 
@@ -32,7 +32,7 @@ class CombinedSteering(nn.Module):
         self.order = RowOrder(_row_order([steering for group in groups for steering in group], features))
 
     def forward(self, hidden: Tensor) -> list[Tensor]:
-        """Hidden values (J, M, P, R, T) → features (P, pairs, F, |A|·|B|·T) of each group."""
+        """Return the steered features (P, pairs, F, |A|·|B|·T) of each group, given hidden values (J, M, P, R, T)."""
         positions, taps = hidden.shape[2], hidden.shape[4]
         values = self._groups[0][0].values(hidden).flatten(1)
         coefficients = torch.cat([steering.coefficients.flatten(0, 3) for group in self._groups for steering in group])
@@ -46,7 +46,7 @@ class CombinedSteering(nn.Module):
 
 
 def _row_order(steerings: Sequence[PairSteering], features: int) -> NDArray[np.int64]:
-    """Where rows of the product, (pair, entry, a, b, j), stand as features, (pair, entry, j, a, b)."""
+    """Return the order that takes rows of the product, (pair, entry, a, b, j), to features, (pair, entry, j, a, b)."""
     numbers, start = [], 0
     for steering in steerings:
         shape = steering.entries, math.prod(steering.sizes), features

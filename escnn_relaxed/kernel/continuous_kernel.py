@@ -1,4 +1,4 @@
-"""What shapes the continuous kernel κ of a layer: its net, its coordinates and its support, in one object."""
+"""The options of a layer's continuous kernel κ in one object: its net, its coordinates and its support."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ FILTER_FREQUENCY = {"rotation": 0.3, "reflection": 1.0}
 
 @dataclass(frozen=True)
 class ContinuousKernel:
-    """What shapes the continuous kernel κ of a :class:`~escnn_relaxed.RelaxedR2Conv`.
+    """The options of the continuous kernel κ of a :class:`~escnn_relaxed.RelaxedR2Conv`.
 
     Args:
-        net: builds the kernel net as ``net(filter_dimension, domain_dimension, hidden_size)``:
+        net: the class of the kernel net, called as ``net(filter_dimension, domain_dimension, hidden_size)``:
             :class:`~escnn_relaxed.kernel.FourierKernel`, :class:`~escnn_relaxed.kernel.SirenKernel` or another
             subclass of :class:`~escnn_relaxed.kernel.KernelNet`.
-        hidden_size: J, hidden values of the kernel net. Default: 8, or 32 with ``strict_kernel="continuous"``, the
-            paper's.
+        hidden_size: J, the number of hidden values of the kernel net. Default: 8, or 32 with
+            ``strict_kernel="continuous"``, the paper's.
         filter_frequency: ω of ``"position"``, ``"rotation"``, ``"reflection"``, or one number for the position.
             Default: 0.05 per pixel of the radius, with which kernels turn as well off the pixel grid as those of
             ``R2Conv``; 0.12 for ``strict_kernel="continuous"``, which trains better and turns worse.
-        rotation_coordinates: ``"circle"``: a rotation is (cos θ, sin θ); ``"log"``: its angle over 2π, the
-            paper's form, smooth for integer frequencies only, and there of ``FourierKernel``.
+        rotation_coordinates: ``"circle"``: a rotation is (cos θ, sin θ). ``"log"``: it is its angle over 2π, the
+            paper's form, which is smooth only for ``FourierKernel`` at integer frequencies.
         frame: ``"group"``: the position that κ sees is g⁻¹x, so that soft translation leaves rotations about
             the image centre exact. ``"image"``: it is x.
-        support: ``"smooth"``: a disk with an edge that falls over a pixel; ``"disk"``: the paper's hard disk.
+        support: ``"smooth"``: a disk whose edge falls over one pixel. ``"disk"``: the paper's hard disk.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -65,7 +65,7 @@ class ContinuousKernel:
         _given_frequencies(self.filter_frequency)
 
     def completed(self, kernel_size: int, hidden_size: int, bandwidth_per_pixel: float) -> ContinuousKernel:
-        """This object with defaults in place of what is not given.
+        """Return a copy of this object with defaults for the options that are not given.
 
         Args:
             kernel_size: k.
@@ -81,7 +81,7 @@ class ContinuousKernel:
 
     @property
     def frequencies(self) -> dict[str, float]:
-        """ω of each coordinate for which it is given."""
+        """ω of each coordinate that has one given."""
         return _given_frequencies(self.filter_frequency)
 
 

@@ -1,4 +1,4 @@
-"""Means over domain points: those at a position, less those over the whole domain where a kernel is centred."""
+"""Means over domain points; where a kernel is centred, less the means over the whole domain."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["DomainMeans", "PointSet"]
 # Elements of the largest matrix with which means are taken.
 _LARGEST_MATRIX = 2**20
 
-# M elements, P means for each, L points for each mean; M or P 1 where they are the same for all.
+# M elements, P means for each, L points for each mean. M or P is 1 where the means are the same for all.
 PointSet = tuple[int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
 class DomainMeans:
-    """Means of the values at L domain points for each of M elements and P positions, less means over other sets.
+    """Means of values at L domain points for each of M elements and P positions, less the means over other sets.
 
     Attributes:
         sets: (M, P, L) of the first set of points and of those whose means are subtracted.
@@ -33,11 +33,11 @@ class DomainMeans:
 
     @staticmethod
     def over(sets: Sequence[PointSet], like: Tensor) -> DomainMeans:
-        """The means over the first of several sets of points that follow each other, less those over the others.
+        """Return the means over the first of several sets of points that follow each other, less those over the others.
 
         Args:
             sets: (M, P, L) of each.
-            like: a tensor of the device and dtype of the matrix.
+            like: a tensor with the device and dtype of the matrix.
         """
         elements, positions = (max(counts) for counts in list(zip(*sets, strict=True))[:2])
         points = sum(math.prod(shape) for shape in sets)
@@ -50,21 +50,21 @@ class DomainMeans:
         return len(self.sets) == math.prod(self.sets[0][1:]) == 1
 
     def split(self, values: Tensor, dimension: int) -> tuple[Tensor, ...]:
-        """The values of each set, (…, M, P, L, …), which follow each other along a dimension."""
+        """Return the values of each set, (…, M, P, L, …), which follow each other along a dimension."""
         parts = values.split([math.prod(shape) for shape in self.sets], dimension)
         return tuple(part.unflatten(dimension, shape) for part, shape in zip(parts, self.sets, strict=True))
 
     def __call__(self, values: Tensor) -> Tensor:
-        """The means of values (J, points, C): (J, M, P, C)."""
+        """Return the means of values (J, points, C): (J, M, P, C)."""
         if self.matrix is not None:
-            # One product forward and one back, in place of a handful of operations.
+            # One product forwards and one backwards, in place of a handful of operations.
             shape = [max(counts) for counts in list(zip(*self.sets, strict=True))[:2]]
             return (self.matrix.expand(len(values), -1, -1) @ values).unflatten(1, shape)
         return functools.reduce(torch.sub, [part.mean(3) for part in self.split(values, 1)])
 
 
 def _matrix(sets: Sequence[PointSet], elements: int, positions: int, like: Tensor) -> Tensor:
-    """The means over the first set less those over the others as a matrix, (M·P, points)."""
+    """Return the means over the first set, less those over the others, as a matrix (M·P, points)."""
 
     def choice(count: int, own: int) -> Tensor:
         # A set of one element or position serves all of them.

@@ -1,4 +1,4 @@
-"""Coordinates → features → kernel values → filter bank: a continuous kernel, whole."""
+"""The continuous kernel as a whole: coordinates → features → kernel values → filter bank."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ContinuousFilterBank(SoftPart):
         in_representations: fields of (one group of) the input.
         out_representations: fields of the output.
         frame: their symmetry.
-        kernel: what shapes κ.
+        kernel: the options of κ.
         kernel_size: k.
         dilation: spacing of the taps in pixels.
         domain_subgroups: subgroups that may be soft.
@@ -49,8 +49,8 @@ class ContinuousFilterBank(SoftPart):
         remembered: the layer's store.
 
     Attributes:
-        default_hidden_size: J where ``kernel`` does not say it.
-        bandwidth_per_pixel: ω of the position, per pixel of the radius, where ``kernel`` does not say it.
+        default_hidden_size: J where ``kernel`` does not give it.
+        bandwidth_per_pixel: ω of the position, per pixel of the radius, where ``kernel`` does not give it.
     """
 
     default_hidden_size: ClassVar[int]
@@ -99,7 +99,7 @@ class ContinuousFilterBank(SoftPart):
         )
 
     def build_kernel_net(self) -> KernelNet:
-        """A kernel net for the coordinates of this filter bank, newly drawn."""
+        """Return a newly drawn kernel net for the coordinates of this kernel."""
         columns = self.grid.filter_columns, self.grid.domain_columns
         build: Callable[..., KernelNet] = self.options.net
         net = build(*map(len, columns), self.options.hidden_size)
@@ -114,7 +114,7 @@ class ContinuousFilterBank(SoftPart):
         strict: StrictPart | None = None,
         partition: RegionPartition | None = None,
     ) -> Tensor:
-        """K, both parts: (C_out, C_in, k, k), or in each region (regions, C_out, C_in, k, k)."""
+        """Return K with both parts: (C_out, C_in, k, k), or for each region (regions, C_out, C_in, k, k)."""
         added = None if strict is None else strict.between(self.steered_average.pair_channels)
         if partition is None:
             features = self.features(self.kernel, frequency, averaged=averaged)
@@ -128,7 +128,7 @@ class ContinuousFilterBank(SoftPart):
     def at_pixels(
         self, frequency: Mapping[str, Tensor], tap: int, positions: Tensor, averaged: Sequence[str] = ()
     ) -> Tensor:
-        """This part of K at a tap for positions (P, d): (C_out, C_in, P)."""
+        """Return this part of K at a tap for positions (P, d): (C_out, C_in, P)."""
         features = self.features(self.kernel, frequency, positions, tap, averaged)
         return rearrange(self.steered_average(features), "position o i 1 -> o i position")
 
@@ -140,19 +140,19 @@ class ContinuousFilterBank(SoftPart):
         tap: int | None = None,
         averaged: Sequence[str] = (),
     ) -> Tensor:
-        """The features that the output weights multiply after steering: φ within the window, and a constant.
+        """Return the features that the output weights multiply after steering: φ times the window, and a constant.
 
         Args:
             kernel: the kernel net that gives φ.
             frequency: ω′ of each subgroup of the domain.
             positions: x over half of the image along each axis, (P, d).
             tap: number of one tap, all of them by default.
-            averaged: subgroups over which φ is replaced by its mean, which projects K on the kernels that are
-                equivariant to them (equation (6)).
+            averaged: subgroups over which the mean of φ is taken. This projects K on the kernels that are equivariant
+                to them (equation (6)).
 
         Returns:
-            (J + 1, M, P, R, T); (J, M, P, R, T) where the bank is centred, and a constant would be 0. P is 1 where
-            the features do not depend on the position.
+            (J + 1, M, P, R, T). It is (J, M, P, R, T) where the kernel is centred, since a constant would be 0. P is 1
+            where the features do not depend on the position.
         """
         taps, window = self.grid.taps, self.grid.window
         if tap is not None:
@@ -174,11 +174,11 @@ class ContinuousFilterBank(SoftPart):
         positions: Tensor | None,
         averaged: tuple[str, ...],
     ) -> tuple[Tensor, DomainMeans]:
-        """Features (points, D) of the domain points, and the means that are taken of what the net makes of them."""
+        """Return the net's features (points, D) of the domain points, and the means to take of its hidden values."""
 
         def points() -> tuple[Tensor, tuple[PointSet, ...], Tensor | None]:
             own = self.grid.domain_points(averaged, positions)
-            # A centred bank is without its mean over the whole domain.
+            # The mean over the whole domain is subtracted from a centred kernel.
             sets = [own] if self.holds_strict_part else [own, self.grid.domain_points(SUBGROUPS)]
             coordinates = torch.cat([of.flatten(0, 2) for of in sets])
             shapes: list[Any] = [tuple(of.shape[:3]) for of in sets]
@@ -199,7 +199,7 @@ class ContinuousFilterBank(SoftPart):
     def _kept(
         self, key: tuple[object, ...] | None, build: Callable[[], Any], kernel: KernelNet | None = None, *others: Tensor
     ) -> Any:
-        """A result that depends on constants, on the buffers of the layer's own kernel net and on other tensors."""
+        """Return a result of constants, of the buffers of the layer's own kernel net and of other tensors."""
         is_own = kernel is None or kernel is self.kernel
         if key is None or self.frame.offset or not is_own:
             return build()
@@ -208,7 +208,7 @@ class ContinuousFilterBank(SoftPart):
     def energies(
         self, frequency: Mapping[str, Tensor], hardened: Sequence[str], subgroups: Sequence[str]
     ) -> tuple[Tensor, Tensor]:
-        """‖K − PK‖² and ‖PK‖² of this part alone, means over the positions."""
+        """Return ‖K − PK‖² and ‖PK‖² of this part alone, as means over the positions."""
         positions = self.grid.image_positions if "translation" in frequency else None
         joint = tuple(name for name in SUBGROUPS if name in (*hardened, *subgroups))
         features = self.features(self.kernel, frequency, positions, averaged=hardened)
@@ -222,7 +222,7 @@ class ContinuousFilterBank(SoftPart):
             pair.units.mul_(factor)
 
     def describe(self) -> dict[str, Any]:
-        """The facts that decide which function the tensors of a state dict stand for."""
+        """Return the facts that decide which function the tensors of a state dict stand for."""
         net = self.options.net
         return {
             "soft in": list(self.domain_subgroups),
@@ -264,11 +264,11 @@ class ContinuousFilterBank(SoftPart):
                 self.frame = before
 
     def random_offset(self) -> float:
-        """An angle uniform over one step of the sampled grid, in radians."""
+        """Return a random angle in radians, uniform over one step of the sampled grid."""
         return float(torch.rand((), device="cpu")) * 2 * math.pi / self.frame.samples
 
     def without_escnn(self) -> ContinuousFilterBank:
-        """A copy that holds nothing of escnn; its grid cannot be turned any more."""
+        """Return a copy that holds no object of escnn. Its grid can no longer be turned."""
         kept = self.__dict__
         escnn_objects: dict[str, Any] = {
             "in_representations": [],
@@ -288,7 +288,7 @@ class ContinuousFilterBank(SoftPart):
         )
 
     def _banks(self, features: Tensor, strict: Tensor | list[Tensor] | None) -> Tensor:
-        """Features (J, M, P, R, T) → (P, C_out, C_in, k, k), with a kernel added to each."""
+        """Return filter banks (P, C_out, C_in, k, k) of features (J, M, P, R, T), with a kernel added to each."""
         banks: Tensor = self.steered_average(features, strict)
         return banks.unflatten(-1, (self.kernel_size,) * self.grid.image_positions.shape[-1])
 

@@ -16,15 +16,15 @@ __all__ = ["GridExactBasis", "grid_exact_basis"]
 
 
 class GridExactBasis(NamedTuple):
-    """A basis (B, |A|, |B|, k²) as escnn samples it and to float64, and its inner products (B, B)."""
+    """A basis (B, |A|, |B|, k²) as escnn samples it, the same to float64, and its inner products (B, B)."""
 
     single: NDArray[np.float32]
     exact: NDArray[np.float64]
     gram: NDArray[np.float64]
 
 
-# escnn keeps the sampled basis of a pair of representations for all layers; what is made of it is kept as long, by
-# identity: escnn compares such modules by their values.
+# escnn keeps the sampled basis of a pair of representations for all layers. The exact basis is kept as long. The key is
+# the identity, since escnn compares such modules by their values.
 _PREPARED: dict[int, GridExactBasis] = {}
 
 
@@ -35,14 +35,14 @@ def grid_exact_basis(
     out_field: Representation,
     symmetries: list[tuple[GroupElement, list[int]]],
 ) -> GridExactBasis:
-    """The basis of a block that escnn sampled; once for each block.
+    """Return the exact basis of a block that escnn sampled, made once for each block.
 
     Args:
         block: escnn's ``SingleBlockBasisExpansion``.
-        points: where it is sampled, as escnn orders them.
+        points: the points at which it is sampled, in escnn's order.
         in_field: representation of its input.
         out_field: representation of its output.
-        symmetries: of :func:`~escnn_relaxed.group.elements.grid_symmetries`.
+        symmetries: the result of :func:`~escnn_relaxed.group.elements.grid_symmetries`.
     """
     if id(block) not in _PREPARED:
         single = _sampled(block, points)
@@ -53,7 +53,7 @@ def grid_exact_basis(
 
 
 def _sampled(block: Any, points: NDArray[np.float64]) -> NDArray[np.float32]:
-    """What escnn sampled; sampled again where a cast of a network that shares the block rounded it or took it away."""
+    """Return escnn's samples; new ones where a network that shares the block was cast, which rounds or removes them."""
     sampled = block.sampled_basis
     if not _is_intact(sampled):
         device = next((buffer.device for buffer in block.basis.buffers()), torch.device("cpu"))
@@ -64,7 +64,7 @@ def _sampled(block: Any, points: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def _is_intact(sampled: Tensor) -> bool:
-    """Whether it is in single precision, uses it, and has elements of the size that escnn gives them, about one."""
+    """Whether samples are in single precision, use it, and have the size that escnn gives them, about one."""
     if sampled.dtype != torch.float32 or sampled.device.type != "cpu":
         return False
     if any(torch.equal(sampled.to(dtype).float(), sampled) for dtype in (torch.float16, torch.bfloat16)):
@@ -74,7 +74,7 @@ def _is_intact(sampled: Tensor) -> bool:
 
 
 def _gram(basis: NDArray[np.float64], in_field: Representation, out_field: Representation) -> NDArray[np.float64]:
-    """Inner products of the elements of a basis (B, |A|, |B|, k²) where ρ is orthogonal, (B, B)."""
+    """Return the inner products of the elements of a basis (B, |A|, |B|, k²) where ρ is orthogonal, (B, B)."""
     left, right = out_field.change_of_basis_inv, in_field.change_of_basis.T
     orthogonal = (right[None, None] @ (left @ basis.transpose(0, 3, 1, 2)).swapaxes(2, 3)).reshape(len(basis), -1)
     gram: NDArray[np.float64] = orthogonal @ orthogonal.T
@@ -87,9 +87,9 @@ def _grid_exact(
     out_field: Representation,
     symmetries: list[tuple[GroupElement, list[int]]],
 ) -> NDArray[np.float64]:
-    """The basis (B, |A|, |B|, k²) averaged over the elements that map the grid to itself.
+    """Return the basis (B, |A|, |B|, k²) averaged over the elements that map the grid to itself.
 
-    escnn samples in float32, and is equivariant to 1e-7; the average is, to float64.
+    escnn samples in float32 and is equivariant to 1e-7. The average is equivariant to float64.
     """
     total = np.zeros_like(basis)
     for element, steered in symmetries:

@@ -1,4 +1,4 @@
-"""The start of a continuous kernel: how soft it is, and in which units its weights are (docs/results/defaults.md)."""
+"""The start of a continuous kernel: its softness and the units of its weights (docs/results/defaults.md)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from .nets import KernelNet
 __all__ = ["start_at_softness", "start_centred", "start_features"]
 
 _TINY = 1e-12
-# Domain weights larger than this would make the kernel change faster over the group than ω′ says.
+# With domain weights above this, the kernel would change faster over the group than ω′ says.
 _MOST_SCALE = 3.0
 
 
 @contextlib.contextmanager
 def _in_double_precision(bank: ContinuousFilterBank) -> Iterator[None]:
-    """Features that the average leaves nothing of are 0 but for rounding, which must not be scaled up to a kernel."""
+    """Put a continuous kernel into float64 for a ``with`` block, so that no rounding is scaled up to a kernel.
+
+    Rounding is all that an average leaves of some features.
+    """
     dtype = bank.grid.taps.dtype
     bank.double()
     try:
@@ -33,10 +36,10 @@ def _in_double_precision(bank: ContinuousFilterBank) -> Iterator[None]:
 
 @torch.no_grad()
 def start_at_softness(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor], initial_softness: float) -> None:
-    """Fix how soft a filter bank starts and the units of its weights, and draw these.
+    """Fix the softness at which a continuous kernel starts and the units of its weights, and draw the weights.
 
     Args:
-        bank: the filter bank.
+        bank: the continuous kernel.
         frequency: ω′ at the start, none of them 0.
         initial_softness: expected part of the energy of K that depends on the domain.
     """
@@ -51,10 +54,10 @@ def start_at_softness(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor
 def start_centred(
     bank: ContinuousFilterBank, frequency: Mapping[str, Tensor], softness: float, strict_energy: float
 ) -> None:
-    """Fix the units of the weights of a centred filter bank by the wanted softness, and draw the weights.
+    """Fix the units of the weights of a centred kernel by the wanted softness, and draw the weights.
 
     Args:
-        bank: the centred filter bank.
+        bank: the centred kernel.
         frequency: ω′ at the start, none of them 0.
         softness: wanted energy of ``bank`` over that of the whole kernel.
         strict_energy: ‖·‖² of the strict part, where ρ is orthogonal.
@@ -70,7 +73,7 @@ def start_centred(
 
 
 def _ranks(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor]) -> list[int | None]:
-    """Number of directions of each pair, counted on a kernel net of its own: it must not depend on the seed."""
+    """Return the number of directions of each pair, counted on a net of its own: it must not depend on the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         reference = bank.build_kernel_net().to(bank.grid.taps)
@@ -78,7 +81,7 @@ def _ranks(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor]) -> list[
 
 
 def start_features(bank: ContinuousFilterBank, kernel: KernelNet, frequency: Mapping[str, Tensor]) -> Tensor:
-    """Features at every position that the kernel sees: (J + 1, M, P, R, T)."""
+    """Return the features at every position that the kernel sees: (J + 1, M, P, R, T)."""
     positions = bank.grid.image_positions if "translation" in frequency else None
     return bank.features(kernel, frequency, positions)
 
@@ -106,7 +109,7 @@ def _soften(
 
 
 def _expected_softness(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor], ranks: list[int | None]) -> float:
-    """E‖K − PK‖² / E‖K‖² over the draw of the output weights."""
+    """Return E‖K − PK‖² / E‖K‖² over the draw of the output weights."""
     features = start_features(bank, bank.kernel, frequency)
     mean = bank.features(bank.kernel, frequency, averaged=SUBGROUPS)
     mean = mean.expand_as(features)

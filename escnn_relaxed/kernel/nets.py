@@ -1,4 +1,4 @@
-"""Coordinates → hidden values φ of the continuous kernel κ; knows no groups.
+"""Kernel nets: coordinates → hidden values φ of the continuous kernel κ. They know no groups.
 
 κ is linear in φ, and the output weights belong to the pair of field types that they serve
 (:mod:`escnn_relaxed.kernel.filter_bank`). A kernel net gives J hidden values at each pair of a filter point and a
@@ -27,15 +27,15 @@ __all__ = ["FourierKernel", "KernelNet", "SirenKernel"]
 
 
 class KernelNet(ExactConstants, ABC):
-    """Base of the kernel nets: a subclass is all that a new one takes.
+    """The base of the kernel nets. A new net is a subclass and nothing else.
 
     A layer builds its net as ``net(filter_dimension, domain_dimension, hidden_size)`` and calls it with coordinates
     that are scaled by their frequencies.
 
     Attributes:
-        domain_weight: the weights through which the domain coordinates enter; with ``strict_kernel="continuous"`` the
-            start scales them until the kernel is as soft as wanted. None: it leaves the net as it is drawn.
-        state_name: what a state dict calls the net; the name of the class where it is empty.
+        domain_weight: the weights through which the domain coordinates enter. With ``strict_kernel="continuous"`` the
+            start scales them until the kernel is as soft as wanted. None leaves the net as it is drawn.
+        state_name: the name of the net in a state dict; the name of the class where it is empty.
 
     Example:
         >>> from escnn import gspaces
@@ -69,28 +69,28 @@ class KernelNet(ExactConstants, ABC):
 
     @abstractmethod
     def forward(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
-        """Hidden values (J, …) at coordinates (…, F) and (…, D)."""
+        """Return hidden values (J, …) at coordinates (…, F) and (…, D)."""
 
     def make_periodic(self, filter_columns: Sequence[int], domain_columns: Sequence[int]) -> None:
-        """Make the net, newly drawn, one of period 1 in some coordinates, angles over 2π; a net may be unable to."""
+        """Give the newly drawn net period 1 in some coordinates, angles over 2π. A net may leave this out."""
 
     def filter_features(self, coordinates: Tensor) -> Tensor:
-        """Features of filter coordinates that need no parameters, and are kept; by default the coordinates."""
+        """Return features of filter coordinates that need no parameters and are kept; by default the coordinates."""
         return coordinates
 
     def domain_features(self, coordinates: Tensor) -> Tensor:
-        """Features of domain coordinates that need no parameters, kept where ω′ is not learned."""
+        """Return features of domain coordinates that need no parameters and are kept where ω′ is not learned."""
         return coordinates
 
     def domain_mean(self, filter_features: Tensor, domain_features: Tensor, means: DomainMeans) -> Tensor:
-        """Means of the hidden values over domain points.
+        """Return means of the hidden values over domain points.
 
-        A net overrides it where it can do with less work than a hidden value for every pair of points.
+        A net overrides this method where it needs less work than a hidden value for every pair of points.
 
         Args:
-            filter_features: of N filter points for each of M elements, (M, N, F).
-            domain_features: of all domain points, one set after the other, (points, D).
-            means: the means that are taken.
+            filter_features: the features of N filter points for each of M elements, (M, N, F).
+            domain_features: the features of all domain points, one set after the other, (points, D).
+            means: the means to take.
 
         Returns:
             (J, M, P, N).
@@ -113,7 +113,7 @@ class FourierKernel(KernelNet):
 
     Args:
         filter_dimension: number F of filter coordinates.
-        domain_dimension: number of domain coordinates, 0 for a kernel that is strict for good.
+        domain_dimension: number of domain coordinates, 0 for a kernel that is always strict.
         hidden_size: J.
         features: D, the number of random projections of each space.
 
@@ -143,7 +143,7 @@ class FourierKernel(KernelNet):
         self.set_constant("domain_shift", np.array([math.pi / 2, math.pi]))
         self.register_buffer("filter_projection", torch.randn(features, filter_dimension))
         self.filter_weight = nn.Parameter(torch.randn(hidden_size, 2 * features))
-        # Uniform phases: cos of a small argument alone would be a constant plus a quadratic.
+        # Phases are uniform: the cosine of small arguments alone would be a constant plus a quadratic.
         self.bias = nn.Parameter(torch.empty(hidden_size).uniform_(-math.pi, math.pi))
         if domain_dimension:
             self.register_buffer("domain_projection", torch.randn(features, domain_dimension))
@@ -178,7 +178,7 @@ class FourierKernel(KernelNet):
         return (phase.unsqueeze(-2) + self.filter_shift).sin().flatten(-2) / math.sqrt(len(projection))
 
     def domain_mean(self, filter_features: Tensor, domain_features: Tensor, means: DomainMeans) -> Tensor:
-        """Means as cos(p + q) = cos p cos q − sin p sin q, with the means of cos q and of sin q: (J, M, P, N)."""
+        """Return means (J, M, P, N) by cos(p + q) = cos p cos q − sin p sin q and the means of cos q and sin q."""
         elements, count = filter_features.shape[:2]
         phase = _linear(self.filter_weight, filter_features, self.bias)
         if self.domain_weight is None:
@@ -237,7 +237,7 @@ class SirenKernel(KernelNet):
 
 
 def _linear(weight: Tensor, values: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Linear map over the last dimension, with the result's channels first: (J, C), (…, C) → (J, …)."""
+    """Return a linear map over the last dimension, with the channels first: (J, C), (…, C) → (J, …)."""
     columns = values.reshape(-1, values.shape[-1]).mT
     result = weight @ columns if bias is None else torch.addmm(bias.unsqueeze(-1), weight, columns)
     return result.reshape(weight.shape[0], *values.shape[:-1])

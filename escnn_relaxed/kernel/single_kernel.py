@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..group.frame import GroupFrame
-from .calibration_maps import SyntheticFeatures, few_of, gain, spread, synthetic_features
+from .calibration_maps import SyntheticMaps, few_of, gain, spread, synthetic_maps
 from .continuous_kernel import ContinuousKernel
 from .filter_bank import ContinuousFilterBank
 from .initialization import start_at_softness, start_features
@@ -17,10 +17,10 @@ from .initialization import start_at_softness, start_features
 if TYPE_CHECKING:
     from escnn.group import Representation
 
-__all__ = ["SingleKernel", "continuous_features"]
+__all__ = ["SingleKernel", "continuous_maps"]
 
-# Layers after which synthetic features are as smooth as those inside a deep network; found by the variance through ten
-# layers.
+# The number of layers after which synthetic feature maps are as smooth as those inside a deep network; found by the
+# variance through ten layers.
 _LAYERS = 6
 
 
@@ -38,15 +38,15 @@ class SingleKernel(ContinuousFilterBank):
 
     @torch.no_grad()
     def start(self, frequency: Mapping[str, Tensor], softness: float, strict_energy: float = 0.0) -> None:
-        """Draw the weights, fix how soft the kernel starts and the scale of its output."""
+        """Draw the weights, and fix the softness of the start and the scale of the output."""
         start_at_softness(self, frequency, softness)
-        scale = gain(self(frequency), continuous_features(self), self.out_representations, self.frame.gspace)
+        scale = gain(self(frequency), continuous_maps(self), self.out_representations, self.frame.gspace)
         for pair in self.steered_average.block_pairs:
             pair.weights.div_(scale)
 
 
-def continuous_features(bank: SingleKernel) -> SyntheticFeatures:
-    """Features as they lie behind strict continuous layers made as ``bank``."""
+def continuous_maps(bank: SingleKernel) -> SyntheticMaps:
+    """Return feature maps like those behind strict continuous layers of the same options as ``bank``."""
     few = few_of(bank.in_representations)
     strict = _strict_between(few, bank.frame, bank.options, bank.kernel_size, bank.dilation).to(bank.grid.taps)
     average = strict.steered_average
@@ -57,12 +57,12 @@ def continuous_features(bank: SingleKernel) -> SyntheticFeatures:
         filter_bank: Tensor = strict({})
         return filter_bank
 
-    features = synthetic_features(few, bank.kernel_size, bank.frame.gspace, draw_bank, _LAYERS)
-    return SyntheticFeatures(features, spread(bank.in_representations))
+    maps = synthetic_maps(few, bank.kernel_size, bank.frame.gspace, draw_bank, _LAYERS)
+    return SyntheticMaps(maps, spread(bank.in_representations))
 
 
 def _strict_between(
     fields: Sequence[Representation], frame: GroupFrame, kernel: ContinuousKernel, kernel_size: int, dilation: int
 ) -> SingleKernel:
-    """A strict filter bank from some fields to themselves, newly drawn."""
+    """Return a strict kernel from some fields to themselves, newly drawn."""
     return SingleKernel(fields, fields, frame, kernel, kernel_size=kernel_size, dilation=dilation)

@@ -1,4 +1,4 @@
-"""The face of a soft part: what a layer asks of the part of its kernel that depends on the domain."""
+"""The interface of a soft part, the part of a layer's kernel that depends on the domain."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["SoftPart"]
 
 
 class SoftPart(nn.Module, ABC):
-    """The soft part of a kernel. Another form of it is a subclass, in a file of its own.
+    """The soft part of a kernel. Each form of it is a subclass in a file of its own.
 
     Attributes:
         domain_subgroups: subgroups that may be soft.
-        holds_strict_part: whether its mean over the domain is the strict part; else that mean is 0, and a strict part
-            stands beside it.
+        holds_strict_part: whether its mean over the domain is the strict part. Otherwise that mean is 0, and a strict
+            part stands beside it.
         default_softness: the part of the kernel's energy that depends on the domain at the start.
     """
 
@@ -38,11 +38,11 @@ class SoftPart(nn.Module, ABC):
         strict: StrictPart | None = None,
         partition: RegionPartition | None = None,
     ) -> Tensor:
-        """K, both parts: (C_out, C_in, k, k), or in each region (regions, C_out, C_in, k, k).
+        """Return K with both parts: (C_out, C_in, k, k), or for each region (regions, C_out, C_in, k, k).
 
         Args:
             frequency: ω′ of each subgroup.
-            averaged: subgroups to project on.
+            averaged: subgroups over which K is averaged, which projects it on the kernels equivariant to them.
             strict: the strict part that stands beside this one.
             partition: the regions of the output; None where K does not depend on the position.
         """
@@ -51,12 +51,12 @@ class SoftPart(nn.Module, ABC):
     def energies(
         self, frequency: Mapping[str, Tensor], hardened: Sequence[str], subgroups: Sequence[str]
     ) -> tuple[Tensor, Tensor]:
-        """‖K − PK‖² and ‖PK‖² of this part alone, P the projection on the kernels equivariant to some subgroups.
+        """Return ‖K − PK‖² and ‖PK‖² of this part alone; P projects on the kernels equivariant to some subgroups.
 
         Args:
             frequency: ω′ of each subgroup.
-            hardened: subgroups on which K is projected as it is.
-            subgroups: subgroups that P projects on.
+            hardened: subgroups to which K is made equivariant before.
+            subgroups: subgroups to which PK is equivariant.
         """
 
     @abstractmethod
@@ -71,8 +71,8 @@ class SoftPart(nn.Module, ABC):
 
     @abstractmethod
     def scale(self, factor: float) -> None:
-        """Multiply the soft part, and what a step of an optimiser changes of it, by a factor."""
+        """Multiply the soft part by a factor, and with it the change that an optimiser's step makes to it."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """The facts that decide which function the tensors of a state dict stand for."""
+        """Return the facts that decide which function the tensors of a state dict stand for."""

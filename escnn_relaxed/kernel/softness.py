@@ -7,23 +7,23 @@ from torch import Tensor
 
 __all__ = ["soft_share"]
 
-# Below this many units in the last place the root of s is rounding; in bfloat16 that would be a percent of the energy.
+# Below this many units in the last place √s is rounding. In bfloat16 that alone would be a percent of the energy.
 _ROUNDING = 16
 _MOST_ROUNDING = 5e-3
 
 
 def soft_share(soft: Tensor, strict: Tensor) -> Tensor:
-    """‖K − PK‖² / (‖PK‖² + ‖K − PK‖²) from both energies, 0 where the first is rounding.
+    """Return ‖K − PK‖² / (‖PK‖² + ‖K − PK‖²) from both energies, 0 where the first is rounding.
 
-    The denominator is ‖K‖² where the group maps the pixel grid to itself; elsewhere K − PK and PK are orthogonal
-    only nearly, and this form keeps the result in [0, 1].
+    The denominator is ‖K‖² where the group maps the pixel grid to itself. Elsewhere K − PK and PK are only nearly
+    orthogonal, and this form keeps the result in [0, 1].
 
     Example:
         >>> soft_share(torch.tensor(1.0), torch.tensor(3.0)).item()
         0.25
     """
     total = soft + strict
-    # Equal kernels differ by rounding alone, and the root of the share would have a slope in a random direction.
+    # Equal kernels differ by rounding alone. There the gradient of √s would point in a random direction.
     rounding = min(_ROUNDING * torch.finfo(total.dtype).eps, _MOST_ROUNDING)
     is_soft = soft > rounding**2 * total
     return torch.where(is_soft, soft / torch.where(is_soft, total, 1), 0)

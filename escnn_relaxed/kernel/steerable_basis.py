@@ -1,7 +1,7 @@
 """The strict part of a layer in the steerable basis of ``escnn.nn.R2Conv`` (equation (9)).
 
-The basis is escnn's own: the same elements, order and normalisation, so that weights mean what they mean
-in ``R2Conv`` and can be exchanged with it. Layers share what is never written to, the float64 masters.
+The basis is escnn's own: the same elements, order and normalisation. So weights mean the same as in
+``R2Conv`` and can be exchanged with it. Layers share the float64 masters, which are never written to.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _CONVOLUTIONS = {2: R2Conv, 3: R3Conv}
 
 
 class SteerableBasis(ExactConstants):
-    """Weights of ``R2Conv`` → its filter bank, by one matrix product for each pair of representations.
+    """The map from weights of ``R2Conv`` to its filter bank: one matrix product for each pair of representations.
 
     Args:
         in_type: field type of the input.
         out_type: field type of the output.
         kernel_size: k.
         dilation: spacing of the taps.
-        groups: as of ``R2Conv``.
-        expansion: escnn's sampled basis, of :func:`sampled_basis` or of an ``R2Conv`` with these arguments; None
-            where no steerable kernel fits into the support.
+        groups: as in ``R2Conv``.
+        expansion: escnn's sampled basis, from :func:`sampled_basis` or an ``R2Conv`` with these arguments; None where
+            no steerable kernel fits into the support.
 
     Attributes:
         dimension: number of weights.
-        elements: what they multiply, for ``escnn.nn.init``.
+        elements: attributes of the elements that they multiply, for ``escnn.nn.init``.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class SteerableBasis(ExactConstants):
         self.order = RowOrder(_row_numbers(self._pairs, out_type.size, in_part.size))
 
     def start_weights(self) -> Tensor:
-        """Weights drawn as ``R2Conv`` draws them (escnn's generalised He rule), in float32."""
+        """Return weights drawn as ``R2Conv`` draws them (escnn's generalised He rule), in float32."""
         deviations = [
             deviation.repeat(pair.out_count * pair.in_count)
             for pair, deviation in zip(self._pairs, self._deviations, strict=True)
@@ -100,7 +100,7 @@ class SteerableBasis(ExactConstants):
         return deviation * torch.randn_like(deviation)
 
     def forward(self, weights: Tensor) -> Tensor:
-        """Filter bank (C_out, C_in/groups, k, k) of the weights (dimension,)."""
+        """Return the filter bank (C_out, C_in/groups, k, k) of the weights (dimension,)."""
         out_size, in_size, *axes = self._size
         pattern = "fields (entry tap) -> (fields entry) tap"
         taps = math.prod(axes)
@@ -111,16 +111,16 @@ class SteerableBasis(ExactConstants):
         return self.order(torch.cat(rows)).view(self._size)
 
     def products_between(self, weights: Tensor, groups: Sequence[Sequence[PairChannels]]) -> list[Tensor] | None:
-        """The kernel between the channels of pairs of fields, (pairs, o·i, |A|·|B|·k²) for each group of pairs.
+        """Return the kernel between the channels of pairs of fields, (pairs, o·i, |A|·|B|·k²) for each group of pairs.
 
-        That of a pair alone is (o·i, |A|·|B|·k²). All are new and may be written to.
+        A group of a single pair has (o·i, |A|·|B|·k²). All tensors are new and may be written to.
 
         Args:
             weights: (dimension,).
             groups: output and input channels of each pair, field after field.
 
         Returns:
-            None where these are not the pairs of representations.
+            The kernels, or None where these are not the pairs of representations.
         """
         if self._numbers.keys() != {channels for group in groups for channels in group}:
             return None
@@ -129,13 +129,13 @@ class SteerableBasis(ExactConstants):
         return [torch.stack(part) if len(part) > 1 else part[0] for part in parts]
 
     def products(self, weights: Tensor) -> list[Tensor]:
-        """The kernel of each pair of representations, (pairs of fields, |A|·|B|·k²), of the weights (dimension,)."""
+        """Return the kernel of each pair of representations, (pairs of fields, |A|·|B|·k²), of weights (dimension,)."""
         bases = [getattr(self, f"basis_{number}").flatten(1) for number in range(len(self._pairs))]
         parts = weights.split([pair.end - pair.start for pair in self._pairs]) if len(bases) > 1 else [weights]
         return [part.view(-1, len(basis)) @ basis for part, basis in zip(parts, bases, strict=False)]
 
     def energy(self, weights: Tensor) -> Tensor:
-        """‖K‖², in the basis of permutations and irreps where ρ is orthogonal."""
+        """Return ‖K‖² in the basis of permutations and irreps, where ρ is orthogonal."""
         energy = weights.new_zeros(())
         for number, pair in enumerate(self._pairs):
             gram = getattr(self, f"gram_{number}")
@@ -151,25 +151,25 @@ class StrictPart(NamedTuple):
     weights: Tensor
 
     def kernel(self) -> Tensor:
-        """(C_out, C_in/groups, k, k)."""
+        """Return the filter bank, (C_out, C_in/groups, k, k)."""
         kernel: Tensor = self.basis(self.weights)
         return kernel
 
     def energy(self) -> Tensor:
-        """‖·‖², in the basis of permutations and irreps where ρ is orthogonal."""
+        """Return ‖·‖² in the basis of permutations and irreps, where ρ is orthogonal."""
         return self.basis.energy(self.weights)
 
     def between(self, groups: Sequence[Sequence[PairChannels]] | None) -> Tensor | list[Tensor]:
-        """The kernel as :class:`SteeredAverage` adds it: between pairs of blocks, whole where they are not its own."""
+        """Return the kernel as :class:`SteeredAverage` adds it: between its pairs of blocks if possible, else whole."""
         parts = None if groups is None else self.basis.products_between(self.weights, groups)
         return self.kernel().flatten(2) if parts is None else parts
 
 
 def _he_deviations(pairs: list[_PairLayout], elements: list[list[dict[str, Any]]]) -> list[Tensor]:
-    """Standard deviation of the weight of each basis element, for each pair of representations.
+    """Return the standard deviation of the weight of each basis element, for each pair of representations.
 
-    escnn's rule, 1/√(irreps that reach an output irrep · basis elements from this irrep to it), computed per pair
-    of representations instead of per weight.
+    The rule is escnn's: 1/√(irreps that reach an output irrep · basis elements from this irrep to it). It is computed
+    for each pair of representations instead of each weight.
     """
     counts: dict[tuple[str, int], dict[Any, int]] = {}
     for pair, attributes in zip(pairs, elements, strict=True):
@@ -187,7 +187,7 @@ def _he_deviations(pairs: list[_PairLayout], elements: list[list[dict[str, Any]]
 
 
 class _PairLayout:
-    """Where the weights and the channels of one pair of representations lie."""
+    """The places of the weights and the channels of one pair of representations."""
 
     def __init__(
         self, names: tuple[str, str], in_type: FieldType, out_type: FieldType, weights: tuple[int, int]
@@ -202,7 +202,7 @@ class _PairLayout:
 
 
 def _row_numbers(pairs: list[_PairLayout], out_size: int, in_size: int) -> NDArray[np.int64]:
-    """Where each pair of channels, output first, stands among the rows of the pairs of representations (o, i, a, b)."""
+    """Return the row of each pair of channels, output first, among those of pairs of representations (o, i, a, b)."""
     bank = np.full((out_size, in_size), -1, dtype=np.int64)
     start = 0
     for pair in pairs:
@@ -211,7 +211,7 @@ def _row_numbers(pairs: list[_PairLayout], out_size: int, in_size: int) -> NDArr
         numbers = start + np.arange(np.prod(shape)).reshape(shape)
         bank[np.ix_(outs.ravel(), ins.ravel())] = numbers.transpose(0, 2, 1, 3).reshape(outs.size, ins.size)
         start += numbers.size
-    # Pairs without a steerable kernel follow, of zeros.
+    # The rows of pairs without a steerable kernel follow. They are 0.
     bank[bank < 0] = np.arange(start, bank.size)
     return bank.ravel()
 
@@ -232,7 +232,7 @@ def _one_frequency(radius: float) -> float:
 
 @contextlib.contextmanager
 def as_escnn_builds() -> Iterator[None]:
-    """In float32 and main memory, under other defaults than which escnn fails, and without what it prints."""
+    """Let escnn build in float32 and main memory, since it fails under other defaults, and without printing."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -245,19 +245,19 @@ def as_escnn_builds() -> Iterator[None]:
 def sampled_basis(
     in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, groups: int, **basis_arguments: Any
 ) -> Any:
-    """Escnn's sampled basis, None where no steerable kernel fits into the support.
+    """Return escnn's sampled basis, or None where no steerable kernel fits into the support.
 
     Args:
         in_type: field type of the input.
         out_type: field type of the output.
         kernel_size: k.
         dilation: spacing of the taps.
-        groups: as of ``R2Conv``.
+        groups: as in ``R2Conv``.
         **basis_arguments: ``R2Conv``'s sigma, frequencies_cutoff, rings, maximum_offset, recompute, basis_filter.
     """
     if kernel_size == 2 and basis_arguments["rings"] is None:
         # escnn's default ring of a 2×2 kernel is the origin, where it has no tap, and its basis is empty.
-        # The ring of the taps is a bit inside of their distance, ½√d.
+        # The ring is placed at the taps, a bit inside of their distance ½√d.
         basis_arguments["rings"] = [dilation * math.sqrt(in_type.gspace.dimensionality) / 2 - 1e-6]
         if basis_arguments["frequencies_cutoff"] is None:
             basis_arguments["frequencies_cutoff"] = _one_frequency
@@ -275,7 +275,7 @@ def sampled_basis(
 def refuse_emptied_basis(
     in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, groups: int, **basis_arguments: Any
 ) -> None:
-    """Raise a ``ValueError`` where it is these arguments that left nothing of the basis: those of ``sampled_basis``."""
+    """Raise a ``ValueError`` where these arguments, those of ``sampled_basis``, are the reason for an empty basis."""
     given = shaping_arguments(basis_arguments)
     place = in_type, out_type, kernel_size, dilation, groups
     if given and sampled_basis(*place, rings=None, frequencies_cutoff=None) is not None:

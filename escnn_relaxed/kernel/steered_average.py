@@ -1,4 +1,4 @@
-"""Steered features and output weights → filter bank K of a pair of field types, for every pair of fields."""
+"""The filter bank K of a pair of field types, from steered features and the output weights of every pair of fields."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["BlockPair", "SteeredAverage"]
 
 
 class SteeredAverage(nn.Module):
-    """Output weights of κ for every pair of fields, and the filter bank that they give.
+    """The output weights of κ for every pair of fields, and the filter bank that they give.
 
     Args:
         in_structure: blocks of (one group of) the input type.
@@ -69,7 +69,7 @@ class SteeredAverage(nn.Module):
         self._trained_weights = TrainedWeights(remembered)
 
     def _groups(self) -> list[list[int]]:
-        """Numbers of pairs that go through one product: gathers one by one, then those of alike shapes."""
+        """Return the numbers of the pairs of each product: gathers one by one, then pairs of equal shapes together."""
         groups: dict[tuple[Any, ...], list[int]] = {}
         for number, (pair, count) in enumerate(zip(self.block_pairs, self.pair_counts(), strict=True)):
             steering = pair.steering
@@ -86,21 +86,21 @@ class SteeredAverage(nn.Module):
         return [[pairs[number] for number in group] for group in self.groups]
 
     def _combined(self, is_relative: bool) -> list[list[PairSteering]]:
-        """The steerings, group by group, that combine hidden values of one kind."""
+        """Return the steerings that combine hidden values of one kind, group by group."""
         groups = [[self.block_pairs[number].steering for number in group] for group in self.groups]
         return [of for of in groups if not of[0].is_gather and of[0].is_relative == is_relative]
 
     @property
     def block_pairs(self) -> list[BlockPair]:
-        """Every pair of blocks, those of one output block after the other."""
+        """All pairs of blocks, in the order of their output blocks."""
         return [pair for pair in self.pairs if isinstance(pair, BlockPair)]
 
     def pair_counts(self) -> list[int]:
-        """Number of pairs of fields that each pair of blocks stands for."""
+        """Return the number of pairs of fields that each pair of blocks stands for."""
         return [out_count * in_count for out_count in self.out_counts for in_count in self.in_counts]
 
     def count_directions(self, hidden: Tensor) -> list[int | None]:
-        """How many directions of the kernel of each pair survive the average; None where none is averaged away."""
+        """Return the number of directions of each pair's kernel that survive the average; None where all do."""
         return [
             count_directions(pair.steering(hidden).flatten(3)) if pair.is_average else None for pair in self.block_pairs
         ]
@@ -121,7 +121,7 @@ class SteeredAverage(nn.Module):
             pair.weights = nn.Parameter(weight * math.sqrt(variance))
 
     def weight_variances(self, units: list[Tensor]) -> list[float]:
-        """Variance of the weights of each pair at the start: He's rule, with features of an output of unit energy."""
+        """Return the variance of each pair's weights at the start: He's rule for features of unit output energy."""
         variances = []
         for row in range(len(self.out_counts)):
             of_row = units[row * len(self.in_counts) : (row + 1) * len(self.in_counts)]
@@ -130,24 +130,24 @@ class SteeredAverage(nn.Module):
         return variances
 
     def units_of(self, pair: BlockPair, hidden: Tensor, rank: int | None) -> Tensor:
-        """The units in which the weights of a pair are trained, on the given hidden values."""
+        """Return the units in which the weights of a pair are trained, on the given hidden values."""
         entries = pair.steering.entries
         unsteered = float(hidden.square().sum((2, 4)).mean().sqrt())
         return weight_units(pair.steering(hidden).flatten(3), entries, rank, self._has_constant, unsteered)
 
     def set_structures(self, in_structure: FieldStructure, out_structure: FieldStructure) -> None:
-        """Steer by the elements for which these blocks hold matrices (a turned grid of a continuous group)."""
+        """Steer by the elements of these blocks' matrices, a turned grid of a continuous group."""
         blocks = [(b, a) for a in out_structure.blocks for b in in_structure.blocks]
         for pair, (in_block, out_block) in zip(self.block_pairs, blocks, strict=True):
             pair.steering.set_blocks(in_block, out_block)
 
     def forward(self, hidden: Tensor, strict: Tensor | list[Tensor] | None = None) -> Tensor:
-        """Filter banks (P, C_out, C_in, T) of hidden values at P positions, (J + 1, M, P, R, T), constant feature last.
+        """Return filter banks (P, C_out, C_in, T) of hidden values (J + 1, M, P, R, T), the constant feature last.
 
         Args:
-            hidden: the hidden values.
-            strict: a kernel that is added to each of them, (C_out, C_in, T); or its part of each group of pairs,
-                (pairs, o·i, |A|·|B|·T) or of one pair (o·i, |A|·|B|·T), which is faster and writes to it.
+            hidden: the hidden values at P positions.
+            strict: a kernel that is added to each bank: whole, (C_out, C_in, T), or its part of each group of pairs,
+                (pairs, o·i, |A|·|B|·T), (o·i, |A|·|B|·T) of a single pair. Parts are faster, and are written to.
         """
         added = strict if isinstance(strict, list) else [None] * len(self.groups)
         products = [_product(*of) for of in zip(self.plain_weights(), self._steered(hidden), added, strict=True)]
@@ -160,7 +160,7 @@ class SteeredAverage(nn.Module):
         return banks + strict if isinstance(strict, Tensor) else banks
 
     def _steered(self, hidden: Tensor) -> list[Tensor]:
-        """The steered features of each group of pairs at each position, (P, pairs, F, |A|·|B|·T)."""
+        """Return the steered features of each group of pairs at each position, (P, pairs, F, |A|·|B|·T)."""
         gathers = [self.block_pairs[group[0]].steering for group in self.groups]
         steered = [
             rearrange(steering(hidden), "f a b p t -> p 1 f (a b t)") for steering in gathers if steering.is_gather
@@ -170,17 +170,17 @@ class SteeredAverage(nn.Module):
         return steered
 
     def plain_weights(self) -> list[Tensor]:
-        """The weights of the plain features of each group of pairs, (pairs, o·i, F)."""
-        # The units multiply the weights, not the features: a product without the points.
+        """Return the weights of the plain features of each group of pairs, (pairs, o·i, F)."""
+        # The units multiply the weights, not the features, which would take a product over all points.
         pairs = [self.block_pairs[number] for group in self.groups for number in group]
         weights, units = [pair.weights for pair in pairs], [pair.units for pair in pairs]
         return self._trained_weights(weights, units, [len(group) for group in self.groups])
 
     def energy(self, hidden: Tensor) -> Tensor:
-        """‖K‖², in the basis of permutations and irreps where ρ is orthogonal, without building K.
+        """Return ‖K‖² in the basis of permutations and irreps, where ρ is orthogonal, without building K.
 
         Args:
-            hidden: as of :meth:`forward`.
+            hidden: as in :meth:`forward`.
         """
         energy = hidden.new_zeros(())
         for steered, weights in zip(self._steered(hidden), self.plain_weights(), strict=True):
@@ -205,7 +205,7 @@ class BlockPair(nn.Module):
 
 
 def _product(weights: Tensor, features: Tensor, added: Tensor | None) -> Tensor:
-    """Matrices (pairs, rows, F) times features (P, pairs, F, columns), plus what is given up: (P, pairs, …)."""
+    """Return matrices (pairs, rows, F) times features (P, pairs, F, columns), plus ``added``, which may change."""
     positions, pairs = features.shape[:2]
     if positions == 1:
         features = features.squeeze(0)
@@ -219,7 +219,7 @@ def _product(weights: Tensor, features: Tensor, added: Tensor | None) -> Tensor:
 
 
 def _add_product(added: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """A matrix or several plus a product, in their place where torch allows that: a copy less."""
+    """Return matrices plus a product, in place where torch allows that, which saves a copy."""
     if has_no_values():
         return added + rows @ columns
     return added.addmm_(rows, columns) if added.dim() == 2 else added.baddbmm_(rows, columns)

@@ -1,4 +1,4 @@
-"""Hidden values φ → the steered features of a pair of blocks, equation (2) of docs/concepts/mathematics.md.
+"""The steered features of a pair of blocks from hidden values φ, equation (2) of docs/concepts/mathematics.md.
 
 κ = W φ is linear in the hidden values, so steering acts on φ alone. For a pair of blocks (A, B) the *steered
 features* S, of shape (F, |A|, |B|, P, T), are what the F output weights of every pair of fields multiply:
@@ -26,12 +26,12 @@ __all__ = ["PairSteering", "of_identity", "sees_relative_element"]
 
 
 def sees_relative_element(in_block: Block, out_block: Block) -> bool:
-    """Whether κ of this pair is one function of the relative element g′⁻¹g."""
+    """Whether κ of this pair is a function of the relative element g′⁻¹g."""
     return in_block.is_permutation and out_block.is_permutation
 
 
 def of_identity(hidden: Tensor) -> Tensor:
-    """What a pair without relative coordinates sees: hidden values (J, M, P, R, T) where g = g′, (M, P, J, T)."""
+    """Return hidden values (J, M, P, R, T) at g = g′, for a pair without relative coordinates: (M, P, J, T)."""
     if hidden.shape[3] == 1:
         return rearrange(hidden, "j m p 1 t -> m p j t")
     return rearrange(hidden.diagonal(dim1=1, dim2=3), "j p t m -> m p j t")
@@ -60,7 +60,7 @@ class PairSteering(ExactConstants):
         if is_alone:
             return
         if self.is_gather:
-            # [g, g′] → the row of φ for the steering element g′ and g beside it.
+            # Entry [g, g′] is the row of φ for the steering element g′ and the element g beside it.
             out_elements, in_elements = (np.argsort(np.asarray(of.image)) for of in (out_block, in_block))
             index = (in_elements[:, None] * len(sample) + out_elements).T.ravel()
             in_order = np.arange(len(sample))
@@ -73,7 +73,7 @@ class PairSteering(ExactConstants):
             self.set_blocks(in_block, out_block)
 
     def set_blocks(self, in_block: Block, out_block: Block) -> None:
-        """Average over the elements that the matrices of these blocks belong to."""
+        """Set the average over the elements that the matrices of these blocks belong to."""
         rows, columns = _kernel_entries(in_block, out_block)
         self.entries = len(rows) * len(columns)
         # ρ_B(g)⁻¹ = ρ_B(g)ᵀ: blocks are permutations or escnn's irreps, which are orthogonal.
@@ -81,7 +81,7 @@ class PairSteering(ExactConstants):
         self.set_constant("coefficients", coefficients / len(out_block.matrices))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Steered features (F, |A|, |B|, P, T) of hidden values (J, M, P, R, T), F = entries·J."""
+        """Return steered features (F, |A|, |B|, P, T) of hidden values (J, M, P, R, T), with F = entries·J."""
         if not self.is_gather:
             return torch.einsum("mnabk,kpjt->mnjabpt", self.coefficients, self.values(hidden)).flatten(0, 2)
         if self.is_in_order:
@@ -90,12 +90,12 @@ class PairSteering(ExactConstants):
         return rows.index_select(1, self.index).unflatten(1, self.sizes)
 
     def values(self, hidden: Tensor) -> Tensor:
-        """What the coefficients multiply: hidden values (J, M, P, R, T) → (K, P, J, T)."""
+        """Return hidden values (J, M, P, R, T) in the form that the coefficients multiply, (K, P, J, T)."""
         return rearrange(hidden, "j m p r t -> (m r) p j t") if self.is_relative else of_identity(hidden)
 
 
 def _kernel_entries(in_block: Block, out_block: Block) -> tuple[list[int], list[int]]:
-    """Rows and columns of κ that carry weights; steering spreads them over the whole matrix."""
+    """Return the rows and columns of κ that carry weights; steering spreads them over the whole matrix."""
     if out_block.is_permutation:
         return [0], list(range(in_block.size))
     return list(range(out_block.size)), [0]

@@ -1,4 +1,4 @@
-"""Trained output weights → the weights of the plain features, for many pairs of blocks at once."""
+"""The weights of the plain features from the trained output weights, for many pairs of blocks at once."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["TrainedWeights"]
 
 
 class TrainedWeights:
-    """Products of the weights of pairs of blocks and of their units, by one product of all pairs.
+    """Products of the weights of pairs of blocks and their units, as one product for all pairs.
 
-    Pairs differ in their numbers of fields, of directions and of features: all are padded to the largest.
+    Pairs differ in their numbers of fields, directions and features. All are padded to the largest.
 
     Args:
-        remembered: the layer's store, for the padded units.
+        remembered: the layer's store, which keeps the padded units.
 
     Example:
         >>> weights, units = (
@@ -40,12 +40,12 @@ class TrainedWeights:
         self._remembered = Remembered() if remembered is None else remembered
 
     def __call__(self, weights: Sequence[Tensor], units: Sequence[Tensor], groups: Sequence[int]) -> list[Tensor]:
-        """Weights of the plain features, (pairs, o·i, F) of each group.
+        """Return the weights of the plain features, (pairs, o·i, F) of each group.
 
         Args:
             weights: trained weights, (o, i, D) of each pair.
             units: the units of their directions, (D, F) of each pair.
-            groups: how many pairs, one after the other and alike in o·i and F, make up each group.
+            groups: the number of pairs in each group. They follow each other and have the same o·i and F.
         """
         counts = tuple(weight.shape[:2].numel() for weight in weights)
         if len(weights) == 1:
@@ -62,18 +62,18 @@ class TrainedWeights:
 
 
 def _padded(counts: Sequence[int], units: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Units of all pairs (pairs, D, F), then where weights stand in the padded ones and where products do."""
+    """Return the padded units of all pairs, (pairs, D, F), then the orders that pad weights and that unpad products."""
     rows = max(counts)
     directions, features = (max(unit.shape[axis] for unit in units) for axis in (0, 1))
     padded = torch.stack([_pad(unit, directions, features) for unit in units])
     of_weights = _places([(count, unit.shape[0]) for count, unit in zip(counts, units, strict=True)], rows, directions)
     of_products = _places([(count, unit.shape[1]) for count, unit in zip(counts, units, strict=True)], rows, features)
-    # Weights go to their places, products come from theirs.
+    # The two orders of products are exchanged, since products are taken out of their places.
     return padded, *(order.to(padded.device) for order in (*of_weights, *of_products[::-1]))
 
 
 def _places(shapes: Sequence[tuple[int, int]], rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """Of matrices in a row and the same padded: the number of each place's entry, 0 between, and each entry's place."""
+    """Return the number of the entry at each place of padded matrices, 0 in the padding, and each entry's place."""
     numbers, places = [], []
     start = 0
     for matrix, (height, width) in enumerate(shapes):

@@ -1,1 +1,1 @@
-"""Arguments, state, and GeometricTensors in and out."""
+"""The layers: their arguments, their state, and GeometricTensors in and out."""

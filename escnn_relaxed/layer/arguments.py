@@ -40,7 +40,7 @@ PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 def check_field_type(name: str, value: Any) -> FieldType:
-    """A field type on the plane."""
+    """Return a field type on the plane."""
     if not isinstance(value, FieldType):
         raise TypeError(f"{name} must be an escnn.nn.FieldType, got {type(value).__name__}: {value!r}")
     if not isinstance(value.gspace, GSpace2D):
@@ -51,7 +51,7 @@ def check_field_type(name: str, value: Any) -> FieldType:
 
 
 def check_field_types(in_type: Any, out_type: Any) -> None:
-    """Both are field types on one gspace of the plane."""
+    """Raise an error unless both are field types on one gspace of the plane."""
     check_field_type("in_type", in_type)
     check_field_type("out_type", out_type)
     if in_type.gspace != out_type.gspace:
@@ -59,7 +59,7 @@ def check_field_types(in_type: Any, out_type: Any) -> None:
 
 
 def check_softness(value: Any, name: str = "initial_softness") -> float:
-    """A part of the kernel's energy, in [0, 1)."""
+    """Return a part of the kernel's energy, in [0, 1)."""
     softness = check_number(name, value)
     if not 0 <= softness < 1:
         raise ValueError(f"{name} must be in [0, 1), got {value}")
@@ -67,7 +67,7 @@ def check_softness(value: Any, name: str = "initial_softness") -> float:
 
 
 def check_kernel(value: Any) -> ContinuousKernel:
-    """The object that shapes κ; the default for None."""
+    """Return the options of κ, the default ones for None."""
     if value is not None and not isinstance(value, ContinuousKernel):
         raise TypeError(f"kernel must be an escnn_relaxed.ContinuousKernel, got {type(value).__name__}: {value!r}")
     return ContinuousKernel() if value is None else value
@@ -83,7 +83,7 @@ def checked_geometry(
     padding_mode: Any,
     groups: Any,
 ) -> ConvolutionGeometry:
-    """Where taps and pixels meet, of the arguments of ``R2Conv``."""
+    """Return the geometry that the arguments of ``R2Conv`` describe."""
     return ConvolutionGeometry(
         kernel_size=check_integer("kernel_size", kernel_size, 1),
         padding=_padding_pair("padding", padding),
@@ -104,7 +104,7 @@ def checked_transposed_geometry(
     dilation: Any,
     groups: Any,
 ) -> TransposedGeometry:
-    """Where taps and pixels meet, of the arguments of ``R2ConvTransposed``."""
+    """Return the geometry that the arguments of ``R2ConvTransposed`` describe."""
     geometry = TransposedGeometry(
         kernel_size=check_integer("kernel_size", kernel_size, 1),
         padding=_padding_pair("padding", padding),
@@ -123,7 +123,7 @@ def checked_transposed_geometry(
 
 
 def _padding_pair(name: str, padding: Any) -> tuple[int, int]:
-    """An int or a pair (rows, columns) → the pair."""
+    """Return a pair (rows, columns), given as an int or as the pair."""
     pair = padding if isinstance(padding, (tuple, list)) else (padding, padding)
     if len(pair) != 2:
         raise ValueError(f"{name} must be an integer or a pair (rows, columns), got {padding!r}")
@@ -131,7 +131,7 @@ def _padding_pair(name: str, padding: Any) -> tuple[int, int]:
 
 
 def _check_stride(stride: Any) -> int:
-    """An int, or a pair of equal ones → the int."""
+    """Return a stride, given as an int or as a pair of equal ones."""
     pair = stride if isinstance(stride, (tuple, list)) else (stride, stride)
     steps = [check_integer("stride", step, 1) for step in pair]
     if len(steps) != 2 or steps[0] != steps[1]:
@@ -140,7 +140,7 @@ def _check_stride(stride: Any) -> int:
 
 
 def _check_groups(in_type: FieldType, out_type: FieldType, groups: Any) -> int:
-    """``groups`` divides the fields of both types into equal parts."""
+    """Return ``groups``, which must divide the fields of both types into equal parts."""
     check_integer("groups", groups, 1)
     for name, field_type in (("in_type", in_type), ("out_type", out_type)):
         count = len(field_type)
@@ -159,7 +159,7 @@ def resolve_relaxation(
     relax: Mapping[str, Frequency] | str | None,
     frame: GroupFrame,
 ) -> dict[str, Frequency]:
-    """The starting ω′ of each subgroup that gets a domain coordinate, in a fixed order."""
+    """Return the starting ω′ of each subgroup that gets a domain coordinate, in a fixed order."""
     if relax is None:
         return {}
     is_kept = {"rotation": frame.kept.rotations == frame.rotations, "reflection": frame.kept.reflection}
@@ -189,7 +189,7 @@ def resolve_relaxation(
 
 
 def check_kept(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
-    """The subgroup that ``"C4"``, ``"D4"`` or the like names, of a layer with so many samples of a continuous group."""
+    """Return the subgroup that ``"C4"``, ``"D4"`` or the like names, for a layer of ``samples`` rotations."""
     if keep is None:
         return NOTHING_KEPT
     if not isinstance(keep, str):
@@ -208,7 +208,7 @@ def check_kept(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
 
 
 def check_random_offset(value: Any, gspace: GSpace) -> bool:
-    """Whether to turn the grid of a continuous group; a finite one is whole, and has nothing to turn."""
+    """Whether to turn the grid of a continuous group. A finite group has no grid to turn, and gives a warning."""
     if check_bool("random_offset", value) and not gspace.fibergroup.continuous:
         warn_once(f"random_offset: ignored, because the kernel is averaged over all of the finite group {gspace.name}")
         return False
@@ -216,7 +216,7 @@ def check_random_offset(value: Any, gspace: GSpace) -> bool:
 
 
 def warn_ignored(arguments: Mapping[str, Any]) -> None:
-    """One warning for arguments of ``R2Conv`` that only shape escnn's own basis."""
+    """Warn once of arguments of ``R2Conv`` that only shape escnn's own basis."""
     given = sorted(name for name, value in arguments.items() if value is not None and value is not False)
     if given:
         warn_once(
@@ -226,7 +226,7 @@ def warn_ignored(arguments: Mapping[str, Any]) -> None:
 
 
 def check_input(input: Any, in_type: FieldType, geometry: Geometry) -> None:
-    """A floating-point GeometricTensor of the layer's input type, not smaller than the kernel."""
+    """Return the tensor of a floating-point GeometricTensor of the layer's input type, not smaller than the kernel."""
     if not isinstance(input, GeometricTensor):
         raise TypeError(
             f"input must be a GeometricTensor of type {in_type}, got {type(input).__name__}; "
@@ -243,7 +243,7 @@ def check_input(input: Any, in_type: FieldType, geometry: Geometry) -> None:
 
 
 def check_shape(name: str, shape: tuple[int, ...], in_type: FieldType, geometry: Geometry) -> None:
-    """The shape (batch, C_in, …) of an image that the layer can take."""
+    """Raise a ``ValueError`` unless this is the shape (batch, C_in, …) of an image that the layer can take."""
     axes = len(geometry.padding)
     if len(shape) != axes + 2 or shape[1] != in_type.size:
         raise ValueError(f"{name} must be (batch, {in_type.size}, {', '.join('DHW'[-axes:])}), got {shape}")
@@ -255,7 +255,7 @@ def check_shape(name: str, shape: tuple[int, ...], in_type: FieldType, geometry:
 
 
 def _check_image(size: tuple[int, ...], geometry: ConvolutionGeometry) -> None:
-    """An image that the padding mode can pad and that is not smaller than the kernel."""
+    """Raise a ``ValueError`` for an image that the padding mode cannot pad or that is smaller than the kernel."""
     extent = geometry.extent
     for pixels, padding in zip(size, geometry.padding, strict=True):
         most = {"reflect": pixels - 1, "circular": pixels}.get(geometry.padding_mode, padding)
@@ -273,7 +273,7 @@ def _check_image(size: tuple[int, ...], geometry: ConvolutionGeometry) -> None:
 
 
 def _check_output(size: tuple[int, ...], geometry: TransposedGeometry) -> None:
-    """An image of which the padding leaves something."""
+    """Raise a ``ValueError`` for an image of whose output the padding leaves nothing."""
     output = geometry.output_size(*size)
     if min(*size, *output) < 1:
         raise ValueError(
@@ -283,12 +283,12 @@ def _check_output(size: tuple[int, ...], geometry: TransposedGeometry) -> None:
 
 
 def _by(size: Sequence[int]) -> str:
-    """A size as people write it."""
+    """Return a size as people write it."""
     return "x".join(map(str, size))
 
 
 def nominal_frequency(frequencies: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """ω′ with the default in place of 0: what the start of a layer that may soften later is fixed on."""
+    """Return ω′ with the default in place of 0. The start of a layer that may become soft later is fixed at it."""
     return {
         name: torch.where(value == 0, DEFAULT_DOMAIN_FREQUENCY, value.detach()) for name, value in frequencies.items()
     }

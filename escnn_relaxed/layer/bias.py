@@ -17,7 +17,7 @@ def has_trivial_irrep(field_type: FieldType) -> bool:
 
 
 class InvariantBias(ExactConstants):
-    """One value for each trivial irrep, in ``R2Conv``'s order → the bias of each channel.
+    """The map from one value for each trivial irrep, in ``R2Conv``'s order, to the bias of each channel.
 
     Args:
         out_type: the field type.
@@ -46,5 +46,5 @@ class InvariantBias(ExactConstants):
         self.dimension = len(columns)
 
     def forward(self, values: Tensor) -> Tensor:
-        """The bias of each channel, (C,), of the values (dimension,)."""
+        """Return the bias of each channel, (C,), for the values (dimension,)."""
         return self.expansion @ values

@@ -1,4 +1,4 @@
-"""The base of all layers on GeometricTensors, whatever their kernel: arguments, bias, input, output and hardening."""
+"""The base of all layers on GeometricTensors, for any kernel: arguments, bias, input, output and hardening."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
     Args:
         in_type: field type of the input.
         out_type: field type of the output, on the same gspace.
-        geometry: where the taps meet the image.
+        geometry: padding, stride and the like.
         bias: add a bias to the trivial irreps of the output.
 
     Attributes:
-        bias: one value for each trivial irrep of the output, None without.
-        hardened: subgroups on which the kernel is projected.
+        bias: one value for each trivial irrep of the output, or None.
+        hardened: subgroups to which the kernel has been made equivariant.
     """
 
     def __init__(self, in_type: FieldType, out_type: FieldType, geometry: Geometry, bias: bool) -> None:
@@ -66,7 +66,7 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
 
     @property
     def padding_mode(self) -> str:
-        """What the padding holds."""
+        """The values of the padding, ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``."""
         return self.geometry.padding_mode
 
     @property
@@ -81,16 +81,16 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
 
     @property
     def groups(self) -> int:
-        """Number of blocks of fields that are convolved apart."""
+        """The number of blocks of fields that are convolved apart."""
         return self.geometry.groups
 
     @property
     def kernel_types(self) -> tuple[FieldType, FieldType]:
-        """The fields between which the kernel is, of the input those of one group, since all are convolved alike."""
+        """The fields that the kernel connects, of the input those of one group, since all groups are alike."""
         return first_group(self.in_type, self.groups), self.out_type
 
     def describe(self) -> dict[str, Any]:
-        """The facts that decide which function the tensors of a state dict stand for; kept in its metadata."""
+        """Return the facts that decide which function a state dict's tensors stand for; kept in its metadata."""
         return {
             "operator": "convolution",
             "kernel size": self.kernel_size,
@@ -108,7 +108,7 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
 
     @abstractmethod
     def filter_bank(self) -> Tensor:
-        """K of a stationary layer, (C_out, C_in/groups, k, k)."""
+        """Return K of a stationary layer, (C_out, C_in/groups, k, k)."""
 
     @property
     @abstractmethod
@@ -117,26 +117,27 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
 
     @property
     def domain_frequency(self) -> dict[str, Tensor]:
-        """ω′ of each subgroup that may be soft; empty where something else relaxes the layer."""
+        """ω′ of each subgroup that may be soft; empty where another quantity relaxes the layer."""
         return {}
 
     @property
     def relaxed_by(self) -> str:
-        """The thing that relaxes the layer, in words, where that is not ω′; else empty."""
+        """The quantity that relaxes the layer in place of ω′, in words; empty where it is ω′."""
         return ""
 
     def softness(self, *subgroups: str) -> Tensor:
-        """The softness s = ‖K − PK‖² / ‖K‖² in [0, 1]: the part of K that is not equivariant, from the weights alone.
+        """Return the softness s = ‖K − PK‖² / ‖K‖² in [0, 1], the part of K that is not equivariant.
 
-        P projects on the kernels that are equivariant to the named subgroups, to all of them without names. The norm
-        is taken over taps, positions and entries, in the basis of permutations and irreps where ρ is orthogonal.
-        √(2s) is the relative equivariance error on white noise (root mean square over the subgroup).
+        It is computed from the weights alone. P projects on the kernels that are equivariant to the named subgroups,
+        or to all where none is named. The norm is taken over taps, positions and entries, in the basis of permutations
+        and irreps where ρ is orthogonal. √(2s) is the relative equivariance error on white noise (root mean square
+        over the subgroup).
 
         Args:
-            *subgroups: of ``"rotation"``, ``"reflection"``, ``"translation"``.
+            *subgroups: any of ``"rotation"``, ``"reflection"``, ``"translation"``.
 
         Returns:
-            A tensor without dimensions, differentiable.
+            A differentiable tensor without dimensions.
 
         Raises:
             ValueError: for another name.
@@ -152,26 +153,26 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
             (0.05, 0.0)
         """
         wanted = check_subgroups(subgroups)
-        # The differences of kernels that are nearly equal would be lost in half precision.
+        # Half precision would lose the differences of kernels that are nearly equal.
         with full_precision(next(self.parameters())):
             return self._softness(wanted)
 
     @abstractmethod
     def _softness(self, subgroups: tuple[str, ...]) -> Tensor:
-        """The softness in some subgroups."""
+        """Return the softness in some subgroups."""
 
     def harden(self, *subgroups: str) -> None:
         """Replace K by PK in place: the nearest kernel that is equivariant to the named subgroups, or to all.
 
-        The layer is then exactly equivariant to them and stays so in training, and so is one that loads its state
-        dict. Its parameters remain; :func:`~escnn_relaxed.harden_network` also drops what is not needed any more.
+        The layer is then exactly equivariant to them and stays so in training. A layer that loads its state dict is
+        too. Its parameters remain; :func:`~escnn_relaxed.harden_network` also drops those that are no longer needed.
 
         Args:
-            *subgroups: of ``"rotation"``, ``"reflection"`` (about the axis that the gspace names: others follow where
-                rotations are strict), ``"translation"``.
+            *subgroups: any of ``"rotation"``, ``"reflection"``, ``"translation"``. The reflection is the one about the
+                axis that the gspace names; others follow where rotations are strict.
 
         Raises:
-            ValueError: for a name that is not of a subgroup.
+            ValueError: for a name that no subgroup has.
 
         Example:
             >>> from escnn import gspaces, nn
@@ -186,17 +187,18 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
         self.hardened = tuple(name for name in SUBGROUPS if name in wanted)
 
     def drop_soft_part(self) -> None:
-        """Remove the parts that a hardened layer does not need any more."""
+        """Remove the parts that a hardened layer no longer needs."""
 
     @torch.no_grad()
     def export(self) -> nn.Module:
-        """This layer on plain tensors, without escnn, sharing no memory with it: the same numbers as in eval mode.
+        """Return a copy of this layer on plain tensors, without escnn, that gives the same numbers as in eval mode.
 
-        A ``Conv2d`` (or ``ConvTranspose2d``) where the layer is stationary, else a module that holds the filter banks
-        of all regions, or with ``regions=None`` one that evaluates the kernel at each pixel.
+        It shares no memory with this layer. It is a ``Conv2d`` (or ``ConvTranspose2d``) where the layer is stationary.
+        Otherwise it is a module that holds the filter banks of all regions, or with ``regions=None`` one that
+        evaluates the kernel at each pixel.
 
         Shape:
-            of the result: (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+            The result takes (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
 
         Example:
             >>> from escnn import gspaces, nn
@@ -217,18 +219,18 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
             self.train(mode)
 
     def _exported(self) -> nn.Module:
-        """The plain module of this layer, in eval mode."""
+        """Return the plain module of this layer, in eval mode."""
         return as_convolution(self.filter_bank(), self.expanded_bias(), self.geometry)
 
     def expanded_bias(self) -> Tensor | None:
-        """The bias of each channel, (C_out,), None without trivial irreps or with ``bias=False``."""
+        """Return the bias of each channel, (C_out,), or None without trivial irreps or with ``bias=False``."""
         if self.bias_expansion is None:
             return None
         expanded: Tensor = self.bias_expansion(self.bias)
         return expanded
 
     def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
-        """Filter bank (C_out, C_in/groups, k, k) and bias (C_out,) of a stationary layer, as of ``R2Conv``.
+        """Return the filter bank (C_out, C_in/groups, k, k) and bias (C_out,) of a stationary layer, as ``R2Conv``.
 
         The bias is None without trivial irreps in the output, or with ``bias=False``.
 
@@ -290,7 +292,7 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
         return self._remember(build_both, *setting)
 
     def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """(batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+        """Return the shape of the output, (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
 
         Raises:
             ValueError: for a shape that is not (batch, C_in, H, W), or smaller than the kernel.
@@ -306,7 +308,7 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
         return input_shape[0], self.out_type.size, *self.geometry.output_size(*input_shape[2:])
 
     def extra_repr(self) -> str:
-        """Field types and the arguments of the convolution that are not default."""
+        """Return the field types and the arguments of the convolution that are not default."""
         geometry = self.geometry
         parts = [f"{self.in_type}, {self.out_type}, kernel_size={geometry.kernel_size}, stride={geometry.stride}"]
         for field in fields(geometry):
@@ -320,10 +322,10 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
         return ", ".join(parts)
 
     def __repr__(self) -> str:
-        # In one line, as R2Conv: the modules inside are no layers of the user's.
+        # One line, as for R2Conv: the modules inside are not the user's layers.
         return f"{type(self).__name__}({self.extra_repr()})"
 
 
 def first_group(field_type: FieldType, groups: int) -> FieldType:
-    """The first of equal groups of fields."""
+    """Return the first of equal groups of fields."""
     return field_type if groups == 1 else field_type.index_select(list(range(len(field_type) // groups)))

@@ -1,4 +1,4 @@
-"""Layers are built on the CPU, and go to torch's default device once they are complete."""
+"""Construction on the CPU: a complete layer moves to torch's default device afterwards."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _Arguments = ParamSpec("_Arguments")
 def built_on_the_cpu(
     build: Callable[Concatenate[_Layer, _Arguments], None],
 ) -> Callable[Concatenate[_Layer, _Arguments], None]:
-    """Make an ``__init__`` run on the CPU, whatever ``torch.device`` is in force, and move what it built there.
+    """Return an ``__init__`` that runs on the CPU and then moves its module to the default ``torch.device``.
 
-    Escnn keeps what it computes for all layers of a kind, wherever the first of them is built. And the same seed
-    draws the same weights for every device.
+    escnn keeps its results for all layers of a kind on the device where the first of them is built. And so the same
+    seed draws the same weights for every device.
 
     Args:
         build: the ``__init__`` of a module.

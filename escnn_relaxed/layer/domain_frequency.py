@@ -1,4 +1,4 @@
-"""ω′, the domain frequency of each subgroup: how fast the kernel may change over the group."""
+"""The domain frequency ω′ of each subgroup, which says how fast the kernel may change over the group."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RotationSamples(NamedTuple):
     limit: float
 
     def warn_of_aliasing(self, argument: str, frequency: float) -> None:
-        """Warn once for each ω′ above the limit; one or two rotations have nothing to resolve."""
+        """Warn once for each ω′ above the limit; one or two rotations have no limit."""
         if abs(frequency) <= self.limit or self.number <= 2:
             return
         reason = "N/2" if self.form == "log" else "N/4π, above which features hold harmonics over N/2"
@@ -40,12 +40,12 @@ class RotationSamples(NamedTuple):
 
 
 class RegionSamples(NamedTuple):
-    """The number of regions along each axis by which the kernel is sampled."""
+    """The number of regions by which the kernel is sampled along each axis."""
 
     number: int
 
     def warn_of_aliasing(self, argument: str, frequency: float) -> None:
-        """Warn once for each ω′ above the one that they resolve."""
+        """Warn once for each ω′ above the limit that the regions resolve."""
         limit = region_limit(self.number)
         if abs(frequency) > limit:
             warn_once(
@@ -56,12 +56,12 @@ class RegionSamples(NamedTuple):
 
 
 class DomainFrequency(nn.Module):
-    """The ω′ of the subgroups that a layer may soften, one value each, and one for each axis (x, y) for translation.
+    """The ω′ of the subgroups that a layer may soften: one value each, for translation one for each axis (x, y).
 
     Args:
         start: starting value of each subgroup.
-        learn: make them parameters; else they are buffers, and part of the state all the same.
-        samples: how subgroups are sampled, for a warning of values that this does not resolve.
+        learn: make them parameters. Otherwise they are buffers, which are part of the state too.
+        samples: the samples of subgroups, for a warning of values that these do not resolve.
         axes: number of axes of the base space.
     """
 
@@ -85,21 +85,21 @@ class DomainFrequency(nn.Module):
                 self.register_buffer(name, tensor)
 
     def values(self) -> dict[str, Tensor]:
-        """Subgroup name → tensor of its ω′; of tied axes both values are the same one."""
+        """Return the name of each subgroup → the tensor of its ω′. Tied axes have the same value twice."""
         return {name: self._for_each_axis(name) for name in self.names}
 
     def described(self) -> dict[str, list[float] | str]:
-        """Subgroup name → rounded values of its ω′, for people; without reading what is not here."""
+        """Return the name of each subgroup → rounded values of its ω′ for people, where this process holds them."""
         described: dict[str, list[float] | str] = {}
         for name in self.names:
             value: Tensor = getattr(self, name)
-            # A tensor of parts is not expanded either.
+            # A tensor of which each process holds a part cannot be expanded either.
             known = [round(part, 4) for part in value.tolist()] if has_values(value) else []
             described[name] = known * (self._count(name) // len(known)) if known else "not here"
         return described
 
     def share(self, name: str, value: nn.Parameter) -> None:
-        """Learn ω′ of a subgroup as a parameter that others may have too; of one value where the axes are tied."""
+        """Learn ω′ of a subgroup as a parameter that other layers may have too. Tied axes have one value."""
         self.register_parameter(name, value)
 
     @torch.no_grad()
@@ -107,7 +107,7 @@ class DomainFrequency(nn.Module):
         """Set values in place.
 
         Raises:
-            TypeError: for a value that is not a number or, of translation, a pair of them.
+            TypeError: for a value that is not a number or, for translation, a pair of them.
             ValueError: for a subgroup without a coordinate in this layer, or a value that is not finite.
         """
         for name, value in frequencies.items():
@@ -120,7 +120,7 @@ class DomainFrequency(nn.Module):
             own: Tensor = getattr(self, name)
             if len(set(values)) > len(own):
                 raise ValueError(
-                    f"set_domain_frequency: the axes of {name!r} are tied in this layer: one value is right, "
+                    f"set_domain_frequency: the axes of {name!r} are tied in this layer and take one value, "
                     f"got {value!r}"
                 )
             own.copy_(torch.tensor(values[: len(own)], dtype=torch.float64, device=own.device))
@@ -132,16 +132,16 @@ class DomainFrequency(nn.Module):
         return values
 
     def _count(self, name: str) -> int:
-        """Number of values of a subgroup."""
+        """Return the number of values of a subgroup."""
         return self._axes if name == "translation" else 1
 
     def _for_each_axis(self, name: str) -> Tensor:
-        """ω′ with a value for each axis, though all may share one: (1 or axes,) → (axes,)."""
+        """Return ω′ with a value for each axis, also where all share one: (1 or axes,) → (axes,)."""
         value: Tensor = getattr(self, name)
         return value.expand(self._axes) if name == "translation" and len(value) == 1 else value
 
     def may_vary(self, *names: str) -> bool:
-        """Whether the kernel can depend on any of these subgroups (default: all) now, or start to by training."""
+        """Whether the kernel depends on any of these subgroups (default: all), or may come to in training."""
         return any(name in self.names and (self.learn or not self._is_zero(name)) for name in names or self.names)
 
     def _is_zero(self, name: str) -> bool:
@@ -153,7 +153,7 @@ class DomainFrequency(nn.Module):
 
 
 def frequency_values(argument: str, name: str, value: Frequency, axes: int = 2) -> list[float]:
-    """The ω′ of one subgroup as a list of one or two checked floats; a sign, as learning may give it, means nothing."""
+    """Return ω′ of one subgroup as a list of checked floats. Learning may give it a sign, which means nothing."""
     count = axes if name == "translation" else 1
     plain = _plain(value)
     values = [_plain(part) for part in plain] if isinstance(plain, (list, tuple)) else [plain] * count
@@ -168,5 +168,5 @@ def frequency_values(argument: str, name: str, value: Frequency, axes: int = 2) 
 
 
 def _plain(value: Any) -> Any:
-    """Python's own numbers in place of torch's and NumPy's."""
+    """Return Python's own numbers in place of torch's and NumPy's."""
     return value.tolist() if isinstance(value, (Tensor, np.ndarray, np.generic)) else value

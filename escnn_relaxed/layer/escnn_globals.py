@@ -1,4 +1,4 @@
-"""What escnn keeps once for all of its objects, mended: its SVD, and how groups and representations are pickled."""
+"""Corrections of escnn's global state: its SVD, and the pickling of groups and representations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def use_scipy_svd() -> None:
     escnn_numerical.randomized_svd = None
 
 
-# What escnn assumes where a group has no maximum frequency of its own.
+# escnn's value for groups without a maximum frequency of their own.
 _MAXIMUM_FREQUENCY = 6
 
 
@@ -79,11 +79,11 @@ def _representation(
     inverse: NDArray[np.float64],
     nonlinearities: list[str],
 ) -> Representation:
-    # escnn's own object where the group has it, which its modules compare faster.
+    # Where the group has the representation, escnn's own object is taken: its modules compare it faster.
     known = group.representations.get(name)
     if known is not None and known.irreps == irreps and np.array_equal(known.change_of_basis, basis):
         return known
-    # escnn refuses a name that the group knows, though here it may have found another basis (its solvers draw).
+    # escnn refuses a name that the group knows. But its solvers draw, and may have found another basis here.
     representation = Representation(
         group,
         name if known is None else f"{name}, unpickled",

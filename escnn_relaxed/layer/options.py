@@ -1,4 +1,4 @@
-"""The options of a relaxed layer beside those of escnn's convolution, in one object."""
+"""The options of a relaxed layer that escnn's convolution does not have, in one object."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_REGIONS = 4
 
 @dataclass(frozen=True)
 class Softening:
-    """How a layer is soft: the keyword arguments of ``RelaxedR2Conv``, which documents them."""
+    """The options of softness: the keyword arguments of ``RelaxedR2Conv``, which documents them."""
 
     relax: Mapping[str, Frequency] | str | None = "default"
     learn_relaxation: bool = False
@@ -37,10 +37,10 @@ def check_keywords(taker: str, given: Mapping[str, Any], known: tuple[str, ...],
     """Raise a ``TypeError`` for a keyword that is not known.
 
     Args:
-        taker: what the keywords were given to.
+        taker: the name of the function or class that was called.
         given: the keywords.
-        known: the names of those that it takes.
-        others: what it takes beside these, in words.
+        known: the names that it takes.
+        others: its other arguments, in words.
     """
     unknown = [name for name in given if name not in known]
     if unknown:

@@ -1,4 +1,4 @@
-"""A convolution of the plane: soft translation, by regions or by pixels, and grids that are turned at random."""
+"""A convolution of the plane: soft translation by regions or by pixels, and grids that are turned at random."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class PlanarConvolution(SoftenedConvolution):
         return "translation" in self.hardened or not self._domain_frequency.may_vary("translation")
 
     def filter_bank(self) -> Tensor:
-        """K of a stationary layer, (C_out, C_in/groups, k, k): what ``conv2d`` takes as its weight.
+        """Return K of a stationary layer in the form of ``conv2d``'s weight, (C_out, C_in/groups, k, k).
 
-        Of a transposed layer what ``conv_transpose2d`` takes, (C_in, C_out/groups, k, k).
+        K of a transposed layer has the form of ``conv_transpose2d``'s weight, (C_in, C_out/groups, k, k).
 
         Raises:
             RuntimeError: where K depends on the position.
@@ -65,14 +65,14 @@ class PlanarConvolution(SoftenedConvolution):
         return super().filter_bank()
 
     def region_banks(self, output_size: tuple[int, int]) -> Tensor:
-        """K of a layer that is soft in translation, in each region of an output: (rows, columns, C_out, C_in, k, k).
+        """Return K in each region of an output where translation is soft: (rows, columns, C_out, C_in/groups, k, k).
 
         Args:
-            output_size: height and width of the output in pixels, of a transposed layer those of the input. Small ones
+            output_size: height and width of the output in pixels, or of the input of a transposed layer. Small images
                 have fewer regions than ``regions``.
 
         Raises:
-            RuntimeError: where K is the same at every position, or another at every pixel.
+            RuntimeError: where K is the same at every position, or different at every pixel.
 
         Example:
             >>> from escnn import gspaces, nn
@@ -91,13 +91,13 @@ class PlanarConvolution(SoftenedConvolution):
         return self._banks_of(partition).unflatten(0, partition.counts)
 
     def _banks_of(self, partition: RegionPartition) -> Tensor:
-        """K in each region, row after row: (regions, C_out, C_in/groups, k, k)."""
+        """Return K in each region, row after row: (regions, C_out, C_in/groups, k, k)."""
         if self.bank is None:
-            raise RuntimeError("nothing is relaxed in this layer")
+            raise RuntimeError("this layer has no soft part")
         return self._laid_out(self.bank(self.domain_frequency, self.hardened, self._strict_part, partition))
 
     def _pixel_kernel(self, bank: ContinuousFilterBank, frequency: dict[str, Tensor]) -> PixelKernel:
-        """K at every pixel, by a soft part and its ω′."""
+        """Return K at every pixel, given the soft part and its ω′."""
         strict = self._strict_part
         return PixelKernel(bank, None if strict is None else strict.kernel(), frequency, self.hardened)
 

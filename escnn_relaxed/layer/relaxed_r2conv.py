@@ -22,25 +22,30 @@ class RelaxedR2Conv(PlanarConvolution):
     r"""A planar convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2Conv`.
 
     .. math::
-        h(x) = \sum_d K(d; x) f(x + d)
+        h(x) = \sum_d K(d; x) f(x + d), \qquad K = K_{\mathrm{strict}} + (K_{\mathrm{soft}} - P K_{\mathrm{soft}})
+
+    K_strict is a kernel in ``R2Conv``'s own basis, with its weights. The soft part is a continuous kernel without its
+    strict part: P projects on the equivariant kernels. With ``relax=None`` the layer is ``R2Conv``, and state dicts
+    of ``R2Conv`` load.
 
     .. math::
-        K(d; x) = \operatorname{mean}_{g}
+        K_{\mathrm{soft}}(d; x) = \operatorname{mean}_{g}
             \rho_{\mathrm{out}}(g)\, \kappa(g^{-1}d;\ \omega' \odot a(g, x))\, \rho_{\mathrm{in}}(g)^{-1}
 
-    κ is a continuous kernel and a(g, x) the coordinates of the absolute group element and position. The domain
-    frequency ω′ of a subgroup says how fast κ may change over it: 0 is strict equivariance. The method is
-    van der Ouderaa, Romero and van der Wilk (NeurIPS 2022), section "Non-stationary Integral Operator".
+    κ is a continuous function and a(g, x) are the coordinates of the absolute group element and position. The domain
+    frequency ω′ of a subgroup says how fast κ may change over it: 0 is strict equivariance. This kernel is that of
+    van der Ouderaa, Romero and van der Wilk (NeurIPS 2022), section "Non-stationary Integral Operator". In their form,
+    ``strict_kernel="continuous"``, it is the whole of K.
 
     Arguments up to ``initialize`` are those of ``R2Conv``, in its order and with its meaning. Those that shape
     escnn's own basis (``sigma`` … ``basis_filter``) are ignored, with a warning, if ``strict_kernel`` is
-    ``"continuous"``. With nothing relaxed the layer is ``R2Conv``, and state dicts of ``R2Conv`` load.
+    ``"continuous"``.
 
     Args:
         in_type: field type of the input.
         out_type: field type of the output, on the same gspace.
         kernel_size: k, odd or even.
-        padding: pixels on both sides, an integer or a pair (rows, columns).
+        padding: pixels added on both sides, an integer or a pair (rows, columns).
         stride: step between output points in pixels, an integer or a pair of equal ones.
         dilation: spacing of the taps in pixels.
         padding_mode: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
@@ -51,30 +56,30 @@ class RelaxedR2Conv(PlanarConvolution):
         rings: radii of the basis.
         maximum_offset: number of additional aliased frequencies.
         recompute: build the basis anew instead of taking escnn's cached one.
-        basis_filter: which elements of the basis to keep.
-        initialize: draw the strict weights; without, they are 0. The soft part is always drawn, of the size that fits
+        basis_filter: a function that says which elements of the basis to keep.
+        initialize: draw the strict weights; otherwise they are 0. The soft part is always drawn, of the size that fits
             drawn weights.
         relax: starting ω′ of each subgroup that may be soft: ``"rotation"``, ``"reflection"``,
-            ``"translation"`` (one value, or a pair for x and y). A subgroup left out is strict for good, one
-            at 0.0 is strict until changed. None: strict everywhere. Default: rotation and reflection, where
-            the group has them, at 0.25, and rotation at most at N/4π for N rotations.
+            ``"translation"`` (one value, or a pair for x and y). A subgroup that is left out stays strict. One at 0.0
+            is strict until ω′ changes. None: strict everywhere. Default: rotation and reflection, where the group has
+            them, at 0.25, and rotation at most at N/4π for N rotations.
         learn_relaxation: make ω′ parameters, one for each layer and axis
-            (:func:`~escnn_relaxed.learning.share_domain_frequency`). A start of 0.0 is left as soon as the task asks
-            for it.
-        keep: group to which the layer stays exactly equivariant, whatever is soft: ``"C4"`` for quarter turns,
-            ``"D4"`` with the reflection too. Its rotations divide those of the layer. Default: no such group.
+            (:func:`~escnn_relaxed.learning.share_domain_frequency` makes one for several). Training moves ω′ away from
+            0.0 too where the task asks for it.
+        keep: group to which the layer stays exactly equivariant, however soft it is: ``"C4"`` for quarter turns,
+            ``"D4"`` with the reflection too. Its number of rotations divides the layer's. Default: no such group.
         initial_softness: part of the kernel's energy that depends on the domain at the start; 0 for a soft part that
             starts at 0 and learns. Default: 0.001; 0.01 for ``strict_kernel="continuous"``.
-        regions: G: where translation is soft, the output is divided into at most G×G regions, symmetric about its
-            centre and of at least 4 pixels a side, and the kernel is one filter bank in each: the layer is one grouped
-            convolution. More of them follow the position more finely (ω′ up to G/4) and cost more. None: a kernel for
+        regions: G. Where translation is soft, the output is divided into at most G×G regions, symmetric about its
+            centre and of at least 4 pixels a side. The kernel is one filter bank in each, and the layer is one grouped
+            convolution. More regions follow the position more finely (ω′ up to G/4) and cost more. None: a kernel for
             every pixel, the paper's form, which is slow. Default: 4.
-        strict_kernel: ``"steerable"``: the strict part of K in ``R2Conv``'s basis, weight for weight, and a
-            continuous soft part that is centred on the domain. ``"continuous"``: one continuous kernel for both,
-            the paper's form, whose number of weights does not grow with the group.
+        strict_kernel: ``"steerable"``: the default form, a strict part in ``R2Conv``'s basis, weight for weight, and a
+            centred continuous soft part. ``"continuous"``: the paper's form, one continuous kernel for both, whose
+            number of weights does not grow with the group.
         samples: number N of rotations by which a continuous group is sampled. Default: 16.
         random_offset: turn the grid of a continuous group by a random angle at each training step.
-        kernel: what shapes κ: its net, frequencies, coordinates and support. Default: ``ContinuousKernel()``.
+        kernel: the options of κ: its net, frequencies, coordinates and support. Default: ``ContinuousKernel()``.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -157,7 +162,7 @@ class RelaxedR2Conv(PlanarConvolution):
         )
 
 
-# The arguments after the padding of a layer of which nothing is relaxed.
+# The arguments of a strict layer that follow the padding.
 _names = list(inspect.signature(RelaxedR2Conv).parameters)
 STRICT_KEYWORDS = (
     *_names[_names.index("stride") : _names.index("relax")],

@@ -27,32 +27,33 @@ class RelaxedR2ConvTransposed(PlanarConvolution):
     .. math::
         h(y) = \sum_x K(y - sx;\ x) f(x)
 
-    s is the stride and K that of :class:`~escnn_relaxed.RelaxedR2Conv`, of which this layer is the adjoint: the kernel
-    of a pixel of the *input* is added to the output about it. Where translation is soft, K depends on the position
-    in the input.
+    s is the stride. K is that of :class:`~escnn_relaxed.RelaxedR2Conv`: by default a strict part in the basis of
+    ``R2ConvTransposed``, with its weights, and a centred continuous soft part; ``strict_kernel="continuous"`` is the
+    paper's form. This layer is the adjoint of that one: it adds the kernel of each pixel of the *input* to the output
+    around it. Where translation is soft, K depends on the position in the input.
 
-    Arguments up to ``initialize`` are those of ``R2ConvTransposed``, in its order and with its meaning. With nothing
-    relaxed the layer is ``R2ConvTransposed``, and its state dicts load, saved in training or evaluation. The keys of
-    this layer's own are the same in both.
+    Arguments up to ``initialize`` are those of ``R2ConvTransposed``, in its order and with its meaning. With
+    ``relax=None`` the layer is ``R2ConvTransposed``, and its state dicts load, saved in training or evaluation. The
+    keys of this layer's own are the same in both.
 
     Args:
         in_type: field type of the input.
         out_type: field type of the output, on the same gspace.
         kernel_size: k, odd or even.
-        padding: pixels that are cut away from the output on both sides, an integer or a pair (rows, columns).
-        output_padding: pixels that are added to the output below and on the right, an integer or a pair (rows,
-            columns), less than the larger of stride and dilation.
+        padding: pixels cut away from the output on both sides, an integer or a pair (rows, columns).
+        output_padding: pixels added to the output below and on the right, an integer or a pair (rows, columns), less
+            than the larger of stride and dilation.
         stride: step in pixels of the output from one input point to the next, an integer or a pair of equal ones.
         dilation: spacing of the taps in pixels.
         groups: number of blocks of fields that are convolved apart.
         bias: add a bias to the trivial irreps of the output.
-        sigma: as of :class:`~escnn_relaxed.RelaxedR2Conv`, and so are those that follow.
+        sigma: as in :class:`~escnn_relaxed.RelaxedR2Conv`, and so are the arguments that follow.
         frequencies_cutoff: highest frequency of the basis at each radius.
         rings: radii of the basis.
         maximum_offset: number of additional aliased frequencies.
         recompute: build the basis anew instead of taking escnn's cached one.
-        basis_filter: which elements of the basis to keep.
-        initialize: draw the strict weights; without, they are 0.
+        basis_filter: a function that says which elements of the basis to keep.
+        initialize: draw the strict weights; otherwise they are 0.
         relax: starting ω′ of each subgroup that may be soft.
         learn_relaxation: make ω′ parameters.
         keep: group to which the layer stays exactly equivariant, ``"C4"`` or the like.
@@ -62,7 +63,7 @@ class RelaxedR2ConvTransposed(PlanarConvolution):
         strict_kernel: ``"steerable"`` or ``"continuous"``.
         samples: number N of rotations by which a continuous group is sampled.
         random_offset: turn the grid of a continuous group by a random angle at each training step.
-        kernel: the shape of κ.
+        kernel: the options of κ.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -149,18 +150,18 @@ class RelaxedR2ConvTransposed(PlanarConvolution):
 
     @property
     def output_padding(self) -> tuple[int, ...]:
-        """Pixels added to the output below and on the right."""
+        """The pixels added to the output below and on the right."""
         return self.geometry.output_padding
 
     @property
     def kernel_types(self) -> tuple[FieldType, FieldType]:
-        """The fields between which the kernel is, of the output those of one group, as of ``R2ConvTransposed``."""
+        """The fields that the kernel connects, of the output those of one group, as in ``R2ConvTransposed``."""
         return self.in_type, first_group(self.out_type, self.groups)
 
     def describe(self) -> dict[str, Any]:
-        """The facts that decide which function the tensors of a state dict stand for; kept in its metadata."""
+        """Return the facts that decide which function a state dict's tensors stand for; kept in its metadata."""
         return {**super().describe(), "operator": "transposed convolution"}
 
     def _laid_out(self, banks: Tensor) -> Tensor:
-        """(…, C_out/groups, C_in, k, k) → (…, C_in, C_out/groups, k, k), as ``conv_transpose2d`` takes them."""
+        """Transpose banks for ``conv_transpose2d``: (…, C_out/groups, C_in, k, k) → (…, C_in, C_out/groups, k, k)."""
         return banks.transpose(-4, -3).contiguous()

@@ -1,4 +1,4 @@
-"""A module with a store of what it remembers, which is dropped whenever the module changes as a whole."""
+"""A module with a store of results, which are dropped whenever the module changes as a whole."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 class RememberingModule(nn.Module):
-    """A module that keeps results for evaluation, and drops them when it changes mode, device or dtype, or loads."""
+    """A module that keeps results for evaluation. It drops them when it changes mode, device or dtype, or loads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class RememberingModule(nn.Module):
     def _remember(self, build: Callable[[], Result], *setting: object) -> Result:
         """The result of ``build``; in eval mode the last one, unless a gradient is wanted or a value changed.
 
-        A trace of a module in eval mode holds the result as a constant, as one of ``R2Conv`` does its filter.
+        A trace of a module in eval mode holds the result as a constant, as a trace of ``R2Conv`` holds its filter.
 
         Args:
             build: makes the result, a tensor or a tuple, of the tensors of the module.
@@ -42,7 +42,7 @@ class RememberingModule(nn.Module):
         return self._remembered.get(setting, build, self._state(self), may_wait=True)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode."""
+        """Set the mode, and drop the results."""
         self._remembered.drop()
         return super().train(mode)
 

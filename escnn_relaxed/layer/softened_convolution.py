@@ -1,4 +1,4 @@
-"""A convolution with a strict and a soft part: what a layer does wherever its kernel is the same at every position."""
+"""A convolution with a strict and a soft part, for a base space of any dimension."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .state_dict import adopt_r2conv_state
 
 __all__ = ["SoftenedConvolution"]
 
-# Where every pixel has its own kernel, means over positions are taken over as many, whatever the size of the image.
+# The number of positions along each axis for means where every pixel has its own kernel, for images of any size.
 CELLS_OF_PIXELS = 8
 # The forms of the soft part, by ``strict_kernel``.
 FORMS: dict[str, type[ContinuousFilterBank]] = {"steerable": CentredKernel, "continuous": SingleKernel}
@@ -49,17 +49,18 @@ class SoftenedConvolution(Convolution):
     Args:
         in_type: field type of the input.
         out_type: field type of the output.
-        geometry: where the taps meet the image.
+        geometry: padding, stride and the like.
         bias: add a bias to the trivial irreps of the output.
-        basis_arguments: escnn's, which shape the steerable basis.
+        basis_arguments: escnn's arguments that shape the steerable basis.
         initialize: draw the strict weights.
-        softening: how the layer is soft.
+        softening: the options of softness.
 
     Attributes:
         steerable_basis: basis of the strict part, None where the soft part holds it.
-        weights: of the steerable basis, None without one.
+        weights: the weights of the steerable basis, None without one.
         bank: the soft part, None where nothing may be soft.
-        regions: G, into how many regions along each axis soft translation divides the output; None for its pixels.
+        regions: G, the number of regions along each axis that soft translation divides the output into; None for its
+            pixels.
         random_offset: turn the grid of a continuous group at each training step.
     """
 
@@ -97,8 +98,8 @@ class SoftenedConvolution(Convolution):
             warn_ignored(basis_arguments)
             if soft and not softness:
                 raise ValueError(
-                    "initial_softness must be above 0 with strict_kernel='continuous', where the weights are those of "
-                    "the strict part too; relax={'rotation': 0.0} starts strict"
+                    "initial_softness must be above 0 with strict_kernel='continuous', where the same weights make the "
+                    "strict part; relax={'rotation': 0.0} starts strict"
                 )
         else:
             self._start_strict_part(basis_arguments)
@@ -142,7 +143,8 @@ class SoftenedConvolution(Convolution):
     def domain_frequency(self) -> dict[str, Tensor]:
         """ω′ of each subgroup that may be soft; 2 values (x, y) for translation, else 1.
 
-        Without units: coordinates of the domain are in [−1, 1]. Parameters where ``learn_relaxation`` is set.
+        ω′ has no unit, since coordinates of the domain are in [−1, 1]. The tensors are parameters where
+        ``learn_relaxation`` is set.
 
         Example:
             >>> from escnn import gspaces, nn
@@ -159,7 +161,7 @@ class SoftenedConvolution(Convolution):
         """Set ω′ of subgroups in place; 0 for all makes the layer strict.
 
         Raises:
-            TypeError: for a value that is not a number or, of translation, a pair of them.
+            TypeError: for a value that is not a number or, for translation, a pair of them.
             ValueError: for a subgroup that was not named in ``relax``, or a value that is not finite.
 
         Example:
@@ -180,7 +182,7 @@ class SoftenedConvolution(Convolution):
 
     @property
     def basisexpansion(self) -> BasisElements | None:
-        """What each of ``weights`` multiplies, as of ``R2Conv``, for ``escnn.nn.init``; None without a steerable basis.
+        """The basis elements of ``weights`` for ``escnn.nn.init``, as in ``R2Conv``; None without a steerable basis.
 
         Example:
             >>> from escnn import gspaces, nn
@@ -193,9 +195,9 @@ class SoftenedConvolution(Convolution):
         return None if self.steerable_basis is None else self.steerable_basis.elements
 
     def filter_bank(self) -> Tensor:
-        """K of a stationary layer, (C_out, C_in/groups, k, k): what ``conv2d`` takes as its weight.
+        """Return K of a stationary layer in the form of ``conv2d``'s weight, (C_out, C_in/groups, k, k).
 
-        Of a transposed layer what ``conv_transpose2d`` takes, (C_in, C_out/groups, k, k).
+        K of a transposed layer has the form of ``conv_transpose2d``'s weight, (C_in, C_out/groups, k, k).
 
         Example:
             >>> from escnn import gspaces, nn
@@ -212,17 +214,17 @@ class SoftenedConvolution(Convolution):
 
     @property
     def filter(self) -> Tensor:
-        """The filter bank, as of ``R2Conv``.
+        """The filter bank, as in ``R2Conv``.
 
         Raises:
-            AttributeError: where K depends on the position, as torch expects of an attribute that is missing.
+            AttributeError: where K depends on the position. torch expects this error of a missing attribute.
         """
         if not self.is_stationary:
             raise AttributeError("filter: this layer is soft in translation and has several, see region_banks")
         return self.filter_bank()
 
     def strict_energy(self) -> Tensor:
-        """‖·‖² of the strict part in the steerable basis, 0 without one."""
+        """Return ‖·‖² of the strict part in the steerable basis, 0 without one."""
         strict = self._strict_part
         return torch.zeros(()) if strict is None else strict.energy()
 
@@ -233,14 +235,14 @@ class SoftenedConvolution(Convolution):
 
     @property
     def _soft_part(self) -> SoftPart | None:
-        """The soft part; None where it is 0, its domain averaged or, at ω′ = 0, not seen."""
+        """The soft part; None where it is 0, because its domain is averaged over or ω′ = 0."""
         if self.bank is None or self.bank.holds_strict_part:
             return self.bank
         is_soft = self.hardened != SUBGROUPS and self._domain_frequency.may_vary()
         return self.bank if is_soft else None
 
     def _kernel(self) -> Tensor:
-        """K between ``kernel_types`` where it is the same at every position, (C_out, C_in, k, k)."""
+        """Return K between ``kernel_types`` where it is the same at every position, (C_out, C_in, k, k)."""
         soft, strict = self._soft_part, self._strict_part
         if soft is not None:
             kernel: Tensor = soft(self.domain_frequency, self.hardened, strict)
@@ -251,11 +253,11 @@ class SoftenedConvolution(Convolution):
         return strict.kernel() + self._idle() if self.training and is_waited_for else strict.kernel()
 
     def _laid_out(self, banks: Tensor) -> Tensor:
-        """Filter banks (…, C_out, C_in, k, k) of fields between ``kernel_types`` as the integral takes them."""
+        """Return filter banks (…, C_out, C_in, k, k) between ``kernel_types`` as the integral takes them."""
         return banks
 
     def _idle(self) -> Tensor:
-        """A 0 that depends on the parameters that K does not use at present, so that they have a gradient, of 0.
+        """Return a 0 that depends on the parameters that K does not use at present, so that their gradient is 0.
 
         Processes that train together wait for a gradient of every parameter.
         """
@@ -271,15 +273,15 @@ class SoftenedConvolution(Convolution):
 
     @torch.no_grad()
     def set_softness(self, softness: float) -> None:
-        """Scale the soft part to a part of the kernel's energy, beside strict weights that were set from outside.
+        """Scale the soft part until the softness is s, for instance after strict weights were set from outside.
 
-        Its units are scaled, as at the start, so that steps of an optimiser are as small as it is.
+        Its units are scaled, as at the start, so that an optimiser's steps on it shrink or grow with it.
 
         Args:
-            softness: s in (0, 1), of all subgroups; ``initial_softness`` for a new start.
+            softness: s in (0, 1), of all subgroups together; ``initial_softness`` for a new start.
 
         Raises:
-            ValueError: for another value, and where there is no strict part, or no soft one, of which to be a part.
+            ValueError: for another value, and where the strict part or the soft part is missing.
 
         Example:
             >>> from escnn import gspaces, nn
@@ -302,13 +304,13 @@ class SoftenedConvolution(Convolution):
         self.bank.scale(math.sqrt(wanted / (1 - wanted) * (1 - present) / present))
 
     def drop_soft_part(self) -> None:
-        """Remove the soft part of a hardened layer whose strict part stands beside it."""
+        """Remove the soft part of a hardened layer that has a strict part beside it."""
         if self.hardened == SUBGROUPS and self.steerable_basis is not None:
             self.bank, self.hardened = None, ()
             self._domain_frequency = DomainFrequency({}, learn=False).train(self.training)
 
     def describe(self) -> dict[str, Any]:
-        """The facts that decide which function the tensors of a state dict stand for; kept in its metadata."""
+        """Return the facts that decide which function a state dict's tensors stand for; kept in its metadata."""
         kind: dict[str, Any] = {
             "strict kernel": "continuous" if self.steerable_basis is None else "steerable",
             "soft in": [],
@@ -324,7 +326,7 @@ class SoftenedConvolution(Convolution):
         }
 
     def extra_repr(self) -> str:
-        """Field types, the convolution's arguments that are not default, and ω′."""
+        """Return the field types, the convolution's arguments that are not default, and ω′."""
         frequencies = self._domain_frequency.described()
         regions = f", regions={self.regions}" if "translation" in frequencies else ""
         kept = "" if self._kept == NOTHING_KEPT else f", keep='{self._kept}'"

@@ -1,6 +1,6 @@
-"""State dicts: those of ``escnn.nn.R2Conv``, and what a layer says of itself beside its tensors.
+"""State dicts: the description of a layer beside its tensors, and the states of ``escnn.nn.R2Conv``.
 
-The description is in the metadata of the state dict, not among its keys, so that all values are tensors.
+The description is in the metadata of the state dict, not among its keys. So all values are tensors.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ __all__ = ["FORMAT_VERSION", "DescribedState", "adopt_r2conv_state", "describe_f
 
 FORMAT_VERSION = 2
 
-# What a layer takes over from a state.
+# The entries of a description that a layer takes over from a state.
 _ADOPTED = ("hardened",)
 
-# What R2Conv saves besides its parameters; all of it follows from them.
+# The keys that R2Conv saves besides its parameters. Their values follow from the parameters.
 _DERIVED = ("filter", "expanded_bias", "bias_expansion", "_basisexpansion.")
 
 
 class DescribedState(nn.Module):
-    """A module that says in the metadata of its state dict what it is, and refuses the state of another."""
+    """A module that describes itself in the metadata of its state dict, and refuses the state of another layer."""
 
     _version = FORMAT_VERSION
     hardened: tuple[str, ...]
@@ -36,7 +36,7 @@ class DescribedState(nn.Module):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """What decides which function the tensors stand for."""
+        """Return the facts that decide which function the tensors stand for."""
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *arguments: Any
@@ -78,11 +78,11 @@ def adopt_r2conv_state(state: MutableMapping[str, Tensor], prefix: str, own: Map
 
 
 def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int | None) -> list[str]:
-    """What keeps a saved state from fitting a layer, in words; nothing where a state does not say what it is of.
+    """Return in words why a saved state does not fit a layer; nothing where the state has no description.
 
     Args:
-        saved: description of the layer that the state is of, empty if it has none.
-        own: description of the layer that it is loaded into.
+        saved: description of the layer that was saved, empty if the state has none.
+        own: description of the layer that loads the state.
         version: format version of the state, None if it has none.
     """
     found = []
@@ -99,6 +99,6 @@ def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int |
 
 
 def describe_fields(field_type: FieldType) -> str:
-    """The fields of a type in words, equal neighbours counted."""
+    """Return the fields of a type in words, with equal neighbours counted."""
     runs = [(name, len(list(run))) for name, run in groupby(field.name for field in field_type.representations)]
     return " + ".join(f"{count} {name}" for name, count in runs)
