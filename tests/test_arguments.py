@@ -44,7 +44,19 @@ BAD = {
     "negative padding": ({"padding": -1}, ValueError, ["padding", "-1", ">= 0"]),
     "padding of one": ({"padding": (1,)}, ValueError, ["padding", "(1,)", "pair"]),
     "padding of three": ({"padding": (1, 1, 1)}, ValueError, ["padding", "(1, 1, 1)", "pair"]),
-    "padding in words": ({"padding": "same"}, TypeError, ["padding", "'same'", "integer"]),
+    "padding the same": ({"padding": "same"}, TypeError, ["got 'same': ", "stride=1 padding=1 keeps the size"]),
+    "padding the same, dilated": (
+        {"padding": "same", "kernel_size": 5, "dilation": 3},
+        TypeError,
+        ["kernel_size=5, dilation=3 and stride=1 padding=6 keeps the size"],
+    ),
+    "padding the same, even": (
+        {"padding": "same", "kernel_size": 4},
+        TypeError,
+        ["got 'same'", "no padding, which is alike on both sides, keeps the size"],
+    ),
+    "padding of valid pixels": ({"padding": "valid"}, TypeError, ["a pair (rows, columns), got 'valid': padding=0"]),
+    "padding a pair of words": ({"padding": ("same", "same")}, TypeError, ["padding", "'same'", "integer"]),
     "padding of floats": ({"padding": (1, 1.5)}, TypeError, ["padding", "1.5", "integer"]),
     "stride 0": ({"stride": 0}, ValueError, ["stride", "0", ">= 1"]),
     "stride a float": ({"stride": 2.0}, TypeError, ["stride", "2.0", "integer"]),
@@ -107,6 +119,15 @@ def test_bad_argument_raises_an_error_that_says_so(case: str) -> None:
         RelaxedR2Conv(**with_kernel({**good, **arguments}))
     message = str(raised.value)
     assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(("kernel_size", "dilation"), [(1, 1), (3, 1), (5, 3), (4, 2)])
+def test_padding_that_the_error_names_keeps_the_size(kernel_size: int, dilation: int) -> None:
+    with pytest.raises(TypeError) as raised:
+        RelaxedR2Conv(REGULAR, REGULAR, kernel_size, padding="same", dilation=dilation)
+    (named,) = re.findall(r"padding=(\d+) keeps", str(raised.value))
+    layer = RelaxedR2Conv(REGULAR, REGULAR, kernel_size, padding=int(named), dilation=dilation, relax=None)
+    assert layer.evaluate_output_shape((1, 8, 20, 21)) == (1, 8, 20, 21)
 
 
 def layer_of(**arguments: object) -> RelaxedR2Conv:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib
 import io
 import pickle
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -159,6 +161,37 @@ class TestInitialisation:
             assert list(copied.basisexpansion.get_basis_info()) == expected
         assert not [name for name in layer.state_dict() if "element" in name]
         assert RelaxedR2Conv(C4, C4, 3, strict_kernel="continuous").basisexpansion is None
+
+    @pytest.mark.parametrize("pair", ["trivial -> regular", "mixed -> mixed", "irreps -> irreps"])
+    @pytest.mark.parametrize("groups", [1, 2])
+    def test_basis_expands_weights_into_the_filter_of_r2conv(self, pair: str, groups: int) -> None:
+        strict = R2Conv(*types(pair, groups), 3, groups=groups)
+        layer = RelaxedR2Conv(*types(pair, groups), 3, groups=groups)
+        layer.load_state_dict(strict.state_dict())
+        expected = strict.basisexpansion(strict.weights)
+        for each in (layer, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+            found = each.basisexpansion(each.weights)
+            assert found.shape == expected.shape
+            assert relative_error(found.detach(), expected.detach()) <= SINGLE
+        (gradient,) = torch.autograd.grad(layer.basisexpansion(layer.weights).square().sum(), layer.weights)
+        assert gradient.any()
+
+    def test_basis_takes_the_weights_of_its_layer_alone(self) -> None:
+        layer = RelaxedR2Conv(C4, C4, 3, relax=None)
+        with pytest.raises(ValueError, match=rf"weights must be of shape \({layer.weights.numel()},\), got \(3,\)"):
+            layer.basisexpansion(torch.zeros(3))
+
+    def test_layer_is_freed_with_its_last_name(self) -> None:
+        """A circle of references would hold its memory until Python looks for circles."""
+        layer = RelaxedR2Conv(C4, C4, 3)
+        layer.basisexpansion(layer.weights)
+        basis = weakref.ref(layer.steerable_basis)
+        gc.disable()
+        try:
+            del layer
+            assert basis() is None
+        finally:
+            gc.enable()
 
     def test_soft_part_fits_weights_that_are_drawn_later(self) -> None:
         layer = RelaxedR2Conv(C4, C4, 3, initialize=False, initial_softness=0.01)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,6 +86,39 @@ def test_tiles_are_as_many_as_can_be(regions: int) -> None:
 def test_tiles_of_some_sizes(size: int, regions: int, expected: tuple[int, int, int]) -> None:
     tiling = Tiling.of(size, regions)
     assert (tiling.count, tiling.side, tiling.cut) == expected
+
+
+MATHEMATICS = (Path(__file__).parent.parent / "docs" / "concepts" / "mathematics.md").read_text(encoding="utf-8")
+
+
+def tiles_by_the_page(n: int, G: int) -> int:
+    """The number of tiles by the words of the page under "Tiles"."""
+    words = " ".join(MATHEMATICS.split("- **Tiles.**")[1].split("- **Regions**")[0].split())
+    assert "cut into m ≤ min(G, ⌊n/4⌋) tiles of one side, one tile where n < 8" in words
+    assert "as large as it can be with 4 pixels and more than half of their side left to them" in words
+    for m in range(min(G, n // 4), 1, -1):
+        covered = n + (n % 2 == 1 and m % 2 == 0)  # half of the pixel at the centre belongs to either middle tile
+        for side in range(1, n + 1):
+            beyond = m * side - covered
+            left = side - beyond // 2
+            if beyond >= 0 and beyond % 2 == 0 and left >= 4 and left > side / 2:
+                return m
+    return 1
+
+
+@EVERY_NUMBER
+def test_tiles_are_as_many_as_the_page_says(regions: int) -> None:
+    for tiling in tilings(regions):
+        assert tiling.count == tiles_by_the_page(tiling.size, regions), tiling.size
+
+
+def test_table_of_the_page_has_the_numbers_of_tiles() -> None:
+    rows = MATHEMATICS.split("| pixels of the output along an axis | tiles |\n|---|---|\n")[1].split("\n\n")[0]
+    for row in rows.splitlines():
+        sizes, tiles = row.strip("| ").split(" | ")
+        numbers = [int(number) for number in re.findall(r"\d+", sizes)]
+        for size in range(1, numbers[0] + 1) if sizes.startswith("up to") else numbers:
+            assert Tiling.of(size, 4).count == int(tiles.split()[0].rstrip(":")), row
 
 
 @EVERY_NUMBER

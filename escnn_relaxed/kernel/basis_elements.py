@@ -1,32 +1,37 @@
-"""The attributes of the basis elements that weights multiply, as escnn gives them to ``escnn.nn.init``."""
+"""The elements of a steerable basis, as escnn tells them, and their sum: for ``escnn.nn.init`` and code like it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from escnn.nn import FieldType
 from escnn.nn.modules.basismanager import BasisManager
+from torch import Tensor
 
 __all__ = ["BasisElements"]
 
 
 class BasisElements(BasisManager):
-    """The interface of an ``R2Conv``'s ``basisexpansion`` without its tensors: attributes of elements, in its order.
+    """The face of an ``R2Conv``'s ``basisexpansion``, which is no module here: it holds nothing of a layer's state.
 
     Args:
         in_type: field type of (one group of) the input.
         out_type: field type of the output.
         elements: attributes of the elements of each pair of representations, input first, as escnn's bases give them.
         ranges: first and last weight of each pair.
+        expand: weights (dimension,) → filter bank (C_out, C_in/groups, k, k).
 
     Example:
         >>> from escnn import gspaces, nn
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
-        >>> elements = RelaxedR2Conv(fields, fields, 3).basisexpansion
+        >>> layer = RelaxedR2Conv(fields, fields, 3)
+        >>> elements = layer.basisexpansion
         >>> elements.dimension(), elements.get_element_info(5)["in_irrep"]
         (24, (1,))
+        >>> elements(layer.weights).shape
+        torch.Size([4, 4, 9])
     """
 
     def __init__(
@@ -35,6 +40,7 @@ class BasisElements(BasisManager):
         out_type: FieldType,
         elements: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]],
         ranges: Mapping[tuple[str, str], tuple[int, int]],
+        expand: Callable[[Tensor], Tensor],
     ) -> None:
         super().__init__()
         self._in_fields = _fields_by_name(in_type)
@@ -42,6 +48,17 @@ class BasisElements(BasisManager):
         self._elements = dict(elements)
         self._weights_ranges = dict(ranges)
         self._representations_pairs = list(elements)
+        self._expand = expand
+
+    def __call__(self, weights: Tensor) -> Tensor:
+        """The filter of these weights, (C_out, C_in/groups, k²), as of an ``R2Conv``; of a soft layer its strict part.
+
+        Raises:
+            ValueError: for another number of weights.
+        """
+        if weights.shape != (self.dimension(),):
+            raise ValueError(f"weights must be of shape ({self.dimension()},), got {tuple(weights.shape)}")
+        return self._expand(weights).flatten(2)
 
     def dimension(self) -> int:
         """Number of weights."""

@@ -48,7 +48,6 @@ class SteerableBasis(ExactConstants):
 
     Attributes:
         dimension: number of weights.
-        elements: attributes of the elements that they multiply, for ``escnn.nn.init``.
     """
 
     def __init__(
@@ -68,17 +67,19 @@ class SteerableBasis(ExactConstants):
         self._numbers: dict[PairChannels, int] = {}
         self._deviations: list[Tensor] = []
         self.dimension = 0
-        self.elements = BasisElements(in_part, out_type, {}, {})
+        self._fields = in_part, out_type
+        self._attributes: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        self._ranges: dict[tuple[str, str], tuple[int, int]] = {}
         if expansion is None:
             self.order = RowOrder(np.arange(out_type.size * in_part.size))
             return
         self.dimension = expansion.dimension()
-        elements: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        self._ranges = dict(expansion._weights_ranges)
         symmetries = grid_symmetries(in_type.gspace, tap_grid(kernel_size, dilation, dimension))
         for number, names in enumerate(expansion._representations_pairs):
-            self._pairs.append(_PairLayout(names, in_part, out_type, expansion._weights_ranges[names]))
+            self._pairs.append(_PairLayout(names, in_part, out_type, self._ranges[names]))
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
-            elements[names] = [dict(element) for element in block.get_basis_info()]
+            self._attributes[names] = [dict(element) for element in block.get_basis_info()]
             fields = _field_named(names[0], in_part), _field_named(names[1], out_type)
             basis = grid_exact_basis(block, expansion.points, *fields, symmetries)
             self.set_constant(f"basis_{number}", basis.exact, single=basis.single)
@@ -86,9 +87,13 @@ class SteerableBasis(ExactConstants):
             self.set_constant(f"rows_{number}", self._pairs[-1].out_channels[:, None])
             self.set_constant(f"columns_{number}", self._pairs[-1].in_channels)
         self._numbers = {pair.channels: number for number, pair in enumerate(self._pairs)}
-        self.elements = BasisElements(in_part, out_type, elements, expansion._weights_ranges)
-        self._deviations = _he_deviations(self._pairs, list(elements.values()))
+        self._deviations = _he_deviations(self._pairs, list(self._attributes.values()))
         self.order = RowOrder(_row_numbers(self._pairs, out_type.size, in_part.size))
+
+    @property
+    def elements(self) -> BasisElements:
+        """The elements that the weights multiply; made anew, so that no two objects hold each other."""
+        return BasisElements(*self._fields, self._attributes, self._ranges, self)
 
     def start_weights(self) -> Tensor:
         """Return weights drawn as ``R2Conv`` draws them (escnn's generalised He rule), in float32."""

@@ -84,12 +84,15 @@ def checked_geometry(
     groups: Any,
 ) -> ConvolutionGeometry:
     """Return the geometry that the arguments of ``R2Conv`` describe."""
+    size, spacing = check_integer("kernel_size", kernel_size, 1), check_integer("dilation", dilation, 1)
+    if isinstance(padding, str):
+        _refuse_words(padding, size, spacing)
     return ConvolutionGeometry(
-        kernel_size=check_integer("kernel_size", kernel_size, 1),
+        kernel_size=size,
         padding=_padding_pair("padding", padding),
         padding_mode=check_choice("padding_mode", padding_mode, PADDING_MODES),
         stride=_check_stride(stride),
-        dilation=check_integer("dilation", dilation, 1),
+        dilation=spacing,
         groups=_check_groups(in_type, out_type, groups),
     )
 
@@ -120,6 +123,16 @@ def checked_transposed_geometry(
             f"stride={stride!r}, dilation={dilation!r}: at most {limit - 1}"
         )
     return geometry
+
+
+def _refuse_words(padding: str, kernel_size: int, dilation: int) -> None:
+    """Raise an error that names the numbers that stand for the words of ``torch.nn.Conv2d``."""
+    added = dilation * (kernel_size - 1)
+    same = f"padding={added // 2} keeps" if added % 2 == 0 else "no padding, which is alike on both sides, keeps"
+    raise TypeError(
+        f"padding must be an integer or a pair (rows, columns), got {padding!r}: padding=0 adds nothing, and with "
+        f"kernel_size={kernel_size}, dilation={dilation} and stride=1 {same} the size of an image"
+    )
 
 
 def _padding_pair(name: str, padding: Any) -> tuple[int, int]:

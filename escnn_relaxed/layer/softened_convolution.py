@@ -182,7 +182,9 @@ class SoftenedConvolution(Convolution):
 
     @property
     def basisexpansion(self) -> BasisElements | None:
-        """The basis elements of ``weights`` for ``escnn.nn.init``, as in ``R2Conv``; None without a steerable basis.
+        """The basis of the strict part, as of ``R2Conv``; None where ``strict_kernel="continuous"``.
+
+        It says what each of ``weights`` multiplies, for ``escnn.nn.init``, and makes a filter of them.
 
         Example:
             >>> from escnn import gspaces, nn
