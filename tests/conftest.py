@@ -91,7 +91,7 @@ def warnings_not_yet_given(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def uncalibrated() -> Iterator[None]:
-    """Networks are built without the calibration of their scale, which takes long and changes nothing else."""
+    """Layers are built without their calibration in this test: see :func:`layers.uncalibrated`."""
     with layers.uncalibrated():
         yield
 

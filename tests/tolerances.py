@@ -1,6 +1,6 @@
 """How far two right answers may lie apart, by the dtype that they are computed in; and how far a wrong one does.
 
-A test with a bound of its own says why beside it. What is found is some hundred times smaller than each bound here.
+A test with a bound of its own says why beside it.
 """
 
 # float64.
