@@ -52,7 +52,7 @@ def uncalibrated() -> Iterator[None]:
     """Layers are built without the search for the scale at which their answers have the variance of their input.
 
     A continuous kernel passes noise through itself to find that scale, which takes most of the time in which a layer is
-    built. Without it the start is a multiple of the start with it. So a test may leave it out if its claim holds for
+    built. Without it the weights are drawn at another scale. So a test may leave it out if its claim holds for
     any weights: of equivariance, softness, state or export. Tests of the start itself do not.
     """
     with pytest.MonkeyPatch.context() as patch:

@@ -6,8 +6,8 @@ refuses; or it asks for a number (``.item()``, ``if tensor:``), so that the CPU 
 
     with pretend() as device:
         layer = RelaxedR2Conv(...).to(DEVICE)
-        layer(features)            # RuntimeError, for features on the CPU
-        assert not device.waits    # how often each function waited
+        layer(features)  # RuntimeError, for features on the CPU
+        assert not device.waits  # how often each function waited
 
 How it works: every tensor lies on the CPU. :class:`PretendDevice` sees each call of a torch function before torch does,
 and remembers the memory of the tensors that were made on ``DEVICE``, moved to it, or computed from such. It answers
