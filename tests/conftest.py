@@ -1,4 +1,4 @@
-"""What every test of this suite starts from."""
+"""Fixtures and options of the whole suite: seeds, devices, the quick selection."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def largest_singular_value(matrix: Tensor) -> float:
 
 @torch.no_grad()
 def dense_matrix(layer: RelaxedR2Conv, side: int) -> Tensor:
-    """Of a layer without bias, on a torus, (C_out, side, side, C_in, side, side): the answers to unit images."""
+    """Return the matrix (C_out, side, side, C_in, side, side) of a layer without bias on a torus, by unit images."""
     answers = layer(layer.in_type(_unit_images(layer.in_type, side))).tensor
     return answers.movedim(0, -1).unflatten(-1, (-1, side, side))
 

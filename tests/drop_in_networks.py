@@ -129,7 +129,7 @@ class ConvLSTM(nn.Module):
 
 
 class WideBlock(EquivariantModule):
-    """Of escnn's ``examples/e2wrn.py``."""
+    """The block of escnn's ``examples/e2wrn.py``."""
 
     def __init__(self, convolution: Layer, in_type: FieldType, out_type: FieldType, stride: int) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ NETWORKS: dict[str, Callable[[Layer, Layer], nn.Module]] = {
     "key points, C4, transform": Keypoints,
 }
 
-# Of one image; (time, channels, height, width) of the ConvLSTM.
+# Shapes of one image; (time, channels, height, width) for the ConvLSTM.
 SHAPES = {
     Digits: (1, 13, 13),
     Segmentation: (3, 12, 12),

@@ -31,17 +31,17 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_leaves
 
-# Of a kind for which torch has optimisers and autocast, though it may have been built without it.
+# Torch has optimisers and autocast for this kind, also where it was built without it.
 DEVICE = torch.device("xpu", 0)
 CPU = torch.device("cpu")
 
-# Of which the host needs the answer.
+# The host needs the answer of these.
 WAITS = {"item", "tolist", "__bool__", "__float__", "__int__", "__index__", "__complex__", "cpu"}
 WAITS |= {"nonzero", "argwhere", "equal", "allclose", "is_nonzero", "unique", "unique_consecutive", "masked_select"}
-# Take tensors of several devices, also of more than no dimensions.
+# These take tensors of several devices, also with dimensions.
 MIXES = {"copy_", "to", "type_as", "__get__", "__set__", "set_", "_has_compatible_shallow_copy_type"}
 MIXES |= {"__getitem__", "__setitem__", "index_put", "index_put_"}
-# Take none of another device, not even a number.
+# These take no tensor of another device, not even a number.
 STRICT = {"cat", "stack", "matmul", "mm", "bmm", "dot", "mv", "einsum", "conv2d", "equal", "index_select", "gather"}
 
 
@@ -173,7 +173,7 @@ def _on_cpu(values: Any) -> Any:
 
 
 def _attribute(function: Callable[..., Any]) -> Any:
-    """What a tensor of this device says of where it is, None for other attributes."""
+    """Return what a tensor of this device says of where it is, None for other attributes."""
     return {"device": DEVICE, "is_cpu": False, "is_xpu": True}.get((resolve_name(function) or "").split(".")[-2])
 
 
@@ -183,7 +183,7 @@ def pretend() -> Iterator[PretendDevice]:
     parse = torch._C._nn._parse_to
 
     def parse_to(*arguments: Any, **keywords: Any) -> Any:
-        """Of ``Module.to``, which reads the device of a tensor where nothing can be pretended."""
+        """Parse the arguments of ``Module.to``, which reads the device of a tensor where nothing can be pretended."""
         if arguments and isinstance(arguments[0], Tensor) and device.has(arguments[0]):
             arguments = DEVICE, arguments[0].dtype, *arguments[1:]
         return parse(*arguments, **keywords)

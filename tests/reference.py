@@ -35,7 +35,7 @@ from escnn_relaxed import RelaxedR2Conv
 
 Pixel = tuple[int, int]
 
-# What the layer's arguments are where they are not given.
+# The arguments of the layer that are not given.
 DEFAULTS: dict[str, Any] = {
     "kernel_size": 3,
     "padding": 0,

@@ -50,7 +50,7 @@ class Fields:
 
 
 def permutation_kind(representation: Representation, elements: list[GroupElement]) -> str | None:
-    """What tells permutation fields apart; None for a field that does not permute its channels transitively."""
+    """Return a key that tells permutation fields apart; None where the channels are not permuted transitively."""
     if representation.group.continuous or representation.size == 1:
         return None
     matrices = [representation(g) for g in elements]

@@ -64,6 +64,6 @@ class TransposedOracle(Oracle):
         return torch.stack([self._bank_of_region(tap, regions, region) for region in regions.at(pixel)]).mean(dim=0)
 
     def _given(self, bank: Tensor, value: Tensor) -> Tensor:
-        """What a group of the input gives to its group of the output."""
+        """Return the share of a group of the input in its group of the output."""
         parts = zip(bank.chunk(self.groups, dim=1), value.chunk(self.groups, dim=1), strict=True)
         return torch.cat([value @ part.mT for part, value in parts], dim=1)

@@ -72,7 +72,7 @@ def modes(network: nn.Module) -> dict[str, bool]:
 
 
 def everything_of(network: nn.Module) -> dict[str, object]:
-    """What the ablation must not change."""
+    """Return everything that the ablation must not change."""
     layers = {n: m for n, m in network.named_modules() if isinstance(m, RelaxedR2Conv)}
     return {
         "modes": modes(network),
@@ -170,7 +170,7 @@ def test_network_is_left_as_it_was_after_an_error(mode: str, call: int) -> None:
 
 
 def test_batch_norm_estimated_anew_for_each_part_is_left_as_it_was() -> None:
-    """What a hardened network needs before it can be judged (``update_bn``)."""
+    """A hardened network needs ``update_bn`` before it is judged."""
     network = Network().eval()
     before = everything_of(network)
 
@@ -239,7 +239,7 @@ def test_layer_that_is_soft_in_translation_is_hardened_in_it() -> None:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """What rich writes to a terminal."""
+    """The table as rich writes it to a terminal."""
     console = pytest.importorskip("rich.console")
     text = io.StringIO()
     monkeypatch.setattr("rich._console", console.Console(file=text, force_terminal=True))

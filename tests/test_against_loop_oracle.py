@@ -11,7 +11,7 @@ from transformations import relative_error
 
 from escnn_relaxed.kernel import SirenKernel
 
-# What keeps the loops short, and a layer that is far from strict.
+# Short loops, and a layer that is far from strict.
 SMALL = {"padding": 1, "samples": 4, "hidden_size": 4, "initial_softness": 0.3}
 TRANSLATION = {"translation": (0.3, 0.5)}
 

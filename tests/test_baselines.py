@@ -1,4 +1,4 @@
-"""What every other way to relax has in common: a strict limit, a small soft start, and the layer's interface."""
+"""Claims that every other way to relax has in common: a strict limit, a small soft start, and the layer's interface."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_layer_starts_as_soft_as_it_is_told(way: str, space: str, softness: floa
             bank = layer.filter_bank()
             strict = acted(layer, bank, subgroup_elements(layer.space)).mean(dim=0)
             measured.append(float(energy(layer, bank - strict) / energy(layer, bank)))
-    # Of a free kernel the part that happens to be strict is not soft: 1 / |G|.
+    # The part of a free kernel that happens to be strict is not soft: 1 / |G|.
     expected = softness * (1 - 1 / layer.space.fibergroup.order()) if way == "residual" else softness
     assert sum(measured) / 4 == pytest.approx(expected, rel=0.15)
 

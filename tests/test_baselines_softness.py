@@ -134,7 +134,7 @@ def test_off_the_pixel_grid_a_hardened_layer_is_strict_where_that_can_be_seen(wa
 
 
 def _without_turns(name, elements):
-    """Of the reflections the one without a turn: alone it makes a group."""
+    """The reflection without a turn is the only one that makes a group alone."""
     if name == "rotation":
         return elements
     return lambda space: subgroup_elements(space, ("reflection",))[1:]

@@ -1,4 +1,4 @@
-"""What a layer's scale is calibrated on: smooth rectified noise of unit energy, as equivariant as the field."""
+"""The features that calibrate a layer's scale: smooth rectified noise of unit energy, as equivariant as the field."""
 
 from __future__ import annotations
 

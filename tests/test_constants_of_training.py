@@ -1,4 +1,4 @@
-"""What a step of training reads beside parameters stays where it is: a captured CUDA graph reads it by its address."""
+"""Tensors that a training step reads beside parameters stay where they are: a CUDA graph reads them by address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What shapes the continuous kernel: what is refused, and what stands for what is not given."""
+"""The options of a continuous kernel: which are refused, and the defaults of those that are not given."""
 
 from __future__ import annotations
 

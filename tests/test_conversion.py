@@ -127,7 +127,7 @@ def test_soft_part_learns(relax: dict[str, float], freeze: bool) -> None:
 @pytest.mark.parametrize("freeze", [False, True], ids=["learning", "frozen"])
 @pytest.mark.parametrize("space", ["C4", "D4"])
 def test_trained_kernel_is_the_strict_part_whatever_the_soft_part_learns(space: str, freeze: bool) -> None:
-    """Of the explicit mean over the group."""
+    """The explicit mean of the relaxed kernel over the group is the trained one."""
     trained = convolution(space, "regular -> irreps", padding=1).double()
     relaxed = relax_network(trained, freeze=freeze, relax=battery.subgroups(space, 0.2))
     before = relaxed.filter_bank()

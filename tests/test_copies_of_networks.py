@@ -1,4 +1,4 @@
-"""What relaxed copies of networks share, with their source and among their modules."""
+"""Relaxed copies of networks share nothing with their source, and among their modules what the source shared."""
 
 from __future__ import annotations
 

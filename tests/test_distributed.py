@@ -94,7 +94,7 @@ def _train_a_part(rank: int, layers: dict[str, EquivariantModule], folder: str) 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Tensor]]]:
-    """What each process ended with: form → state."""
+    """The state that each process ended with, by form."""
     folder = tmp_path_factory.mktemp("distributed")
     layers = {form: start(form) for form in FORMS}
     layers["an offset for each"] = layer_of("random offset")
@@ -135,7 +135,7 @@ def group_of_one(tmp_path: Path) -> Iterator[None]:
 @pytest.mark.usefixtures("group_of_one")
 @pytest.mark.parametrize("form", ["learned", "learned in translation"])
 def test_sharded_layer_has_a_text_and_gradients(form: str) -> None:
-    """Of ω′ each process has a part, which is not read for a text."""
+    """Each process has a part of ω′, which the text of the layer does not read."""
     # FSDP looks for tensors among what a module returns, and finds none in a GeometricTensor.
     sharded_layer, whole = Plain(layer_of(form)), Plain(layer_of(form))
     fully_shard(sharded_layer, mesh=init_device_mesh("cpu", (1,)))

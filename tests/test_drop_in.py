@@ -1,4 +1,4 @@
-"""What code written for `R2Conv` does with a layer, it does with `RelaxedR2Conv`."""
+"""Code written for `R2Conv` does the same with `RelaxedR2Conv`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FORMS: dict[str, Callable[..., RelaxedR2Conv]] = {
 }
 EVERY_FORM = pytest.mark.parametrize("form", FORMS)
 TRACERS = [
-    # Of torch's own: a trace bakes in what Python computes from sizes, of images and of fields.
+    # Torch's own warning: a trace bakes in what Python computes from sizes, of images and of fields.
     pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.* is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:You are using the legacy TorchScript-based ONNX export:DeprecationWarning"),

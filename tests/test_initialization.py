@@ -61,7 +61,7 @@ def variance_by_depth(space: str, frequency: float) -> np.ndarray:
 def test_variance_stays_within_a_factor_of_two_through_ten_layers(
     space: str, frequency: float, record_property: pytest.RecordProperty
 ) -> None:
-    """Of continuous kernels; the strict part in the steerable basis starts as ``R2Conv`` does."""
+    """Continuous kernels alone: the strict part in the steerable basis starts as ``R2Conv`` does."""
     draws = []
     for seed in range(DRAWS):
         torch.manual_seed(seed)

@@ -56,7 +56,7 @@ def change(layer: torch.nn.Module, element: GroupElement, size: int = 9) -> floa
 
 
 def elements(layer: torch.nn.Module, rotations: int, reflection: bool) -> list[GroupElement]:
-    """Of the kept group those that map the pixel grid to itself."""
+    """Elements of the kept group that map the pixel grid to itself."""
     group = layer.in_type.gspace.fibergroup
     angles = [2 * torch.pi * turn / rotations for turn in range(rotations)]
     if layer.in_type.gspace.flips_order:

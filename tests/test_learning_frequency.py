@@ -1,4 +1,4 @@
-"""What learning ω′ rests on: ω′ = 0 is no trap, Σ‖ω′‖² can be evaded and Σ√s cannot, the circle has no cut."""
+"""Learning ω′ rests on this: ω′ = 0 is no trap, Σ‖ω′‖² can be evaded and Σ√s cannot, the circle has no cut."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def chunks(batches: list[Any], size: int) -> Iterator[list[Any]]:
 def plain_loop(
     rule_of: Callable[[Classifier], HardeningSchedule | SoftnessBound], epochs: int = 4, accumulate: int = 1
 ) -> tuple[Classifier, HardeningSchedule | SoftnessBound]:
-    """What a callback has to do: the penalty once in a step, however many batches it takes."""
+    """A loop that adds the penalty once in a step, however many batches a step takes, as the callback has to."""
     module = Classifier()
     optimiser, rule = module.configure_optimizers(), rule_of(module)
     for _ in range(epochs):

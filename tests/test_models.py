@@ -30,7 +30,7 @@ PUBLISHED = {
 }
 
 
-# Of the blocks of networks of which no number is published.
+# Numbers of fields of the two blocks, where no published number is compared.
 FIELDS = (4, 6)
 
 

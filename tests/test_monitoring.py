@@ -1,4 +1,4 @@
-"""What is logged is what the layers say, and logging changes nothing."""
+"""Logged numbers are those of the layers, and logging changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is added to the loss so that layers are only as soft as they need to be."""
+"""Penalties, which are added to the loss so that layers are only as soft as they need to be."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_layer_without_a_soft_part_has_no_slope(strict_kernel: str) -> None:
 @EVERY_KERNEL
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_layer_with_learned_frequencies_at_zero_has_no_slope(dtype: torch.dtype, strict_kernel: str) -> None:
-    """What is left of s there is rounding, whose root has a slope as steep as anywhere, in a direction of chance."""
+    """Softness there is rounding, and the slope of its root would be steep in a random direction."""
     strict = soft_regular_layer(strict_kernel, learn_relaxation=True)
     strict.set_domain_frequency(rotation=0.0)
     network = nn.ModuleList([strict, soft_regular_layer(strict_kernel, learn_relaxation=True)]).to(dtype)

@@ -60,7 +60,7 @@ def geometries(
     for amount in pair:
         remainder = 0 if symmetric else draw(st.integers(0, stride - 1))
         side = extent - 2 * amount + (draw(outputs) - 1) * stride + remainder
-        # What the padding mode can fill: a longer image by whole strides.
+        # The padding mode cannot fill so much: the image becomes longer by whole strides.
         while side < max(1, amount + (mode == "reflect")):
             side += stride
         size.append(side)

@@ -77,7 +77,7 @@ def answer(network: nn.Module, features: Tensor | None = None) -> Tensor:
 
 
 def turning_error(network: nn.Module) -> float:
-    """Of the answer, which is invariant where the network is strict, under a quarter turn."""
+    """Return the error of the answer under a quarter turn; a strict network is invariant."""
     return relative_error(answer(network, images().rot90(1, (2, 3))), answer(network))
 
 

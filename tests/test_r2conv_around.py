@@ -1,4 +1,4 @@
-"""What PyTorch does around escnn's own R2Conv, for the table in the docs, its failures among it."""
+"""PyTorch around escnn's own R2Conv, for the table in the docs: what works, and what fails."""
 
 from __future__ import annotations
 

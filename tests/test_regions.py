@@ -23,7 +23,7 @@ EVERY_NUMBER = pytest.mark.parametrize("regions", range(1, 10))
 
 
 def tilings(regions: int) -> Iterator[Tiling]:
-    """Of every size up to 80 pixels."""
+    """Tilings of every size up to 80 pixels."""
     return (Tiling.of(size, regions) for size in range(1, 81))
 
 
@@ -96,7 +96,7 @@ def test_weights_are_the_shares_of_the_cells_in_what_a_tile_covers(regions: int)
 
 @EVERY_NUMBER
 def test_mean_over_the_pixels_is_the_mean_over_the_cells(regions: int) -> None:
-    """What makes the strict part of a kernel the same for every size of image; half of the middle is of each tile."""
+    """So the strict part of a kernel is the same for every size of image; each tile has half of the middle."""
     for tiling in tilings(regions):
         weights = np.array(tiling.cell_weights(regions))
         assert np.abs(weights.sum(axis=1) - 1).max() <= FEW_TERMS

@@ -106,7 +106,7 @@ def check_strict_part(given: Case, *subgroups: str) -> None:
 
 
 def test_every_element_is_averaged_over() -> None:
-    """What is called the explicit average below is one over the whole group."""
+    """The explicit average below runs over the whole group."""
     for space in SPACES:
         gspace = battery.gspace(space)
         assert len(subgroup_elements(gspace)) == gspace.fibergroup.order()

@@ -155,7 +155,7 @@ def _answer_of_another_process(pickled: bytes) -> bytes:
 
 @pytest.mark.slow
 def test_spawned_process_gets_the_layer_and_computes_the_same() -> None:
-    """Of groups, field types and representations that it has not built yet: a change of basis among them."""
+    """The process has not built the groups, field types and representations yet, a change of basis among them."""
     in_type, out_type = battery.types("D4 axis 45°", "mixed, sheared -> hidden regular")
     layer = RelaxedR2Conv(in_type, out_type, 3, relax={"rotation": 0.2, "translation": 0.3}).double().eval()
     with torch.multiprocessing.get_context("spawn").Pool(1) as pool:

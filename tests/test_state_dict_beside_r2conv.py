@@ -104,7 +104,7 @@ CASTS = {
 
 @pytest.mark.parametrize(("form", "cast"), [("soft", cast) for cast in CASTS] + [(form, "double") for form in FEW[1:]])
 def test_cast_of_one_layer_leaves_all_others_alone(form: str, cast: str) -> None:
-    """Of the same types and kernel size, so that all that escnn caches is the same: its R2Convs among them."""
+    """The others, R2Convs among them, have the same types and kernel size, so that escnn caches the same for all."""
     layer = layer_of(form, torch.float32)
     arguments = {"kernel_size": 3, "padding": 1}
     twins = [RelaxedR2Conv(layer.in_type, layer.out_type, **arguments), layer_of(form, torch.float32)]
@@ -126,7 +126,7 @@ def test_layers_of_the_same_types_hold_no_tensor_in_common() -> None:
         assert not {t.data_ptr() for t in tensors_of(a)} & {t.data_ptr() for t in tensors_of(b)}
 
 
-# What escnn's R2Conv does, for the table in the docs; where it fails, so that its mending is noticed.
+# The behaviour of escnn's R2Conv, for the table in the docs. Its failures are tested, so that their mending is noticed.
 
 
 def test_r2conv_casts_its_neighbours_with_it() -> None:

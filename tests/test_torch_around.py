@@ -1,4 +1,4 @@
-"""What PyTorch does around a layer: memory formats, derivatives of all kinds, parametrizations, devices."""
+"""PyTorch around a layer: memory formats, derivatives of all kinds, parametrizations, devices."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_groups_take_channels_last_images(kind: str) -> None:
 
 @EVERY_KIND
 def test_second_derivatives_are_right(kind: str) -> None:
-    """Of every parameter, ω′ among them, and of the image."""
+    """The derivatives of every parameter, ω′ among them, and of the image."""
     in_type, out_type = battery.types("C2", "regular -> regular")
     arguments = {"kernel_size": 2, "padding": 1, "learn_relaxation": True, "hidden_size": 2}
     layer = build(in_type, out_type, **arguments, **relaxation(kind, {"rotation": 0.2}))

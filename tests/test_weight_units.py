@@ -86,7 +86,7 @@ def test_features_that_are_averaged_away_give_no_direction_and_no_infinite_unit(
 
 @pytest.mark.parametrize("taps", [9, 9 * 64, 81 * 64])
 def test_constant_that_is_averaged_away_is_divided_by_for_no_number_of_points(taps: int) -> None:
-    """What rounding in float32 leaves of it is the same at every point, and adds up."""
+    """The rounding in float32 that is left of it is the same at every point, and adds up."""
     steered = features(4, taps=taps)
     steered[-1] = 3e-8
     units = weight_units(steered, 1, None)

@@ -12,7 +12,7 @@ DECOMPOSED = 1e-9  # through an eigenvalue problem, or escnn's matrices of field
 SINGLE = 1e-6  # the same sums; found: 2e-7
 SINGLE_REORDERED = 1e-5  # sums of some hundred terms in two orders, or several layers one after the other; found: 1e-6
 
-# What is not equal: well above 1e-3. A layer whose softness starts at 0.3 errs by about 0.5.
+# Answers that must differ do so by more than this. A layer whose softness starts at 0.3 errs by about 0.5.
 BROKEN = 1e-2
 # The same of networks that are hardly trained: a hundred times what float32 may differ by.
 SLIGHTLY_BROKEN = 1e-3

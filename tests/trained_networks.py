@@ -35,7 +35,7 @@ def network(space: str = "C4", **arguments: object) -> nn.SequentialModule:
 
 @torch.no_grad()
 def answer(module: EquivariantModule, side: int = 8) -> Tensor:
-    """Of the same input in every call."""
+    """Return the answer to the same input in every call."""
     in_type = module.in_type
     dtype = next(module.parameters()).dtype
     features = torch.arange(2 * in_type.size * side**2, dtype=torch.float64).mul(7).sin().view(2, -1, side, side)

@@ -76,7 +76,7 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 
 
 def answer_to(module: EquivariantModule, features: Tensor) -> Tensor:
-    """What a module makes of features of its type, without a gradient."""
+    """Return a module's answer to features of its type, without a gradient."""
     with torch.no_grad():
         answer: Tensor = module(module.in_type(features)).tensor
     return answer
