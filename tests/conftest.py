@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of the tools; with --quick, keep the first case of each other test that is not slow."""
+    """Mark the tests of the tools; with --quick, keep one case of each test that is not slow, or all of a whole one."""
     for item in items:
         if item.path.name.startswith(TOOLS):
             item.add_marker("tools")
@@ -52,7 +52,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     first: dict[str, pytest.Item] = {}
     for item in items:
         if not any(item.get_closest_marker(name) for name in ("slow", "tools")):
-            first.setdefault(item.nodeid.partition("[")[0], item)
+            name = item.nodeid if item.get_closest_marker("whole") else item.nodeid.partition("[")[0]
+            first.setdefault(name, item)
     kept = set(first.values())
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = first.values()
@@ -91,7 +92,7 @@ def warnings_not_yet_given(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def uncalibrated() -> Iterator[None]:
-    """Networks are built without the calibration of their scale, which takes long and changes nothing else."""
+    """Layers are built without their calibration in this test: see :func:`layers.uncalibrated`."""
     with layers.uncalibrated():
         yield
 

@@ -49,7 +49,12 @@ def with_kernel(arguments: Mapping[str, object]) -> dict[str, object]:
 
 @contextlib.contextmanager
 def uncalibrated() -> Iterator[None]:
-    """Continuous kernels start at any scale: to find theirs takes most of the time in which a layer is built."""
+    """Layers are built without the search for the scale at which their answers have the variance of their input.
+
+    A continuous kernel passes noise through itself to find that scale, which takes most of the time in which a layer is
+    built. Without it the weights are drawn at another scale. So a test may leave it out if its claim holds for
+    any weights: of equivariance, softness, state or export. Tests of the start itself do not.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("escnn_relaxed.kernel.single_kernel.continuous_maps", lambda bank: None)
         patch.setattr("escnn_relaxed.kernel.single_kernel.gain", lambda *arguments: 1.0)

@@ -1,8 +1,20 @@
-"""A second device where there is none: its tensors lie on the CPU, and are treated as those of another device.
+"""A pretended GPU, so that tests for a second device run on a machine that has none.
 
-Within :func:`pretend` a tensor is on ``DEVICE`` if it was made or moved there, or of tensors that are. Functions refuse
-to mix such tensors with those of the CPU, and what would wait for the device is counted. Real are values, gradients and
-version counters; not seen is what torch does inside of one function, as in a backward pass.
+Two mistakes show on a GPU alone. A layer makes a tensor on the CPU and mixes it with one on the GPU, which torch
+refuses; or it asks for a number (``.item()``, ``if tensor:``), so that the CPU waits for the GPU in every step. Within
+:func:`pretend` both show on the CPU::
+
+    with pretend() as device:
+        layer = RelaxedR2Conv(...).to(DEVICE)
+        layer(features)  # RuntimeError, for features on the CPU
+        assert not device.waits  # how often each function waited
+
+How it works: every tensor lies on the CPU. :class:`PretendDevice` sees each call of a torch function before torch does,
+and remembers the memory of the tensors that were made on ``DEVICE``, moved to it, or computed from such. It answers
+``tensor.device`` from that memory, raises torch's error where a call mixes the two, and counts the calls that wait.
+Values and gradients are therefore real. It does not see what torch calls inside of one function, as in a backward pass.
+
+The fixture ``device`` in ``conftest.py`` gives a test the CPU and then this device, or a GPU where there is one.
 """
 
 from __future__ import annotations
@@ -26,10 +38,10 @@ CPU = torch.device("cpu")
 # The host needs the result of these methods.
 WAITS = {"item", "tolist", "__bool__", "__float__", "__int__", "__index__", "__complex__", "cpu"}
 WAITS |= {"nonzero", "argwhere", "equal", "allclose", "is_nonzero", "unique", "unique_consecutive", "masked_select"}
-# Take tensors of several devices, also of more than no dimensions.
+# These take tensors of several devices, also with dimensions.
 MIXES = {"copy_", "to", "type_as", "__get__", "__set__", "set_", "_has_compatible_shallow_copy_type"}
 MIXES |= {"__getitem__", "__setitem__", "index_put", "index_put_"}
-# Take none of another device, not even a number.
+# These take no tensor of another device, not even a number.
 STRICT = {"cat", "stack", "matmul", "mm", "bmm", "dot", "mv", "einsum", "conv2d", "equal", "index_select", "gather"}
 
 

@@ -99,6 +99,7 @@ IN_PRECISIONS = [(name, "float32") for name in MODULES]
 IN_PRECISIONS += [(name, "float64") for name in MODULES if not name.startswith("gates")]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "precision"), IN_PRECISIONS)
 def test_modules_of_escnn_are_exported(name: str, precision: str) -> None:
     original, bound = MODULES[name]

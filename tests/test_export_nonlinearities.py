@@ -146,6 +146,7 @@ def answers(name: str, dtype: torch.dtype, side: int = 9) -> tuple[nn.Module, Te
         return exported, features, exported(features), module.eval()(module.in_type(features.clone())).tensor
 
 
+@pytest.mark.whole
 @EVERY_MODULE
 def test_module_is_exported(name: str) -> None:
     dtype = torch.float64 if name.startswith(IN_DOUBLE) else torch.float32

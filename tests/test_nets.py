@@ -75,6 +75,7 @@ def test_leading_dimensions_broadcast(name: str) -> None:
     assert torch.allclose(hidden[:, 2, 4, 3], one, rtol=0, atol=ROUNDING)
 
 
+@pytest.mark.whole
 @torch.no_grad()
 @pytest.mark.parametrize(("elements", "sets"), [(4, 5), (1, 5), (4, 1), (1, 1)])
 @pytest.mark.parametrize("count", [1, 3])

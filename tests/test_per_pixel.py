@@ -46,6 +46,7 @@ class Given:
         return self._banks[tap].flatten(-2)[..., positions]
 
 
+@pytest.mark.whole
 @EACH_GEOMETRY
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
 def test_sum_over_taps_of_one_bank_is_a_convolution(geometry: ConvolutionGeometry, biased: bool) -> None:

@@ -66,6 +66,7 @@ def test_layer_soft_in_translation_equals_the_loops(space, pair, geometry, regio
     assert error_of(space, pair, size, relax=relax, regions=regions, **GEOMETRIES[geometry]) <= ROUNDING
 
 
+@pytest.mark.whole
 @EACH_GEOMETRY
 @pytest.mark.parametrize("kind", ["stationary", "by regions"])
 def test_matrix_is_the_transpose_of_that_of_a_convolution(kind: str, geometry: str) -> None:

@@ -39,6 +39,7 @@ def torch_convolution(geometry: ConvolutionGeometry, bank: Tensor, bias: Tensor 
     return convolution
 
 
+@pytest.mark.whole
 @EACH_GEOMETRY
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
 def test_stationary_bank_is_a_convolution(geometry: ConvolutionGeometry, biased: bool) -> None:

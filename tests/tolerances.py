@@ -1,6 +1,6 @@
 """Tolerances: the distance that two right results may have, by the dtype of their computation, and that of a wrong one.
 
-A test with a bound of its own says why beside it. What is found is some hundred times smaller than each bound here.
+A test with a bound of its own says why beside it.
 """
 
 # float64.
