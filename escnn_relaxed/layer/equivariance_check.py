@@ -107,7 +107,7 @@ def _strict_elements(layer: Convolution, kept: KeptGroup) -> list[GroupElement]:
     if any(is_soft.values()):
         warnings.warn(
             f"check_equivariance: the layer is soft in {', '.join(name for name in is_soft if is_soft[name])}: "
-            f"{len(elements) - len(strict)} of {len(elements)} elements are unchecked, see equivariance_error",
+            f"{len(elements) - len(strict)} of {len(elements)} elements are not checked; see equivariance_error",
             stacklevel=5,  # the user's line, past the method and no_grad
         )
     return strict
