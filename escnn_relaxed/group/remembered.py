@@ -8,10 +8,11 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .. import torch_modes
-from ..torch_modes import has_no_values, has_tangents, has_values, is_traced
+from ..torch_modes import has_no_values, has_tangents, has_values, is_captured, is_traced
 
 __all__ = ["Remembered", "StateTensors"]
 
@@ -34,6 +35,9 @@ class Remembered:
     The store is bounded: the result that was made longest ago goes first. It is not state: copies and pickles of it
     are empty.
 
+    Args:
+        size: the number of results that are kept at most.
+
     Example:
         >>> remembered = Remembered()
         >>> angles = torch.zeros(2)
@@ -46,7 +50,8 @@ class Remembered:
         tensor([0.5403, 0.5403])
     """
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = _SIZE) -> None:
+        self._size = size
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
 
     def get(
@@ -64,6 +69,8 @@ class Remembered:
             return build()
         may_wait = may_wait or _may_wait.get()
         if may_wait and sources and not torch_modes.reads_without_waiting(sources[0]):
+            if is_captured():
+                return build()
             # Values are read once, not tensor by tensor.
             key, sources = (key, *(source.shape for source in sources)), _packed(sources)
         wants_gradient = torch.is_grad_enabled() and any(source.requires_grad for source in sources)
@@ -85,33 +92,59 @@ class Remembered:
                 result = entry.result
         self._entries[key] = _Entry(seen, result)
         self._entries.move_to_end(key)
-        if len(self._entries) > _SIZE:
+        if len(self._entries) > self._size:
             self._entries.popitem(last=False)
         return result
 
     def drop(self) -> None:
-        """Forget all results, so that the next call makes each of them again."""
-        for key, entry in self._entries.items():
+        """Make each result again when it is asked for; one that comes out the same stays where it is."""
+        for key, entry in list(self._entries.items()):
             self._entries[key] = _Entry(None, entry.result)
 
-    def __reduce__(self) -> tuple[type[Remembered], tuple[()]]:
-        return Remembered, ()
+    def clear(self) -> None:
+        """Forget all results."""
+        self._entries.clear()
+
+    def __reduce__(self) -> tuple[type[Remembered], tuple[int]]:
+        return Remembered, (self._size,)
 
 
 class _Seen(NamedTuple):
-    """A tensor as it was seen: its values, or the tensor itself and its version where values must not be read."""
+    """A tensor as it was seen: its values, or its version where values must not be read.
 
-    kind: type[Tensor]
+    Attributes:
+        source: the tensor.
+        values: its values on an accelerator, None elsewhere.
+        memory: its values in main memory as an array over the same memory, None elsewhere.
+        image: a copy of the bytes of ``memory``.
+        address: where ``memory`` starts.
+        version: the version of ``source``; -1 in inference mode, where tensors have none.
+    """
+
+    source: Tensor
     values: Tensor | None
-    source: Tensor | None
+    memory: NDArray[Any] | None
+    image: bytes
+    address: int
     version: int
 
     @staticmethod
     def of(source: Tensor, may_wait: bool) -> _Seen:
-        if may_wait or torch_modes.reads_without_waiting(source):
-            return _Seen(type(source), source.detach().clone(), None, 0)
-        # Tensors of inference mode have no version.
-        return _Seen(type(source), None, source, -1 if source.is_inference() else source._version)
+        if torch_modes.reads_without_waiting(source):
+            memory = _memory(source)
+            return _Seen(source, None, memory, memory.tobytes(), source.data_ptr(), 0)
+        values = source.detach().clone() if may_wait else None
+        return _Seen(source, values, None, b"", 0, -1 if source.is_inference() else source._version)
+
+    def is_same(self, source: Tensor, may_wait: bool) -> bool:
+        """Whether another tensor, or this one now, is as it was seen."""
+        if self.memory is not None:
+            kind = source.dtype, source.shape, source.device
+            same_kind = has_values(source) and kind == (self.source.dtype, self.source.shape, self.source.device)
+            return same_kind and _memory(source).tobytes() == self.image
+        if self.values is not None:
+            return source.dtype == self.values.dtype and torch.equal(self.values, source)
+        return not may_wait and source is self.source and self.version == source._version >= 0
 
 
 class _Entry(NamedTuple):
@@ -125,15 +158,20 @@ def _are_unchanged(seen: Sequence[_Seen] | None, sources: Sequence[Tensor], may_
     """Whether tensors are as they were seen: a plain loop, since it runs in every call of every layer."""
     if seen is None or len(seen) != len(sources):
         return False
-    for (kind, values, known, version), source in zip(seen, sources, strict=False):
-        if type(source) is not kind:
-            return False
-        if values is None:
-            if may_wait or source is not known or source.is_inference() or source._version != version:
+    for known, source in zip(seen, sources, strict=False):
+        if known.memory is not None and source is known.source and source.data_ptr() == known.address:
+            if known.memory.tobytes() != known.image:
                 return False
-        elif source.dtype != values.dtype or not torch.equal(values, source):
+        elif not known.is_same(source, may_wait):
             return False
     return True
+
+
+def _memory(source: Tensor) -> NDArray[Any]:
+    """The values of a tensor in main memory as an array over the same memory."""
+    values = source.detach()
+    # NumPy has no bfloat16.
+    return (values.view(torch.int16) if values.dtype == torch.bfloat16 else values).numpy()
 
 
 def _packed(sources: Sequence[Tensor]) -> list[Tensor]:

@@ -23,9 +23,17 @@ PointSet = tuple[int, int, int]
 class DomainMeans:
     """Means of values at L domain points for each of M elements and P positions, less the means over other sets.
 
-    Attributes:
+    Args:
         sets: (M, P, L) of the first set of points and of those whose means are subtracted.
         matrix: the means as a matrix, (M·P, points); None where it would be too large.
+
+    Example:
+        >>> two_points_less_the_third = DomainMeans.over(
+        ...     [(1, 1, 2), (1, 1, 1)], like=torch.zeros(1)
+        ... )
+        >>> values = torch.tensor([1.0, 2.0, 5.0]).view(1, 3, 1)
+        >>> two_points_less_the_third(values).flatten()
+        tensor([-3.5000])
     """
 
     sets: tuple[PointSet, ...]

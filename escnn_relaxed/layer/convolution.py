@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -278,7 +278,7 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
 
     def _integrate(self, features: Tensor, is_biased: bool = True) -> Tensor:
         """h(x) of equation (1) on a plain tensor (batch, C_in, H, W), with the bias or without."""
-        bank, bias = self._bank_and_bias(self.filter_bank, features, self.hardened)
+        bank, bias = self._bank_and_bias(self.filter_bank, features)
         return integrate_stationary(features, bank, bias if is_biased else None, self.geometry)
 
     def _bank_and_bias(
@@ -296,7 +296,12 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
             with full_precision(like):
                 return build(), self.expanded_bias()
 
-        return self._remember(build_both, *setting)
+        return self._remember(build_both, *self._setting, *setting)
+
+    @property
+    def _setting(self) -> tuple[Hashable, ...]:
+        """Everything that filter banks depend on beside the tensors of the layer and the image."""
+        return (self.hardened,)
 
     def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the output, (batch, C_in, H, W) → (batch, C_out, H_out, W_out).

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor, nn
 
@@ -123,8 +125,12 @@ class PlanarConvolution(SoftenedConvolution):
                 bias = self.expanded_bias() if is_biased else None
             return integrate_per_pixel(features, kernel, bias, self.geometry)
         partition = RegionPartition.of(self.geometry.domain_size(features), self.regions or 1)
-        banks, bias = self._bank_and_bias(lambda: self._banks_of(partition), features, self.hardened, partition)
+        banks, bias = self._bank_and_bias(lambda: self._banks_of(partition), features, partition)
         return integrate_regions(features, banks, bias if is_biased else None, self.geometry, partition)
+
+    @property
+    def _setting(self) -> tuple[Hashable, ...]:
+        return (*super()._setting, None if self.bank is None else self.bank.frame.offset)
 
     def _exported(self) -> nn.Module:
         if self.bank is None or self.is_stationary:

@@ -23,6 +23,8 @@ class RememberingModule(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self._remembered = Remembered()
+        # Filter banks are large: those of the last two sizes of image.
+        self._banks = Remembered(size=2)
         self._state = StateTensors()
 
     def _remember(self, build: Callable[[], Result], *setting: object) -> Result:
@@ -39,17 +41,21 @@ class RememberingModule(nn.Module):
         if is_traced():
             with untraced(), torch.no_grad():
                 return self._remember(build, *setting)
-        return self._remembered.get(setting, build, self._state(self), may_wait=True)
+        return self._banks.get(setting, build, self._state(self), may_wait=True)
+
+    def _forget(self) -> None:
+        self._banks.clear()
+        self._remembered.drop()
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode, and drop the results."""
-        self._remembered.drop()
+        self._forget()
         return super().train(mode)
 
     def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> Self:
-        self._remembered.drop()
+        self._forget()
         return super()._apply(fn, recurse)
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
-        self._remembered.drop()
+        self._forget()
         super()._load_from_state_dict(*arguments)

@@ -197,21 +197,7 @@ class SoftenedConvolution(Convolution):
         return None if self.steerable_basis is None else self.steerable_basis.elements
 
     def filter_bank(self) -> Tensor:
-        """Return K of a stationary layer in the form of ``conv2d``'s weight, (C_out, C_in/groups, k, k).
-
-        K of a transposed layer has the form of ``conv_transpose2d``'s weight, (C_in, C_out/groups, k, k).
-
-        Example:
-            >>> from escnn import gspaces, nn
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> gspace = gspaces.rot2dOnR2(4)
-            >>> image, hidden = (
-            ...     nn.FieldType(gspace, [gspace.trivial_repr]),
-            ...     nn.FieldType(gspace, [gspace.regular_repr]),
-            ... )
-            >>> RelaxedR2Conv(image, hidden, 5).filter_bank().shape
-            torch.Size([4, 1, 5, 5])
-        """
+        """Return K as the weight of one convolution, (C_out, C_in/groups, k, …)."""
         return self._laid_out(self._kernel())
 
     @property
