@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
 from ..checks import check_bool, check_subgroups
-from ..group.elements import SUBGROUPS
+from ..group.elements import NOTHING_KEPT, SUBGROUPS, KeptGroup
 from ..integral.stationary import Geometry, as_convolution, integrate_stationary
 from ..torch_modes import full_precision
 from .arguments import check_input, check_shape
 from .bias import InvariantBias, has_trivial_irrep
+from .equivariance_check import check_equivariance
 from .escnn_globals import register_reducers, use_scipy_svd
 from .remembering import RememberingModule
 from .state_dict import DescribedState, describe_fields
+
+if TYPE_CHECKING:
+    from escnn.group import GroupElement
 
 __all__ = ["Convolution", "first_group"]
 
@@ -39,6 +43,9 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
         bias: one value for each trivial irrep of the output, None without.
         hardened: subgroups on which the kernel is projected.
     """
+
+    # The group to which the layer stays strict, whatever is soft.
+    _kept: KeptGroup = NOTHING_KEPT
 
     def __init__(self, in_type: FieldType, out_type: FieldType, geometry: Geometry, bias: bool) -> None:
         super().__init__()
@@ -288,6 +295,43 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
         """
         check_shape("input_shape", tuple(input_shape), self.in_type, self.geometry)
         return input_shape[0], self.out_type.size, *self.geometry.output_size(*input_shape[2:])
+
+    def check_equivariance(
+        self,
+        atol: float = 0.1,
+        rtol: float = 0.1,
+        assertion: bool = True,
+        verbose: bool = True,
+        device: str = "cpu",
+    ) -> list[tuple[GroupElement, float]]:
+        """Check that the layer is equivariant where it is strict, as ``R2Conv.check_equivariance``.
+
+        Smooth images of mean square 1 are turned and flipped; outputs are averaged over 5 × 5 pixels and compared in a
+        disk about their centre. Of a soft layer the elements in which it is strict are checked, and a warning names
+        the rest; :func:`~escnn_relaxed.equivariance_error` measures how soft it is, and without such a tolerance.
+
+        Args:
+            atol: error allowed of any value of the output.
+            rtol: error allowed as a part of the value.
+            assertion: raise an error beyond the tolerance.
+            verbose: print a line for each element.
+            device: where a copy of the layer computes.
+
+        Returns:
+            The elements checked, of those that escnn tests, each with its mean error.
+
+        Raises:
+            AssertionError: beyond the tolerance, where ``assertion`` is set.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
+            >>> layer = RelaxedR2Conv(fields, fields, 3, relax=None)
+            >>> [round(error, 4) for _, error in layer.check_equivariance(verbose=False)]
+            [0.0, 0.0, 0.0, 0.0]
+        """
+        return check_equivariance(self, self._kept, atol, rtol, assertion, verbose, device)
 
     def extra_repr(self) -> str:
         """Field types and the arguments of the convolution that are not default."""

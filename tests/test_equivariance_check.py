@@ -1,0 +1,168 @@
+"""``check_equivariance``: strict layers pass where ``R2Conv`` does, broken ones fail, soft ones are checked in part."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable
+
+import battery
+import pytest
+import torch
+from escnn.nn import R2Conv
+from torch import Tensor
+
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
+from escnn_relaxed.baselines import LAYERS
+from escnn_relaxed.layer.convolution import Convolution
+
+# Off the pixel grid, and of each kind of group.
+SPACES = {
+    "C8": "regular + irreps -> irreps + regular",
+    "D8": "regular + trivial -> regular",
+    "SO(2)": "band-limited + irreps -> irreps",
+    "O(2)": "irreps -> band-limited",
+}
+GEOMETRIES: dict[str, tuple[type[Convolution], dict[str, object]]] = {
+    "1×1": (RelaxedR2Conv, {"kernel_size": 1}),
+    "even": (RelaxedR2Conv, {"kernel_size": 4, "padding": 1}),
+    "strided": (RelaxedR2Conv, {"kernel_size": 5, "stride": 2, "padding": (2, 1)}),
+    "wide padding": (RelaxedR2Conv, {"kernel_size": 3, "padding": 9, "padding_mode": "reflect"}),
+    "transposed": (RelaxedR2ConvTransposed, {"kernel_size": 5, "padding": 2}),
+    "transposed, strided": (RelaxedR2ConvTransposed, {"kernel_size": 5, "stride": 2, "padding": 1}),
+    "output padding": (RelaxedR2ConvTransposed, {"kernel_size": 3, "stride": 2, "padding": 1, "output_padding": 1}),
+}
+
+
+class Rolled(RelaxedR2Conv):
+    """A layer whose kernel lies beside its taps."""
+
+    def filter_bank(self) -> Tensor:
+        return super().filter_bank().roll(1, -1)
+
+
+class Swapped(RelaxedR2Conv):
+    """A layer with two channels of its output exchanged."""
+
+    def filter_bank(self) -> Tensor:
+        bank = super().filter_bank()
+        return torch.cat([bank[1:2], bank[:1], bank[2:]])
+
+
+def checked_elements(layer: Convolution, **arguments: object) -> list[str]:
+    """The elements that are checked, as texts."""
+    return [str(element) for element, _ in layer.check_equivariance(verbose=False, **arguments)]
+
+
+def test_signature_is_that_of_r2conv() -> None:
+    own, of_escnn = (inspect.signature(each.check_equivariance).parameters for each in (RelaxedR2Conv, R2Conv))
+    assert [(name, of.default) for name, of in own.items()] == [(name, of.default) for name, of in of_escnn.items()]
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_strict_layer_passes_and_broken_ones_fail(space: str) -> None:
+    place = *battery.types(space, SPACES[space]), 7
+    layer = RelaxedR2Conv(*place, relax=None)
+    errors = layer.check_equivariance(verbose=False)
+    assert [element for element, _ in errors] == list(layer.space.testing_elements)
+    # Of outputs of order one; what makes it is interpolation, and the kernel on its grid.
+    assert 0 < max(error for _, error in errors) < 0.02
+    for broken in (Rolled(*place, relax=None), Swapped(*place, relax=None)):
+        with pytest.raises(AssertionError, match=r"The error found during equivariance check with element .* too high"):
+            broken.check_equivariance(verbose=False)
+        assert max(error for _, error in broken.check_equivariance(assertion=False, verbose=False)) > 0.2
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_layer_passes_wherever_taps_and_pixels_meet(geometry: str) -> None:
+    make, arguments = GEOMETRIES[geometry]
+    make(*battery.types("C8", "regular -> irreps"), **arguments, relax=None).check_equivariance(verbose=False)
+
+
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS.keys())
+def test_hardened_layer_of_every_way_to_relax_passes(make: Callable[..., Convolution]) -> None:
+    layer = make(*battery.types("D4", "regular -> regular"), 5, padding=2)
+    layer.harden()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(layer.check_equivariance(verbose=False)) == 8
+
+
+def test_strict_layer_of_the_papers_form_is_exact_on_the_grid() -> None:
+    """Between pixels its kernel turns less well than one of the steerable basis."""
+    layer = RelaxedR2Conv(*battery.types("D4", "regular -> irreps"), 5, relax=None, strict_kernel="continuous")
+    # Rounding in float32, of sums of some hundred terms of order one.
+    layer.check_equivariance(atol=1e-4, rtol=0.0, verbose=False)
+
+
+SOFT = {
+    "rotation": ("C8", {"relax": {"rotation": 0.25}}, "rotation", ["0[2pi/8]"]),
+    "kept turns": (
+        "C8",
+        {"relax": {"rotation": 0.25}, "keep": "C4"},
+        "rotation",
+        [f"{n}[2pi/8]" for n in (0, 2, 4, 6)],
+    ),
+    "at zero": ("C4", {"relax": {"rotation": 0.0}}, None, [f"{n}[2pi/4]" for n in range(4)]),
+    "reflection": ("D4", {"relax": {"reflection": 0.25}}, "reflection", [f"(+, {n}[2pi/4])" for n in range(4)]),
+    "both": ("D4", {"relax": {"rotation": 0.25, "reflection": 0.25}}, "rotation, reflection", ["(+, 0[2pi/4])"]),
+    "translation": ("C8", {"relax": {"translation": 0.5}}, "translation", [f"{n}[2pi/8]" for n in (0, 2, 4, 6)]),
+    "by pixels": (
+        "C4",
+        {"relax": {"translation": 0.5}, "regions": None},
+        "translation",
+        [f"{n}[2pi/4]" for n in range(4)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SOFT)
+def test_soft_layer_is_checked_where_it_is_strict_and_the_rest_is_named(case: str) -> None:
+    space, arguments, softness, expected = SOFT[case]
+    layer = RelaxedR2Conv(*battery.types(space, "trivial -> regular"), 5, padding=2, initial_softness=0.5, **arguments)
+    if softness is None:
+        assert checked_elements(layer) == expected
+        return
+    count = len(list(layer.space.testing_elements))
+    message = f"soft in {softness}: {count - len(expected)} of {count} elements are not checked"
+    with pytest.warns(UserWarning, match=re.escape(message)) as caught:
+        # Exact on the grid of pixels, whatever is soft.
+        assert checked_elements(layer, atol=1e-4, rtol=0.0) == expected
+    assert caught[0].filename == __file__
+
+
+def test_layer_is_left_as_it_is_and_lines_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    layer = RelaxedR2Conv(*battery.types("C4", "trivial -> regular"), 3, relax=None).double()
+    state = torch.random.get_rng_state()
+    layer.check_equivariance()
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert layer.training
+    assert layer.weights.dtype == torch.float64
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert re.fullmatch(r"1\[2pi/4\]: error \S+ at most, \S+ in the mean", lines[1])
+    layer.check_equivariance(verbose=False)
+    assert not capsys.readouterr().out
+
+
+def test_values_that_are_no_numbers_fail() -> None:
+    layer = RelaxedR2Conv(*battery.types("C4", "trivial -> regular"), 3, relax=None)
+    layer.weights.data.fill_(float("nan"))
+    with pytest.raises(AssertionError, match="max = nan"):
+        layer.check_equivariance(verbose=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"atol": "0.1"}, "atol must be a number, got '0.1'"),
+        ({"rtol": None}, "rtol must be a number, got None"),
+        ({"assertion": 1}, "assertion must be True or False, got 1"),
+        ({"verbose": "yes"}, "verbose must be True or False, got 'yes'"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, object], message: str) -> None:
+    layer = RelaxedR2Conv(*battery.types("C4", "trivial -> regular"), 3, relax=None)
+    with pytest.raises(TypeError, match=re.escape(message)):
+        layer.check_equivariance(**arguments)
