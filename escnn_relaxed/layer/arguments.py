@@ -265,7 +265,9 @@ def check_shape(name: str, shape: tuple[int, ...], in_type: FieldType, geometry:
 
 
 def _check_image(size: tuple[int, ...], geometry: ConvolutionGeometry) -> None:
-    """An image that the padding mode can pad and that is not smaller than the kernel."""
+    """An image with a pixel that the padding mode can pad and that is not smaller than the kernel."""
+    if min(size) < 1:
+        raise ValueError(f"input must have a pixel along each axis, got an image of {_by(size)}")
     extent = geometry.extent
     for pixels, padding in zip(size, geometry.padding, strict=True):
         most = {"reflect": pixels - 1, "circular": pixels}.get(geometry.padding_mode, padding)
