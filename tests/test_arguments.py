@@ -181,3 +181,27 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_numpy_integers_are_integers() -> None:
     layer = RelaxedR2Conv(REGULAR, REGULAR, np.int64(3), padding=np.int64(1))
     assert layer(REGULAR(torch.randn(1, 8, 4, 4))).tensor.shape == (1, 8, 4, 4)
+
+
+@pytest.mark.parametrize("size", [(0, 5), (5, 0), (0, 0)])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"relax": {"translation": 0.5}}, {"relax": {"translation": 0.5}, "regions": None}]
+)
+def test_image_without_a_pixel_is_refused_whatever_the_padding(
+    arguments: dict[str, object], size: tuple[int, int]
+) -> None:
+    layer = RelaxedR2Conv(REGULAR, REGULAR, 3, padding=2, **arguments)
+    message = re.escape(f"input must have a pixel along each axis, got an image of {size[0]}x{size[1]}")
+    with pytest.raises(ValueError, match=message):
+        layer(REGULAR(torch.zeros(2, 8, *size)))
+    with pytest.raises(ValueError, match="pixel along each axis"):
+        layer.evaluate_output_shape((2, 8, *size))
+
+
+def test_batch_without_an_image_has_an_output_and_gradients_of_zero() -> None:
+    for relax in ({"rotation": 0.25}, {"translation": 0.5}):
+        layer = RelaxedR2Conv(REGULAR, REGULAR, 3, relax=relax)
+        found = layer(REGULAR(torch.zeros(0, 8, 9, 9))).tensor
+        assert found.shape == (0, 8, 7, 7)
+        found.sum().backward()
+        assert all(not parameter.grad.any() for parameter in layer.parameters())

@@ -58,6 +58,17 @@ def test_output_of_folded_bank_is_that_of_the_whole_bank() -> None:
     assert relative_error(found, expected) <= 1e-14
 
 
+@pytest.mark.parametrize(("kernel_size", "stride"), [(1, 1), (3, 1), (5, 2), (7, 3)])
+def test_gain_is_that_of_one_output_for_each_half_kernel(kernel_size: int, stride: int) -> None:
+    fields = [battery.gspace("C4").regular_repr]
+    features = features_of("C4", fields, kernel_size)
+    bank = torch.randn(4, 4, kernel_size, kernel_size)
+    outputs = torch.nn.functional.conv2d(features.few[:, features.channels], bank, stride=stride).relu()
+    expected = outputs.square().mean().sqrt().item() / features.energy() ** 0.5
+    # float32 sums over some thousand values; another stride is off by 1e-3.
+    assert gain(bank, features, fields, battery.gspace("C4")) == pytest.approx(expected, rel=1e-5)
+
+
 def test_maps_do_not_depend_on_gradients_or_leave_a_graph() -> None:
     gspace = battery.gspace("C4")
     bank = torch.randn(4, 4, 3, 3, requires_grad=True)

@@ -8,9 +8,12 @@ import battery
 import numpy as np
 import pytest
 import torch
-from transformations import on_grid_elements, transform
+from layers import TORUS, soft_layer
+from tolerances import BROKEN, ROUNDING
+from transformations import answer_to, on_grid_elements, relative_error, transform
 from waves import Waves
 
+from escnn_relaxed import equivariance_error
 from escnn_relaxed.measure.pixel_grid import PixelGrid, moved, rotation, shift, turn_or_flip
 
 EXACT = 0.0  # pixels are copied
@@ -61,6 +64,26 @@ def test_a_fraction_of_a_pixel_on_the_torus() -> None:
     found, mask = moved(wave, grid, grid, shift(0, 1), on_torus=True)
     assert mask.all()
     assert (found - torch.cos(2 * math.pi * (column - 0.5) / 16)).abs().max() < 0.002  # a whole pixel: 0.2
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "covers"), [(8, 5, True), (9, 5, False), (7, 5, False), (8, 6, False), (8, 4, False)]
+)
+def test_map_covers_an_image_whose_sides_are_its_strides(rows: int, columns: int, covers: bool) -> None:
+    assert PixelGrid(rows, columns, spacing=(2.0, 3.0)).covers(PixelGrid(16, 15)) == covers
+
+
+@pytest.mark.parametrize("rows_and_columns", [(2, 0), (0, -4), (6, 10)])
+def test_strided_map_on_the_torus_is_compared_in_all_its_pixels(rows_and_columns: tuple[int, int]) -> None:
+    """What leaves it on one side comes in on the other."""
+    layer = soft_layer("C4", "trivial -> regular", relax={"translation": 0.4}, regions=2, stride=2, **TORUS)
+    images = battery.random_input(layer.in_type, 16, 20)
+    (row,) = equivariance_error(layer, data=images, elements=[], shifts=[rows_and_columns]).rows
+    shifted = answer_to(layer, images.roll(rows_and_columns, (-2, -1)))
+    expected = answer_to(layer, images).roll([pixels // 2 for pixels in rows_and_columns], (-2, -1))
+    assert row.kind == "exact"
+    assert row.error == pytest.approx(relative_error(shifted, expected), rel=ROUNDING)
+    assert row.error > BROKEN
 
 
 def test_angles_are_in_one_turn_and_reflections_follow_a_flip() -> None:

@@ -269,6 +269,8 @@ def check_shape(name: str, shape: tuple[int, ...], in_type: FieldType, geometry:
 
 def _check_image(size: tuple[int, ...], geometry: ConvolutionGeometry) -> None:
     """Raise a ``ValueError`` for an image that the padding mode cannot pad or that is smaller than the kernel."""
+    if min(size) < 1:
+        raise ValueError(f"input must have a pixel along each axis, got an image of {_by(size)}")
     extent = geometry.extent
     for pixels, padding in zip(size, geometry.padding, strict=True):
         most = {"reflect": pixels - 1, "circular": pixels}.get(geometry.padding_mode, padding)

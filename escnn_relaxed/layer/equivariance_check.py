@@ -105,9 +105,10 @@ def _strict_elements(layer: Convolution, kept: KeptGroup) -> list[GroupElement]:
             continue
         strict.append(element)
     if any(is_soft.values()):
+        names = ", ".join(name for name in is_soft if is_soft[name])
         warnings.warn(
-            f"check_equivariance: the layer is soft in {', '.join(name for name in is_soft if is_soft[name])}: "
-            f"{len(elements) - len(strict)} of {len(elements)} elements are not checked; see equivariance_error",
+            f"check_equivariance: the layer is soft in {names}: {len(elements) - len(strict)} of {len(elements)} "
+            f"elements are not checked; see equivariance_error",
             stacklevel=5,  # the user's line, past the method and no_grad
         )
     return strict
