@@ -61,7 +61,7 @@ def test_output_of_folded_bank_is_that_of_the_whole_bank() -> None:
 @pytest.mark.parametrize(("kernel_size", "stride"), [(1, 1), (3, 1), (5, 2), (7, 3)])
 def test_gain_is_that_of_one_output_for_each_half_kernel(kernel_size: int, stride: int) -> None:
     fields = [battery.gspace("C4").regular_repr]
-    features = features_of("C4", fields, kernel_size)
+    features = maps_of("C4", fields, kernel_size)
     bank = torch.randn(4, 4, kernel_size, kernel_size)
     outputs = torch.nn.functional.conv2d(features.few[:, features.channels], bank, stride=stride).relu()
     expected = outputs.square().mean().sqrt().item() / features.energy() ** 0.5
