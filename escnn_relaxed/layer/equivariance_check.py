@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,8 +24,6 @@ from ..integral.stationary import Geometry, TransposedGeometry
 
 if TYPE_CHECKING:
     from escnn.group import GroupElement
-
-    from .convolution import Convolution
 
 __all__ = ["check_equivariance"]
 
@@ -45,12 +43,12 @@ _ROUNDING = 1e-10
 
 @torch.no_grad()
 def check_equivariance(
-    layer: Convolution, kept: KeptGroup, atol: float, rtol: float, assertion: bool, verbose: bool, device: str
+    layer: Any, kept: KeptGroup, atol: float, rtol: float, assertion: bool, verbose: bool, device: str
 ) -> list[tuple[GroupElement, float]]:
     """The mean error for each element in which the layer is strict; see :meth:`Convolution.check_equivariance`.
 
     Args:
-        layer: any layer of the plane; it is left as it is.
+        layer: any :class:`~escnn_relaxed.layer.convolution.Convolution` of the plane; it is left as it is.
         kept: the group to which it is strict, whatever is soft.
         atol: error allowed of any value of the output.
         rtol: error allowed as a part of the value.
@@ -84,7 +82,7 @@ def check_equivariance(
     return errors
 
 
-def _strict_elements(layer: Convolution, kept: KeptGroup) -> list[GroupElement]:
+def _strict_elements(layer: Any, kept: KeptGroup) -> list[GroupElement]:
     """The elements in which a layer is strict of those that escnn tests; a warning names what it is soft in."""
     is_soft = {name: layer.softness(name).item() > _ROUNDING for name in SUBGROUPS[:2]}
     is_soft["translation"] = not layer.is_stationary
@@ -153,7 +151,7 @@ def _input_size(geometry: Geometry) -> tuple[int, ...]:
     return tuple((pixels - 1) * stride + extent - 2 * side for side in geometry.padding)
 
 
-def _output(layer: Convolution, image: Tensor) -> Tensor:
+def _output(layer: Any, image: Tensor) -> Tensor:
     """The output of a layer on the CPU, without the rows and columns that lie behind on one side only."""
     device = next(layer.parameters()).device
     output: Tensor = layer(layer.in_type(image.to(device))).tensor.cpu()
