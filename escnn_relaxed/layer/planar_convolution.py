@@ -130,7 +130,7 @@ class PlanarConvolution(SoftenedConvolution):
 
     @property
     def _setting(self) -> tuple[Hashable, ...]:
-        return (*super()._setting, None if self.bank is None else self.bank.frame.offset)
+        return self.hardened, None if self.bank is None else self.bank.frame.offset
 
     def _exported(self) -> nn.Module:
         if self.bank is None or self.is_stationary:
