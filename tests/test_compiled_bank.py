@@ -23,7 +23,9 @@ BANKS: dict[str, tuple[dict[str, object], Callable[[RelaxedR2Conv], Tensor]]] = 
 }
 
 
-@pytest.mark.parametrize("name", BANKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("learned", "cells"))) for name in BANKS]
+)
 def test_filter_bank_is_one_graph(name: str) -> None:
     torch.compiler.reset()
     gspace = gspaces.rot2dOnR2(8)

@@ -217,6 +217,7 @@ def _hardened(layer: RelaxedR2Conv) -> RelaxedR2Conv:
     return layer
 
 
+@pytest.mark.slow
 @R2CONV_IN_EVAL
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @EVERY_LAYER
