@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from einops import rearrange
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -36,7 +35,7 @@ class CombinedSteering(nn.Module):
         positions, taps = hidden.shape[2], hidden.shape[4]
         values = self._groups[0][0].values(hidden).flatten(1)
         coefficients = torch.cat([steering.coefficients.flatten(0, 3) for group in self._groups for steering in group])
-        rows = rearrange(coefficients @ values, "k (p j t) -> p (k j) t", p=positions, t=taps)
+        rows = (coefficients @ values).unflatten(1, (positions, -1, taps)).transpose(0, 1).flatten(1, 2)
         shapes = [(len(group), group[0].entries * self._features, math.prod(group[0].sizes)) for group in self._groups]
         parts = self.order(rows).split([math.prod(shape) for shape in shapes], 1)
         return [

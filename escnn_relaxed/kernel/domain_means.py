@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..torch_modes import has_no_values
+
 __all__ = ["DomainMeans", "PointSet"]
 
 # Elements of the largest matrix with which means are taken.
@@ -49,7 +51,8 @@ class DomainMeans:
         """
         elements, positions = (max(counts) for counts in list(zip(*sets, strict=True))[:2])
         points = sum(math.prod(shape) for shape in sets)
-        is_small = points * elements * positions <= _LARGEST_MATRIX
+        # The compiler has no use for a matrix of constants, which it would make in each step.
+        is_small = points * elements * positions <= _LARGEST_MATRIX and not has_no_values()
         return DomainMeans(tuple(sets), _matrix(sets, elements, positions, like) if is_small else None)
 
     @property

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from einops import rearrange
 from torch import Tensor
 
 from ..group.coordinate_grid import CoordinateGrid
@@ -130,7 +129,8 @@ class ContinuousFilterBank(SoftPart):
     ) -> Tensor:
         """Return this part of K at a tap for positions (P, d): (C_out, C_in, P)."""
         features = self.features(self.kernel, frequency, positions, tap, averaged)
-        return rearrange(self.steered_average(features), "position o i 1 -> o i position")
+        kernel: Tensor = self.steered_average(features)
+        return kernel.squeeze(-1).permute(1, 2, 0)
 
     def features(
         self,
@@ -164,7 +164,7 @@ class ContinuousFilterBank(SoftPart):
         )
         of_domain, means = self._features_of_domain(kernel, frequency, positions, tuple(averaged))
         hidden = kernel.domain_mean(of_taps, of_domain, means)
-        values = rearrange(hidden, "j m p (r t) -> j m p r t", t=len(window)) * window
+        values = hidden.unflatten(-1, (-1, len(window))) * window
         return torch.cat([values, window.expand_as(values[:1])]) if self.holds_strict_part else values
 
     def _features_of_domain(

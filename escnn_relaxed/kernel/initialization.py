@@ -76,7 +76,13 @@ def _ranks(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor]) -> list[
     """Return the number of directions of each pair, counted on a net of its own: it must not depend on the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        reference = bank.build_kernel_net().to(bank.grid.taps)
+        # Torch draws other numbers in another dtype.
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)
+        try:
+            reference = bank.build_kernel_net().to(bank.grid.taps)
+        finally:
+            torch.set_default_dtype(default)
     return bank.steered_average.count_directions(start_features(bank, reference, frequency))
 
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from einops import rearrange
 from escnn.group import Representation
 from escnn.nn import FieldType, R2Conv, R3Conv
 from numpy.typing import NDArray
@@ -107,9 +106,8 @@ class SteerableBasis(ExactConstants):
     def forward(self, weights: Tensor) -> Tensor:
         """Return the filter bank (C_out, C_in/groups, k, k) of the weights (dimension,)."""
         out_size, in_size, *axes = self._size
-        pattern = "fields (entry tap) -> (fields entry) tap"
         taps = math.prod(axes)
-        rows = [rearrange(of, pattern, tap=taps) for of in self.products(weights)]
+        rows = [of.reshape(-1, taps) for of in self.products(weights)]
         missing = out_size * in_size - sum(len(of) for of in rows)
         if missing:
             rows.append(weights.new_zeros(missing, taps))

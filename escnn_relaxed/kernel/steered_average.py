@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
 from ..group.channels import ChannelAssembly
@@ -17,7 +16,7 @@ from ..group.remembered import Remembered
 from ..torch_modes import has_no_values
 from .combined_steering import CombinedSteering
 from .steering import PairSteering
-from .trained_weights import TrainedWeights
+from .trained_weights import PairShape, TrainedWeights
 from .weight_units import count_directions, weight_units
 
 __all__ = ["BlockPair", "SteeredAverage"]
@@ -95,6 +94,10 @@ class SteeredAverage(nn.Module):
         """All pairs of blocks, in the order of their output blocks."""
         return [pair for pair in self.pairs if isinstance(pair, BlockPair)]
 
+    def _grouped_pairs(self) -> list[BlockPair]:
+        """Every pair of blocks, those of one group after the other."""
+        return [self.block_pairs[number] for group in self.groups for number in group]
+
     def pair_counts(self) -> list[int]:
         """Return the number of pairs of fields that each pair of blocks stands for."""
         return [out_count * in_count for out_count in self.out_counts for in_count in self.in_counts]
@@ -119,6 +122,8 @@ class SteeredAverage(nn.Module):
             row, column = divmod(number, len(self.in_counts))
             weight = torch.randn(self.out_counts[row], self.in_counts[column], len(pair.units)).to(hidden)
             pair.weights = nn.Parameter(weight * math.sqrt(variance))
+        shapes = [PairShape(pair.weights.shape[:2].numel(), *pair.units.shape) for pair in self._grouped_pairs()]
+        self._trained_weights.set_shapes(shapes)
 
     def weight_variances(self, units: list[Tensor]) -> list[float]:
         """Return the variance of each pair's weights at the start: He's rule for features of unit output energy."""
@@ -152,27 +157,28 @@ class SteeredAverage(nn.Module):
         added = strict if isinstance(strict, list) else [None] * len(self.groups)
         products = [_product(*of) for of in zip(self.plain_weights(), self._steered(hidden), added, strict=True)]
         if self.assembly.is_plain:
-            (a, b), o = self.block_pairs[0].steering.sizes, self.out_counts[0]
-            banks = rearrange(products[0], "p 1 (o i) (a b tap) -> p (o a) (i b) tap", a=a, b=b, o=o)
+            shape = self.out_counts[0], self.in_counts[0], *self.block_pairs[0].steering.sizes, hidden.shape[-1]
+            # (P, o, i, A, B, T) → (P, o·A, i·B, T).
+            banks = products[0].reshape(-1, *shape).transpose(2, 3).flatten(3, 4).flatten(1, 2)
         else:
-            pattern = "p pair fields (entry tap) -> p (pair fields entry) tap"
-            banks = self.assembly([rearrange(product, pattern, tap=hidden.shape[-1]) for product in products])
+            rows = [product.reshape(len(product), -1, hidden.shape[-1]) for product in products]
+            banks = self.assembly(rows)
         return banks + strict if isinstance(strict, Tensor) else banks
 
     def _steered(self, hidden: Tensor) -> list[Tensor]:
         """Return the steered features of each group of pairs at each position, (P, pairs, F, |A|·|B|·T)."""
-        gathers = [self.block_pairs[group[0]].steering for group in self.groups]
-        steered = [
-            rearrange(steering(hidden), "f a b p t -> p 1 f (a b t)") for steering in gathers if steering.is_gather
-        ]
+        steerings = [self.block_pairs[group[0]].steering for group in self.groups]
+        gathered = [steering(hidden) for steering in steerings if steering.is_gather]
+        # (F, A, B, P, T) → (P, 1, F, A·B·T).
+        steered = [features.permute(3, 0, 1, 2, 4).flatten(2).unsqueeze(1) for features in gathered]
         for combination in self.combinations:
             steered += combination(hidden)
         return steered
 
     def plain_weights(self) -> list[Tensor]:
         """Return the weights of the plain features of each group of pairs, (pairs, o·i, F)."""
-        # The units multiply the weights, not the features, which would take a product over all points.
-        pairs = [self.block_pairs[number] for group in self.groups for number in group]
+        # The units multiply the weights, not the features: a product without the points.
+        pairs = self._grouped_pairs()
         weights, units = [pair.weights for pair in pairs], [pair.units for pair in pairs]
         return self._trained_weights(weights, units, [len(group) for group in self.groups])
 
@@ -184,7 +190,7 @@ class SteeredAverage(nn.Module):
         """
         energy = hidden.new_zeros(())
         for steered, weights in zip(self._steered(hidden), self.plain_weights(), strict=True):
-            features = rearrange(steered, "p pair f n -> pair f (p n)")
+            features = steered.permute(1, 2, 0, 3).flatten(2)
             energy = energy + (weights @ (features @ features.mT)).mul(weights).sum()
         return energy
 

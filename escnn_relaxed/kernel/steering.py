@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from einops import rearrange
 from torch import Tensor
 
 from ..group.elements import GroupSample
@@ -33,8 +32,8 @@ def sees_relative_element(in_block: Block, out_block: Block) -> bool:
 def of_identity(hidden: Tensor) -> Tensor:
     """Return hidden values (J, M, P, R, T) at g = g′, for a pair without relative coordinates: (M, P, J, T)."""
     if hidden.shape[3] == 1:
-        return rearrange(hidden, "j m p 1 t -> m p j t")
-    return rearrange(hidden.diagonal(dim1=1, dim2=3), "j p t m -> m p j t")
+        return hidden.squeeze(3).permute(1, 2, 0, 3)
+    return hidden.diagonal(dim1=1, dim2=3).permute(3, 1, 0, 2)
 
 
 class PairSteering(ExactConstants):
@@ -85,13 +84,13 @@ class PairSteering(ExactConstants):
         if not self.is_gather:
             return torch.einsum("mnabk,kpjt->mnjabpt", self.coefficients, self.values(hidden)).flatten(0, 2)
         if self.is_in_order:
-            return rearrange(hidden, "j m p r t -> j r m p t")
-        rows = rearrange(hidden, "j m p r t -> j (m r) p t")
+            return hidden.permute(0, 3, 1, 2, 4)
+        rows = hidden.permute(0, 1, 3, 2, 4).flatten(1, 2)
         return rows.index_select(1, self.index).unflatten(1, self.sizes)
 
     def values(self, hidden: Tensor) -> Tensor:
         """Return hidden values (J, M, P, R, T) in the form that the coefficients multiply, (K, P, J, T)."""
-        return rearrange(hidden, "j m p r t -> (m r) p j t") if self.is_relative else of_identity(hidden)
+        return hidden.permute(1, 3, 2, 0, 4).flatten(0, 1) if self.is_relative else of_identity(hidden)
 
 
 def _kernel_entries(in_block: Block, out_block: Block) -> tuple[list[int], list[int]]:

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ..group.channels import take_rows
+from ..group.exact_constants import ExactConstants
 from ..group.remembered import Remembered
 
-__all__ = ["TrainedWeights"]
+__all__ = ["PairShape", "TrainedWeights"]
 
 
-class TrainedWeights:
-    """Products of the weights of pairs of blocks and their units, as one product for all pairs.
+class PairShape(NamedTuple):
+    """Numbers of pairs of fields, o·i, of directions D and of plain features F of a pair of blocks."""
+
+    fields: int
+    directions: int
+    features: int
+
+
+class TrainedWeights(ExactConstants):
+    """Products of the weights of pairs of blocks and of their units, by one product of all pairs.
 
     Pairs differ in their numbers of fields, directions and features. All are padded to the largest.
 
@@ -28,7 +39,9 @@ class TrainedWeights:
         ...     [torch.rand(2, 1, 3), torch.rand(4, 2, 2)],
         ...     [torch.rand(3, 5), torch.rand(2, 6)],
         ... )
-        >>> found = TrainedWeights()(weights, units, [1, 1])
+        >>> trained = TrainedWeights()
+        >>> trained.set_shapes([PairShape(2, 3, 5), PairShape(8, 2, 6)])
+        >>> found = trained(weights, units, [1, 1])
         >>> [
         ...     torch.allclose(a.squeeze(0), b.flatten(0, 1) @ c)
         ...     for a, b, c in zip(found, weights, units)
@@ -36,53 +49,70 @@ class TrainedWeights:
         [True, True]
     """
 
-    def __init__(self, remembered: Remembered | None = None) -> None:
-        self._remembered = Remembered() if remembered is None else remembered
+    unit_order: Tensor
+    weight_order: Tensor
+    weight_inverse: Tensor
+    product_order: Tensor
+    product_inverse: Tensor
 
-    def __call__(self, weights: Sequence[Tensor], units: Sequence[Tensor], groups: Sequence[int]) -> list[Tensor]:
-        """Return the weights of the plain features, (pairs, o·i, F) of each group.
+    def __init__(self, remembered: Remembered | None = None) -> None:
+        super().__init__()
+        self._remembered = Remembered() if remembered is None else remembered
+        self._shapes: tuple[PairShape, ...] = ()
+        self._largest = PairShape(0, 0, 0)
+
+    def set_shapes(self, shapes: Sequence[PairShape]) -> None:
+        """Fix where the numbers of each pair stand in the padded ones."""
+        self._shapes = tuple(shapes)
+        self._largest = PairShape(*(max(sizes) for sizes in zip(*shapes, strict=True)))
+        fields, directions, features = self._largest
+        of_units = _places([shape[1:] for shape in shapes], directions, features)
+        of_weights = _places([shape[:2] for shape in shapes], fields, directions)
+        of_products = _places([(shape.fields, shape.features) for shape in shapes], fields, features)
+        # Beside the units is a 0; what stands between the weights makes no difference, since it meets that 0.
+        end = sum(shape.directions * shape.features for shape in shapes)
+        self.set_constant("unit_order", _numbers(of_units, len(shapes) * directions * features, between=end))
+        self.set_constant("weight_order", _numbers(of_weights, len(shapes) * fields * directions))
+        self.set_constant("weight_inverse", of_weights)
+        self.set_constant("product_order", of_products)
+        self.set_constant("product_inverse", _numbers(of_products, len(shapes) * fields * features))
+
+    def forward(self, weights: Sequence[Tensor], units: Sequence[Tensor], groups: Sequence[int]) -> list[Tensor]:
+        """Weights of the plain features, (pairs, o·i, F) of each group.
 
         Args:
             weights: trained weights, (o, i, D) of each pair.
             units: the units of their directions, (D, F) of each pair.
             groups: the number of pairs in each group. They follow each other and have the same o·i and F.
         """
-        counts = tuple(weight.shape[:2].numel() for weight in weights)
         if len(weights) == 1:
             return [(weights[0].flatten(0, 1) @ units[0]).unsqueeze(0)]
-        padded_units, *orders = self._remembered.get(("units", counts), lambda: _padded(counts, units), units)
+        padded_units = self._remembered.get("units", lambda: self._padded(units), units)
         rows = torch.cat([weight.flatten() for weight in weights]).unsqueeze(-1)
-        shape = len(weights), max(counts), padded_units.shape[1]
-        padded = take_rows(rows, *orders[:2]).view(shape)
-        plain = take_rows((padded @ padded_units).view(-1, 1), *orders[2:])
+        padded = take_rows(rows, self.weight_order, self.weight_inverse)
+        padded = padded.view(len(weights), self._largest.fields, self._largest.directions)
+        products = (padded @ padded_units).view(-1, 1)
+        plain = take_rows(products, self.product_order, self.product_inverse).squeeze(-1)
         firsts = [sum(groups[:number]) for number in range(len(groups))]
-        shapes = [(pairs, counts[first], units[first].shape[1]) for pairs, first in zip(groups, firsts, strict=True)]
-        parts = plain.squeeze(-1).split([math.prod(shape) for shape in shapes])
+        starts = [self._shapes[first] for first in firsts]
+        shapes = [(pairs, of.fields, of.features) for pairs, of in zip(groups, starts, strict=True)]
+        parts = plain.split([math.prod(shape) for shape in shapes])
         return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
-
-def _padded(counts: Sequence[int], units: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the padded units of all pairs, (pairs, D, F), then the orders that pad weights and that unpad products."""
-    rows = max(counts)
-    directions, features = (max(unit.shape[axis] for unit in units) for axis in (0, 1))
-    padded = torch.stack([_pad(unit, directions, features) for unit in units])
-    of_weights = _places([(count, unit.shape[0]) for count, unit in zip(counts, units, strict=True)], rows, directions)
-    of_products = _places([(count, unit.shape[1]) for count, unit in zip(counts, units, strict=True)], rows, features)
-    # The two orders of products are exchanged, since products are taken out of their places.
-    return padded, *(order.to(padded.device) for order in (*of_weights, *of_products[::-1]))
+    def _padded(self, units: Sequence[Tensor]) -> Tensor:
+        """Units of all pairs, (pairs, D, F)."""
+        numbers = torch.cat([*(unit.flatten() for unit in units), units[0].new_zeros(1)])
+        return numbers.index_select(0, self.unit_order).view(len(units), *self._largest[1:])
 
 
-def _places(shapes: Sequence[tuple[int, int]], rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """Return the number of the entry at each place of padded matrices, 0 in the padding, and each entry's place."""
-    numbers, places = [], []
-    start = 0
-    for matrix, (height, width) in enumerate(shapes):
-        numbers.append(_pad(torch.arange(start, start + height * width).view(height, width), rows, columns))
-        place = (matrix * rows + torch.arange(height)).unsqueeze(1) * columns + torch.arange(width)
-        places.append(place.flatten())
-        start += height * width
-    return torch.stack(numbers).flatten(), torch.cat(places)
+def _places(shapes: Sequence[tuple[int, ...]], rows: int, columns: int) -> NDArray[np.int64]:
+    """Where the entries of matrices, one after the other, stand in the same matrices padded to rows × columns."""
+    padded = np.arange(len(shapes) * rows * columns).reshape(len(shapes), rows, columns)
+    return np.concatenate([of[:height, :width].ravel() for of, (height, width) in zip(padded, shapes, strict=True)])
 
 
-def _pad(matrix: Tensor, rows: int, columns: int) -> Tensor:
-    return pad(matrix, (0, columns - matrix.shape[1], 0, rows - matrix.shape[0]))
+def _numbers(places: NDArray[np.int64], size: int, between: int = 0) -> NDArray[np.int64]:
+    """The number of the entry at each of so many places, and another number where there is none."""
+    numbers = np.full(size, between)
+    numbers[places] = np.arange(len(places))
+    return numbers
