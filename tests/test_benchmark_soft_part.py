@@ -50,7 +50,7 @@ def group_mean(layer: TiedR2Conv, sample: GroupSample) -> torch.Tensor:
     [
         (regular(C4), regular(C4), 5, "oid"),
         (regular(C4), regular(C4), 3, "p"),
-        # Of eighths of a turn, those of one tap alone map taps to taps.
+        # Eighths of a turn map the taps of a kernel of one tap alone to taps.
         (regular(C8), regular(C8), 1, "oi"),
         (regular(D4), regular(D4), 3, "oid"),
         (

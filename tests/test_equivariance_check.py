@@ -66,7 +66,7 @@ def test_strict_layer_passes_and_broken_ones_fail(space: str) -> None:
     layer = RelaxedR2Conv(*place, relax=None)
     errors = layer.check_equivariance(verbose=False)
     assert [element for element, _ in errors] == list(layer.space.testing_elements)
-    # Of outputs of order one; what makes it is interpolation, and the kernel on its grid.
+    # For outputs of order one; interpolation makes it, and the kernel on its grid.
     assert 0 < max(error for _, error in errors) < 0.02
     for broken in (Rolled(*place, relax=None), Swapped(*place, relax=None)):
         with pytest.raises(AssertionError, match=r"The error found during equivariance check with element .* too high"):

@@ -20,7 +20,7 @@ def nearest_steerable(kernel: Tensor, basis: SteerableBasis, orthogonal: Orthogo
     weights = []
     for number, pair in enumerate(basis._pairs):
         elements, gram = getattr(basis, f"basis_{number}"), getattr(basis, f"gram_{number}")
-        place = getattr(basis, f"rows_{number}"), getattr(basis, f"columns_{number}")
+        place = torch.from_numpy(pair.out_channels[:, None]), torch.from_numpy(pair.in_channels)
         size = pair.out_count, elements.shape[1], pair.in_count, elements.shape[2]
         block = taps[place].view(*size, -1)
         products = torch.einsum("noimt,bomt->nib", block, elements).flatten(0, 1)

@@ -83,8 +83,6 @@ class SteerableBasis(ExactConstants):
             basis = grid_exact_basis(block, expansion.points, *fields, symmetries)
             self.set_constant(f"basis_{number}", basis.exact, single=basis.single)
             self.set_constant(f"gram_{number}", basis.gram)
-            self.set_constant(f"rows_{number}", self._pairs[-1].out_channels[:, None])
-            self.set_constant(f"columns_{number}", self._pairs[-1].in_channels)
         self._numbers = {pair.channels: number for number, pair in enumerate(self._pairs)}
         self._deviations = _he_deviations(self._pairs, list(self._attributes.values()))
         self.order = RowOrder(_row_numbers(self._pairs, out_type.size, in_part.size))
