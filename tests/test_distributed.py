@@ -11,7 +11,8 @@ import battery
 import pytest
 import torch
 from escnn.nn import EquivariantModule, R2Conv
-from forms import features_of, layer_of
+from forms import FORMS as EVERY_FORM
+from forms import answer, features_of, layer_of
 from tolerances import ROUNDING
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -123,6 +124,27 @@ def test_offsets_of_their_own_leave_processes_with_the_same_parameters(trained) 
     first, second = (states["an offset for each"] for states in trained)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert any(not torch.equal(first[name], value) for name, value in trained[0]["random offset"].items())
+
+
+def _answer_in_a_process(rank: int, layers: dict[str, EquivariantModule], folder: str) -> None:
+    torch.set_num_threads(1)
+    answers = {}
+    for form, layer in layers.items():
+        torch.manual_seed(0)
+        answers[form] = answer(layer), answer(layer.eval())
+    torch.save(answers, f"{folder}/answers.pt")
+
+
+@pytest.mark.slow
+def test_layer_that_is_sent_to_a_spawned_process_answers_the_same(tmp_path: Path) -> None:
+    """It is pickled, and imported anew."""
+    layers = {form: layer_of(form) for form in EVERY_FORM}
+    torch.multiprocessing.spawn(_answer_in_a_process, args=(layers, str(tmp_path)), nprocs=1)
+    answers = torch.load(tmp_path / "answers.pt", weights_only=True)
+    for form, layer in layers.items():
+        torch.manual_seed(0)
+        for found, expected in zip(answers[form], (answer(layer.train()), answer(layer.eval())), strict=True):
+            assert relative_error(found, expected) <= ROUNDING
 
 
 @pytest.fixture

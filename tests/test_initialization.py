@@ -267,15 +267,3 @@ def test_what_the_group_cannot_see_is_no_soft_part(strict_kernel: str) -> None:
     assert layer.softness() < 1e-10  # rounding of float32, squared
     features = battery.random_input(types[0], 8, 8).float()
     assert largest_error(layer, features) < 1e-4
-
-
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
-def test_shapes_of_the_weights_do_not_depend_on_the_default_dtype(strict_kernel: str, float64_default: None) -> None:
-    """A state that was saved under one default loads under another."""
-    types = battery.types("D4", "trivial + regular + irreps + regular -> last irrep + regular + trivial")
-    double = RelaxedR2Conv(*types, 3, strict_kernel=strict_kernel)
-    torch.set_default_dtype(torch.float32)
-    single = RelaxedR2Conv(*types, 3, strict_kernel=strict_kernel)
-    assert [value.shape for value in single.state_dict().values()] == [
-        value.shape for value in double.state_dict().values()
-    ]

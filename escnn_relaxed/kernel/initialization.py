@@ -34,6 +34,16 @@ def _in_double_precision(bank: ContinuousFilterBank) -> Iterator[None]:
         bank.to(dtype)
 
 
+@contextlib.contextmanager
+def _drawn_in_single_precision() -> Iterator[None]:
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+
+
 @torch.no_grad()
 def start_at_softness(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor], initial_softness: float) -> None:
     """Fix the softness at which a continuous kernel starts and the units of its weights, and draw the weights.
@@ -73,8 +83,11 @@ def start_centred(
 
 
 def _ranks(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor]) -> list[int | None]:
-    """Return the number of directions of each pair, counted on a net of its own: it must not depend on the seed."""
-    with torch.random.fork_rng(devices=[]):
+    """Return the number of directions of each pair, counted on a net of its own, so that layers agree everywhere.
+
+    It depends neither on the seed nor on torch's default dtype, with which other numbers are drawn.
+    """
+    with torch.random.fork_rng(devices=[]), _drawn_in_single_precision():
         torch.manual_seed(0)
         # Torch draws other numbers in another dtype.
         default = torch.get_default_dtype()

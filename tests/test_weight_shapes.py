@@ -1,0 +1,75 @@
+"""A layer has weights of the same shapes wherever it is built: else its state would load in some places alone."""
+
+from __future__ import annotations
+
+import battery
+import pytest
+import torch
+from layers import STRICT_KERNELS, uncalibrated
+from torch import Tensor
+
+from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed.kernel import weight_units
+
+# All other fields fall into the same blocks; where a pair sees the relative element, the kernel net has more inputs.
+PAIRS = {
+    "irreps alone": "irreps -> irreps",
+    "beside regular fields": "trivial + regular + irreps + regular -> last irrep + regular + trivial + mixed",
+}
+FINITE = tuple(space for space in battery.GSPACES if space not in battery.CONTINUOUS)
+
+
+def layer(space: str, pair: str, kernel_size: int, strict_kernel: str) -> RelaxedR2Conv:
+    with uncalibrated():
+        return RelaxedR2Conv(*battery.types(space, pair), kernel_size, strict_kernel=strict_kernel)
+
+
+def shapes(space: str, kernel_size: int) -> list[list[torch.Size]]:
+    """Shapes of the state of a layer of each form."""
+    built = (layer(space, PAIRS["irreps alone"], kernel_size, form) for form in STRICT_KERNELS)
+    return [[value.shape for value in of.state_dict().values()] for of in built]
+
+
+@pytest.mark.parametrize(
+    "kernel_size", [pytest.param(k, marks=[] if k == 3 else pytest.mark.slow) for k in range(1, 6)]
+)
+@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+def test_no_direction_lies_so_near_the_threshold_that_rounding_decides(
+    strict_kernel: str, kernel_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another order of sums changes 1e-15; the nearest direction is 6e-5 away, one of C8 with 5×5 taps."""
+    distances: list[float] = []
+    svdvals = torch.linalg.svdvals
+
+    def recorded(features: Tensor) -> Tensor:
+        assert features.dtype == torch.float64
+        size = svdvals(features)
+        threshold = max(weight_units._SMALLEST * float(size[0]), weight_units._ROUNDING)
+        distances.append(float((size / threshold - 1).abs().min()))
+        return size
+
+    monkeypatch.setattr(torch.linalg, "svdvals", recorded)
+    for space in battery.GSPACES:
+        for pair in PAIRS.values() if space in FINITE else (PAIRS["irreps alone"],):
+            layer(space, pair, kernel_size, strict_kernel)
+    assert len(distances) > 100
+    assert min(distances) > 1e-6
+
+
+@pytest.mark.usefixtures("float64_default")
+@pytest.mark.parametrize("space", ["C4", "SO(2)"])
+def test_shapes_do_not_depend_on_the_default_dtype(space: str) -> None:
+    in_double = shapes(space, 3)
+    torch.set_default_dtype(torch.float32)
+    assert in_double == shapes(space, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("space", ["D4", "SO(2)"])
+def test_shapes_do_not_depend_on_the_number_of_threads(space: str) -> None:
+    expected, threads = shapes(space, 5), torch.get_num_threads()
+    torch.set_num_threads(2 if threads == 1 else 1)
+    try:
+        assert shapes(space, 5) == expected
+    finally:
+        torch.set_num_threads(threads)
