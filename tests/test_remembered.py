@@ -101,6 +101,17 @@ def test_training_on_an_accelerator_reads_no_values() -> None:
 
 
 @pytest.mark.usefixtures("on_an_accelerator")
+def test_tensors_of_inference_mode_are_asked_again_in_training() -> None:
+    """They have no version, and their values must not be read."""
+    counted = Counted()
+    with torch.inference_mode():
+        angles = torch.randn(3)
+    for _ in range(2):
+        assert torch.equal(counted(angles), angles.cos())
+    assert counted.calls == 2
+
+
+@pytest.mark.usefixtures("on_an_accelerator")
 def test_evaluation_on_an_accelerator_waits_once_and_sees_every_change() -> None:
     remembered, tensors = Remembered(), [torch.randn(3), torch.randn(2, 2), torch.arange(2)]
 

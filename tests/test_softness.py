@@ -277,3 +277,14 @@ def test_small_softness_is_seen_in_half_precision(softness: float, dtype: torch.
     assert layer.to(dtype).softness().item() == pytest.approx(exact, rel=0.2)
     layer.harden()
     assert layer.softness().item() == 0
+
+
+def test_softness_of_a_layer_whose_weights_are_plain_tensors() -> None:
+    """As where another network makes them: such a layer has no parameter."""
+    fields = battery.field_type("C4", "regular")
+    layer = RelaxedR2Conv(fields, fields, 3, relax=None, bias=False)
+    weights = layer.weights.detach()
+    del layer.weights
+    layer.weights = weights
+    assert not list(layer.parameters())
+    assert layer.softness().item() == 0

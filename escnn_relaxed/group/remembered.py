@@ -144,7 +144,7 @@ class _Seen(NamedTuple):
             return same_kind and _memory(source).tobytes() == self.image
         if self.values is not None:
             return source.dtype == self.values.dtype and torch.equal(self.values, source)
-        return not may_wait and source is self.source and self.version == source._version >= 0
+        return not may_wait and source is self.source and self.version >= 0 and self.version == source._version
 
 
 class _Entry(NamedTuple):

@@ -161,7 +161,7 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
         """
         wanted = check_subgroups(subgroups)
         # Half precision would lose the differences of kernels that are nearly equal.
-        with full_precision(next(self.parameters())):
+        with full_precision(self._state(self)[0]):
             return self._softness(wanted)
 
     @abstractmethod
