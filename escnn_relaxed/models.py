@@ -175,6 +175,9 @@ class _Convolutions:
     def __init__(self, layer: str, relax: Mapping[str, Frequency] | str | None, options: Mapping[str, Any]) -> None:
         self._layer = layer
         self._options: dict[str, Any] = {**PUBLISHED_OPTIONS, "bias": False, **options}
+        if self._options["strict_kernel"] == "steerable":
+            # The published kernel is that of the paper's form alone.
+            self._options["kernel"] = options.get("kernel")
         self._kernel = check_kernel(self._options["kernel"])
         self._relaxing: dict[str, Any] = {} if layer != "relaxed" and relax == "default" else {"relax": relax}
         self._is_strict = relax is None
@@ -188,27 +191,27 @@ class _Convolutions:
 
     def convolution(self, in_type: FieldType, out_type: FieldType, padding: int) -> Convolution:
         """Return a convolution from fields to fields."""
-        kernel = replace(self._kernel, net=_PublishedSiren) if self._has_sines else self._kernel
+        kernel = self._kernel
+        if kernel is not None and kernel.net is SirenKernel:
+            kernel = replace(kernel, net=_PublishedSiren)
         return self._relaxed(in_type, out_type, KERNEL_SIZE, padding, kernel)
 
     def shortcut(self, in_type: FieldType, out_type: FieldType) -> Convolution:
         """Return a strict map from fields to fields at each position."""
-        kernel = replace(self._kernel, hidden_size=self._kernel.hidden_size or SHORTCUT_HIDDEN_SIZE)
-        kernel = replace(kernel, net=_PublishedPointwiseSiren) if self._has_sines else kernel
+        kernel = self._kernel
+        if kernel is not None:
+            net = _PublishedPointwiseSiren if kernel.net is SirenKernel else kernel.net
+            kernel = replace(kernel, net=net, hidden_size=kernel.hidden_size or SHORTCUT_HIDDEN_SIZE)
         return self._strict(in_type, out_type, 1, 0, kernel)
 
-    @property
-    def _has_sines(self) -> bool:
-        return self._kernel.net is SirenKernel
-
     def _strict(
-        self, in_type: FieldType, out_type: FieldType, kernel_size: int, padding: int, kernel: ContinuousKernel
+        self, in_type: FieldType, out_type: FieldType, kernel_size: int, padding: int, kernel: ContinuousKernel | None
     ) -> RelaxedR2Conv:
         options = {name: value for name, value in self._options.items() if name in STRICT_KEYWORDS} | {"kernel": kernel}
         return RelaxedR2Conv(in_type, out_type, kernel_size, padding, relax=None, **options)
 
     def _relaxed(
-        self, in_type: FieldType, out_type: FieldType, kernel_size: int, padding: int, kernel: ContinuousKernel
+        self, in_type: FieldType, out_type: FieldType, kernel_size: int, padding: int, kernel: ContinuousKernel | None
     ) -> Convolution:
         make = RelaxedR2Conv if self._is_strict else LAYERS[self._layer]
         options = {**self._relaxing, **self._options, "kernel": kernel}

@@ -96,7 +96,7 @@ HELD_BY = {
     "kernel/single_kernel.py": "test_soft_part.py",
     "baselines/group_mean.py": "test_baselines_softness.py",
     "baselines/nearest_steerable.py": "test_baselines.py",
-    "baselines/orthogonal_basis.py": "test_baselines_softness.py",
+    "kernel/orthogonal_basis.py": "test_baselines_softness.py",
     "baselines/strict_kernel.py": "test_baselines.py",
     "network/export_modules.py": "test_export_escnn.py",
     "network/plain_modules.py": "test_export_escnn.py",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..kernel.orthogonal_basis import OrthogonalBasis
 from ..kernel.steerable_basis import SteerableBasis
-from .orthogonal_basis import OrthogonalBasis
 
 __all__ = ["nearest_steerable"]
 

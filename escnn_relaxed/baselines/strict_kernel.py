@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from ..group.elements import SUBGROUPS, has_subgroup
 from ..group.frame import FIBER_SUBGROUPS
+from ..kernel.orthogonal_basis import OrthogonalBasis
 from ..kernel.softness import soft_share
 from ..layer.convolution import Convolution
 from ..layer.options import check_keywords
 from ..layer.relaxed_r2conv import STRICT_KEYWORDS, RelaxedR2Conv
-from .orthogonal_basis import OrthogonalBasis
 
 __all__ = ["BaselineConvolution", "StrictKernel", "strict_layer"]
 

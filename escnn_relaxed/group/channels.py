@@ -85,6 +85,7 @@ class ChannelAssembly(ExactConstants):
         pair_order: the number of the pair of blocks of each kernel, where the input's block varies fastest.
 
     Attributes:
+        size: C_out and C_in.
         has_basis: whether a field type has another basis than its blocks.
         is_plain: whether the filter bank is the kernel of a single pair of blocks, unchanged.
     """
@@ -94,7 +95,7 @@ class ChannelAssembly(ExactConstants):
 
     def __init__(self, in_structure: FieldStructure, out_structure: FieldStructure, pair_order: Sequence[int]) -> None:
         super().__init__()
-        self._size = out_structure.size, in_structure.size
+        self.size = out_structure.size, in_structure.size
         self.order = RowOrder(_row_numbers(in_structure, out_structure, pair_order))
         self._has_basis = {"in": in_structure.basis is not None, "out": out_structure.basis is not None}
         if out_structure.basis is not None:
@@ -108,7 +109,7 @@ class ChannelAssembly(ExactConstants):
 
     def forward(self, products: list[Tensor]) -> Tensor:
         """Return filter banks (…, C_out, C_in, T), given the kernel of each pair of blocks, (…, o·i·|A|·|B|, T)."""
-        bank = self.order(torch.cat(products, dim=-2)).unflatten(-2, self._size)
+        bank = self.order(torch.cat(products, dim=-2)).unflatten(-2, self.size)
         if self._has_basis["out"]:
             bank = torch.einsum("oc,...cin->...oin", self.out_basis, bank)
         if self._has_basis["in"]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from escnn.group import Representation
 from numpy.typing import NDArray
 
 from .elements import GroupSample
 from .fields import FieldStructure
+
+if TYPE_CHECKING:  # exported layers come here too, and run without escnn
+    from escnn.group import Representation
 
 __all__ = ["channel_elements"]
 

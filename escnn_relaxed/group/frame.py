@@ -55,6 +55,7 @@ class GroupFrame:
             principal angle over 2π. In space they are its matrix over √2, whose distances are the same chords.
         kept: the subgroup to which kernels are equivariant in any case.
         offset: angle in radians by which the sampled grid of a continuous group is turned.
+        sees_cosets: whether the coordinate of a rotation is that of its coset of the n kept ones, an n-fold angle.
 
     Example:
         >>> from escnn import gspaces
@@ -70,12 +71,14 @@ class GroupFrame:
         form: str = "circle",
         kept: KeptGroup = NOTHING_KEPT,
         offset: float = 0.0,
+        sees_cosets: bool = False,
     ) -> None:
         self.gspace = gspace
         self.samples = samples
         self.form = form
         self.kept = kept
         self.offset = offset
+        self.sees_cosets = sees_cosets
 
     @cached_property
     def sample(self) -> GroupSample:
@@ -100,7 +103,7 @@ class GroupFrame:
 
     def turned(self, offset: float) -> GroupFrame:
         """Return the same frame with the grid of a continuous group turned by an angle in radians."""
-        return GroupFrame(self.gspace, self.samples, self.form, self.kept, offset)
+        return GroupFrame(self.gspace, self.samples, self.form, self.kept, offset, self.sees_cosets)
 
     def without_escnn(self) -> GroupFrame:
         """Return a frame with the same offset that holds no object of escnn, and so no elements."""
@@ -125,7 +128,7 @@ class GroupFrame:
         traces = np.trace(self.sample.turns[1:], axis1=1, axis2=2) - (self.dimension - 2)
         count = 2 * np.pi / np.arccos(np.clip(traces.max() / 2, -1, 1)) if len(traces) else 1.0
         # The angles come from matrices: N is a whole number but for rounding.
-        steps = round(float(count), 9)
+        steps = round(float(count), 9) / self._fold
         return steps / 2 if self.form == "log" else steps / (4 * np.pi)
 
     def relative_coordinates(self, subgroups: Sequence[str]) -> list[Array]:
@@ -156,7 +159,12 @@ class GroupFrame:
         action = members @ sample.action[:, None]
         reflected = (sample.reflected[:, None] + np.tile(np.arange(len(flips)), len(turns))) % 2
         rotation = np.where(reflected[..., None, None] == 1, action @ sample.reflection.T, action)
-        return Translates(action, self._coordinates(rotation, reflected))
+        return Translates(action, self._coordinates(np.linalg.matrix_power(rotation, self._fold), reflected))
+
+    @property
+    def _fold(self) -> int:
+        """The number of kept rotations between which the coordinate of a rotation does not tell."""
+        return self.kept.rotations if self.sees_cosets else 1
 
     def _kept_turns(self) -> Array:
         """The rotations of the kept group, (rotations, d, d)."""

@@ -10,7 +10,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from ..kernel.filter_bank import ContinuousFilterBank
+from ..kernel.soft_part import SoftPart
 from ..torch_modes import full_precision
 from .stationary import ConvolutionGeometry, image_size
 
@@ -19,35 +19,29 @@ __all__ = ["PixelKernel", "integrate_per_pixel"]
 
 @dataclass(frozen=True)
 class PixelKernel:
-    """K(d; x) = strict(d) + κ(d; x) at each pixel x of an output.
+    """K(d; x) at each pixel x of an output.
 
     Attributes:
-        bank: the continuous kernel.
-        strict: a kernel that is added to it, (C_out, C_in/groups, k, k), or None.
+        bank: the soft part.
+        strict: the strict part beside it, (C_out, C_in/groups, k, k), or None.
         frequency: ω′ of each subgroup.
         hardened: subgroups to which the kernel is made equivariant.
     """
 
-    bank: ContinuousFilterBank
+    bank: SoftPart
     strict: Tensor | None
     frequency: Mapping[str, Tensor]
     hardened: Sequence[str]
 
     def taps(self) -> list[int]:
         """Return the numbers of the taps where K may be non-zero, in the order of a flattened k×k grid."""
-        support = self.bank.grid.support
-        return support if self.strict is None else list(range(self.strict[0, 0].numel()))
+        return self.bank.taps if self.strict is None else list(range(self.strict[0, 0].numel()))
 
     def at(self, tap: int, positions: Tensor) -> Tensor:
         """Return K at a tap for positions (P, 2): (C_out, C_in/groups, P)."""
-        parts = []
-        if self.strict is not None:
-            parts.append(self.strict.flatten(2)[..., tap, None].expand(-1, -1, len(positions)))
-        if tap in self.bank.grid.support:
-            with full_precision(positions):
-                parts.append(self.bank.at_pixels(self.frequency, tap, positions, self.hardened))
-        at_tap: Tensor = sum(parts[1:], parts[0])
-        return at_tap
+        strict = None if self.strict is None else self.strict.flatten(2)
+        with full_precision(positions):
+            return self.bank.at_pixels(self.frequency, tap, positions, self.hardened, strict)
 
 
 def integrate_per_pixel(

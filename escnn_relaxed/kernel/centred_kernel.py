@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from .filter_bank import ContinuousFilterBank
 from .initialization import start_centred
+
+if TYPE_CHECKING:  # exported layers come here too, and run without escnn
+    from .steerable_basis import StrictPart
 
 __all__ = ["CentredKernel"]
 
@@ -20,18 +24,17 @@ class CentredKernel(ContinuousFilterBank):
     (docs/results/defaults.md).
     """
 
-    holds_strict_part = False
-    default_softness = 0.001
     default_hidden_size = 8
     bandwidth_per_pixel = 0.05
 
-    def start(self, frequency: Mapping[str, Tensor], softness: float, strict_energy: float) -> None:
+    def start(self, frequency: Mapping[str, Tensor], softness: float, strict: StrictPart | None) -> None:
         """Draw the weights so that the soft part is as large as the wanted softness says; 0 where none is wanted.
 
         The units of the weights are scaled, not the weights. So an optimiser's steps on the soft part are small too.
         Where no softness is wanted, the units are those of the default.
         """
-        start_centred(self, frequency, softness or self.default_softness, strict_energy)
+        energy = 0.0 if strict is None else float(strict.energy().detach())
+        start_centred(self, frequency, softness or self.default_softness, energy)
         if not softness:
             for pair in self.steered_average.block_pairs:
                 nn.init.zeros_(pair.weights)

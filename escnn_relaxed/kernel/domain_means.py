@@ -6,13 +6,16 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..group.domain_points import DomainPoints
+from ..group.elements import SUBGROUPS
 from ..torch_modes import has_no_values
 
-__all__ = ["DomainMeans", "PointSet"]
+__all__ = ["DomainMeans", "PointSet", "domain_of_means"]
 
 # Elements of the largest matrix with which means are taken.
 _LARGEST_MATRIX = 2**20
@@ -72,6 +75,24 @@ class DomainMeans:
             shape = [max(counts) for counts in list(zip(*self.sets, strict=True))[:2]]
             return (self.matrix.expand(len(values), -1, -1) @ values).unflatten(1, shape)
         return functools.reduce(torch.sub, [part.mean(3) for part in self.split(values, 1)])
+
+
+def domain_of_means(
+    grid: DomainPoints, averaged: Sequence[str], positions: Tensor | None, is_centred: bool
+) -> tuple[Tensor, DomainMeans]:
+    """Return all domain points that means over some subgroups are taken of, (points, D), and these means.
+
+    Args:
+        grid: the domain.
+        averaged: the subgroups.
+        positions: x over half of the image along each axis, (P, d).
+        is_centred: subtract the mean over the whole domain.
+    """
+    own = grid.domain_points(averaged, positions)
+    sets = [own, grid.domain_points(SUBGROUPS)] if is_centred else [own]
+    coordinates = torch.cat([of.flatten(0, 2) for of in sets])
+    shapes: list[Any] = [tuple(of.shape[:3]) for of in sets]
+    return coordinates, DomainMeans.over(shapes, coordinates)
 
 
 def _matrix(sets: Sequence[PointSet], elements: int, positions: int, like: Tensor) -> Tensor:

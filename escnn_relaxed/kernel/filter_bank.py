@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..group.coordinate_grid import CoordinateGrid
 from ..group.elements import SUBGROUPS
-from ..group.exact_constants import put_back
 from ..group.fields import FieldStructure
 from ..group.frame import GroupFrame
 from ..group.regions import RegionPartition
 from ..group.remembered import Remembered, StateTensors
 from .continuous_kernel import ContinuousKernel
-from .domain_means import DomainMeans, PointSet
+from .domain_means import DomainMeans, PointSet, domain_of_means
 from .nets import KernelNet
 from .soft_part import SoftPart
 from .steered_average import SteeredAverage
@@ -52,6 +48,7 @@ class ContinuousFilterBank(SoftPart):
         bandwidth_per_pixel: ω of the position, per pixel of the radius, where ``kernel`` does not give it.
     """
 
+    grid: CoordinateGrid
     default_hidden_size: ClassVar[int]
     bandwidth_per_pixel: ClassVar[float]
 
@@ -68,15 +65,12 @@ class ContinuousFilterBank(SoftPart):
         cells: int = 1,
         remembered: Remembered | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(frame, domain_subgroups, remembered)
         self.in_representations = list(in_representations)
         self.out_representations = list(out_representations)
-        self.frame = frame
         self.options = kernel.completed(kernel_size, self.default_hidden_size, self.bandwidth_per_pixel)
         self.kernel_size = kernel_size
         self.dilation = dilation
-        self.domain_subgroups = domain_subgroups
-        self.remembered = Remembered() if remembered is None else remembered
         in_structure, out_structure = self._structures(frame)
         self.grid = CoordinateGrid(
             frame,
@@ -89,6 +83,7 @@ class ContinuousFilterBank(SoftPart):
             kernel.frame,
             cells,
         )
+        self.taps = self.grid.support
         self.kernel = self.build_kernel_net()
         self._buffers_of_net = StateTensors(("_buffers", "__dict__"))
         has_constant = self.holds_strict_part
@@ -125,12 +120,22 @@ class ContinuousFilterBank(SoftPart):
         return self._banks(partition.means(features, 2, weights), added)
 
     def at_pixels(
-        self, frequency: Mapping[str, Tensor], tap: int, positions: Tensor, averaged: Sequence[str] = ()
+        self,
+        frequency: Mapping[str, Tensor],
+        tap: int,
+        positions: Tensor,
+        averaged: Sequence[str] = (),
+        strict: Tensor | None = None,
     ) -> Tensor:
-        """Return this part of K at a tap for positions (P, d): (C_out, C_in, P)."""
+        """Return K with both parts at a tap for positions (P, d): (C_out, C_in, P)."""
+        added = None if strict is None else strict[..., tap].unsqueeze(-1)
+        if tap not in self.grid.support:
+            size = self.steered_average.assembly.size
+            zero = self.grid.taps.new_zeros(*size, 1) if added is None else added
+            return zero.expand(-1, -1, len(positions))
         features = self.features(self.kernel, frequency, positions, tap, averaged)
-        kernel: Tensor = self.steered_average(features)
-        return kernel.squeeze(-1).permute(1, 2, 0)
+        kernel = self.steered_average(features).squeeze(-1).permute(1, 2, 0)
+        return kernel if added is None else kernel + added
 
     def features(
         self,
@@ -177,12 +182,7 @@ class ContinuousFilterBank(SoftPart):
         """Return the net's features (points, D) of the domain points, and the means to take of its hidden values."""
 
         def points() -> tuple[Tensor, tuple[PointSet, ...], Tensor | None]:
-            own = self.grid.domain_points(averaged, positions)
-            # The mean over the whole domain is subtracted from a centred kernel.
-            sets = [own] if self.holds_strict_part else [own, self.grid.domain_points(SUBGROUPS)]
-            coordinates = torch.cat([of.flatten(0, 2) for of in sets])
-            shapes: list[Any] = [tuple(of.shape[:3]) for of in sets]
-            means = DomainMeans.over(shapes, coordinates)
+            coordinates, means = domain_of_means(self.grid, averaged, positions, not self.holds_strict_part)
             return coordinates, means.sets, means.matrix
 
         is_known = positions is None or positions is self.grid.image_positions
@@ -206,7 +206,11 @@ class ContinuousFilterBank(SoftPart):
         return self.remembered.get(key, build, others if kernel is None else [*others, *self._buffers_of_net(kernel)])
 
     def energies(
-        self, frequency: Mapping[str, Tensor], hardened: Sequence[str], subgroups: Sequence[str]
+        self,
+        frequency: Mapping[str, Tensor],
+        hardened: Sequence[str],
+        subgroups: Sequence[str],
+        strict: StrictPart | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return ‖K − PK‖² and ‖PK‖² of this part alone, as means over the positions."""
         positions = self.grid.image_positions if "translation" in frequency else None
@@ -221,12 +225,17 @@ class ContinuousFilterBank(SoftPart):
         for pair in self.steered_average.block_pairs:
             pair.units.mul_(factor)
 
+    def start_at_zero(self, growth: float) -> None:
+        """Set the weights to 0 and make their units fit another strict part, of another norm."""
+        self.scale(growth)
+        for pair in self.steered_average.block_pairs:
+            nn.init.zeros_(pair.weights)
+
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""
         net = self.options.net
         return {
-            "soft in": list(self.domain_subgroups),
-            "keeps": str(self.frame.kept),
+            **super().describe(),
             "kernel net": [net.state_name or net.__name__, self.options.hidden_size],
             "dilation": self.dilation,
             "support": self.options.support,
@@ -235,51 +244,15 @@ class ContinuousFilterBank(SoftPart):
             "frame": self.options.frame,
         }
 
-    def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> ContinuousFilterBank:
-        self.remembered.drop()
-        super()._apply(fn, recurse)
-        return self
-
-    def turn(self, offset: float) -> None:
-        """Turn the sampled grid of a continuous group by an angle in radians."""
-        if offset == self.frame.offset:
-            return
-        self.remembered.drop()
-        self._set_frame(self.frame.turned(offset))
-
     def _set_frame(self, frame: GroupFrame) -> None:
-        self.frame = frame
-        self.grid.set_frame(frame)
+        super()._set_frame(frame)
         self.steered_average.set_structures(*self._structures(frame))
-
-    @contextlib.contextmanager
-    def turned(self, offset: float) -> Iterator[None]:
-        """Within it, in training, the grid is turned by an angle in radians; nothing is remembered of it."""
-        before = self.frame
-        with put_back(self):
-            self._set_frame(before.turned(offset))
-            try:
-                yield
-            finally:
-                self.frame = before
-
-    def random_offset(self) -> float:
-        """Return a random angle in radians, uniform over one step of the sampled grid."""
-        return float(torch.rand((), device="cpu")) * 2 * math.pi / self.frame.samples
 
     def without_escnn(self) -> ContinuousFilterBank:
         """Return a copy that holds no object of escnn. Its grid can no longer be turned."""
-        kept = self.__dict__
-        escnn_objects: dict[str, Any] = {
-            "in_representations": [],
-            "out_representations": [],
-            "frame": self.frame.without_escnn(),
-        }
-        self.__dict__ = {**kept, **escnn_objects}
-        try:
-            return copy.deepcopy(self)
-        finally:
-            self.__dict__ = kept
+        bank = super().without_escnn()
+        bank.in_representations, bank.out_representations = [], []
+        return bank
 
     def _structures(self, frame: GroupFrame) -> tuple[FieldStructure, FieldStructure]:
         return (

@@ -14,8 +14,10 @@ from .continuous_kernel import ContinuousKernel
 from .filter_bank import ContinuousFilterBank
 from .initialization import start_at_softness, start_features
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # exported layers come here too, and run without escnn
     from escnn.group import Representation
+
+    from .steerable_basis import StrictPart
 
 __all__ = ["SingleKernel", "continuous_maps"]
 
@@ -37,7 +39,7 @@ class SingleKernel(ContinuousFilterBank):
     bandwidth_per_pixel = 0.12
 
     @torch.no_grad()
-    def start(self, frequency: Mapping[str, Tensor], softness: float, strict_energy: float = 0.0) -> None:
+    def start(self, frequency: Mapping[str, Tensor], softness: float, strict: StrictPart | None = None) -> None:
         """Draw the weights, and fix the softness of the start and the scale of the output."""
         start_at_softness(self, frequency, softness)
         scale = gain(self(frequency), continuous_maps(self), self.out_representations, self.frame.gspace)

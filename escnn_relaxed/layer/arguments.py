@@ -66,11 +66,11 @@ def check_softness(value: Any, name: str = "initial_softness") -> float:
     return softness
 
 
-def check_kernel(value: Any) -> ContinuousKernel:
-    """Return the options of κ, the default ones for None."""
+def check_kernel(value: Any) -> ContinuousKernel | None:
+    """Return the options of κ, None where none are given."""
     if value is not None and not isinstance(value, ContinuousKernel):
         raise TypeError(f"kernel must be an escnn_relaxed.ContinuousKernel, got {type(value).__name__}: {value!r}")
-    return ContinuousKernel() if value is None else value
+    return value
 
 
 def checked_geometry(

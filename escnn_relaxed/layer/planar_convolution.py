@@ -12,7 +12,7 @@ from ..integral.per_pixel import PixelKernel, integrate_per_pixel
 from ..integral.plain_layers import PerPixelConvolution, RegionConvolution
 from ..integral.regions import integrate_regions
 from ..integral.stationary import ConvolutionGeometry
-from ..kernel.filter_bank import ContinuousFilterBank
+from ..kernel.soft_part import SoftPart
 from ..torch_modes import full_precision
 from .softened_convolution import SoftenedConvolution
 
@@ -21,8 +21,6 @@ __all__ = ["PlanarConvolution"]
 
 class PlanarConvolution(SoftenedConvolution):
     """A planar convolution, or its adjoint, whose kernel may also depend on the position."""
-
-    bank: ContinuousFilterBank | None
 
     @property
     def is_stationary(self) -> bool:
@@ -98,7 +96,7 @@ class PlanarConvolution(SoftenedConvolution):
             raise RuntimeError("this layer has no soft part")
         return self._laid_out(self.bank(self.domain_frequency, self.hardened, self._strict_part, partition))
 
-    def _pixel_kernel(self, bank: ContinuousFilterBank, frequency: dict[str, Tensor]) -> PixelKernel:
+    def _pixel_kernel(self, bank: SoftPart, frequency: dict[str, Tensor]) -> PixelKernel:
         """Return K at every pixel, given the soft part and its ω′."""
         strict = self._strict_part
         return PixelKernel(bank, None if strict is None else strict.kernel(), frequency, self.hardened)
@@ -110,7 +108,7 @@ class PlanarConvolution(SoftenedConvolution):
 
     # escnn and NumPy turn the grid, which torch.compile cannot look into.
     @torch.compiler.disable
-    def _integrate_turned(self, features: Tensor, is_biased: bool, bank: ContinuousFilterBank) -> Tensor:
+    def _integrate_turned(self, features: Tensor, is_biased: bool, bank: SoftPart) -> Tensor:
         """h(x) by a grid that is turned at random."""
         with bank.turned(bank.random_offset()):
             return self._integrate_on_grid(features, is_biased)

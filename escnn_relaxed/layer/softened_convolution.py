@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,11 +17,12 @@ from ..integral.stationary import Geometry
 from ..kernel.basis_arguments import check_basis_arguments
 from ..kernel.basis_elements import BasisElements
 from ..kernel.centred_kernel import CentredKernel
-from ..kernel.filter_bank import ContinuousFilterBank
+from ..kernel.continuous_kernel import ContinuousKernel
 from ..kernel.single_kernel import SingleKernel
 from ..kernel.soft_part import SoftPart
 from ..kernel.softness import soft_share
 from ..kernel.steerable_basis import SteerableBasis, StrictPart, refuse_emptied_basis, sampled_basis
+from ..kernel.tied_kernel import TiedKernel
 from .arguments import (
     check_kept,
     check_kernel,
@@ -39,8 +41,7 @@ __all__ = ["SoftenedConvolution"]
 
 # The number of positions along each axis for means where every pixel has its own kernel, for images of any size.
 CELLS_OF_PIXELS = 8
-# The forms of the soft part, by ``strict_kernel``.
-FORMS: dict[str, type[ContinuousFilterBank]] = {"steerable": CentredKernel, "continuous": SingleKernel}
+STRICT_KERNELS = "steerable", "continuous"
 
 
 class SoftenedConvolution(Convolution):
@@ -59,6 +60,7 @@ class SoftenedConvolution(Convolution):
         steerable_basis: basis of the strict part, None where the soft part holds it.
         weights: the weights of the steerable basis, None without one.
         bank: the soft part, None where nothing may be soft.
+        cannot_be_soft: subgroups that were to be soft where no weights would make the kernel so; their ω′ is left out.
         regions: G, the number of regions along each axis that soft translation divides the output into; None for its
             pixels.
         random_offset: turn the grid of a continuous group at each training step.
@@ -66,6 +68,7 @@ class SoftenedConvolution(Convolution):
 
     steerable_basis: SteerableBasis | None
     bank: SoftPart | None
+    cannot_be_soft: tuple[str, ...] = ()
     weights: nn.Parameter
 
     def __init__(
@@ -79,17 +82,17 @@ class SoftenedConvolution(Convolution):
         softening: Softening,
     ) -> None:
         super().__init__(in_type, out_type, geometry, bias)
-        check_choice("strict_kernel", softening.strict_kernel, tuple(FORMS))
+        check_choice("strict_kernel", softening.strict_kernel, STRICT_KERNELS)
         check_bool("initialize", initialize)
         kernel = check_kernel(softening.kernel)
         self.samples = check_integer("samples", softening.samples, 1)
         self.regions = None if softening.regions is None else check_integer("regions", softening.regions, 1)
         self.random_offset = check_random_offset(softening.random_offset, self.space)
         self._kept = check_kept(softening.keep, self.space, self.samples)
-        frame = GroupFrame(self.space, self.samples, kernel.rotation_coordinates, self._kept)
+        form = _form_of(softening.strict_kernel, kernel)
+        coordinates = "circle" if kernel is None else kernel.rotation_coordinates
+        frame = GroupFrame(self.space, self.samples, coordinates, self._kept, sees_cosets=form.sees_cosets)
         soft = resolve_relaxation(softening.relax, frame)
-        self._domain_frequency = self._new_domain_frequency(soft, softening.learn_relaxation, frame)
-        form = FORMS[softening.strict_kernel]
         given = softening.initial_softness
         softness = form.default_softness if given is None else check_softness(given)
         self.bank, self.steerable_basis = None, None
@@ -104,29 +107,39 @@ class SoftenedConvolution(Convolution):
         else:
             self._start_strict_part(basis_arguments)
         if soft or form.holds_strict_part:
-            in_fields, out_fields = (of.representations for of in self.kernel_types)
-            self.bank = form(
-                in_fields,
-                out_fields,
-                frame,
-                kernel,
-                kernel_size=self.kernel_size,
-                dilation=self.dilation,
-                domain_subgroups=tuple(soft),
-                cells=self.regions or CELLS_OF_PIXELS,
-                remembered=self._remembered,
-            )
-            nominal = nominal_frequency(self.domain_frequency)
-            self.bank.start(nominal, softness, float(self.strict_energy().detach()))
+            self.bank = self._new_soft_part(form, frame, kernel, tuple(soft))
+        if self.bank is None:
+            self.cannot_be_soft, soft = tuple(soft), {}
+        self._domain_frequency = self._new_domain_frequency(soft, softening.learn_relaxation, frame)
+        if self.bank is not None:
+            self.bank.start(nominal_frequency(self.domain_frequency), softness, self._strict_part)
         if not (form.holds_strict_part or initialize):
             nn.init.zeros_(self.weights)
 
+    def _new_soft_part(
+        self, form: type[SoftPart], frame: GroupFrame, kernel: ContinuousKernel | None, soft: tuple[str, ...]
+    ) -> SoftPart | None:
+        """Return a soft part that is not started, None where no weights of it would make the kernel soft."""
+        options: dict[str, Any] = {} if form is TiedKernel else {"kernel": kernel or ContinuousKernel()}
+        build: Callable[..., SoftPart] = form
+        bank = build(
+            *(of.representations for of in self.kernel_types),
+            frame,
+            **options,
+            kernel_size=self.kernel_size,
+            dilation=self.dilation,
+            domain_subgroups=soft,
+            cells=self.regions or CELLS_OF_PIXELS,
+            remembered=self._remembered,
+        )
+        return bank if form.holds_strict_part or bank.can_be_soft else None
+
     def _new_domain_frequency(self, soft: dict[str, Frequency], learn: bool, frame: GroupFrame) -> DomainFrequency:
-        samples: dict[str, RotationSamples | RegionSamples] = {
-            "rotation": RotationSamples(frame.rotations, frame.form, frame.resolved_frequency())
-        }
-        if self.regions is not None:
-            samples["translation"] = RegionSamples(self.regions)
+        samples: dict[str, RotationSamples | RegionSamples] = {}
+        if self.bank is not None and self.bank.has_waves:
+            samples["rotation"] = RotationSamples(frame.rotations, frame.form, frame.resolved_frequency())
+            if self.regions is not None:
+                samples["translation"] = RegionSamples(self.regions)
         return DomainFrequency(soft, check_bool("learn_relaxation", learn), samples, frame.dimension)
 
     def _start_strict_part(self, basis_arguments: dict[str, Any]) -> None:
@@ -160,6 +173,8 @@ class SoftenedConvolution(Convolution):
     def set_domain_frequency(self, **frequencies: Frequency) -> None:
         """Set ω′ of subgroups in place; 0 for all makes the layer strict.
 
+        Nothing is set for a subgroup in which no weights of the layer could make it soft.
+
         Raises:
             TypeError: for a value that is not a number or, for translation, a pair of them.
             ValueError: for a subgroup that was not named in ``relax``, or a value that is not finite.
@@ -173,7 +188,8 @@ class SoftenedConvolution(Convolution):
             >>> layer.domain_frequency
             {'rotation': tensor([0.])}
         """
-        self._domain_frequency.set(**frequencies)
+        known = {name: value for name, value in frequencies.items() if name not in self.cannot_be_soft}
+        self._domain_frequency.set(**known)
 
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:
@@ -256,7 +272,7 @@ class SoftenedConvolution(Convolution):
         soft = self._soft_part
         if soft is None:
             return self.strict_energy().new_zeros(())
-        part, rest = soft.energies(self.domain_frequency, self.hardened, subgroups)
+        part, rest = soft.energies(self.domain_frequency, self.hardened, subgroups, self._strict_part)
         return soft_share(part, rest if soft.holds_strict_part else rest + self.strict_energy())
 
     @torch.no_grad()
@@ -326,3 +342,10 @@ class SoftenedConvolution(Convolution):
         if self.steerable_basis is not None:
             adopt_r2conv_state(state_dict, prefix, self.state_dict())
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
+
+
+def _form_of(strict_kernel: str, kernel: ContinuousKernel | None) -> type[SoftPart]:
+    """Return the form of the soft part: tied to the strict part unless a continuous kernel is given."""
+    if strict_kernel == "continuous":
+        return SingleKernel
+    return TiedKernel if kernel is None else CentredKernel

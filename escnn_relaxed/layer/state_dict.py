@@ -73,7 +73,7 @@ def adopt_r2conv_state(state: MutableMapping[str, Tensor], prefix: str, own: Map
     for key in derived:
         del state[key]
     for name, value in own.items():
-        is_output_weight = name.startswith("bank.steered_average.") and name.endswith(".weights")
+        is_output_weight = name.startswith("bank.") and name.endswith(".weights")
         state.setdefault(prefix + name, value * 0 if is_output_weight else value)
 
 
@@ -90,6 +90,8 @@ def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int |
         found.append(f"its format version is {version}, newer than {FORMAT_VERSION}: update escnn_relaxed")
     if "translation" in saved.get("soft in", ()) and "regions" not in saved:
         found.append("it was saved when soft translation had a kernel for every pixel of the input: train it again")
+    if own.get("soft part") == "tied" and "kernel net" in saved:
+        found.append("its soft part is a continuous kernel of its own: build the layer with kernel=ContinuousKernel()")
     found += [
         f"{name} is {saved[name]}, here {value}"
         for name, value in own.items()

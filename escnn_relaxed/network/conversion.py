@@ -241,8 +241,6 @@ def _relaxed(
         if layer.bank is not None:
             # The soft part starts at 0. Its units have the same proportion to the trained kernel as to the drawn one.
             trained = layer.strict_energy()
-            scale = (trained / drawn).sqrt() if drawn > 0 and trained > 0 else 1.0
-            for pair in layer.bank.steered_average.block_pairs:
-                pair.weights.zero_()
-                pair.units.mul_(scale)
+            scale = float((trained / drawn).sqrt()) if drawn > 0 and trained > 0 else 1.0
+            layer.bank.start_at_zero(scale)
     return layer.train(convolution.training)

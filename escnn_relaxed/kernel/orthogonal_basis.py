@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from escnn.group import Representation
 from torch import Tensor
 
 from ..group.exact_constants import ExactConstants
 from ..group.fields import block_diagonal
+
+if TYPE_CHECKING:  # exported layers come here too, and run without escnn
+    from escnn.group import Representation
 
 __all__ = ["OrthogonalBasis"]
 
@@ -45,13 +48,13 @@ class OrthogonalBasis(ExactConstants):
         """Return B_out⁻¹ K B_in."""
         if not self._is_needed:
             return kernel
-        return torch.einsum("ac,cdhw,db->abhw", self.left, kernel, self.right)
+        return torch.einsum("ac,cd...,db->ab...", self.left, kernel, self.right)
 
     def adjoint(self, kernel: Tensor) -> Tensor:
         """Return B_out⁻ᵀ K B_inᵀ, the adjoint of :meth:`forward`: ⟨adjoint(K), L⟩ = ⟨K, forward(L)⟩."""
         if not self._is_needed:
             return kernel
-        return torch.einsum("ca,cdhw,bd->abhw", self.left, kernel, self.right)
+        return torch.einsum("ca,cd...,bd->ab...", self.left, kernel, self.right)
 
     def energy(self, kernel: Tensor) -> Tensor:
         """Return ‖K‖², a tensor without dimensions."""

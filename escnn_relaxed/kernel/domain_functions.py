@@ -1,0 +1,69 @@
+"""The lowest functions h of the domain coordinates, and those of a list that depend on the others no more."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["DomainFunctions", "independent"]
+
+# A function of which so little is left besides those before it, as a part of its size, is none of its own.
+_LEAST = 0.1
+# A function of this size (root mean square) is 0; those of :class:`DomainFunctions` are at most 1.
+_NOTHING = 1e-3
+
+
+class DomainFunctions:
+    """Functions of the coordinates a of the domain: h = tanh(2π ω′ a) of each, and the lowest that these lack.
+
+    A function is 0 for ω′ = 0, starts with the slope of sin(2π ω′ a) and grows with ω′; a wave would vanish where its
+    zeros meet the elements of a finite group. Those that these lack are the squares for positions, which tell the
+    centre from the border, and the products of rotation and reflection.
+
+    Args:
+        columns: the subgroup of each coordinate.
+
+    Example:
+        >>> functions = DomainFunctions(["rotation", "rotation", "reflection"])
+        >>> functions(torch.zeros(8, 3)).shape
+        torch.Size([5, 8])
+    """
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        named = {name: [n for n, of in enumerate(columns) if of == name] for name in dict.fromkeys(columns)}
+        squares = [(n, n) for n in named.get("translation", [])]
+        products = itertools.product(named.get("rotation", []), named.get("reflection", []))
+        self._factors = [*squares, *products]
+
+    def __call__(self, coordinates: Tensor) -> Tensor:
+        """Return the functions (J, points) of scaled coordinates ω′ ⊙ a, (points, D)."""
+        first = (2 * math.pi * coordinates).tanh().mT
+        if not self._factors:
+            return first
+        left, right = zip(*self._factors, strict=True)
+        return torch.cat([first, first[list(left)] * first[list(right)]])
+
+
+def independent(functions: Tensor) -> list[int]:
+    """Return the numbers of the functions that are not sums of those before them, given their values (J, points).
+
+    Example:
+        >>> independent(torch.tensor([[1.0, 0.0], [2.0, 0.0], [1.0, 1.0], [0.0, 0.0]]))
+        [0, 2]
+    """
+    kept: list[int] = []
+    basis = functions[:0]
+    for number, function in enumerate(functions):
+        if function.square().mean().sqrt() <= _NOTHING:
+            continue
+        function = function / function.norm()
+        rest = function - function @ basis.mT @ basis
+        left = rest.norm()
+        if left > _LEAST:
+            kept.append(number)
+            basis = torch.cat([basis, (rest / left)[None]])
+    return kept
