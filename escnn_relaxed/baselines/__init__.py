@@ -11,7 +11,7 @@ Example:
     >>> for name, Layer in LAYERS.items():
     ...     layer = Layer(in_type, out_type, 5, padding=2)
     ...     print(name, sum(p.numel() for p in layer.parameters() if p.requires_grad))
-    relaxed 540
+    relaxed 16
     partial 13
     residual 112
     weighted 31

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -122,6 +122,10 @@ class PartialR2Conv(BaselineConvolution):
             checked = _check_narrowing("set_narrowing", name, value)
             with torch.no_grad():
                 self.narrowing[name].fill_(checked)
+
+    def soft_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the weights that relax the strict kernel."""
+        yield from self.window.parameters()
 
     def make_strict(self) -> None:
         """Set every ν to 0 in place; training may narrow the window again."""

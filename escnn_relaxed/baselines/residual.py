@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -117,6 +118,10 @@ class ResidualR2Conv(BaselineConvolution):
     def relaxed_by(self) -> str:
         """The size of the free kernel, in words."""
         return f"free kernel of {self.free_weight.numel():,} weights"
+
+    def soft_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the weights that relax the strict kernel."""
+        yield self.free_weight
 
     def make_strict(self) -> None:
         """Set the free kernel to 0 in place; training may relax the layer again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,12 @@ class WeightedR2Conv(BaselineConvolution):
         parts = [weight[..., None, None] * kernel() for weight, kernel in zip(weights, self.strict, strict=True)]
         bank: Tensor = sum(parts[1:], parts[0])
         return bank
+
+    def soft_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the weights on the group and those of every strict kernel but the first."""
+        yield self.group_weights
+        for kernel in self.strict[1:]:
+            yield from kernel.parameters()
 
     def make_strict(self) -> None:
         """Replace the weights by their means over the group in place; training may relax the layer again."""

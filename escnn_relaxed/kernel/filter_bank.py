@@ -49,6 +49,7 @@ class ContinuousFilterBank(SoftPart):
     """
 
     grid: CoordinateGrid
+    kernel: KernelNet
     default_hidden_size: ClassVar[int]
     bandwidth_per_pixel: ClassVar[float]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..group.frame import GroupFrame
 from .calibration_maps import SyntheticMaps, few_of, gain, spread, synthetic_maps
@@ -37,6 +37,11 @@ class SingleKernel(ContinuousFilterBank):
     default_softness = 0.01
     default_hidden_size = 32
     bandwidth_per_pixel = 0.12
+
+    def soft_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the weights of the domain coordinates; all others make the strict part too."""
+        if self.kernel.domain_weight is not None:
+            yield self.kernel.domain_weight
 
     @torch.no_grad()
     def start(self, frequency: Mapping[str, Tensor], softness: float, strict: StrictPart | None = None) -> None:

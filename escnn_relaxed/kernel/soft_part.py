@@ -62,6 +62,10 @@ class SoftPart(nn.Module, ABC):
         """Whether any weights of it make the kernel depend on the domain."""
         return bool(self.domain_subgroups)
 
+    def soft_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters that a strict kernel does without."""
+        yield from self.parameters()
+
     @abstractmethod
     def forward(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,8 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
         hardened: subgroups to which the kernel has been made equivariant.
     """
 
+    # Subgroups that were to be soft where no weights would make the layer so.
+    cannot_be_soft: tuple[str, ...] = ()
     # The group to which the layer stays strict, whatever is soft.
     _kept: KeptGroup = NOTHING_KEPT
 
@@ -131,6 +133,10 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
     def relaxed_by(self) -> str:
         """The quantity that relaxes the layer in place of ω′, in words; empty where it is ω′."""
         return ""
+
+    def soft_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters that the layer has beyond those of a strict one."""
+        yield from ()
 
     def softness(self, *subgroups: str) -> Tensor:
         """Return the softness s = ‖K − PK‖² / ‖K‖² in [0, 1], the part of K that is not equivariant.

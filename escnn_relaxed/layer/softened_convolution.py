@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -68,7 +68,6 @@ class SoftenedConvolution(Convolution):
 
     steerable_basis: SteerableBasis | None
     bank: SoftPart | None
-    cannot_be_soft: tuple[str, ...] = ()
     weights: nn.Parameter
 
     def __init__(
@@ -212,6 +211,12 @@ class SoftenedConvolution(Convolution):
         """
         return None if self.steerable_basis is None else self.steerable_basis.elements
 
+    def soft_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield ω′ where it is learned, and the parameters of the soft part that the strict part does without."""
+        yield from self._domain_frequency.parameters()
+        if self.bank is not None:
+            yield from self.bank.soft_parameters()
+
     def filter_bank(self) -> Tensor:
         """Return K as the weight of one convolution, (C_out, C_in/groups, k, …)."""
         return self._laid_out(self._kernel())
@@ -265,8 +270,7 @@ class SoftenedConvolution(Convolution):
 
         Processes that train together wait for a gradient of every parameter.
         """
-        idle = (*self._domain_frequency.parameters(), *([] if self.bank is None else self.bank.parameters()))
-        return sum((0 * parameter.sum() for parameter in idle), self.weights.new_zeros(()))
+        return sum((0 * parameter.sum() for parameter in self.soft_parameters()), self.weights.new_zeros(()))
 
     def _softness(self, subgroups: tuple[str, ...]) -> Tensor:
         soft = self._soft_part

@@ -47,7 +47,7 @@ def parameter_groups(network: nn.Module, frequency_rate: float | None = None) ->
         ...     (len(group["params"]), group["lr"], group["weight_decay"])
         ...     for group in optimiser.param_groups
         ... ]
-        [(1, 0.01, 0.0), (6, 0.001, 0.1)]
+        [(1, 0.01, 0.0), (3, 0.001, 0.1)]
     """
     if frequency_rate is not None:
         frequency_rate = check_positive("frequency_rate", frequency_rate)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,9 @@ class LayerSummary:
         error: the same of the network up to this layer, over shifts too.
         hardened_value: what the ablation gave with this layer hardened, None without one.
         relaxed_by: what relaxes the layer where that is not ω′, else empty.
+        parameters: number of its parameters.
+        soft_parameters: number of those that a strict layer does without.
+        cannot_be_soft: subgroups that were to be soft where no weights would make the layer so.
 
     Example:
         >>> from escnn import gspaces, nn
@@ -63,6 +66,9 @@ class LayerSummary:
     error: float | None
     hardened_value: float | None
     relaxed_by: str = ""
+    parameters: int = 0
+    soft_parameters: int = 0
+    cannot_be_soft: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,20 +105,23 @@ class RelaxationSummary:
         table = plain_table(header, lines)
         if max(map(len, table.splitlines())) > _WIDTH:
             table = plain_table(header, [[_in_several_lines(cell) for cell in line] for line in lines])
-        return "\n".join([table, *self._strict_lines()])
+        return "\n".join([table, *self._lines_below()])
 
     def __rich__(self) -> Table:
         table = rich_table(*self._cells())
-        table.caption = "\n".join(self._strict_lines()) or None
+        table.caption = "\n".join(self._lines_below()) or None
         return table
 
     def _cells(self) -> tuple[list[str], list[list[str]]]:
         columns = [column for column in _COLUMNS if any(column.text(row) for row in self.rows)]
         return [column.header for column in columns], [[column.text(row) for column in columns] for row in self.rows]
 
-    def _strict_lines(self) -> list[str]:
-        """Return the names of the layers that nothing relaxes, one kind a line or more."""
-        return [
+    def _lines_below(self) -> list[str]:
+        """Return the sum of the parameters, and the names of the layers that nothing relaxes, by kind."""
+        total, soft = sum(row.parameters for row in self.rows), sum(row.soft_parameters for row in self.rows)
+        share = f" ({soft / (total - soft):.1%} more)".replace("%", " %") if total > soft else ""
+        parameters = [f"parameters: {total - soft:,} strict, {soft:,} soft{share}"] if len(self.rows) > 1 else []
+        return parameters + [
             textwrap.fill(f"strict {kind}: {', '.join(names)}", _WIDTH, subsequent_indent="  ")
             for kind, names in self.strict.items()
         ]
@@ -149,8 +158,8 @@ def relaxation_summary(
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr] * 2)
         >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3), nn.ReLU(fields))
         >>> print(relaxation_summary(network))
-        layer  fields                  ω′             ‖ω′‖²   share  softness s
-        0      2 regular -> 2 regular  rotation 0.25  0.0625  100 %  0.001
+        layer  fields                  ω′             ‖ω′‖²   share  parameters    softness s
+        0      2 regular -> 2 regular  rotation 0.25  0.0625  100 %  106 (8 soft)  0.001
     """
     layers = relaxed_layers(network)
     if not all(isinstance(row, AblationRow) for row in check_sequence("ablation", ablation, "AblationRow")):
@@ -175,9 +184,16 @@ def relaxation_summary(
                 error=errors.get(name),
                 hardened_value=values.get(name),
                 relaxed_by=layer.relaxed_by,
+                parameters=_count(layer.parameters()),
+                soft_parameters=_count(layer.soft_parameters()),
+                cannot_be_soft=layer.cannot_be_soft,
             )
         )
     return RelaxationSummary(tuple(rows), strict_layers(network))
+
+
+def _count(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
 
 
 def _measured(
@@ -222,7 +238,7 @@ def _frequency_text(row: LayerSummary) -> str:
     if row.relaxed_by:
         return ""
     parts = (f"{name} {' '.join(f'{v:.3g}' for v in values)}" for name, values in row.domain_frequency.items())
-    return ", ".join(parts) or "strict"
+    return ", ".join(parts) or ("cannot be soft" if row.cannot_be_soft else "strict")
 
 
 def _softness_text(row: LayerSummary) -> str:
@@ -249,6 +265,7 @@ _COLUMNS = (
     _Column("relaxed by", lambda row: row.relaxed_by),
     _Column("‖ω′‖²", lambda row: "" if row.relaxed_by else f"{row.frequency_energy:.3g}"),
     _Column("share", lambda row: "" if row.relaxed_by else f"{row.frequency_share:.0%}".replace("%", " %")),
+    _Column("parameters", lambda row: f"{row.parameters:,} ({row.soft_parameters:,} soft)" if row.parameters else ""),
     _Column("softness s", _softness_text),
     _Column("own error", lambda row: _number(row.own_error, ".2g")),
     _Column("error so far", lambda row: _number(row.error, ".2g")),
