@@ -93,8 +93,8 @@ class RelaxationSummary:
         ...     None,
         ... )
         >>> print(RelaxationSummary((layer,)))
-        layer  fields                  ω′             ‖ω′‖²   share  softness s
-        conv   1 regular -> 1 regular  rotation 0.25  0.0625  100 %  0.01
+        layer  fields                  ω′             softness s
+        conv   1 regular -> 1 regular  rotation 0.25  0.01
     """
 
     rows: tuple[LayerSummary, ...]
@@ -136,7 +136,7 @@ def relaxation_summary(
     in_type: FieldType | None = None,
     shifts: Shifts = (),
 ) -> RelaxationSummary:
-    """Return a row for each relaxed layer of a network: its fields, ω′, softness, use and measured errors.
+    """Return a row for each relaxed layer of a network: its fields, ω′, parameters, softness, use and measured errors.
 
     Below the rows stand escnn's own linear maps that the network has left, which are strict.
 
@@ -158,8 +158,8 @@ def relaxation_summary(
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr] * 2)
         >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3), nn.ReLU(fields))
         >>> print(relaxation_summary(network))
-        layer  fields                  ω′             ‖ω′‖²   share  parameters    softness s
-        0      2 regular -> 2 regular  rotation 0.25  0.0625  100 %  106 (8 soft)  0.001
+        layer  fields                  ω′             parameters    softness s
+        0      2 regular -> 2 regular  rotation 0.25  106 (8 soft)  0.001
     """
     layers = relaxed_layers(network)
     if not all(isinstance(row, AblationRow) for row in check_sequence("ablation", ablation, "AblationRow")):
@@ -263,8 +263,6 @@ _COLUMNS = (
     _Column("fields", _short_fields),
     _Column("ω′", _frequency_text),
     _Column("relaxed by", lambda row: row.relaxed_by),
-    _Column("‖ω′‖²", lambda row: "" if row.relaxed_by else f"{row.frequency_energy:.3g}"),
-    _Column("share", lambda row: "" if row.relaxed_by else f"{row.frequency_share:.0%}".replace("%", " %")),
     _Column("parameters", lambda row: f"{row.parameters:,} ({row.soft_parameters:,} soft)" if row.parameters else ""),
     _Column("softness s", _softness_text),
     _Column("own error", lambda row: _number(row.own_error, ".2g")),
