@@ -12,7 +12,6 @@ from torch import nn
 
 from benchmarks.shared.networks import build_network
 from benchmarks.smoke.smoke_networks import Forecaster, Way
-from benchmarks.soft_part.candidates import FixedHarmonics, Harmonics, TiedPlane, TiedR2Conv
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
 from escnn_relaxed.baselines import PartialR2Conv
 
@@ -51,77 +50,34 @@ USUAL_RATE = 3e-2
 
 @dataclass(frozen=True)
 class Form:
-    """A way to build the layers: a tied one, a partial one, or RelaxedR2Conv with a kernel; else R2Conv.
+    """A way to build the layers.
 
     Attributes:
-        kind: ``"strict"``, ``"partial"``, ``"tied"`` or ``"kernel"``.
-        options: of the tied layer, or of ``ContinuousKernel``.
+        layer: their class.
+        options: its options, None for ``R2Conv``, which takes none.
     """
 
-    kind: str
-    options: dict[str, Any]
+    layer: Callable[..., nn.Module]
+    options: dict[str, Any] | None
 
-    def layer(self, network: str) -> tuple[Callable[..., nn.Module], dict[str, Any] | None]:
-        """The class of the layers and its options, in a network of this name."""
-        is_plane = network.startswith("plain")
-        if self.kind == "strict":
-            return R2Conv, None
-        if self.kind == "partial":
-            return PartialR2Conv, {"initial_softness": 0.1}
-        options = dict(self.options)
-        # With reflections, the fewest functions that tell all subgroups apart are three.
-        size = "functions" if self.kind == "tied" else "hidden_size"
-        if network.startswith("D4") and options.get("net") is not ContinuousKernel.net and options[size] == 2:
-            options[size] = 3
-        if self.kind == "tied":
-            return TiedPlane if is_plane else TiedR2Conv, options
-        relax = {"relax": {"translation": 0.25}} if is_plane else {}
-        return RelaxedR2Conv, {**relax, "kernel": ContinuousKernel(**options)}
-
-
-def _tied(functions: int, **options: Any) -> Form:
-    return Form("tied", {"functions": functions, **options})
-
-
-def _kernel(size: int, net: Any = ContinuousKernel.net) -> Form:
-    return Form("kernel", {"net": net, "hidden_size": size})
+    def options_in(self, network: str) -> dict[str, Any] | None:
+        """Return the options in a network of this name."""
+        is_soft_plane = network.startswith("plain") and self.layer is RelaxedR2Conv
+        return {**(self.options or {}), "relax": {"translation": 0.25}} if is_soft_plane else self.options
 
 
 FORMS = {
-    "strict": Form("strict", {}),
-    "partial": Form("partial", {}),
+    "strict": Form(R2Conv, None),
+    "partial": Form(PartialR2Conv, {"initial_softness": 0.1}),
+    "tied": Form(RelaxedR2Conv, {}),
+    "net, J = 8": Form(RelaxedR2Conv, {"kernel": ContinuousKernel()}),
+    "net, J = 2": Form(RelaxedR2Conv, {"kernel": ContinuousKernel(hidden_size=2)}),
     # For the scatter of rollouts: the same fields without a soft part.
-    "strict, as wide as J = 8": Form("strict", {}),
-    "net, J = 8": _kernel(8),
-    "net, J = 2": _kernel(2),
-    "harmonics, ψ = 1, J = 2": _kernel(2, FixedHarmonics),
-    "harmonics, J = 2": _kernel(2, Harmonics),
-    "tied, J = 2": _tied(2),
-    "tied, J = 4": _tied(4),
-    "tied, J = 2, u = 0.05": _tied(2, unit=0.05),
-    "tied, J = 2, u = 0.2": _tied(2, unit=0.2),
-    "tied, J = 2, from 0": _tied(2, initial_softness=0.0),
-    "tied, J = 2, u = 0.03": _tied(2, unit=0.03),
-    "tied, J = 4, u = 0.03": _tied(4, unit=0.03),
-    "tied pairs, J = 2, u = 0.03": _tied(2, parts="p", unit=0.03),
-    # Without the input's part, which the output's of the layer before can undo.
-    "tied, J = 2, o, u = 0.05": _tied(2, parts="o", unit=0.05),
-    "tied, J = 2, od, u = 0.05": _tied(2, parts="od", unit=0.05),
-    "tied, J = 4, od, u = 0.05": _tied(4, parts="od", unit=0.05),
-    "tied pairs, J = 2, d, u = 0.05": _tied(2, parts="pd", unit=0.05),
+    "strict, as wide as J = 8": Form(R2Conv, None),
 }
 
 # Those whose growth is told apart.
-GROWN = (
-    "net, J = 8",
-    "net, J = 2",
-    "harmonics, ψ = 1, J = 2",
-    "harmonics, J = 2",
-    "tied, J = 2",
-    "tied, J = 4",
-    "tied, J = 2, od, u = 0.05",
-    "tied pairs, J = 2, d, u = 0.05",
-)
+GROWN = ("tied", "net, J = 8", "net, J = 2")
 
 # Fields of each layer: of strict networks, and of forms that must have fewer for as many parameters.
 WIDTHS: dict[str, tuple[int, ...]] = {
@@ -135,25 +91,12 @@ WIDTHS: dict[str, tuple[int, ...]] = {
 EQUAL: dict[tuple[str, str], tuple[int, ...]] = {
     ("C8 regular", "net, J = 2"): (6, 4, 7, 12),
     ("C4 regular", "net, J = 2"): (7, 7, 6, 12),
-    ("C4 regular", "harmonics, ψ = 1, J = 2"): (6, 7, 7, 12),
-    ("C4 regular", "harmonics, J = 2"): (6, 7, 7, 12),
-    ("C4 regular", "tied pairs, J = 2, u = 0.03"): (6, 7, 7, 12),
-    ("C4 regular", "tied pairs, J = 2, d, u = 0.05"): (6, 7, 7, 12),
     ("D4 regular", "net, J = 2"): (4, 3, 4, 8),
-    ("D4 regular", "harmonics, ψ = 1, J = 2"): (4, 3, 5, 7),
-    ("D4 regular", "harmonics, J = 2"): (4, 3, 5, 7),
     ("SO(2) irreps, gated", "net, J = 2"): (5, 4, 5, 6),
-    ("SO(2) irreps, gated", "harmonics, ψ = 1, J = 2"): (6, 6, 5, 5),
-    ("SO(2) irreps, gated", "harmonics, J = 2"): (6, 6, 5, 5),
     ("smoke", "strict, as wide as J = 8"): (3, 4, 3),
     ("smoke", "net, J = 8"): (3, 4, 3),
     ("smoke", "net, J = 2"): (6, 4, 7),
-    ("smoke", "harmonics, ψ = 1, J = 2"): (5, 6, 6),
-    ("smoke", "harmonics, J = 2"): (5, 6, 6),
-    ("smoke", "tied, J = 4"): (4, 7, 6),
-    ("smoke", "tied, J = 4, u = 0.03"): (4, 7, 6),
-    ("smoke", "tied pairs, J = 2, u = 0.03"): (4, 7, 6),
-    ("smoke", "tied pairs, J = 2, d, u = 0.05"): (4, 7, 6),
+    ("plain CNN on the torus", "tied"): (7, 7, 7, 7),
     ("plain CNN on the torus", "net, J = 2"): (6, 6, 6, 7),
 }
 
@@ -192,14 +135,14 @@ def can(form: str, network: str) -> bool:
     """Whether a form is there for the network's fields."""
     if form == "strict, as wide as J = 8":
         return network == "smoke"
-    if form == "partial" or FORMS[form].options.get("parts", "").startswith("p"):
+    if form == "partial":
         return network.endswith("regular") or network == "smoke"
     return True
 
 
 def build(form: str, network: str, widths: tuple[int, ...]) -> nn.Module:
     """A network of a form."""
-    layer, options = FORMS[form].layer(network)
+    layer, options = FORMS[form].layer, FORMS[form].options_in(network)
     if network == "smoke":
         if layer is PartialR2Conv:
             options = {}  # its last layer is R2Conv, which takes none

@@ -145,8 +145,8 @@ def growth_table(forms: Sequence[str]) -> str:
             if group in ("SO(2)", "plane") and not can(form, group):
                 cells.append("–")
                 continue
-            layer, options = FORMS[form].layer({"D4": "D4 regular", "plane": "plain CNN"}.get(group, group))
-            cells.append(f"{_count(layer(in_type, out_type, size, **(options or {}))) / strict:.2f}")
+            options = FORMS[form].options_in({"plane": "plain CNN"}.get(group, group)) or {}
+            cells.append(f"{_count(FORMS[form].layer(in_type, out_type, size, **options)) / strict:.2f}")
         lines.append(f"| {name} | {strict:,} | {most:g} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
