@@ -4,8 +4,8 @@
 
 A *cell* is a task for a network, a *form* a way to build its layers (``FORMS``), and a *side* says with what fields:
 ``same`` as the strict network, or ``equal``, as many of them as give its number of parameters within 3.5 %. Digits are
-1,000 of MNIST (3,000 on the torus), 12 epochs of Adam; smoke is that of ``smoke/levels.py``, rotation. Runs are logged as they end, and a
-second call goes on from the log; ``--report`` trains nothing.
+1,000 of MNIST (3,000 on the torus), 12 epochs of Adam; smoke is that of ``smoke/levels.py``, rotation. Runs are logged
+as they end, and a second call goes on from the log; ``--report`` trains nothing.
 
 The rule, fixed before the runs: the form is taken that wins most of the cells and is nowhere more than one standard
 error (of the difference of two means) below strict, over both sides.
