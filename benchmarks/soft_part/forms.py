@@ -95,8 +95,8 @@ EQUAL: dict[tuple[str, str], tuple[int, ...]] = {
     ("SO(2) irreps, gated", "net, J = 2"): (5, 4, 5, 6),
     ("smoke", "strict, as wide as J = 8"): (3, 4, 3),
     ("smoke", "net, J = 8"): (3, 4, 3),
-    ("smoke", "net, J = 2"): (6, 5, 6),
-    ("plain CNN on the torus", "tied"): (7, 7, 7, 7),
+    ("smoke", "net, J = 2"): (6, 4, 8),
+    ("plain CNN on the torus", "tied"): (7, 6, 7, 7),
     ("plain CNN on the torus", "net, J = 2"): (6, 6, 6, 7),
 }
 
