@@ -39,7 +39,7 @@ REPOSITORY = "{repository}"
 if importlib.util.find_spec("escnn_relaxed") is None:
     if "://" not in REPOSITORY and not Path(REPOSITORY, "setup.py").exists():
         raise FileNotFoundError(
-            f"set REPOSITORY to the folder with setup.py in it; {{REPOSITORY!r}} is not one"
+            f"set REPOSITORY to the folder with setup.py in it, not {{REPOSITORY!r}}"
         )
     %pip install -q torch "numpy<2" scipy lie_learn pymanopt autograd joblib einops
     %pip install -q --no-deps escnn {{REPOSITORY}}

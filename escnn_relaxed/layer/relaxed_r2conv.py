@@ -22,20 +22,17 @@ class RelaxedR2Conv(PlanarConvolution):
     r"""A planar convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2Conv`.
 
     .. math::
-        h(x) = \sum_d K(d; x) f(x + d), \qquad K = K_{\mathrm{strict}} + (K_{\mathrm{soft}} - P K_{\mathrm{soft}})
+        h(x) = \sum_d K(d; x) f(x + d), \qquad K(d; x) = K_{\mathrm{strict}}(d) \odot \bigl(1 + m(c, d; x)\bigr)
 
-    K_strict is a kernel in ``R2Conv``'s own basis, with its weights. The soft part is a continuous kernel without its
-    strict part: P projects on the equivariant kernels. With ``relax=None`` the layer is ``R2Conv``, and state dicts
-    of ``R2Conv`` load.
+    K_strict is a kernel in ``R2Conv``'s own basis, with its weights. The soft part multiplies it by a modulation m of
+    the output channel c, the tap d and the position x, with a few weights for each output field. m has no mean over
+    the group, so the strict part of the layer is K_strict. With ``relax=None`` the layer is ``R2Conv``, and state
+    dicts of ``R2Conv`` load.
 
-    .. math::
-        K_{\mathrm{soft}}(d; x) = \operatorname{mean}_{g}
-            \rho_{\mathrm{out}}(g)\, \kappa(g^{-1}d;\ \omega' \odot a(g, x))\, \rho_{\mathrm{in}}(g)^{-1}
-
-    κ is a continuous function and a(g, x) are the coordinates of the absolute group element and position. The domain
-    frequency ω′ of a subgroup says how fast κ may change over it: 0 is strict equivariance. This kernel is that of
-    van der Ouderaa, Romero and van der Wilk (NeurIPS 2022), section "Non-stationary Integral Operator". In their form,
-    ``strict_kernel="continuous"``, it is the whole of K.
+    The domain frequency ω′ of a subgroup says how fast m may change over it: 0 is strict equivariance. With
+    ``kernel=ContinuousKernel(…)`` the soft part is a continuous kernel with weights of its own. With
+    ``strict_kernel="continuous"`` one such kernel is the whole of K, in the form of van der Ouderaa, Romero and van der
+    Wilk (NeurIPS 2022), section "Non-stationary Integral Operator".
 
     Arguments up to ``initialize`` are those of ``R2Conv``, in its order and with its meaning. Those that shape
     escnn's own basis (``sigma`` … ``basis_filter``) are ignored, with a warning, if ``strict_kernel`` is
@@ -72,14 +69,15 @@ class RelaxedR2Conv(PlanarConvolution):
             starts at 0 and learns. Default: 0.001; 0.01 for ``strict_kernel="continuous"``.
         regions: G. Where translation is soft, the output is divided into at most G×G regions, symmetric about its
             centre and of at least 4 pixels a side. The kernel is one filter bank in each, and the layer is one grouped
-            convolution. More regions follow the position more finely (ω′ up to G/4) and cost more. None: a kernel for
+            convolution. More regions follow the position more finely and cost more. None: a kernel for
             every pixel, the paper's form, which is slow. Default: 4.
-        strict_kernel: ``"steerable"``: the default form, a strict part in ``R2Conv``'s basis, weight for weight, and a
-            centred continuous soft part. ``"continuous"``: the paper's form, one continuous kernel for both, whose
-            number of weights does not grow with the group.
+        strict_kernel: ``"steerable"``, the default: a strict part in ``R2Conv``'s basis, weight for weight.
+            ``"continuous"``: the paper's form, one continuous kernel for both parts, whose number of weights does not
+            grow with the group.
         samples: number N of rotations by which a continuous group is sampled. Default: 16.
         random_offset: turn the grid of a continuous group by a random angle at each training step.
-        kernel: the options of κ: its net, frequencies, coordinates and support. Default: ``ContinuousKernel()``.
+        kernel: the options of a continuous soft part: its net, frequencies, coordinates and support. Default: the
+            modulation m, and ``ContinuousKernel()`` for ``strict_kernel="continuous"``.
 
     Raises:
         TypeError: for an argument of the wrong type.
