@@ -42,7 +42,7 @@ def test_training_raises_the_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_trial()
     data, _ = digits(images=128, tests=10)
     torch.manual_seed(0)
-    network = SteerableCNN(nn.R2Conv, fields=2)
+    network = SteerableCNN(nn.R2Conv)
     before = accuracy(network, data)
     after = accuracy(train(network, data, epochs=15), data)
     assert not network.training
