@@ -283,8 +283,6 @@ class SoftenedConvolution(Convolution):
     def set_softness(self, softness: float) -> None:
         """Scale the soft part until the softness is s, for instance after strict weights were set from outside.
 
-        Its units are scaled, as at the start, so that an optimiser's steps on it shrink or grow with it.
-
         Args:
             softness: s in (0, 1), of all subgroups together; ``initial_softness`` for a new start.
 
