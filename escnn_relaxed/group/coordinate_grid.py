@@ -81,7 +81,8 @@ class CoordinateGrid(ExactConstants):
         self._relative_subgroups = relative_subgroups
         self.filter_columns = [name for name in ("position", *relative_subgroups) for _ in range(sizes[name])]
         self._filter_scale = np.array([filter_frequency[name] for name in self.filter_columns])
-        self.domain_columns = [name for name in domain_subgroups for _ in range(sizes[name])]
+        domain_sizes = frame.domain_sizes()
+        self.domain_columns = [name for name in domain_subgroups for _ in range(domain_sizes[name])]
         self._domain_subgroups = domain_subgroups
         self.set_frame(frame)
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .rotation_grids import least_samples, sampled_elements
+
 if TYPE_CHECKING:  # exported layers come here too, and run without escnn and lie_learn
     from escnn.group import GroupElement
     from escnn.gspaces import GSpace
@@ -34,6 +36,8 @@ __all__ = [
 Array = NDArray[np.float64]
 
 
+_SAME = 1e-6
+
 SUBGROUPS = ("rotation", "reflection", "translation")
 
 
@@ -46,7 +50,8 @@ class GroupSample:
         action: their matrices on the base space, (M, d, d).
         rotation: the matrix of r for each element, (M, d, d).
         reflected: s, 1 where the element reflects, else 0, (M,).
-        reflection: the matrix of f, (d, d); the identity without reflections.
+        reflection: the matrix of f, (d, d): the inversion of space where the group has it; the identity without
+            reflections.
     """
 
     elements: tuple[GroupElement, ...]
@@ -114,17 +119,18 @@ def has_subgroup(gspace: GSpace, subgroup: str) -> bool:
     """
     if subgroup == "translation":
         return True
-    sample = sample_group(gspace, samples=2)
+    sample = sample_group(gspace)
     count = int((sample.reflected == 0).sum())
     return count > 1 if subgroup == "rotation" else count < len(sample)
 
 
-def sample_group(gspace: GSpace, samples: int, offset: float = 0.0) -> GroupSample:
+def sample_group(gspace: GSpace, samples: int | None = None, offset: float = 0.0) -> GroupSample:
     """Return all elements of a finite fiber group, or escnn's regular grid of a continuous one.
 
     Args:
         gspace: a symmetry of the base space.
-        samples: number N of rotations sampled where the group is continuous (2N elements of O(2)).
+        samples: number N of rotations sampled where the group is continuous (2N elements of O(2)); by default those
+            that map a grid of pixels to itself.
         offset: angle in radians by which the grid of a continuous group is turned.
 
     Example:
@@ -134,11 +140,16 @@ def sample_group(gspace: GSpace, samples: int, offset: float = 0.0) -> GroupSamp
         [0.0, 1.57, 3.14, -1.57]
     """
     group = gspace.fibergroup
-    grid = group.grid(type="regular", N=samples) if group.continuous else group.elements
+    count = least_samples(group) if samples is None else samples
+    grid = sampled_elements(group, count) if group.continuous else group.elements
     action = np.stack([gspace.basespace_action(element) for element in grid]).astype(np.float64)
     reflected = (np.linalg.det(action) < 0).astype(np.int64)
-    # escnn lists f itself first among the elements that reflect.
-    reflection = action[np.argmax(reflected)] if reflected.any() else np.eye(action.shape[-1])
+    # The inversion of space commutes with all rotations. Elsewhere escnn lists f first among the elements that reflect.
+    inversion = -np.eye(action.shape[-1])
+    improper = action[reflected == 1]
+    is_inversion = np.abs(improper - inversion).max((1, 2)) < _SAME
+    first = improper[:1] if reflected.any() else np.eye(action.shape[-1])[None]
+    reflection = inversion if is_inversion.any() else first[0]
     if offset:
         action = rotation_matrix(offset) @ action
         turn = group.element((0, offset) if reflected.any() else offset, param="radians")
@@ -197,11 +208,11 @@ def grid_symmetries(gspace: GSpace, taps: Array) -> list[tuple[GroupElement, lis
     """Return the elements that map the grid of taps to itself, each with the number of the tap g⁻¹d for every tap d.
 
     Args:
-        gspace: the symmetry. Only the quarter turns of a continuous group are tried.
+        gspace: the symmetry. Only the quarter turns of a continuous group, and those of the cube, are tried.
         taps: offsets in pixels, (T, d).
     """
     number = {tuple(np.round(2 * tap).astype(int)): index for index, tap in enumerate(taps)}
-    sample = sample_group(gspace, samples=4)
+    sample = sample_group(gspace)
     symmetries = []
     for element, action in zip(sample.elements, sample.action, strict=True):
         if np.allclose(action, action.round(), rtol=0, atol=1e-9):

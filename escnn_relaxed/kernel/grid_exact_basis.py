@@ -16,12 +16,19 @@ __all__ = ["GridExactBasis", "grid_exact_basis"]
 
 
 class GridExactBasis(NamedTuple):
-    """A basis (B, |A|, |B|, k²) as escnn samples it, the same to float64, and its inner products (B, B)."""
+    """A basis (B, |A|, |B|, k²) as escnn samples it, the same to float64, its inner products (B, B), and a number.
+
+    The number is that of the basis: another basis has another one.
+    """
 
     single: NDArray[np.float32]
     exact: NDArray[np.float64]
     gram: NDArray[np.float64]
+    fingerprint: float
 
+
+# Values of each element of a basis that make its fingerprint.
+_FINGERPRINT = 1000
 
 # escnn keeps the sampled basis of a pair of representations for all layers. The exact basis is kept as long. The key is
 # the identity, since escnn compares such modules by their values.
@@ -47,7 +54,8 @@ def grid_exact_basis(
     if id(block) not in _PREPARED:
         single = _sampled(block, points)
         exact = _grid_exact(single.astype(np.float64), in_field, out_field, symmetries)
-        _PREPARED[id(block)] = GridExactBasis(single, exact, _gram(exact, in_field, out_field))
+        gram = _gram(exact, in_field, out_field)
+        _PREPARED[id(block)] = GridExactBasis(single, exact, gram, _fingerprint(exact))
         weakref.finalize(block, _PREPARED.pop, id(block), None)
     return _PREPARED[id(block)]
 
@@ -71,6 +79,14 @@ def _is_intact(sampled: Tensor) -> bool:
         return False
     energy = sampled.square().sum((1, 2, 3))
     return bool(((energy > 0.01) & (energy < 10)).all())
+
+
+def _fingerprint(basis: NDArray[np.float64]) -> float:
+    """Return the mean of a sample of the values of a basis, with weights that no symmetry shares."""
+    values = basis.reshape(len(basis), -1)
+    sample = values[:, :: max(1, values.shape[1] // _FINGERPRINT)].ravel()
+    scale = float(np.sqrt(np.square(sample).sum())) or 1.0
+    return round(float(sample @ np.cos(np.sqrt(2) * np.arange(len(sample)) + 1)) / scale, 6)
 
 
 def _gram(basis: NDArray[np.float64], in_field: Representation, out_field: Representation) -> NDArray[np.float64]:

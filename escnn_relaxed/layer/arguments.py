@@ -175,9 +175,8 @@ def resolve_relaxation(
     """Return the starting ω′ of each subgroup that gets a domain coordinate, in a fixed order."""
     if relax is None:
         return {}
-    is_kept = {"rotation": frame.kept.rotations == frame.rotations, "reflection": frame.kept.reflection}
     if isinstance(relax, str) and relax == "default":
-        available = [name for name in frame.subgroups if not is_kept[name]]
+        available = [name for name in frame.subgroups if name not in frame.kept_subgroups]
         if frame.subgroups and not available:
             raise ValueError("keep leaves nothing of rotation and reflection to be soft; relax=None is a strict layer")
         rotation = 1.0 if frame.form == "log" else DEFAULT_DOMAIN_FREQUENCY
@@ -195,7 +194,7 @@ def resolve_relaxation(
             raise ValueError(f"relax: unknown subgroup {name!r}; subgroups are {list(SUBGROUPS)}")
         if name not in (*frame.subgroups, "translation"):
             raise ValueError(f"relax: {frame.gspace.name} has no {name} to relax, got {name!r}: {value!r}")
-        if is_kept.get(name):
+        if name in frame.kept_subgroups:
             raise ValueError(f"relax: all of the {name} is in the group to keep, got {name!r}: {value!r}")
         frequency_values("relax", name, value, frame.dimension)
     return {name: relax[name] for name in ("translation", "rotation", "reflection") if name in relax}

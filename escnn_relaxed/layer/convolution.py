@@ -19,6 +19,7 @@ from .arguments import check_input, check_shape
 from .bias import InvariantBias, has_trivial_irrep
 from .equivariance_check import check_equivariance
 from .escnn_globals import register_reducers, use_scipy_svd
+from .escnn_solutions import use_canonical_solutions
 from .remembering import RememberingModule
 from .state_dict import DescribedState, describe_fields
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Convolution", "first_group"]
 
 use_scipy_svd()
+use_canonical_solutions()
 register_reducers()
 
 

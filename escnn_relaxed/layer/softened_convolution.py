@@ -21,6 +21,7 @@ from ..kernel.single_kernel import SingleKernel
 from ..kernel.soft_part import SoftPart
 from ..kernel.softness import soft_share
 from ..kernel.steerable_basis import SteerableBasis, StrictPart, refuse_emptied_basis, sampled_basis
+from .adopted_basis import adopt_basis
 from .arguments import (
     check_kept,
     check_kernel,
@@ -303,15 +304,16 @@ class SoftenedConvolution(Convolution):
             "strict kernel": "continuous" if self.steerable_basis is None else "steerable",
             "soft in": [],
         }
-        if self.bank is None:
-            return {**super().describe(), **kind}
-        return {
-            **super().describe(),
-            **kind,
-            **self.bank.describe(),
-            "regions": self.regions if "translation" in self.bank.domain_subgroups else None,
-            "samples": self.samples if self.space.fibergroup.continuous else None,
-        }
+        facts = {**super().describe(), **kind}
+        if self.bank is not None:
+            facts |= {
+                **self.bank.describe(),
+                "regions": self.regions if "translation" in self.bank.domain_subgroups else None,
+                "samples": self.samples if self.space.fibergroup.continuous else None,
+            }
+        if self.steerable_basis is not None:
+            facts["fingerprint of the steerable basis"] = self.steerable_basis.fingerprint
+        return facts
 
     def extra_repr(self) -> str:
         """Return the field types, the convolution's arguments that are not default, and ω′."""
@@ -324,5 +326,6 @@ class SoftenedConvolution(Convolution):
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *arguments: Any
     ) -> None:
         if self.steerable_basis is not None:
+            arguments[-1].extend(adopt_basis(state_dict, prefix, self.steerable_basis))
             adopt_r2conv_state(state_dict, prefix, self.state_dict())
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
