@@ -30,6 +30,7 @@ __all__ = [
     "rotation_matrix",
     "sample_group",
     "steer",
+    "steered_taps",
 ]
 
 
@@ -211,14 +212,22 @@ def grid_symmetries(gspace: GSpace, taps: Array) -> list[tuple[GroupElement, lis
         gspace: the symmetry. Only the quarter turns of a continuous group, and those of the cube, are tried.
         taps: offsets in pixels, (T, d).
     """
-    number = {tuple(np.round(2 * tap).astype(int)): index for index, tap in enumerate(taps)}
     sample = sample_group(gspace)
-    symmetries = []
-    for element, action in zip(sample.elements, sample.action, strict=True):
-        if np.allclose(action, action.round(), rtol=0, atol=1e-9):
-            steered = [number[tuple(tap)] for tap in np.round(2 * taps @ action).astype(int)]
-            symmetries.append((element, steered))
-    return symmetries
+    steered = [steered_taps(action, taps) for action in sample.action]
+    return [(element, of) for element, of in zip(sample.elements, steered, strict=True) if of is not None]
+
+
+def steered_taps(action: Array, taps: Array) -> list[int] | None:
+    """Return the number of the tap g⁻¹d for every tap d (T, d) and one g (d, d); None where g moves taps off their grid.
+
+    Example:
+        >>> steered_taps(np.array([[-1.0]]), np.array([[-1.0], [0.0], [1.0]]))
+        [2, 1, 0]
+    """
+    if not np.allclose(action, action.round(), rtol=0, atol=1e-9):
+        return None
+    number = {tuple(np.round(2 * tap).astype(int)): index for index, tap in enumerate(taps)}
+    return [number[tuple(tap)] for tap in np.round(2 * taps @ action).astype(int)]
 
 
 def steer(sample: GroupSample, points: Array) -> Array:

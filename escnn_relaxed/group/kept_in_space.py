@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,10 @@ from .elements import NOTHING_KEPT, GroupSample, sample_group
 from .rotation_grids import least_samples, sampled_elements
 
 if TYPE_CHECKING:
+    from escnn.group import GroupElement
     from escnn.gspaces import GSpace
 
-__all__ = ["AXIS", "KeptInSpace", "closed", "kept_in_space", "subgroup_matrices"]
+__all__ = ["AXIS", "KeptInSpace", "closed", "kept_in_space", "subgroup_elements"]
 
 Array = NDArray[np.float64]
 
@@ -68,41 +70,61 @@ def kept_in_space(keep: Any, gspace: GSpace) -> KeptInSpace | Any:
         if len(rotations) < 2:
             raise ValueError(f"keep={keep!r} needs rotations about the axis z, which {gspace.name} has not")
         return KeptInSpace(AXIS, np.eye(3)[None], axis)
-    members, axis_of = subgroup_matrices("keep", keep, gspace)
+    elements, axis_of = subgroup_elements("keep", keep, gspace)
+    members = np.stack([gspace.basespace_action(element) for element in elements]).astype(np.float64)
     return KeptInSpace(str(keep), members, axis_of)
 
 
-def subgroup_matrices(argument: str, identifier: Any, gspace: GSpace) -> tuple[Array, Array | None]:
-    """Return the matrices of a subgroup by its id in escnn, with its axis where it is continuous.
+def subgroup_elements(argument: str, identifier: Any, gspace: GSpace) -> tuple[list[GroupElement], Array | None]:
+    """Return the elements of a subgroup; of a continuous one a few of them, and its axis.
+
+    A continuous subgroup is the products of these few with all rotations about the axis, 0 where it has all rotations.
 
     Args:
         argument: the name of the argument, for the error.
-        identifier: as ``gspace.fibergroup.subgroup`` takes it.
+        identifier: as ``gspace.fibergroup.subgroup`` takes it; or elements of a finite group, which generate it.
         gspace: the symmetry.
 
     Raises:
         ValueError: for what is no id of a subgroup.
     """
+    if isinstance(identifier, (list, tuple)) and all(map(_is_element, identifier)):
+        return _generated(identifier, gspace), None
     try:
         group, include, _ = gspace.fibergroup.subgroup(identifier)
-        elements = sampled_elements(group, least_samples(group)) if group.continuous else group.elements
-        matrices = np.stack([gspace.basespace_action(include(element)) for element in elements]).astype(np.float64)
+        members = sampled_elements(group, least_samples(group)) if group.continuous else group.elements
+        elements = [include(element) for element in members]
     except (AssertionError, ValueError, TypeError, IndexError, KeyError, NotImplementedError) as error:
         raise ValueError(
             f"{argument} must be the id of a subgroup of {gspace.fibergroup.name}, as "
-            f"gspace.fibergroup.subgroup takes it, or {AXIS!r}, got {identifier!r}"
+            f"gspace.fibergroup.subgroup takes it, got {identifier!r}"
         ) from error
     if not group.continuous:
-        return matrices, None
+        return elements, None
+    matrices = np.stack([gspace.basespace_action(element) for element in elements]).astype(np.float64)
     proper = np.linalg.det(matrices) > 0
     fixed = np.linalg.svd(np.concatenate(_turns_of(matrices[proper]) - np.eye(3)))
     axis = fixed[2][-1] if fixed[1][-1] < _SAME else np.zeros(3)
     axis = axis * np.sign(axis[np.argmax(np.abs(axis))]) if axis.any() else axis
-    known: list[Array] = []
-    for matrix in matrices:
-        if not KeptInSpace("", np.array(known).reshape(-1, 3, 3), axis).holds(matrix):
-            known.append(matrix)
-    return np.stack(known), axis
+    known: list[int] = []
+    for number, matrix in enumerate(matrices):
+        if not KeptInSpace("", matrices[known], axis).holds(matrix):
+            known.append(number)
+    return [elements[number] for number in known], axis
+
+
+def _is_element(value: object) -> bool:
+    from escnn.group import GroupElement
+
+    return isinstance(value, GroupElement)
+
+
+def _generated(generators: Sequence[GroupElement], gspace: GSpace) -> list[GroupElement]:
+    """Return all products of some elements of a finite group."""
+    known = [gspace.fibergroup.identity]
+    for element in known:
+        known += [product for of in generators if (product := of @ element) not in known]
+    return known
 
 
 def _turns_of(rotations: Array) -> Array:

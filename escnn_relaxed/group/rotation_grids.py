@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def sampled_elements(group: Group, samples: int) -> list[GroupElement]:
     """Return escnn's grid of a continuous group: N rotations, and as many elements that reflect where it has some.
 
     Args:
-        group: SO(2), O(2), SO(3) or O(3).
+        group: SO(2), O(2), SO(3), O(3), or a direct product of one with a finite group.
         samples: N. Of SO(3) and O(3) a multiple of 24.
 
     Raises:
@@ -37,6 +38,10 @@ def sampled_elements(group: Group, samples: int) -> list[GroupElement]:
         >>> len(sampled_elements(gspaces.flipRot3dOnR3().fibergroup, 24))
         48
     """
+    factors = _factors(group)
+    if factors:
+        parts = [sampled_elements(of, samples) if of.continuous else list(of.elements) for of in factors]
+        return [_product(group, *pair) for pair in itertools.product(*parts)]
     if not _is_of_space(group):
         return list(group.grid(type="regular", N=samples))
     if samples % CUBE:
@@ -56,6 +61,18 @@ def sampled_elements(group: Group, samples: int) -> list[GroupElement]:
             points.append(element)
             turned += [matrices(turn @ element) for turn in cube]
     return [turn @ point for point in points for turn in cube]
+
+
+def _factors(group: Group) -> tuple[Group, ...]:
+    """Return the two groups of a direct product, none of another group."""
+    from escnn.group import DirectProductGroup
+
+    return (group.G1, group.G2) if isinstance(group, DirectProductGroup) else ()
+
+
+def _product(group: Any, first: GroupElement, second: GroupElement) -> GroupElement:
+    element: GroupElement = group.pair_elements(first, second)
+    return element
 
 
 def _is_of_space(group: Group) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from escnn.group import Representation
+from escnn.group import InsufficientIrrepsException, Representation
 from escnn.nn import FieldType, R2Conv, R3Conv
 from numpy.typing import NDArray
 from torch import Tensor
@@ -281,6 +281,12 @@ def sampled_basis(
         if "basis for the steerable filter is empty" in str(error):
             return None
         raise
+    except InsufficientIrrepsException as error:
+        raise ValueError(
+            f"in_type and out_type must live on a gspace on which escnn can build kernels, got {in_type.gspace.name} "
+            f"without enough irreps: continuous dihedral and conical gspaces of space want maximum_frequency=6, and "
+            f"for continuous cylindrical ones no number is enough"
+        ) from error
 
 
 def refuse_emptied_basis(

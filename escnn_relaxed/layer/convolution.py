@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..checks import check_bool, check_no_hooks, check_subgroups
 from ..group.elements import NOTHING_KEPT, SUBGROUPS, KeptGroup
+from ..group.kept_in_space import KeptInSpace
 from ..integral.stationary import Geometry, as_convolution, integrate_stationary
 from ..torch_modes import full_precision
 from .arguments import check_input, check_shape
@@ -48,7 +49,7 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
     """
 
     # The group to which the layer stays strict, whatever is soft.
-    _kept: KeptGroup = NOTHING_KEPT
+    _kept: KeptGroup | KeptInSpace = NOTHING_KEPT
 
     def __init__(self, in_type: FieldType, out_type: FieldType, geometry: Geometry, bias: bool) -> None:
         super().__init__()

@@ -10,8 +10,9 @@ from escnn.nn import FieldType
 from torch import Tensor, distributed, nn
 
 from ..checks import check_bool, check_choice, check_integer
-from ..group.elements import NOTHING_KEPT, SUBGROUPS
+from ..group.elements import NOTHING_KEPT, SUBGROUPS, KeptGroup
 from ..group.frame import GroupFrame
+from ..group.kept_in_space import KeptInSpace
 from ..integral.stationary import Geometry
 from ..kernel.basis_arguments import check_basis_arguments
 from ..kernel.basis_elements import BasisElements
@@ -86,7 +87,7 @@ class SoftenedConvolution(Convolution):
         self.samples = check_integer("samples", softening.samples, 1)
         self.regions = None if softening.regions is None else check_integer("regions", softening.regions, 1)
         self.random_offset = check_random_offset(softening.random_offset, self.space)
-        self._kept = check_kept(softening.keep, self.space, self.samples)
+        self._kept = self._checked_kept(softening.keep)
         frame = GroupFrame(self.space, self.samples, kernel.rotation_coordinates, self._kept)
         soft = resolve_relaxation(softening.relax, frame)
         self._domain_frequency = self._new_domain_frequency(soft, softening.learn_relaxation, frame)
@@ -122,6 +123,10 @@ class SoftenedConvolution(Convolution):
         if not (form.holds_strict_part or initialize):
             nn.init.zeros_(self.weights)
 
+    def _checked_kept(self, keep: Any) -> KeptGroup | KeptInSpace:
+        """Return the group to which the layer stays strict."""
+        return check_kept(keep, self.space, self.samples)
+
     def _new_domain_frequency(self, soft: dict[str, Frequency], learn: bool, frame: GroupFrame) -> DomainFrequency:
         samples: dict[str, RotationSamples | RegionSamples] = {
             "rotation": RotationSamples(frame.rotations, frame.form, frame.resolved_frequency())
@@ -132,7 +137,9 @@ class SoftenedConvolution(Convolution):
 
     def _start_strict_part(self, basis_arguments: dict[str, Any]) -> None:
         """Build the strict part of escnn's layer, with its weights."""
-        arguments = check_basis_arguments(self.kernel_size, self.dilation, basis_arguments)
+        arguments = check_basis_arguments(
+            self.kernel_size, self.dilation, basis_arguments, self.space.dimensionality
+        )
         # One group of fields is like another, and each of them has no more groups.
         place = *self.kernel_types, self.kernel_size, self.dilation, 1
         self.steerable_basis = SteerableBasis(*place, sampled_basis(*place, **arguments))
