@@ -43,6 +43,7 @@ __all__ = [
     "HardeningSchedule",
     "RelaxedR2Conv",
     "RelaxedR2ConvTransposed",
+    "RelaxedR3Conv",
     "SoftnessBound",
     "__version__",
     "equivariance_error",

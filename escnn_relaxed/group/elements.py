@@ -218,7 +218,7 @@ def grid_symmetries(gspace: GSpace, taps: Array) -> list[tuple[GroupElement, lis
 
 
 def steered_taps(action: Array, taps: Array) -> list[int] | None:
-    """Return the number of the tap g⁻¹d for every tap d (T, d) and one g (d, d); None where g moves taps off their grid.
+    """Return the number of the tap g⁻¹d for every tap d, (T, d); None where g, (d, d), moves taps off their grid.
 
     Example:
         >>> steered_taps(np.array([[-1.0]]), np.array([[-1.0], [0.0], [1.0]]))

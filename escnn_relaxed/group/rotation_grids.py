@@ -1,4 +1,4 @@
-"""Samples of the rotations of space: the 24 elements of the cube, or 24·n that these map to themselves from the left."""
+"""Samples of continuous groups; of the rotations of space the 24 of the cube, or 24·n closed under them."""
 
 from __future__ import annotations
 

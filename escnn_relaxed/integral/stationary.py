@@ -96,7 +96,9 @@ class TransposedGeometry:
     @staticmethod
     def of(convolution: nn.Module) -> TransposedGeometry:
         """Return the geometry of a layer with ``R2ConvTransposed``'s attributes, whose paddings may be numbers."""
-        paddings: dict[str, Any] = {name: _of_axes(getattr(convolution, name), convolution) for name in ("padding", "output_padding")}
+        paddings: dict[str, Any] = {
+            name: _of_axes(getattr(convolution, name), convolution) for name in ("padding", "output_padding")
+        }
         names = ("kernel_size", "stride", "dilation", "groups")
         values: dict[str, Any] = {name: getattr(convolution, name) for name in names}
         return TransposedGeometry(**paddings, **values)

@@ -29,7 +29,7 @@ def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: Steerabl
     Returns:
         In words why a basis does not fit, one entry for each pair of representations.
     """
-    found = []
+    found: list[str] = []
     weights = state.get(f"{prefix}weights")
     if weights is None or len(weights) != basis.dimension:
         return found  # torch says so
@@ -43,8 +43,10 @@ def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: Steerabl
             continue
         change = _change(theirs, own.flatten(1)) if saved.shape == own.shape else None
         if change is None:
-            found.append(f"the steerable basis of {prefix.rstrip('.') or 'this layer'!r} from {names[0]} to {names[1]} "
-                         f"holds other kernels than the one here")
+            found.append(
+                f"the steerable basis of {prefix.rstrip('.') or 'this layer'!r} from {names[0]} to {names[1]} "
+                f"holds other kernels than the one here"
+            )
             continue
         part = weights[place].view(-1, len(own))
         converted = converted.clone() if converted is weights else converted

@@ -158,9 +158,7 @@ def _check_stride(stride: Any, axes: int = 2) -> int:
     numbers = stride if isinstance(stride, (tuple, list)) else (stride,) * axes
     steps = [check_integer("stride", step, 1) for step in numbers]
     if len(steps) != axes or len(set(steps)) > 1:
-        raise ValueError(
-            f"stride must be an integer or {_EQUAL_ONES[axes]}, got {stride!r}: one step for all axes"
-        )
+        raise ValueError(f"stride must be an integer or {_EQUAL_ONES[axes]}, got {stride!r}: one step for all axes")
     return steps[0]
 
 

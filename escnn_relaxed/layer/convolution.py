@@ -357,7 +357,13 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
             >>> [round(error, 4) for _, error in layer.check_equivariance(verbose=False)]
             [0.0, 0.0, 0.0, 0.0]
         """
-        return check_equivariance(self, self._kept, atol, rtol, assertion, verbose, device)
+        return self._checked(atol, rtol, assertion, verbose, device)
+
+    def _checked(
+        self, atol: float, rtol: float, assertion: bool, verbose: bool, device: str
+    ) -> list[tuple[GroupElement, float]]:
+        kept = self._kept if isinstance(self._kept, KeptGroup) else NOTHING_KEPT
+        return check_equivariance(self, kept, atol, rtol, assertion, verbose, device)
 
     def extra_repr(self) -> str:
         """Return the field types and the arguments of the convolution that are not default."""

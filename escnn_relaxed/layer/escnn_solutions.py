@@ -82,7 +82,7 @@ def use_canonical_solutions() -> None:
 def _canonical(solve: Callable[..., Any], canonicalise: Callable[..., Any]) -> Callable[..., Any]:
     """Return a solver that makes its solutions canonical and keeps them in this process."""
 
-    @functools.lru_cache(maxsize=None)
+    @functools.cache
     def solved(*arguments: Any, **keys: Any) -> Any:
         with _own_random_numbers():
             return canonicalise(solve(*arguments, **keys), *arguments, **keys)

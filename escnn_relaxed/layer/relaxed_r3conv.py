@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
+from escnn.group import GroupElement
 from escnn.gspaces import GSpace3D
 from escnn.nn import FieldType
 from torch import Tensor
@@ -23,6 +23,7 @@ from .heavy_basis import warn_of_heavy_basis
 from .options import Softening
 from .projection import projected_energies
 from .softened_convolution import SoftenedConvolution
+from .voxel_check import check_on_voxels
 
 __all__ = ["STRICT_KEYWORDS_IN_SPACE", "RelaxedR3Conv"]
 
@@ -87,7 +88,9 @@ class RelaxedR3Conv(SoftenedConvolution):
         >>> gspace = gspaces.rot3dOnR3()
         >>> scalar = nn.FieldType(gspace, [gspace.trivial_repr])
         >>> hidden = nn.FieldType(gspace, [gspace.irrep(l) for l in (0, 1, 2)])
-        >>> layer = RelaxedR3Conv(scalar, hidden, 3, padding=1, relax={"rotation": 0.25}, keep="SO(2)")
+        >>> layer = RelaxedR3Conv(
+        ...     scalar, hidden, 3, padding=1, relax={"rotation": 0.25}, keep="SO(2)"
+        ... )
         >>> layer(scalar(torch.randn(2, 1, 8, 8, 8))).shape
         torch.Size([2, 9, 8, 8, 8])
     """
@@ -155,6 +158,9 @@ class RelaxedR3Conv(SoftenedConvolution):
 
     def _checked_kept(self, keep: Any) -> KeptInSpace | Any:
         return kept_in_space(keep, self.space)
+
+    def _checked(self, *options: Any) -> list[tuple[GroupElement, float]]:
+        return check_on_voxels(self, self._kept, *options)
 
     def softness_in(self, subgroup: Any) -> Tensor:
         """Return the softness in a subgroup by its id: the part of K that is not equivariant to its elements.

@@ -137,9 +137,7 @@ class SoftenedConvolution(Convolution):
 
     def _start_strict_part(self, basis_arguments: dict[str, Any]) -> None:
         """Build the strict part of escnn's layer, with its weights."""
-        arguments = check_basis_arguments(
-            self.kernel_size, self.dilation, basis_arguments, self.space.dimensionality
-        )
+        arguments = check_basis_arguments(self.kernel_size, self.dilation, basis_arguments, self.space.dimensionality)
         # One group of fields is like another, and each of them has no more groups.
         place = *self.kernel_types, self.kernel_size, self.dilation, 1
         self.steerable_basis = SteerableBasis(*place, sampled_basis(*place, **arguments))

@@ -230,9 +230,7 @@ def _copied_parameters(convolutions: Iterable[StrictLayer], freeze: bool) -> dic
     return copies
 
 
-def _relaxed(
-    convolution: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]
-) -> Relaxed:
+def _relaxed(convolution: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]) -> Relaxed:
     """Return a layer with a soft part beside the weights of a trained strict one."""
     is_transposed = isinstance(convolution, (R2ConvTransposed, RelaxedR2ConvTransposed))
     geometry = TransposedGeometry.of(convolution) if is_transposed else ConvolutionGeometry.of(convolution)
@@ -250,11 +248,12 @@ def _relaxed(
         layer.weights = parameters[id(convolution.weights)]
         if layer.bias is not None:
             layer.bias = parameters[id(convolution.bias)]
-        if layer.bank is not None:
+        bank: Any = layer.bank
+        if bank is not None:
             # The soft part starts at 0. Its units have the same proportion to the trained kernel as to the drawn one.
             trained = layer.strict_energy()
             scale = (trained / drawn).sqrt() if drawn > 0 and trained > 0 else 1.0
-            for pair in layer.bank.steered_average.block_pairs:
+            for pair in bank.steered_average.block_pairs:
                 pair.weights.zero_()
                 pair.units.mul_(scale)
     return layer.train(convolution.training)
