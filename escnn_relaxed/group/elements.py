@@ -5,7 +5,8 @@ Everything here is float64 NumPy, angles in radians.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from .rotation_grids import least_samples, sampled_elements
 
 if TYPE_CHECKING:  # exported layers come here too, and run without escnn and lie_learn
-    from escnn.group import GroupElement
+    from escnn.group import GroupElement, Representation
     from escnn.gspaces import GSpace
 
 __all__ = [
@@ -60,6 +61,14 @@ class GroupSample:
     rotation: Array
     reflected: NDArray[np.int64]
     reflection: Array
+    _matrices: dict[Representation, Array] = field(default_factory=dict, compare=False, repr=False)
+
+    def matrices(self, representation: Representation) -> Array:
+        """Return ρ(g) for each element, (M, size, size), which nothing may change: computed once."""
+        if representation not in self._matrices:
+            found = [np.asarray(representation(element)) for element in self.elements]
+            self._matrices[representation] = np.stack(found).astype(np.float64)
+        return self._matrices[representation]
 
     def __len__(self) -> int:
         return len(self.elements)
@@ -140,8 +149,18 @@ def sample_group(gspace: GSpace, samples: int | None = None, offset: float = 0.0
         >>> principal_angle(sample.rotation).round(2).tolist()
         [0.0, 1.57, 3.14, -1.57]
     """
+    count = least_samples(gspace.fibergroup) if samples is None else samples
+    # A grid that is turned at random is a new one each time.
+    return _sampled(gspace, count, offset) if offset else _known_sample(gspace, count)
+
+
+@functools.lru_cache(maxsize=64)
+def _known_sample(gspace: GSpace, count: int) -> GroupSample:
+    return _sampled(gspace, count, 0.0)
+
+
+def _sampled(gspace: GSpace, count: int, offset: float) -> GroupSample:
     group = gspace.fibergroup
-    count = least_samples(group) if samples is None else samples
     grid = sampled_elements(group, count) if group.continuous else group.elements
     action = np.stack([gspace.basespace_action(element) for element in grid]).astype(np.float64)
     reflected = (np.linalg.det(action) < 0).astype(np.int64)
@@ -201,8 +220,10 @@ def element_with_action(gspace: GSpace, action: Array) -> GroupElement | None:
 
 def relative_elements(sample: GroupSample) -> NDArray[np.int64]:
     """Index of the relative element g′⁻¹g in a finite group: entry [g′, g], (M, M)."""
-    index = {element: i for i, element in enumerate(sample.elements)}
-    return np.array([[index[~v @ u] for u in sample.elements] for v in sample.elements], dtype=np.int64)
+    action = sample.action.reshape(len(sample), -1)
+    relative = [(element.T @ sample.action).reshape(len(sample), -1) for element in sample.action]
+    # The products of two orthogonal matrices are largest where these are equal.
+    return np.stack([np.argmax(of @ action.T, axis=1) for of in relative]).astype(np.int64)
 
 
 def grid_symmetries(gspace: GSpace, taps: Array) -> list[tuple[GroupElement, list[int]]]:
@@ -226,8 +247,13 @@ def steered_taps(action: Array, taps: Array) -> list[int] | None:
     """
     if not np.allclose(action, action.round(), rtol=0, atol=1e-9):
         return None
-    number = {tuple(np.round(2 * tap).astype(int)): index for index, tap in enumerate(taps)}
-    return [number[tuple(tap)] for tap in np.round(2 * taps @ action).astype(int)]
+    corner = np.abs(2 * taps).max() + 1
+    places = (2 * corner) ** np.arange(taps.shape[1])
+    numbers = np.round((2 * taps + corner) @ places)
+    order = np.argsort(numbers)
+    found = order[np.searchsorted(numbers[order], np.round((2 * taps @ action.round() + corner) @ places))]
+    steered: list[int] = found.tolist()
+    return steered
 
 
 def steer(sample: GroupSample, points: Array) -> Array:
