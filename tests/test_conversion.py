@@ -223,7 +223,7 @@ def test_what_the_trained_layers_decide_is_no_option(option: dict[str, object]) 
 @pytest.mark.parametrize("name", ["network", "soft"])
 def test_network_without_an_r2conv_is_refused(name: str) -> None:
     soft = RelaxedR2Conv(*battery.types("C4", "trivial -> regular"), 3)
-    with pytest.raises(ValueError, match=r"network has no escnn\.nn\.R2Conv or R2ConvTransposed to relax"):
+    with pytest.raises(ValueError, match=r"network has no escnn\.nn\.R2Conv, R2ConvTransposed or R3Conv to relax"):
         relax_network({"network": torch.nn.Linear(2, 2), "soft": soft}[name])
 
 
