@@ -3,7 +3,7 @@
     python -m benchmarks.volumes.buoyancy [--buoyancies 0,0.5] [--seeds 2] [--steps 2000] [--workers 2] [--report]
 
 Networks of three 3×3×3 convolutions predict the next frame of a box of 12³ cells from this one, with as many parameters
-each within a tenth. The error is that of the velocity's and smoke's change, relative, squared; of a rollout that of the
+each within a fifth. The error is that of the velocity's and smoke's change, relative, squared; of a rollout that of the
 state five frames ahead, relative, squared. Runs are logged as they end, and a second call goes on from the log.
 """
 
@@ -56,7 +56,7 @@ class Way:
 
 
 WAYS = {
-    "Conv3d": Way(nn.Conv3d, 5),
+    "Conv3d": Way(nn.Conv3d, 4),
     "strict": Way(R3Conv, 2),
     "strict, up as an input": Way(R3Conv, 2, sees_up=True),
     "strict about the axis": Way(R3Conv, 4, is_about_axis=True),

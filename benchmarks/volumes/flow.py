@@ -56,10 +56,7 @@ def simulated(flow: Flow, cache: Path) -> Tensor:
     if not file.exists():
         cache.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_suffix(".unfinished.npz")
-        with warnings.catch_warnings():
-            # PhiFlow calls what it has deprecated itself, and tells of a pressure that is known up to a constant.
-            warnings.simplefilter("ignore")
-            films = solve(starts(flow), flow)
+        films = solve(starts(flow), flow)
         np.savez_compressed(unfinished, films=films.astype(np.float32), settings=settings)
         unfinished.rename(file)
     with np.load(file) as stored:
@@ -84,6 +81,13 @@ def _waves(flow: Flow, generator: np.random.Generator) -> NDArray[np.float64]:
 
 def solve(first: NDArray[np.float64], flow: Flow) -> NDArray[np.float64]:
     """Return velocities and smoke (film, frame, channel, D, H, W) from those at the start."""
+    with warnings.catch_warnings():
+        # PhiFlow calls what it has deprecated itself, and tells of a pressure that is known up to a constant.
+        warnings.simplefilter("ignore")
+        return _solve(first, flow)
+
+
+def _solve(first: NDArray[np.float64], flow: Flow) -> NDArray[np.float64]:
     from phi.flow import (
         PERIODIC,
         Box,
