@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -76,3 +77,21 @@ def test_networks_have_as_many_parameters() -> None:
         for name, way in buoyancy.WAYS.items()
     }
     assert all(abs(count / counts["strict"] - 1) < 0.2 for count in counts.values()), counts
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    example = runpy.run_path(str(Path(__file__).parent.parent / "examples" / "volumes.py"))
+    example["main"](["--smoke"])
+    assert "hardened" in capsys.readouterr().out
+
+
+def test_quarter_turns_of_the_example_turn_about_their_axes() -> None:
+    """A density that varies along one axis alone does not change by the turns about it, and does by the others."""
+    example = runpy.run_path(str(Path(__file__).parent.parent / "examples" / "volumes.py"))
+    for axis, dimension in example["DIMENSIONS"].items():
+        shape = [1] * 5
+        shape[dimension] = 6
+        density = torch.arange(6.0).view(shape).expand(1, 1, 6, 6, 6).contiguous()
+        for about, (turn,) in example["quarter_turns"]().items():
+            turned = example["DENSITY"](density).transform(turn).tensor
+            assert torch.allclose(turned, density, atol=1e-4) == (about == axis)
