@@ -1,4 +1,4 @@
-"""Which symmetry of the cube survives? A soft network learns it from volumes in which a wind blows along an unknown axis.
+"""Which symmetry of the cube survives? A soft network learns it from volumes in which a wind blows along some axis.
 
     python examples/volumes.py    # simulates and trains, in about a minute
 
