@@ -7,6 +7,7 @@ import pytest
 import torch
 from escnn import nn as enn
 from escnn.group import GroupElement
+from layers import SOFT_PARTS, options_of
 from tolerances import ROUNDING
 from torch import Tensor
 from transformations import relative_error
@@ -65,11 +66,11 @@ def elements(layer: torch.nn.Module, rotations: int, reflection: bool) -> list[G
     return [group.element(angle, param="radians") for angle in angles]
 
 
-@pytest.mark.parametrize("form", ["steerable", "continuous"])
+@pytest.mark.parametrize("form", SOFT_PARTS)
 @pytest.mark.parametrize(("space", "pair", "keep"), KEPT)
 def test_layer_is_soft_and_exact_for_what_it_keeps(space: str, pair: str, keep: str, form: str) -> None:
-    layer = layer_that_keeps(space, pair, keep, strict_kernel=form)
-    free = layer_that_keeps(space, pair, None, strict_kernel=form)
+    layer = layer_that_keeps(space, pair, keep, **options_of(form))
+    free = layer_that_keeps(space, pair, None, **options_of(form))
     assert layer.softness() > 0.01
     kept = elements(layer, int(keep[1:]), keep[0] == "D")
     assert max(change(layer, element) for element in kept) <= ROUNDING

@@ -8,7 +8,7 @@ from typing import Any
 import battery
 import pytest
 import torch
-from layers import STRICT_KERNELS
+from layers import SOFT_PARTS
 from soft_networks import network_of, soft_regular_layer
 from tolerances import ROUNDING
 from torch import Tensor, nn
@@ -181,15 +181,15 @@ class Regression:
         return self.loss().item()
 
 
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
-def test_layer_that_wants_softness_ends_at_the_bound_and_another_below(strict_kernel: str) -> None:
-    layers = {name: soft_regular_layer(strict_kernel, initial_softness=0.01) for name in ("wants", "does not")}
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
+def test_layer_that_wants_softness_ends_at_the_bound_and_another_below(soft_part: str) -> None:
+    layers = {name: soft_regular_layer(soft_part, initial_softness=0.01) for name in ("wants", "does not")}
     limit = 0.05
     # One pair of fields: the softness of one draw is far from the expected one.
-    draws = (soft_regular_layer(strict_kernel, initial_softness=0.3) for _ in range(100))
+    draws = (soft_regular_layer(soft_part, initial_softness=0.3) for _ in range(100))
     targets = {
         "wants": next(layer for layer in draws if layer.softness().item() > 2 * limit),
-        "does not": soft_regular_layer(strict_kernel, relax={}),
+        "does not": soft_regular_layer(soft_part, relax={}),
     }
     problem = Regression(layers, targets)
     bound = SoftnessBound(problem.layers, limit)
@@ -226,9 +226,9 @@ class CountReads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
-def test_nothing_is_read_in_a_training_step(strict_kernel: str) -> None:
-    bound = SoftnessBound(network_of(soft_regular_layer(strict_kernel, learn_relaxation=True)), 0.01)
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
+def test_nothing_is_read_in_a_training_step(soft_part: str) -> None:
+    bound = SoftnessBound(network_of(soft_regular_layer(soft_part, learn_relaxation=True)), 0.01)
     with CountReads() as reads:
         bound.penalty().backward()
         bound.step()

@@ -65,7 +65,7 @@ WRITES = {
 def layer_of(kind: str, start: float = 0.2) -> RelaxedR2Conv:
     """A layer in training whose ω′ is fixed: a buffer, or a parameter that does not learn."""
     subgroup = "translation" if kind == "translation" else "rotation"
-    learns = {"learn_relaxation": kind == "frozen parameter", "strict_kernel": "steerable", "regions": 2}
+    learns = {"learn_relaxation": kind == "frozen parameter", "soft_part": "tied", "regions": 2}
     pair = battery.types("C4", "regular + irreps -> irreps + regular")
     layer = build(*pair, relax={subgroup: start}, initial_softness=0.3, padding=1, **learns)
     layer.domain_frequency[subgroup].requires_grad_(False)

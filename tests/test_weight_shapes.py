@@ -5,7 +5,7 @@ from __future__ import annotations
 import battery
 import pytest
 import torch
-from layers import STRICT_KERNELS, uncalibrated
+from layers import SOFT_PARTS, options_of, uncalibrated
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv
@@ -19,23 +19,23 @@ PAIRS = {
 FINITE = tuple(space for space in battery.GSPACES if space not in battery.CONTINUOUS)
 
 
-def layer(space: str, pair: str, kernel_size: int, strict_kernel: str) -> RelaxedR2Conv:
+def layer(space: str, pair: str, kernel_size: int, soft_part: str) -> RelaxedR2Conv:
     with uncalibrated():
-        return RelaxedR2Conv(*battery.types(space, pair), kernel_size, strict_kernel=strict_kernel)
+        return RelaxedR2Conv(*battery.types(space, pair), kernel_size, **options_of(soft_part))
 
 
 def shapes(space: str, kernel_size: int) -> list[list[torch.Size]]:
     """Shapes of the state of a layer of each form."""
-    built = (layer(space, PAIRS["irreps alone"], kernel_size, form) for form in STRICT_KERNELS)
+    built = (layer(space, PAIRS["irreps alone"], kernel_size, form) for form in SOFT_PARTS)
     return [[value.shape for value in of.state_dict().values()] for of in built]
 
 
 @pytest.mark.parametrize(
     "kernel_size", [pytest.param(k, marks=[] if k == 3 else pytest.mark.slow) for k in range(1, 6)]
 )
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
 def test_no_direction_lies_so_near_the_threshold_that_rounding_decides(
-    strict_kernel: str, kernel_size: int, monkeypatch: pytest.MonkeyPatch
+    soft_part: str, kernel_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another order of sums changes 1e-15; the nearest direction is 6e-5 away, one of C8 with 5×5 taps."""
     distances: list[float] = []
@@ -51,7 +51,7 @@ def test_no_direction_lies_so_near_the_threshold_that_rounding_decides(
     monkeypatch.setattr(torch.linalg, "svdvals", recorded)
     for space in battery.GSPACES:
         for pair in PAIRS.values() if space in FINITE else (PAIRS["irreps alone"],):
-            layer(space, pair, kernel_size, strict_kernel)
+            layer(space, pair, kernel_size, soft_part)
     assert len(distances) > 100
     assert min(distances) > 1e-6
 
