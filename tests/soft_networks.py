@@ -30,10 +30,8 @@ def network_of(*layers: RelaxedR2Conv) -> enn.SequentialModule:
 
 
 def without_soft_part(layer: RelaxedR2Conv) -> RelaxedR2Conv:
-    """The output weights of the continuous kernel at 0, so that nothing is left that is soft."""
-    with torch.no_grad():
-        for pair in layer.bank.steered_average.block_pairs:
-            pair.weights.zero_()
+    """Output weights at 0, so that nothing is left that is soft."""
+    layer.bank.start_at_zero(1.0)
     return layer
 
 

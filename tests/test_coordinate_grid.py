@@ -132,7 +132,7 @@ def test_mean_over_the_whole_group_is_over_the_sampled_elements_of_a_turned_grid
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("soft_part", ["continuous", "tied"])
+@pytest.mark.parametrize("soft_part", ["continuous", "centred"])
 @pytest.mark.parametrize("averaged", [(), ("rotation",), ("translation",), ("rotation", "translation")])
 def test_features_of_one_tap_are_a_part_of_those_of_all(averaged: tuple[str, ...], soft_part: str) -> None:
     layer, _ = layer_and_oracle("C4", translation=True, soft_part=soft_part)

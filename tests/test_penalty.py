@@ -179,9 +179,7 @@ def test_penalty_alone_takes_softness_to_zero(soft_part: str) -> None:
 def test_the_root_of_a_softness_far_below_one_is_its_root() -> None:
     """Smaller than the rounding of 1, and no rounding itself: it has a slope."""
     layer = soft_regular_layer(initial_softness=0.1)
-    with torch.no_grad():
-        for pair in layer.bank.steered_average.block_pairs:
-            pair.weights.mul_(1e-9)
+    layer.bank.scale(1e-9)
     softness = layer.softness()
     assert 0 < softness < torch.finfo(softness.dtype).eps
     assert equivariance_penalty(layer).item() == pytest.approx(softness.item() ** 0.5)

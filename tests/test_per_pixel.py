@@ -100,7 +100,7 @@ def layer_of(soft_part: str, **arguments: object):
 
 
 @torch.no_grad()
-@EVERY_KERNEL
+@pytest.mark.parametrize("soft_part", ["continuous", "centred"])
 def test_kernel_of_a_layer_is_its_strict_part_and_its_soft_part(soft_part: str) -> None:
     """The hard disk leaves the corners to the steerable basis, if there is one."""
     layer = layer_of(soft_part, regions=None)

@@ -164,7 +164,7 @@ def test_repr_says_types_arguments_and_softness() -> None:
 
 def test_default_softens_rotation_and_reflection_where_the_group_has_them() -> None:
     for space in battery.GSPACES:
-        layer = RelaxedR2Conv(*battery.types(space, "trivial -> trivial"), 1)
+        layer = RelaxedR2Conv(*battery.types(space, "trivial -> trivial"), 3)
         assert set(layer.domain_frequency) == set(battery.subgroups(space, 1.0))
         assert all((value > 0).all() for value in layer.domain_frequency.values())
         assert layer.is_stationary

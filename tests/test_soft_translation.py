@@ -98,7 +98,7 @@ def test_a_kernel_for_every_pixel_keeps_the_group_too(space: str, pair: str, sof
 
 @pytest.mark.parametrize(
     ("soft_part", "regions", "size"),
-    [("tied", 4, (9, 9)), ("continuous", 4, (12, 12)), ("tied", None, (5, 5))],
+    [("centred", 4, (9, 9)), ("continuous", 4, (12, 12)), ("centred", None, (5, 5))],
 )
 @A_FEW_CASES
 def test_position_in_the_axes_of_the_image_breaks_the_group(

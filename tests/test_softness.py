@@ -150,7 +150,7 @@ def test_one_subgroup_after_the_other_is_both(space, pair, soft_part, kernel_siz
     [
         ("C4", "regular -> irreps", "rotation", "reflection"),
         ("flip", "regular -> irreps", "reflection", "rotation"),
-        ("D4", "regular -> irreps", "reflection", "rotation"),
+        ("D4", "regular -> regular", "reflection", "rotation"),
     ],
 )
 def test_softness_in_a_subgroup_that_is_exact_is_zero(space, pair, soft, exact, soft_part: str) -> None:
@@ -235,7 +235,8 @@ def test_softness_does_not_depend_on_the_size_of_the_kernel(soft_part: str) -> N
     expected = layer.softness().item()
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
-            if name == "weights" or name.endswith(".weights"):
+            is_modulation = soft_part == "tied" and name.startswith("bank.")
+            if name.endswith("weights") and not is_modulation:
                 parameter.mul_(1e-3)
     assert layer.softness().item() == pytest.approx(expected, rel=ROUNDING)
 

@@ -53,6 +53,11 @@ def test_soft_rotation_breaks_rotation_and_not_translation(space: str, pair: str
 def test_soft_reflection_breaks_reflection_alone(space: str, pair: str, soft_part: str) -> None:
     layer = layer_on_torus(space, pair, {"reflection": 0.5}, soft_part)
     features = battery.random_input(layer.in_type, 5, 5)
+    if soft_part == "tied" and space in battery.WITH_ROTATION and "regular" not in pair.rpartition("-> ")[2]:
+        # Rotations take the directions of taps away, and these fields have no element.
+        assert layer.cannot_be_soft == ("reflection",)
+        assert largest_error(layer, features) <= ROUNDING
+        return
     assert min(equivariance_error(layer, features, g) for g in reflections(layer.in_type.gspace)) > BROKEN
     if rotations(layer.in_type.gspace):
         assert largest_error(layer, features, rotations) <= ROUNDING
@@ -74,7 +79,7 @@ def test_soft_rotation_softens_reflections_too(pair: str) -> None:
         ("C8", "irreps -> irreps", "rotation", "continuous"),
         ("SO(2)", "band-limited -> irreps", "rotation", "tied"),
         ("flip", "two regular -> regular", "reflection", "continuous"),
-        ("D4", "regular -> irreps", "reflection", "tied"),
+        ("D4", "irreps -> regular", "reflection", "tied"),
         ("O(2)", "irreps -> band-limited", "reflection", "continuous"),
         ("D4", "two regular -> regular", "translation", "tied"),
         ("C4", "regular -> irreps", "translation", "continuous"),

@@ -76,10 +76,12 @@ def test_hardened_in_rotation_alone_is_equivariant_to_rotations_alone(space, pai
     layer = harden_network(layer_of(space, pair, soft_part), ("rotation",))
     rotations, flip = (subgroup_elements(layer.in_type.gspace, [name]) for name in ("rotation", "reflection"))
     features = battery.random_input(layer.in_type, 5, 5)
+    # A tied kernel of other fields is soft in reflection through the directions of taps, which rotations take away.
+    stays_soft = soft_part == "continuous" or pair.endswith("regular")
     assert largest_error(layer, features, lambda space: rotations[1:]) <= ROUNDING
-    assert largest_error(layer, features, lambda space: flip[1:]) > 1e-2
+    assert (largest_error(layer, features, lambda space: flip[1:]) > 1e-2) == stays_soft
     assert layer.softness("rotation").item() <= ROUNDING
-    assert layer.softness().item() > 1e-3
+    assert (layer.softness().item() > 1e-3) == stays_soft
     assert relative_error(harden_network(layer, ("rotation",)).filter_bank(), layer.filter_bank()) <= ROUNDING
 
 
@@ -159,6 +161,10 @@ def test_strict_part_and_rest_are_orthogonal_nearly(
     excess = abs(float((strict + rest) / whole) - 1)
     record_property("excess", excess)
     print(f"{space}, {pair}, {soft_part}: ‖PK‖² + ‖K − PK‖² is off ‖K‖² by {excess:.1e}")
-    assert 1e-10 < excess <= 0.02  # found: 8e-3 at most, mostly below 1e-3
+    if soft_part == "tied":
+        # Functions that a half turn makes negative are orthogonal to what it does not change.
+        assert excess <= ROUNDING
+    else:
+        assert 1e-10 < excess <= 0.02  # found: 8e-3 at most, mostly below 1e-3
     # The softness is of the sum, so that it is in [0, 1].
     assert layer.softness().item() == pytest.approx(float(rest / (strict + rest)), rel=1e-10)
