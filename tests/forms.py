@@ -27,6 +27,7 @@ FORMS: dict[str, tuple[str, str, dict[str, object]]] = {
     "strict": (*_C4, {"relax": None, "soft_part": "tied"}),
     "strict, continuous": (*_C4, {"relax": None}),
     "soft": (*_C4, {"relax": _SOFT, "soft_part": "tied"}),
+    "soft, centred": (*_C4, {"relax": _SOFT, "soft_part": "centred"}),
     "soft, continuous": (*_C4, {"relax": _SOFT}),
     "learned": ("D4", "regular -> mixed", {"relax": {"rotation": 0.2, "reflection": 0.3}, "learn_relaxation": True}),
     "siren": (*_C4, {"relax": _SOFT, "net": SirenKernel}),

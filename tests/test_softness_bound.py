@@ -185,7 +185,8 @@ def test_layer_that_wants_softness_ends_at_the_bound_and_another_below(soft_part
     }
     problem = Regression(layers, targets)
     bound = SoftnessBound(problem.layers, limit)
-    problem.train(bound)
+    # A modulation learns in units of 0.2.
+    problem.train(bound, 300 if soft_part == "tied" else 150)
     # Primal and dual steps circle the optimum and come closer to it; found: within 0.7 % of the bound.
     assert layers["wants"].softness().item() == pytest.approx(limit, rel=0.05)
     assert bound.multipliers["wants"] > 0.3
