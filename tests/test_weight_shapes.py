@@ -31,9 +31,13 @@ def shapes(space: str, kernel_size: int) -> list[list[torch.Size]]:
 
 
 @pytest.mark.parametrize(
-    "kernel_size", [pytest.param(k, marks=[] if k == 3 else pytest.mark.slow) for k in range(1, 6)]
+    ("soft_part", "kernel_size"),
+    [
+        pytest.param(soft_part, k, marks=[] if (soft_part, k) == ("continuous", 3) else pytest.mark.slow)
+        for soft_part in ("continuous", "centred")
+        for k in range(1, 6)
+    ],
 )
-@pytest.mark.parametrize("soft_part", ["continuous", "centred"])
 def test_no_direction_lies_so_near_the_threshold_that_rounding_decides(
     soft_part: str, kernel_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,7 +66,7 @@ def test_no_function_of_a_modulation_lies_so_near_a_threshold_that_rounding_deci
     """The thresholds may be a thousandth larger or smaller; rounding is 1e-15."""
     counts = []
     least, nothing = domain_functions._LEAST, domain_functions._NOTHING
-    for factor in (0.999, 1, 1.001):
+    for factor in (0.999, 1.001):
         monkeypatch.setattr(domain_functions, "_LEAST", factor * least)
         monkeypatch.setattr(domain_functions, "_NOTHING", factor * nothing)
         counts.append([])
@@ -71,7 +75,7 @@ def test_no_function_of_a_modulation_lies_so_near_a_threshold_that_rounding_deci
             for pair in PAIRS.values() if space in FINITE else (PAIRS["irreps alone"],):
                 built = RelaxedR2Conv(*battery.types(space, pair), 3, relax=relax)
                 counts[-1].append(built.bank._kinds)
-    assert counts[0] == counts[1] == counts[2]
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.usefixtures("float64_default")

@@ -92,7 +92,9 @@ def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int |
         found.append("it was saved when soft translation had a kernel for every pixel of the input: train it again")
     if saved.get("strict kernel", "steerable") == own.get("strict kernel") == "steerable":
         if own.get("soft part") == "tied" and "kernel net" in saved:
-            found.append("its soft part is a continuous kernel of its own: build the layer with kernel=ContinuousKernel()")
+            found.append(
+                "its soft part is a continuous kernel of its own: build the layer with kernel=ContinuousKernel()"
+            )
         if saved.get("soft part") == "tied" and "kernel net" in own:
             found.append("its soft part is tied to the strict part: build the layer without kernel")
     found += [
