@@ -120,7 +120,11 @@ class TiedKernel(SoftPart):
     ) -> Tensor:
         """Return K with both parts: (C_out, C_in, k, k), or for each region (regions, C_out, C_in, k, k)."""
         kernel = _given(strict).kernel()
-        modulation = self.modulation(frequency, averaged, partition).unsqueeze(2).unflatten(-1, kernel.shape[2:])
+        # Without regions K is the same at all positions.
+        positions = None if partition is None else self._positions(frequency)
+        modulation = (
+            self.modulation(frequency, averaged, positions, partition).unsqueeze(2).unflatten(-1, kernel.shape[2:])
+        )
         return torch.addcmul(kernel, kernel, modulation.squeeze(0) if partition is None else modulation)
 
     def at_pixels(
@@ -139,16 +143,20 @@ class TiedKernel(SoftPart):
         return torch.addcmul(kernel, kernel, modulation.permute(1, 2, 0))
 
     def modulation(
-        self, frequency: Mapping[str, Tensor], averaged: Sequence[str] = (), partition: RegionPartition | None = None
+        self,
+        frequency: Mapping[str, Tensor],
+        averaged: Sequence[str] = (),
+        positions: Tensor | None = None,
+        partition: RegionPartition | None = None,
     ) -> Tensor:
         """Return f at all taps, (P, C_out, T); P is 1 where K does not depend on the position.
 
         Args:
             frequency: ω′ of each subgroup.
             averaged: subgroups over which the mean of f is taken.
-            partition: regions for which f is wanted. Otherwise it is that at the centres of the cells.
+            positions: the centres of the cells, None where f is wanted at the centre of the image alone.
+            partition: regions over whose cells means of f are wanted.
         """
-        positions = self._positions(frequency)
         weights = None
         if partition is not None:
             place = "weights of regions", partition
@@ -207,8 +215,9 @@ class TiedKernel(SoftPart):
         """Return ‖K − PK‖² and ‖PK‖² of this part alone, as means over the positions."""
         of_channels = self.orthogonal_basis(_given(strict).kernel()).square().sum(1).flatten(1)
         joint = tuple(name for name in SUBGROUPS if name in (*hardened, *subgroups))
-        projected = self.modulation(frequency, joint)
-        parts = self.modulation(frequency, hardened) - projected, projected
+        positions = self._positions(frequency)
+        projected = self.modulation(frequency, joint, positions)
+        parts = self.modulation(frequency, hardened, positions) - projected, projected
         soft, strict_part = ((part.square() * of_channels).sum() / len(part) for part in parts)
         return soft, strict_part
 

@@ -93,8 +93,13 @@ def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int |
         found.append(f"its format version is {version}, newer than {FORMAT_VERSION}: update escnn_relaxed")
     if "translation" in saved.get("soft in", ()) and "regions" not in saved:
         found.append("it was saved when soft translation had a kernel for every pixel of the input: train it again")
-    if own.get("soft part") == "tied" and "kernel net" in saved:
-        found.append("its soft part is a continuous kernel of its own: build the layer with kernel=ContinuousKernel()")
+    if saved.get("strict kernel", "steerable") == own.get("strict kernel") == "steerable":
+        if own.get("soft part") == "tied" and "kernel net" in saved:
+            found.append(
+                "its soft part is a continuous kernel of its own: build the layer with kernel=ContinuousKernel()"
+            )
+        if saved.get("soft part") == "tied" and "kernel net" in own:
+            found.append("its soft part is tied to the strict part: build the layer without kernel")
     for name, value in own.items():
         # Numbers that follow from the facts before them say nothing where these differ.
         is_known = name in _ADOPTED or (_is_of_numbers(value) and bool(found))
