@@ -27,7 +27,7 @@ CASES = {
 def test_functions_are_those_written_out(case: str) -> None:
     columns, written = CASES[case]
     coordinates = torch.randn(6, len(columns), dtype=torch.float64)
-    found = DomainFunctions(columns)(coordinates)
+    found = DomainFunctions(columns)(2 * math.pi * coordinates)
     for point, values in zip(coordinates.tolist(), found.mT.tolist(), strict=True):
         of = {name: [] for name in ("translation", "rotation", "reflection")}
         for name, value in zip(columns, point, strict=True):
@@ -39,7 +39,7 @@ def test_functions_are_zero_at_zero_and_start_with_the_slope_of_a_wave() -> None
     functions = DomainFunctions(["rotation", "reflection"])
     coordinates = torch.tensor([[0.3, 0.5]], dtype=torch.float64)
     assert not functions(0 * coordinates).any()
-    small = functions(1e-4 * coordinates).flatten()
+    small = functions(2 * math.pi * 1e-4 * coordinates).flatten()
     waves = (2 * math.pi * 1e-4 * coordinates).sin().flatten()
     # Both are odd: they differ in third order, (2π·5e-5)³.
     assert small[:2].tolist() == pytest.approx(waves.tolist(), rel=1e-6)
