@@ -66,8 +66,9 @@ def kept_in_space(keep: Any, gspace: GSpace) -> KeptInSpace | Any:
         return NOTHING_KEPT
     if keep == AXIS:
         axis = np.array([0.0, 0.0, 1.0])
-        rotations = [of for of in sample_group(gspace).rotation if np.abs(of @ axis - axis).max() < _SAME]
-        if len(rotations) < 2:
+        sample = sample_group(gspace)
+        rotations = sample.rotation[sample.reflected == 0]
+        if (np.abs(rotations @ axis - axis).max(-1) < _SAME).sum() < 2:
             raise ValueError(f"keep={keep!r} needs rotations about the axis z, which {gspace.name} has not")
         return KeptInSpace(AXIS, np.eye(3)[None], axis)
     elements, axis_of = subgroup_elements("keep", keep, gspace)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -39,7 +40,7 @@ def canonical_embeddings(embeddings: Array, endomorphisms: Array) -> Array:
     Example:
         >>> turned = np.array([[[0.6], [0.8]], [[-0.8], [0.6]]])  # two trivial irreps in the plane
         >>> canonical_embeddings(turned, np.ones((1, 1, 1))).round(9).tolist()
-        [[[1.0], [0.0]], [[0.0], [1.0]]]
+        [[[1.0], [0.0]], [[-0.0], [1.0]]]
     """
     count, rows, size = embeddings.shape
     spanned = np.einsum("mnd,edc->menc", embeddings, endomorphisms).reshape(-1, rows * size)
@@ -87,6 +88,7 @@ def _canonical(solve: Callable[..., Any], canonicalise: Callable[..., Any]) -> C
         with _own_random_numbers():
             return canonicalise(solve(*arguments, **keys), *arguments, **keys)
 
+    @functools.wraps(solve)
     def canonical(*arguments: Any, **keys: Any) -> Any:
         found = solved(*arguments, **keys)
         return found.copy() if isinstance(found, (np.ndarray, list)) else (found[0].copy(), list(found[1]))
@@ -101,7 +103,10 @@ def _own_random_numbers() -> Iterator[None]:
     state = np.random.get_state()
     np.random.seed(0)
     try:
-        yield
+        with warnings.catch_warnings():
+            # One of escnn's solvers sends what another package prints to a file that nothing closes.
+            warnings.simplefilter("ignore", ResourceWarning)
+            yield
     finally:
         np.random.set_state(state)
 

@@ -47,9 +47,9 @@ def basis_bytes(in_field: Representation, out_field: Representation, geometry: C
 
     Example:
         >>> from escnn import gspaces
-        >>> regular = gspaces.octaOnR3().regular_repr
-        >>> round(basis_bytes(regular, regular, ConvolutionGeometry(5, (0, 0, 0))) / 2**20)
-        125
+        >>> regular = gspaces.rot2dOnR3(8).regular_repr
+        >>> basis_bytes(regular, regular, ConvolutionGeometry(5, (0, 0, 0)))
+        4864000.0
     """
     group = in_field.group
     if group.continuous:

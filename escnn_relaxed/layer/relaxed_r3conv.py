@@ -176,13 +176,12 @@ class RelaxedR3Conv(SoftenedConvolution):
 
         Example:
             >>> from escnn import gspaces, nn
-            >>> gspace = gspaces.octaOnR3()
+            >>> gspace = gspaces.rot2dOnR3(4)
             >>> fields = nn.FieldType(gspace, [gspace.irrep(1)])
-            >>> layer = RelaxedR3Conv(fields, fields, 3, keep=(False, 4), initial_softness=0.1)
-            >>> round(layer.softness_in((False, 4)).item(), 4), round(layer.softness().item(), 4)
+            >>> layer = RelaxedR3Conv(fields, fields, 3, keep=2, initial_softness=0.1)
+            >>> half_turns, quarter_turns = layer.softness_in(2), layer.softness_in(4)
+            >>> round(half_turns.item(), 4), round(quarter_turns.item(), 4)
             (0.0, 0.1)
-            >>> round(layer.softness_in(gspace.fibergroup.elements).item(), 4)
-            0.1
         """
         elements, axis = subgroup_elements("subgroup", subgroup, self.space)
         if axis is not None:
