@@ -75,9 +75,9 @@ def table(side: str, log: Log) -> str:
 
 
 def _label(cell: str, measure: Measure) -> str:
-    return (
-        cell + {"test": ", error in %" if cell in SMOKE else ", %", "rollout": ", ten frames, error in %"}[measure.key]
-    )
+    if cell not in SMOKE:
+        return f"{cell}, %"
+    return f"{cell}, {'ten frames, ' if measure.key == 'rollout' else ''}error in %"
 
 
 def _cell(values: list[float]) -> str:
