@@ -1,13 +1,13 @@
-"""Relaxed equivariance for escnn: a layer in place of ``R2Conv`` that is as equivariant as the data.
+"""Relaxed equivariance for escnn: layers in place of ``R2Conv`` and ``R3Conv`` that are as equivariant as the data.
 
 The folders follow in the order in which data meet them. Each imports only from those above it. M counts sampled group
 elements, T taps in the support, P positions, J hidden values::
 
-    group/        group elements, grid points, field types as arrays   (M, 2, 2), (T, 2), (P, 2)
+    group/        group elements, grid points, field types as arrays   (M, d, d), (T, d), (P, d)
                   → coordinates ω ⊙ α, ω′ ⊙ α                          (M, R, T, F), (M, P, D)
     kernel/       → hidden values φ                                    (J, M, R, T, P)
-                  → filter bank K, strict part and soft part           (P, C_out, C_in, k, k)
-    integral/     → h(x) = Σ_d K(d; x) f(x + d)                        (batch, C_out, H, W)
+                  → filter bank K, strict part and soft part           (P, C_out, C_in, k, …)
+    integral/     → h(x) = Σ_d K(d; x) f(x + d)                        (batch, C_out, …)
     layer/        arguments and state; GeometricTensor in and out
     baselines/    other ways to relax, with the same face
     network/      whole networks: relax, harden, export, hand back to escnn
@@ -28,6 +28,7 @@ try:
     from .kernel import ContinuousKernel
     from .layer.relaxed_r2conv import RelaxedR2Conv
     from .layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
+    from .layer.relaxed_r3conv import RelaxedR3Conv
     from .learning import HardeningSchedule, SoftnessBound, equivariance_penalty, parameter_groups
     from .measure import equivariance_error, prediction_agreement, relaxation_summary, softness_ablation
     from .network.conversion import harden_network, relax_network
@@ -42,6 +43,7 @@ __all__ = [
     "HardeningSchedule",
     "RelaxedR2Conv",
     "RelaxedR2ConvTransposed",
+    "RelaxedR3Conv",
     "SoftnessBound",
     "__version__",
     "equivariance_error",

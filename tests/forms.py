@@ -24,16 +24,17 @@ _EVERYWHERE = {"rotation": 0.2, "translation": (0.2, 0.4)}
 
 # Name → symmetry, field types, arguments.
 FORMS: dict[str, tuple[str, str, dict[str, object]]] = {
-    "strict": (*_C4, {"relax": None, "strict_kernel": "steerable"}),
+    "strict": (*_C4, {"relax": None, "soft_part": "tied"}),
     "strict, continuous": (*_C4, {"relax": None}),
-    "soft": (*_C4, {"relax": _SOFT, "strict_kernel": "steerable"}),
+    "soft": (*_C4, {"relax": _SOFT, "soft_part": "tied"}),
+    "soft, centred": (*_C4, {"relax": _SOFT, "soft_part": "centred"}),
     "soft, continuous": (*_C4, {"relax": _SOFT}),
     "learned": ("D4", "regular -> mixed", {"relax": {"rotation": 0.2, "reflection": 0.3}, "learn_relaxation": True}),
     "siren": (*_C4, {"relax": _SOFT, "net": SirenKernel}),
-    "random offset": (*_SO2, {"relax": _SOFT, "random_offset": True, "samples": 4, "strict_kernel": "steerable"}),
-    "soft in translation": (*_C4, {"relax": _EVERYWHERE, "strict_kernel": "steerable"}),
+    "random offset": (*_SO2, {"relax": _SOFT, "random_offset": True, "samples": 4, "soft_part": "tied"}),
+    "soft in translation": (*_C4, {"relax": _EVERYWHERE, "soft_part": "tied"}),
     "soft in translation, continuous": (*_SO2, {"relax": _EVERYWHERE, "samples": 4, "random_offset": True}),
-    "soft in translation, per pixel": (*_C4, {"relax": _EVERYWHERE, "strict_kernel": "steerable", "regions": None}),
+    "soft in translation, per pixel": (*_C4, {"relax": _EVERYWHERE, "soft_part": "tied", "regions": None}),
     "learned in translation": (
         "C4",
         "regular -> regular",

@@ -26,7 +26,11 @@ ROUGH = {"position": 0.4, "rotation": 0.3, "reflection": 0.7}
 # Where every claim about translation is exact.
 TORUS: dict[str, object] = {"padding": 1, "padding_mode": "circular"}
 
-STRICT_KERNELS = ("continuous", "steerable")
+# The forms of a kernel: a strict one tied to its modulation, the default; a strict one beside a continuous soft part;
+# and a continuous one that is both parts. Cases are in the first and the last of them, since the second shares its
+# code with the last; each file has a few of it.
+ALL_SOFT_PARTS = ("continuous", "centred", "tied")
+SOFT_PARTS = ("continuous", "tied")
 
 # How a kernel follows the position, and a small image on which it does: regions that are cells and, in the middle rows,
 # share pixels.
@@ -40,10 +44,24 @@ def relaxation(kind: str, group: dict[str, float], translation: object = (0.3, 0
     return {"relax": group | ({} if kind == "stationary" else {"translation": translation}), **KINDS[kind]}
 
 
+def options_of(soft_part: str, **shaping: object) -> dict[str, object]:
+    """Arguments of a layer with this form of kernel, and of its κ. A tied one has none, so they are left out."""
+    if soft_part == "tied":
+        return {"strict_kernel": "steerable"}
+    strict_kernel = {"centred": "steerable", "continuous": "continuous"}[soft_part]
+    return {"strict_kernel": strict_kernel, "kernel": ContinuousKernel(**shaping)}
+
+
 def with_kernel(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Arguments of a layer, of which tables give those of its kernel side by side with the others."""
+    """Arguments of a layer, of which tables give the form of the kernel and κ side by side with the others.
+
+    Without a form it is the default one, or a centred one where κ is given.
+    """
     shaping = {name: arguments[name] for name in ContinuousKernel.__dataclass_fields__ if name in arguments}
     others = {name: value for name, value in arguments.items() if name not in shaping}
+    if "soft_part" in others:
+        others |= options_of(str(others.pop("soft_part")), **shaping)
+        return others
     return {**others, "kernel": ContinuousKernel(**shaping)} if shaping else others
 
 
@@ -69,7 +87,7 @@ def build(
     **arguments: object,
 ) -> Layer:
     """A layer in float64. Built in float32, so that constants that had lost digits would show."""
-    arguments = {"strict_kernel": "continuous", **SMALL, **arguments}
+    arguments = {"soft_part": "continuous", **SMALL, **arguments}
     with uncalibrated():
         layer = make(in_type, out_type, kernel_size, **with_kernel(arguments)).double()
     shake(layer)

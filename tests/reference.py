@@ -29,6 +29,7 @@ from reference_coordinates import (
 )
 from reference_fields import Block, Field, Fields, coset
 from reference_regions import Regions
+from reference_tied import Modulation
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv
@@ -48,14 +49,15 @@ DEFAULTS: dict[str, Any] = {
     "regions": 4,
     "rotation_coordinates": "circle",
     "support": "smooth",
-    "strict_kernel": "continuous",
+    "soft_part": "continuous",
+    "keep": None,
 }
-# Cells along each axis over which a centred kernel is averaged where every pixel has its own kernel.
+# Cells along each axis over which a centred or tied kernel is averaged where every pixel has its own kernel.
 CELLS_OF_PIXELS = 8
 
 
 class Oracle:
-    """A layer evaluated by loops: its continuous kernel, which is all of it unless ``strict_kernel="steerable"``.
+    """A layer evaluated by loops; of a centred one, the continuous kernel beside the strict part alone.
 
     Args:
         layer: gives its numbers.
@@ -73,7 +75,7 @@ class Oracle:
         self.regions: int | None = given["regions"]
         self.cells = self.regions or CELLS_OF_PIXELS
         self.support = given["support"]
-        self.is_centred = given["strict_kernel"] == "steerable"
+        self.soft_part: str = given["soft_part"]
         self.filter_frequency: dict[str, float] = given["filter_frequency"]
         self.space: GSpace2D = layer.in_type.gspace
         group = self.space.fibergroup
@@ -81,6 +83,10 @@ class Oracle:
         count = len(layer.in_type) // self.groups
         self.inputs = Fields(list(layer.in_type.representations[:count]), self.elements)
         self.outputs = Fields(list(layer.out_type.representations), self.elements)
+        cells = itertools.product(range(self.cells), range(self.cells))
+        centres = [self.position(cell, (self.cells, self.cells)) for cell in cells]
+        self.cell_centres = centres if "translation" in layer.domain_frequency else [(0.0, 0.0)]
+        self.modulation = Modulation(layer, self.elements, self.cell_centres, given["keep"])
         self.sees_relative = all(any(f.is_permutation for f in side.fields) for side in (self.inputs, self.outputs))
         self._hidden: dict[tuple[object, ...], Tensor] = {}
         self._banks: dict[tuple[Point, Point], Tensor] = {}
@@ -96,7 +102,7 @@ class Oracle:
     def __call__(self, features: Tensor) -> Tensor:
         """Equation (1)."""
         layer = self.layer
-        for known in (self._hidden, self._banks, self._region_banks, self._known_weights):
+        for known in (self._hidden, self._banks, self._region_banks, self._known_weights, self.modulation.known):
             known.clear()
         batch, _, height, width = features.shape
         reach = self.dilation * (self.kernel_size - 1)
@@ -110,7 +116,7 @@ class Oracle:
             for number, tap in enumerate(self.taps()):
                 axes = zip(pixel, divmod(number, self.kernel_size), self.padding, (height, width), strict=True)
                 cell = tuple(self._read(*axis) for axis in axes)
-                if None in cell or window_weight(tap, self.kernel_size, self.dilation, self.support) == 0:
+                if None in cell or self.is_empty(tap):
                     continue
                 if regions is None:
                     bank = self.bank(tap, self.position(pixel, (rows, columns)))
@@ -120,6 +126,10 @@ class Oracle:
                 total = total + self._apply(bank, features[:, :, cell[0], cell[1]])
             answers.append(total if bias is None else total + bias)
         return torch.stack(answers, dim=-1).view(batch, -1, rows, columns)
+
+    def is_empty(self, tap: Point) -> bool:
+        """Whether the window of a continuous kernel is 0 at a tap."""
+        return self.soft_part != "tied" and window_weight(tap, self.kernel_size, self.dilation, self.support) == 0
 
     def _read(self, output: int, tap: int, padding: int, size: int) -> int | None:
         """The row (column) of the image that a row (column) of the output reads at one of the taps."""
@@ -155,6 +165,9 @@ class Oracle:
         return self._banks[tap, position]
 
     def _evaluate_bank(self, tap: Point, position: Point) -> Tensor:
+        if self.soft_part == "tied":
+            strict = self.layer.steerable_basis(self.layer.weights).flatten(2)[..., self.taps().index(tap)]
+            return strict * (1 + self.modulation(self.outputs, tap, position).unsqueeze(1))
         rows = []
         for out_field in self.outputs.fields:
             blocks = []
@@ -229,7 +242,7 @@ class Oracle:
         if key not in self._hidden:
             filter_point = self._filter_point(g, tap, relative)
             hidden = self.layer.bank.kernel(filter_point, self.domain_point(g, position))
-            if self.is_centred:
+            if self.soft_part == "centred":
                 mean_key = ("mean", *key[:2], key[3])
                 if mean_key not in self._hidden:
                     self._hidden[mean_key] = self._mean_over_domain(filter_point)
@@ -239,12 +252,8 @@ class Oracle:
         return self._hidden[key] * window_weight(tap, self.kernel_size, self.dilation, self.support)
 
     def _mean_over_domain(self, filter_point: Tensor) -> Tensor:
-        cells = itertools.product(range(self.cells), range(self.cells))
-        positions = [self.position(cell, (self.cells, self.cells)) for cell in cells]
-        if "translation" not in self.layer.domain_frequency:
-            positions = [(0.0, 0.0)]
         # Positions in the frame of an element: as all elements see them.
-        own = [inverse_action(self.space, g, position) for g in self.elements for position in positions]
+        own = [inverse_action(self.space, g, position) for g in self.elements for position in self.cell_centres]
         points = [self.domain_point(g, position, is_own=True) for g in self.elements for position in own]
         hidden = self.layer.bank.kernel(filter_point.expand(len(points), -1), torch.stack(points))
         return hidden.mean(dim=1)

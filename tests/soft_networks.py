@@ -12,15 +12,13 @@ from escnn_relaxed import RelaxedR2Conv
 
 
 def soft_regular_layer(
-    strict_kernel: str = "steerable", space: str = "C4", relax: dict[str, float] | None = None, **arguments
+    soft_part: str = "tied", space: str = "C4", relax: dict[str, float] | None = None, **arguments
 ) -> RelaxedR2Conv:
     """A layer of 3×3 on the torus between regular fields; by default soft in rotation."""
     in_type, out_type = battery.types(space, "regular -> regular")
     relax = {"rotation": 0.2} if relax is None else relax
     arguments = {"initial_softness": 0.1, "filter_frequency": ROUGH, **arguments}
-    return build(
-        in_type, out_type, padding=1, padding_mode="circular", relax=relax, strict_kernel=strict_kernel, **arguments
-    )
+    return build(in_type, out_type, padding=1, padding_mode="circular", relax=relax, soft_part=soft_part, **arguments)
 
 
 def network_of(*layers: RelaxedR2Conv) -> enn.SequentialModule:
@@ -32,28 +30,26 @@ def network_of(*layers: RelaxedR2Conv) -> enn.SequentialModule:
 
 
 def without_soft_part(layer: RelaxedR2Conv) -> RelaxedR2Conv:
-    """The output weights of the continuous kernel at 0, so that nothing is left that is soft."""
-    with torch.no_grad():
-        for pair in layer.bank.steered_average.block_pairs:
-            pair.weights.zero_()
+    """Output weights at 0, so that nothing is left that is soft."""
+    layer.bank.start_at_zero(1.0)
     return layer
 
 
 class Network(nn.Module):
     """R2Conv and relaxed layers, batch norm between them, on the torus."""
 
-    def __init__(self, strict_kernel: str = "steerable") -> None:
+    def __init__(self, soft_part: str = "tied") -> None:
         super().__init__()
-        self.first = soft_regular_layer(strict_kernel, "D2", {"rotation": 0.15})
+        self.first = soft_regular_layer(soft_part, "D2", {"rotation": 0.15})
         fields = self.first.out_type
         self.plain = enn.R2Conv(fields, fields, 3, padding=1, padding_mode="circular").double()
         self.body = enn.SequentialModule(
-            soft_regular_layer(strict_kernel, "D2", {"reflection": 0.5}),
+            soft_regular_layer(soft_part, "D2", {"reflection": 0.5}),
             enn.InnerBatchNorm(fields).double(),
             enn.ReLU(fields),
-            soft_regular_layer(strict_kernel, "D2", {"rotation": 0.1, "translation": 0.3}),
+            soft_regular_layer(soft_part, "D2", {"rotation": 0.1, "translation": 0.3}),
         )
-        self.strict = soft_regular_layer(strict_kernel, "D2", {})
+        self.strict = soft_regular_layer(soft_part, "D2", {})
         self.features = battery.random_input(fields, 8, 8)
         for norm in self.batch_norms():
             norm.running_mean.normal_()

@@ -14,7 +14,7 @@ import battery
 import pytest
 import torch
 from escnn import nn as enn
-from layers import STRICT_KERNELS
+from layers import SOFT_PARTS
 from soft_networks import Network, soft_regular_layer
 from tolerances import ROUNDING
 from torch import nn
@@ -46,9 +46,9 @@ def softness_of(network: nn.Module, names: tuple[str, ...], *subgroups: str) -> 
     return max(network.get_submodule(name).softness(*subgroups).item() for name in names)
 
 
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
-def test_rows_are_those_of_networks_hardened_one_by_one(strict_kernel: str) -> None:
-    network = Network(strict_kernel)
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
+def test_rows_are_those_of_networks_hardened_one_by_one(soft_part: str) -> None:
+    network = Network(soft_part)
     groups = {"early": ("first", "strict"), "body": ["body"], "ends": ["first", "body.3"]}
     rows = softness_ablation(network, evaluate, groups, progress=False)
     members = {name: (name,) for name in SOFT} | {"early": ("first",), "body": SOFT[1:], "ends": SOFT[::2]}
@@ -218,16 +218,14 @@ def test_network_without_relaxed_layers_is_refused() -> None:
         softness_ablation(enn.SequentialModule(enn.R2Conv(fields, fields, 3)), lambda _: 0.0)
 
 
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
-def test_what_is_not_soft_has_no_row(strict_kernel: str) -> None:
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
+def test_what_is_not_soft_has_no_row(soft_part: str) -> None:
     """Strict for good, strict at ω′ = 0, and hardened; nor has a subgroup in which no layer is soft."""
-    at_zero, hardened = (
-        soft_regular_layer(strict_kernel, relax={"rotation": 0.2, "translation": 0.0}) for _ in range(2)
-    )
+    at_zero, hardened = (soft_regular_layer(soft_part, relax={"rotation": 0.2, "translation": 0.0}) for _ in range(2))
     at_zero.set_domain_frequency(rotation=0.0)
     hardened.harden()
-    soft = soft_regular_layer(strict_kernel, relax={"rotation": 0.2, "translation": 0.0})
-    network = nn.ModuleList([soft_regular_layer(strict_kernel, relax={}), at_zero, hardened, soft])
+    soft = soft_regular_layer(soft_part, relax={"rotation": 0.2, "translation": 0.0})
+    network = nn.ModuleList([soft_regular_layer(soft_part, relax={}), at_zero, hardened, soft])
     rows = softness_ablation(network, lambda net: net[3].softness().item(), progress=False)
     assert [row.part for row in rows] == ["nothing", "3", "rotation", "everything"]
 

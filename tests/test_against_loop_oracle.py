@@ -5,7 +5,7 @@ from __future__ import annotations
 import battery
 import pytest
 import torch
-from layers import EVERY_KIND, KINDS, SIZES, build_with_oracle, relaxation
+from layers import EVERY_KIND, KINDS, SIZES, SOFT_PARTS, build_with_oracle, relaxation
 from tolerances import ROUNDING
 from transformations import relative_error
 
@@ -28,6 +28,8 @@ SOFT_IN_TRANSLATION = [
     *[("SO(2)", pair) for pair in battery.pairs("SO(2)")[1::2]],
     ("O(2)", "induced -> induced"),
 ]
+EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
+EACH_SOFT_IN_TRANSLATION = [(*case, soft_part) for case in SOFT_IN_TRANSLATION for soft_part in SOFT_PARTS]
 
 
 def compare(space: str, pair: str, size: tuple[int, int], **arguments: object) -> float:
@@ -43,21 +45,23 @@ def compare(space: str, pair: str, size: tuple[int, int], **arguments: object) -
     return relative_error(found, expected)
 
 
+@EVERY_KERNEL
 @pytest.mark.parametrize(("space", "pair"), STATIONARY)
-def test_stationary_layer_equals_the_loops(space: str, pair: str) -> None:
-    assert compare(space, pair, (2, 2), relax=battery.subgroups(space, 0.2)) <= ROUNDING
+def test_stationary_layer_equals_the_loops(space: str, pair: str, soft_part: str) -> None:
+    relax = battery.subgroups(space, 0.2)
+    assert compare(space, pair, (2, 2), relax=relax, soft_part=soft_part) <= ROUNDING
 
 
-@pytest.mark.parametrize(("space", "pair"), SOFT_IN_TRANSLATION)
-def test_layer_soft_in_translation_equals_the_loops(space: str, pair: str) -> None:
+@pytest.mark.parametrize(("space", "pair", "soft_part"), EACH_SOFT_IN_TRANSLATION)
+def test_layer_soft_in_translation_equals_the_loops(space: str, pair: str, soft_part: str) -> None:
     relax = battery.subgroups(space, 0.15) | TRANSLATION
-    assert compare(space, pair, SIZES["by regions"], relax=relax, regions=2) <= ROUNDING
+    assert compare(space, pair, SIZES["by regions"], relax=relax, regions=2, soft_part=soft_part) <= ROUNDING
 
 
-@pytest.mark.parametrize(("space", "pair"), SOFT_IN_TRANSLATION[::3])
-def test_layer_with_a_kernel_for_every_pixel_equals_the_loops(space: str, pair: str) -> None:
+@pytest.mark.parametrize(("space", "pair", "soft_part"), EACH_SOFT_IN_TRANSLATION[::3])
+def test_layer_with_a_kernel_for_every_pixel_equals_the_loops(space: str, pair: str, soft_part: str) -> None:
     relax = battery.subgroups(space, 0.15) | TRANSLATION
-    assert compare(space, pair, (2, 3), relax=relax, regions=None) <= ROUNDING
+    assert compare(space, pair, (2, 3), relax=relax, regions=None, soft_part=soft_part) <= ROUNDING
 
 
 @pytest.mark.parametrize(
@@ -105,28 +109,56 @@ OPTIONS = {
 PER_PIXEL = ("kernel 2", "stride that does not fit", "unequal padding", "groups", "image frame", "siren")
 
 
+# Arguments of κ that a tied kernel does not have.
+OF_KAPPA = ("image frame", "hard disk", "log coordinates", "siren")
+
+
 @pytest.mark.parametrize(
-    ("option", "kind"),
-    [(option, kind) for option in OPTIONS for kind in KINDS if kind != "per pixel" or option in PER_PIXEL],
+    ("option", "kind", "soft_part"),
+    [
+        (option, kind, soft_part)
+        for option in OPTIONS
+        for kind in KINDS
+        for soft_part in SOFT_PARTS
+        if (kind != "per pixel" or option in PER_PIXEL) and not (soft_part == "tied" and option in OF_KAPPA)
+    ],
 )
-def test_every_option_equals_the_loops(option: str, kind: str) -> None:
+def test_every_option_equals_the_loops(option: str, kind: str, soft_part: str) -> None:
     (height, width), given = OPTIONS[option]
     if kind == "by regions":
         # Seven pixels of the output more: eight at least.
         more = 7 * given.get("stride", 1)
         height, width = height + more, width + more
-    arguments = relaxation(kind, {"rotation": 0.2}) | given
+    arguments = relaxation(kind, {"rotation": 0.2}) | given | {"soft_part": soft_part}
     # Loops over many kernels have few channels.
     space = "C4" if kind == "stationary" else "C2"
     assert compare(space, "regular + regular -> irreps + irreps", (height, width), **arguments) <= ROUNDING
 
 
+@pytest.mark.parametrize(
+    ("space", "pair", "keep", "kind"),
+    [
+        ("C8", "regular -> quotient + irreps", "C4", "by regions"),
+        ("C8", "regular -> irreps", "C2", "stationary"),
+        ("D4", "trivial -> regular + irreps", "D2", "stationary"),
+        ("D4", "trivial -> regular", "D1", "per pixel"),
+        ("SO(2)", "trivial -> irreps", "C2", "by regions"),
+        ("O(2)", "trivial -> irreps", "C2", "stationary"),
+    ],
+)
+def test_tied_layer_that_keeps_a_subgroup_equals_the_loops(space: str, pair: str, keep: str, kind: str) -> None:
+    subgroups = battery.subgroups(space, 0.2)
+    arguments = relaxation(kind, {"rotation": 0.2} if keep.startswith("D") else subgroups)
+    assert compare(space, pair, SIZES[kind], **arguments, keep=keep, soft_part="tied") <= ROUNDING
+
+
 @pytest.mark.slow
-def test_grouped_layer_of_several_kinds_equals_the_loops() -> None:
+@EVERY_KERNEL
+def test_grouped_layer_of_several_kinds_equals_the_loops(soft_part: str) -> None:
     in_fields, out_fields = "regular + trivial + trivial", "quotient + last irrep"
     pair = f"{in_fields} + {in_fields} -> {out_fields} + {out_fields}"
     relax = {"rotation": 0.2, "reflection": 0.5, "translation": 0.3}
-    assert compare("D2", pair, SIZES["by regions"], relax=relax, groups=2, regions=2) <= ROUNDING
+    assert compare("D2", pair, SIZES["by regions"], relax=relax, groups=2, regions=2, soft_part=soft_part) <= ROUNDING
 
 
 @pytest.mark.parametrize(
@@ -140,7 +172,7 @@ def test_soft_part_beside_a_steerable_kernel_equals_the_loops(space: str, pair: 
     """Features less their mean over the whole domain, the cells."""
     in_type, out_type = battery.types(space, pair)
     arguments = SMALL | relaxation(kind, battery.subgroups(space, 0.2)) | {"bias": False}
-    layer, oracle = build_with_oracle(in_type, out_type, strict_kernel="steerable", **arguments)
+    layer, oracle = build_with_oracle(in_type, out_type, soft_part="centred", **arguments)
     features = battery.random_input(in_type, *SIZES[kind])
     with torch.no_grad():
         strict = torch.nn.functional.conv2d(features, layer.steerable_basis(layer.weights), padding=1)
@@ -148,6 +180,7 @@ def test_soft_part_beside_a_steerable_kernel_equals_the_loops(space: str, pair: 
     assert relative_error(found - strict, expected) <= ROUNDING
 
 
+@EVERY_KERNEL
 @EVERY_KIND
 @pytest.mark.parametrize(
     ("space", "pair"),
@@ -158,10 +191,10 @@ def test_soft_part_beside_a_steerable_kernel_equals_the_loops(space: str, pair: 
         ("flip", "irreps -> regular"),
     ],
 )
-def test_gradients_equal_those_of_the_loops(space: str, pair: str, kind: str) -> None:
+def test_gradients_equal_those_of_the_loops(space: str, pair: str, kind: str, soft_part: str) -> None:
     in_type, out_type = battery.types(space, pair)
     arguments = SMALL | relaxation(kind, battery.subgroups(space, 0.2))
-    layer, oracle = build_with_oracle(in_type, out_type, **arguments, learn_relaxation=True)
+    layer, oracle = build_with_oracle(in_type, out_type, **arguments, soft_part=soft_part, learn_relaxation=True)
     features = battery.random_input(in_type, *SIZES[kind]).requires_grad_()
     answers = layer(in_type(features)).tensor, oracle(features)
     cotangent = torch.randn_like(answers[0])

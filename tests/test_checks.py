@@ -13,7 +13,7 @@ import pytest
 import torch
 from escnn.nn import R2Conv
 
-from escnn_relaxed import RelaxedR2Conv, relax_network
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, relax_network
 from escnn_relaxed.checks import check_bool, check_module, check_number, warn_once
 
 
@@ -46,11 +46,12 @@ def test_what_is_no_module_is_refused() -> None:
 
 ALIASED = {"rotation": 3.0}
 TYPES = battery.types("C8", "trivial -> regular")
-LAYER = RelaxedR2Conv(*TYPES, 1, relax={"rotation": 0.5})
+WAVES = {"kernel": ContinuousKernel()}
+LAYER = RelaxedR2Conv(*TYPES, 1, relax={"rotation": 0.5}, **WAVES)
 WARN = {
-    "layer": lambda: RelaxedR2Conv(*TYPES, 1, relax=ALIASED),
+    "layer": lambda: RelaxedR2Conv(*TYPES, 1, relax=ALIASED, **WAVES),
     "setting": lambda: LAYER.set_domain_frequency(**ALIASED),
-    "network": lambda: relax_network(R2Conv(*TYPES, 1), relax=ALIASED),
+    "network": lambda: relax_network(R2Conv(*TYPES, 1), relax=ALIASED, **WAVES),
 }
 
 

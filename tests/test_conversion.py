@@ -167,9 +167,21 @@ def test_soft_part_learns_in_units_of_the_trained_kernel(factor: float) -> None:
     units = []
     for module in (trained, larger):
         torch.manual_seed(0)
-        (pair,) = relax_network(module, relax=SOFT).bank.steered_average.block_pairs
+        (pair,) = relax_network(module, relax=SOFT, kernel=ContinuousKernel()).bank.steered_average.block_pairs
         units.append(float(pair.units.norm()))
     assert units[1] / units[0] == pytest.approx(factor, rel=1e-5)
+
+
+def test_modulation_learns_as_fast_beside_a_kernel_of_any_size() -> None:
+    """It is a proportion of the trained kernel, so that its units are the same."""
+    small, large = (convolution("C4", "two regular -> regular") for _ in range(2))
+    with torch.no_grad():
+        large.weights.copy_(1e3 * small.weights)
+    relaxed = [relax_network(module, relax=SOFT) for module in (small, large)]
+    assert torch.equal(relaxed[0].bank.units, relaxed[1].bank.units)
+    for layer in relaxed:
+        torch.nn.init.ones_(layer.bank.weights)
+    assert relaxed[1].softness().item() == pytest.approx(relaxed[0].softness().item(), rel=1e-5)
 
 
 def test_soft_part_of_a_layer_that_starts_at_zero_can_learn() -> None:
@@ -223,7 +235,7 @@ def test_what_the_trained_layers_decide_is_no_option(option: dict[str, object]) 
 @pytest.mark.parametrize("name", ["network", "soft"])
 def test_network_without_an_r2conv_is_refused(name: str) -> None:
     soft = RelaxedR2Conv(*battery.types("C4", "trivial -> regular"), 3)
-    with pytest.raises(ValueError, match=r"network has no escnn\.nn\.R2Conv or R2ConvTransposed to relax"):
+    with pytest.raises(ValueError, match=r"network has no escnn\.nn\.R2Conv, R2ConvTransposed or R3Conv to relax"):
         relax_network({"network": torch.nn.Linear(2, 2), "soft": soft}[name])
 
 

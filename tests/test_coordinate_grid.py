@@ -132,10 +132,10 @@ def test_mean_over_the_whole_group_is_over_the_sampled_elements_of_a_turned_grid
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("strict_kernel", ["continuous", "steerable"])
+@pytest.mark.parametrize("soft_part", ["continuous", "centred"])
 @pytest.mark.parametrize("averaged", [(), ("rotation",), ("translation",), ("rotation", "translation")])
-def test_features_of_one_tap_are_a_part_of_those_of_all(averaged: tuple[str, ...], strict_kernel: str) -> None:
-    layer, _ = layer_and_oracle("C4", translation=True, strict_kernel=strict_kernel)
+def test_features_of_one_tap_are_a_part_of_those_of_all(averaged: tuple[str, ...], soft_part: str) -> None:
+    layer, _ = layer_and_oracle("C4", translation=True, soft_part=soft_part)
     positions = torch.tensor(POSITIONS, dtype=torch.float64)
     arguments = layer.bank.kernel, layer.domain_frequency, positions
     every = layer.bank.features(*arguments, averaged=averaged)

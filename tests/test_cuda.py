@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import battery
 import pytest
 import torch
-from layers import STRICT_KERNELS, build
+from layers import SOFT_PARTS, build, options_of
 from pretend_device import another_device
 from tolerances import ROUNDING, SINGLE_REORDERED
 from transformations import largest_error, relative_error
@@ -40,25 +40,25 @@ def gpu() -> Iterator[torch.device]:
         yield device
 
 
-def layer_of(space: str, pair: str, soft: str, strict_kernel: str, **arguments: object) -> RelaxedR2Conv:
+def layer_of(space: str, pair: str, soft: str, soft_part: str, **arguments: object) -> RelaxedR2Conv:
     return build(
         *battery.types(space, pair),
         learn_relaxation=True,
         initial_softness=0.3,
         padding=1,
-        strict_kernel=strict_kernel,
+        soft_part=soft_part,
         **SOFT[soft],
         **arguments,
     )
 
 
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
 @pytest.mark.parametrize("soft", SOFT)
 @pytest.mark.parametrize(("space", "pair"), CASES)
 def test_answers_and_gradients_are_those_of_the_cpu(
-    space: str, pair: str, soft: str, strict_kernel: str, gpu: torch.device
+    space: str, pair: str, soft: str, soft_part: str, gpu: torch.device
 ) -> None:
-    layer = layer_of(space, pair, soft, strict_kernel).float()
+    layer = layer_of(space, pair, soft, soft_part).float()
     features = battery.random_input(layer.in_type, 14, 9, dtype=torch.float32)
     cotangent = torch.randn(layer.evaluate_output_shape(features.shape))
     results = []
@@ -76,14 +76,14 @@ def test_answers_and_gradients_are_those_of_the_cpu(
         assert relative_error(found, expected) <= 10 * SINGLE_REORDERED
 
 
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
 @pytest.mark.parametrize(("space", "pair"), CASES)
 def test_strict_layer_on_the_gpu_is_equivariant_in_float64(
-    space: str, pair: str, strict_kernel: str, gpu: torch.device
+    space: str, pair: str, soft_part: str, gpu: torch.device
 ) -> None:
     """Constants keep their digits on the way."""
     in_type, out_type = battery.types(space, pair)
-    layer = RelaxedR2Conv(in_type, out_type, 3, padding=1, relax=None, strict_kernel=strict_kernel).to(gpu).double()
+    layer = RelaxedR2Conv(in_type, out_type, 3, padding=1, relax=None, **options_of(soft_part)).to(gpu).double()
     assert largest_error(layer, battery.random_input(in_type, 6, 6).to(gpu)) <= ROUNDING
 
 
@@ -106,7 +106,7 @@ def test_padding_modes_on_the_gpu(gpu: torch.device) -> None:
 
 
 def test_measured_errors_are_those_of_the_cpu(gpu: torch.device) -> None:
-    layer = layer_of("C8", "two regular -> regular", "soft", "steerable")
+    layer = layer_of("C8", "two regular -> regular", "soft", "tied")
     features = battery.random_input(layer.in_type, 9, 9)
     results = []
     for device in (torch.device("cpu"), gpu):

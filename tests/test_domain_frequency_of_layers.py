@@ -72,15 +72,16 @@ def test_aliasing_rotation_frequency_is_warned_of_once(space: str, form: str, li
 @pytest.mark.parametrize("regions", [1, 2, 4, 6])
 def test_frequency_of_translation_that_regions_do_not_resolve_is_warned_of_once(regions: int) -> None:
     limit = regions / 4
-    layer_of(relax={"translation": (limit, -limit)}, regions=regions)  # warnings are errors
+    kernel = {"kernel": ContinuousKernel(), "regions": regions}
+    layer_of(relax={"translation": (limit, -limit)}, **kernel)  # warnings are errors
     for value in (1.01 * limit, (0.0, -1.01 * limit)):
         with pytest.warns(UserWarning, match=f"relax: .* of translation .*regions = {regions}: it aliases") as caught:
-            layer = layer_of(relax={"translation": value}, regions=regions)
+            layer = layer_of(relax={"translation": value}, **kernel)
         assert f"{1.01 * limit:g}"[:4] in str(caught[0].message)
         assert f"above {limit:g} " in str(caught[0].message)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            layer_of(relax={"translation": value}, regions=regions)
+            layer_of(relax={"translation": value}, **kernel)
     with pytest.warns(UserWarning, match=r"set_domain_frequency: .* of translation .* it aliases"):
         layer.set_domain_frequency(translation=2 * limit)
 

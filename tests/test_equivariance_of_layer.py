@@ -9,7 +9,7 @@ import pytest
 import torch
 from escnn import nn
 from escnn.nn import FieldType
-from layers import STRICT_KERNELS, build
+from layers import SOFT_PARTS, build
 from tolerances import ROUNDING
 from transformations import largest_error, on_grid_elements, reflections, rotations, shift_error
 
@@ -18,22 +18,22 @@ from escnn_relaxed.kernel import SirenKernel
 
 # Continuous kernels, whose strict part is the limit of the soft one, are measured in test_softness too.
 @pytest.mark.parametrize(
-    ("space", "pair", "strict_kernel"),
+    ("space", "pair", "soft_part"),
     [
-        *((*case, "steerable") for case in battery.covering("C4", "D4", "O(2)")),
+        *((*case, "tied") for case in battery.covering("C4", "D4", "O(2)")),
         *((*case, "continuous") for case in battery.covering("D2")),
     ],
 )
-def test_strict_layer_is_equivariant(space: str, pair: str, strict_kernel: str) -> None:
+def test_strict_layer_is_equivariant(space: str, pair: str, soft_part: str) -> None:
     in_type, out_type = battery.types(space, pair)
-    layer = build(in_type, out_type, padding=1, padding_mode="circular", relax=None, strict_kernel=strict_kernel)
+    layer = build(in_type, out_type, padding=1, padding_mode="circular", relax=None, soft_part=soft_part)
     features = battery.random_input(in_type, 5, 5)
     if on_grid_elements(in_type.gspace):
         assert largest_error(layer, features) <= ROUNDING
     assert shift_error(layer, features) <= ROUNDING
 
 
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
 @pytest.mark.parametrize("learn", [False, True], ids=["fixed", "learned"])
 @pytest.mark.parametrize(
     ("space", "pair"),
@@ -47,7 +47,7 @@ def test_strict_layer_is_equivariant(space: str, pair: str, strict_kernel: str) 
         ("O(2)", "induced -> induced"),
     ],
 )
-def test_layer_with_every_frequency_at_zero_is_strict(space: str, pair: str, learn: bool, strict_kernel: str) -> None:
+def test_layer_with_every_frequency_at_zero_is_strict(space: str, pair: str, learn: bool, soft_part: str) -> None:
     in_type, out_type = battery.types(space, pair)
     layer = build(
         in_type,
@@ -57,15 +57,15 @@ def test_layer_with_every_frequency_at_zero_is_strict(space: str, pair: str, lea
         relax=battery.subgroups(space, 0.0) | {"translation": 0.0},
         learn_relaxation=learn,
         initial_softness=0.3,
-        strict_kernel=strict_kernel,
+        soft_part=soft_part,
     )
     features = battery.random_input(in_type, 4, 4)
     assert largest_error(layer, features) <= ROUNDING
     assert shift_error(layer, features) <= ROUNDING
 
 
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
-def test_soft_layer_set_to_zero_is_strict_again(strict_kernel: str) -> None:
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
+def test_soft_layer_set_to_zero_is_strict_again(soft_part: str) -> None:
     in_type, out_type = battery.types("D4", "regular -> irreps")
     layer = build(
         in_type,
@@ -73,7 +73,7 @@ def test_soft_layer_set_to_zero_is_strict_again(strict_kernel: str) -> None:
         padding=1,
         relax={"rotation": 0.25, "reflection": 0.5, "translation": 0.3},
         initial_softness=0.3,
-        strict_kernel=strict_kernel,
+        soft_part=soft_part,
     )
     features = battery.random_input(in_type, 8, 8)
     # A layer this soft errs by half its answer; well above 1e-3 is what is asked for.
@@ -109,36 +109,36 @@ GEOMETRIES = {
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize(
-    ("space", "pair", "strict_kernel"),
+    ("space", "pair", "soft_part"),
     [
-        ("D4", "regular + irreps -> quotient + trivial", "steerable"),
+        ("D4", "regular + irreps -> quotient + trivial", "tied"),
         ("D4", "regular + irreps -> quotient + trivial", "continuous"),
         ("O(2)", "irreps -> band-limited", "continuous"),
     ],
 )
 def test_strict_layer_is_equivariant_whatever_the_convolution(
-    space: str, pair: str, strict_kernel: str, geometry: str
+    space: str, pair: str, soft_part: str, geometry: str
 ) -> None:
     in_type, out_type = battery.types(space, pair)
     arguments, size = GEOMETRIES[geometry]
-    layer = build(in_type, out_type, relax=None, strict_kernel=strict_kernel, **arguments)
+    layer = build(in_type, out_type, relax=None, soft_part=soft_part, **arguments)
     assert largest_error(layer, battery.random_input(in_type, *size)) <= ROUNDING
 
 
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
-def test_unequal_padding_keeps_half_turns_and_flips(strict_kernel: str) -> None:
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
+def test_unequal_padding_keeps_half_turns_and_flips(soft_part: str) -> None:
     in_type, out_type = battery.types("D2", "regular -> irreps")
-    layer = build(in_type, out_type, padding=(2, 1), relax=None, strict_kernel=strict_kernel)
+    layer = build(in_type, out_type, padding=(2, 1), relax=None, soft_part=soft_part)
     assert largest_error(layer, battery.random_input(in_type, 4, 5)) <= ROUNDING
 
 
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
 @pytest.mark.parametrize("space", ["C4", "D3", "O(2)"])
-def test_grouped_layer_is_equivariant(space: str, strict_kernel: str) -> None:
+def test_grouped_layer_is_equivariant(space: str, soft_part: str) -> None:
     in_fields, out_fields = ("irreps", "band-limited") if space == "O(2)" else ("regular", "irreps")
     in_type = battery.field_type(space, f"{in_fields} + trivial + {in_fields} + trivial")
     out_type = battery.field_type(space, f"{out_fields} + {out_fields}")
-    layer = build(in_type, out_type, padding=1, groups=2, relax=None, strict_kernel=strict_kernel)
+    layer = build(in_type, out_type, padding=1, groups=2, relax=None, soft_part=soft_part)
     features = battery.random_input(in_type, 5, 5)
     assert largest_error(layer, features) <= ROUNDING
     # The second half of the output does not see the first half of the input.
@@ -151,13 +151,13 @@ def test_grouped_layer_is_equivariant(space: str, strict_kernel: str) -> None:
     assert not torch.allclose(before[:, :half], after[:, :half])
 
 
-def network(space: str, fields: str, strict_kernel: str) -> nn.SequentialModule:
+def network(space: str, fields: str, soft_part: str) -> nn.SequentialModule:
     """Four layers with escnn's own batch norm, ReLU and pooling, down to invariants."""
     types = [battery.field_type(space, name) for name in ("trivial", fields, fields, fields)]
     modules: list[nn.EquivariantModule] = []
     for number, (in_type, out_type) in enumerate(zip(types, [*types[1:], types[-1]], strict=True)):
         modules += [
-            build(in_type, out_type, padding=1, relax=None, strict_kernel=strict_kernel),
+            build(in_type, out_type, padding=1, relax=None, soft_part=soft_part),
             nn.InnerBatchNorm(out_type),
             nn.ReLU(out_type),
         ]
@@ -167,7 +167,7 @@ def network(space: str, fields: str, strict_kernel: str) -> nn.SequentialModule:
     return nn.SequentialModule(*modules).double()
 
 
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize(
     ("space", "fields"),
@@ -179,8 +179,8 @@ def network(space: str, fields: str, strict_kernel: str) -> nn.SequentialModule:
         ("flip", "two regular + two regular"),
     ],
 )
-def test_strict_network_is_equivariant(space: str, fields: str, mode: str, strict_kernel: str) -> None:
-    module = network(space, fields, strict_kernel)
+def test_strict_network_is_equivariant(space: str, fields: str, mode: str, soft_part: str) -> None:
+    module = network(space, fields, soft_part)
     features = battery.random_input(module.in_type, 8, 8, batch=3)
     for _ in range(20):  # running statistics of batch norm near those of the features
         module(module.in_type(features))
@@ -188,15 +188,15 @@ def test_strict_network_is_equivariant(space: str, fields: str, mode: str, stric
     assert largest_error(module, features) <= ROUNDING
 
 
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
 @pytest.mark.parametrize("space", battery.CONTINUOUS)
-def test_strict_network_of_irreps_is_equivariant(space: str, strict_kernel: str) -> None:
+def test_strict_network_of_irreps_is_equivariant(space: str, soft_part: str) -> None:
     irreps = battery.field_type(space, "irreps + irreps")
     types = [battery.field_type(space, "trivial"), irreps, irreps, irreps, battery.field_type(space, "trivial")]
     modules: list[nn.EquivariantModule] = []
     for in_type, out_type in itertools.pairwise(types):
         modules += [
-            build(in_type, out_type, padding=1, relax=None, strict_kernel=strict_kernel),
+            build(in_type, out_type, padding=1, relax=None, soft_part=soft_part),
             nn.IIDBatchNorm2d(out_type),
             nn.NormNonLinearity(out_type, function="n_relu"),
         ]

@@ -8,7 +8,7 @@ import battery
 import numpy as np
 import pytest
 import torch
-from layers import STRICT_KERNELS
+from layers import SOFT_PARTS, options_of
 from torch import nn
 
 from escnn_relaxed import RelaxedR2Conv
@@ -21,9 +21,9 @@ CASES = [
 ]
 
 
-def layer_of(space: str, pair: str, strict_kernel: str, **arguments: object) -> RelaxedR2Conv:
+def layer_of(space: str, pair: str, soft_part: str, **arguments: object) -> RelaxedR2Conv:
     relax = battery.subgroups(space, 0.2) | {"translation": 0.3}
-    return RelaxedR2Conv(*battery.types(space, pair), 3, relax=relax, strict_kernel=strict_kernel, **arguments)
+    return RelaxedR2Conv(*battery.types(space, pair), 3, relax=relax, **options_of(soft_part), **arguments)
 
 
 def constants(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -32,14 +32,14 @@ def constants(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value for name, value in module.named_buffers() if name not in saved}
 
 
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
 @pytest.mark.parametrize(("space", "pair"), CASES)
 def test_layer_turned_to_float64_has_the_constants_of_one_built_in_float64(
-    space: str, pair: str, strict_kernel: str, float64_default: None
+    space: str, pair: str, soft_part: str, float64_default: None
 ) -> None:
-    built = constants(layer_of(space, pair, strict_kernel))
+    built = constants(layer_of(space, pair, soft_part))
     torch.set_default_dtype(torch.float32)
-    turned = constants(layer_of(space, pair, strict_kernel).double())
+    turned = constants(layer_of(space, pair, soft_part).double())
     assert built.keys() == turned.keys()
     assert len(built) > 5
     for name, value in turned.items():
@@ -48,19 +48,19 @@ def test_layer_turned_to_float64_has_the_constants_of_one_built_in_float64(
         torch.testing.assert_close(value, built[name], rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
-def test_constants_survive_a_walk_through_other_dtypes(strict_kernel: str) -> None:
-    layer = layer_of(*CASES[0], strict_kernel)
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
+def test_constants_survive_a_walk_through_other_dtypes(soft_part: str) -> None:
+    layer = layer_of(*CASES[0], soft_part)
     expected = {name: value.clone() for name, value in constants(copy.deepcopy(layer).double()).items()}
     for name, value in constants(layer.half().float().to(torch.bfloat16).double()).items():
         assert torch.equal(value, expected[name]), name
 
 
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
-def test_layer_can_be_built_with_float64_as_the_default(strict_kernel: str, float64_default: None) -> None:
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
+def test_layer_can_be_built_with_float64_as_the_default(soft_part: str, float64_default: None) -> None:
     """escnn's R2Conv cannot."""
     in_type, out_type = battery.types(*CASES[1])
-    layer = layer_of(*CASES[1], strict_kernel, padding=1)
+    layer = layer_of(*CASES[1], soft_part, padding=1)
     assert {p.dtype for p in layer.parameters()} == {torch.float64}
     assert layer(in_type(battery.random_input(in_type, 4, 4))).tensor.dtype == torch.float64
     assert out_type == layer.out_type

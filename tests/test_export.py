@@ -7,7 +7,7 @@ import pytest
 import torch
 from escnn.nn import R2Conv
 from forms import EVERY_FORM, EVERY_MODE, SOFT_IN_TRANSLATION, answer_in_eval, layer_of, tensors_of
-from layers import EVERY_KIND, STRICT_KERNELS, build, relaxation, shake
+from layers import EVERY_KIND, SOFT_PARTS, build, relaxation, shake
 from tolerances import ROUNDING, SINGLE
 from torch import Tensor, nn
 from transformations import relative_error
@@ -18,7 +18,7 @@ from escnn_relaxed.kernel import FourierKernel, SirenKernel
 
 EXPORTED = {"stationary": nn.Conv2d, "by regions": RegionConvolution, "per pixel": PerPixelConvolution}
 TRANSLATION = (0.2, 0.4)
-EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
 
 GEOMETRIES = {
     "plain": {},
@@ -52,8 +52,9 @@ def error_of_export(layer: RelaxedR2Conv | R2Conv, exported: nn.Module, *size: i
 @EVERY_KIND
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_exported_layer_computes_the_same_whatever_the_convolution(geometry: str, kind: str) -> None:
-    in_type, out_type = battery.types("C4", "regular + regular -> irreps + irreps")
-    arguments = {"kernel_size": 3, "strict_kernel": "steerable", **GEOMETRIES[geometry]}
+    # Irreps alone are not soft in 1×1 kernels.
+    in_type, out_type = battery.types("C4", "regular + regular -> irreps + regular + irreps + regular")
+    arguments = {"kernel_size": 3, "soft_part": "tied", **GEOMETRIES[geometry]}
     arguments |= relaxation(kind, {"rotation": 0.2}, TRANSLATION)
     layer = build(in_type, out_type, initial_softness=0.3, **arguments)
     exported = layer.export()
@@ -77,7 +78,7 @@ CASES = [
 @pytest.mark.parametrize(("net", "frame"), [(FourierKernel, "group"), (FourierKernel, "image"), (SirenKernel, "image")])
 @pytest.mark.parametrize(("space", "pair"), CASES)
 def test_exported_layer_computes_the_same_whatever_the_kernel(
-    space, pair, net, frame, regions, size, strict_kernel
+    space, pair, net, frame, regions, size, soft_part
 ) -> None:
     layer = build(
         *battery.types(space, pair),
@@ -87,7 +88,7 @@ def test_exported_layer_computes_the_same_whatever_the_kernel(
         regions=regions,
         frame=frame,
         net=net,
-        strict_kernel=strict_kernel,
+        soft_part=soft_part,
         samples=4,
     )
     assert error_of_export(layer, layer.export(), *size) <= ROUNDING
@@ -96,10 +97,10 @@ def test_exported_layer_computes_the_same_whatever_the_kernel(
 @pytest.mark.parametrize("kind", ["by regions", "per pixel"])
 @EVERY_KERNEL
 @pytest.mark.parametrize("subgroups", [("rotation",), ("translation",), ()], ids=["rotation", "translation", "all"])
-def test_exported_layer_is_hardened_as_the_layer_is(subgroups: tuple[str, ...], strict_kernel: str, kind: str) -> None:
+def test_exported_layer_is_hardened_as_the_layer_is(subgroups: tuple[str, ...], soft_part: str, kind: str) -> None:
     in_type, out_type = battery.types("C4", "regular -> regular")
     arguments = relaxation(kind, {"rotation": 0.2}, TRANSLATION)
-    layer = build(in_type, out_type, initial_softness=0.3, strict_kernel=strict_kernel, **arguments)
+    layer = build(in_type, out_type, initial_softness=0.3, soft_part=soft_part, **arguments)
     soft = layer.export()
     layer.harden(*subgroups)
     exported = layer.export()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import NamedTuple
 
 import battery
 import numpy as np
@@ -17,6 +18,16 @@ from escnn_relaxed.group.elements import GroupSample, KeptGroup, grid_symmetries
 from escnn_relaxed.group.frame import FIBER_SUBGROUPS, GroupFrame
 from escnn_relaxed.group.points import tap_grid
 from escnn_relaxed.kernel.centred_kernel import CentredKernel
+
+
+class StrictOfEnergy(NamedTuple):
+    """What a start asks of a strict part."""
+
+    value: float
+
+    def energy(self) -> torch.Tensor:
+        return torch.tensor(self.value)
+
 
 # Matrices go through a few products and arc tangents in float64.
 ROUNDING = 1e-14
@@ -161,7 +172,7 @@ def test_centred_kernel_of_the_octahedral_group_has_no_strict_part() -> None:
         domain_subgroups=("rotation",),
     ).double()
     frequency = {"rotation": torch.tensor([0.25], dtype=torch.float64)}
-    bank.start(frequency, softness=0.5, strict_energy=1.0)
+    bank.start(frequency, softness=0.5, strict=StrictOfEnergy(1.0))
     kernel = bank(frequency).detach().numpy()
     assert kernel.shape == (24, 24, 3, 3, 3)
     symmetries = grid_symmetries(gspace, tap_grid(kernel_size, dimension=3))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from escnn import nn
 from group_average import subgroup_elements
-from layers import STRICT_KERNELS, build
+from layers import SOFT_PARTS, build
 from tolerances import BROKEN, ROUNDING
 from torch import Tensor
 from transformations import largest_error, reflections, relative_error, rotations, shift
@@ -22,13 +22,13 @@ from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 TURNS = {"rotation": 0.2}
 EVERYTHING = {"rotation": 0.2, "reflection": 0.5, "translation": 0.3}
 
-EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
 
 
 def network(
     space: str,
     relax: dict[str, float],
-    strict_kernel: str,
+    soft_part: str,
     layers: int = 3,
     fields: str = "regular",
     **arguments: object,
@@ -46,7 +46,7 @@ def network(
                 relax=relax,
                 initial_softness=0.3,
                 hidden_size=6,
-                strict_kernel=strict_kernel,
+                soft_part=soft_part,
                 # Kernels that vary between taps, so that no ReLU has one sign alone.
                 filter_frequency=0.5,
                 **arguments,
@@ -97,9 +97,9 @@ def train_a_step(module: nn.EquivariantModule) -> None:
         ("D4", "two regular", "eval"),
     ],
 )
-def test_hardened_network_is_equivariant(space: str, fields: str, mode: str, strict_kernel: str) -> None:
+def test_hardened_network_is_equivariant(space: str, fields: str, mode: str, soft_part: str) -> None:
     relax = battery.subgroups(space, 0.2)
-    soft = network(space, relax, strict_kernel, fields=fields).train(mode == "train")
+    soft = network(space, relax, soft_part, fields=fields).train(mode == "train")
     features = inputs(soft).tensor
     assert largest_error(soft, features) > BROKEN
     hardened = harden_network(soft)
@@ -108,9 +108,9 @@ def test_hardened_network_is_equivariant(space: str, fields: str, mode: str, str
     assert largest_error(soft, features) > BROKEN  # the network is left as it is
 
 
-@pytest.mark.parametrize(("frame", "strict_kernel"), [("group", "steerable"), ("image", "continuous")])
-def test_hardened_in_one_subgroup_is_equivariant_to_it_alone(frame: str, strict_kernel: str) -> None:
-    soft = network("D4", EVERYTHING, strict_kernel, layers=1, frame=frame).eval()
+@pytest.mark.parametrize(("frame", "soft_part"), [("group", "tied"), ("image", "continuous")])
+def test_hardened_in_one_subgroup_is_equivariant_to_it_alone(frame: str, soft_part: str) -> None:
+    soft = network("D4", EVERYTHING, soft_part, layers=1, frame=frame).eval()
     features = inputs(soft).tensor
     space = soft.in_type.gspace
 
@@ -142,9 +142,9 @@ def test_hardened_in_one_subgroup_is_equivariant_to_it_alone(frame: str, strict_
 @pytest.mark.parametrize(
     "subgroups", [(), ("rotation",), ("translation",)], ids=lambda names: names[0] if names else "all"
 )
-def test_hardened_network_stays_strict_in_training(subgroups: tuple[str, ...], strict_kernel: str) -> None:
+def test_hardened_network_stays_strict_in_training(subgroups: tuple[str, ...], soft_part: str) -> None:
     relax = {"rotation": 0.2, "translation": 0.3}
-    soft = network("C4", relax, strict_kernel, layers=2, learn_relaxation=True)
+    soft = network("C4", relax, soft_part, layers=2, learn_relaxation=True)
     module = harden_network(soft, subgroups)
     before = [layer.softness().item() for _, layer in named_relaxed_layers(module)]
     for _ in range(2):
@@ -164,17 +164,17 @@ def test_hardened_network_stays_strict_in_training(subgroups: tuple[str, ...], s
 
 @EVERY_KERNEL
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_hardened_network_is_in_the_mode_of_the_soft_one(mode: str, strict_kernel: str) -> None:
-    hardened = harden_network(network("C4", TURNS, strict_kernel).train(mode == "train"))
+def test_hardened_network_is_in_the_mode_of_the_soft_one(mode: str, soft_part: str) -> None:
+    hardened = harden_network(network("C4", TURNS, soft_part).train(mode == "train"))
     assert [module for module in hardened.modules() if module.training != (mode == "train")] == []
 
 
 def layer_soft_in_everything(
-    strict_kernel: str, relax: dict[str, float] = EVERYTHING, **arguments: object
+    soft_part: str, relax: dict[str, float] = EVERYTHING, **arguments: object
 ) -> RelaxedR2Conv:
     in_type, out_type = battery.types("D4", "regular -> irreps")
     arguments = {"initial_softness": 0.3, "hidden_size": 6, "padding": 1} | arguments
-    return build(in_type, out_type, relax=relax, strict_kernel=strict_kernel, **arguments)
+    return build(in_type, out_type, relax=relax, soft_part=soft_part, **arguments)
 
 
 def answer(layer: RelaxedR2Conv) -> Tensor:
@@ -185,23 +185,23 @@ def answer(layer: RelaxedR2Conv) -> Tensor:
 
 @EVERY_KERNEL
 @pytest.mark.parametrize("subgroups", [("rotation",), ("reflection", "translation")], ids=" + ".join)
-def test_partly_hardened_layer_has_the_state_of_the_soft_one(subgroups: tuple[str, ...], strict_kernel: str) -> None:
-    layer = layer_soft_in_everything(strict_kernel)
+def test_partly_hardened_layer_has_the_state_of_the_soft_one(subgroups: tuple[str, ...], soft_part: str) -> None:
+    layer = layer_soft_in_everything(soft_part)
     hardened = harden_network(layer, subgroups)
     state = hardened.state_dict()
     assert list(state) == list(layer.state_dict())
     assert all(torch.equal(state[name], value) for name, value in layer.state_dict().items())
     # It goes into another draw that was hardened alike.
     torch.manual_seed(1)
-    other = harden_network(layer_soft_in_everything(strict_kernel), subgroups)
+    other = harden_network(layer_soft_in_everything(soft_part), subgroups)
     assert not torch.allclose(answer(other), answer(hardened))
     other.load_state_dict(state)
     assert torch.equal(answer(other), answer(hardened))
 
 
 def test_hardened_steerable_layer_is_the_layer_without_relaxation() -> None:
-    layer = harden_network(layer_soft_in_everything("steerable"))
-    plain = layer_soft_in_everything("steerable", relax=None)
+    layer = harden_network(layer_soft_in_everything("tied"))
+    plain = layer_soft_in_everything("tied", relax=None)
     assert type(layer) is type(plain)
     assert repr(layer) == repr(plain)
     assert list(layer.state_dict()) == list(plain.state_dict())
@@ -224,9 +224,9 @@ def test_hardened_continuous_layer_keeps_its_state() -> None:
 
 
 @EVERY_KERNEL
-def test_hardening_in_place_keeps_parameters_and_state(strict_kernel: str) -> None:
+def test_hardening_in_place_keeps_parameters_and_state(soft_part: str) -> None:
     """An optimiser that holds them goes on."""
-    layer = layer_soft_in_everything(strict_kernel, learn_relaxation=True)
+    layer = layer_soft_in_everything(soft_part, learn_relaxation=True)
     parameters, keys = dict(layer.named_parameters()), list(layer.state_dict())
     expected = answer(harden_network(layer))
     layer.harden()
@@ -241,8 +241,8 @@ def test_hardening_in_place_keeps_parameters_and_state(strict_kernel: str) -> No
 @pytest.mark.parametrize(
     "subgroups", [(), ("rotation",), ("translation",)], ids=lambda names: names[0] if names else "all"
 )
-def test_copies_of_a_hardened_layer_are_hardened(subgroups: tuple[str, ...], strict_kernel: str) -> None:
-    layer = harden_network(layer_soft_in_everything(strict_kernel), subgroups)
+def test_copies_of_a_hardened_layer_are_hardened(subgroups: tuple[str, ...], soft_part: str) -> None:
+    layer = harden_network(layer_soft_in_everything(soft_part), subgroups)
     for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert other.hardened == layer.hardened
         assert torch.equal(answer(other), answer(layer))
@@ -250,8 +250,8 @@ def test_copies_of_a_hardened_layer_are_hardened(subgroups: tuple[str, ...], str
 
 
 @EVERY_KERNEL
-def test_hardened_copy_shares_nothing_with_the_layer(strict_kernel: str) -> None:
-    layer = layer_soft_in_everything(strict_kernel)
+def test_hardened_copy_shares_nothing_with_the_layer(soft_part: str) -> None:
+    layer = layer_soft_in_everything(soft_part)
     before, softness = answer(layer), layer.softness().item()
     hardened = harden_network(layer)
     shared = {tensor.data_ptr() for tensor in [*layer.parameters(), *layer.buffers()]}
@@ -262,8 +262,8 @@ def test_hardened_copy_shares_nothing_with_the_layer(strict_kernel: str) -> None
 
 
 @EVERY_KERNEL
-def test_hardened_layer_stays_strict_whatever_its_frequency(strict_kernel: str) -> None:
-    layer = harden_network(layer_soft_in_everything(strict_kernel), ("rotation", "reflection"))
+def test_hardened_layer_stays_strict_whatever_its_frequency(soft_part: str) -> None:
+    layer = harden_network(layer_soft_in_everything(soft_part), ("rotation", "reflection"))
     layer.set_domain_frequency(rotation=0.3, reflection=1.0, translation=0.5)
     assert layer.softness("rotation").item() <= 1e-15
     assert layer.softness("translation").item() > 1e-3
@@ -272,8 +272,8 @@ def test_hardened_layer_stays_strict_whatever_its_frequency(strict_kernel: str) 
 
 
 @EVERY_KERNEL
-def test_filter_bank_kept_in_evaluation_is_not_that_of_before(strict_kernel: str) -> None:
-    layer = layer_soft_in_everything(strict_kernel, TURNS).eval()
+def test_filter_bank_kept_in_evaluation_is_not_that_of_before(soft_part: str) -> None:
+    layer = layer_soft_in_everything(soft_part, TURNS).eval()
     soft = answer(layer)
     expected = answer(harden_network(layer))
     layer.harden("rotation")
@@ -289,6 +289,6 @@ def test_module_that_appears_twice_is_hardened_once() -> None:
 
 
 def test_unknown_subgroup_is_named() -> None:
-    layer = layer_soft_in_everything("steerable", TURNS)
+    layer = layer_soft_in_everything("tied", TURNS)
     with pytest.raises(ValueError, match=r"\['rotation', 'reflection', 'translation'\], got 'turns'"):
         harden_network(layer, ("rotation", "turns"))

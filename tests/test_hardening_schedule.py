@@ -7,7 +7,7 @@ import math
 import battery
 import pytest
 import torch
-from layers import STRICT_KERNELS
+from layers import SOFT_PARTS
 from soft_networks import network_of, soft_regular_layer
 from tolerances import ROUNDING
 from torch import nn
@@ -15,7 +15,7 @@ from transformations import largest_error
 
 from escnn_relaxed import HardeningSchedule, RelaxedR2Conv, equivariance_penalty, harden_network
 
-EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
 
 
 def train(network: nn.Module, optimiser: torch.optim.Optimizer, schedule: HardeningSchedule, steps: int) -> None:
@@ -63,8 +63,8 @@ def test_layers_are_hardened_after_their_part_of_the_steps(steps: int, harden_at
 
 
 @EVERY_KERNEL
-def test_hardening_takes_the_nearest_strict_network(strict_kernel: str) -> None:
-    network = network_of(soft_regular_layer(strict_kernel), soft_regular_layer(strict_kernel))
+def test_hardening_takes_the_nearest_strict_network(soft_part: str) -> None:
+    network = network_of(soft_regular_layer(soft_part), soft_regular_layer(soft_part))
     features = network.in_type(battery.random_input(network.in_type, 5, 5))
     expected = harden_network(network)(features).tensor
     HardeningSchedule(network, 1).step()
@@ -78,12 +78,10 @@ OPTIMISERS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("strict_kernel", "name"), [("steerable", "Adam"), ("steerable", "SGD"), ("continuous", "AdamW")]
-)
-def test_network_is_exactly_equivariant_once_hardened_and_stays_so(strict_kernel: str, name: str) -> None:
+@pytest.mark.parametrize(("soft_part", "name"), [("tied", "Adam"), ("tied", "SGD"), ("continuous", "AdamW")])
+def test_network_is_exactly_equivariant_once_hardened_and_stays_so(soft_part: str, name: str) -> None:
     relax = {"rotation": 0.2, "reflection": 0.4, "translation": 0.2}
-    network = network_of(*(soft_regular_layer(strict_kernel, "D4", relax, learn_relaxation=True) for _ in range(2)))
+    network = network_of(*(soft_regular_layer(soft_part, "D4", relax, learn_relaxation=True) for _ in range(2)))
     features = battery.random_input(network.in_type, 8, 8)
     schedule = HardeningSchedule(network, steps=6, harden_at=0.5, largest_penalty=0.1)
     optimiser = OPTIMISERS[name](network.parameters())

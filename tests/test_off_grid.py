@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from escnn.nn import R2Conv
-from layers import STRICT_KERNELS, build, with_kernel
+from layers import SOFT_PARTS, build, with_kernel
 from waves import Waves, error_at_centre
 
 from escnn_relaxed import RelaxedR2Conv
@@ -32,14 +32,14 @@ def mean_errors(cycles_per_pixel: float) -> dict[str, float]:
     """C8, regular fields, 7×7, turned by 45°: the same types, kernel size and images for each kind of layer."""
     in_type, out_type = battery.types("C8", "two regular -> two regular")
     turn = in_type.fibergroup.element(1)
-    errors: dict[str, list[float]] = {"R2Conv": [], "steerable": [], "continuous": []}
+    errors: dict[str, list[float]] = {"R2Conv": [], "tied": [], "continuous": []}
     for seed in range(6):
         torch.manual_seed(seed)
         waves = Waves(in_type.size, cycles_per_pixel)
         convolution = R2Conv(in_type, out_type, SIZE, bias=False)
         layers = {"R2Conv": convolution.double()}
-        for form in STRICT_KERNELS:
-            arguments = {"relax": None, "strict_kernel": form, "filter_frequency": SMOOTH, "bias": False}
+        for form in SOFT_PARTS:
+            arguments = {"relax": None, "soft_part": form, "filter_frequency": SMOOTH, "bias": False}
             layers[form] = RelaxedR2Conv(in_type, out_type, SIZE, **with_kernel(arguments)).double()
         for name, module in layers.items():
             errors[name].append(error_at_centre(module, waves, turn))
@@ -57,7 +57,7 @@ def test_error_off_the_grid_is_no_worse_than_that_of_r2conv(
         print(f"{name:>12} at {cycles_per_pixel} cycles per pixel, 45 degrees off the grid: {value:.4f}")
     assert means["R2Conv"] > 1e-4  # there is an error to compare with
     # The same basis, other weights: means over six draws of them agree within a few per cent.
-    assert means["steerable"] <= 1.1 * means["R2Conv"]
+    assert means["tied"] <= 1.1 * means["R2Conv"]
     # R2Conv's error falls with the square of the waves' frequency; that of a continuous kernel goes to a constant,
     # since sampled kernels that are turned differ in their sum over the taps. On smoother images R2Conv is ahead.
     if cycles_per_pixel >= 0.15:
@@ -70,7 +70,7 @@ def test_soft_layer_with_the_weights_of_an_r2conv_errs_like_it_at_zero() -> None
     in_type, out_type = battery.types("C8", "two regular -> two regular")
     turn = in_type.fibergroup.element(1)
     convolution = R2Conv(in_type, out_type, SIZE, bias=False)
-    layer = RelaxedR2Conv(in_type, out_type, SIZE, bias=False, relax={"rotation": 0.25}, strict_kernel="steerable")
+    layer = RelaxedR2Conv(in_type, out_type, SIZE, bias=False, relax={"rotation": 0.25})
     layer.load_state_dict(convolution.state_dict())
     layer.set_domain_frequency(rotation=0.0)
     waves = Waves(in_type.size, 0.15)

@@ -9,14 +9,14 @@ import battery
 import pytest
 import torch
 from escnn import nn as enn
-from layers import STRICT_KERNELS
+from layers import SOFT_PARTS
 from soft_networks import network_of, soft_regular_layer, without_soft_part
 from tolerances import ROUNDING
 from torch import Tensor, nn
 
 from escnn_relaxed import HardeningSchedule, SoftnessBound, equivariance_penalty, harden_network
 
-EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
 
 
 def gradients(loss: Tensor, module: nn.Module) -> dict[str, Tensor]:
@@ -59,18 +59,18 @@ def test_a_layer_that_is_there_twice_counts_once() -> None:
 
 @EVERY_KERNEL
 @pytest.mark.parametrize("kind", ["frequency", "softness"])
-def test_strict_layers_count_zero(kind: str, strict_kernel: str) -> None:
-    strict = soft_regular_layer(strict_kernel, relax={})
+def test_strict_layers_count_zero(kind: str, soft_part: str) -> None:
+    strict = soft_regular_layer(soft_part, relax={})
     assert equivariance_penalty(strict, kind).item() == 0
-    soft = soft_regular_layer(strict_kernel)
+    soft = soft_regular_layer(soft_part)
     alone = equivariance_penalty(soft, kind).item()
     assert alone > 0.01
     assert equivariance_penalty(network_of(soft, strict), kind).item() == alone
 
 
 @EVERY_KERNEL
-def test_hardened_layers_count_zero(strict_kernel: str) -> None:
-    network = network_of(soft_regular_layer(strict_kernel))
+def test_hardened_layers_count_zero(soft_part: str) -> None:
+    network = network_of(soft_regular_layer(soft_part))
     assert equivariance_penalty(harden_network(network), "softness").item() == 0
     network[0].harden()
     assert equivariance_penalty(network, "softness").item() == 0
@@ -106,20 +106,20 @@ def test_network_without_relaxed_layers_is_refused(call) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("kind", "learn"), [("frequency", True), ("softness", True), ("softness", False)])
 def test_gradients_are_finite_where_frequencies_are_zero(
-    kind: str, learn: bool, dtype: torch.dtype, strict_kernel: str
+    kind: str, learn: bool, dtype: torch.dtype, soft_part: str
 ) -> None:
     relax = {"rotation": 0.0, "reflection": 0.0, "translation": 0.0}
-    strict = soft_regular_layer(strict_kernel, "D4", relax, learn_relaxation=learn)
-    network = nn.ModuleList([strict, soft_regular_layer(strict_kernel, learn_relaxation=learn)]).to(dtype)
+    strict = soft_regular_layer(soft_part, "D4", relax, learn_relaxation=learn)
+    network = nn.ModuleList([strict, soft_regular_layer(soft_part, learn_relaxation=learn)]).to(dtype)
     found = gradients(equivariance_penalty(network, kind), network)
     assert any(gradient.abs().max() > 0 for gradient in found.values())
     assert all(gradient.isfinite().all() for gradient in found.values())
 
 
 @EVERY_KERNEL
-def test_layer_without_a_soft_part_has_no_slope(strict_kernel: str) -> None:
+def test_layer_without_a_soft_part_has_no_slope(soft_part: str) -> None:
     """At s = 0 exactly the root has none; 0 is what keeps other gradients as they are."""
-    layer = without_soft_part(soft_regular_layer(strict_kernel))
+    layer = without_soft_part(soft_regular_layer(soft_part))
     assert layer.softness().item() == 0
     penalty = equivariance_penalty(layer, "softness")
     assert penalty.item() == 0
@@ -130,11 +130,11 @@ def test_layer_without_a_soft_part_has_no_slope(strict_kernel: str) -> None:
 
 @EVERY_KERNEL
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_layer_with_learned_frequencies_at_zero_has_no_slope(dtype: torch.dtype, strict_kernel: str) -> None:
+def test_layer_with_learned_frequencies_at_zero_has_no_slope(dtype: torch.dtype, soft_part: str) -> None:
     """There s is only rounding, and the slope of its root is large, in a random direction."""
-    strict = soft_regular_layer(strict_kernel, learn_relaxation=True)
+    strict = soft_regular_layer(soft_part, learn_relaxation=True)
     strict.set_domain_frequency(rotation=0.0)
-    network = nn.ModuleList([strict, soft_regular_layer(strict_kernel, learn_relaxation=True)]).to(dtype)
+    network = nn.ModuleList([strict, soft_regular_layer(soft_part, learn_relaxation=True)]).to(dtype)
     found = gradients(equivariance_penalty(network, "softness"), network)
     assert found["1._domain_frequency.rotation"].abs().item() > 1e-3
     assert found["0._domain_frequency.rotation"].item() == 0
@@ -142,8 +142,8 @@ def test_layer_with_learned_frequencies_at_zero_has_no_slope(dtype: torch.dtype,
 
 @EVERY_KERNEL
 @pytest.mark.parametrize("zero", ["output weights", "frequency"])
-def test_layer_that_reached_zero_can_become_soft_again(zero: str, strict_kernel: str) -> None:
-    layer, target = (soft_regular_layer(strict_kernel, learn_relaxation=zero == "frequency") for _ in range(2))
+def test_layer_that_reached_zero_can_become_soft_again(zero: str, soft_part: str) -> None:
+    layer, target = (soft_regular_layer(soft_part, learn_relaxation=zero == "frequency") for _ in range(2))
     if zero == "frequency":
         layer.set_domain_frequency(rotation=0.0)
     else:
@@ -161,8 +161,8 @@ def test_layer_that_reached_zero_can_become_soft_again(zero: str, strict_kernel:
 
 
 @EVERY_KERNEL
-def test_penalty_alone_takes_softness_to_zero(strict_kernel: str) -> None:
-    layer = soft_regular_layer(strict_kernel)
+def test_penalty_alone_takes_softness_to_zero(soft_part: str) -> None:
+    layer = soft_regular_layer(soft_part)
     assert layer.softness().item() > 0.02
     steps = 150
     optimiser = torch.optim.Adam(layer.parameters(), lr=3e-2)
@@ -179,9 +179,7 @@ def test_penalty_alone_takes_softness_to_zero(strict_kernel: str) -> None:
 def test_the_root_of_a_softness_far_below_one_is_its_root() -> None:
     """Smaller than the rounding of 1, and no rounding itself: it has a slope."""
     layer = soft_regular_layer(initial_softness=0.1)
-    with torch.no_grad():
-        for pair in layer.bank.steered_average.block_pairs:
-            pair.weights.mul_(1e-9)
+    layer.bank.scale(1e-9)
     softness = layer.softness()
     assert 0 < softness < torch.finfo(softness.dtype).eps
     assert equivariance_penalty(layer).item() == pytest.approx(softness.item() ** 0.5)

@@ -8,7 +8,7 @@ import battery
 import pytest
 import torch
 from geometries import EACH_GEOMETRY
-from layers import STRICT_KERNELS, build
+from layers import SOFT_PARTS, build
 from test_stationary import problem, torch_convolution
 from tolerances import ROUNDING
 from torch import Tensor
@@ -18,7 +18,7 @@ from transformations import relative_error
 from escnn_relaxed.integral.per_pixel import PixelKernel, integrate_per_pixel
 from escnn_relaxed.integral.stationary import ConvolutionGeometry
 
-EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
 
 
 class Given:
@@ -87,23 +87,23 @@ def test_taps_off_the_support_are_left_out() -> None:
     assert relative_error(found.detach(), functional.conv2d(features, masked).detach()) <= ROUNDING
 
 
-def layer_of(strict_kernel: str, **arguments: object):
+def layer_of(soft_part: str, **arguments: object):
     return build(
         *battery.types("C4", "regular -> irreps"),
         padding=1,
         relax={"rotation": 0.2, "translation": (0.3, 0.5)},
         initial_softness=0.3,
         support="disk",
-        strict_kernel=strict_kernel,
+        soft_part=soft_part,
         **arguments,
     )
 
 
 @torch.no_grad()
-@EVERY_KERNEL
-def test_kernel_of_a_layer_is_its_strict_part_and_its_soft_part(strict_kernel: str) -> None:
+@pytest.mark.parametrize("soft_part", ["continuous", "centred"])
+def test_kernel_of_a_layer_is_its_strict_part_and_its_soft_part(soft_part: str) -> None:
     """The hard disk leaves the corners to the steerable basis, if there is one."""
-    layer = layer_of(strict_kernel, regions=None)
+    layer = layer_of(soft_part, regions=None)
     strict = None if layer.steerable_basis is None else layer.steerable_basis(layer.weights)
     kernel = PixelKernel(layer.bank, strict, layer.domain_frequency, ())
     corners, cross = [0, 2, 6, 8], [1, 3, 4, 5, 7]
@@ -120,9 +120,9 @@ def test_kernel_of_a_layer_is_its_strict_part_and_its_soft_part(strict_kernel: s
 
 @torch.no_grad()
 @EVERY_KERNEL
-def test_kernels_of_as_many_pixels_are_those_of_the_cells(strict_kernel: str) -> None:
+def test_kernels_of_as_many_pixels_are_those_of_the_cells(soft_part: str) -> None:
     """An output of 8×8 pixels has a pixel at the centre of each of 8×8 cells."""
-    pixels, regions = layer_of(strict_kernel, regions=None), layer_of(strict_kernel, regions=8)
+    pixels, regions = layer_of(soft_part, regions=None), layer_of(soft_part, regions=8)
     regions.load_state_dict(dict(pixels.state_dict()))
     strict = None if pixels.steerable_basis is None else pixels.steerable_basis(pixels.weights)
     kernel = PixelKernel(pixels.bank, strict, pixels.domain_frequency, ())
@@ -136,8 +136,8 @@ def test_kernels_of_as_many_pixels_are_those_of_the_cells(strict_kernel: str) ->
 
 
 @EVERY_KERNEL
-def test_layer_with_a_kernel_for_every_pixel_has_no_banks_of_regions(strict_kernel: str) -> None:
-    layer = layer_of(strict_kernel, regions=None)
+def test_layer_with_a_kernel_for_every_pixel_has_no_banks_of_regions(soft_part: str) -> None:
+    layer = layer_of(soft_part, regions=None)
     with pytest.raises(RuntimeError, match="region_banks: this layer has a kernel for every pixel"):
         layer.region_banks((8, 8))
     with pytest.raises(RuntimeError, match="soft in translation"):

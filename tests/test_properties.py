@@ -8,7 +8,7 @@ import battery
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers import STRICT_KERNELS, build, build_with_oracle
+from layers import SOFT_PARTS, build, build_with_oracle
 from reference_regions import tiles_of_each_pixel
 from tolerances import ROUNDING
 from torch import Tensor
@@ -92,8 +92,8 @@ def test_strict_layers_are_equivariant_on_the_grid(data: st.DataObject, pair, ge
     arguments, size = geometry
     in_type, out_type = battery.types(space, types)
     relax = data.draw(st.sampled_from([None, battery.subgroups(space, 0.0) | {"translation": 0.0}]))
-    strict_kernel = data.draw(st.sampled_from(STRICT_KERNELS))
-    layer = build(in_type, out_type, relax=relax, strict_kernel=strict_kernel, samples=4, **arguments)
+    soft_part = data.draw(st.sampled_from(SOFT_PARTS))
+    layer = build(in_type, out_type, relax=relax, soft_part=soft_part, samples=4, **arguments)
     features = battery.random_input(in_type, *size)
     if answers(layer, features).norm() < 1e-6:
         return  # no steerable kernel between these types: nothing to compare
@@ -111,7 +111,7 @@ def test_soft_translation_leaves_the_group_exact(data: st.DataObject, pair, geom
         in_type,
         out_type,
         relax={"translation": (data.draw(FREQUENCY), data.draw(FREQUENCY))},
-        strict_kernel=data.draw(st.sampled_from(STRICT_KERNELS)),
+        soft_part=data.draw(st.sampled_from(SOFT_PARTS)),
         regions=data.draw(REGIONS),
         initial_softness=0.3,
         samples=4,
@@ -134,7 +134,7 @@ def test_soft_groups_leave_translation_exact(data: st.DataObject, pair, kernel_s
         padding=kernel_size // 2,
         padding_mode="circular",
         relax=data.draw(relaxations(space, translation=False)),
-        strict_kernel=data.draw(st.sampled_from(STRICT_KERNELS)),
+        soft_part=data.draw(st.sampled_from(SOFT_PARTS)),
         initial_softness=0.3,
         samples=4,
     )
@@ -154,7 +154,7 @@ def test_layers_equal_their_banks_on_unfolded_patches(data: st.DataObject, pair,
         in_type,
         out_type,
         relax=data.draw(relaxations(space, translation=True)),
-        strict_kernel=data.draw(st.sampled_from(STRICT_KERNELS)),
+        soft_part=data.draw(st.sampled_from(SOFT_PARTS)),
         regions=data.draw(REGIONS),
         frame=data.draw(st.sampled_from(["group", "image"])),
         initial_softness=0.3,

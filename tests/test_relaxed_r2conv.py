@@ -9,13 +9,13 @@ import battery
 import pytest
 import torch
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
-from layers import STRICT_KERNELS, build, shake
+from layers import SOFT_PARTS, build, options_of, shake
 from tolerances import ROUNDING
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
 
-EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
 SOFT = {
     "strict": None,
     "default": "default",
@@ -58,11 +58,11 @@ GEOMETRIES = {
 
 @EVERY_KERNEL
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_arguments_of_the_convolution_mean_what_they_mean_in_r2conv(geometry: str, strict_kernel: str) -> None:
+def test_arguments_of_the_convolution_mean_what_they_mean_in_r2conv(geometry: str, soft_part: str) -> None:
     """R2Conv with the layer's filter bank and bias in its place gives the same answer."""
     in_type, out_type = battery.types("C4", "regular + regular -> trivial + irreps + trivial + irreps")
     arguments = {"kernel_size": 3, **GEOMETRIES[geometry]}
-    layer = RelaxedR2Conv(in_type, out_type, relax={"rotation": 0.2}, strict_kernel=strict_kernel, **arguments)
+    layer = RelaxedR2Conv(in_type, out_type, relax={"rotation": 0.2}, **options_of(soft_part), **arguments)
     shake(layer)
     convolution = R2Conv(in_type, out_type, **arguments).eval()
     features = battery.random_input(in_type, 7, 8, dtype=torch.float32)
@@ -79,9 +79,9 @@ def test_arguments_of_the_convolution_mean_what_they_mean_in_r2conv(geometry: st
 @EVERY_KERNEL
 @EVERY_SOFTNESS
 @pytest.mark.parametrize(("kernel_size", "padding"), [(1, 0), (2, (1, 2)), (3, 0)])
-def test_output_shape_is_evaluated_without_evaluating(kernel_size, padding, relax, strict_kernel) -> None:
+def test_output_shape_is_evaluated_without_evaluating(kernel_size, padding, relax, soft_part) -> None:
     in_type, out_type = small_types()
-    layer = RelaxedR2Conv(in_type, out_type, kernel_size, padding, stride=2, relax=relax, strict_kernel=strict_kernel)
+    layer = RelaxedR2Conv(in_type, out_type, kernel_size, padding, stride=2, relax=relax, **options_of(soft_part))
     features = battery.random_input(in_type, 5, 8, dtype=torch.float32)
     output = layer(in_type(features))
     assert isinstance(output, GeometricTensor)
@@ -92,10 +92,10 @@ def test_output_shape_is_evaluated_without_evaluating(kernel_size, padding, rela
 @pytest.mark.usefixtures("uncalibrated")
 @EVERY_KERNEL
 @EVERY_SOFTNESS
-def test_state_has_the_same_keys_in_both_modes_and_loads_into_another_draw(relax, strict_kernel: str) -> None:
+def test_state_has_the_same_keys_in_both_modes_and_loads_into_another_draw(relax, soft_part: str) -> None:
     in_type, out_type = small_types()
     features = battery.random_input(in_type, 4, 4, dtype=torch.float32)
-    arguments = {"kernel_size": 3, "relax": relax, "initial_softness": 0.3, "strict_kernel": strict_kernel}
+    arguments = {"kernel_size": 3, "relax": relax, "initial_softness": 0.3, **options_of(soft_part)}
     layer = RelaxedR2Conv(in_type, out_type, **arguments)
     shake(layer)
     trained = layer.train().state_dict()
@@ -126,10 +126,10 @@ def test_state_has_the_same_shapes_whatever_the_seed(space: str, pair: str, kern
 
 
 @EVERY_KERNEL
-def test_filter_bank_is_never_stale_in_evaluation(strict_kernel: str) -> None:
+def test_filter_bank_is_never_stale_in_evaluation(soft_part: str) -> None:
     """R2Conv keeps its filter in evaluation, whatever becomes of its weights."""
     in_type, out_type = small_types()
-    layer = RelaxedR2Conv(in_type, out_type, 3, relax={"rotation": 0.2}, strict_kernel=strict_kernel).eval()
+    layer = RelaxedR2Conv(in_type, out_type, 3, relax={"rotation": 0.2}, **options_of(soft_part)).eval()
     features = battery.random_input(in_type, 4, 4, dtype=torch.float32)
     before = answer(layer, features)
     shake(layer)
@@ -141,10 +141,10 @@ def test_filter_bank_is_never_stale_in_evaluation(strict_kernel: str) -> None:
 
 @EVERY_KERNEL
 @EVERY_SOFTNESS
-def test_layer_can_be_copied_in_evaluation(relax, strict_kernel: str) -> None:
+def test_layer_can_be_copied_in_evaluation(relax, soft_part: str) -> None:
     """After eval(), R2Conv cannot."""
     in_type, out_type = small_types()
-    layer = RelaxedR2Conv(in_type, out_type, 3, relax=relax, strict_kernel=strict_kernel).eval()
+    layer = RelaxedR2Conv(in_type, out_type, 3, relax=relax, **options_of(soft_part)).eval()
     features = battery.random_input(in_type, 4, 4, dtype=torch.float32)
     expected = answer(layer, features)
     other = copy.deepcopy(layer)
@@ -164,7 +164,7 @@ def test_repr_says_types_arguments_and_softness() -> None:
 
 def test_default_softens_rotation_and_reflection_where_the_group_has_them() -> None:
     for space in battery.GSPACES:
-        layer = RelaxedR2Conv(*battery.types(space, "trivial -> trivial"), 1)
+        layer = RelaxedR2Conv(*battery.types(space, "trivial -> trivial"), 3)
         assert set(layer.domain_frequency) == set(battery.subgroups(space, 1.0))
         assert all((value > 0).all() for value in layer.domain_frequency.values())
         assert layer.is_stationary
@@ -204,11 +204,11 @@ def test_layer_soft_in_translation_has_no_filter_bank() -> None:
 
 
 @EVERY_KERNEL
-def test_layer_soft_in_translation_has_a_bank_for_each_region(strict_kernel: str) -> None:
+def test_layer_soft_in_translation_has_a_bank_for_each_region(soft_part: str) -> None:
     """Fewer on small outputs; of equal regions the mean is that of all pixels, the same for each size."""
     in_type, out_type = battery.types("C4", "regular + regular -> irreps + irreps")
     relax = {"translation": (0.3, 0.5)}
-    layer = build(in_type, out_type, 3, groups=2, relax=relax, strict_kernel=strict_kernel, initial_softness=0.3)
+    layer = build(in_type, out_type, 3, groups=2, relax=relax, soft_part=soft_part, initial_softness=0.3)
     means = []
     with torch.no_grad():
         for side, regions in ((5, 1), (8, 2), (12, 3), (16, 4), (20, 4)):
@@ -224,13 +224,11 @@ def test_layer_soft_in_translation_has_a_bank_for_each_region(strict_kernel: str
 
 
 @EVERY_KERNEL
-def test_layer_that_may_become_soft_in_translation_by_learning_is_not_stationary(strict_kernel: str) -> None:
+def test_layer_that_may_become_soft_in_translation_by_learning_is_not_stationary(soft_part: str) -> None:
     in_type, out_type = battery.types("C4", "trivial -> regular")
     relax = {"translation": 0.0}
-    assert RelaxedR2Conv(in_type, out_type, 3, relax=relax, strict_kernel=strict_kernel).is_stationary
-    layer = build(
-        in_type, out_type, relax=relax, learn_relaxation=True, initial_softness=0.3, strict_kernel=strict_kernel
-    )
+    assert RelaxedR2Conv(in_type, out_type, 3, relax=relax, **options_of(soft_part)).is_stationary
+    layer = build(in_type, out_type, relax=relax, learn_relaxation=True, initial_softness=0.3, soft_part=soft_part)
     assert not layer.is_stationary
     layer(in_type(battery.random_input(in_type, 10, 11))).tensor.square().sum().backward()
     assert (layer.domain_frequency["translation"].grad.abs() > 1e-3).all()  # rounding would be 1e-15
@@ -238,10 +236,10 @@ def test_layer_that_may_become_soft_in_translation_by_learning_is_not_stationary
 
 @EVERY_KERNEL
 @pytest.mark.parametrize("form", ["stationary", "soft in translation"])
-def test_empty_batch_and_single_image(form: str, strict_kernel: str) -> None:
+def test_empty_batch_and_single_image(form: str, soft_part: str) -> None:
     in_type, out_type = small_types()
     relax = {"rotation": 0.2} if form == "stationary" else {"translation": 0.2}
-    layer = build(in_type, out_type, padding=1, relax=relax, strict_kernel=strict_kernel)
+    layer = build(in_type, out_type, padding=1, relax=relax, soft_part=soft_part)
     features = battery.random_input(in_type, 8, 8, batch=3)
     whole = answer(layer, features)
     assert relative_error(answer(layer, features[1:2]), whole[1:2]) <= ROUNDING

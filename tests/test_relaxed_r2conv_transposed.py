@@ -9,7 +9,7 @@ import battery
 import pytest
 import torch
 from escnn.nn import R2ConvTransposed, init
-from layers import STRICT_KERNELS, relaxation, shake
+from layers import SOFT_PARTS, options_of, relaxation, shake
 from tolerances import ROUNDING, SINGLE
 from torch import Tensor, nn
 from torch.nn import functional
@@ -19,7 +19,7 @@ from transposed_layers import EACH_GEOMETRY, GEOMETRIES, soft_transposed_layer
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.integral.plain_layers import RegionConvolution
 
-EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
 
 
 def test_arguments_of_r2conv_transposed_come_first_in_its_order() -> None:
@@ -67,13 +67,11 @@ def test_layer_with_the_state_of_r2conv_transposed_gives_its_answer(space, pair,
 
 @EVERY_KERNEL
 @EACH_GEOMETRY
-def test_arguments_mean_what_they_mean_in_r2conv_transposed(geometry: str, strict_kernel: str) -> None:
+def test_arguments_mean_what_they_mean_in_r2conv_transposed(geometry: str, soft_part: str) -> None:
     """R2ConvTransposed with the layer's filter bank and bias in its place gives the same answer, to the last bit."""
     in_type, out_type = battery.types("C4", "regular + regular -> trivial + irreps + trivial + irreps")
     arguments = {"kernel_size": 3, **GEOMETRIES[geometry]}
-    layer = RelaxedR2ConvTransposed(
-        in_type, out_type, relax={"rotation": 0.2}, strict_kernel=strict_kernel, **arguments
-    )
+    layer = RelaxedR2ConvTransposed(in_type, out_type, relax={"rotation": 0.2}, **options_of(soft_part), **arguments)
     shake(layer)
     # escnn's own kernel is replaced below. It has 3×3 taps, since escnn has none for 2×2.
     convolution = R2ConvTransposed(in_type, out_type, **arguments | {"kernel_size": 3}).eval()
@@ -154,9 +152,7 @@ EVERY_KIND = pytest.mark.parametrize("kind", EXPORTED)
 @EACH_GEOMETRY
 def test_exported_layer_computes_the_same(kind: str, geometry: str) -> None:
     arguments = relaxation(kind, {"rotation": 0.2}) | GEOMETRIES[geometry]
-    layer = soft_transposed_layer(
-        "C4", "trivial + trivial -> regular + regular", strict_kernel="steerable", **arguments
-    )
+    layer = soft_transposed_layer("C4", "trivial + trivial -> regular + regular", soft_part="tied", **arguments)
     exported = layer.export()
     assert type(exported) is EXPORTED[kind]
     # The second size is one where regions are not cells.

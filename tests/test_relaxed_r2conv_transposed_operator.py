@@ -9,7 +9,7 @@ import pytest
 import torch
 from dense_matrix import in_orthogonal_basis, matrix_of, mean_over_elements, mean_over_shifts
 from group_average import acted, energy, subgroup_elements
-from layers import STRICT_KERNELS, relaxation
+from layers import SOFT_PARTS, relaxation
 from reference_transposed import TransposedOracle
 from tolerances import ROUNDING
 from torch import Tensor
@@ -21,7 +21,7 @@ from escnn_relaxed.group.regions import RegionPartition
 from escnn_relaxed.integral.regions import integrate_regions
 from escnn_relaxed.integral.stationary import integrate_stationary
 
-EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
 
 SOFT_ROTATION = [
     ("C8", "regular -> irreps"),
@@ -35,7 +35,7 @@ SOFT_ROTATION = [
 
 def error_of(space: str, pair: str, size: tuple[int, int], **arguments: object) -> float:
     """Relative difference between a layer and the loops on white noise."""
-    arguments = {"hidden_size": 4, "samples": 4, "filter_frequency": ROUGH, "strict_kernel": "continuous", **arguments}
+    arguments = {"hidden_size": 4, "samples": 4, "filter_frequency": ROUGH, "soft_part": "continuous", **arguments}
     layer = soft_transposed_layer(space, pair, **arguments)
     oracle = TransposedOracle(layer, **arguments)
     features = battery.random_input(layer.in_type, *size, batch=1)
@@ -103,18 +103,18 @@ def test_kernel_of_each_region_is_added_about_it_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "pair", "strict_kernel", "stride"),
+    ("space", "pair", "soft_part", "stride"),
     [
-        ("C4", "regular -> irreps", "steerable", 1),
+        ("C4", "regular -> irreps", "tied", 1),
         ("C4", "regular -> irreps", "continuous", 2),
-        ("D4", "quotient -> regular", "steerable", 2),
+        ("D4", "quotient -> regular", "tied", 2),
         ("O(2)", "irreps -> irreps", "continuous", 1),
     ],
 )
-def test_error_is_none_at_zero_and_grows_with_the_frequency(space, pair, strict_kernel, stride) -> None:
+def test_error_is_none_at_zero_and_grows_with_the_frequency(space, pair, soft_part, stride) -> None:
     relax = battery.subgroups(space, 0.2)
     layer = soft_transposed_layer(
-        space, pair, relax=relax, strict_kernel=strict_kernel, stride=stride, padding=1, initial_softness=0.01
+        space, pair, relax=relax, soft_part=soft_part, stride=stride, padding=1, initial_softness=0.01
     ).eval()
     features = battery.random_input(layer.in_type, 5, 5)
     errors = []
@@ -152,10 +152,8 @@ def test_soft_translation_leaves_the_group_exact_about_the_centre(geometry: str,
         ("D4", "regular -> quotient", ("reflection",)),
     ],
 )
-def test_softness_is_that_of_the_group_average(space, pair, strict_kernel, subgroups) -> None:
-    layer = soft_transposed_layer(
-        space, pair, relax=battery.subgroups(space, 0.3), strict_kernel=strict_kernel, stride=2
-    )
+def test_softness_is_that_of_the_group_average(space, pair, soft_part, subgroups) -> None:
+    layer = soft_transposed_layer(space, pair, relax=battery.subgroups(space, 0.3), soft_part=soft_part, stride=2)
     with torch.no_grad():
         bank = layer.filter_bank().transpose(0, 1)
         strict = acted(layer, bank, subgroup_elements(layer.in_type.gspace, subgroups)).mean(dim=0)
@@ -193,6 +191,6 @@ def test_softness_in_translation_is_that_of_the_mean_over_shifts(subgroups: tupl
 
 
 def test_softness_can_be_set() -> None:
-    layer = soft_transposed_layer("C4", "regular -> regular", relax={"rotation": 0.3}, strict_kernel="steerable")
+    layer = soft_transposed_layer("C4", "regular -> regular", relax={"rotation": 0.3}, soft_part="tied")
     layer.set_softness(0.01)
     assert layer.softness().item() == pytest.approx(0.01, rel=1e-9)

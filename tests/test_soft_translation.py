@@ -7,14 +7,14 @@ import functools
 import battery
 import pytest
 import torch
-from layers import STRICT_KERNELS, soft_layer
+from layers import SOFT_PARTS, soft_layer
 from tolerances import BROKEN, ROUNDING
 from transformations import largest_error, on_grid_elements, relative_error, shift_error
 
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.kernel import SirenKernel
 
-EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
 # A pair of each kind for a symmetry of each kind.
 CASES = [
     ("flip", "trivial -> regular"),
@@ -29,7 +29,7 @@ CASES = [
     ("SO(2)", "band-limited + trivial -> irreps + mixed"),
     ("O(2)", "irreps -> irreps"),
 ]
-EACH_CASE_IN_ONE_FORM = [(*case, STRICT_KERNELS[number % 2]) for number, case in enumerate(CASES)]
+EACH_CASE_IN_ONE_FORM = [(*case, SOFT_PARTS[number % 2]) for number, case in enumerate(CASES)]
 A_FEW_CASES = pytest.mark.parametrize(("space", "pair"), [CASES[2], CASES[6], CASES[-1]])
 
 
@@ -57,30 +57,26 @@ PAIRS = [(space, pair) for space, pair in battery.covering("C4", "D2") if space 
 def test_every_pair_of_field_types_keeps_the_group(space: str, pair: str) -> None:
     """On images of odd and even sides, with one form of the kernel or the other: sizes and forms in turn."""
     number = PAIRS.index((space, pair))
-    strict_kernel = STRICT_KERNELS[number // 2 % 2]
-    layer = layer_soft_in_translation(
-        space, pair, padding=1, samples=4, hidden_size=4, regions=4, strict_kernel=strict_kernel
-    )
+    soft_part = SOFT_PARTS[number // 2 % 2]
+    layer = layer_soft_in_translation(space, pair, padding=1, samples=4, hidden_size=4, regions=4, soft_part=soft_part)
     for size in SIZES[number % 2 :: 2]:
         assert_exact(layer, *size)
 
 
-@pytest.mark.parametrize(("space", "pair", "strict_kernel"), EACH_CASE_IN_ONE_FORM)
-def test_soft_translation_keeps_the_group_about_the_image_centre_alone(
-    space: str, pair: str, strict_kernel: str
-) -> None:
-    layer = layer_soft_in_translation(space, pair, padding=1, padding_mode="circular", strict_kernel=strict_kernel)
+@pytest.mark.parametrize(("space", "pair", "soft_part"), EACH_CASE_IN_ONE_FORM)
+def test_soft_translation_keeps_the_group_about_the_image_centre_alone(space: str, pair: str, soft_part: str) -> None:
+    layer = layer_soft_in_translation(space, pair, padding=1, padding_mode="circular", soft_part=soft_part)
     assert_exact(layer, 12, 12)
     assert shift_error(layer, battery.random_input(layer.in_type, 12, 12)) > BROKEN
 
 
 @pytest.mark.parametrize("regions", [2, None])
-@pytest.mark.parametrize(("space", "pair", "strict_kernel"), EACH_CASE_IN_ONE_FORM[1::2] + EACH_CASE_IN_ONE_FORM[::4])
+@pytest.mark.parametrize(("space", "pair", "soft_part"), EACH_CASE_IN_ONE_FORM[1::2] + EACH_CASE_IN_ONE_FORM[::4])
 def test_layer_is_strict_in_everything_where_the_frequency_is_zero(
-    space: str, pair: str, strict_kernel: str, regions: int | None
+    space: str, pair: str, soft_part: str, regions: int | None
 ) -> None:
     layer = layer_soft_in_translation(
-        space, pair, padding=1, padding_mode="circular", strict_kernel=strict_kernel, regions=regions
+        space, pair, padding=1, padding_mode="circular", soft_part=soft_part, regions=regions
     )
     layer.set_domain_frequency(translation=0.0)
     features = battery.random_input(layer.in_type, 9, 9)
@@ -91,9 +87,9 @@ def test_layer_is_strict_in_everything_where_the_frequency_is_zero(
 
 @EVERY_KERNEL
 @A_FEW_CASES
-def test_a_kernel_for_every_pixel_keeps_the_group_too(space: str, pair: str, strict_kernel: str) -> None:
+def test_a_kernel_for_every_pixel_keeps_the_group_too(space: str, pair: str, soft_part: str) -> None:
     layer = layer_soft_in_translation(
-        space, pair, padding=1, padding_mode="circular", regions=None, strict_kernel=strict_kernel
+        space, pair, padding=1, padding_mode="circular", regions=None, soft_part=soft_part
     )
     for size in ((4, 4), (3, 5)):
         assert_exact(layer, *size)
@@ -101,16 +97,14 @@ def test_a_kernel_for_every_pixel_keeps_the_group_too(space: str, pair: str, str
 
 
 @pytest.mark.parametrize(
-    ("strict_kernel", "regions", "size"),
-    [("steerable", 4, (9, 9)), ("continuous", 4, (12, 12)), ("steerable", None, (5, 5))],
+    ("soft_part", "regions", "size"),
+    [("centred", 4, (9, 9)), ("continuous", 4, (12, 12)), ("centred", None, (5, 5))],
 )
 @A_FEW_CASES
 def test_position_in_the_axes_of_the_image_breaks_the_group(
-    space: str, pair: str, regions: int | None, size: tuple[int, int], strict_kernel: str
+    space: str, pair: str, regions: int | None, size: tuple[int, int], soft_part: str
 ) -> None:
-    layer = layer_soft_in_translation(
-        space, pair, padding=1, regions=regions, frame="image", strict_kernel=strict_kernel
-    )
+    layer = layer_soft_in_translation(space, pair, padding=1, regions=regions, frame="image", soft_part=soft_part)
     assert largest_error(layer, battery.random_input(layer.in_type, *size)) > BROKEN
 
 
@@ -161,9 +155,9 @@ GEOMETRIES = {
 def test_soft_translation_keeps_the_group_whatever_the_convolution(geometry: str) -> None:
     """The convolution takes the banks of either form of the kernel: forms in turn."""
     arguments, size = GEOMETRIES[geometry]
-    strict_kernel = STRICT_KERNELS[list(GEOMETRIES).index(geometry) % 2]
+    soft_part = SOFT_PARTS[list(GEOMETRIES).index(geometry) % 2]
     types = "D4", "regular + regular -> irreps + irreps"
-    assert_exact(layer_soft_in_translation(*types, strict_kernel=strict_kernel, **arguments), *size)
+    assert_exact(layer_soft_in_translation(*types, soft_part=soft_part, **arguments), *size)
 
 
 @pytest.mark.parametrize("regions", [4, None])

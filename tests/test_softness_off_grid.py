@@ -14,7 +14,7 @@ import torch
 from escnn import gspaces
 from escnn.nn import FieldType
 from group_average import acted, energy, subgroup_elements
-from layers import STRICT_KERNELS, build
+from layers import SOFT_PARTS, build
 from tolerances import ROUNDING
 from torch import Tensor
 from transformations import largest_error, relative_error, shift_error
@@ -31,7 +31,7 @@ CASES = [
     ("O(2)", "induced -> induced"),
 ]
 
-EVERY_KERNEL = pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
+EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
 EVERY_CASE = pytest.mark.parametrize(("space", "pair"), CASES)
 
 
@@ -50,16 +50,16 @@ def smooth_layer(space: str, pair: str, frequency: float = 0.25, **arguments: ob
 
 
 @functools.cache
-def layer_of(space: str, pair: str, strict_kernel: str, frequency: float = 0.25) -> RelaxedR2Conv:
+def layer_of(space: str, pair: str, soft_part: str, frequency: float = 0.25) -> RelaxedR2Conv:
     """Built once: what follows are several claims about the same layers."""
     torch.manual_seed(0)
-    return smooth_layer(space, pair, frequency, strict_kernel=strict_kernel).requires_grad_(False)
+    return smooth_layer(space, pair, frequency, soft_part=soft_part).requires_grad_(False)
 
 
 @EVERY_KERNEL
 @EVERY_CASE
-def test_hardened_layer_is_equivariant_on_the_grid_and_stays_what_it_is(space, pair, strict_kernel) -> None:
-    layer = layer_of(space, pair, strict_kernel)
+def test_hardened_layer_is_equivariant_on_the_grid_and_stays_what_it_is(space, pair, soft_part) -> None:
+    layer = layer_of(space, pair, soft_part)
     features = battery.random_input(layer.in_type, 5, 5)
     assert layer.softness().item() > 1e-3
     assert largest_error(layer, features) > 1e-2
@@ -72,14 +72,16 @@ def test_hardened_layer_is_equivariant_on_the_grid_and_stays_what_it_is(space, p
 
 @EVERY_KERNEL
 @pytest.mark.parametrize(("space", "pair"), [case for case in CASES if case[0] in ("D8", "O(2)")])
-def test_hardened_in_rotation_alone_is_equivariant_to_rotations_alone(space, pair, strict_kernel) -> None:
-    layer = harden_network(layer_of(space, pair, strict_kernel), ("rotation",))
+def test_hardened_in_rotation_alone_is_equivariant_to_rotations_alone(space, pair, soft_part) -> None:
+    layer = harden_network(layer_of(space, pair, soft_part), ("rotation",))
     rotations, flip = (subgroup_elements(layer.in_type.gspace, [name]) for name in ("rotation", "reflection"))
     features = battery.random_input(layer.in_type, 5, 5)
+    # A tied kernel of other fields is soft in reflection through the directions of taps, which rotations take away.
+    stays_soft = soft_part == "continuous" or pair.endswith("regular")
     assert largest_error(layer, features, lambda space: rotations[1:]) <= ROUNDING
-    assert largest_error(layer, features, lambda space: flip[1:]) > 1e-2
+    assert (largest_error(layer, features, lambda space: flip[1:]) > 1e-2) == stays_soft
     assert layer.softness("rotation").item() <= ROUNDING
-    assert layer.softness().item() > 1e-3
+    assert (layer.softness().item() > 1e-3) == stays_soft
     assert relative_error(harden_network(layer, ("rotation",)).filter_bank(), layer.filter_bank()) <= ROUNDING
 
 
@@ -87,9 +89,9 @@ def test_hardened_in_rotation_alone_is_equivariant_to_rotations_alone(space, pai
 @EVERY_KERNEL
 @pytest.mark.parametrize("frequency", [1e-4, 0.1, 3.0])
 @pytest.mark.parametrize("initial_softness", [1e-4, 0.5, 0.99])
-def test_softness_is_a_part(initial_softness: float, frequency: float, strict_kernel: str) -> None:
+def test_softness_is_a_part(initial_softness: float, frequency: float, soft_part: str) -> None:
     for space, pair in CASES[1::5]:
-        layer = smooth_layer(space, pair, initial_softness=initial_softness, strict_kernel=strict_kernel)
+        layer = smooth_layer(space, pair, initial_softness=initial_softness, soft_part=soft_part)
         layer.set_domain_frequency(rotation=frequency)
         for subgroups in ((), ("rotation",), ("reflection",), ("translation",)):
             assert 0 <= layer.softness(*subgroups).item() <= 1
@@ -98,10 +100,10 @@ def test_softness_is_a_part(initial_softness: float, frequency: float, strict_ke
 @EVERY_KERNEL
 @pytest.mark.parametrize("frame", ["group", "image"])
 @pytest.mark.parametrize(("space", "pair"), [("C8", "trivial -> irreps"), ("O(2)", "irreps -> trivial")])
-def test_soft_translation_is_hardened_with_the_group_and_alone(space, pair, frame, strict_kernel: str) -> None:
+def test_soft_translation_is_hardened_with_the_group_and_alone(space, pair, frame, soft_part: str) -> None:
     """The positions that all sampled elements share are averaged over, so that none of them is preferred."""
     relax = {"rotation": 0.2, "translation": (0.3, 0.5)}
-    arguments = {"padding_mode": "circular", "frame": frame, "strict_kernel": strict_kernel, "samples": 8}
+    arguments = {"padding_mode": "circular", "frame": frame, "soft_part": soft_part, "samples": 8}
     layer = smooth_layer(space, pair, relax=relax, **arguments)
     features = battery.random_input(layer.in_type, 9, 9)
     assert min(layer.softness(name).item() for name in ("rotation", "translation")) > 1e-3
@@ -136,14 +138,14 @@ RATIOS = {0.1: (0.85, 1.002), 0.25: (0.6, 1.01)}
     ("space", "pair", "frequency"), [(*case, 0.25) for case in CASES] + [(*case, 0.1) for case in CASES[::3]]
 )
 def test_quarter_turns_see_most_of_the_softness(
-    space: str, pair: str, frequency: float, strict_kernel: str, record_property: pytest.RecordProperty
+    space: str, pair: str, frequency: float, soft_part: str, record_property: pytest.RecordProperty
 ) -> None:
-    layer = layer_of(space, pair, strict_kernel, frequency)
+    layer = layer_of(space, pair, soft_part, frequency)
     bank = layer.filter_bank()
     error = energy(layer, acted(layer, bank, subgroup_elements(layer.in_type.gspace)) - bank).mean()
     ratio = float(error / energy(layer, bank)) / (2 * layer.softness().item())
     record_property("ratio", ratio)
-    print(f"{space}, {pair}, {strict_kernel}, ω′ = {frequency}: {ratio:.4f} of 2s")
+    print(f"{space}, {pair}, {soft_part}, ω′ = {frequency}: {ratio:.4f} of 2s")
     least, most = RATIOS[frequency]
     assert least <= ratio <= most
 
@@ -151,14 +153,18 @@ def test_quarter_turns_see_most_of_the_softness(
 @EVERY_KERNEL
 @EVERY_CASE
 def test_strict_part_and_rest_are_orthogonal_nearly(
-    space: str, pair: str, strict_kernel: str, record_property: pytest.RecordProperty
+    space: str, pair: str, soft_part: str, record_property: pytest.RecordProperty
 ) -> None:
     """Elements that leave the grid do not keep the inner product of two sampled kernels."""
-    layer = layer_of(space, pair, strict_kernel)
+    layer = layer_of(space, pair, soft_part)
     whole, strict, rest = parts(layer)
     excess = abs(float((strict + rest) / whole) - 1)
     record_property("excess", excess)
-    print(f"{space}, {pair}, {strict_kernel}: ‖PK‖² + ‖K − PK‖² is off ‖K‖² by {excess:.1e}")
-    assert 1e-10 < excess <= 0.02  # found: 8e-3 at most, mostly below 1e-3
+    print(f"{space}, {pair}, {soft_part}: ‖PK‖² + ‖K − PK‖² is off ‖K‖² by {excess:.1e}")
+    if soft_part == "tied":
+        # Functions that a half turn makes negative are orthogonal to what it does not change.
+        assert excess <= ROUNDING
+    else:
+        assert 1e-10 < excess <= 0.02  # found: 8e-3 at most, mostly below 1e-3
     # The softness is of the sum, so that it is in [0, 1].
     assert layer.softness().item() == pytest.approx(float(rest / (strict + rest)), rel=1e-10)

@@ -28,7 +28,7 @@ from layers import shake, with_kernel
 from soft_networks import Network
 from transformations import relative_error
 
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
 from escnn_relaxed.baselines import WeightedR2Conv
 from escnn_relaxed.kernel import SirenKernel
 from escnn_relaxed.layer.state_dict import FORMAT_VERSION
@@ -163,12 +163,15 @@ def test_spawned_process_gets_the_layer_and_computes_the_same() -> None:
     assert torch.equal(found, answer(layer))
 
 
+SOFT = {"rotation": 0.2}
+
+
 def state_of(**arguments: Any) -> OrderedDict[str, torch.Tensor]:
     return _layer(**arguments).state_dict()
 
 
 def _layer(**arguments: Any) -> RelaxedR2Conv:
-    arguments = {"space": "C4", "pair": "regular -> regular", "kernel_size": 3, "relax": {"rotation": 0.2}, **arguments}
+    arguments = {"space": "C4", "pair": "regular -> regular", "kernel_size": 3, "relax": SOFT, **arguments}
     in_type, out_type = battery.types(arguments.pop("space"), arguments.pop("pair"))
     return RelaxedR2Conv(in_type, out_type, **with_kernel(arguments))
 
@@ -190,6 +193,13 @@ MISFITS = {
         "input is 2 regular, here 1 regular; output is 2 regular, here 1 regular; number of groups is 2, here 1",
     ),
     "softness": ({"relax": None}, r"soft in is \[\], here \['rotation'\]"),
+    "form of the soft part": (
+        {"hidden_size": 8},
+        r"its soft part is .* build the layer with kernel=ContinuousKernel\(\)",
+    ),
+}
+# The same of a layer with a continuous soft part.
+MISFITS_OF_KAPPA = {
     "kernel net": ({"net": SirenKernel}, r"kernel net is \['siren', 8\], here \['fourier', 8\]"),
     "frame": ({"frame": "image"}, "frame is image, here group"),
     "support": ({"support": "disk"}, "support is disk, here smooth"),
@@ -206,11 +216,30 @@ MISFITS = {
 }
 
 
-@pytest.mark.parametrize("misfit", MISFITS)
+@pytest.mark.parametrize("misfit", [*MISFITS, *MISFITS_OF_KAPPA])
 def test_state_that_does_not_fit_says_why(misfit: str) -> None:
-    arguments, message = MISFITS[misfit]
+    arguments, message = (MISFITS | MISFITS_OF_KAPPA)[misfit]
+    own = {} if misfit in MISFITS else {"soft_part": "centred"}
     with pytest.raises(RuntimeError, match=f"the state of 'this layer' does not fit: {message}"):
-        _layer().load_state_dict(state_of(**arguments))
+        _layer(**own).load_state_dict(state_of(**own, **arguments))
+
+
+def test_state_of_the_default_before_it_was_tied_loads_beside_a_continuous_kernel() -> None:
+    """Its description holds the kernel net, and nothing of a form."""
+    state = through_a_file(state_of(soft_part="centred"), weights_only=True)
+    description = state._metadata[""]["layer"]
+    assert "kernel net" in description
+    assert "soft part" not in description
+    with pytest.raises(RuntimeError, match=r"build the layer with kernel=ContinuousKernel\(\)"):
+        _layer().load_state_dict(state)
+    layer = RelaxedR2Conv(*battery.types("C4", "regular -> regular"), 3, relax=SOFT, kernel=ContinuousKernel())
+    layer.load_state_dict(state)
+    assert all(torch.equal(value, state[name]) for name, value in layer.state_dict().items())
+
+
+def test_state_of_a_tied_layer_is_refused_by_a_continuous_soft_part() -> None:
+    with pytest.raises(RuntimeError, match="its soft part is tied to the strict part: build the layer without kernel"):
+        _layer(soft_part="centred").load_state_dict(state_of())
 
 
 @pytest.mark.parametrize("regions", [8, None])
@@ -284,4 +313,4 @@ def test_state_that_says_nothing_of_itself_loads_where_it_fits(form: str) -> Non
     other.load_state_dict(state)
     assert torch.equal(answer_in_eval(other), answer_in_eval(layer))
     with pytest.raises(RuntimeError, match="size mismatch for"):
-        _layer().load_state_dict(dict(state_of(hidden_size=5)))
+        _layer(soft_part="centred").load_state_dict(dict(state_of(hidden_size=5)))

@@ -12,7 +12,7 @@ from layers import build_with_oracle, shake
 from tolerances import ROUNDING, SINGLE_REORDERED
 from transformations import relative_error
 
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
 
 CASES = [
     ("trivial", "trivial -> trivial"),
@@ -113,7 +113,7 @@ def test_soft_part_is_the_loop_oracle_less_its_mean_over_the_domain(space: str, 
         samples=4,
         hidden_size=4,
         initial_softness=0.3,
-        strict_kernel="steerable",
+        soft_part="centred",
     )
     features = battery.random_input(in_type, 2, 2)
     with torch.no_grad():
@@ -205,7 +205,7 @@ def test_strict_kernels_are_added_to_their_pairs(pair: str, kernel_size: int) ->
         "irreps in another order": FieldType(so2, [so2.irrep(2), so2.irrep(1), so2.irrep(1), so2.irrep(0)]),
         "regular, trivial and quotient": FieldType(d4, [d4.regular_repr, d4.trivial_repr, d4.quotient_repr((None, 2))]),
     }[pair]
-    layer = RelaxedR2Conv(fields, fields, kernel_size, initial_softness=0.3).double()
+    layer = RelaxedR2Conv(fields, fields, kernel_size, initial_softness=0.3, kernel=ContinuousKernel()).double()
     groups = layer.bank.steered_average.pair_channels
     is_whole = layer.steerable_basis.products_between(layer.weights, groups) is not None
     assert is_whole == (kernel_size == 3 or pair.startswith("regular"))

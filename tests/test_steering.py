@@ -171,22 +171,22 @@ def change_of_basis(field_type: FieldType) -> torch.Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("strict_kernel", ["continuous", "steerable"])
+@pytest.mark.parametrize("soft_part", ["continuous", "tied"])
 @pytest.mark.parametrize(
     ("space", "pair"),
     [("C4", "two regular -> regular"), ("D4", "regular -> irreps"), ("D2", "mixed, sheared -> regular")],
 )
-def test_projection_on_equivariant_kernels(space: str, pair: str, strict_kernel: str) -> None:
+def test_projection_on_equivariant_kernels(space: str, pair: str, soft_part: str) -> None:
     """P K = mean_h ρ_out(h) K(h⁻¹d) ρ_in(h)⁻¹: K at ω′ = 0 is kept, a soft K is not (equation (6))."""
     in_type, out_type = battery.types(space, pair)
     relax = battery.subgroups(space, 0.2)
-    layer = build(in_type, out_type, relax=relax, initial_softness=0.3, strict_kernel=strict_kernel)
+    layer = build(in_type, out_type, relax=relax, initial_softness=0.3, soft_part=soft_part)
     soft = layer.filter_bank()
     layer.set_domain_frequency(**battery.subgroups(space, 0.0))
     strict = layer.filter_bank()
     assert relative_error(projection(layer, strict), strict) <= ROUNDING
     assert relative_error(projection(layer, soft), soft) > 0.05
-    if strict_kernel == "steerable":
+    if soft_part == "tied":
         # The soft part is centred on the domain, so it has no strict part: K = P K + (K − P K).
         assert relative_error(projection(layer, soft), strict) <= ROUNDING
 

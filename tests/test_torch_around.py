@@ -31,6 +31,7 @@ from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.kernel import FourierKernel, KernelNet, SirenKernel
+from escnn_relaxed.kernel.tied_kernel import TiedKernel
 
 # Torch's own, where it first goes forwards.
 FORWARDS = pytest.mark.filterwarnings("ignore:`torch.jit.* is deprecated:DeprecationWarning")
@@ -219,6 +220,8 @@ class Doubled(nn.Module):
 
 def parametrized(layer: RelaxedR2Conv) -> dict[str, nn.Module]:
     """The modules of a layer that hold output weights, by name."""
+    if isinstance(layer.bank, TiedKernel):
+        return {"layer": layer, "bank": layer.bank}
     pairs = [] if layer.bank is None else layer.bank.steered_average.block_pairs
     modules = {f"pair {number}": pair for number, pair in enumerate(pairs)}
     return modules if layer.steerable_basis is None else {"layer": layer, **modules}

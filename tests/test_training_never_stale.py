@@ -62,10 +62,10 @@ WRITES = {
 }
 
 
-def layer_of(kind: str, start: float = 0.2) -> RelaxedR2Conv:
+def layer_of(kind: str, start: float = 0.2, soft_part: str = "tied") -> RelaxedR2Conv:
     """A layer in training whose ω′ is fixed: a buffer, or a parameter that does not learn."""
     subgroup = "translation" if kind == "translation" else "rotation"
-    learns = {"learn_relaxation": kind == "frozen parameter", "strict_kernel": "steerable", "regions": 2}
+    learns = {"learn_relaxation": kind == "frozen parameter", "soft_part": soft_part, "regions": 2}
     pair = battery.types("C4", "regular + irreps -> irreps + regular")
     layer = build(*pair, relax={subgroup: start}, initial_softness=0.3, padding=1, **learns)
     layer.domain_frequency[subgroup].requires_grad_(False)
@@ -82,7 +82,7 @@ def projections(layer: RelaxedR2Conv) -> Tensor:
 
 
 def units(layer: RelaxedR2Conv) -> Tensor:
-    return layer.bank.steered_average.block_pairs[0].units
+    return layer.bank.units
 
 
 def seen(layer: RelaxedR2Conv) -> list[Tensor]:
@@ -110,7 +110,7 @@ def assert_seen(layer: RelaxedR2Conv, write: Callable[[], None]) -> None:
 @pytest.mark.parametrize("target", [frequency, projections, units])
 @pytest.mark.parametrize("write", WRITES)
 def test_write_to_a_fixed_tensor_is_seen(write: str, target: Callable[[RelaxedR2Conv], Tensor]) -> None:
-    layer = layer_of("buffer")
+    layer = layer_of("buffer", soft_part="centred" if target is projections else "tied")
     tensor = target(layer)
     assert_seen(layer, lambda: WRITES[write](tensor, 1.7 * tensor.detach()))
 

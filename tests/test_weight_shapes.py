@@ -5,11 +5,11 @@ from __future__ import annotations
 import battery
 import pytest
 import torch
-from layers import STRICT_KERNELS, uncalibrated
+from layers import SOFT_PARTS, options_of, uncalibrated
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.kernel import weight_units
+from escnn_relaxed.kernel import domain_functions, weight_units
 
 # All other fields fall into the same blocks; where a pair sees the relative element, the kernel net has more inputs.
 PAIRS = {
@@ -19,23 +19,27 @@ PAIRS = {
 FINITE = tuple(space for space in battery.GSPACES if space not in battery.CONTINUOUS)
 
 
-def layer(space: str, pair: str, kernel_size: int, strict_kernel: str) -> RelaxedR2Conv:
+def layer(space: str, pair: str, kernel_size: int, soft_part: str) -> RelaxedR2Conv:
     with uncalibrated():
-        return RelaxedR2Conv(*battery.types(space, pair), kernel_size, strict_kernel=strict_kernel)
+        return RelaxedR2Conv(*battery.types(space, pair), kernel_size, **options_of(soft_part))
 
 
 def shapes(space: str, kernel_size: int) -> list[list[torch.Size]]:
     """Shapes of the state of a layer of each form."""
-    built = (layer(space, PAIRS["irreps alone"], kernel_size, form) for form in STRICT_KERNELS)
+    built = (layer(space, PAIRS["irreps alone"], kernel_size, form) for form in SOFT_PARTS)
     return [[value.shape for value in of.state_dict().values()] for of in built]
 
 
 @pytest.mark.parametrize(
-    "kernel_size", [pytest.param(k, marks=[] if k == 3 else pytest.mark.slow) for k in range(1, 6)]
+    ("soft_part", "kernel_size"),
+    [
+        pytest.param(soft_part, k, marks=[] if (soft_part, k) == ("continuous", 3) else pytest.mark.slow)
+        for soft_part in ("continuous", "centred")
+        for k in range(1, 6)
+    ],
 )
-@pytest.mark.parametrize("strict_kernel", STRICT_KERNELS)
 def test_no_direction_lies_so_near_the_threshold_that_rounding_decides(
-    strict_kernel: str, kernel_size: int, monkeypatch: pytest.MonkeyPatch
+    soft_part: str, kernel_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another order of sums changes 1e-15; the nearest direction is 6e-5 away, one of C8 with 5×5 taps."""
     distances: list[float] = []
@@ -51,9 +55,27 @@ def test_no_direction_lies_so_near_the_threshold_that_rounding_decides(
     monkeypatch.setattr(torch.linalg, "svdvals", recorded)
     for space in battery.GSPACES:
         for pair in PAIRS.values() if space in FINITE else (PAIRS["irreps alone"],):
-            layer(space, pair, kernel_size, strict_kernel)
+            layer(space, pair, kernel_size, soft_part)
     assert len(distances) > 100
     assert min(distances) > 1e-6
+
+
+def test_no_function_of_a_modulation_lies_so_near_a_threshold_that_rounding_decides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thresholds may be a thousandth larger or smaller; rounding is 1e-15."""
+    counts = []
+    least, nothing = domain_functions._LEAST, domain_functions._NOTHING
+    for factor in (0.999, 1.001):
+        monkeypatch.setattr(domain_functions, "_LEAST", factor * least)
+        monkeypatch.setattr(domain_functions, "_NOTHING", factor * nothing)
+        counts.append([])
+        for space in battery.GSPACES:
+            relax = {"translation": 0.25, **battery.subgroups(space, 0.25)}
+            for pair in PAIRS.values() if space in FINITE else (PAIRS["irreps alone"],):
+                built = RelaxedR2Conv(*battery.types(space, pair), 3, relax=relax)
+                counts[-1].append([built.bank.maps.sides, *(kind.functions for kind in built.bank.maps.kinds)])
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.usefixtures("float64_default")

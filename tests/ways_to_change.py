@@ -125,13 +125,12 @@ def replica(layer: RelaxedR2Conv) -> None:
 
 
 def replaced_buffer(layer: RelaxedR2Conv) -> None:
-    pair = layer.bank.steered_average.block_pairs[0]
-    pair.units = 2 * pair.units
+    layer.bank.units = 2 * layer.bank.units
 
 
 def soft_weights_in_place(layer: RelaxedR2Conv) -> None:
     with torch.no_grad():
-        layer.bank.kernel.domain_weight.mul_(1.5)
+        layer.bank.weights.mul_(1.5)
 
 
 def parametrization(layer: RelaxedR2Conv) -> None:

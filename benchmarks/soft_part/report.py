@@ -13,7 +13,7 @@ from escnn.nn import FieldType, R2Conv
 from torch import nn
 
 from benchmarks.shared.run_log import Log
-from benchmarks.soft_part.forms import CELLS, DIGITS, FORMS, GROWN, SMOKE, Run, can, rate_of, widths_of
+from benchmarks.soft_part.forms import CELLS, FORMS, GROWN, SMOKE, Run, can, rate_of, widths_of
 from experiments.mean_and_error import mean_and_error
 
 __all__ = ["report"]
@@ -60,21 +60,24 @@ def values_of(cell: str, form: str, side: str, measure: Measure, log: Log) -> li
     return [measure.factor * result[measure.key] for result in results(cell, form, side, log).values()]
 
 
-def table(side: str, cells: Sequence[str], log: Log) -> str:
-    """Markdown: mean ± standard error and the number of seeds, a row a form, a column a cell and measure."""
-    columns = [
-        (cell, measure)
-        for cell in cells
-        for measure in measures(cell)
-        if values_of(cell, "strict", "same", measure, log)
-    ]
-    labels = [cell + (", ten frames" if measure.key == "rollout" else "") for cell, measure in columns]
-    lines = [f"| form | {' | '.join(labels)} |", "|---" * (len(columns) + 1) + "|"]
-    for form in FORMS:
-        values = [_cell(values_of(cell, form, side, measure, log)) for cell, measure in columns]
-        if any(value != "–" for value in values):
-            lines.append(f"| {form} | {' | '.join(values)} |")
+def table(side: str, log: Log) -> str:
+    """Markdown: mean ± standard error and the number of seeds, a row a cell and measure, a column a form."""
+    rows = [(cell, measure) for cell in CELLS for measure in measures(cell)]
+    rows = [(cell, measure) for cell, measure in rows if values_of(cell, "strict", "same", measure, log)]
+    forms = [form for form in FORMS if any(values_of(cell, form, side, measure, log) for cell, measure in rows)]
+    lines = [f"| task | parameters | {' | '.join(forms)} |", "|---" * (len(forms) + 2) + "|"]
+    for cell, measure in rows:
+        found = [next(iter(results(cell, form, side, log).values()), None) for form in forms]
+        parameters = " / ".join(f"{result['parameters']:,}" if result else "–" for result in found)
+        values = [_cell(values_of(cell, form, side, measure, log)) for form in forms]
+        lines.append(f"| {_label(cell, measure)} | {parameters} | {' | '.join(values)} |")
     return "\n".join(lines)
+
+
+def _label(cell: str, measure: Measure) -> str:
+    if cell not in SMOKE:
+        return f"{cell}, %"
+    return f"{cell}, {'ten frames, ' if measure.key == 'rollout' else ''}error in %"
 
 
 def _cell(values: list[float]) -> str:
@@ -82,12 +85,12 @@ def _cell(values: list[float]) -> str:
 
 
 def verdict(side: str, log: Log, least: int) -> str:
-    """Markdown: of each form, in how many columns it is the best, and how far it is from strict at worst.
+    """Markdown: of each form, in how many rows it is the best, and how far it is from strict at worst.
 
     Args:
         side: ``same`` or ``equal``.
         log: the runs.
-        least: a column counts for a form with as many seeds.
+        least: a row counts for a form with as many seeds.
     """
     best: dict[str, int] = {}
     gaps: dict[str, list[tuple[float, str]]] = {}
@@ -102,9 +105,9 @@ def verdict(side: str, log: Log, least: int) -> str:
             best[winner] = best.get(winner, 0) + 1
             for form, values in found.items():
                 error = math.sqrt(_square_error(values) + _square_error(found["strict"]))
-                name = cell + (", ten frames" if measure.key == "rollout" else "")
-                gaps.setdefault(form, []).append(((means[form] - means["strict"]) / max(error, 1e-9), name))
-    lines = ["| form | columns | best in | ahead of strict in | least distance from strict, in standard errors |"]
+                distance = (means[form] - means["strict"]) / max(error, 1e-9)
+                gaps.setdefault(form, []).append((distance, _label(cell, measure)))
+    lines = ["| form | rows | best in | ahead of strict in | least distance from strict, in standard errors |"]
     lines.append("|---|---|---|---|---|")
     for form, distances in gaps.items():
         if form != "strict":
@@ -172,13 +175,13 @@ def _count(module: nn.Module) -> int:
 
 def report(log: Log) -> str:
     """All tables."""
-    parts = []
-    for side, title in (("equal", "At equal parameters, within 3.5 %"), ("same", "With the same fields")):
-        parts += [f"{title}: accuracy on digits, %, mean ± standard error (seeds).", table(side, list(DIGITS), log)]
-        parts += [f"{title}: error of smoke, %.", table(side, list(SMOKE), log)]
-        parts += [f"{title}: columns in which a form and strict have two seeds or more.", verdict(side, log, 2)]
-    parts += [
-        "Parameters of a layer in proportion to `R2Conv`.",
-        growth_table(GROWN),
-    ]
-    return "\n\n".join(parts)
+    return "\n\n".join(
+        [
+            "At equal parameters, within 3.5 %, mean ± standard error (seeds).",
+            table("equal", log),
+            "Rows in which a form and strict have two seeds or more.",
+            verdict("equal", log, 2),
+            "Parameters of a layer in proportion to `R2Conv`.",
+            growth_table(GROWN),
+        ]
+    )

@@ -42,7 +42,7 @@ class DomainPoints(ExactConstants):
         super().__init__()
         self._position_frame = position_frame
         self._domain_subgroups = domain_subgroups
-        sizes = frame.coordinate_sizes()
+        sizes = frame.domain_sizes()
         self.domain_columns = [name for name in domain_subgroups for _ in range(sizes[name])]
         self.set_constant("image_positions", pixel_positions(*[cells] * frame.dimension))
         self._set_translates(frame)

@@ -127,7 +127,7 @@ def _split(
 
 def _permutation_block(representation: Representation, sample: GroupSample) -> Block | None:
     """The block of a transitive permutation of the channels, None if the field is not one."""
-    matrices = np.stack([representation(element) for element in sample.elements])
+    matrices = sample.matrices(representation)
     exact = matrices.round()
     # escnn computes these matrices from irreps: 0 and 1 up to rounding.
     if not np.allclose(matrices, exact, rtol=0, atol=1e-6):
@@ -141,8 +141,7 @@ def _permutation_block(representation: Representation, sample: GroupSample) -> B
 
 def _irrep_block(representation: Representation, irrep_id: tuple[int, ...], sample: GroupSample) -> Block:
     irrep = representation.group.irrep(*irrep_id)
-    matrices = np.stack([irrep(element) for element in sample.elements]).astype(np.float64)
-    return Block(f"irrep {irrep_id}", irrep.size, matrices, None)
+    return Block(f"irrep {irrep_id}", irrep.size, sample.matrices(irrep), None)
 
 
 def block_diagonal(matrices: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -20,6 +20,7 @@ from .elements import (
     rotation_matrix,
     sample_group,
 )
+from .kept_in_space import KeptInSpace, closed
 
 if TYPE_CHECKING:
     from escnn.gspaces import GSpace
@@ -69,7 +70,7 @@ class GroupFrame:
         gspace: GSpace,
         samples: int,
         form: str = "circle",
-        kept: KeptGroup = NOTHING_KEPT,
+        kept: KeptGroup | KeptInSpace = NOTHING_KEPT,
         offset: float = 0.0,
         sees_cosets: bool = False,
     ) -> None:
@@ -101,6 +102,16 @@ class GroupFrame:
         has = {"rotation": self.rotations > 1, "reflection": self.rotations < len(self.sample)}
         return tuple(name for name in FIBER_SUBGROUPS if has[name])
 
+    @property
+    def kept_subgroups(self) -> tuple[str, ...]:
+        """The subgroups all of which is in the kept group."""
+        if isinstance(self.kept, KeptInSpace):
+            is_kept = {"rotation": self.kept.holds_rotations(self.sample)}
+            is_kept["reflection"] = self.kept.holds(self.sample.reflection)
+        else:
+            is_kept = {"rotation": self.kept.rotations == self.rotations, "reflection": self.kept.reflection}
+        return tuple(name for name in self.subgroups if is_kept[name])
+
     def turned(self, offset: float) -> GroupFrame:
         """Return the same frame with the grid of a continuous group turned by an angle in radians."""
         return GroupFrame(self.gspace, self.samples, self.form, self.kept, offset, self.sees_cosets)
@@ -113,9 +124,15 @@ class GroupFrame:
         return frame
 
     def coordinate_sizes(self) -> dict[str, int]:
-        """Number of coordinates of a position and of an element of each subgroup."""
-        identity = self._coordinates(np.eye(self.dimension)[None], np.zeros(1))
-        sizes = {name: values.shape[-1] for name, values in identity.items()}
+        """Number of coordinates of a position and of a relative element of each subgroup."""
+        return self._sizes(self._coordinates(np.eye(self.dimension)[None], np.zeros(1)))
+
+    def domain_sizes(self) -> dict[str, int]:
+        """Number of coordinates of a position and of an element of each subgroup in the domain."""
+        return self._sizes(self._domain_coordinates(np.eye(self.dimension)[None], np.zeros(1)))
+
+    def _sizes(self, coordinates: dict[str, Array]) -> dict[str, int]:
+        sizes = {name: values.shape[-1] for name, values in coordinates.items()}
         return {"position": self.dimension, "translation": self.dimension, **sizes}
 
     def resolved_frequency(self) -> float:
@@ -125,7 +142,9 @@ class GroupFrame:
         exp(2πi ω′ w·(cos θ, sin θ)) holds the harmonics up to about 2π ω′ |w| (Jacobi–Anger), and |w| is of order one:
         the limit is N/4π. In space N is 2π over the smallest angle between two samples.
         """
-        traces = np.trace(self.sample.turns[1:], axis1=1, axis2=2) - (self.dimension - 2)
+        rotations = self.sample.rotation[self.sample.reflected == 0]
+        others = ~np.eye(len(rotations), dtype=bool)
+        traces = np.einsum("aij,bij->ab", rotations, rotations)[others] - (self.dimension - 2)
         count = 2 * np.pi / np.arccos(np.clip(traces.max() / 2, -1, 1)) if len(traces) else 1.0
         # The angles come from matrices: N is a whole number but for rounding.
         steps = round(float(count), 9) / self._fold
@@ -152,26 +171,49 @@ class GroupFrame:
             [[0.0, 0.5], [0.0, 0.5]]
         """
         sample = self.sample
-        turns = sample.turns if "rotation" in subgroups else self._kept_turns()
-        has_flip = ("reflection" in subgroups or self.kept.reflection) and bool(sample.reflected.any())
-        flips = np.stack([np.eye(self.dimension), *([sample.flip] if has_flip else [])])
-        members = (turns[:, None] @ flips).reshape(-1, self.dimension, self.dimension)
-        action = members @ sample.action[:, None]
-        reflected = (sample.reflected[:, None] + np.tile(np.arange(len(flips)), len(turns))) % 2
-        rotation = np.where(reflected[..., None, None] == 1, action @ sample.reflection.T, action)
-        return Translates(action, self._coordinates(np.linalg.matrix_power(rotation, self._fold), reflected))
+        if "rotation" in subgroups:
+            # All rotations of the sample. Where it is a group, these are its turns; a finer grid of space is none.
+            has_flip = bool(np.linalg.det(self._kept_members(subgroups)).min() < 0)
+            parity = np.arange(2)[: 1 + has_flip]
+            reflected = (sample.reflected[:, None] + np.repeat(parity, self.rotations)) % 2
+            rotation = np.tile(sample.rotation[sample.reflected == 0], (len(sample), len(parity), 1, 1))
+            action = np.where(reflected[..., None, None] == 1, rotation @ sample.reflection, rotation)
+        else:
+            members = self._kept_members(subgroups)
+            action = members @ sample.action[:, None]
+            reflected = (sample.reflected[:, None] + (np.linalg.det(members) < 0)) % 2
+            rotation = np.where(reflected[..., None, None] == 1, action @ sample.reflection.T, action)
+        return Translates(action, self._domain_coordinates(rotation, reflected))
 
-    @property
-    def _fold(self) -> int:
-        """The number of kept rotations between which the coordinate of a rotation does not tell."""
-        return self.kept.rotations if self.sees_cosets else 1
+    def _kept_members(self, subgroups: Sequence[str]) -> Array:
+        """The elements of the group that the kept group and maybe f generate, but for the kept rotations of an axis."""
+        flips = [self.sample.flip] if "reflection" in subgroups and self.sample.reflected.any() else []
+        if isinstance(self.kept, KeptInSpace):
+            return closed(np.stack([*self.kept.members, *flips]))
+        if self.kept.reflection and not flips:
+            flips = [self.sample.flip]
+        members = self._kept_turns()[:, None] @ np.stack([np.eye(self.dimension), *flips])
+        return members.reshape(-1, self.dimension, self.dimension)
 
     def _kept_turns(self) -> Array:
-        """The rotations of the kept group, (rotations, d, d)."""
-        if self.kept.rotations == 1:
+        """The rotations of a kept group of the plane, (rotations, d, d)."""
+        if isinstance(self.kept, KeptInSpace) or self.kept.rotations == 1:
             return np.eye(self.dimension)[None]
         turns = np.arange(self.kept.rotations) * 2 * np.pi / self.kept.rotations
         return np.stack([rotation_matrix(turn) for turn in turns])
+
+    def _domain_coordinates(self, rotation: Array, reflected: NDArray[np.int64] | Array) -> dict[str, Array]:
+        """Coordinates in which the domain knows elements r fˢ: what a kept axis or coset does not see is left out."""
+        coordinates = self._coordinates(np.linalg.matrix_power(rotation, self._fold), reflected)
+        if isinstance(self.kept, KeptInSpace) and self.kept.axis is not None:
+            # r⁻¹u of the axis u: the chord of two axes is as long as that of two rotations of the plane.
+            coordinates["rotation"] = np.einsum("...ji,j->...i", rotation, self.kept.axis)
+        return coordinates
+
+    @property
+    def _fold(self) -> int:
+        """The number of kept rotations of the plane between which the coordinate of a rotation does not tell."""
+        return self.kept.rotations if self.sees_cosets and isinstance(self.kept, KeptGroup) else 1
 
     def _coordinates(self, rotation: Array, reflected: NDArray[np.int64] | Array) -> dict[str, Array]:
         """Coordinates of elements r fˢ by subgroup, (…, d, d), (…) → (…, coordinates).

@@ -44,7 +44,7 @@ class ConvolutionGeometry:
         """Return the geometry of a layer with ``R2Conv``'s attributes, whose padding may be a number."""
         names = ("kernel_size", "padding_mode", "stride", "dilation", "groups")
         values: dict[str, Any] = {name: getattr(convolution, name) for name in names}
-        return ConvolutionGeometry(padding=_pair(convolution.padding), **values)
+        return ConvolutionGeometry(padding=_of_axes(convolution.padding, convolution), **values)
 
     @property
     def extent(self) -> int:
@@ -96,7 +96,9 @@ class TransposedGeometry:
     @staticmethod
     def of(convolution: nn.Module) -> TransposedGeometry:
         """Return the geometry of a layer with ``R2ConvTransposed``'s attributes, whose paddings may be numbers."""
-        paddings: dict[str, Any] = {name: _pair(getattr(convolution, name)) for name in ("padding", "output_padding")}
+        paddings: dict[str, Any] = {
+            name: _of_axes(getattr(convolution, name), convolution) for name in ("padding", "output_padding")
+        }
         names = ("kernel_size", "stride", "dilation", "groups")
         values: dict[str, Any] = {name: getattr(convolution, name) for name in names}
         return TransposedGeometry(**paddings, **values)
@@ -128,10 +130,9 @@ class TransposedGeometry:
 Geometry = ConvolutionGeometry | TransposedGeometry
 
 
-def _pair(value: Any) -> tuple[int, int]:
-    """Return a pair, given a number or a pair."""
-    first, second = value if isinstance(value, (tuple, list)) else (value, value)
-    return first, second
+def _of_axes(value: Any, convolution: Any) -> tuple[int, ...]:
+    """Return a number for each axis of a layer, given one number or all."""
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,) * convolution.in_type.gspace.dimensionality
 
 
 def image_size(features: Tensor) -> tuple[int, ...]:

@@ -16,31 +16,37 @@ __all__ = ["check_basis_arguments", "shaping_arguments"]
 _SHAPING = ("sigma", "frequencies_cutoff", "rings", "basis_filter")
 
 
-def check_basis_arguments(kernel_size: int, dilation: int, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def check_basis_arguments(
+    kernel_size: int, dilation: int, arguments: Mapping[str, Any], axes: int = 2
+) -> dict[str, Any]:
     """Return the arguments in the types that escnn takes: lists of floats, and numbers that are floats.
 
     Args:
         kernel_size: k.
         dilation: spacing of the taps.
         arguments: ``R2Conv``'s sigma, frequencies_cutoff, rings, maximum_offset, recompute, basis_filter.
+        axes: number of axes of the base space.
 
     Raises:
         TypeError: for an argument of the wrong type.
         ValueError: for a value that has no meaning for a kernel of this size.
     """
-    rings = None if arguments["rings"] is None else _rings(arguments["rings"], kernel_size, dilation)
+    rings = None if arguments["rings"] is None else _rings(arguments["rings"], kernel_size, dilation, axes)
     count = math.ceil(kernel_size / 2) if rings is None else len(rings)
-    offset, keep = arguments["maximum_offset"], arguments["basis_filter"]
+    keep = arguments["basis_filter"]
     if keep is not None and not callable(keep):
         raise TypeError(f"basis_filter must be a function from the attributes of an element to a bool, got {keep!r}")
-    return {
+    checked = {
         "sigma": None if arguments["sigma"] is None else _sigma(arguments["sigma"], count),
         "frequencies_cutoff": _cutoff(arguments["frequencies_cutoff"]),
         "rings": rings,
-        "maximum_offset": None if offset is None else check_integer("maximum_offset", offset, 0),
         "recompute": check_bool("recompute", arguments["recompute"]),
         "basis_filter": keep,
     }
+    if "maximum_offset" in arguments:  # R3Conv has none
+        offset = arguments["maximum_offset"]
+        checked["maximum_offset"] = None if offset is None else check_integer("maximum_offset", offset, 0)
+    return checked
 
 
 def shaping_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,9 +54,9 @@ def shaping_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: arguments[name] for name in _SHAPING if arguments.get(name) is not None}
 
 
-def _rings(value: Any, kernel_size: int, dilation: int) -> list[float]:
+def _rings(value: Any, kernel_size: int, dilation: int, axes: int) -> list[float]:
     radii = _numbers("rings", value)
-    most = dilation * (kernel_size - 1) / 2 * math.sqrt(2)
+    most = dilation * (kernel_size - 1) / 2 * math.sqrt(axes)
     if not radii:
         raise ValueError(f"rings must hold at least one radius, got {value!r}")
     if not all(0 <= radius <= most for radius in radii):

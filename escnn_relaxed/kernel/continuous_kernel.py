@@ -19,6 +19,8 @@ FILTER_FREQUENCY = {"rotation": 0.3, "reflection": 1.0}
 class ContinuousKernel:
     """The options of the continuous kernel κ of a :class:`~escnn_relaxed.RelaxedR2Conv`.
 
+    A layer with ``strict_kernel="steerable"`` that is given one has it as its soft part, beside the strict part.
+
     Args:
         net: the class of the kernel net, called as ``net(filter_dimension, domain_dimension, hidden_size)``:
             :class:`~escnn_relaxed.kernel.FourierKernel`, :class:`~escnn_relaxed.kernel.SirenKernel` or another

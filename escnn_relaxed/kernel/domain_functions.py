@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 
 import torch
@@ -40,8 +39,8 @@ class DomainFunctions:
         self._factors = [*squares, *products]
 
     def __call__(self, coordinates: Tensor) -> Tensor:
-        """Return the functions (J, points) of scaled coordinates ω′ ⊙ a, (points, D)."""
-        first = (2 * math.pi * coordinates).tanh().mT
+        """Return the functions (J, points) of scaled coordinates 2π ω′ ⊙ a, (points, D)."""
+        first = coordinates.tanh().mT
         if not self._factors:
             return first
         left, right = zip(*self._factors, strict=True)

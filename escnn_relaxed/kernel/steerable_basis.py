@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from escnn.group import Representation
+from escnn.group import InsufficientIrrepsException, Representation
 from escnn.nn import FieldType, R2Conv, R3Conv
 from numpy.typing import NDArray
 from torch import Tensor
@@ -47,6 +47,7 @@ class SteerableBasis(ExactConstants):
 
     Attributes:
         dimension: number of weights.
+        fingerprint: a number for each pair of representations, which another basis has not.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class SteerableBasis(ExactConstants):
         self._numbers: dict[PairChannels, int] = {}
         self._deviations: list[Tensor] = []
         self.dimension = 0
+        self.fingerprint: list[float] = []
         self._fields = in_part, out_type
         self._attributes: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self._ranges: dict[tuple[str, str], tuple[int, int]] = {}
@@ -83,6 +85,7 @@ class SteerableBasis(ExactConstants):
             basis = grid_exact_basis(block, expansion.points, *fields, symmetries)
             self.set_constant(f"basis_{number}", basis.exact, single=basis.single)
             self.set_constant(f"gram_{number}", basis.gram)
+            self.fingerprint.append(basis.fingerprint)
         self._numbers = {pair.channels: number for number, pair in enumerate(self._pairs)}
         self._deviations = _he_deviations(self._pairs, list(self._attributes.values()))
         self.order = RowOrder(_row_numbers(self._pairs, out_type.size, in_part.size))
@@ -91,6 +94,13 @@ class SteerableBasis(ExactConstants):
     def elements(self) -> BasisElements:
         """The elements that the weights multiply; made anew, so that no two objects hold each other."""
         return BasisElements(*self._fields, self._attributes, self._ranges, self)
+
+    def by_name(self) -> dict[tuple[str, str], tuple[slice, Tensor]]:
+        """Return the places of the weights and the basis (B, |A|, |B|, taps) of each pair of representations."""
+        return {
+            names: (slice(*self._ranges[names]), self._masters[f"basis_{number}"])
+            for number, names in enumerate(self._attributes)
+        }
 
     def start_weights(self) -> Tensor:
         """Return weights drawn as ``R2Conv`` draws them (escnn's generalised He rule), in float32."""
@@ -271,6 +281,12 @@ def sampled_basis(
         if "basis for the steerable filter is empty" in str(error):
             return None
         raise
+    except InsufficientIrrepsException as error:
+        raise ValueError(
+            f"in_type and out_type must live on a gspace on which escnn can build kernels, got {in_type.gspace.name} "
+            f"without enough irreps: continuous dihedral and conical gspaces of space want maximum_frequency=6, and "
+            f"for continuous cylindrical ones no number is enough"
+        ) from error
 
 
 def refuse_emptied_basis(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,14 +14,13 @@ from torch import Tensor, nn
 from ..group.channels import RowOrder
 from ..group.domain_points import DomainPoints
 from ..group.elements import SUBGROUPS
-from ..group.exact_constants import ExactConstants
-from ..group.field_elements import channel_elements
 from ..group.frame import GroupFrame
 from ..group.points import tap_grid
 from ..group.regions import RegionPartition
 from ..group.remembered import Remembered
-from .domain_functions import DomainFunctions, independent
-from .domain_means import domain_of_means
+from .domain_functions import DomainFunctions
+from .domain_means import DomainMeans, PointSet, domain_of_means
+from .modulation_maps import ModulationMaps
 from .orthogonal_basis import OrthogonalBasis
 from .soft_part import SoftPart
 
@@ -62,8 +62,8 @@ class TiedKernel(SoftPart):
         remembered: the layer's store.
 
     Attributes:
-        weights: α and μ of each field, kind after kind of fields, (n,).
-        units: the factor of each function of each kind of fields.
+        weights: α of each kind of fields, and then μ of all fields, (n,).
+        units: the factor of each function.
     """
 
     sees_cosets = True
@@ -85,19 +85,15 @@ class TiedKernel(SoftPart):
         super().__init__(frame, domain_subgroups, remembered)
         self.grid = DomainPoints(domain_subgroups, "group", cells, frame)
         self.functions = DomainFunctions(self.grid.domain_columns)
-        self.constants = _Constants()
-        taps = tap_grid(kernel_size, dilation, frame.dimension)
-        self.taps = list(range(len(taps)))
-        length = np.linalg.norm(taps, axis=-1, keepdims=True)
-        self.constants.set_constant("directions", np.divide(taps, length, out=np.zeros_like(taps), where=length > 0).T)
+        grid = tap_grid(kernel_size, dilation, frame.dimension)
+        self.taps = list(range(len(grid)))
         self.orthogonal_basis = OrthogonalBasis(in_representations, out_representations)
         kinds = list(dict.fromkeys(out_representations))
-        for number, kind in enumerate(kinds):
-            self.constants.set_constant(f"elements_{number}", channel_elements([kind], frame.sample)[0])
         self.order = RowOrder(_places(kinds, out_representations))
-        self._kinds = self._chosen([(list(out_representations).count(kind), kind.size) for kind in kinds])
-        self.weights = nn.Parameter(torch.zeros(sum(kind.fields * kind.functions for kind in self._kinds)))
-        self.register_buffer("units", torch.ones(sum(kind.functions for kind in self._kinds)))
+        counts = [list(out_representations).count(kind) for kind in kinds]
+        self.maps = ModulationMaps(kinds, counts, frame, grid, self._reference_values())
+        self.weights = nn.Parameter(torch.zeros(sum(self.maps.weights)))
+        self.register_buffer("units", torch.ones(self.maps.functions))
 
     @property
     def can_be_soft(self) -> bool:
@@ -105,22 +101,15 @@ class TiedKernel(SoftPart):
         return len(self.weights) > 0
 
     @torch.no_grad()
-    def _chosen(self, kinds: Sequence[tuple[int, int]]) -> list[_Kind]:
-        """Return kinds of fields with the functions that depend on no others, given their counts and sizes."""
-        if not self.domain_subgroups:
-            return [_Kind(count, size, [], []) for count, size in kinds]
+    def _reference_values(self) -> NDArray[np.float64]:
+        """Return the functions h by which they are told apart, (P, J, M), in double precision."""
         dtype = self.grid.action.dtype
-        self.double()
+        self.grid.double()
         frequency = {name: self.grid.action.new_full((1,), _REFERENCE) for name in self.domain_subgroups}
-        values = self._values(frequency, (), self._positions(frequency))
-        of_taps = self._of_taps(values, self.constants.directions)
-        directions = [divmod(number, of_taps.shape[1]) for number in independent(of_taps.flatten(0, 1).flatten(1))]
-        chosen = [
-            _Kind(count, size, independent(self._of_elements(number, values).flatten(1)), directions)
-            for number, (count, size) in enumerate(kinds)
-        ]
-        self.to(dtype)
-        return chosen
+        values = self._values(frequency, (), self._positions(frequency)).numpy()
+        self.grid.to(dtype)
+        self.remembered.clear()
+        return values
 
     def forward(
         self,
@@ -131,7 +120,11 @@ class TiedKernel(SoftPart):
     ) -> Tensor:
         """Return K with both parts: (C_out, C_in, k, k), or for each region (regions, C_out, C_in, k, k)."""
         kernel = _given(strict).kernel()
-        modulation = self.modulation(frequency, averaged, partition).unsqueeze(2).unflatten(-1, kernel.shape[2:])
+        # Without regions K is the same at all positions.
+        positions = None if partition is None else self._positions(frequency)
+        modulation = (
+            self.modulation(frequency, averaged, positions, partition).unsqueeze(2).unflatten(-1, kernel.shape[2:])
+        )
         return torch.addcmul(kernel, kernel, modulation.squeeze(0) if partition is None else modulation)
 
     def at_pixels(
@@ -143,83 +136,70 @@ class TiedKernel(SoftPart):
         strict: Tensor | None = None,
     ) -> Tensor:
         """Return K with both parts at a tap for positions (P, d): (C_out, C_in, P)."""
-        directions = self.constants.directions[:, tap : tap + 1]
-        modulation = self._modulation(self._bases(frequency, averaged, positions, directions))
+        maps = self._scaled_maps()[:, self.maps.columns_of(tap)]
+        columns = self._values(frequency, averaged, positions).flatten(1) @ maps
+        modulation = self._in_order(self.maps.modulation(columns, self.weights, taps=1))
         kernel = _given(strict)[..., tap].unsqueeze(-1)
         return torch.addcmul(kernel, kernel, modulation.permute(1, 2, 0))
 
     def modulation(
-        self, frequency: Mapping[str, Tensor], averaged: Sequence[str] = (), partition: RegionPartition | None = None
+        self,
+        frequency: Mapping[str, Tensor],
+        averaged: Sequence[str] = (),
+        positions: Tensor | None = None,
+        partition: RegionPartition | None = None,
     ) -> Tensor:
         """Return f at all taps, (P, C_out, T); P is 1 where K does not depend on the position.
 
         Args:
             frequency: ω′ of each subgroup.
             averaged: subgroups over which the mean of f is taken.
-            partition: regions for which f is wanted. Otherwise it is that at the centres of the cells.
+            positions: the centres of the cells, None where f is wanted at the centre of the image alone.
+            partition: regions over whose cells means of f are wanted.
         """
-        positions = self._positions(frequency)
         weights = None
         if partition is not None:
             place = "weights of regions", partition
             weights = self.remembered.get(place, lambda: partition.weights(self.grid.image_positions), [])
 
-        def bases() -> tuple[Tensor, ...]:
-            of_cells = self._bases(frequency, averaged, positions, self.constants.directions)
-            return of_cells if partition is None else tuple(partition.means(of, 1, weights) for of in of_cells)
+        def build() -> Tensor:
+            columns = self._values(frequency, averaged, positions).flatten(1) @ self._scaled_maps()
+            return columns if partition is None else partition.means(columns, 0, weights)
 
-        if self.frame.offset:
-            return self._modulation(bases())
-        key = "modulation", tuple(averaged), positions is None, partition
-        return self._modulation(self.remembered.get(key, bases, [self.units, *frequency.values()]))
+        key = "columns", tuple(averaged), positions is None, partition
+        sources = [self.units, *frequency.values()]
+        columns = build() if self.frame.offset else self.remembered.get(key, build, sources)
+        return self._in_order(self.maps.modulation(columns, self.weights, len(self.taps)))
 
-    def _modulation(self, bases: Sequence[Tensor]) -> Tensor:
-        """Return f (P, C_out, T) of the functions of each kind of fields, (functions, P, channels, T)."""
-        parts = self.weights.split([kind.fields * kind.functions for kind in self._kinds])
-        rows = []
-        for kind, part, basis in zip(self._kinds, parts, bases, strict=True):
-            values = (part.view(kind.fields, -1) @ basis.flatten(1)).unflatten(1, basis.shape[1:])
-            rows.append(values.movedim(1, 0).flatten(1, 2))
-        return rows[0] if len(rows) == 1 else self.order(torch.cat(rows, 1))
+    def _scaled_maps(self) -> Tensor:
+        """Return the map from h at all elements to the functions of channels and taps, in their units."""
 
-    def _bases(
-        self, frequency: Mapping[str, Tensor], averaged: Sequence[str], positions: Tensor | None, directions: Tensor
-    ) -> tuple[Tensor, ...]:
-        """Return the functions of each kind of fields, in their units, (functions, P, channels, T).
+        def build() -> Tensor:
+            return self.maps.of_values * self.units[self.maps.units]
 
-        Args:
-            frequency: ω′ of each subgroup.
-            averaged: subgroups over which their means are taken.
-            positions: x over half of the image along each axis, (P, d).
-            directions: d/|d| of the taps, (d, T).
-        """
-        values = self._values(frequency, averaged, positions)
-        of_taps = self._of_taps(values, directions)
-        bases = []
-        units = self.units.split([kind.functions for kind in self._kinds])
-        for number, (kind, unit) in enumerate(zip(self._kinds, units, strict=True)):
-            of_elements = self._of_elements(number, values[kind.elements]).unsqueeze(-1)
-            shape = -1, kind.size, directions.shape[1]
-            parts = [of_elements.expand(-1, *shape)]
-            parts += [of_taps[function, axis].unsqueeze(1).expand(shape)[None] for function, axis in kind.directions]
-            bases.append(torch.cat(parts) * unit.view(-1, 1, 1, 1))
-        return tuple(bases)
+        return build() if self.frame.offset else self.remembered.get("maps", build, [self.units])
+
+    def _in_order(self, modulation: Tensor) -> Tensor:
+        """Return f (P, C_out, T) by the output's channels, given it kind after kind of fields."""
+        ordered: Tensor = modulation if len(self.maps.kinds) == 1 else self.order(modulation)
+        return ordered
 
     def _values(self, frequency: Mapping[str, Tensor], averaged: Sequence[str], positions: Tensor | None) -> Tensor:
-        """Return the functions h of each element at each position, less their means over the domain, (J, M, P)."""
-        points, means = domain_of_means(self.grid, averaged, positions, is_centred=True)
+        """Return the functions h of each element at each position, less their means over the domain, (P, J, M)."""
+        elements = len(self.grid.action)
+        if not self.domain_subgroups:
+            return self.grid.action.new_zeros(1, 0, elements)
+
+        def build() -> tuple[Tensor, tuple[PointSet, ...], Tensor | None]:
+            points, means = domain_of_means(self.grid, averaged, positions, is_centred=True)
+            return 2 * math.pi * points, means.sets, means.matrix
+
+        is_known = positions is None or positions is self.grid.image_positions
+        is_kept = is_known and not self.frame.offset
+        key = "points", tuple(averaged), positions is None
+        points, sets, matrix = self.remembered.get(key, build, []) if is_kept else build()
         functions = self.functions(points * self.grid.scale(frequency))
-        return means(functions.unsqueeze(-1)).squeeze(-1).expand(-1, len(self.grid.action), -1)
-
-    def _of_elements(self, kind: int, values: Tensor) -> Tensor:
-        """Return the means of functions (J, M, P) over the elements of each channel of a kind, (J, P, channels)."""
-        elements: Tensor = getattr(self.constants, f"elements_{kind}")
-        return torch.einsum("jmp,am->jpa", values, elements)
-
-    def _of_taps(self, values: Tensor, directions: Tensor) -> Tensor:
-        """Return ⟨mean_g h(g) g e_c, d/|d|⟩ of functions (J, M, P), for each axis c: (J, d, P, T)."""
-        vectors = torch.einsum("jmp,mvc->jcpv", values, self.grid.action) / values.shape[1]
-        return vectors @ directions
+        return DomainMeans(sets, matrix)(functions.unsqueeze(-1)).squeeze(-1).expand(-1, elements, -1).permute(2, 0, 1)
 
     def _positions(self, frequency: Mapping[str, Tensor]) -> Tensor | None:
         """Return the positions where the kernel differs, None where it is the same at all."""
@@ -235,8 +215,9 @@ class TiedKernel(SoftPart):
         """Return ‖K − PK‖² and ‖PK‖² of this part alone, as means over the positions."""
         of_channels = self.orthogonal_basis(_given(strict).kernel()).square().sum(1).flatten(1)
         joint = tuple(name for name in SUBGROUPS if name in (*hardened, *subgroups))
-        projected = self.modulation(frequency, joint)
-        parts = self.modulation(frequency, hardened) - projected, projected
+        positions = self._positions(frequency)
+        projected = self.modulation(frequency, joint, positions)
+        parts = self.modulation(frequency, hardened, positions) - projected, projected
         soft, strict_part = ((part.square() * of_channels).sum() / len(part) for part in parts)
         return soft, strict_part
 
@@ -245,9 +226,10 @@ class TiedKernel(SoftPart):
         """Draw the weights so that the soft part is as large as the wanted softness says; 0 where none is wanted."""
         if not self.can_be_soft:
             return
-        bases = self._bases(frequency, (), self._positions(frequency), self.constants.directions)
-        sizes = torch.cat([basis.square().mean((1, 2, 3)).sqrt() for basis in bases])
-        self.units.copy_(_UNIT / sizes)
+        columns = self._values(frequency, (), self._positions(frequency)).flatten(1) @ self.maps.of_values
+        squares = columns.square().mean(0)
+        sizes = squares.new_zeros(len(self.units)).index_add(0, self.maps.units, squares)
+        self.units.copy_(_UNIT * (self.maps.units.bincount() / sizes).sqrt())
         nn.init.normal_(self.weights)
         present, _ = self.energies(frequency, (), SUBGROUPS, strict)
         wanted = _given(strict).energy() * softness / (1 - softness)
@@ -266,33 +248,6 @@ class TiedKernel(SoftPart):
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""
         return {**super().describe(), "soft part": "tied"}
-
-
-class _Constants(ExactConstants):
-    """The directions d/|d| of the taps, (d, T), and the elements of the channels of each kind of fields."""
-
-    directions: Tensor
-
-
-class _Kind(NamedTuple):
-    """Output fields of one representation.
-
-    Attributes:
-        fields: their number.
-        size: channels of a field.
-        elements: numbers of the functions of its channels' elements.
-        directions: numbers of the function and of the axis of those of the taps' directions.
-    """
-
-    fields: int
-    size: int
-    elements: list[int]
-    directions: list[tuple[int, int]]
-
-    @property
-    def functions(self) -> int:
-        """Number of functions."""
-        return len(self.elements) + len(self.directions)
 
 
 def _places(kinds: Sequence[Representation], fields: Sequence[Representation]) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from escnn.gspaces import GSpace, GSpace2D
+from escnn.gspaces import GSpace, GSpace2D, GSpace3D
 from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor
 
@@ -39,21 +39,25 @@ DEFAULT_DOMAIN_FREQUENCY = 0.25
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-def check_field_type(name: str, value: Any) -> FieldType:
-    """Return a field type on the plane."""
+# The base space of each kind of gspace, in words.
+_SPACES = {GSpace2D: "the plane (escnn.gspaces.…OnR2)", GSpace3D: "space (escnn.gspaces.…OnR3)"}
+
+
+def check_field_type(name: str, value: Any, space: type[GSpace] = GSpace2D) -> FieldType:
+    """Return a field type on the plane, or on another base space."""
     if not isinstance(value, FieldType):
         raise TypeError(f"{name} must be an escnn.nn.FieldType, got {type(value).__name__}: {value!r}")
-    if not isinstance(value.gspace, GSpace2D):
-        raise ValueError(f"{name} must live on a gspace of the plane (escnn.gspaces.…OnR2), got {value.gspace!r}")
+    if not isinstance(value.gspace, space):
+        raise ValueError(f"{name} must live on a gspace of {_SPACES[space]}, got {value.gspace!r}")
     if len(value) == 0:
         raise ValueError(f"{name} must have at least one field, got {value!r}")
     return value
 
 
-def check_field_types(in_type: Any, out_type: Any) -> None:
-    """Raise an error unless both are field types on one gspace of the plane."""
-    check_field_type("in_type", in_type)
-    check_field_type("out_type", out_type)
+def check_field_types(in_type: Any, out_type: Any, space: type[GSpace] = GSpace2D) -> None:
+    """Raise an error unless both are field types on one gspace of the plane, or of another base space."""
+    check_field_type("in_type", in_type, space)
+    check_field_type("out_type", out_type, space)
     if in_type.gspace != out_type.gspace:
         raise ValueError(f"in_type and out_type must share a gspace, got {in_type.gspace!r} and {out_type.gspace!r}")
 
@@ -83,15 +87,16 @@ def checked_geometry(
     padding_mode: Any,
     groups: Any,
 ) -> ConvolutionGeometry:
-    """Return the geometry that the arguments of ``R2Conv`` describe."""
+    """Return the geometry that the arguments of ``R2Conv`` or ``R3Conv`` describe."""
+    axes = in_type.gspace.dimensionality
     size, spacing = check_integer("kernel_size", kernel_size, 1), check_integer("dilation", dilation, 1)
     if isinstance(padding, str):
-        _refuse_words(padding, size, spacing)
+        _refuse_words(padding, size, spacing, axes)
     return ConvolutionGeometry(
         kernel_size=size,
-        padding=_padding_pair("padding", padding),
+        padding=_padding_of_axes("padding", padding, axes),
         padding_mode=check_choice("padding_mode", padding_mode, PADDING_MODES),
-        stride=_check_stride(stride),
+        stride=_check_stride(stride, axes),
         dilation=spacing,
         groups=_check_groups(in_type, out_type, groups),
     )
@@ -110,8 +115,8 @@ def checked_transposed_geometry(
     """Return the geometry that the arguments of ``R2ConvTransposed`` describe."""
     geometry = TransposedGeometry(
         kernel_size=check_integer("kernel_size", kernel_size, 1),
-        padding=_padding_pair("padding", padding),
-        output_padding=_padding_pair("output_padding", output_padding),
+        padding=_padding_of_axes("padding", padding),
+        output_padding=_padding_of_axes("output_padding", output_padding),
         stride=_check_stride(stride),
         dilation=check_integer("dilation", dilation, 1),
         groups=_check_groups(in_type, out_type, groups),
@@ -125,30 +130,35 @@ def checked_transposed_geometry(
     return geometry
 
 
-def _refuse_words(padding: str, kernel_size: int, dilation: int) -> None:
+# A number for each axis, in words.
+_FOR_EACH_AXIS = {2: "a pair (rows, columns)", 3: "a triple (planes, rows, columns)"}
+_EQUAL_ONES = {2: "a pair of equal ones", 3: "a triple of equal ones"}
+
+
+def _refuse_words(padding: str, kernel_size: int, dilation: int, axes: int) -> None:
     """Raise an error that names the numbers that stand for the words of ``torch.nn.Conv2d``."""
     added = dilation * (kernel_size - 1)
     same = f"padding={added // 2} keeps" if added % 2 == 0 else "no padding, which is alike on both sides, keeps"
     raise TypeError(
-        f"padding must be an integer or a pair (rows, columns), got {padding!r}: padding=0 adds nothing, and with "
+        f"padding must be an integer or {_FOR_EACH_AXIS[axes]}, got {padding!r}: padding=0 adds nothing, and with "
         f"kernel_size={kernel_size}, dilation={dilation} and stride=1 {same} the size of an image"
     )
 
 
-def _padding_pair(name: str, padding: Any) -> tuple[int, int]:
-    """Return a pair (rows, columns), given as an int or as the pair."""
-    pair = padding if isinstance(padding, (tuple, list)) else (padding, padding)
-    if len(pair) != 2:
-        raise ValueError(f"{name} must be an integer or a pair (rows, columns), got {padding!r}")
-    return check_integer(name, pair[0], 0), check_integer(name, pair[1], 0)
+def _padding_of_axes(name: str, padding: Any, axes: int = 2) -> tuple[int, ...]:
+    """Return a number for each axis, given as an int or as these numbers."""
+    numbers = padding if isinstance(padding, (tuple, list)) else (padding,) * axes
+    if len(numbers) != axes:
+        raise ValueError(f"{name} must be an integer or {_FOR_EACH_AXIS[axes]}, got {padding!r}")
+    return tuple(check_integer(name, number, 0) for number in numbers)
 
 
-def _check_stride(stride: Any) -> int:
-    """Return a stride, given as an int or as a pair of equal ones."""
-    pair = stride if isinstance(stride, (tuple, list)) else (stride, stride)
-    steps = [check_integer("stride", step, 1) for step in pair]
-    if len(steps) != 2 or steps[0] != steps[1]:
-        raise ValueError(f"stride must be an integer or a pair of equal ones, got {stride!r}: one step for both axes")
+def _check_stride(stride: Any, axes: int = 2) -> int:
+    """Return a stride, given as an int or as equal ones for all axes."""
+    numbers = stride if isinstance(stride, (tuple, list)) else (stride,) * axes
+    steps = [check_integer("stride", step, 1) for step in numbers]
+    if len(steps) != axes or len(set(steps)) > 1:
+        raise ValueError(f"stride must be an integer or {_EQUAL_ONES[axes]}, got {stride!r}: one step for all axes")
     return steps[0]
 
 
@@ -175,9 +185,8 @@ def resolve_relaxation(
     """Return the starting ω′ of each subgroup that gets a domain coordinate, in a fixed order."""
     if relax is None:
         return {}
-    is_kept = {"rotation": frame.kept.rotations == frame.rotations, "reflection": frame.kept.reflection}
     if isinstance(relax, str) and relax == "default":
-        available = [name for name in frame.subgroups if not is_kept[name]]
+        available = [name for name in frame.subgroups if name not in frame.kept_subgroups]
         if frame.subgroups and not available:
             raise ValueError("keep leaves nothing of rotation and reflection to be soft; relax=None is a strict layer")
         rotation = 1.0 if frame.form == "log" else DEFAULT_DOMAIN_FREQUENCY
@@ -195,7 +204,7 @@ def resolve_relaxation(
             raise ValueError(f"relax: unknown subgroup {name!r}; subgroups are {list(SUBGROUPS)}")
         if name not in (*frame.subgroups, "translation"):
             raise ValueError(f"relax: {frame.gspace.name} has no {name} to relax, got {name!r}: {value!r}")
-        if is_kept.get(name):
+        if name in frame.kept_subgroups:
             raise ValueError(f"relax: all of the {name} is in the group to keep, got {name!r}: {value!r}")
         frequency_values("relax", name, value, frame.dimension)
     return {name: relax[name] for name in ("translation", "rotation", "reflection") if name in relax}

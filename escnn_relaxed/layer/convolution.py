@@ -13,12 +13,14 @@ from torch import Tensor, nn
 
 from ..checks import check_bool, check_no_hooks, check_subgroups
 from ..group.elements import NOTHING_KEPT, SUBGROUPS, KeptGroup
+from ..group.kept_in_space import KeptInSpace
 from ..integral.stationary import Geometry, as_convolution, integrate_stationary
 from ..torch_modes import full_precision
 from .arguments import check_input, check_shape
 from .bias import InvariantBias, has_trivial_irrep
 from .equivariance_check import check_equivariance
 from .escnn_globals import register_reducers, use_scipy_svd
+from .escnn_solutions import use_canonical_solutions
 from .remembering import RememberingModule
 from .state_dict import DescribedState, describe_fields
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Convolution", "first_group"]
 
 use_scipy_svd()
+use_canonical_solutions()
 register_reducers()
 
 
@@ -48,7 +51,7 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
     # Subgroups that were to be soft where no weights would make the layer so.
     cannot_be_soft: tuple[str, ...] = ()
     # The group to which the layer stays strict, whatever is soft.
-    _kept: KeptGroup = NOTHING_KEPT
+    _kept: KeptGroup | KeptInSpace = NOTHING_KEPT
 
     def __init__(self, in_type: FieldType, out_type: FieldType, geometry: Geometry, bias: bool) -> None:
         super().__init__()
@@ -360,7 +363,13 @@ class Convolution(DescribedState, RememberingModule, EquivariantModule):
             >>> [round(error, 4) for _, error in layer.check_equivariance(verbose=False)]
             [0.0, 0.0, 0.0, 0.0]
         """
-        return check_equivariance(self, self._kept, atol, rtol, assertion, verbose, device)
+        return self._checked(atol, rtol, assertion, verbose, device)
+
+    def _checked(
+        self, atol: float, rtol: float, assertion: bool, verbose: bool, device: str
+    ) -> list[tuple[GroupElement, float]]:
+        kept = self._kept if isinstance(self._kept, KeptGroup) else NOTHING_KEPT
+        return check_equivariance(self, kept, atol, rtol, assertion, verbose, device)
 
     def extra_repr(self) -> str:
         """Return the field types and the arguments of the convolution that are not default."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from ..integral.stationary import Geometry, TransposedGeometry
 if TYPE_CHECKING:
     from escnn.group import GroupElement
 
-__all__ = ["check_equivariance"]
+__all__ = ["SOFTNESS_OF_ROUNDING", "check_equivariance", "compared", "warn_of_softness"]
 
 Array = NDArray[np.float64]
 
@@ -38,7 +39,7 @@ _SHORTEST = 16
 _WAVES = 12
 _SEED = 3_407
 # Softness that is rounding in float32.
-_ROUNDING = 1e-10
+SOFTNESS_OF_ROUNDING = 1e-10
 
 
 @torch.no_grad()
@@ -68,23 +69,47 @@ def check_equivariance(
         expected = _at_centre(_turned(still, layer.out_type, element, action), layer.geometry)
         image = layer.in_type.transform_fibers(images.turned(action), element)
         found = _at_centre(_output(layer, image), layer.geometry)
-        error = (found - expected).abs()
-        largest, mean = error.max().item(), error.mean().item()
-        if verbose:
-            print(f"{element}: error {largest:.3g} at most, {mean:.3g} in the mean")
-        allowed = atol + rtol * torch.maximum(found.abs(), expected.abs())
-        if assertion and not (error < allowed).all():
-            raise AssertionError(
-                f'The error found during equivariance check with element "{element}" is too high: max = {largest:.3g}, '
-                f"mean = {mean:.3g}, where atol={atol:g} and rtol={rtol:g} allow {allowed.max().item():.3g} at most"
-            )
-        errors.append((element, mean))
+        errors.append((element, compared(element, found, expected, atol, rtol, assertion, verbose)))
     return errors
+
+
+def compared(
+    element: GroupElement,
+    found: Tensor,
+    expected: Tensor,
+    atol: float,
+    rtol: float,
+    assertion: bool,
+    verbose: bool,
+) -> float:
+    """Return the mean error of an element, with a line of text; raise an ``AssertionError`` beyond the tolerance."""
+    error = (found - expected).abs()
+    largest, mean = error.max().item(), error.mean().item()
+    if verbose:
+        print(f"{element}: error {largest:.3g} at most, {mean:.3g} in the mean")
+    allowed = atol + rtol * torch.maximum(found.abs(), expected.abs())
+    if assertion and not (error < allowed).all():
+        raise AssertionError(
+            f'The error found during equivariance check with element "{element}" is too high: max = {largest:.3g}, '
+            f"mean = {mean:.3g}, where atol={atol:g} and rtol={rtol:g} allow {allowed.max().item():.3g} at most"
+        )
+    return mean
+
+
+def warn_of_softness(is_soft: Mapping[str, bool], left_out: int, elements: int) -> None:
+    """Warn of the elements that are not checked, since the layer is soft in some subgroups."""
+    names = ", ".join(name for name in is_soft if is_soft[name])
+    if names:
+        warnings.warn(
+            f"check_equivariance: the layer is soft in {names}: {left_out} of {elements} elements are not checked; see "
+            f"equivariance_error",
+            stacklevel=6,  # the user's line, past the method and no_grad
+        )
 
 
 def _strict_elements(layer: Any, kept: KeptGroup) -> list[GroupElement]:
     """The elements in which a layer is strict of those that escnn tests; a warning names what it is soft in."""
-    is_soft = {name: layer.softness(name).item() > _ROUNDING for name in SUBGROUPS[:2]}
+    is_soft = {name: layer.softness(name).item() > SOFTNESS_OF_ROUNDING for name in SUBGROUPS[:2]}
     is_soft["translation"] = not layer.is_stationary
     reflection = sample_group(layer.space, samples=1).reflection
     elements = list(layer.space.testing_elements)
@@ -102,13 +127,7 @@ def _strict_elements(layer: Any, kept: KeptGroup) -> list[GroupElement]:
         if is_soft["translation"] and not _is_whole(action):
             continue
         strict.append(element)
-    if any(is_soft.values()):
-        names = ", ".join(name for name in is_soft if is_soft[name])
-        warnings.warn(
-            f"check_equivariance: the layer is soft in {names}: {len(elements) - len(strict)} of {len(elements)} "
-            f"elements are not checked; see equivariance_error",
-            stacklevel=5,  # the user's line, past the method and no_grad
-        )
+    warn_of_softness(is_soft, len(elements) - len(strict), len(elements))
     return strict
 
 

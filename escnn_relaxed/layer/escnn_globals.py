@@ -8,16 +8,14 @@ from typing import Any
 import escnn.group._numerical as escnn_numerical
 import numpy as np
 from escnn.group import (
-    O2,
-    SO2,
-    CyclicGroup,
-    DihedralGroup,
+    DirectProductGroup,
     Group,
     GroupElement,
     IrreducibleRepresentation,
     Representation,
+    groups_dict,
 )
-from escnn.gspaces import GSpace2D
+from escnn.gspaces import GSpace2D, GSpace3D
 from escnn.nn import FieldType
 from numpy.typing import NDArray
 
@@ -34,18 +32,26 @@ _MAXIMUM_FREQUENCY = 6
 
 
 def register_reducers() -> None:
-    """Make everything that a field type on the plane consists of picklable."""
-    for group in (CyclicGroup, DihedralGroup, SO2, O2):
+    """Make everything that a field type on the plane or on space consists of picklable."""
+    for group in groups_dict.values():
         copyreg.pickle(group, _reduce_group)
+    copyreg.pickle(DirectProductGroup, _reduce_product)
     copyreg.pickle(IrreducibleRepresentation, _reduce_irrep)
     copyreg.pickle(Representation, _reduce_representation)
     copyreg.pickle(GroupElement, _reduce_element)
     copyreg.pickle(GSpace2D, _reduce_gspace)
+    copyreg.pickle(GSpace3D, _reduce_gspace_of_space)
     copyreg.pickle(FieldType, _reduce_field_type)
 
 
 def _reduce_group(group: Group) -> tuple[Any, ...]:
     return _group, (type(group), dict(group._keys))
+
+
+def _reduce_product(group: DirectProductGroup) -> tuple[Any, ...]:
+    # Its keys lack its name, without which escnn builds another group.
+    keys = next(key for key, known in DirectProductGroup._cached_group_instance.items() if known is group)
+    return _group, (DirectProductGroup, dict(keys))
 
 
 def _group(kind: type[Group], keys: dict[str, Any]) -> Group:
@@ -103,6 +109,23 @@ def _reduce_element(element: GroupElement) -> tuple[Any, ...]:
 def _reduce_gspace(gspace: GSpace2D) -> tuple[Any, ...]:
     frequency = getattr(gspace.fibergroup, "_maximum_frequency", _MAXIMUM_FREQUENCY)
     return GSpace2D, (gspace._sg_id, frequency)
+
+
+def _reduce_gspace_of_space(gspace: GSpace3D) -> tuple[Any, ...]:
+    return _gspace_of_space, (gspace._sg_id, gspace.name, max(_maximum_frequencies(gspace.fibergroup), default=1))
+
+
+def _maximum_frequencies(group: Group) -> list[int]:
+    """Return the highest frequency of the irreps of a continuous group, or of the factors of a product."""
+    factors = [group.G1, group.G2] if isinstance(group, DirectProductGroup) else [group]
+    return [factor._maximum_frequency for factor in factors if hasattr(factor, "_maximum_frequency")]
+
+
+def _gspace_of_space(identifier: tuple[Any, ...], name: str, frequency: int) -> GSpace3D:
+    gspace = GSpace3D(identifier, frequency)
+    # escnn names it after what its user wrote of the identifier.
+    gspace.name = name
+    return gspace
 
 
 def _reduce_field_type(field_type: FieldType) -> tuple[Any, ...]:

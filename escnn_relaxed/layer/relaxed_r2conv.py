@@ -22,17 +22,18 @@ class RelaxedR2Conv(PlanarConvolution):
     r"""A planar convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2Conv`.
 
     .. math::
-        h(x) = \sum_d K(d; x) f(x + d), \qquad K(d; x) = K_{\mathrm{strict}}(d) \odot \bigl(1 + m(c, d; x)\bigr)
+        K(d; x) = K_{\mathrm{strict}}(d) \odot \bigl(1 + f(c, d; x)\bigr)
 
-    K_strict is a kernel in ``R2Conv``'s own basis, with its weights. The soft part multiplies it by a modulation m of
-    the output channel c, the tap d and the position x, with a few weights for each output field. m has no mean over
-    the group, so the strict part of the layer is K_strict. With ``relax=None`` the layer is ``R2Conv``, and state
-    dicts of ``R2Conv`` load.
+    K_strict is a kernel in ``R2Conv``'s own basis, with its weights. The modulation f depends on the absolute group
+    element of the output channel c and on the position x. It has a few weights for each output field, and its mean
+    over the group and the positions is 0. With ``relax=None`` the layer is ``R2Conv``, and state dicts of
+    ``R2Conv`` load.
 
-    The domain frequency ω′ of a subgroup says how fast m may change over it: 0 is strict equivariance. With
-    ``kernel=ContinuousKernel(…)`` the soft part is a continuous kernel with weights of its own. With
-    ``strict_kernel="continuous"`` one such kernel is the whole of K, in the form of van der Ouderaa, Romero and van der
-    Wilk (NeurIPS 2022), section "Non-stationary Integral Operator".
+    The domain frequency ω′ of a subgroup says how steeply f may change over it: 0 is strict equivariance. The
+    kernel is one of van der Ouderaa, Romero and van der Wilk (NeurIPS 2022), section "Non-stationary Integral
+    Operator", in which the strict and the soft part have the same weights. ``kernel=ContinuousKernel(…)`` gives the
+    soft part weights of its own. ``strict_kernel="continuous"`` is the paper's form, one continuous kernel for both
+    parts.
 
     Arguments up to ``initialize`` are those of ``R2Conv``, in its order and with its meaning. Those that shape
     escnn's own basis (``sigma`` … ``basis_filter``) are ignored, with a warning, if ``strict_kernel`` is
@@ -69,15 +70,16 @@ class RelaxedR2Conv(PlanarConvolution):
             starts at 0 and learns. Default: 0.001; 0.01 for ``strict_kernel="continuous"``.
         regions: G. Where translation is soft, the output is divided into at most G×G regions, symmetric about its
             centre and of at least 4 pixels a side. The kernel is one filter bank in each, and the layer is one grouped
-            convolution. More regions follow the position more finely and cost more. None: a kernel for
+            convolution. More regions follow the position more finely (ω′ up to G/4) and cost more. None: a kernel for
             every pixel, the paper's form, which is slow. Default: 4.
-        strict_kernel: ``"steerable"``, the default: a strict part in ``R2Conv``'s basis, weight for weight.
-            ``"continuous"``: the paper's form, one continuous kernel for both parts, whose number of weights does not
-            grow with the group.
+        strict_kernel: ``"steerable"``: a strict part in ``R2Conv``'s basis, weight for weight, and a soft part.
+            ``"continuous"``: the paper's form, one continuous kernel for both, whose number of weights does not grow
+            with the group. Default: ``"steerable"``.
         samples: number N of rotations by which a continuous group is sampled. Default: 16.
         random_offset: turn the grid of a continuous group by a random angle at each training step.
-        kernel: the options of a continuous soft part: its net, frequencies, coordinates and support. Default: the
-            modulation m, and ``ContinuousKernel()`` for ``strict_kernel="continuous"``.
+        kernel: the options of a continuous kernel κ: its net, frequencies, coordinates and support. With
+            ``strict_kernel="steerable"`` the soft part is then such a kernel. Default: none; ``ContinuousKernel()`` for
+            ``strict_kernel="continuous"``.
 
     Raises:
         TypeError: for an argument of the wrong type.

@@ -28,7 +28,7 @@ class RelaxedR2ConvTransposed(PlanarConvolution):
         h(y) = \sum_x K(y - sx;\ x) f(x)
 
     s is the stride. K is that of :class:`~escnn_relaxed.RelaxedR2Conv`: by default a strict part in the basis of
-    ``R2ConvTransposed``, with its weights, and a centred continuous soft part; ``strict_kernel="continuous"`` is the
+    ``R2ConvTransposed``, with its weights, and a soft part that modulates it; ``strict_kernel="continuous"`` is the
     paper's form. This layer is the adjoint of that one: it adds the kernel of each pixel of the *input* to the output
     around it. Where translation is soft, K depends on the position in the input.
 

@@ -11,8 +11,9 @@ from escnn.nn import FieldType
 from torch import Tensor, distributed, nn
 
 from ..checks import check_bool, check_choice, check_integer
-from ..group.elements import NOTHING_KEPT, SUBGROUPS
+from ..group.elements import NOTHING_KEPT, SUBGROUPS, KeptGroup
 from ..group.frame import GroupFrame
+from ..group.kept_in_space import KeptInSpace
 from ..integral.stationary import Geometry
 from ..kernel.basis_arguments import check_basis_arguments
 from ..kernel.basis_elements import BasisElements
@@ -23,6 +24,7 @@ from ..kernel.soft_part import SoftPart
 from ..kernel.softness import soft_share
 from ..kernel.steerable_basis import SteerableBasis, StrictPart, refuse_emptied_basis, sampled_basis
 from ..kernel.tied_kernel import TiedKernel
+from .adopted_basis import adopt_basis
 from .arguments import (
     check_kept,
     check_kernel,
@@ -87,7 +89,7 @@ class SoftenedConvolution(Convolution):
         self.samples = check_integer("samples", softening.samples, 1)
         self.regions = None if softening.regions is None else check_integer("regions", softening.regions, 1)
         self.random_offset = check_random_offset(softening.random_offset, self.space)
-        self._kept = check_kept(softening.keep, self.space, self.samples)
+        self._kept = self._checked_kept(softening.keep)
         form = _form_of(softening.strict_kernel, kernel)
         coordinates = "circle" if kernel is None else kernel.rotation_coordinates
         frame = GroupFrame(self.space, self.samples, coordinates, self._kept, sees_cosets=form.sees_cosets)
@@ -133,6 +135,10 @@ class SoftenedConvolution(Convolution):
         )
         return bank if form.holds_strict_part or bank.can_be_soft else None
 
+    def _checked_kept(self, keep: Any) -> KeptGroup | KeptInSpace:
+        """Return the group to which the layer stays strict."""
+        return check_kept(keep, self.space, self.samples)
+
     def _new_domain_frequency(self, soft: dict[str, Frequency], learn: bool, frame: GroupFrame) -> DomainFrequency:
         samples: dict[str, RotationSamples | RegionSamples] = {}
         if self.bank is not None and self.bank.has_waves:
@@ -143,7 +149,7 @@ class SoftenedConvolution(Convolution):
 
     def _start_strict_part(self, basis_arguments: dict[str, Any]) -> None:
         """Build the strict part of escnn's layer, with its weights."""
-        arguments = check_basis_arguments(self.kernel_size, self.dilation, basis_arguments)
+        arguments = check_basis_arguments(self.kernel_size, self.dilation, basis_arguments, self.space.dimensionality)
         # One group of fields is like another, and each of them has no more groups.
         place = *self.kernel_types, self.kernel_size, self.dilation, 1
         self.steerable_basis = SteerableBasis(*place, sampled_basis(*place, **arguments))
@@ -283,8 +289,6 @@ class SoftenedConvolution(Convolution):
     def set_softness(self, softness: float) -> None:
         """Scale the soft part until the softness is s, for instance after strict weights were set from outside.
 
-        Its units are scaled, as at the start, so that an optimiser's steps on it shrink or grow with it.
-
         Args:
             softness: s in (0, 1), of all subgroups together; ``initial_softness`` for a new start.
 
@@ -323,15 +327,16 @@ class SoftenedConvolution(Convolution):
             "strict kernel": "continuous" if self.steerable_basis is None else "steerable",
             "soft in": [],
         }
-        if self.bank is None:
-            return {**super().describe(), **kind}
-        return {
-            **super().describe(),
-            **kind,
-            **self.bank.describe(),
-            "regions": self.regions if "translation" in self.bank.domain_subgroups else None,
-            "samples": self.samples if self.space.fibergroup.continuous else None,
-        }
+        facts = {**super().describe(), **kind}
+        if self.bank is not None:
+            facts |= {
+                **self.bank.describe(),
+                "regions": self.regions if "translation" in self.bank.domain_subgroups else None,
+                "samples": self.samples if self.space.fibergroup.continuous else None,
+            }
+        if self.steerable_basis is not None:
+            facts["fingerprint of the steerable basis"] = self.steerable_basis.fingerprint
+        return facts
 
     def extra_repr(self) -> str:
         """Return the field types, the convolution's arguments that are not default, and ω′."""
@@ -344,6 +349,7 @@ class SoftenedConvolution(Convolution):
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *arguments: Any
     ) -> None:
         if self.steerable_basis is not None:
+            arguments[-1].extend(adopt_basis(state_dict, prefix, self.steerable_basis))
             adopt_r2conv_state(state_dict, prefix, self.state_dict())
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
 

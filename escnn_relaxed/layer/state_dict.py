@@ -20,6 +20,9 @@ FORMAT_VERSION = 2
 # The entries of a description that a layer takes over from a state.
 _ADOPTED = ("hardened",)
 
+# Numbers of two bases differ by more, those of one basis by less.
+_SAME = 1e-4
+
 # The keys that R2Conv saves besides its parameters. Their values follow from the parameters.
 _DERIVED = ("filter", "expanded_bias", "bias_expansion", "_basisexpansion.")
 
@@ -90,14 +93,30 @@ def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int |
         found.append(f"its format version is {version}, newer than {FORMAT_VERSION}: update escnn_relaxed")
     if "translation" in saved.get("soft in", ()) and "regions" not in saved:
         found.append("it was saved when soft translation had a kernel for every pixel of the input: train it again")
-    if own.get("soft part") == "tied" and "kernel net" in saved:
-        found.append("its soft part is a continuous kernel of its own: build the layer with kernel=ContinuousKernel()")
-    found += [
-        f"{name} is {saved[name]}, here {value}"
-        for name, value in own.items()
-        if name not in _ADOPTED and saved.get(name, value) != value
-    ]
+    if saved.get("strict kernel", "steerable") == own.get("strict kernel") == "steerable":
+        if own.get("soft part") == "tied" and "kernel net" in saved:
+            found.append(
+                "its soft part is a continuous kernel of its own: build the layer with kernel=ContinuousKernel()"
+            )
+        if saved.get("soft part") == "tied" and "kernel net" in own:
+            found.append("its soft part is tied to the strict part: build the layer without kernel")
+    for name, value in own.items():
+        # Numbers that follow from the facts before them say nothing where these differ.
+        is_known = name in _ADOPTED or (_is_of_numbers(value) and bool(found))
+        if not is_known and not _agree(saved.get(name, value), value):
+            found.append(f"{name} is {saved[name]}, here {value}")
     return found
+
+
+def _agree(saved: Any, own: Any) -> bool:
+    """Whether two facts are the same; numbers of another machine differ by rounding."""
+    if _is_of_numbers(saved) and _is_of_numbers(own):
+        return len(saved) == len(own) and all(abs(a - b) < _SAME for a, b in zip(saved, own, strict=True))
+    return bool(saved == own)
+
+
+def _is_of_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(part, float) for part in value)
 
 
 def describe_fields(field_type: FieldType) -> str:

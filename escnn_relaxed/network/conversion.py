@@ -10,7 +10,7 @@ from pickle import PicklingError
 from typing import Any, TypeAlias, TypeGuard, get_args
 
 import torch
-from escnn.nn import R2Conv, R2ConvTransposed
+from escnn.nn import R2Conv, R2ConvTransposed, R3Conv
 from torch import nn
 from torch.nn.utils import parametrize
 
@@ -20,12 +20,21 @@ from ..kernel.steerable_basis import SteerableBasis
 from ..layer.options import SOFTENING, check_keywords
 from ..layer.relaxed_r2conv import RelaxedR2Conv
 from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
+from ..layer.relaxed_r3conv import RelaxedR3Conv
 from .relaxed_layers import WITH_RELAXED_FORM, named_relaxed_layers, strict_layers
 
 __all__ = ["copy_network", "harden_network", "relax_network"]
 
 # A layer that can be relaxed: escnn's, or a strict one of this package.
-StrictLayer: TypeAlias = R2Conv | R2ConvTransposed | RelaxedR2Conv | RelaxedR2ConvTransposed
+Relaxed: TypeAlias = RelaxedR2Conv | RelaxedR2ConvTransposed | RelaxedR3Conv
+StrictLayer: TypeAlias = R2Conv | R2ConvTransposed | R3Conv | Relaxed
+
+# The relaxed form of each of escnn's layers.
+_RELAXED_FORMS: dict[type[nn.Module], type[Relaxed]] = {
+    R2Conv: RelaxedR2Conv,
+    R2ConvTransposed: RelaxedR2ConvTransposed,
+    R3Conv: RelaxedR3Conv,
+}
 
 # deepcopy raises these for locks, files, tensors with a history and the like.
 _NO_COPY = TypeError, RuntimeError, PicklingError
@@ -39,13 +48,14 @@ def relax_network(
 ) -> nn.Module:
     """Return a copy of a network in which every ``R2Conv`` is a :class:`~escnn_relaxed.RelaxedR2Conv` that may be soft.
 
-    Every ``R2ConvTransposed`` is a :class:`~escnn_relaxed.RelaxedR2ConvTransposed`, and layers of this package that
-    are strict in ``R2Conv``'s basis (``relax=None``, or of :func:`harden_network`) get a soft part, too. The copy
+    Every ``R2ConvTransposed`` is a :class:`~escnn_relaxed.RelaxedR2ConvTransposed`, every ``R3Conv`` a
+    :class:`~escnn_relaxed.RelaxedR3Conv`, and layers of this package that are strict in escnn's basis (``relax=None``,
+    or of :func:`harden_network`) get a soft part, too. The copy
     computes what the network computed: a layer's kernel is the trained one plus a soft part whose output weights are
     0. The soft part is centred on the domain, so that the trained kernel is and stays the layer's strict part
     (equation (9)), and :func:`harden_network` returns it to the last bit. What a layer does beside its kernel and
     bias, in hooks, parametrizations or methods of a subclass, would be lost, and such a layer is refused. escnn's
-    other linear maps (``Linear``, ``R3Conv``) have no relaxed form and stay strict, with a warning.
+    other linear maps (``Linear``, ``R3ConvTransposed``) have no relaxed form and stay strict, with a warning.
 
     Args:
         network: any module, whatever its forward; names of modules stay, and so do layers that have a soft part
@@ -55,7 +65,8 @@ def relax_network(
             which are as equivariant as before, go on learning.
         **softening: arguments of ``RelaxedR2Conv`` that say how it is soft: ``relax``, ``learn_relaxation``, ``keep``,
             ``initial_softness``, ``regions``, ``samples``, ``random_offset``, ``kernel``. What is left out has the
-            default of ``RelaxedR2Conv``, whatever a strict layer was built with.
+            default of the layer's class, whatever a strict layer was built with. Layers of volumes take neither
+            ``regions`` nor ``random_offset``.
 
     Raises:
         TypeError: for a network that is no module, or another keyword: the trained layers decide the rest.
@@ -80,7 +91,7 @@ def relax_network(
         names = [name for name, _ in named]
         hint = f": where picks none of {names}" if names else ""
         raise ValueError(
-            f"network has no escnn.nn.R2Conv or R2ConvTransposed to relax, nor a layer of this package with "
+            f"network has no escnn.nn.R2Conv, R2ConvTransposed or R3Conv to relax, nor a layer of this package with "
             f"relax=None{hint}"
         )
     for name, module in picked.items():
@@ -123,7 +134,8 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
     check_subgroups(subgroups)
     if not any(True for _ in named_relaxed_layers(network)):
         raise ValueError(
-            "network has no relaxed layer to harden: relax_network makes them of escnn.nn.R2Conv and R2ConvTransposed"
+            "network has no relaxed layer to harden: relax_network makes them of escnn.nn.R2Conv, R2ConvTransposed and "
+            "R3Conv"
         )
     hardened = copy_network(network)
     for _, layer in named_relaxed_layers(hardened):
@@ -168,7 +180,7 @@ def _can_be_copied(value: Any, memo: Mapping[int, Any]) -> bool:
 
 def _can_be_relaxed(module: nn.Module) -> TypeGuard[StrictLayer]:
     """Return whether a module is a layer of escnn's, or a strict one of this package with escnn's weights."""
-    if isinstance(module, (RelaxedR2Conv, RelaxedR2ConvTransposed)):
+    if isinstance(module, Relaxed):
         return not module.relaxed_subgroups and module.steerable_basis is not None
     return isinstance(module, WITH_RELAXED_FORM)
 
@@ -218,29 +230,28 @@ def _copied_parameters(convolutions: Iterable[StrictLayer], freeze: bool) -> dic
     return copies
 
 
-def _relaxed(
-    convolution: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]
-) -> RelaxedR2Conv | RelaxedR2ConvTransposed:
+def _relaxed(convolution: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]) -> Relaxed:
     """Return a layer with a soft part beside the weights of a trained strict one."""
     is_transposed = isinstance(convolution, (R2ConvTransposed, RelaxedR2ConvTransposed))
     geometry = TransposedGeometry.of(convolution) if is_transposed else ConvolutionGeometry.of(convolution)
     arguments: dict[str, Any] = {**asdict(geometry), "bias": convolution.bias is not None, **softening}
-    build = RelaxedR2ConvTransposed if is_transposed else RelaxedR2Conv
+    build = next(own for form in _RELAXED_FORMS.items() for own in form[1:] if isinstance(convolution, form))
     layer = build(convolution.in_type, convolution.out_type, **arguments).to(convolution.weights)
     place = *layer.kernel_types, layer.kernel_size, layer.dilation, 1
     with torch.no_grad():
         drawn = layer.strict_energy()
         layer.steerable_basis = (
             copy.deepcopy(convolution.steerable_basis)
-            if isinstance(convolution, (RelaxedR2Conv, RelaxedR2ConvTransposed))
+            if isinstance(convolution, Relaxed)
             else SteerableBasis(*place, convolution.basisexpansion).to(convolution.weights)
         )
         layer.weights = parameters[id(convolution.weights)]
         if layer.bias is not None:
             layer.bias = parameters[id(convolution.bias)]
-        if layer.bank is not None:
+        bank: Any = layer.bank
+        if bank is not None:
             # The soft part starts at 0. Its units have the same proportion to the trained kernel as to the drawn one.
             trained = layer.strict_energy()
             scale = float((trained / drawn).sqrt()) if drawn > 0 and trained > 0 else 1.0
-            layer.bank.start_at_zero(scale)
+            bank.start_at_zero(scale)
     return layer.train(convolution.training)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypedDict
 
 import torch
-from escnn.nn import R2Conv, R2ConvTransposed
+from escnn.nn import R2Conv, R2ConvTransposed, R3Conv
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
@@ -19,6 +19,7 @@ from ..layer.convolution import Convolution
 from ..layer.options import check_keywords
 from ..layer.relaxed_r2conv import RelaxedR2Conv
 from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
+from ..layer.relaxed_r3conv import RelaxedR3Conv
 from .conversion import copy_network
 from .relaxed_layers import relaxed_layers
 
@@ -28,6 +29,7 @@ __all__ = ["to_escnn"]
 ESCNN_FORMS: dict[type[Convolution], Any] = {
     RelaxedR2Conv: R2Conv,
     RelaxedR2ConvTransposed: R2ConvTransposed,
+    RelaxedR3Conv: R3Conv,
 }
 _PLACE = ("kernel_size", "output_padding", "stride", "dilation", "padding_mode", "groups")
 # In float32 two samples of the same basis differ by less than this, samples of two bases by more.
@@ -132,9 +134,8 @@ def _with_the_same_basis(layer: Any, basis: Mapping[str, Any]) -> Any:
     form = ESCNN_FORMS[type(layer)]
     taken = inspect.signature(form).parameters
     place = {name: getattr(layer, name) for name in _PLACE if name in taken}
-    rows, columns = layer.padding
-    place["padding"] = rows if rows == columns else (rows, columns)
-    for arguments in ({}, basis):
+    place["padding"] = layer.padding[0] if len(set(layer.padding)) == 1 else layer.padding
+    for arguments in ({}, {name: value for name, value in basis.items() if name in taken}):
         try:
             with as_escnn_builds():
                 built = form(

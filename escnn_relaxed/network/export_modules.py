@@ -25,6 +25,12 @@ from .plain_nonlinearities import Joined, NormMaxPool
 
 __all__ = ["Export", "NoPlainFormError", "field_sizes", "plain_module"]
 
+# torch's modules by the number of axes.
+_BATCH_NORM = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+_MAX_POOL = {2: nn.MaxPool2d, 3: nn.MaxPool3d}
+_AVG_POOL = {2: nn.AvgPool2d, 3: nn.AvgPool3d}
+_CONVOLUTION: dict[int, type[nn.Conv2d | nn.Conv3d]] = {2: nn.Conv2d, 3: nn.Conv3d}
+
 # A function from a part of a network to its plain form.
 Export = Callable[[nn.Module], nn.Module]
 
@@ -52,8 +58,9 @@ def plain_module(module: Any, export: Export) -> nn.Module:
     return exported
 
 
-@plain_module.register
-def _(module: enn.R2Conv, export: Export) -> nn.Module:
+@plain_module.register(enn.R2Conv)
+@plain_module.register(enn.R3Conv)
+def _(module: Any, export: Export) -> nn.Module:
     filter_bank, bias = module.expand_parameters()
     return as_convolution(filter_bank, bias, ConvolutionGeometry.of(module))
 
@@ -70,7 +77,7 @@ def _(module: enn.InnerBatchNorm, export: Export) -> nn.Module:
         raise NoPlainFormError
     norms = {size: getattr(module, f"batch_norm_[{size}]") for size in set(field_sizes(module))}
     values = next(iter(norms.values())).running_mean
-    plain = nn.BatchNorm2d(
+    plain = _BATCH_NORM[_axes(module)](
         module.in_type.size, module.eps, module.momentum, module.affine, device=values.device, dtype=values.dtype
     )
     names = ["running_mean", "running_var", *(["weight", "bias"] if module.affine else [])]
@@ -88,6 +95,7 @@ def _(module: enn.InnerBatchNorm, export: Export) -> nn.Module:
 @plain_module.register(enn.DisentangleModule)
 @plain_module.register(enn.GNormBatchNorm)
 @plain_module.register(enn.IIDBatchNorm2d)
+@plain_module.register(enn.IIDBatchNorm3d)
 @plain_module.register(enn.InducedNormBatchNorm)
 @plain_module.register(enn.NormBatchNorm)
 @plain_module.register(enn.ReshuffleModule)
@@ -99,17 +107,21 @@ def _(module: Any, export: Export) -> nn.Module:
     dtype = next((each.dtype for each in tensors if each.is_floating_point()), torch.get_default_dtype())
     exact = copy.deepcopy(module).double()
     channels = module.in_type.size
-    units = torch.eye(channels, dtype=torch.float64, device=tensors[0].device)[..., None, None]
+    axes = _axes(module)
+    pixel = (1,) * axes
+    units = torch.eye(channels, dtype=torch.float64, device=tensors[0].device).view(channels, channels, *pixel)
     offset = exact(module.in_type(torch.zeros_like(units[:1]))).tensor
-    matrix = (exact(module.in_type(units)).tensor - offset)[..., 0, 0].T
+    matrix = (exact(module.in_type(units)).tensor - offset).flatten(1).T
     # A grouped convolution with the smallest groups that hold the matrix.
     for size in (1, *sorted(set(field_sizes(module))), channels):
         blocks = [matrix[start : start + size, start : start + size] for start in range(0, channels, size)]
         if channels % size == 0 and torch.equal(torch.block_diag(*blocks), matrix):
             break
     is_linear = isinstance(module, (enn.DisentangleModule, enn.ReshuffleModule))
-    bank, bias = torch.cat(blocks)[..., None, None].to(dtype), None if is_linear else offset.flatten().to(dtype)
-    return as_convolution(bank, bias, ConvolutionGeometry(1, groups=channels // size)).requires_grad_(not is_linear)
+    bank = torch.cat(blocks).view(channels, -1, *pixel).to(dtype)
+    bias = None if is_linear else offset.flatten().to(dtype)
+    geometry = ConvolutionGeometry(1, (0,) * axes, groups=channels // size)
+    return as_convolution(bank, bias, geometry).requires_grad_(not is_linear)
 
 
 @plain_module.register
@@ -134,25 +146,28 @@ def _(module: enn.NormMaxPool, export: Export) -> nn.Module:
     return NormMaxPool(field_sizes(module), pool)
 
 
-@plain_module.register
-def _(module: enn.PointwiseMaxPool2D, export: Export) -> nn.Module:
-    return nn.MaxPool2d(module.kernel_size, module.stride, module.padding, module.dilation, ceil_mode=module.ceil_mode)
+@plain_module.register(enn.PointwiseMaxPool2D)
+@plain_module.register(enn.PointwiseMaxPool3D)
+def _(module: Any, export: Export) -> nn.Module:
+    return _max_pool(module, module.stride)
 
 
-@plain_module.register
-def _(module: enn.PointwiseAvgPool2D, export: Export) -> nn.Module:
-    return nn.AvgPool2d(module.kernel_size, module.stride, module.padding, module.ceil_mode)
+@plain_module.register(enn.PointwiseAvgPool2D)
+@plain_module.register(enn.PointwiseAvgPool3D)
+def _(module: Any, export: Export) -> nn.Module:
+    return _AVG_POOL[_axes(module)](module.kernel_size, module.stride, module.padding, module.ceil_mode)
 
 
-@plain_module.register
-def _(module: enn.PointwiseAvgPoolAntialiased2D, export: Export) -> nn.Module:
+@plain_module.register(enn.PointwiseAvgPoolAntialiased2D)
+@plain_module.register(enn.PointwiseAvgPoolAntialiased3D)
+def _(module: Any, export: Export) -> nn.Module:
     return _blur(module.filter, module.stride, module.padding)
 
 
-@plain_module.register
-def _(module: enn.PointwiseMaxPoolAntialiased2D, export: Export) -> nn.Module:
-    maximum = nn.MaxPool2d(module.kernel_size, 1, module.padding, module.dilation, ceil_mode=module.ceil_mode)
-    return nn.Sequential(maximum, _blur(module.filter, module.stride, module._pad))
+@plain_module.register(enn.PointwiseMaxPoolAntialiased2D)
+@plain_module.register(enn.PointwiseMaxPoolAntialiased3D)
+def _(module: Any, export: Export) -> nn.Module:
+    return nn.Sequential(_max_pool(module, 1), _blur(module.filter, module.stride, module._pad))
 
 
 @plain_module.register
@@ -198,9 +213,21 @@ def field_sizes(module: Any) -> list[int]:
     return [field.size for field in module.in_type.representations]
 
 
-def _blur(taps: Tensor, stride: tuple[int, int], padding: tuple[int, int]) -> nn.Conv2d:
-    blur: nn.Conv2d = nn.utils.skip_init(
-        nn.Conv2d,
+def _axes(module: Any) -> int:
+    """Return the number of axes of the images of a module."""
+    axes: int = module.in_type.gspace.dimensionality
+    return axes
+
+
+def _max_pool(module: Any, stride: Any) -> nn.Module:
+    pool = _MAX_POOL[_axes(module)]
+    return pool(module.kernel_size, stride, module.padding, module.dilation, ceil_mode=module.ceil_mode)
+
+
+def _blur(taps: Tensor, stride: tuple[int, ...], padding: tuple[int, ...]) -> nn.Module:
+    kind = _CONVOLUTION[taps.dim() - 2]
+    blur = nn.utils.skip_init(
+        kind,
         len(taps),
         len(taps),
         tuple(taps.shape[2:]),

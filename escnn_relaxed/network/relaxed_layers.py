@@ -13,9 +13,9 @@ from ..layer.convolution import Convolution
 
 __all__ = ["WITH_RELAXED_FORM", "frequency_energy", "named_relaxed_layers", "relaxed_layers", "strict_layers"]
 
-# escnn's linear maps with weights. Layers of this package take the place of the first two.
-WITH_RELAXED_FORM = R2Conv, R2ConvTransposed
-_LINEAR = *WITH_RELAXED_FORM, Linear, R3Conv, R3ConvTransposed
+# escnn's linear maps with weights. Layers of this package take the place of the first three.
+WITH_RELAXED_FORM = R2Conv, R2ConvTransposed, R3Conv
+_LINEAR = *WITH_RELAXED_FORM, Linear, R3ConvTransposed
 
 
 def named_relaxed_layers(network: nn.Module) -> Iterator[tuple[str, Convolution]]:
@@ -35,7 +35,7 @@ def relaxed_layers(network: nn.Module) -> dict[str, Convolution]:
     layers = dict(named_relaxed_layers(check_module("network", network)))
     if not layers:
         raise ValueError(
-            "network has no relaxed layer: relax_network makes them of escnn.nn.R2Conv and R2ConvTransposed"
+            "network has no relaxed layer: relax_network makes them of escnn.nn.R2Conv, R2ConvTransposed and R3Conv"
         )
     return layers
 

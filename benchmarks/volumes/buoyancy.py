@@ -1,0 +1,225 @@
+"""Ways to predict buoyant flow in space: what softness brings where gravity breaks the symmetry of the cube.
+
+    python -m benchmarks.volumes.buoyancy [--buoyancies 0,0.5] [--seeds 2] [--steps 2000] [--workers 2] [--report]
+
+Networks of three 3×3×3 convolutions predict the next frame of a box of 12³ cells from this one, with as many parameters
+each within a fifth. The error is that of the velocity's and smoke's change, relative, squared; of a rollout that of the
+state five frames ahead, relative, squared. Runs are logged as they end, and a second call goes on from the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from escnn import gspaces
+from escnn.group import Representation
+from escnn.gspaces import GSpace3D
+from escnn.nn import FieldType, R3Conv
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.shared.run_log import Log, run_missing
+from benchmarks.volumes.flow import Flow, simulated
+from escnn_relaxed import RelaxedR3Conv, harden_network
+from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
+from experiments.mean_and_error import mean_and_error
+
+TRAINING, TESTS, BATCH, RATE = 32, 16, 8, 1e-2
+KERNEL_SIZE = 3
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to build the layers.
+
+    Attributes:
+        layer: their class.
+        fields: of each hidden layer, channels of plain ones.
+        options: of the layers.
+        is_about_axis: take the quarter turns about the vertical axis alone for the group, in place of the cube's.
+        sees_up: give the network the unit vector along z as an input.
+    """
+
+    layer: Callable[..., nn.Module]
+    fields: int
+    options: dict[str, Any] = field(default_factory=dict)
+    is_about_axis: bool = False
+    sees_up: bool = False
+
+
+WAYS = {
+    "Conv3d": Way(nn.Conv3d, 4),
+    "strict": Way(R3Conv, 2),
+    "strict, up as an input": Way(R3Conv, 2, sees_up=True),
+    "strict about the axis": Way(R3Conv, 4, is_about_axis=True),
+    "soft": Way(RelaxedR3Conv, 2),
+    "soft, exact about the axis": Way(RelaxedR3Conv, 2, {"keep": "SO(2)"}),
+}
+
+
+class Forecaster(nn.Module):
+    """Velocity and smoke → the same at the next frame, (batch, 4, D, H, W), by their change.
+
+    Args:
+        way: of the layers.
+        films: of which sizes of states and changes are taken.
+    """
+
+    def __init__(self, way: Way, films: Tensor) -> None:
+        super().__init__()
+        gspace: GSpace3D = gspaces.rot2dOnR3(4) if way.is_about_axis else gspaces.octaOnR3()
+        vector: Representation = gspace.basespace_action
+        state = FieldType(gspace, [vector, gspace.trivial_repr])
+        self.in_type = FieldType(gspace, [vector, gspace.trivial_repr, *([vector] if way.sees_up else [])])
+        hidden = FieldType(gspace, [gspace.regular_repr] * way.fields)
+        self.sees_up = way.sees_up
+        types = pairwise([self.in_type, hidden, hidden, state])
+        if way.layer is nn.Conv3d:
+            sizes = pairwise([4, way.fields, way.fields, 4])
+            self.layers = nn.ModuleList(nn.Conv3d(*size, KERNEL_SIZE) for size in sizes)
+        else:
+            self.layers = nn.ModuleList(way.layer(*of, KERNEL_SIZE, **way.options) for of in types)
+        self.gain = nn.Parameter(torch.tensor(0.1))
+        self.scales = _root_mean_squares(films), _root_mean_squares(films.diff(dim=1))
+
+    def forward(self, state: Tensor) -> Tensor:
+        """(batch, 4, D, H, W) → the same shape."""
+        features = state / self.scales[0]
+        if self.sees_up:
+            up = features.new_tensor([0.0, 0.0, 1.0]).view(1, 3, 1, 1, 1)
+            features = torch.cat([features, up.expand(len(features), -1, *features.shape[2:])], 1)
+        for number, layer in enumerate(self.layers):
+            features = functional.pad(features, (1,) * 6, mode="circular")
+            is_plain = isinstance(layer, nn.Conv3d)
+            features = layer(features) if is_plain else layer(layer.in_type(features)).tensor
+            if number < len(self.layers) - 1:
+                features = functional.silu(features)
+        return state + self.gain * self.scales[1] * features
+
+
+def _root_mean_squares(films: Tensor) -> Tensor:
+    """Return the root mean square of the velocity and of smoke, (4, 1, 1, 1)."""
+    squares = films.square().mean((0, 1, 3, 4, 5))
+    return torch.cat([squares[:3].mean().expand(3), squares[3:]]).sqrt().view(4, 1, 1, 1)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training."""
+
+    buoyancy: float
+    way: str
+    steps: int
+    seed: int
+
+    def __str__(self) -> str:
+        return json.dumps({**vars(self), "rate": RATE, "fields": WAYS[self.way].fields}, sort_keys=True)
+
+
+def train(run: Run, cache: Path) -> dict[str, Any]:
+    """One network and what is measured of it."""
+    torch.set_num_threads(1)
+    torch.manual_seed(run.seed)
+    films = simulated(Flow(run.buoyancy, count=TRAINING + TESTS), cache)
+    known, test = films[:TRAINING], films[TRAINING:]
+    network = Forecaster(WAYS[run.way], known)
+    start = time.process_time()
+    fit(network, known, run.steps)
+    network.eval()
+    result: dict[str, Any] = {"seconds": time.process_time() - start}
+    result["parameters"] = sum(parameter.numel() for parameter in network.parameters())
+    result |= errors(network, test)
+    soft = [layer for _, layer in named_relaxed_layers(network)]
+    if soft:
+        result["softness"] = [layer.softness().item() for layer in soft]
+        result |= {f"hardened {name}": value for name, value in errors(harden_network(network), test).items()}
+    return result
+
+
+def fit(network: Forecaster, films: Tensor, steps: int) -> None:
+    """Train on pairs of frames, Adam with a rate that rises and falls."""
+    pairs = torch.stack([films[:, :-1], films[:, 1:]], 2).flatten(0, 1)
+    optimiser = torch.optim.Adam(network.parameters(), RATE)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=steps)
+    for _ in range(steps):
+        now, then = pairs[torch.randint(len(pairs), (BATCH,))].unbind(1)
+        loss = _error(network(now), then, then - now)
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        schedule.step()
+
+
+@torch.no_grad()
+def errors(network: nn.Module, films: Tensor) -> dict[str, float]:
+    """The error of the next frame, and of the last one from the first."""
+    now, then = films[:, :-1].flatten(0, 1), films[:, 1:].flatten(0, 1)
+    state = films[:, 0]
+    for _ in range(films.shape[1] - 1):
+        state = network(state)
+    last = films[:, -1]
+    return {"error": float(_error(network(now), then, then - now)), "rollout": float(_error(state, last, last))}
+
+
+def _error(found: Tensor, wanted: Tensor, size: Tensor) -> Tensor:
+    return (found - wanted).square().mean() / size.square().mean()
+
+
+def report(buoyancies: Sequence[float], steps: int, seeds: int, log: Log) -> str:
+    """Markdown: mean ± standard error of each way at each buoyancy, in per cent."""
+    head = " | ".join(f"buoyancy {value:g} | rollout | hardened | s" for value in buoyancies)
+    lines = [f"| way | parameters | {head} |", "|---|---" + "|---" * 4 * len(buoyancies) + "|"]
+    for way in WAYS:
+        cells, parameters = [], "–"
+        for value in buoyancies:
+            runs = [str(Run(value, way, steps, seed)) for seed in range(seeds)]
+            found = [log.runs[run] for run in runs if run in log.runs]
+            parameters = f"{found[0]['parameters']:,}" if found else parameters
+            for key in ("error", "rollout", "hardened error"):
+                cells.append(mean_and_error([100 * of[key] for of in found]) if found and key in found[0] else "–")
+            layers = [max(of["softness"]) for of in found if "softness" in of]
+            cells.append(f"{sum(layers) / len(layers):.1e}" if layers else "–")
+        lines.append(f"| {way} | {parameters} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Train what is missing, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--buoyancies", default="0,0.125,0.25,0.5", help="separated by commas")
+    parser.add_argument("--ways", default=";".join(WAYS), help="separated by ;")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--output", type=Path, default=Path("runs/volumes"), help="folder of the log and the table")
+    parser.add_argument("--cache", type=Path, default=Path("data/flow"), help="folder of what is simulated")
+    parser.add_argument("--workers", type=int, default=1, help="processes of one thread each")
+    parser.add_argument("--report", action="store_true", help="train nothing")
+    arguments = parser.parse_args()
+    log = Log(arguments.output / "buoyancy.jsonl")
+    buoyancies = [float(value) for value in arguments.buoyancies.split(",")]
+    if not arguments.report:
+        ways = arguments.ways.split(";")
+        choices = ((seed, value, way) for seed in range(arguments.seeds) for value in buoyancies for way in ways)
+        runs = [Run(value, way, arguments.steps, seed) for seed, value, way in choices]
+        for value in buoyancies:
+            simulated(Flow(value, count=TRAINING + TESTS), arguments.cache)
+        for count, name in run_missing(
+            {str(run): (run, arguments.cache) for run in runs}, train, log, arguments.workers
+        ):
+            print(f"{count} {name}: {log.runs[name]['error']:.4f}", flush=True)
+    text = report(buoyancies, arguments.steps, arguments.seeds, log)
+    print(f"\n{text}")
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    (arguments.output / "buoyancy.md").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

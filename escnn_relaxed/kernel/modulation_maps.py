@@ -1,0 +1,157 @@
+"""The linear map from functions of the domain to those by which the channels and taps of a kernel are modulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..group.exact_constants import ExactConstants
+from ..group.field_elements import channel_elements
+from ..group.frame import GroupFrame
+from .domain_functions import independent
+
+if TYPE_CHECKING:  # exported layers come here too, and run without escnn
+    from escnn.group import Representation
+
+__all__ = ["FieldKind", "ModulationMaps"]
+
+Array = NDArray[np.float64]
+
+
+class FieldKind(NamedTuple):
+    """Output fields of one representation.
+
+    Attributes:
+        fields: their number.
+        elements: the group elements of each channel, as a mean over the sample, (channels, M).
+        functions: numbers of the functions h of the elements.
+    """
+
+    fields: int
+    elements: Array
+    functions: list[int]
+
+    @property
+    def size(self) -> int:
+        """Channels of a field."""
+        return len(self.elements)
+
+
+class ModulationMaps(ExactConstants):
+    """From h at all elements to its means over the elements of channels, and to ⟨mean_g h(g) g e, d/|d|⟩ at the taps.
+
+    Functions that depend on others, as seen at all elements and positions, are left out.
+
+    Args:
+        fields: one of each kind of the output's fields.
+        counts: how many there are of each.
+        frame: the sampled group elements.
+        taps: offsets of the taps in pixels, (T, d).
+        values: h at all positions and elements, (P, J, M).
+
+    Attributes:
+        kinds: the kinds of fields, with the functions of their elements.
+        sides: the number of the function h and of the axis e of each function of the taps.
+        of_values: the map (J·M, columns). Its columns are the channels of each function of each kind, and then the taps
+            of each side.
+        units: the number of the function that a column belongs to, (columns,).
+    """
+
+    of_values: Tensor
+    units: Tensor
+
+    def __init__(
+        self,
+        fields: Sequence[Representation],
+        counts: Sequence[int],
+        frame: GroupFrame,
+        taps: Array,
+        values: Array,
+    ) -> None:
+        super().__init__()
+        length = np.linalg.norm(taps, axis=-1, keepdims=True)
+        self._directions = np.divide(taps, length, out=np.zeros_like(taps), where=length > 0).T
+        self._functions = values.shape[1]
+        action = frame.sample.action
+        vectors = np.einsum("pjm,mvc->jcpv", values, action) / len(action)
+        self.sides = [divmod(number, len(self._directions)) for number in _independent(vectors @ self._directions, 2)]
+        elements = [channel_elements([field], frame.sample)[0] for field in fields]
+        functions = [_independent(np.einsum("pjm,am->jpa", values, of), 1) for of in elements]
+        self.kinds = [FieldKind(*of) for of in zip(counts, elements, functions, strict=True)]
+        sizes = [kind.size for kind in self.kinds for _ in kind.functions] + [len(taps)] * len(self.sides)
+        self.set_constant("units", np.repeat(np.arange(len(sizes)), sizes))
+        self.set_frame(frame)
+
+    def set_frame(self, frame: GroupFrame) -> None:
+        """Take the elements of another frame, a turned grid of a continuous group."""
+        action = frame.sample.action
+        parts = [(number, kind.elements.T) for kind in self.kinds for number in kind.functions]
+        parts += [(number, action[:, :, axis] @ self._directions / len(action)) for number, axis in self.sides]
+        columns = sum(part.shape[1] for _, part in parts)
+        of_values = np.zeros((self._functions, len(action), columns))
+        first = 0
+        for number, part in parts:
+            of_values[number, :, first : first + part.shape[1]] = part
+            first += part.shape[1]
+        self.set_constant("of_values", of_values.reshape(self._functions * len(action), columns))
+
+    @property
+    def taps(self) -> int:
+        """The number T of taps."""
+        return self._directions.shape[1]
+
+    @property
+    def functions(self) -> int:
+        """The number of functions of all kinds and sides."""
+        return sum(len(kind.functions) for kind in self.kinds) + len(self.sides)
+
+    @property
+    def weights(self) -> list[int]:
+        """The number of weights of each kind, and of the sides of all fields."""
+        fields = sum(kind.fields for kind in self.kinds)
+        return [*(kind.fields * len(kind.functions) for kind in self.kinds), fields * len(self.sides)]
+
+    def columns_of(self, tap: int) -> list[int]:
+        """Return the columns that f at one tap is made of."""
+        end = self.of_values.shape[1]
+        first = end - len(self.sides) * self.taps
+        return [*range(first), *range(first + tap, end, self.taps)]
+
+    def modulation(self, columns: Tensor, weights: Tensor, taps: int) -> Tensor:
+        """Return f (P, C_out, taps), kind after kind of fields.
+
+        Args:
+            columns: the functions at P positions, (P, columns).
+            weights: of all functions, those of the sides last.
+            taps: the number of taps that the columns have.
+        """
+        sizes = [kind.size * len(kind.functions) for kind in self.kinds]
+        *of_elements, of_taps = columns.split([*sizes, len(self.sides) * taps], dim=1)
+        *alphas, mu = weights.split(self.weights)
+        counts = [kind.fields for kind in self.kinds]
+        sides: list[Tensor | None] = [None] * len(counts)
+        if self.sides:
+            # (fields, sides) · (P, sides, taps).
+            sides = list((mu.view(sum(counts), -1) @ of_taps.unflatten(1, (-1, taps))).unsqueeze(2).split(counts, 1))
+        rows = []
+        for kind, columns, alpha, side in zip(self.kinds, of_elements, alphas, sides, strict=True):
+            shape = len(columns), kind.fields, kind.size, taps
+            if kind.functions:
+                # (fields, functions) · (P, functions, channels).
+                functions = columns.unflatten(1, (-1, kind.size))
+                part = (alpha.view(kind.fields, -1) @ functions).unsqueeze(-1)
+                part = part if side is None else part + side
+            else:
+                part = columns.new_zeros(1, 1, 1, 1) if side is None else side
+            rows.append(part.expand(shape).flatten(1, 2))
+        return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
+
+
+def _independent(functions: Array, lasting: int) -> list[int]:
+    """Return the numbers of functions that depend on none before them; their number is along the first axes."""
+    return independent(torch.from_numpy(functions.reshape(int(np.prod(functions.shape[:lasting])), -1)))

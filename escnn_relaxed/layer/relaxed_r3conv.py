@@ -1,0 +1,195 @@
+"""`RelaxedR3Conv`: `escnn.nn.R3Conv` with a kernel that may also depend on the absolute group element."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from escnn.group import GroupElement
+from escnn.gspaces import GSpace3D
+from escnn.nn import FieldType
+from torch import Tensor
+
+from ..group.kept_in_space import KeptInSpace, kept_in_space, subgroup_elements
+from ..group.rotation_grids import CUBE
+from ..kernel.continuous_kernel import ContinuousKernel
+from ..kernel.softness import soft_share
+from ..torch_modes import full_precision
+from .arguments import check_field_types, checked_geometry
+from .default_device import built_on_the_cpu
+from .domain_frequency import Frequency
+from .heavy_basis import warn_of_heavy_basis
+from .options import Softening
+from .projection import projected_energies
+from .softened_convolution import SoftenedConvolution
+from .voxel_check import check_on_voxels
+
+__all__ = ["STRICT_KEYWORDS_IN_SPACE", "RelaxedR3Conv"]
+
+
+class RelaxedR3Conv(SoftenedConvolution):
+    r"""A convolution of volumes whose equivariance can be relaxed, in place of :class:`escnn.nn.R3Conv`.
+
+    .. math::
+        h(x) = \sum_d K(d) f(x + d), \qquad K = K_{\mathrm{strict}} + (K_{\mathrm{soft}} - P K_{\mathrm{soft}})
+
+    It is :class:`~escnn_relaxed.RelaxedR2Conv` in three dimensions: a strict kernel in ``R3Conv``'s own basis, with its
+    weights, and a soft part that may depend on the absolute rotation or reflection. With ``relax=None`` the layer is
+    ``R3Conv``, and state dicts of ``R3Conv`` load. Translation stays strict.
+
+    A rotation g is its matrix over √2, so that ω′ means the same per radian as in the plane. Improper elements are the
+    inversion, else the group's first mirror, times a rotation, with a coordinate of their own. The softness of a layer
+    of SO(3), O(3) or another continuous group is that over its sampled elements.
+
+    Arguments up to ``initialize`` are those of ``R3Conv``, in its order and with its meaning. Regular fields are heavy
+    in space: a warning says how much memory escnn's basis takes, and irreps take little.
+
+    Args:
+        in_type: field type of the input.
+        out_type: field type of the output, on the same gspace.
+        kernel_size: k, odd or even.
+        padding: voxels added on both sides, an integer or a triple (planes, rows, columns).
+        stride: step between output points in voxels, an integer or a triple of equal ones.
+        dilation: spacing of the taps in voxels.
+        padding_mode: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
+        groups: number of blocks of fields that are convolved apart.
+        bias: add a bias to the trivial irreps of the output.
+        sigma: widths of the rings of the steerable basis.
+        frequencies_cutoff: highest frequency of the basis at each radius.
+        rings: radii of the basis.
+        recompute: build the basis anew instead of taking escnn's cached one.
+        basis_filter: a function that says which elements of the basis to keep.
+        initialize: draw the strict weights; otherwise they are 0. The soft part is always drawn, of the size that fits
+            drawn weights.
+        relax: starting ω′ of each subgroup that may be soft: ``"rotation"``, ``"reflection"``. A subgroup that is left
+            out stays strict. One at 0.0 is strict until ω′ changes. None: strict everywhere. Default: both, where the
+            group has them, at 0.25.
+        learn_relaxation: make ω′ parameters, one for each layer.
+        keep: group to which the layer stays exactly equivariant, however soft it is: ``"SO(2)"`` for all rotations
+            about the axis z, the first axis of a volume, or the id of a subgroup, as ``gspace.fibergroup.subgroup``
+            takes it: ``(False, 4)`` for the quarter turns about z of the octahedral group. Default: no such group.
+        initial_softness: part of the kernel's energy that depends on the domain at the start; 0 for a soft part that
+            starts at 0 and learns. Default: 0.001.
+        samples: number of rotations by which a continuous group is sampled. SO(3) and O(3) take the 24 of the cube, or
+            a multiple of 24: those of escnn's Thomson grids. Default: 24.
+        kernel: the options of κ. Default: ``ContinuousKernel()``.
+
+    Raises:
+        TypeError: for an argument of the wrong type.
+        ValueError: for a value that has no meaning for these field types.
+
+    Shape:
+        GeometricTensor (batch, C_in, D, H, W) → (batch, C_out, D_out, H_out, W_out).
+
+    Example:
+        >>> import torch
+        >>> from escnn import gspaces, nn
+        >>> gspace = gspaces.rot3dOnR3()
+        >>> scalar = nn.FieldType(gspace, [gspace.trivial_repr])
+        >>> hidden = nn.FieldType(gspace, [gspace.irrep(l) for l in (0, 1, 2)])
+        >>> layer = RelaxedR3Conv(
+        ...     scalar, hidden, 3, padding=1, relax={"rotation": 0.25}, keep="SO(2)"
+        ... )
+        >>> layer(scalar(torch.randn(2, 1, 8, 8, 8))).shape
+        torch.Size([2, 9, 8, 8, 8])
+    """
+
+    @built_on_the_cpu
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        kernel_size: int,
+        padding: int | tuple[int, int, int] = 0,
+        stride: int | tuple[int, int, int] = 1,
+        dilation: int = 1,
+        padding_mode: str = "zeros",
+        groups: int = 1,
+        bias: bool = True,
+        sigma: list[float] | float | None = None,
+        frequencies_cutoff: float | Callable[[float], int] | None = None,
+        rings: list[float] | None = None,
+        recompute: bool = False,
+        basis_filter: Callable[[dict[str, Any]], bool] | None = None,
+        initialize: bool = True,
+        *,
+        relax: Mapping[str, Frequency] | str | None = "default",
+        learn_relaxation: bool = False,
+        keep: Any = None,
+        initial_softness: float | None = None,
+        samples: int = CUBE,
+        kernel: ContinuousKernel | None = None,
+    ) -> None:
+        check_field_types(in_type, out_type, GSpace3D)
+        if isinstance(relax, Mapping) and "translation" in relax:
+            raise ValueError(f"relax: a layer of volumes is strict in translation, got {dict(relax)!r}")
+        if kernel is not None and getattr(kernel, "rotation_coordinates", "circle") != "circle":
+            raise ValueError(
+                f"kernel: a rotation of space has no angle that a kernel could see as a coordinate: "
+                f"rotation_coordinates must be 'circle', got {kernel.rotation_coordinates!r}"
+            )
+        place = (kernel_size, padding, stride, dilation, padding_mode, groups)
+        geometry = checked_geometry(in_type, out_type, *place)
+        warn_of_heavy_basis(in_type, out_type, geometry)
+        basis_arguments: dict[str, Any] = {
+            "sigma": sigma,
+            "frequencies_cutoff": frequencies_cutoff,
+            "rings": rings,
+            "recompute": recompute,
+            "basis_filter": basis_filter,
+        }
+        super().__init__(
+            in_type,
+            out_type,
+            geometry,
+            bias,
+            basis_arguments,
+            initialize,
+            Softening(
+                relax=relax,
+                learn_relaxation=learn_relaxation,
+                keep=keep,
+                initial_softness=initial_softness,
+                samples=samples,
+                kernel=kernel,
+            ),
+        )
+
+    def _checked_kept(self, keep: Any) -> KeptInSpace | Any:
+        return kept_in_space(keep, self.space)
+
+    def _checked(self, *options: Any) -> list[tuple[GroupElement, float]]:
+        return check_on_voxels(self, self._kept, *options)
+
+    def softness_in(self, subgroup: Any) -> Tensor:
+        """Return the softness in a subgroup by its id: the part of K that is not equivariant to its elements.
+
+        A report can name by it what survives: where s is not 0, a subgroup of softness 0 is kept.
+
+        Args:
+            subgroup: an id as ``gspace.fibergroup.subgroup`` takes it, or elements of a finite group that generate it.
+                Its elements must map voxels to voxels.
+
+        Raises:
+            ValueError: for what is no id of a subgroup, or one with an element that moves voxels off their grid.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> gspace = gspaces.rot2dOnR3(4)
+            >>> fields = nn.FieldType(gspace, [gspace.irrep(1)])
+            >>> layer = RelaxedR3Conv(fields, fields, 3, keep=2, initial_softness=0.1)
+            >>> half_turns, quarter_turns = layer.softness_in(2), layer.softness_in(4)
+            >>> round(half_turns.item(), 4), round(quarter_turns.item(), 4)
+            (0.0, 0.1)
+        """
+        elements, axis = subgroup_elements("subgroup", subgroup, self.space)
+        if axis is not None:
+            raise ValueError(f"subgroup must be finite, got {subgroup!r}: all of it moves voxels off their grid")
+        with full_precision(self._state(self)[0]):
+            return soft_share(*projected_energies(self._kernel(), *self.kernel_types, elements, self.dilation))
+
+
+# The arguments of a strict layer that follow the padding.
+_names = list(inspect.signature(RelaxedR3Conv).parameters)
+STRICT_KEYWORDS_IN_SPACE = (*_names[_names.index("stride") : _names.index("relax")], "samples")

@@ -1,0 +1,130 @@
+"""The loop oracle in three dimensions: equations (1) and (2) of docs/concepts/mathematics.md, soft part alone.
+
+An element is its matrix r fˢ: f is the inversion, or the first mirror that the group lists. Its coordinates are the
+nine numbers of r over √2, or where rotations about z are kept the three of r⁻¹e_z; and s/2.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import torch
+from escnn.group import GroupElement
+from reference import Oracle
+from reference_fields import Fields
+from torch import Tensor
+
+from escnn_relaxed import RelaxedR3Conv
+
+Voxel = tuple[float, ...]
+
+
+class OracleInSpace(Oracle):
+    """The soft part of a layer of volumes by loops.
+
+    Args:
+        layer: gives its numbers.
+        elements: those over which the kernel is averaged.
+        filter_frequency: ω of each coordinate.
+        kept: the elements of the kept group.
+        about_axis: whether all rotations about z are kept beside them.
+    """
+
+    def __init__(
+        self,
+        layer: RelaxedR3Conv,
+        elements: list[GroupElement],
+        filter_frequency: dict[str, float],
+        kept: list[GroupElement],
+        about_axis: bool = False,
+    ) -> None:
+        self.layer = layer
+        self.kernel_size, self.stride, self.dilation = layer.kernel_size, layer.stride, layer.dilation
+        self.support, self.is_centred = "smooth", True
+        self.filter_frequency = filter_frequency
+        self.space = layer.in_type.gspace
+        self.elements, self.kept, self.about_axis = elements, kept, about_axis
+        actions = [self._action(element) for element in elements]
+        mirrors = [action for action in actions if np.linalg.det(action) < 0]
+        self.has = {"rotation": len(actions) - len(mirrors) > 1, "reflection": bool(mirrors)}
+        inversions = [action for action in mirrors if np.allclose(action, -np.eye(3))]
+        self.mirror = (inversions + mirrors + [np.eye(3)])[0]
+        self.inputs = Fields(list(layer.in_type.representations), elements)
+        self.outputs = Fields(list(layer.out_type.representations), elements)
+        self.sees_relative = all(any(f.is_permutation for f in side.fields) for side in (self.inputs, self.outputs))
+        self._hidden: dict[Any, Tensor] = {}
+        self._banks: dict[Any, Tensor] = {}
+        self._known_weights: dict[Any, Tensor] = {}
+        self._points: dict[int, list[tuple[np.ndarray, int]]] = {}
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Equation (1) without padding and without the strict part."""
+        reach = self.dilation * (self.kernel_size - 1)
+        sizes = [(size - reach - 1) // self.stride + 1 for size in features.shape[2:]]
+        steps = list(itertools.product(range(self.kernel_size), repeat=3))
+        outputs = []
+        for voxel in itertools.product(*map(range, sizes)):
+            total = torch.zeros((), dtype=torch.float64)
+            for step, tap in zip(steps, self.taps(), strict=True):
+                place = [at * self.stride + by * self.dilation for at, by in zip(voxel, step, strict=True)]
+                total = total + features[:, :, place[0], place[1], place[2]] @ self.bank(tap).T
+            outputs.append(total)
+        return torch.stack(outputs, -1).unflatten(-1, sizes)
+
+    def taps(self) -> list[Voxel]:
+        """Offsets (x, y, z): x along the columns, y and z against the rows and the planes."""
+        line = [(i - (self.kernel_size - 1) / 2) * self.dilation for i in range(self.kernel_size)]
+        return [(x, -y, -z) for z, y, x in itertools.product(line, repeat=3)]
+
+    def _action(self, element: GroupElement) -> np.ndarray:
+        return np.asarray(self.space.basespace_action(element), dtype=np.float64)
+
+    def _rotation(self, element: GroupElement) -> tuple[np.ndarray, int]:
+        action = self._action(element)
+        reflected = int(np.linalg.det(action) < 0)
+        return (action @ np.linalg.inv(self.mirror) if reflected else action), reflected
+
+    def _filter_point(self, g: GroupElement, tap: Voxel, relative: GroupElement) -> Tensor:
+        radius = self.dilation * self.kernel_size / 2
+        point = list(np.linalg.inv(self._action(g)) @ np.array(tap) / radius * self.filter_frequency["position"])
+        if self.sees_relative:
+            rotation, reflected = self._rotation(relative)
+            if self.has["rotation"]:
+                point += list(rotation.ravel() / np.sqrt(2) * self.filter_frequency["rotation"])
+            if self.has["reflection"]:
+                point.append(reflected / 2 * self.filter_frequency["reflection"])
+        return torch.tensor(np.array(point), dtype=torch.float64)
+
+    def _domain_points(self, g: GroupElement) -> Tensor:
+        """a(hg) for every kept h, in units of ω′."""
+        if id(g) not in self._points:
+            self._points[id(g)] = [self._rotation(h @ g) for h in self.kept]
+        points = []
+        for rotation, reflected in self._points[id(g)]:
+            of_rotation = rotation.T @ [0, 0, 1] if self.about_axis else rotation.ravel() / np.sqrt(2)
+            values = {"rotation": of_rotation, "reflection": np.array([reflected / 2])}
+            frequency = self.layer.domain_frequency
+            points.append(torch.cat([torch.from_numpy(values[name]) * frequency[name] for name in frequency]))
+        return torch.stack(points)
+
+    def _values(self, filter_point: Tensor) -> dict[int, Tensor]:
+        """The mean of φ over the kept group for every g, by its identity, less the mean of all."""
+        points = [self._domain_points(g) for g in self.elements]
+        hidden = self.layer.bank.kernel(filter_point.expand(len(points) * len(self.kept), -1), torch.cat(points))
+        means = hidden.unflatten(1, (len(points), len(self.kept))).mean(dim=2)
+        return dict(zip(map(id, self.elements), (means - means.mean(dim=1, keepdim=True)).unbind(1), strict=True))
+
+    def hidden_values(self, g: GroupElement, tap: Voxel, position: object, relative: GroupElement) -> Tensor:
+        """φ at g⁻¹d and a(g) less its mean over the group, within the window."""
+        # escnn's elements are slow to compare: those of the list are known by their identity.
+        key = (id(g), tap, relative if self.sees_relative else None)
+        if key not in self._hidden:
+            self._hidden[key] = self._values(self._filter_point(g, tap, relative))[id(g)]
+        return self._hidden[key] * self._window(tap)
+
+    def _window(self, tap: Voxel) -> float:
+        """1 in the ball, falling as cos² over its outer tap."""
+        distance, inside = np.linalg.norm(tap) / self.dilation, self.kernel_size / 2 - 1
+        return float(np.cos(np.pi / 2 * np.clip(distance - inside, 0, 1)) ** 2) if distance < inside + 1 else 0.0

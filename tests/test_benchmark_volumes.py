@@ -1,0 +1,97 @@
+"""The benchmark of buoyant flow: its data have the symmetry that they should have, and its runs are trained once."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from benchmark_runs import run_here
+from escnn import gspaces
+from escnn.nn import FieldType
+
+from benchmarks.shared.run_log import Log
+from benchmarks.volumes import buoyancy
+from benchmarks.volumes.flow import Flow, simulated, solve, starts
+
+SMALL = {"count": 2, "frames": 3, "size": 6}
+
+
+def turned(state: np.ndarray, about: str) -> np.ndarray:
+    """A state (film, channel, x, y, z) after a quarter turn about an axis."""
+    first, second = {"z": (0, 1), "x": (1, 2)}[about]
+    moved = np.rot90(state, 1, (2 + first, 2 + second)).copy()
+    moved[:, [first, second]] = np.stack([-moved[:, second], moved[:, first]], 1)
+    return moved
+
+
+def films_as_starts(films: np.ndarray) -> np.ndarray:
+    """Films (film, frame, channel, D, H, W) in the order of starts, (film, frame, channel, x, y, z)."""
+    return films[..., ::-1, ::-1, :].transpose(0, 1, 2, 5, 4, 3)
+
+
+@pytest.mark.parametrize(("strength", "about", "is_symmetry"), [(0.0, "x", True), (0.5, "z", True), (0.5, "x", False)])
+def test_flow_turns_with_its_start_where_gravity_lets_it(strength: float, about: str, is_symmetry: bool) -> None:
+    pytest.importorskip("phi.flow")
+    flow = Flow(strength, **SMALL)
+    first = starts(flow)
+    films, moved = (films_as_starts(solve(of, flow)) for of in (first, turned(first, about)))
+    expected = np.stack([turned(films[:, frame], about) for frame in range(films.shape[1])], 1)
+    error = np.linalg.norm(moved - expected) / np.linalg.norm(expected)
+    # The solver's answers are rounded to about 1e-5.
+    assert (error < 1e-4) == is_symmetry
+
+
+def test_channels_are_those_on_which_the_group_acts() -> None:
+    """A quarter turn of a film by escnn is the film of the turned state."""
+    pytest.importorskip("phi.flow")
+    flow = Flow(0.0, **SMALL)
+    gspace = gspaces.rot2dOnR3(4)
+    state = FieldType(gspace, [gspace.basespace_action, gspace.trivial_repr])
+    first = starts(flow)
+    film, moved = (torch.from_numpy(solve(of, flow)[:, -1].copy()) for of in (first, turned(first, "z")))
+    found = state(film.float()).transform(gspace.fibergroup.element(1)).tensor
+    assert torch.linalg.norm(found - moved) / torch.linalg.norm(moved) < 1e-4
+
+
+def test_a_second_call_trains_nothing_and_tells_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("phi.flow")
+    for name, value in {"TRAINING": 3, "TESTS": 1, "BATCH": 2}.items():
+        monkeypatch.setattr(buoyancy, name, value)
+    monkeypatch.setattr(buoyancy, "simulated", lambda flow, cache: simulated(Flow(flow.buoyancy, 4, 3, 6), cache))
+    arguments = ["--buoyancies", "0.5", "--ways", "Conv3d;strict about the axis", "--seeds", "1", "--steps", "2"]
+    arguments += ["--output", str(tmp_path), "--cache", str(tmp_path)]
+    first = run_here("volumes.buoyancy", *arguments)
+    runs = Log(tmp_path / "buoyancy.jsonl").runs
+    assert {json.loads(run)["way"] for run in runs} == {"Conv3d", "strict about the axis"}
+    assert run_here("volumes.buoyancy", *arguments).strip() in first
+
+
+def test_networks_have_as_many_parameters() -> None:
+    films = torch.randn(2, 2, 4, 6, 6, 6)
+    counts = {
+        name: sum(p.numel() for p in buoyancy.Forecaster(way, films).parameters())
+        for name, way in buoyancy.WAYS.items()
+    }
+    assert all(abs(count / counts["strict"] - 1) < 0.2 for count in counts.values()), counts
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    example = runpy.run_path(str(Path(__file__).parent.parent / "examples" / "volumes.py"))
+    example["main"](["--smoke"])
+    assert "hardened" in capsys.readouterr().out
+
+
+def test_quarter_turns_of_the_example_turn_about_their_axes() -> None:
+    """A density that varies along one axis alone does not change by the turns about it, and does by the others."""
+    example = runpy.run_path(str(Path(__file__).parent.parent / "examples" / "volumes.py"))
+    for axis, dimension in example["DIMENSIONS"].items():
+        shape = [1] * 5
+        shape[dimension] = 6
+        density = torch.arange(6.0).view(shape).expand(1, 1, 6, 6, 6).contiguous()
+        for about, (turn,) in example["quarter_turns"]().items():
+            turned = example["DENSITY"](density).transform(turn).tensor
+            assert torch.allclose(turned, density, atol=1e-4) == (about == axis)

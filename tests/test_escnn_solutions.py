@@ -1,0 +1,146 @@
+"""Equal weights are equal filters in every process, whatever escnn's caches hold and in any order of building."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import escnn
+import numpy as np
+import pytest
+from escnn import gspaces
+from escnn.group import SO3, CyclicGroup
+from escnn.group.groups import so3group
+from sympy import Rational
+from sympy.physics.wigner import clebsch_gordan
+
+from escnn_relaxed.layer.escnn_solutions import canonical_embeddings, use_canonical_solutions
+
+# Bases go through QR and products of matrices in float64.
+ROUNDING = 1e-12
+# escnn's null spaces of matrices of float64.
+SOLVED = 1e-9
+
+
+def endomorphisms(kind: str) -> np.ndarray:
+    """Of an irrep of real, complex or quaternionic type, as escnn has them."""
+    irreps = {"real": SO3(2).irrep(1), "complex": CyclicGroup(5).irrep(1)}
+    if kind == "quaternionic":
+        escnns = irreps["complex"].__class__.endomorphism_basis
+        return escnns(type("Irrep", (), {"type": "H", "size": 4})())
+    return irreps[kind].endomorphism_basis()
+
+
+@pytest.mark.parametrize("kind", ["real", "complex", "quaternionic"])
+def test_embeddings_depend_on_the_space_alone(kind: str) -> None:
+    """Two bases of one space of embeddings, mixed by endomorphisms, have one canonical form in that space."""
+    random = np.random.default_rng(0)
+    commuting = endomorphisms(kind)
+    size, copies = commuting.shape[-1], 3
+    rows = size * copies + 2
+    # Orthonormal copies of the irrep in a larger space.
+    images = np.linalg.qr(random.normal(size=(rows, rows)))[0][:, : size * copies]
+    embeddings = images.reshape(rows, copies, size).swapaxes(0, 1)
+    mixing = random.normal(size=(copies, copies, len(commuting)))
+    mixed = np.einsum("abe,bnc,ecd->and", mixing, embeddings, commuting)
+    first, second = (canonical_embeddings(of, commuting) for of in (embeddings, mixed))
+    assert np.abs(first - second).max() <= ROUNDING
+    flat = first.swapaxes(0, 1).reshape(rows, -1)
+    assert np.abs(flat.T @ flat - np.eye(size * copies)).max() <= ROUNDING
+    assert np.linalg.matrix_rank(np.concatenate([flat, images], axis=1), tol=1e-9) == size * copies
+
+
+class AnalyticCoefficients:
+    """The face of py3nj, which takes twice the quantum numbers."""
+
+    @staticmethod
+    def clebsch_gordan(*doubled: np.ndarray) -> np.ndarray:
+        numbers = np.broadcast_arrays(*doubled)
+        values = [
+            float(clebsch_gordan(*(Rational(int(number), 2) for number in (j1, j2, j3, m1, m2, m3))))
+            for j1, j2, j3, m1, m2, m3 in zip(*(of.ravel() for of in numbers), strict=True)
+        ]
+        return np.array(values).reshape(numbers[0].shape)
+
+
+@pytest.mark.parametrize("degrees", [(1, 1, 1), (1, 2, 2), (2, 2, 3)], ids=str)
+def test_solutions_are_the_same_with_py3nj(degrees: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has analytic coefficients, unique up to a sign: they have one canonical form with the numerical ones."""
+    numerical = so3group._clebsh_gordan_tensor_so3(*degrees)
+    monkeypatch.setattr(so3group, "py3nj", AnalyticCoefficients)
+    analytic = so3group._clebsh_gordan_tensor_so3.__wrapped__(*degrees)
+    embeddings = analytic.reshape(-1, 1, analytic.shape[-1]).swapaxes(0, 1)
+    canonical = canonical_embeddings(embeddings, np.eye(analytic.shape[-1])[None])
+    assert np.abs(canonical.swapaxes(0, 1).reshape(numerical.shape) - numerical).max() <= SOLVED
+
+
+def test_solvers_leave_numpys_generator_alone() -> None:
+    gspace = gspaces.flipRot2dOnR2(7)
+    before = np.random.get_state()[1].copy()
+    gspace.fibergroup._clebsh_gordan_coeff((1, 1), (1, 2), (1, 3))
+    gspace.fibergroup.irrep(1, 1).restrict((None, 7))
+    assert np.array_equal(before, np.random.get_state()[1])
+
+
+def test_solutions_are_used_once() -> None:
+    before = so3group._clebsh_gordan_tensor_so3
+    use_canonical_solutions()
+    assert so3group._clebsh_gordan_tensor_so3 is before
+
+
+BUILD = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np, torch
+np.random.seed(int(sys.argv[1]))
+from escnn import gspaces, nn
+import escnn
+assert escnn.__file__.startswith(sys.argv[3])
+from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv
+plane, space = gspaces.flipRot2dOnR2(3), gspaces.rot3dOnR3()
+def dihedral():
+    return nn.R2Conv, RelaxedR2Conv, nn.FieldType(plane, [plane.irrep(1, 1), plane.regular_repr])
+def rotations():
+    return nn.R3Conv, RelaxedR3Conv, nn.FieldType(space, [space.irrep(0), space.irrep(1)])
+builds = {"dihedral": dihedral, "rotations": rotations}
+found = {}
+for name in sorted(builds, reverse=sys.argv[2] == "reverse"):
+    theirs, ours, fields = builds[name]()
+    strict, relaxed = theirs(fields, fields, 3, initialize=False), ours(fields, fields, 3, relax=None)
+    weights = torch.linspace(-1, 1, strict.weights.numel())
+    for layer in (strict, relaxed):
+        layer.weights.data = weights
+    kernels = [layer.expand_parameters()[0].detach().double().numpy() for layer in (strict, relaxed)]
+    assert np.abs(kernels[0] - kernels[1]).max() < 1e-6
+    found[name] = kernels[1]
+np.savez(sys.argv[4], **found)
+"""
+
+
+def kernels_of_a_process(folder: Path, seed: int, order: str, is_cold: bool) -> dict[str, Any]:
+    """Kernels of equal weights, built by a copy of escnn whose caches on disk are its own."""
+    copy = folder / "escnn"
+    if not copy.exists():
+        shutil.copytree(Path(escnn.__file__).parent, copy, ignore=shutil.ignore_patterns("_cache", "__pycache__"))
+    if is_cold:
+        shutil.rmtree(copy / "group" / "_cache", ignore_errors=True)
+    result = folder / f"{seed}.npz"
+    package = str(Path(__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), package])}
+    arguments = [str(seed), order, str(folder), str(result)]
+    subprocess.run([sys.executable, "-c", BUILD, *arguments], check=True, env=environment, capture_output=True)
+    return dict(np.load(result))
+
+
+@pytest.mark.slow
+def test_two_cold_caches_and_two_orders_of_building_give_one_filter(tmp_path: Path) -> None:
+    first = kernels_of_a_process(tmp_path, 1, "forward", is_cold=True)
+    for seed, order, is_cold in ((2, "reverse", True), (3, "forward", False)):
+        again = kernels_of_a_process(tmp_path, seed, order, is_cold)
+        for name, kernel in first.items():
+            assert np.linalg.norm(kernel) > 0.1
+            assert np.abs(kernel - again[name]).max() <= 1e-6  # escnn samples in float32

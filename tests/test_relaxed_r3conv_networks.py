@@ -1,0 +1,172 @@
+"""Networks of R3Conv by the name of another class: swapped, relaxed, hardened, exported, compiled and trained."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import volumes
+from escnn import nn as enn
+from layers import shake
+from networks_of_volumes import NETWORKS, volumes_for
+from tolerances import BROKEN, SINGLE_REORDERED
+from torch import nn
+from transformations import relative_error
+
+from escnn_relaxed import (
+    HardeningSchedule,
+    RelaxedR3Conv,
+    SoftnessBound,
+    equivariance_penalty,
+    export_network,
+    harden_network,
+    parameter_groups,
+    relax_network,
+    relaxation_summary,
+    softness_ablation,
+)
+from escnn_relaxed.network import to_escnn
+
+EVERY_NETWORK = pytest.mark.parametrize("name", NETWORKS)
+pytestmark = [pytest.mark.filterwarnings("ignore:export_network keeps the forward:UserWarning")]
+
+
+def built(name: str, convolution: Any = RelaxedR3Conv) -> nn.Module:
+    torch.manual_seed(0)
+    network: nn.Module = NETWORKS[name][0](convolution)
+    shake(network)
+    network(volumes_for(name))  # statistics of batch norm
+    return network.eval()
+
+
+def answer(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        output: torch.Tensor = network(images)
+    return output
+
+
+@EVERY_NETWORK
+def test_swap_by_name_trains_and_loads_the_state_of_r3conv(name: str) -> None:
+    theirs, ours, images = built(name, enn.R3Conv), built(name), volumes_for(name)
+    assert relative_error(answer(ours, images), answer(theirs, images)) > BROKEN
+    ours.load_state_dict(theirs.state_dict())
+    assert relative_error(answer(ours, images), answer(theirs, images)) <= SINGLE_REORDERED
+    optimizer = torch.optim.Adam(ours.parameters(), 0.01)
+    losses = []
+    for _ in range(5):
+        loss = ours.train()(images).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
+@EVERY_NETWORK
+def test_relaxed_network_hardens_to_the_last_bit_and_goes_back_to_escnn(name: str) -> None:
+    theirs, images = built(name, enn.R3Conv), volumes_for(name)
+    relaxed = relax_network(theirs, initial_softness=0.01)
+    assert relative_error(answer(relaxed, images), answer(theirs, images)) <= SINGLE_REORDERED
+    before = answer(harden_network(relaxed), images)
+    shake(relaxed)
+    with torch.no_grad():
+        for own, other in zip(strict_weights(relaxed), strict_weights(theirs), strict=True):
+            own.copy_(other)
+        relaxed.load_state_dict({**relaxed.state_dict(), **beside_convolutions(theirs)})
+    assert relative_error(answer(relaxed, images), before) > 1e-4
+    hardened = harden_network(relaxed)
+    assert torch.equal(answer(hardened, images), before)
+    again = to_escnn(hardened)
+    assert not any(isinstance(module, RelaxedR3Conv) for module in again.modules())
+    assert relative_error(answer(again, images), answer(theirs, images)) <= SINGLE_REORDERED
+
+
+def strict_weights(network: nn.Module) -> list[torch.Tensor]:
+    return [m.weights for m in network.modules() if isinstance(m, (RelaxedR3Conv, enn.R3Conv))]
+
+
+def beside_convolutions(network: nn.Module) -> dict[str, torch.Tensor]:
+    """The state of a network but that of bases and filters, which follow from the weights."""
+    derived = ("basisexpansion", "filter", "expanded_bias", "bias_expansion", ".weights")
+    return {name: value for name, value in network.state_dict().items() if not any(part in name for part in derived)}
+
+
+@EVERY_NETWORK
+def test_exported_network_gives_the_same_numbers(name: str) -> None:
+    network, images = built(name), volumes_for(name)
+    exported = export_network(network)
+    assert any(isinstance(module, nn.Conv3d) for module in exported.modules())
+    assert not any(isinstance(module, RelaxedR3Conv) for module in exported.modules())
+    assert relative_error(answer(exported, images), answer(network, images)) <= SINGLE_REORDERED
+    traced = torch.jit.trace(network, images, check_trace=False)
+    assert relative_error(answer(traced, images), answer(network, images)) <= SINGLE_REORDERED
+
+
+@pytest.mark.parametrize("dynamo", [False, True], ids=["trace", "program"])
+def test_onnx_gives_the_same_numbers(dynamo: bool, tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    network, images = export_network(built("segmentation U-Net").down), volumes_for("segmentation U-Net")
+    file = tmp_path / "network.onnx"
+    torch.onnx.export(network, (images,), str(file), dynamo=dynamo)
+    session = runtime.InferenceSession(str(file))
+    (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    assert relative_error(torch.from_numpy(found), answer(network, images)) <= SINGLE_REORDERED
+
+
+def test_measures_and_tools_take_layers_of_volumes() -> None:
+    network, images = built("flow"), volumes_for("flow")
+    text = str(relaxation_summary(network))
+    assert "rotation 0.25" in text
+    assert "reflection" in text
+    penalty = equivariance_penalty(network)
+    penalty.backward()
+    assert network.first.bank.steered_average.block_pairs[0].weights.grad.any()
+    report = softness_ablation(network, lambda of: float(answer(of, images).square().mean()), progress=False)
+    assert [row.part for row in report][:3] == ["nothing", "first", "last"]
+    bound = SoftnessBound(network, 1e-4)
+    bound.step()
+    assert network.first.softness().item() <= 1e-4 * (1 + 1e-3)
+    assert len(parameter_groups(network, 0.1)) >= 1
+    assert HardeningSchedule is not None
+
+
+def test_layer_copies_pickles_and_changes_dtype() -> None:
+    layer = volumes.layer(volumes.fields("full octahedral"))
+    features = layer.in_type(torch.randn(1, layer.in_type.size, 4, 4, 4, dtype=torch.float64))
+    expected = layer(features).tensor.detach()
+    memory = io.BytesIO()
+    torch.save(layer, memory)
+    memory.seek(0)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), torch.load(memory, weights_only=False)):
+        assert torch.equal(other(features).tensor.detach(), expected)
+        assert other.in_type == layer.in_type
+        assert other.describe() == layer.describe()
+    single = layer.float()(layer.in_type(features.tensor.float())).tensor
+    assert relative_error(single.detach().double(), expected) <= SINGLE_REORDERED
+
+
+def test_evaluation_keeps_its_filter_bank_and_is_never_stale() -> None:
+    layer = volumes.layer(volumes.fields("octahedral")).eval()
+    features = layer.in_type(torch.randn(1, layer.in_type.size, 4, 4, 4, dtype=torch.float64))
+    with torch.no_grad():
+        first = layer(features).tensor
+        assert layer._bank_and_bias(lambda: pytest.fail("built again"), features.tensor)[0].shape[-1] == 3
+        layer.weights.mul_(2)
+        assert relative_error(layer(features).tensor, first) > BROKEN
+
+
+def test_autocast_and_compiled_layers() -> None:
+    layer = RelaxedR3Conv(*[volumes.fields("SO(3)")] * 2, 3)
+    features = layer.in_type(torch.randn(1, layer.in_type.size, 4, 4, 4))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(features).tensor.dtype == torch.bfloat16
+    compiled = torch.compile(layer, backend="aot_eager")
+    found = compiled(features).tensor
+    assert relative_error(found.detach(), layer(features).tensor.detach()) <= SINGLE_REORDERED
+    found.square().mean().backward()
+    assert layer.weights.grad.any()
