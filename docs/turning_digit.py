@@ -66,7 +66,9 @@ def main() -> None:
         "soft": "soft: features,\nturned back",
     }
     for frame in found:
-        figure, panels = pyplot.subplots(1, 3, figsize=(4.8, 2.2), layout="constrained")
+        figure, panels = pyplot.subplots(
+            1, 3, figsize=(4.8, 2.1), layout="constrained", dpi=150
+        )
         for (label, pixels), axes in zip(frame.items(), panels, strict=True):
             if label == "input":
                 axes.imshow(pixels, cmap="Greys", vmin=0, vmax=1)
@@ -75,7 +77,6 @@ def main() -> None:
                 show(axes, pixels, float(found[0][label].abs().max()))
             axes.set_title(titles[label], fontsize=11)
         canvas = FigureCanvasAgg(figure)
-        figure.set_dpi(150)
         canvas.draw()
         pixels = np.asarray(canvas.buffer_rgba())[..., :3].copy()
         drawn.append(Image.fromarray(pixels).quantize(64))
