@@ -93,6 +93,7 @@ HELD_BY = {
     "layer/softened_convolution.py": "test_relaxed_r2conv.py",
     "kernel/centred_kernel.py": "test_soft_part.py",
     "kernel/domain_means.py": "test_nets.py",
+    "kernel/field_kinds.py": "test_tied_kernel.py",
     "kernel/single_kernel.py": "test_soft_part.py",
     "baselines/group_mean.py": "test_baselines_softness.py",
     "baselines/nearest_steerable.py": "test_baselines.py",

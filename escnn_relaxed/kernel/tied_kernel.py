@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..group.channels import RowOrder
@@ -20,7 +19,8 @@ from ..group.points import tap_grid
 from ..group.regions import RegionPartition
 from ..group.remembered import Remembered
 from .domain_functions import DomainFunctions, independent
-from .domain_means import domain_of_means
+from .domain_means import DomainMeans, PointSet, domain_of_means
+from .field_kinds import FieldKind, places_by_kind, rows_of
 from .orthogonal_basis import OrthogonalBasis
 from .soft_part import SoftPart
 
@@ -94,7 +94,7 @@ class TiedKernel(SoftPart):
         kinds = list(dict.fromkeys(out_representations))
         for number, kind in enumerate(kinds):
             self.constants.set_constant(f"elements_{number}", channel_elements([kind], frame.sample)[0])
-        self.order = RowOrder(_places(kinds, out_representations))
+        self.order = RowOrder(places_by_kind(kinds, out_representations))
         self._kinds = self._chosen([(list(out_representations).count(kind), kind.size) for kind in kinds])
         self.weights = nn.Parameter(torch.zeros(sum(kind.fields * kind.functions for kind in self._kinds)))
         self.register_buffer("units", torch.ones(sum(kind.functions for kind in self._kinds)))
@@ -105,10 +105,10 @@ class TiedKernel(SoftPart):
         return len(self.weights) > 0
 
     @torch.no_grad()
-    def _chosen(self, kinds: Sequence[tuple[int, int]]) -> list[_Kind]:
+    def _chosen(self, kinds: Sequence[tuple[int, int]]) -> list[FieldKind]:
         """Return kinds of fields with the functions that depend on no others, given their counts and sizes."""
         if not self.domain_subgroups:
-            return [_Kind(count, size, [], []) for count, size in kinds]
+            return [FieldKind(count, size, [], []) for count, size in kinds]
         dtype = self.grid.action.dtype
         self.double()
         frequency = {name: self.grid.action.new_full((1,), _REFERENCE) for name in self.domain_subgroups}
@@ -116,7 +116,7 @@ class TiedKernel(SoftPart):
         of_taps = self._of_taps(values, self.constants.directions)
         directions = [divmod(number, of_taps.shape[1]) for number in independent(of_taps.flatten(0, 1).flatten(1))]
         chosen = [
-            _Kind(count, size, independent(self._of_elements(number, values).flatten(1)), directions)
+            FieldKind(count, size, independent(self._of_elements(number, values).flatten(1)), directions)
             for number, (count, size) in enumerate(kinds)
         ]
         self.to(dtype)
@@ -206,17 +206,25 @@ class TiedKernel(SoftPart):
         bases = []
         units = self.units.split([kind.functions for kind in self._kinds])
         for number, (kind, unit) in enumerate(zip(self._kinds, units, strict=True)):
-            of_elements = self._of_elements(number, values[kind.elements]).unsqueeze(-1)
-            shape = -1, kind.size, directions.shape[1]
-            parts = [of_elements.expand(-1, *shape)]
-            parts += [of_taps[function, axis].unsqueeze(1).expand(shape)[None] for function, axis in kind.directions]
-            bases.append(torch.cat(parts) * unit.view(-1, 1, 1, 1))
+            of_elements = self._of_elements(number, rows_of(values, kind.elements)).unsqueeze(-1)
+            numbers = [function * len(directions) + axis for function, axis in kind.directions]
+            of_directions = rows_of(of_taps.flatten(0, 1), numbers).unsqueeze(2)
+            shape = -1, -1, kind.size, directions.shape[1]
+            bases.append(torch.cat([of_elements.expand(shape), of_directions.expand(shape)]) * unit.view(-1, 1, 1, 1))
         return tuple(bases)
 
     def _values(self, frequency: Mapping[str, Tensor], averaged: Sequence[str], positions: Tensor | None) -> Tensor:
         """Return the functions h of each element at each position, less their means over the domain, (J, M, P)."""
-        points, means = domain_of_means(self.grid, averaged, positions, is_centred=True)
+
+        def domain() -> tuple[Tensor, tuple[PointSet, ...], Tensor | None]:
+            points, means = domain_of_means(self.grid, averaged, positions, is_centred=True)
+            return points, means.sets, means.matrix
+
+        is_known = (positions is None or positions is self.grid.image_positions) and not self.frame.offset
+        key = "points", tuple(averaged), positions is None
+        points, sets, matrix = self.remembered.get(key, domain, []) if is_known else domain()
         functions = self.functions(points * self.grid.scale(frequency))
+        means = DomainMeans(sets, matrix)
         return means(functions.unsqueeze(-1)).squeeze(-1).expand(-1, len(self.grid.action), -1)
 
     def _of_elements(self, kind: int, values: Tensor) -> Tensor:
@@ -281,33 +289,6 @@ class _Constants(ExactConstants):
     """The directions d/|d| of the taps, (d, T), and the elements of the channels of each kind of fields."""
 
     directions: Tensor
-
-
-class _Kind(NamedTuple):
-    """Output fields of one representation.
-
-    Attributes:
-        fields: their number.
-        size: channels of a field.
-        elements: numbers of the functions of its channels' elements.
-        directions: numbers of the function and of the axis of those of the taps' directions.
-    """
-
-    fields: int
-    size: int
-    elements: list[int]
-    directions: list[tuple[int, int]]
-
-    @property
-    def functions(self) -> int:
-        """Number of functions."""
-        return len(self.elements) + len(self.directions)
-
-
-def _places(kinds: Sequence[Representation], fields: Sequence[Representation]) -> NDArray[np.int64]:
-    """Return the row of each channel of some fields where they follow each other kind by kind."""
-    numbers = np.repeat([kinds.index(field) for field in fields], [field.size for field in fields])
-    return np.argsort(np.argsort(numbers, kind="stable"), kind="stable")
 
 
 def _given(strict: Any) -> Any:
