@@ -70,7 +70,10 @@ def test_soft_part_has_no_strict_part(space: str) -> None:
         [torch.from_numpy(np.asarray(fields.representation(e))) for e in (element, ~element)]
         for element, _ in symmetries
     ]
-    turned = [left @ soft[..., steered].permute(2, 0, 1) @ right for (left, right), (_, steered) in zip(matrices, symmetries, strict=True)]
+    turned = [
+        left @ soft[..., steered].permute(2, 0, 1) @ right
+        for (left, right), (_, steered) in zip(matrices, symmetries, strict=True)
+    ]
     projected = sum(turned) / len(turned)
     assert soft.norm() > 0.1
     # Only where the symmetries of the voxels are all of the group is their mean P.
@@ -78,7 +81,9 @@ def test_soft_part_has_no_strict_part(space: str) -> None:
         assert projected.norm() <= ROUNDING * soft.norm()
 
 
-@pytest.mark.parametrize("space", ["octahedral", "full octahedral", "SO(3)", "D4", "cone 4", "full cylinder 2", "inversion"])
+@pytest.mark.parametrize(
+    "space", ["octahedral", "full octahedral", "SO(3)", "D4", "cone 4", "full cylinder 2", "inversion"]
+)
 def test_mean_square_error_is_twice_the_softness(space: str) -> None:
     """Of kernels, whose error on white noise has this expectation: mean over g of ‖gK − K‖² / ‖K‖² = 2s."""
     fields = volumes.fields(space)
