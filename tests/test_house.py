@@ -80,6 +80,11 @@ def test_order_names_every_folder_and_file() -> None:
 
 # Modules that no file of tests is named after, and the one that holds theirs.
 HELD_BY = {
+    "layer/projection.py": "test_relaxed_r3conv.py",
+    "layer/voxel_check.py": "test_relaxed_r3conv.py",
+    "layer/heavy_basis.py": "test_groups_of_space.py",
+    "group/kept_in_space.py": "test_groups_of_space.py",
+    "group/rotation_grids.py": "test_groups_of_space.py",
     "kernel/basis_elements.py": "test_drop_in.py",
     "kernel/steered_average.py": "test_steering.py",
     "layer/default_device.py": "test_devices.py",
