@@ -80,8 +80,6 @@ def test_order_names_every_folder_and_file() -> None:
 
 # Modules that no file of tests is named after, and the one that holds theirs.
 HELD_BY = {
-    "layer/projection.py": "test_relaxed_r3conv.py",
-    "layer/voxel_check.py": "test_relaxed_r3conv.py",
     "layer/heavy_basis.py": "test_groups_of_space.py",
     "group/kept_in_space.py": "test_groups_of_space.py",
     "group/rotation_grids.py": "test_groups_of_space.py",
@@ -98,9 +96,6 @@ HELD_BY = {
     "layer/softened_convolution.py": "test_relaxed_r2conv.py",
     "kernel/centred_kernel.py": "test_soft_part.py",
     "kernel/modulation_maps.py": "test_tied_kernel.py",
-    "group/kept_in_space.py": "test_relaxed_r3conv.py",
-    "group/rotation_grids.py": "test_relaxed_r3conv.py",
-    "layer/heavy_basis.py": "test_relaxed_r3conv.py",
     "layer/projection.py": "test_relaxed_r3conv.py",
     "layer/voxel_check.py": "test_relaxed_r3conv.py",
     "kernel/domain_means.py": "test_nets.py",
