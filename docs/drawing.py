@@ -20,7 +20,7 @@ __all__ = [
     "show",
 ]
 
-FONT = 10
+FONT = 12
 STRICT, SOFT = COLOURS[0], COLOURS[1]
 
 
@@ -44,7 +44,15 @@ def arrow(
     """An arrow with a word beside it."""
     axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": "0.3"})
     middle = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
-    axes.annotate(word, middle, (5, 5), textcoords="offset points", fontsize=FONT)
+    is_level = start[1] == end[1]
+    axes.annotate(
+        word,
+        middle,
+        (0, 5) if is_level else (5, -4),
+        textcoords="offset points",
+        ha="center" if is_level else "left",
+        fontsize=FONT,
+    )
 
 
 def show(axes: Axes, pixels: Tensor, largest: float) -> None:

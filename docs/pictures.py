@@ -17,12 +17,9 @@ __all__ = ["PICTURES"]
 PICTURES: dict[str, Callable[[], Figure]] = {
     picture.__name__: picture
     for picture in (
-        figures.what_it_brings,
         figures.accuracy_by_frequency,
         figures.accuracy_by_epoch,
-        figures.cost_by_channels,
         layers.parts_of_a_kernel,
-        layers.a_turned_image,
         layers.regions_of_an_image,
         layers.which_subgroup,
     )

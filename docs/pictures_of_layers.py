@@ -14,10 +14,10 @@ from drawing import FONT, SOFT, arrow, box, new_figure, show
 from escnn_relaxed import RelaxedR2Conv, harden_network
 
 __all__ = [
-    "a_turned_image",
+    "digit",
+    "lifting_layer",
     "parts_of_a_kernel",
     "regions_of_an_image",
-    "turned_features",
     "which_subgroup",
 ]
 
@@ -70,49 +70,6 @@ def digit(size: int) -> Tensor:
     return functional.pad(inner, [4] * 4)
 
 
-def turned_features() -> dict[str, tuple[Tensor, Tensor, Tensor]]:
-    """Of a soft layer and of the same one hardened, (H, W) each, the channels of the group pooled.
-
-    Features of an image, features of it turned by 90° and turned back, and their difference.
-    """
-    layer = lifting_layer(initial_softness=0.3, seed=1)
-    image, regular = layer.in_type, layer.out_type
-    soft = nn.SequentialModule(layer, nn.ReLU(regular), nn.GroupPooling(regular)).eval()
-    images, found = digit(33), {}
-    for label, network in {"strict": harden_network(soft), "soft": soft}.items():
-        with torch.no_grad():
-            features = network(image(images)).tensor[0, 0]
-            of_turned = (
-                network(image(images.rot90(1, (2, 3)))).tensor[0, 0].rot90(-1, (0, 1))
-            )
-        found[label] = features, of_turned, of_turned - features
-    return found
-
-
-def a_turned_image() -> Figure:
-    """Features of an image and of its turned copy, of a soft layer and of its strict part."""
-    titles = (
-        "features\nof the image",
-        "of the image turned\nby 90°, turned back",
-        "difference",
-    )
-    figure, panels = pyplot.subplots(2, 4, figsize=(8, 4.3), layout="constrained")
-    for line, (label, features) in zip(panels, turned_features().items(), strict=True):
-        line[0].imshow(digit(33)[0, 0], cmap="Greys")
-        line[0].set_ylabel(label, fontsize=FONT + 1)
-        for axes, part in zip(line[1:], features, strict=True):
-            show(axes, part, float(features[0].abs().max()))
-        size = float(features[2].norm() / features[0].norm())
-        line[3].set_xlabel(
-            "0 to rounding" if size < 1e-5 else f"{100 * size:.0f} % of the features",
-            fontsize=FONT,
-        )
-        line[0].set(xticks=[], yticks=[])
-    for axes, title in zip(panels[0], ("image", *titles), strict=True):
-        axes.set_title(title, fontsize=FONT)
-    return figure
-
-
 def regions_of_an_image() -> Figure:
     """The 4 × 4 regions of a layer that is soft in translation over an image, and the filter of each."""
     torch.manual_seed(0)
@@ -147,36 +104,22 @@ def regions_of_an_image() -> Figure:
 
 def which_subgroup() -> Figure:
     """A decision tree: what do the data break?"""
-    figure, axes = new_figure(7.4, 4.6)
+    figure, axes = new_figure(5.2, 5.2)
     questions = (
-        (
-            "Do turned images mean something else?\n(a 6 and a 9; a sky that is above)",
-            "rotation",
-        ),
-        (
-            "Do mirrored images mean something else?\n(a b and a d; the side of a face)",
-            "reflection",
-        ),
-        (
-            "Does it matter where something is?\n(centred objects; the ground below)",
-            "translation",
-        ),
+        ("Do turned images\nmean something else?\n(a 6 and a 9)", "rotation"),
+        ("Do mirrored images\nmean something else?\n(a b and a d)", "reflection"),
+        ("Does it matter where\nsomething is?\n(the ground below)", "translation"),
     )
     for number, (question, subgroup) in enumerate(questions):
         y = 3 - number
-        box(axes, (1.5, y), question, "0.95")
-        box(
-            axes,
-            (5.0, y),
-            f'relax={{"{subgroup}": 0.25}}',
-            "#fbe6d6",
-            family="monospace",
-        )
-        arrow(axes, (3.1, y), (3.7, y), "yes")
-        arrow(axes, (1.5, y - 0.27), (1.5, y - 0.73), "no")
-    box(axes, (1.5, 0), "R2Conv, or relax=None", "#d6e6f4", family="monospace")
-    words = "More than one yes: name them all.\nIn doubt: the default, soft in rotation\nand reflection."
-    axes.text(5.0, 0, words, ha="center", va="center", fontsize=FONT)
-    axes.set(xlim=(-0.2, 6.5), ylim=(-0.4, 3.4))
+        box(axes, (1.3, y), question, "0.95")
+        words = f'relax={{\n "{subgroup}": 0.25}}'
+        box(axes, (4.6, y), words, "#fbe6d6", family="monospace")
+        arrow(axes, (2.5, y), (3.2, y), "yes")
+        arrow(axes, (1.3, y - 0.31), (1.3, y - 0.69), "no")
+    box(axes, (1.3, 0), "R2Conv", "#d6e6f4", family="monospace")
+    words = "More than one yes:\nname them all."
+    axes.text(4.6, 0, words, ha="center", va="center", fontsize=FONT)
+    axes.set(xlim=(-0.1, 6.0), ylim=(-0.3, 3.4))
     axes.axis("off")
     return figure

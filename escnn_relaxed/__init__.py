@@ -13,7 +13,7 @@ elements, T taps in the support, P positions, J hidden values::
     network/      whole networks: relax, harden, export, hand back to escnn
     measure/      how soft it is
     learning/     how soft to be
-    plots/, models
+    plots/, models, tutorials
 
 This module exports what most users need. Kernel nets are in ``escnn_relaxed.kernel``, reports and logs in
 ``escnn_relaxed.measure``, further tools for learning in ``escnn_relaxed.learning``, other layers in

@@ -39,7 +39,7 @@ def save_picture(
         curves: title → kind of network → for each seed, a value for each epoch.
         rotations: order of the group.
     """
-    figure = Figure(figsize=(9, 7.7), layout="constrained")
+    figure = Figure(figsize=(6, 7), layout="constrained")
     top, middle, bottom = figure.subfigures(3, 1, height_ratios=(1.3, 3.7, 2.7))
     draw_images(top, *test_images)
     draw_filters(middle, filter_banks, rotations)
@@ -50,10 +50,10 @@ def save_picture(
 
 def draw_images(panel: SubFigure, images: Tensor, labels: Tensor) -> None:
     """A row of images under their labels."""
-    panel.suptitle("Test images and their labels", fontweight="bold")
+    panel.suptitle("Test images and their labels", fontweight="bold", fontsize=12)
     for axes, image, label in zip(panel.subplots(1, len(images)), images, labels, strict=True):
         show(axes, image[0], "gray_r", largest=1.0, smallest=0.0)
-        axes.set_title(SIX_CLASSES[int(label)], fontsize=10)
+        axes.set_title(SIX_CLASSES[int(label)], fontsize=9)
 
 
 def draw_filters(panel: SubFigure, filter_banks: Mapping[str, Tensor], rotations: int) -> None:
@@ -68,14 +68,14 @@ def draw_filters(panel: SubFigure, filter_banks: Mapping[str, Tensor], rotations
         "soft:\nchange over\n180°\n(strict: 0)": changes["soft"][soft],
     }
     scales = [filters[kind][chosen[kind]].abs().max() for kind in ("strict", "soft", "soft")]
-    panel.suptitle("First layer: the filters of one field, over the rotations", fontweight="bold")
+    panel.suptitle("First layer: the filters of one field, over the rotations", fontweight="bold", fontsize=12)
     grid = panel.subplots(len(rows), rotations)
     for line, (label, row), scale in zip(grid, rows.items(), scales, strict=True):
         for axes, kernel in zip(line, row, strict=True):
             show(axes, kernel, FILTER_COLOURS, largest=float(scale), smallest=-float(scale))
-        line[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=10)
+        line[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=12)
     for number, axes in enumerate(grid[0]):
-        axes.set_title(f"{360 * number / rotations:g}°", fontsize=10)
+        axes.set_title(f"{360 * number / rotations:g}°", fontsize=12)
 
 
 def over_rotations(bank: Tensor, rotations: int) -> Tensor:
@@ -91,13 +91,13 @@ def half_turn_difference(filters: Tensor) -> Tensor:
 
 def draw_curves(panel: SubFigure, curves: Mapping[str, Curves]) -> None:
     """Learning curves side by side, a line for each network."""
-    panel.suptitle("Learning curves, a line for each network", fontweight="bold")
+    panel.suptitle("Learning curves, a line for each network", fontweight="bold", fontsize=12)
     for axes, (title, kinds) in zip(panel.subplots(1, len(curves)), curves.items(), strict=True):
         for kind, lines in kinds.items():
             for number, line in enumerate(lines):
                 label = kind if number == 0 else None
                 axes.plot(range(1, len(line) + 1), line, label=label, linewidth=1.5, **CURVE_STYLES[kind])
-        axes.set_title(title, fontsize=10)
+        axes.set_title(title, fontsize=12)
         axes.set_xlabel("epoch")
         axes.set_ylim(0, 1.05 * axes.dataLim.ymax)
         axes.xaxis.get_major_locator().set_params(integer=True)

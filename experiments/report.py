@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -101,7 +100,8 @@ def _scale_text(result: Result) -> str:
         f"{scale.epochs} epochs, {scale.warmup_epochs} of them warm-up, in batches of {scale.batch_size}; Adam at "
         f"{scale.learning_rate:g}, weight decay {scale.weight_decay:g}; {'with' if scale.augment else 'no'} "
         f"augmentation; {scale.fields[0]} and {scale.fields[1]} fields in the blocks"
-        f"{' as published' if scale.fields == (32, 64) else ', where the paper has 32 and 64'}."
+        f"{' as published' if scale.fields == (32, 64) else ', where the paper has 32 and 64'}; "
+        f"{'bfloat16' if scale.precision == 'bf16-mixed' else 'float32'}."
     )
 
 
@@ -115,15 +115,12 @@ def _accuracy_table(results: Sequence[Result]) -> str:
             [
                 same[0].row.title,
                 mean_and_error([result.test for result in same]),
-                mean_and_error([result.validation for result in same]),
                 str(len(same)),
                 _published(same[0].row.published.get(key)),
                 f"{same[0].parameters:,}",
-                f"{statistics.fmean(result.seconds for result in same):.0f}",
-                "bf16" if configuration.precision == "bf16-mixed" else "float32",
             ]
         )
-    header = "row", "test, %", "validation, %", "seeds", "published, %", "parameters", "CPU s", "precision"
+    header = "row", "test, %", "seeds", "published, %", "parameters"
     return _markdown(header, lines)
 
 

@@ -19,22 +19,34 @@ import nbclient
 import nbformat
 from nbformat import NotebookNode
 
+sys.path.append(str(Path(__file__).parent))
+from repository import FOR_PIP
+
 ROOT = Path(__file__).resolve().parents[1]
 TUTORIALS = ROOT / "docs" / "tutorials"
 NOTEBOOKS = ROOT / "examples" / "notebooks"
 
-# Where pip finds the package: in the clone that the notebook lies in. With an address on the web, "git+https://…", the
-# notebooks run in Colab as they are, and each tutorial can have a link there beside that to its download.
-REPOSITORY = "../.."
-INSTALL = """# Where the package is missing, installs it from the clone that this notebook lies in.
-# Elsewhere, as in Colab, name the address of a repository: "git+https://…".
+INSTALL = """# Installs the package where it is missing.
+# REPOSITORY is the folder of the package, with setup.py in it, or "git+https://…".
+# If this notebook lies elsewhere, as in Colab, set REPOSITORY before you run this cell.
+# If the cell then asks for a restart, restart the session and run all cells.
+import importlib.metadata
 import importlib.util
+import sys
+from pathlib import Path
 
 REPOSITORY = "{repository}"
 if importlib.util.find_spec("escnn_relaxed") is None:
+    if "://" not in REPOSITORY and not Path(REPOSITORY, "setup.py").exists():
+        raise FileNotFoundError(
+            f"set REPOSITORY to the folder with setup.py in it, not {{REPOSITORY!r}}"
+        )
     %pip install -q torch "numpy<2" scipy lie_learn pymanopt autograd joblib einops
     %pip install -q --no-deps escnn {{REPOSITORY}}
     %pip install -q matplotlib "scikit-learn<1.7" "numpy<2"
+{more}    loaded = getattr(sys.modules.get("numpy"), "__version__", None)
+    if loaded not in (None, importlib.metadata.version("numpy")):
+        print("NumPy was replaced: restart the session now, then run all cells.")
 """
 # By the number of the tutorial.
 MORE_PACKAGES = {"4": 'onnx onnxruntime onnxscript "ml_dtypes<0.6"', "7": "phiflow"}
@@ -58,9 +70,9 @@ def notebook_of(tutorial: Path) -> NotebookNode:
             cell.source = re.sub(r"(?<=\]\()(?!https?:)[^)\s]+", lambda link: link_from_notebook(link.group()), source)
         elif "hide-input" in cell.metadata.get("tags", ()):
             cell.metadata["jupyter"] = {"source_hidden": True}
-    install = INSTALL.format(repository=REPOSITORY)
-    if packages := MORE_PACKAGES.get(tutorial.name[0]):
-        install += f'    %pip install -q {packages} "numpy<2"\n'
+    packages = MORE_PACKAGES.get(tutorial.name[0])
+    more = f'    %pip install -q {packages} "numpy<2"\n' if packages else ""
+    install = INSTALL.format(repository=FOR_PIP, more=more)
     notebook.cells.insert(1, nbformat.v4.new_code_cell(install.strip()))
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"  # by itself it is drawn at random

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import math
 import re
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
-TABLES = sorted((DOCS.parent / "benchmarks" / "results" / "tables").glob("*.md"))
+STUDY = DOCS.parent / "benchmarks" / "results" / "tables" / "soft_part.md"
 TUTORIALS = sorted(DOCS.glob("tutorials/[0-9]*.md"))
 BLOCK = re.MULTILINE | re.DOTALL
 FENCE = re.compile(r"^```python\n(.*?)^```", BLOCK)
@@ -34,9 +34,12 @@ PUBLIC_MODULES = (
     ".baselines",
     ".network",
     ".models",
+    ".tutorials",
 )
 # A mean and its standard error.
 VALUE = r"(−?\d+\.\d+) ± (\d+\.\d+)"
+# A number of seeds behind it.
+SEEDS = re.compile(r" \(\d+\)")
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="no docs beside the tests")
 
@@ -89,18 +92,6 @@ def test_cells_of_a_tutorial_are_python_that_imports_nothing_beside_it(page: Pat
     modules |= {name.name for node in imported if isinstance(node, ast.Import) for name in node.names}
     known = {"escnn", "escnn_relaxed", "matplotlib", "numpy", "phi", "sklearn", "torch", *sys.stdlib_module_names}
     assert {module.partition(".")[0] for module in modules} <= known
-
-
-def test_functions_of_one_name_are_the_same_in_all_tutorials_on_digits() -> None:
-    """Tutorials stand by themselves, so that they have copies of each other's code; smoke is trained otherwise."""
-    sources: dict[str, str] = {}
-    for page in DOCS.glob("tutorials/[0-6]-*.md"):
-        code = "\n".join(cells_of(page))
-        for node in ast.parse(code).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                source = ast.get_source_segment(code, node) or ""
-                assert sources.setdefault(node.name, source) == source, f"{name_of(page)}: {node.name}"
-    assert {"digits", "turned", "train", "accuracy", "SteerableCNN"} <= set(sources)
 
 
 @pytest.mark.parametrize("page", [DOCS.parent / "README.md", *PAGES], ids=lambda page: page.stem)
@@ -159,57 +150,53 @@ def test_every_module_has_its_place_on_the_page_of_the_architecture() -> None:
 
 
 def test_cost_of_soft_translation_is_that_of_the_table() -> None:
-    """Every page that names the ratios has those between the least and the largest of docs/results/cost.md."""
-    table = re.search(
-        r"\| fields, channels \|.*?\n\n", (DOCS / "results" / "cost.md").read_text(encoding="utf-8"), re.DOTALL
-    )
-    assert table
-    cells = [line.strip("| ").split("|") for line in table.group().strip().splitlines()[2:]]
-    training = [float(row[3].split("**")[1]) for row in cells]
-    memory = [float(row[-1]) for row in cells]
-    names = ("README.md", "docs/index.md", "docs/limits.md", "docs/design.md", "docs/results/cost.md")
-    for page in (DOCS.parent / name for name in names):
-        text = " ".join(page.read_text(encoding="utf-8").split())
-        for ratios, what in ((training, "the time"), (memory, "its peak memory")):
-            assert f"{min(ratios):.1f} to {max(ratios):.1f} times {what}" in text, f"{page.name}: {what}"
+    """The first table of the page has the least and the largest ratios of the others; no other page has them."""
+    page = (DOCS / "results" / "cost.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|.*\| \*\*(\d\.\d+)\*\* .*\| (\d\.\d+) \|$", page, re.MULTILINE)
+    assert len(rows) > 10
+    training, memory = ([float(row[column]) for row in rows] for column in (0, 1))
+    for ratios, what in ((training, "the time"), (memory, "its peak memory")):
+        words = f"{min(ratios):.1f} to {max(ratios):.1f} times {what}"
+        others = [DOCS.parent / "README.md", *(other for other in PAGES if other.name != "cost.md")]
+        assert words in page
+        assert not [other.name for other in others if words in " ".join(other.read_text(encoding="utf-8").split())]
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/index.md"])
-def test_accuracies_of_the_first_page_are_those_of_the_page_of_accuracies(name: str) -> None:
-    """Rounded to as many digits as are quoted."""
-    page = (DOCS / "results" / "accuracy.md").read_text(encoding="utf-8").replace("*", "")
-    measured = {
-        tuple(f"{float(part):.{digits}f}" for part in pair) for pair in re.findall(VALUE, page) for digits in (1, 2)
-    }
-    quoted = re.findall(VALUE, (DOCS.parent / name).read_text(encoding="utf-8").replace("*", ""))
-    assert quoted
-    assert not [pair for pair in quoted if pair not in measured]
+def test_first_table_is_that_of_the_page_of_accuracies(name: str) -> None:
+    """It is there word for word, and each row has numbers of parameters."""
+    page = (DOCS / "results" / "accuracy.md").read_text(encoding="utf-8")
+    table = re.search(r"^\| digits.*?\n\n", (DOCS.parent / name).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert table
+    assert table.group() in page
+    head, _, *rows = table.group().strip().splitlines()
+    assert "`R2Conv`" in head
+    assert "parameters" in head
+    assert rows
+    assert all(re.search(VALUE, row) and re.search(r"\d,\d{3}", row) for row in rows)
 
 
-def test_differences_between_strict_and_soft_are_those_of_the_pages_that_measure() -> None:
-    """Differences are soft less strict for accuracies, strict less soft for errors. Standard errors add in squares."""
-    page = (DOCS / "results" / "ways.md").read_text(encoding="utf-8")
-    rows = re.findall(rf"^\| .* \| (accuracy|error), % \| {VALUE} \| {VALUE} \| {VALUE} \|$", page, re.MULTILINE)
-    assert len(rows) == 9
-    sources = "".join((DOCS / "results" / f"{name}.md").read_text("utf-8") for name in ("accuracy", "smoke"))
-    measured = re.findall(VALUE, sources.replace("*", ""))
-    for measure, *numbers in rows:
-        strict, soft = tuple(numbers[:2]), tuple(numbers[2:4])
-        assert strict in measured
-        assert soft in measured
-        sign = 1 if measure == "accuracy" else -1
-        assert float(numbers[4].replace("−", "-")) == pytest.approx(
-            sign * (float(soft[0]) - float(strict[0])), abs=1e-9
-        )
-        assert float(numbers[5]) == pytest.approx(math.hypot(float(strict[1]), float(soft[1])), abs=0.0051)
+def test_address_of_the_repository_is_the_same_everywhere() -> None:
+    """If this fails, run ``python scripts/repository.py``."""
+    script = DOCS.parent / "scripts" / "repository.py"
+    if not script.exists():
+        pytest.skip("no scripts beside the tests")
+    repository = runpy.run_path(str(script))
+    for name in repository["PAGES"]:
+        page = (DOCS.parent / name).read_text(encoding="utf-8")
+        assert repository["sentence"]() in page
+        assert repository["with_address"](page) == page
 
 
-@pytest.mark.parametrize("file", TABLES, ids=lambda file: file.stem)
-def test_tables_that_scripts_write_stand_on_a_page_as_they_are(file: Path) -> None:
-    pages = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("results/*.md"))
-    tables = re.findall(r"(?:^\|.*\n)+", file.read_text(encoding="utf-8"), re.MULTILINE)
-    assert tables
-    assert not [table for table in tables if table not in pages]
+def test_numbers_of_the_study_stand_on_the_page_of_accuracies() -> None:
+    """Row by row; where every cell has as many seeds, the page says so once."""
+    written = STUDY.read_text(encoding="utf-8")
+    page = (DOCS / "results" / "accuracy.md").read_text(encoding="utf-8")
+    tasks = re.findall(r"^\| (?:smoke, )?(.*?)(?:, %|, error in %) \| (.*?) \| (.*) \|$", written, re.MULTILINE)
+    assert tasks
+    for task, parameters, values in tasks:
+        rows = {f"| {task} | {values} | {parameters} |", f"| {task} | {SEEDS.sub('', values)} | {parameters} |"}
+        assert any(row in page for row in rows), task
 
 
 @pytest.mark.parametrize("page", [DOCS.parent / "README.md", *PAGES], ids=lambda page: page.stem)

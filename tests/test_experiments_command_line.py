@@ -198,18 +198,3 @@ def test_nothing_heavy_is_imported_to_list_rows(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(builtins, "__import__", guarded)
     main(["rows"])
-
-
-@pytest.mark.parametrize(
-    "command", [[], ["rows"], ["train"], ["report"]], ids=lambda command: " ".join(command) or "all"
-)
-def test_help_is_that_of_the_reference(
-    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = Path(__file__).parents[1] / "docs" / "how-to" / "experiments.md"
-    if not page.exists():
-        pytest.skip("no docs beside the tests")
-    monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit):
-        main([*command, "--help"])
-    assert f"```text\n{capsys.readouterr().out.rstrip()}\n```" in page.read_text(encoding="utf-8")

@@ -27,6 +27,7 @@ ORDER = (
     "learning",
     "plots",
     "models",
+    "tutorials",
     "__init__",
 )
 

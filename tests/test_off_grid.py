@@ -17,7 +17,7 @@ from waves import Waves, error_at_centre
 from escnn_relaxed import RelaxedR2Conv
 
 SIZE = 7
-# The default of continuous kernels is higher, for accuracy: docs/results/defaults.md has both.
+# The default of continuous kernels is higher, for accuracy: docs/results/soft-part.md has both.
 SMOOTH = 0.05 * SIZE / 2
 
 

@@ -1,4 +1,4 @@
-"""The pictures of the docs: numbers are those of the tables, a strict layer turns, every one is on a page."""
+"""The pictures of the docs: features of a strict layer turn, every picture is on a page and has words."""
 
 from __future__ import annotations
 
@@ -12,37 +12,25 @@ pyplot = pytest.importorskip("matplotlib.pyplot")
 pytest.importorskip("sklearn")
 
 pictures = pytest.importorskip("pictures", reason="no docs beside the tests")
-figures = pytest.importorskip("pictures_of_figures")
-layers = pytest.importorskip("pictures_of_layers")
+turning = pytest.importorskip("turning_digit")
 
 DOCS = Path(__file__).parents[1] / "docs"
 FIGURE = re.compile(r"^[:`]{3}\{figure\} (\S+)\n:alt: (.*)\n", re.MULTILINE)
 
 
-def test_accuracies_are_those_of_the_page() -> None:
-    page = (DOCS / "results" / "accuracy.md").read_text(encoding="utf-8").replace("*", "")
-    found = figures.accuracies()
-    assert set(found["soft (default)"]) == set(found["`R2Conv`"]) == {"upright", "within ±60°", "turned by any angle"}
-    for of_network in found.values():
-        assert all(f"{mean:.2f} ± {error:.2f}" in page for mean, error in of_network.values())
-
-
-def test_costs_are_those_of_the_page() -> None:
-    page = (DOCS / "results" / "cost.md").read_text(encoding="utf-8").replace("*", "")
-    rotation, translation = figures.costs().values()
-    assert set(rotation) == {64, 128, 256}
-    for channels, ratio in rotation.items():
-        assert f"C8, {channels // 8} regular, 7×7, 32×32, batch 16 | R2Conv | {ratio:.2f} " in page
-    assert set(translation) == {32, 64, 128}
-    for channels, ratio in translation.items():
-        assert f"| trivial, {channels} | 7×7 | 32×32, 16 | {ratio:.2f} " in page
-
-
-def test_features_of_the_strict_layer_turn_with_the_image_and_those_of_the_soft_do_not() -> None:
-    found = layers.turned_features()
-    changes = {label: float(change.norm() / features.norm()) for label, (features, _, change) in found.items()}
-    assert changes["strict"] < 1e-5  # float32
+def test_features_of_the_strict_layer_stand_still_at_quarter_turns_and_those_of_the_soft_do_not() -> None:
+    frames = turning.frames()
+    quarter = len(frames) // 4
+    changes = {}
+    for label in ("strict", "soft"):
+        first, turned = frames[0][label], frames[quarter][label]
+        changes[label] = float((turned - first).norm() / first.norm())
+    assert changes["strict"] < 1e-4  # float32, resampled at the pixels
     assert changes["soft"] > 0.05
+
+
+def test_moving_picture_is_small() -> None:
+    assert (DOCS / "images" / "turning_digit.gif").stat().st_size < 1e6
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Synthetic feature maps on which the scale of a layer is calibrated at its start, never the user's data.
 
 Smooth kernels have a coherent mean. The feature maps that they meet are smooth too and have a non-zero mean. No closed
-form was found that predicts the energy of their output (docs/results/defaults.md).
+form was found that predicts the energy of their output (docs/results/soft-part.md).
 """
 
 from __future__ import annotations

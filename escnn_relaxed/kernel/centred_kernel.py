@@ -21,7 +21,7 @@ class CentredKernel(ContinuousFilterBank):
 
     Its band limit is the lower one: a soft part does as well with it, and turns better off the pixel grid. A start ten
     times as soft as the default costs accuracy where softness is not needed, and brings none where it is
-    (docs/results/defaults.md).
+    (docs/results/soft-part.md).
     """
 
     default_hidden_size = 8

@@ -1,4 +1,4 @@
-"""The start of a continuous kernel: its softness and the units of its weights (docs/results/defaults.md)."""
+"""The start of a continuous kernel: its softness and the units of its weights (docs/results/soft-part.md)."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _soften(
 ) -> None:
     """Scale the domain weights of the kernel net until the expected softness is the wanted one.
 
-    Small domain weights start a layer nearly strict while ω′ keeps its meaning (docs/results/defaults.md).
+    Small domain weights start a layer nearly strict while ω′ keeps its meaning (docs/results/soft-part.md).
     """
     weight = bank.kernel.domain_weight
     if weight is None:

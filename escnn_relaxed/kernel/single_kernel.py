@@ -30,7 +30,7 @@ class SingleKernel(ContinuousFilterBank):
     """κ with its mean over the domain, which is the strict part.
 
     Its hidden size is the paper's. Its band limit is the higher one: a strict part learns more slowly with a lower one
-    (docs/results/defaults.md).
+    (docs/results/soft-part.md).
     """
 
     holds_strict_part = True

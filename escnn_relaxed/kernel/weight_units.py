@@ -1,4 +1,4 @@
-"""The units in which output weights are trained; no other file decides them (docs/results/defaults.md).
+"""The units in which output weights are trained; no other file decides them (docs/results/soft-part.md).
 
 Optimisers change every weight by about the same amount in each step. With features of unequal size, that
 would be a different step for each direction of the kernel, and layers with a right start would still learn
