@@ -99,7 +99,15 @@ if os.environ.get("ESCNN_RELAXED_SMOKE", "") not in ("", "0"):
         "A trial build: tutorials ran a few steps only, and their numbers mean nothing."
     )
 html_sidebars = {
-    page: [] for page in ("index", "install", "design", "changelog", "limits")
+    page: []
+    for page in (
+        "index",
+        "install",
+        "first-steps",
+        "design",
+        "changelog",
+        "limits",
+    )
 }
 html_context = {"default_mode": "auto"}
 copybutton_prompt_text = r">>> |\.\.\. "

@@ -66,7 +66,7 @@ def main() -> None:
         "soft": "soft: features,\nturned back",
     }
     for frame in found:
-        figure, panels = pyplot.subplots(1, 3, figsize=(4.8, 2), layout="constrained")
+        figure, panels = pyplot.subplots(1, 3, figsize=(4.8, 2.2), layout="constrained")
         for (label, pixels), axes in zip(frame.items(), panels, strict=True):
             if label == "input":
                 axes.imshow(pixels, cmap="Greys", vmin=0, vmax=1)
