@@ -42,7 +42,7 @@ class OracleInSpace(Oracle):
     ) -> None:
         self.layer = layer
         self.kernel_size, self.stride, self.dilation = layer.kernel_size, layer.stride, layer.dilation
-        self.support, self.is_centred = "smooth", True
+        self.support, self.is_centred, self.soft_part = "smooth", True, "centred"
         self.filter_frequency = filter_frequency
         self.space = layer.in_type.gspace
         self.elements, self.kept, self.about_axis = elements, kept, about_axis

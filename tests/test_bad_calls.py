@@ -14,8 +14,9 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
+from escnn import gspaces
 from escnn import nn as enn
-from escnn.nn import R2Conv
+from escnn.nn import FieldType, R2Conv
 from soft_networks import network_of, soft_regular_layer
 from torch import nn
 
@@ -42,10 +43,13 @@ class Classes(nn.Module):
         return images.mean(dim=(2, 3))
 
 
+VOLUMES = FieldType(gspaces.rot2dOnR3(4), [gspaces.rot2dOnR3(4).trivial_repr])
+
 # Good arguments of everything public that takes some; the parameters that are not named have good defaults.
 GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     escnn_relaxed.RelaxedR2Conv: PLACE,
     escnn_relaxed.RelaxedR2ConvTransposed: PLACE,
+    escnn_relaxed.RelaxedR3Conv: {**PLACE, "in_type": VOLUMES, "out_type": VOLUMES},
     escnn_relaxed.ContinuousKernel: {},
     baselines.PartialR2Conv: PLACE,
     baselines.ResidualR2Conv: PLACE,
@@ -128,7 +132,7 @@ BAD: dict[str, Any] = {
 
 # Functions of the user's, whose errors are their own.
 CALLED = {("relax_network", "where"), ("softness_ablation", "evaluate")}
-for _layer in ("RelaxedR2Conv", "RelaxedR2ConvTransposed"):
+for _layer in ("RelaxedR2Conv", "RelaxedR2ConvTransposed", "RelaxedR3Conv"):
     CALLED |= {(_layer, "basis_filter"), (_layer, "frequencies_cutoff")}
 CALLED |= {(name, "output") for name in ("equivariance_error", "prediction_agreement")}
 

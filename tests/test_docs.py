@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
@@ -242,10 +242,11 @@ def public_objects() -> Iterator[tuple[str, Any]]:
 
 
 def methods_in_the_reference() -> Iterator[tuple[str, Any]]:
-    """Those of ``RelaxedR2Conv`` that the reference names."""
+    """Those of the layers that the reference names."""
     page = (DOCS / "api" / "layer.md").read_text(encoding="utf-8") if PAGES else ""
     for name in re.findall(r"\.\. auto(?:method|property):: (\w+)", page):
-        yield f"RelaxedR2Conv.{name}", getattr(RelaxedR2Conv, name)
+        of = RelaxedR2Conv if hasattr(RelaxedR2Conv, name) else RelaxedR3Conv
+        yield f"{of.__name__}.{name}", getattr(of, name)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,9 @@ def test_order_names_every_folder_and_file() -> None:
 
 # Modules that no file of tests is named after, and the one that holds theirs.
 HELD_BY = {
+    "layer/heavy_basis.py": "test_groups_of_space.py",
+    "group/kept_in_space.py": "test_groups_of_space.py",
+    "group/rotation_grids.py": "test_groups_of_space.py",
     "kernel/basis_elements.py": "test_drop_in.py",
     "kernel/steered_average.py": "test_steering.py",
     "layer/default_device.py": "test_devices.py",
@@ -93,6 +96,9 @@ HELD_BY = {
     "layer/remembering.py": "test_filter_bank_cache.py",
     "layer/softened_convolution.py": "test_relaxed_r2conv.py",
     "kernel/centred_kernel.py": "test_soft_part.py",
+    "kernel/modulation_maps.py": "test_tied_kernel.py",
+    "layer/projection.py": "test_relaxed_r3conv.py",
+    "layer/voxel_check.py": "test_relaxed_r3conv.py",
     "kernel/domain_means.py": "test_nets.py",
     "kernel/single_kernel.py": "test_soft_part.py",
     "baselines/group_mean.py": "test_baselines_softness.py",

@@ -13,7 +13,7 @@ from operations import CountOperations, count_evaluation, count_training
 from torch import Tensor, nn
 
 from benchmarks.speed.sides import OnTensors
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
 from escnn_relaxed.baselines import LAYERS
 
 
@@ -43,18 +43,21 @@ BOTH = {"translation": 0.25, "rotation": 0.25}
 # Fields, arguments, operations of a step of training.
 RELAXED: dict[str, tuple[Callable[[], FieldType], dict[str, Any], int]] = {
     "strict": (_regular, {"relax": None}, 9),
-    "soft rotation": (_regular, {}, 37),
+    "soft rotation": (_regular, {}, 27),
+    "soft rotation, centred": (_regular, {"kernel": ContinuousKernel()}, 37),
+    "soft rotation, centred, learned": (_regular, {"kernel": ContinuousKernel(), "learn_relaxation": True}, 51),
+    "soft translation, centred": (_plane, {"kernel": ContinuousKernel(), "relax": {"translation": 0.25}}, 58),
     "soft rotation, continuous": (_regular, {"strict_kernel": "continuous"}, 26),
-    "soft rotation, learned": (_regular, {"learn_relaxation": True}, 51),
-    "soft rotation, irreps of SO(2)": (_irreps, {}, 79),
-    "soft rotation, mixed fields of D4": (_mixed, {}, 137),
+    "soft rotation, learned": (_regular, {"learn_relaxation": True}, 39),
+    "soft rotation, irreps of SO(2)": (_irreps, {}, 48),
+    "soft rotation, mixed fields of D4": (_mixed, {}, 71),
     "strict, mixed fields of D4": (_mixed, {"relax": None}, 40),
-    "soft translation": (_plane, {"relax": {"translation": 0.25}}, 58),
-    "soft translation and rotation": (_regular, {"relax": BOTH}, 62),
+    "soft translation": (_plane, {"relax": {"translation": 0.25}}, 52),
+    "soft translation and rotation": (_regular, {"relax": BOTH}, 56),
 }
 BASELINES = {"partial": 42, "residual": 12, "weighted": 37}
 # Soft translation cuts tiles and joins them.
-IN_EVALUATION = {"soft translation": 8, "soft translation and rotation": 8}
+IN_EVALUATION = {"soft translation": 8, "soft translation, centred": 8, "soft translation and rotation": 8}
 STATIONARY_IN_EVALUATION = 2  # the convolution and the bias
 # Fields, operations of a step of training, waits.
 R2CONV = {"regular": (_regular, 12, 2), "irreps": (_irreps, 96, 0), "mixed": (_mixed, 172, 0)}

@@ -33,7 +33,15 @@ from escnn_relaxed import (
 from escnn_relaxed.network import to_escnn
 
 EVERY_NETWORK = pytest.mark.parametrize("name", NETWORKS)
-pytestmark = [pytest.mark.filterwarnings("ignore:export_network keeps the forward:UserWarning")]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:export_network keeps the forward:UserWarning"),
+    # torch's own warnings.
+    pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.* is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:You are using the legacy TorchScript-based ONNX export:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The feature will be removed:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
+]
 
 
 def built(name: str, convolution: Any = RelaxedR3Conv) -> nn.Module:
@@ -103,7 +111,7 @@ def test_exported_network_gives_the_same_numbers(name: str) -> None:
     assert any(isinstance(module, nn.Conv3d) for module in exported.modules())
     assert not any(isinstance(module, RelaxedR3Conv) for module in exported.modules())
     assert relative_error(answer(exported, images), answer(network, images)) <= SINGLE_REORDERED
-    traced = torch.jit.trace(network, images, check_trace=False)
+    traced = torch.jit.trace(exported, images, check_trace=False)
     assert relative_error(answer(traced, images), answer(network, images)) <= SINGLE_REORDERED
 
 
@@ -125,14 +133,18 @@ def test_measures_and_tools_take_layers_of_volumes() -> None:
     assert "reflection" in text
     penalty = equivariance_penalty(network)
     penalty.backward()
-    assert network.first.bank.steered_average.block_pairs[0].weights.grad.any()
+    assert network.first.bank.weights.grad.any()
     report = softness_ablation(network, lambda of: float(answer(of, images).square().mean()), progress=False)
     assert [row.part for row in report][:3] == ["nothing", "first", "last"]
     bound = SoftnessBound(network, 1e-4)
+    bound.penalty().backward()
     bound.step()
-    assert network.first.softness().item() <= 1e-4 * (1 + 1e-3)
-    assert len(parameter_groups(network, 0.1)) >= 1
-    assert HardeningSchedule is not None
+    assert bound.multipliers["first"] == pytest.approx(network.first.softness().item() - 1e-4, rel=1e-3)
+    frequencies = [value for group in parameter_groups(built("flow"), 0.1) for value in group["params"]]
+    assert len(frequencies) == len(list(network.parameters()))
+    schedule = HardeningSchedule(network, steps=2, harden_at=0.5)
+    schedule.step()
+    assert network.first.softness().item() == network.last.softness().item() == 0
 
 
 def test_layer_copies_pickles_and_changes_dtype() -> None:

@@ -30,7 +30,8 @@ def built(in_type: FieldType, out_type: FieldType, **options: Any) -> RelaxedR3C
 def oracle_of(of: RelaxedR3Conv, kept: list[Any] | None = None, about_axis: bool = False) -> OracleInSpace:
     group = of.space.fibergroup
     if group.continuous:
-        elements = list(group.grid(type="cube") if group.name in ("SO(3)", "O(3)") else group.grid("regular", N=24))
+        of_space = group.name in ("SO(3)", "O(3)")
+        elements = list(group.grid(type="cube") if of_space else group.grid(type="regular", N=24))
     else:
         elements = list(group.elements)
     return OracleInSpace(of, elements, FREQUENCY, kept or [group.identity], about_axis)

@@ -99,6 +99,11 @@ def figures(fields_of: Callable[[], FieldType], kernel_size: int, repetitions: i
     }
 
 
+def in_words(value: Ratio | float) -> str:
+    """A ratio with its quartiles."""
+    return f"{value.median:.2f} ({value.low:.2f}–{value.high:.2f})" if isinstance(value, Ratio) else f"{value:.2f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", default="", help="only layers whose name has this part")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import torch
@@ -33,18 +32,21 @@ class DomainFunctions:
     """
 
     def __init__(self, columns: Sequence[str]) -> None:
-        named = {name: [n for n, of in enumerate(columns) if of == name] for name in dict.fromkeys(columns)}
-        squares = [(n, n) for n in named.get("translation", [])]
-        products = itertools.product(named.get("rotation", []), named.get("reflection", []))
-        self._factors = [*squares, *products]
+        self._places: dict[str, slice] = {}
+        for name in dict.fromkeys(columns):
+            first = list(columns).index(name)
+            self._places[name] = slice(first, first + list(columns).count(name))
 
     def __call__(self, coordinates: Tensor) -> Tensor:
         """Return the functions (J, points) of scaled coordinates 2π ω′ ⊙ a, (points, D)."""
         first = coordinates.tanh().mT
-        if not self._factors:
-            return first
-        left, right = zip(*self._factors, strict=True)
-        return torch.cat([first, first[list(left)] * first[list(right)]])
+        added = []
+        if "translation" in self._places:
+            added.append(first[self._places["translation"]].square())
+        if "rotation" in self._places and "reflection" in self._places:
+            rotation, reflection = (first[self._places[name]] for name in ("rotation", "reflection"))
+            added.append((rotation[:, None] * reflection).flatten(0, 1))
+        return torch.cat([first, *added]) if added else first
 
 
 def independent(functions: Tensor) -> list[int]:

@@ -133,7 +133,7 @@ def _orbits(
         rows, columns = _permutation(out_field(~element)), _permutation(in_field(~element))
         if rows is None or columns is None:
             return None
-        labels = np.minimum(labels, entries[np.ix_(rows, columns, np.asarray(steered))].ravel())
+        labels = np.minimum(labels, entries[np.ix_(rows, columns, np.array(steered))].ravel())
     return np.unique(labels, return_inverse=True)[1]
 
 

@@ -103,7 +103,7 @@ def warn_of_softness(is_soft: Mapping[str, bool], left_out: int, elements: int) 
         warnings.warn(
             f"check_equivariance: the layer is soft in {names}: {left_out} of {elements} elements are not checked; see "
             f"equivariance_error",
-            stacklevel=6,  # the user's line, past the method and no_grad
+            stacklevel=7,  # the user's line, past the method and no_grad
         )
 
 

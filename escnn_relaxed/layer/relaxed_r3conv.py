@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from escnn.group import GroupElement
 from escnn.gspaces import GSpace3D
 from escnn.nn import FieldType
 from torch import Tensor
 
+from ..group.elements import sample_group
 from ..group.kept_in_space import KeptInSpace, kept_in_space, subgroup_elements
 from ..group.rotation_grids import CUBE
 from ..kernel.continuous_kernel import ContinuousKernel
@@ -25,7 +26,7 @@ from .projection import projected_energies
 from .softened_convolution import SoftenedConvolution
 from .voxel_check import check_on_voxels
 
-__all__ = ["STRICT_KEYWORDS_IN_SPACE", "RelaxedR3Conv"]
+__all__ = ["RelaxedR3Conv"]
 
 
 class RelaxedR3Conv(SoftenedConvolution):
@@ -159,6 +160,15 @@ class RelaxedR3Conv(SoftenedConvolution):
     def _checked_kept(self, keep: Any) -> KeptInSpace | Any:
         return kept_in_space(keep, self.space)
 
+    def describe(self) -> dict[str, Any]:
+        """Return the facts that decide which function a state dict's tensors stand for; kept in its metadata."""
+        facts = super().describe()
+        if self.bank is not None and self.space.fibergroup.continuous:
+            # escnn optimises its finer grids on each machine anew.
+            values = sample_group(self.space, self.samples).action.ravel()
+            facts["fingerprint of the samples"] = [round(float(values @ np.cos(np.arange(values.size))), 6)]
+        return facts
+
     def _checked(self, *options: Any) -> list[tuple[GroupElement, float]]:
         return check_on_voxels(self, self._kept, *options)
 
@@ -188,8 +198,3 @@ class RelaxedR3Conv(SoftenedConvolution):
             raise ValueError(f"subgroup must be finite, got {subgroup!r}: all of it moves voxels off their grid")
         with full_precision(self._state(self)[0]):
             return soft_share(*projected_energies(self._kernel(), *self.kernel_types, elements, self.dilation))
-
-
-# The arguments of a strict layer that follow the padding.
-_names = list(inspect.signature(RelaxedR3Conv).parameters)
-STRICT_KEYWORDS_IN_SPACE = (*_names[_names.index("stride") : _names.index("relax")], "samples")

@@ -179,7 +179,7 @@ def _(module: enn.MaskModule, export: Export) -> nn.Module:
 def _(module: enn.MultipleModule, export: Export) -> nn.Module:
     # Channel numbers are sent through to find which channels a branch gets.
     device = next(chain(module.parameters(), module.buffers())).device
-    numbers = torch.arange(module.in_type.size, dtype=torch.float64, device=device).view(1, -1, 1, 1)
+    numbers = torch.arange(module.in_type.size, dtype=torch.float64, device=device).view(1, -1, *(1,) * _axes(module))
     channels = {
         label: part.tensor.flatten().long() for label, part in module.branching(module.in_type(numbers)).items()
     }

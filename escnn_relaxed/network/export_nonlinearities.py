@@ -92,7 +92,8 @@ def _gate(module: Any) -> Gate:
     torch.nn.init.zeros_(probe.bias)
     types = module.in_type if isinstance(module.in_type, tuple) else (module.in_type,)
     sizes = [fields.size for fields in types]
-    ones = torch.ones(1, sum(sizes), 1, 1, device=probe.bias.device, requires_grad=True)
+    pixel = (1,) * types[0].gspace.dimensionality
+    ones = torch.ones(1, sum(sizes), *pixel, device=probe.bias.device, requires_grad=True)
     channels, gates, numbers = [], [], []
     with torch.enable_grad():
         outputs = probe(*(fields(part) for fields, part in zip(types, ones.split(sizes, dim=1), strict=True)))

@@ -32,6 +32,11 @@ def channels_by_field(features: Tensor, size: int) -> Tensor:
     return features.reshape(batch, channels // size, size, *pixels)
 
 
+def _by_channel(values: Tensor, like: Tensor) -> Tensor:
+    """(C,) → (C, 1, …), with a 1 for each axis of images (batch, C, …)."""
+    return values.view(-1, *[1] * (like.dim() - 2))
+
+
 class ByField(nn.Module):
     """A module that divides channels into fields.
 
@@ -121,7 +126,7 @@ class NormNonLinearity(FieldSquares):
         squares = self.squares(features)
         # The slope of the root has no bound at 0.
         norms = squares.clamp_min(self.least**2).sqrt()
-        new = norms if self.log_bias is None else norms - self.log_bias.exp().view(-1, 1, 1)
+        new = norms if self.log_bias is None else norms - _by_channel(self.log_bias.exp(), norms)
         factors = torch.where(squares > self.least**2, self.function(new) / norms, 0)
         return features * factors.index_select(1, self.field_of_channel)
 
@@ -146,7 +151,7 @@ class Gate(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(batch, C, H, W) → (batch, C_out, H, W)."""
-        gates = torch.sigmoid(features.index_select(1, self.gates) - self.bias.view(-1, 1, 1))
+        gates = torch.sigmoid(features.index_select(1, self.gates) - _by_channel(self.bias, features))
         return features.index_select(1, self.channels) * gates
 
 
