@@ -17,7 +17,7 @@ from benchmarks.shared.run_log import Log
 from benchmarks.smoke import levels as smoke
 from benchmarks.smoke import smoke_data
 from benchmarks.smoke.smoke_data import LEVELS, Puffs, buoyancies, own_error, simulated, turned_back
-from benchmarks.smoke.smoke_networks import NARROW, WAYS, Forecaster
+from benchmarks.smoke.smoke_networks import WAYS, Forecaster
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -79,7 +79,7 @@ def test_what_is_simulated_is_kept_with_its_settings(cache: Path, monkeypatch: p
 
 @pytest.mark.parametrize("symmetry", SYMMETRIES)
 def test_networks_have_as_many_parameters(symmetry: str) -> None:
-    networks = {name: Forecaster(symmetry, way) for name, way in WAYS[symmetry].items() if name != NARROW}
+    networks = {name: Forecaster(symmetry, way) for name, way in WAYS[symmetry].items()}
     counts = {name: sum(p.numel() for p in network.parameters()) for name, network in networks.items()}
     assert max(counts.values()) < 1.1 * min(counts.values()), counts
 

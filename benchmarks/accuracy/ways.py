@@ -27,7 +27,7 @@ from benchmarks.shared.run_log import Log, run_missing
 from benchmarks.shared.tasks import SIDE, Split, image_task
 from benchmarks.shared.timing import alternate
 from benchmarks.shared.training import accuracy, build_optimiser, fit
-from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, equivariance_penalty
+from escnn_relaxed import RelaxedR2Conv, equivariance_penalty
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv, WeightedR2Conv, free_weight_penalty
 from experiments.mean_and_error import mean_and_error
 
@@ -74,14 +74,10 @@ def _starts(*values: float) -> tuple[Setting, ...]:
 
 WAYS = {
     "strict": Way(R2Conv, (7, 7, 7, 12)),
-    "relaxed": Way(RelaxedR2Conv, (6, 6, 5, 9), _starts(0.001, 0.01, 0.1)),
-    # A soft part with fewer weights leaves more for fields.
-    "relaxed, two features": Way(
-        RelaxedR2Conv, (6, 7, 7, 11), _starts(0.001, 0.01, 0.1), {"kernel": ContinuousKernel(hidden_size=2)}
-    ),
+    "relaxed": Way(RelaxedR2Conv, (7, 7, 7, 12), _starts(0.001, 0.01, 0.1)),
     "relaxed, with a penalty": Way(
         RelaxedR2Conv,
-        (6, 6, 5, 9),
+        (7, 7, 7, 12),
         tuple(Setting({"learn_relaxation": True}, penalty=penalty) for penalty in (0.1, 0.01, 0.3)),
     ),
     "partial": Way(PartialR2Conv, (7, 7, 7, 12), _starts(0.01, 0.1, 0.001)),

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from benchmarks.shared.run_log import Log, run_missing
 from benchmarks.smoke.smoke_data import Puffs, own_error, simulated
-from benchmarks.smoke.smoke_networks import NARROW, WAYS, Forecaster
+from benchmarks.smoke.smoke_networks import WAYS, Forecaster
 from benchmarks.smoke.smoke_report import Found, draw, tables
 from escnn_relaxed import equivariance_penalty, harden_network
 from escnn_relaxed.network.relaxed_layers import relaxed_layers
@@ -75,7 +75,7 @@ def train(run: Run, cache: Path) -> dict[str, Any]:
         "error": error(network, test, 1),
         "rollout": error(network, test, FRAMES_AHEAD),
     }
-    if run.way in ("plain", "strict", NARROW):
+    if run.way in ("plain", "strict"):
         return result
     softness = [float(layer.softness()) for layer in relaxed_layers(network).values()]
     strict = harden_network(network)

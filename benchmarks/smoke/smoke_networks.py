@@ -14,15 +14,13 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 from torch.nn import functional
 
-from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
+from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv, WeightedR2Conv
 
-__all__ = ["NARROW", "WAYS", "WIDE", "Forecaster", "Way"]
+__all__ = ["WAYS", "Forecaster", "Way"]
 
 KERNEL_SIZE = 5
 PENALTY = 0.1
-NARROW = "strict, as wide as soft"
-WIDE = "relaxed, two features"
 
 
 @dataclass(frozen=True)
@@ -44,27 +42,22 @@ class Way:
 
 # Translations to the side alone are a symmetry of the box.
 SIDEWAYS = {"relax": {"translation": (0.25, 0.0)}}
-# So many fields that all networks have as many parameters, within a tenth, but for a strict one with the fields of the
-# soft ones.
+# So many fields that all networks have as many parameters, within a tenth.
 WAYS = {
     "rotation": {
         "plain": Way(nn.Conv2d, (7, 7, 7)),
         "strict": Way(enn.R2Conv, (6, 6, 6)),
-        "relaxed": Way(RelaxedR2Conv, (3, 4, 3)),
-        "learned": Way(RelaxedR2Conv, (3, 4, 3), {"learn_relaxation": True}, PENALTY),
-        # A soft part with fewer weights leaves more for fields.
-        WIDE: Way(RelaxedR2Conv, (6, 5, 6), {"kernel": ContinuousKernel(hidden_size=2)}),
+        "relaxed": Way(RelaxedR2Conv, (6, 6, 6)),
+        "learned": Way(RelaxedR2Conv, (6, 6, 6), {"learn_relaxation": True}, PENALTY),
         "partial": Way(PartialR2Conv, (6, 6, 6)),
         "residual": Way(ResidualR2Conv, (2, 2, 1)),
         "weighted": Way(WeightedR2Conv, (4, 4, 5)),
-        NARROW: Way(enn.R2Conv, (3, 4, 3)),
     },
     "translation": {
         "plain": Way(nn.Conv2d, (8, 8, 8)),
         "strict": Way(enn.R2Conv, (13, 13, 13)),
-        "relaxed": Way(RelaxedR2Conv, (7, 7, 7), SIDEWAYS),
-        "learned": Way(RelaxedR2Conv, (7, 7, 7), {**SIDEWAYS, "learn_relaxation": True}, PENALTY),
-        NARROW: Way(enn.R2Conv, (7, 7, 7)),
+        "relaxed": Way(RelaxedR2Conv, (12, 13, 12), SIDEWAYS),
+        "learned": Way(RelaxedR2Conv, (12, 13, 12), {**SIDEWAYS, "learn_relaxation": True}, PENALTY),
     },
 }
 

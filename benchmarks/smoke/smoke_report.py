@@ -10,7 +10,6 @@ from typing import Any
 
 from matplotlib import pyplot
 
-from benchmarks.smoke.smoke_networks import NARROW, WIDE
 from escnn_relaxed.plots.style import COLOURS, FONT, labelled, new_axes
 from experiments.mean_and_error import mean_and_error
 
@@ -20,8 +19,6 @@ __all__ = ["Found", "draw", "tables"]
 STYLES = {
     "plain": {"color": "0.6"},
     "strict": {"color": "black"},
-    NARROW: {"color": "black", "linestyle": ":"},
-    WIDE: {"color": COLOURS[0], "linestyle": "--"},
     **{
         way: {"color": colour}
         for way, colour in zip(("relaxed", "learned", "partial", "residual", "weighted"), COLOURS, strict=False)
