@@ -12,7 +12,6 @@ import io
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import onnxruntime
 import pytest
@@ -29,7 +28,6 @@ from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network
 from escnn_relaxed.network import to_escnn
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
-PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "migrate.md"
 
 # The others pool over groups or by norms, have gates or vector fields: what escnn gives of these is in float32.
 IN_DOUBLE = (
@@ -51,27 +49,25 @@ Check = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a check fails for a network, as the page says it, and with what."""
+    """The error with which a check fails for a network."""
 
-    word: str
     error: type[Exception]
     message: str
 
 
 # escnn's transform turns images in NumPy: what comes out is constant for those who trace.
-_TURNED = "no: `transform`"
-_OF_CONCAT = Failure(_TURNED, onnxruntime.capi.onnxruntime_pybind11_state.Fail, "Non concat axis dimensions must match")
+_OF_CONCAT = Failure(onnxruntime.capi.onnxruntime_pybind11_state.Fail, "Non concat axis dimensions must match")
 FAILURES = {
     ("SO(2), gates and norms", "trace"): Failure(
-        "no: `GatedNonLinearity1`", ValueError, "TracedModules don't support parameter sharing between modules"
+        ValueError, "TracedModules don't support parameter sharing between modules"
     ),
     ("key points, C4, transform", "trace"): Failure(
-        _TURNED, RuntimeError, "Sizes of tensors must match except in dimension 1. Expected size 5 but got size 3"
+        RuntimeError, "Sizes of tensors must match except in dimension 1. Expected size 5 but got size 3"
     ),
     ("key points, C4, transform", "ONNX"): _OF_CONCAT,
     ("key points, C4, transform", "… to ONNX"): _OF_CONCAT,
     ("key points, C4, transform", "… by dynamo"): Failure(
-        _TURNED, torch.onnx.OnnxExporterError, r"\.numpy\(\) is not supported for tensor subclasses"
+        torch.onnx.OnnxExporterError, r"\.numpy\(\) is not supported for tensor subclasses"
     ),
 }
 CHECKS: dict[str, Check] = {}
@@ -160,6 +156,13 @@ def test_network_of_which_nothing_is_relaxed_is_that_of_escnn(name: str) -> None
     assert losses == pytest.approx(expected, rel=close)
 
 
+def assert_soft_where_it_can_be(network: nn.Module) -> None:
+    """Each layer is soft but those that cannot be, as 1×1 kernels between trivial fields."""
+    layers = [layer for _, layer in named_relaxed_layers(network)]
+    assert all((layer.softness().item() > 0) != bool(layer.cannot_be_soft) for layer in layers)
+    assert any(layer.softness().item() > 0 for layer in layers)
+
+
 @in_every_network("defaults")
 def test_network_is_soft_by_default_and_learns_all_of_its_parameters(name: str) -> None:
     network = trained(name)
@@ -169,7 +172,7 @@ def test_network_is_soft_by_default_and_learns_all_of_its_parameters(name: str) 
         if parameter.requires_grad:
             assert parameter.grad is not None, key
             assert parameter.grad.isfinite().all(), key
-    assert all(layer.softness().item() > 0 for _, layer in named_relaxed_layers(network))
+    assert_soft_where_it_can_be(network)
 
 
 @in_every_network("relaxed, hardened")
@@ -180,7 +183,7 @@ def test_trained_network_is_relaxed_and_hardened_to_itself(name: str) -> None:
     assert relative_error(answer(relaxed, name), answer(original, name)) <= rounding(name, SINGLE)
     assert relative_error(answer(hardened, name), answer(relaxed, name)) <= rounding(name)
     train(relaxed, name)
-    assert all(layer.softness().item() > 0 for _, layer in named_relaxed_layers(relaxed))
+    assert_soft_where_it_can_be(relaxed)
 
 
 @in_every_network("`to_escnn`")
@@ -291,10 +294,8 @@ def test_what_fails_does_so_with_escnns_own_layers(name: str, check: str, monkey
         CHECKS[check](name)
 
 
-def test_table_of_the_page_is_that_of_the_checks() -> None:
-    rows = [["network", *CHECKS], ["---"] * (1 + len(CHECKS))]
-    for name in NETWORKS:
-        failures = (FAILURES.get((name, check)) for check in CHECKS)
-        rows.append([name, *("yes" if failure is None else failure.word for failure in failures)])
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    assert table in PAGE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_network_grows_by_a_few_parameters(name: str) -> None:
+    """At most 1.3 times; the networks are small, and 1.03 to 1.27 times are found."""
+    counts = [sum(p.numel() for p in of(name).parameters() if p.requires_grad) for of in (strict, trained)]
+    assert counts[0] < counts[1] <= 1.3 * counts[0]

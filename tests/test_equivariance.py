@@ -99,7 +99,7 @@ def test_mean_square_error_over_the_shifts_is_twice_the_softness_in_translation(
 
 
 def test_white_noise_shows_the_softness() -> None:
-    layer = soft_regular_layer("steerable", "D4", {"rotation": 0.3}, bias=False)
+    layer = soft_regular_layer("tied", "D4", {"rotation": 0.3}, bias=False)
     errors = [row.error for row in equivariance_error(layer, 16).exact]
     root_mean_square = math.sqrt(sum(error**2 for error in errors) / (len(errors) + 1))
     # 16 images of 8 × 256 numbers; one draw differs from the mean by about a percent.

@@ -95,6 +95,10 @@ class TiedKernel(SoftPart):
         self.weights = nn.Parameter(torch.zeros(sum(self.maps.weights)))
         self.register_buffer("units", torch.ones(self.maps.functions))
 
+    def _set_frame(self, frame: GroupFrame) -> None:
+        super()._set_frame(frame)
+        self.maps.set_frame(frame)
+
     @property
     def can_be_soft(self) -> bool:
         """Whether any modulation of the kernel is left."""
