@@ -28,7 +28,6 @@ from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network
 from escnn_relaxed.network import to_escnn
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
-
 # The others pool over groups or by norms, have gates or vector fields: what escnn gives of these is in float32.
 IN_DOUBLE = (
     "segmentation U-Net, D4, upsampling",
