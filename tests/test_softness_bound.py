@@ -202,10 +202,10 @@ def test_multiplier_is_the_rate_at_which_the_loss_falls_with_the_bound() -> None
         layer, target = soft_regular_layer(initial_softness=0.03), soft_regular_layer(initial_softness=0.3)
         problem = Regression({"layer": layer}, {"layer": target})
         bound = SoftnessBound(problem.layers, limit)
-        losses.append(problem.train(bound))
+        losses.append(problem.train(bound, 400))
         multipliers.append(bound.multipliers["layer"])
     assert multipliers[0] > multipliers[1] > 1
-    # The loss is nearly a parabola between the two. Found: within 5 % after these few steps, 1.5 % after 250.
+    # The loss is nearly a parabola between the two. A modulation learns in units of 0.2, so it takes so many steps.
     assert (losses[0] - losses[1]) / 0.02 == pytest.approx(sum(multipliers) / 2, rel=0.15)
 
 
