@@ -186,9 +186,11 @@ class RelaxedR3Conv(SoftenedConvolution):
 
         Example:
             >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import ContinuousKernel
             >>> gspace = gspaces.rot2dOnR3(4)
             >>> fields = nn.FieldType(gspace, [gspace.irrep(1)])
-            >>> layer = RelaxedR3Conv(fields, fields, 3, keep=2, initial_softness=0.1)
+            >>> kernel = ContinuousKernel()
+            >>> layer = RelaxedR3Conv(fields, fields, 3, keep=2, initial_softness=0.1, kernel=kernel)
             >>> half_turns, quarter_turns = layer.softness_in(2), layer.softness_in(4)
             >>> round(half_turns.item(), 4), round(quarter_turns.item(), 4)
             (0.0, 0.1)
