@@ -42,7 +42,9 @@ def test_units_of_a_modulation_do_not_depend_on_the_softness_of_the_start() -> N
         # A weight of 1 makes a modulation of this size, as the root of the mean square over channels and taps.
         bank = layer.bank
         columns = bank._values(layer.domain_frequency, (), None).flatten(1) @ bank._scaled_maps()
-        sizes = [float(columns[:, bank.maps.units == n].square().mean().sqrt()) for n in range(len(bank.units))]
+        sizes = [
+            float(columns[:, bank.maps.function_of_column == n].square().mean().sqrt()) for n in range(len(bank.units))
+        ]
         assert sizes == pytest.approx([0.2] * len(layer.bank.units), rel=1e-5)
         assert bool(layer.bank.weights.any()) == (softness > 0)
 

@@ -79,8 +79,8 @@ class DomainMeans:
 
 def domain_of_means(
     grid: DomainPoints, averaged: Sequence[str], positions: Tensor | None, is_centred: bool
-) -> tuple[Tensor, DomainMeans]:
-    """Return all domain points that means over some subgroups are taken of, (points, D), and these means.
+) -> tuple[Tensor, tuple[PointSet, ...], Tensor | None]:
+    """Return all domain points that means over some subgroups are taken of, (points, D), and the parts of these means.
 
     Args:
         grid: the domain.
@@ -92,7 +92,8 @@ def domain_of_means(
     sets = [own, grid.domain_points(SUBGROUPS)] if is_centred else [own]
     coordinates = torch.cat([of.flatten(0, 2) for of in sets])
     shapes: list[Any] = [tuple(of.shape[:3]) for of in sets]
-    return coordinates, DomainMeans.over(shapes, coordinates)
+    means = DomainMeans.over(shapes, coordinates)
+    return coordinates, means.sets, means.matrix
 
 
 def _matrix(sets: Sequence[PointSet], elements: int, positions: int, like: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from ..group.frame import GroupFrame
 from ..group.regions import RegionPartition
 from ..group.remembered import Remembered, StateTensors
 from .continuous_kernel import ContinuousKernel
-from .domain_means import DomainMeans, PointSet, domain_of_means
+from .domain_means import DomainMeans, domain_of_means
 from .nets import KernelNet
 from .soft_part import SoftPart
 from .steered_average import SteeredAverage
@@ -181,14 +181,12 @@ class ContinuousFilterBank(SoftPart):
         averaged: tuple[str, ...],
     ) -> tuple[Tensor, DomainMeans]:
         """Return the net's features (points, D) of the domain points, and the means to take of its hidden values."""
-
-        def points() -> tuple[Tensor, tuple[PointSet, ...], Tensor | None]:
-            coordinates, means = domain_of_means(self.grid, averaged, positions, not self.holds_strict_part)
-            return coordinates, means.sets, means.matrix
-
         is_known = positions is None or positions is self.grid.image_positions
         setting = (averaged, positions is None) if is_known else None
-        coordinates, *means = self._kept(setting and ("points", *setting), points)
+        coordinates, *means = self._kept(
+            setting and ("points", *setting),
+            lambda: domain_of_means(self.grid, averaged, positions, not self.holds_strict_part),
+        )
         features = self._kept(
             setting and ("features of points", *setting),
             lambda: kernel.domain_features(coordinates * self.grid.scale(frequency)),
@@ -214,7 +212,7 @@ class ContinuousFilterBank(SoftPart):
         strict: StrictPart | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return ‖K − PK‖² and ‖PK‖² of this part alone, as means over the positions."""
-        positions = self.grid.image_positions if "translation" in frequency else None
+        positions = self.positions(frequency)
         joint = tuple(name for name in SUBGROUPS if name in (*hardened, *subgroups))
         features = self.features(self.kernel, frequency, positions, averaged=hardened)
         projected = self.features(self.kernel, frequency, positions, averaged=joint)

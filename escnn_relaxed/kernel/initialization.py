@@ -101,8 +101,7 @@ def _ranks(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor]) -> list[
 
 def start_features(bank: ContinuousFilterBank, kernel: KernelNet, frequency: Mapping[str, Tensor]) -> Tensor:
     """Return the features at every position that the kernel sees: (J + 1, M, P, R, T)."""
-    positions = bank.grid.image_positions if "translation" in frequency else None
-    return bank.features(kernel, frequency, positions)
+    return bank.features(kernel, frequency, bank.positions(frequency))
 
 
 def _soften(

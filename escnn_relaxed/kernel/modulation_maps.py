@@ -59,11 +59,11 @@ class ModulationMaps(ExactConstants):
         sides: the number of the function h and of the axis e of each function of the taps.
         of_values: the map (J·M, columns). Its columns are the channels of each function of each kind, and then the taps
             of each side.
-        units: the number of the function that a column belongs to, (columns,).
+        function_of_column: the number of the function that a column belongs to, (columns,).
     """
 
     of_values: Tensor
-    units: Tensor
+    function_of_column: Tensor
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class ModulationMaps(ExactConstants):
         functions = [_independent(np.einsum("pjm,am->jpa", values, of), 1) for of in elements]
         self.kinds = [FieldKind(*of) for of in zip(counts, elements, functions, strict=True)]
         sizes = [kind.size for kind in self.kinds for _ in kind.functions] + [len(taps)] * len(self.sides)
-        self.set_constant("units", np.repeat(np.arange(len(sizes)), sizes))
+        self.set_constant("function_of_column", np.repeat(np.arange(len(sizes)), sizes))
         self.set_frame(frame)
 
     def set_frame(self, frame: GroupFrame) -> None:
@@ -106,12 +106,12 @@ class ModulationMaps(ExactConstants):
         return self._directions.shape[1]
 
     @property
-    def functions(self) -> int:
+    def function_count(self) -> int:
         """The number of functions of all kinds and sides."""
         return sum(len(kind.functions) for kind in self.kinds) + len(self.sides)
 
     @property
-    def weights(self) -> list[int]:
+    def weight_counts(self) -> list[int]:
         """The number of weights of each kind, and of the sides of all fields."""
         fields = sum(kind.fields for kind in self.kinds)
         return [*(kind.fields * len(kind.functions) for kind in self.kinds), fields * len(self.sides)]
@@ -132,7 +132,7 @@ class ModulationMaps(ExactConstants):
         """
         sizes = [kind.size * len(kind.functions) for kind in self.kinds]
         *of_elements, of_taps = columns.split([*sizes, len(self.sides) * taps], dim=1)
-        *alphas, mu = weights.split(self.weights)
+        *alphas, mu = weights.split(self.weight_counts)
         counts = [kind.fields for kind in self.kinds]
         sides: list[Tensor | None] = [None] * len(counts)
         if self.sides:

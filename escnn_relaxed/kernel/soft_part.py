@@ -62,6 +62,10 @@ class SoftPart(nn.Module, ABC):
         """Whether any weights of it make the kernel depend on the domain."""
         return bool(self.domain_subgroups)
 
+    def positions(self, frequency: Mapping[str, Tensor]) -> Tensor | None:
+        """Return the centres of the cells, (P, d), where the kernel differs; None where it is the same at all."""
+        return self.grid.image_positions if "translation" in frequency else None
+
     def soft_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters that a strict kernel does without."""
         yield from self.parameters()

@@ -92,8 +92,8 @@ class TiedKernel(SoftPart):
         self.order = RowOrder(_places(kinds, out_representations))
         counts = [list(out_representations).count(kind) for kind in kinds]
         self.maps = ModulationMaps(kinds, counts, frame, grid, self._reference_values())
-        self.weights = nn.Parameter(torch.zeros(sum(self.maps.weights)))
-        self.register_buffer("units", torch.ones(self.maps.functions))
+        self.weights = nn.Parameter(torch.zeros(sum(self.maps.weight_counts)))
+        self.register_buffer("units", torch.ones(self.maps.function_count))
 
     def _set_frame(self, frame: GroupFrame) -> None:
         super()._set_frame(frame)
@@ -110,7 +110,7 @@ class TiedKernel(SoftPart):
         dtype = self.grid.action.dtype
         self.grid.double()
         frequency = {name: self.grid.action.new_full((1,), _REFERENCE) for name in self.domain_subgroups}
-        values = self._values(frequency, (), self._positions(frequency)).numpy()
+        values = self._values(frequency, (), self.positions(frequency)).numpy()
         self.grid.to(dtype)
         self.remembered.clear()
         return values
@@ -125,7 +125,7 @@ class TiedKernel(SoftPart):
         """Return K with both parts: (C_out, C_in, k, k), or for each region (regions, C_out, C_in, k, k)."""
         kernel = _given(strict).kernel()
         # Without regions K is the same at all positions.
-        positions = None if partition is None else self._positions(frequency)
+        positions = None if partition is None else self.positions(frequency)
         modulation = (
             self.modulation(frequency, averaged, positions, partition).unsqueeze(2).unflatten(-1, kernel.shape[2:])
         )
@@ -179,7 +179,7 @@ class TiedKernel(SoftPart):
         """Return the map from h at all elements to the functions of channels and taps, in their units."""
 
         def build() -> Tensor:
-            return self.maps.of_values * self.units[self.maps.units]
+            return self.maps.of_values * self.units[self.maps.function_of_column]
 
         return build() if self.frame.offset else self.remembered.get("maps", build, [self.units])
 
@@ -195,8 +195,8 @@ class TiedKernel(SoftPart):
             return self.grid.action.new_zeros(1, 0, elements)
 
         def build() -> tuple[Tensor, tuple[PointSet, ...], Tensor | None]:
-            points, means = domain_of_means(self.grid, averaged, positions, is_centred=True)
-            return 2 * math.pi * points, means.sets, means.matrix
+            points, sets, matrix = domain_of_means(self.grid, averaged, positions, is_centred=True)
+            return 2 * math.pi * points, sets, matrix
 
         is_known = positions is None or positions is self.grid.image_positions
         is_kept = is_known and not self.frame.offset
@@ -204,10 +204,6 @@ class TiedKernel(SoftPart):
         points, sets, matrix = self.remembered.get(key, build, []) if is_kept else build()
         functions = self.functions(points * self.grid.scale(frequency))
         return DomainMeans(sets, matrix)(functions.unsqueeze(-1)).squeeze(-1).expand(-1, elements, -1).permute(2, 0, 1)
-
-    def _positions(self, frequency: Mapping[str, Tensor]) -> Tensor | None:
-        """Return the positions where the kernel differs, None where it is the same at all."""
-        return self.grid.image_positions if "translation" in frequency else None
 
     def energies(
         self,
@@ -219,7 +215,7 @@ class TiedKernel(SoftPart):
         """Return ‖K − PK‖² and ‖PK‖² of this part alone, as means over the positions."""
         of_channels = self.orthogonal_basis(_given(strict).kernel()).square().sum(1).flatten(1)
         joint = tuple(name for name in SUBGROUPS if name in (*hardened, *subgroups))
-        positions = self._positions(frequency)
+        positions = self.positions(frequency)
         projected = self.modulation(frequency, joint, positions)
         parts = self.modulation(frequency, hardened, positions) - projected, projected
         soft, strict_part = ((part.square() * of_channels).sum() / len(part) for part in parts)
@@ -230,10 +226,10 @@ class TiedKernel(SoftPart):
         """Draw the weights so that the soft part is as large as the wanted softness says; 0 where none is wanted."""
         if not self.can_be_soft:
             return
-        columns = self._values(frequency, (), self._positions(frequency)).flatten(1) @ self.maps.of_values
+        columns = self._values(frequency, (), self.positions(frequency)).flatten(1) @ self.maps.of_values
         squares = columns.square().mean(0)
-        sizes = squares.new_zeros(len(self.units)).index_add(0, self.maps.units, squares)
-        self.units.copy_(_UNIT * (self.maps.units.bincount() / sizes).sqrt())
+        sizes = squares.new_zeros(len(self.units)).index_add(0, self.maps.function_of_column, squares)
+        self.units.copy_(_UNIT * (self.maps.function_of_column.bincount() / sizes).sqrt())
         nn.init.normal_(self.weights)
         present, _ = self.energies(frequency, (), SUBGROUPS, strict)
         wanted = _given(strict).energy() * softness / (1 - softness)

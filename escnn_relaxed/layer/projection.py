@@ -14,6 +14,7 @@ from torch import Tensor
 from ..group.elements import steered_taps
 from ..group.fields import block_diagonal
 from ..group.points import tap_grid
+from ..kernel.orthogonal_basis import OrthogonalBasis
 
 __all__ = ["projected_energies"]
 
@@ -43,19 +44,14 @@ def projected_energies(
             raise ValueError(f"subgroup must map voxels to voxels, got one with the element {element}")
         mean = mean + _turned(flat[..., steered], in_type, out_type, element)
     mean = mean / len(elements)
-    return _energy(flat - mean, in_type, out_type), _energy(mean, in_type, out_type)
+    orthogonal = OrthogonalBasis(in_type.representations, out_type.representations).to(kernel)
+    return orthogonal.energy(flat - mean), orthogonal.energy(mean)
 
 
 def _turned(kernel: Tensor, in_type: FieldType, out_type: FieldType, element: GroupElement) -> Tensor:
     out_matrix = _of_fields(out_type, lambda field: field(element)).to(kernel)
     in_matrix = _of_fields(in_type, lambda field: field(~element)).to(kernel)
     return torch.einsum("ab,bct,cd->adt", out_matrix, kernel, in_matrix)
-
-
-def _energy(kernel: Tensor, in_type: FieldType, out_type: FieldType) -> Tensor:
-    left = _of_fields(out_type, lambda field: field.change_of_basis_inv).to(kernel)
-    right = _of_fields(in_type, lambda field: field.change_of_basis).to(kernel)
-    return torch.einsum("ab,bct,cd->adt", left, kernel, right).square().sum()
 
 
 def _of_fields(field_type: FieldType, matrix: Callable[[Representation], Any]) -> Tensor:
