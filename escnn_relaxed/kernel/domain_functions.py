@@ -1,4 +1,4 @@
-"""The lowest functions h of the domain coordinates, and those of a list that depend on the others no more."""
+"""The functions h of the domain coordinates, and a choice of functions that do not depend on each other."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from torch import Tensor
 
 __all__ = ["DomainFunctions", "independent"]
 
-# A function of which so little is left besides those before it, as a part of its size, is none of its own.
+# A function is left out if this part of it, or less, is not a sum of the functions before it.
 _LEAST = 0.1
 # A function of this size (root mean square) is 0; those of :class:`DomainFunctions` are at most 1.
 _NOTHING = 1e-3
 
 
 class DomainFunctions:
-    """Functions of the coordinates a of the domain: h = tanh(2π ω′ a) of each, and the lowest that these lack.
+    """Functions of the coordinates a of the domain: h = tanh(2π ω′ a) of each coordinate, and some of their products.
 
-    A function is 0 for ω′ = 0, starts with the slope of sin(2π ω′ a) and grows with ω′; a wave would vanish where its
-    zeros meet the elements of a finite group. Those that these lack are the squares for positions, which tell the
-    centre from the border, and the products of rotation and reflection.
+    Each function is 0 for ω′ = 0. Near 0 it has the slope of sin(2π ω′ a), and it grows with ω′. A sine would vanish on
+    all elements of C4 at ω′ = 0.5. The products are the squares for positions, which tell the centre from the border,
+    and those of rotation and reflection.
 
     Args:
         columns: the subgroup of each coordinate.

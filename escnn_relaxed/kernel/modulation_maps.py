@@ -45,7 +45,7 @@ class FieldKind(NamedTuple):
 class ModulationMaps(ExactConstants):
     """From h at all elements to its means over the elements of channels, and to ⟨mean_g h(g) g e, d/|d|⟩ at the taps.
 
-    Functions that depend on others, as seen at all elements and positions, are left out.
+    A function is left out if it is a sum of others at all elements and positions.
 
     Args:
         fields: one of each kind of the output's fields.
@@ -153,5 +153,5 @@ class ModulationMaps(ExactConstants):
 
 
 def _independent(functions: Array, lasting: int) -> list[int]:
-    """Return the numbers of functions that depend on none before them; their number is along the first axes."""
+    """Return the numbers of independent functions, which the first axes count."""
     return independent(torch.from_numpy(functions.reshape(int(np.prod(functions.shape[:lasting])), -1)))

@@ -47,7 +47,7 @@ class SteerableBasis(ExactConstants):
 
     Attributes:
         dimension: number of weights.
-        fingerprint: a number for each pair of representations, which another basis has not.
+        fingerprint: a number for each pair of representations. Another basis has other numbers.
     """
 
     def __init__(

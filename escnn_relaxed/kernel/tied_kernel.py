@@ -31,10 +31,10 @@ if TYPE_CHECKING:  # exported layers come here too, and run without escnn
 
 __all__ = ["TiedKernel"]
 
-# The size of the modulation that a weight of 1 makes. With it an optimiser's steps change the kernel as little as the
-# softness that tasks want (docs/results/soft-part.md).
+# The root mean square of the modulation that a weight of 1 makes. Tasks want small modulations, so an optimiser's steps
+# must change the kernel little (docs/concepts/mathematics.md).
 _UNIT = 0.2
-# ω′ at which functions are told apart, so that the number of weights does not depend on ω′.
+# ω′ at which dependent functions are found. The number of weights must not depend on the ω′ of a layer.
 _REFERENCE = 0.25
 
 
@@ -106,7 +106,7 @@ class TiedKernel(SoftPart):
 
     @torch.no_grad()
     def _reference_values(self) -> NDArray[np.float64]:
-        """Return the functions h by which they are told apart, (P, J, M), in double precision."""
+        """Return the functions h at the reference ω′, (P, J, M), in double precision."""
         dtype = self.grid.action.dtype
         self.grid.double()
         frequency = {name: self.grid.action.new_full((1,), _REFERENCE) for name in self.domain_subgroups}
