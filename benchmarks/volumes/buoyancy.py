@@ -2,7 +2,7 @@
 
     python -m benchmarks.volumes.buoyancy [--buoyancies 0,0.5] [--seeds 2] [--steps 2000] [--workers 2] [--report]
 
-Networks of three 3×3×3 convolutions predict the next frame of a box of 12³ cells from this one, with as many parameters
+Networks of three 3×3×3 convolutions predict the next frame of a box of 8³ cells from this one, with as many parameters
 each within a fifth. The error is that of the velocity's and smoke's change, relative, squared; of a rollout that of the
 state five frames ahead, relative, squared. Runs are logged as they end, and a second call goes on from the log.
 """
@@ -32,7 +32,7 @@ from escnn_relaxed import RelaxedR3Conv, harden_network
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 from experiments.mean_and_error import mean_and_error
 
-TRAINING, TESTS, BATCH, RATE = 32, 16, 8, 1e-2
+TRAINING, TESTS, BATCH, RATE = 32, 16, 4, 1e-2
 KERNEL_SIZE = 3
 
 
@@ -121,7 +121,8 @@ class Run:
     seed: int
 
     def __str__(self) -> str:
-        return json.dumps({**vars(self), "rate": RATE, "fields": WAYS[self.way].fields}, sort_keys=True)
+        settings = {"rate": RATE, "batch": BATCH, "size": Flow.size, "fields": WAYS[self.way].fields}
+        return json.dumps({**vars(self), **settings}, sort_keys=True)
 
 
 def train(run: Run, cache: Path) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Flow:
     buoyancy: float
     count: int = 48
     frames: int = 6
-    size: int = 12
+    size: int = 8
     seed: int = 1
 
 
