@@ -8,7 +8,7 @@ import numpy as np
 from escnn.group import GroupElement
 from escnn.gspaces import GSpace2D
 
-Point = tuple[float, float]
+Point = tuple[float, ...]
 
 
 def angle_and_flip(space: GSpace2D, element: GroupElement) -> tuple[float, int]:
@@ -41,8 +41,7 @@ def window_weight(tap: Point, kernel_size: int, dilation: int, support: str) -> 
 
 def inverse_action(space: GSpace2D, element: GroupElement, point: Point) -> Point:
     """g⁻¹p."""
-    x, y = space.basespace_action(~element) @ np.array(point)
-    return float(x), float(y)
+    return tuple(map(float, space.basespace_action(~element) @ np.array(point)))
 
 
 def copied_cell(index: int, size: int, mode: str) -> int | None:

@@ -14,6 +14,7 @@ import torch
 from escnn.group import GroupElement
 from reference import Oracle
 from reference_fields import Fields
+from reference_tied import Modulation
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR3Conv
@@ -128,3 +129,32 @@ class OracleInSpace(Oracle):
         """1 in the ball, falling as cos² over its outer tap."""
         distance, inside = np.linalg.norm(tap) / self.dilation, self.kernel_size / 2 - 1
         return float(np.cos(np.pi / 2 * np.clip(distance - inside, 0, 1)) ** 2) if distance < inside + 1 else 0.0
+
+
+class ModulationInSpace(Modulation):
+    """f of a layer of volumes, at every position the same.
+
+    Args:
+        layer: gives its numbers.
+        oracle: the elements, their coordinates and the kept group.
+        fold: the power of rotations that the coordinates are of.
+    """
+
+    def __init__(self, layer: RelaxedR3Conv, oracle: OracleInSpace, fold: int = 1) -> None:
+        super().__init__(layer, oracle.elements, [(0.0, 0.0, 0.0)], None)
+        self.oracle, self.fold = oracle, fold
+
+    def _kept_elements(self) -> list[GroupElement]:
+        return self.oracle.kept
+
+    def functions(self, g: GroupElement, own: Voxel) -> Tensor:
+        """tanh(2π ω′ a) of each coordinate of g, squares of the rotation's, products of the rotation's and s/2."""
+        rotation, reflected = self.oracle._rotation(g)
+        rotation = np.linalg.matrix_power(rotation, self.fold)
+        of_rotation = rotation.T @ [0, 0, 1] if self.oracle.about_axis else rotation.ravel() / np.sqrt(2)
+        of = {}
+        for name, values in {"rotation": of_rotation, "reflection": [reflected / 2]}.items():
+            frequency = self.layer.domain_frequency.get(name, [])
+            of[name] = [(2 * np.pi * frequency[0] * value).tanh() for value in values] if len(frequency) else []
+        products = [a * b for a, b in itertools.product(of["rotation"], of["reflection"])]
+        return torch.stack([*of["rotation"], *of["reflection"], *(value**2 for value in of["rotation"]), *products])

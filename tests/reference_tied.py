@@ -1,6 +1,6 @@
 """The modulation of a tied kernel by plain loops, from the formula in ``TiedKernel`` alone.
 
-    f(c, d; x) = Σ α mean_{g ∈ c} h(g, x) + ⟨Σ μ mean_g h(g, x) g e_k, d/|d|⟩
+    f(c, d; x) = Σ α mean_{g ∈ c} h(g, x) + Σ μ mean_g h(g, x) ⟨g e_k, d/|d|⟩ⁿ
 
 It takes escnn's elements and matrices. Of the layer it takes its numbers: weights, units, ω′ and which functions of
 each kind of fields have weights.
@@ -84,8 +84,7 @@ class Modulation:
             if isinstance(function, int):
                 total = total + weight * self._of_coset(function, field, channel, position)
             elif length:
-                vector = self._vector(*function, position)
-                total = total + weight * (vector[0] * tap[0] + vector[1] * tap[1]) / length
+                total = total + weight * self._of_tap(*function, tap, position)
         return total
 
     def _of_coset(self, function: int, field: Field, channel: int, position: Point) -> Tensor:
@@ -102,30 +101,33 @@ class Modulation:
         cosets = self._cosets[field.representation]
         return [g for g, of in zip(self.elements, cosets, strict=True) if of == channel]
 
-    def _vector(self, function: int, axis: int, position: Point) -> Tensor:
-        """mean_g h(g, x) g e_k."""
-        if ("vector", function, axis, position) not in self.known:
-            total = torch.zeros(2, dtype=torch.float64)
+    def _of_tap(self, function: int, axis: int, degree: int, tap: Point, position: Point) -> Tensor:
+        """mean_g h(g, x) ⟨g e_k, d/|d|⟩ⁿ."""
+        key = function, axis, degree, tap, position
+        if key not in self.known:
+            total = torch.zeros((), dtype=torch.float64)
             for g in self.elements:
-                turned = torch.from_numpy(self.space.basespace_action(g)[:, axis].copy())
-                total = total + self._values(g, position)[function] * turned
-            self.known["vector", function, axis, position] = total / len(self.elements)
-        return self.known["vector", function, axis, position]
+                turned = self.space.basespace_action(g)[:, axis]
+                along = sum(float(a) * b for a, b in zip(turned, tap, strict=True)) / math.hypot(*tap)
+                total = total + self._values(g, position)[function] * along**degree
+            self.known[key] = total / len(self.elements)
+        return self.known[key]
 
     def _values(self, g: GroupElement, position: Point) -> Tensor:
         """Every h(g, x), the mean over the kept group, less the mean over the domain."""
-        if (g, position) not in self.known:
+        # escnn's elements are slow to compare: those of the list are known by their identity.
+        if (id(g), position) not in self.known:
             own = inverse_action(self.space, g, position)
             translates = [self.functions(h @ g, own) for h in self._kept_elements()]
-            self.known[g, position] = torch.stack(translates).mean(dim=0) - self._mean()
-        return self.known[g, position]
+            self.known[id(g), position] = torch.stack(translates).mean(dim=0) - self._mean()
+        return self.known[id(g), position]
 
     def _mean(self) -> Tensor:
         """Every h as a mean over all elements and over all positions as all elements see them."""
         if "mean" not in self.known:
             seen = [inverse_action(self.space, g, cell) for g in self.elements for cell in self.cells]
             # Elements on the grid see the same few positions in another order, which are evaluated once.
-            same = [(round(x, 9) + 0.0, round(y, 9) + 0.0) for x, y in seen]
+            same = [tuple(round(value, 9) + 0.0 for value in point) for point in seen]
             counts, which = Counter(same), dict(zip(same, seen, strict=True))
             total = sum(n * self.functions(g, which[own]) for g in self.elements for own, n in counts.items())
             self.known["mean"] = total / (len(self.elements) * len(seen))

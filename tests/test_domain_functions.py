@@ -12,6 +12,11 @@ from escnn_relaxed.kernel.domain_functions import DomainFunctions, independent
 
 CASES = {
     "rotation": (["rotation"] * 2, lambda t, r, s: [*r]),
+    "axis": (["rotation"] * 3, lambda t, r, s: [*r, *(value**2 for value in r)]),
+    "space": (
+        ["rotation"] * 9 + ["reflection"],
+        lambda t, r, s: [*r, *s, *(value**2 for value in r), *(value * s[0] for value in r)],
+    ),
     "reflection": (["reflection"], lambda t, r, s: [*s]),
     "translation": (["translation"] * 2, lambda t, r, s: [*t, t[0] ** 2, t[1] ** 2]),
     "both": (["rotation"] * 2 + ["reflection"], lambda t, r, s: [*r, *s, r[0] * s[0], r[1] * s[0]]),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import volumes
+from escnn import gspaces
 from escnn import nn as enn
+from escnn.group import GroupElement
+from escnn.gspaces import GSpace3D
 from escnn.nn import FieldType
 from layers import shake
-from reference_in_space import OracleInSpace
+from reference_in_space import ModulationInSpace, OracleInSpace
 from tolerances import ROUNDING, SINGLE
 from transformations import relative_error
 
@@ -87,6 +91,70 @@ def test_kept_groups_equal_the_loops() -> None:
     turns = [element for element in group.elements if volumes.about_z(fields.gspace, element)]
     finite = built(fields, fields, keep=(False, 4))
     compare(finite, oracle_of(finite, turns), (3, 3, 3))
+
+
+def turns_about_z(space: GSpace3D, order: int) -> list[GroupElement]:
+    found = [element for element in space.fibergroup.elements if volumes.about_z(space, element)]
+    return found[:: len(found) // order]
+
+
+def half_turn_about_x(space: GSpace3D) -> GroupElement:
+    actions = {element: np.asarray(space.basespace_action(element)) for element in space.fibergroup.elements}
+    return next(element for element, of in actions.items() if np.allclose(of, np.diag([1, -1, -1])))
+
+
+def tied_to(space: str, keep: Any = None, fields: FieldType | None = None) -> RelaxedR3Conv:
+    """A layer of the default form, ω′ learned, far from strict."""
+    fields = fields or volumes.fields(space)
+    options = {} if keep is None else {"keep": keep}
+    of = RelaxedR3Conv(fields, fields, 3, initial_softness=0.3, learn_relaxation=True, bias=False, **options).double()
+    shake(of)
+    return of
+
+
+def compare_modulation(of: RelaxedR3Conv, loops: ModulationInSpace) -> None:
+    """Values and gradients of K at a corner, on an edge, in a face and in the centre."""
+    taps = [0, 1, 12, 13]
+    strict = of._strict_part.kernel().flatten(2)[..., taps]
+    inside = [loops(loops.oracle.outputs, loops.oracle.taps()[tap], (0.0, 0.0, 0.0)) for tap in taps]
+    found, expected = of._kernel().flatten(2)[..., taps], strict * (1 + torch.stack(inside, -1).unsqueeze(1))
+    assert (found - strict).norm() > 0.05 * strict.norm()
+    assert relative_error(found.detach(), expected.detach()) <= ROUNDING
+    parameters, direction = list(of.parameters()), torch.randn_like(found)
+    pairs = [torch.autograd.grad(value, parameters, direction) for value in (found, expected)]
+    for ours, theirs in zip(*pairs, strict=True):
+        assert relative_error(ours, theirs) <= ROUNDING
+
+
+@pytest.mark.parametrize("space", ["octahedral", "SO(3)", "D4", "cone 4", "mirror"])
+def test_tied_kernel_equals_the_loops(space: str) -> None:
+    of = tied_to(space)
+    compare_modulation(of, ModulationInSpace(of, oracle_of(of)))
+
+
+@pytest.mark.parametrize("order", [1, 4])
+def test_tied_kernel_that_keeps_a_finite_group_equals_the_loops(order: int) -> None:
+    space = volumes.gspace("octahedral")
+    turns = turns_about_z(space, order)
+    flip = half_turn_about_x(space)
+    kept = [*turns, *(turn @ flip for turn in turns)]
+    of = tied_to("octahedral", [turns[-1], flip], FieldType(space, [space.irrep(1), space.regular_repr]))
+    compare_modulation(of, ModulationInSpace(of, oracle_of(of, kept)))
+
+
+def test_tied_kernel_that_keeps_an_axis_equals_the_loops() -> None:
+    of = tied_to("octahedral", "SO(2)")
+    compare_modulation(of, ModulationInSpace(of, oracle_of(of, about_axis=True)))
+
+
+@pytest.mark.parametrize("order", [2, 4])
+@pytest.mark.parametrize("field", ["regular", "irrep"])
+def test_tied_kernel_about_an_axis_sees_cosets(order: int, field: str) -> None:
+    """The coordinate of a rotation by θ is that of a rotation by nθ, as in the plane."""
+    space = gspaces.rot2dOnR3(8)
+    fields = FieldType(space, [space.regular_repr if field == "regular" else space.irrep(1)])
+    of = tied_to("", order, fields)
+    compare_modulation(of, ModulationInSpace(of, oracle_of(of, turns_about_z(space, order)), fold=order))
 
 
 @pytest.mark.parametrize("space", ["SO(3)", "octahedral", "O(3)", "D4", "dihedral", "cone", "trivial"])

@@ -51,7 +51,7 @@ def strict_kernel(layer: RelaxedR2Conv) -> Tensor:
 def kappa(oracle: Oracle, g: object, tap: tuple[float, float], strict: Tensor) -> Tensor:
     """(1 + m)(g⁻¹d; a(g)) K_strict(g⁻¹d) for one output field, at u = g⁻¹d.
 
-    m = Σ α h(a) + ⟨Σ μ h(a) e_k, u/|u|⟩. Of a regular field, a weight α counts in the row of the identity alone, there
+    m = Σ α h(a) + Σ μ h(a) ⟨e_k, u/|u|⟩ⁿ. Of a regular field, a weight α counts in the row of the identity alone, there
     |G| times.
     """
     space, taps = oracle.layer.in_type.gspace, oracle.taps()
@@ -68,8 +68,8 @@ def kappa(oracle: Oracle, g: object, tap: tuple[float, float], strict: Tensor) -
         if isinstance(function, int):
             of_rows = of_rows + weight * values[function] * identity
         elif length:
-            number, axis = function
-            of_rows = of_rows + weight * values[number] * u[axis] / length
+            number, axis, degree = function
+            of_rows = of_rows + weight * values[number] * (u[axis] / length) ** degree
     return of_rows[:, None] * strict[..., taps.index(u)]
 
 

@@ -212,8 +212,14 @@ class GroupFrame:
 
     @property
     def _fold(self) -> int:
-        """The number of kept rotations of the plane between which the coordinate of a rotation does not tell."""
-        return self.kept.rotations if self.sees_cosets and isinstance(self.kept, KeptGroup) else 1
+        """The number of kept rotations about the only axis between which the coordinate of a rotation does not tell."""
+        if not self.sees_cosets:
+            return 1
+        if isinstance(self.kept, KeptGroup):
+            return self.kept.rotations
+        rotations = self.sample.rotation[self.sample.reflected == 0]
+        has_one_axis = np.linalg.matrix_rank(rotations.mean(0), tol=1e-6) == 1
+        return int((np.linalg.det(self.kept.members) > 0).sum()) if has_one_axis else 1
 
     def _coordinates(self, rotation: Array, reflected: NDArray[np.int64] | Array) -> dict[str, Array]:
         """Coordinates of elements r fˢ by subgroup, (…, d, d), (…) → (…, coordinates).

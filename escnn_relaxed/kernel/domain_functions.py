@@ -19,8 +19,8 @@ class DomainFunctions:
     """Functions of the coordinates a of the domain: h = tanh(2π ω′ a) of each coordinate, and some of their products.
 
     Each function is 0 for ω′ = 0. Near 0 it has the slope of sin(2π ω′ a), and it grows with ω′. A sine would vanish on
-    all elements of C4 at ω′ = 0.5. The products are the squares for positions, which tell the centre from the border,
-    and those of rotation and reflection.
+    all elements of C4 at ω′ = 0.5. The products are those of rotation and reflection, and some squares: for positions
+    they tell the centre from the border, for rotations of space an axis from other axes, whatever its sense.
 
     Args:
         columns: the subgroup of each coordinate.
@@ -40,13 +40,16 @@ class DomainFunctions:
     def __call__(self, coordinates: Tensor) -> Tensor:
         """Return the functions (J, points) of scaled coordinates 2π ω′ ⊙ a, (points, D)."""
         first = coordinates.tanh().mT
-        added = []
-        if "translation" in self._places:
-            added.append(first[self._places["translation"]].square())
+        added = [first[place].square() for name, place in self._places.items() if self._has_squares(name, place)]
         if "rotation" in self._places and "reflection" in self._places:
             rotation, reflection = (first[self._places[name]] for name in ("rotation", "reflection"))
             added.append((rotation[:, None] * reflection).flatten(0, 1))
         return torch.cat([first, *added]) if added else first
+
+    @staticmethod
+    def _has_squares(name: str, place: slice) -> bool:
+        # A rotation of the plane has two coordinates.
+        return name == "translation" or (name == "rotation" and place.stop - place.start > 2)
 
 
 def independent(functions: Tensor) -> list[int]:

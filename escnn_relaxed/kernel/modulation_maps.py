@@ -18,9 +18,14 @@ from .domain_functions import independent
 if TYPE_CHECKING:  # exported layers come here too, and run without escnn
     from escnn.group import Representation
 
-__all__ = ["FieldKind", "ModulationMaps"]
+__all__ = ["FieldKind", "ModulationMaps", "Side"]
 
 Array = NDArray[np.float64]
+
+# The highest power of ⟨g e, d/|d|⟩: what is kept by quarter turns is not seen below the fourth.
+_DEGREES = 4
+# Sums over elements that should be 0 are smaller.
+_SAME = 1e-9
 
 
 class FieldKind(NamedTuple):
@@ -42,10 +47,25 @@ class FieldKind(NamedTuple):
         return len(self.elements)
 
 
-class ModulationMaps(ExactConstants):
-    """From h at all elements to its means over the elements of channels, and to ⟨mean_g h(g) g e, d/|d|⟩ at the taps.
+class Side(NamedTuple):
+    """A function of the taps, mean_g h(g) ⟨g e, d/|d|⟩ⁿ.
 
-    A function is left out if it is a sum of others at all elements and positions.
+    Attributes:
+        function: the number of h.
+        axis: that of e.
+        degree: n.
+    """
+
+    function: int
+    axis: int
+    degree: int
+
+
+class ModulationMaps(ExactConstants):
+    """From h at all elements to its means over the elements of channels, and to mean_g h(g) ⟨g e, d/|d|⟩ⁿ at the taps.
+
+    n is 1, or for a function h of elements alone the least power whose mean is not 0. A function is left out if it is a
+    sum of others at all elements and positions.
 
     Args:
         fields: one of each kind of the output's fields.
@@ -56,7 +76,7 @@ class ModulationMaps(ExactConstants):
 
     Attributes:
         kinds: the kinds of fields, with the functions of their elements.
-        sides: the number of the function h and of the axis e of each function of the taps.
+        sides: the functions of the taps.
         of_values: the map (J·M, columns). Its columns are the channels of each function of each kind, and then the taps
             of each side.
         function_of_column: the number of the function that a column belongs to, (columns,).
@@ -77,9 +97,7 @@ class ModulationMaps(ExactConstants):
         length = np.linalg.norm(taps, axis=-1, keepdims=True)
         self._directions = np.divide(taps, length, out=np.zeros_like(taps), where=length > 0).T
         self._functions = values.shape[1]
-        action = frame.sample.action
-        vectors = np.einsum("pjm,mvc->jcpv", values, action) / len(action)
-        self.sides = [divmod(number, len(self._directions)) for number in _independent(vectors @ self._directions, 2)]
+        self.sides = self._independent_sides(values, frame.sample.action)
         elements = [channel_elements([field], frame.sample)[0] for field in fields]
         functions = [_independent(np.einsum("pjm,am->jpa", values, of), 1) for of in elements]
         self.kinds = [FieldKind(*of) for of in zip(counts, elements, functions, strict=True)]
@@ -91,7 +109,7 @@ class ModulationMaps(ExactConstants):
         """Take the elements of another frame, a turned grid of a continuous group."""
         action = frame.sample.action
         parts = [(number, kind.elements.T) for kind in self.kinds for number in kind.functions]
-        parts += [(number, action[:, :, axis] @ self._directions / len(action)) for number, axis in self.sides]
+        parts += [(side.function, self._along(action, side.axis) ** side.degree / len(action)) for side in self.sides]
         columns = sum(part.shape[1] for _, part in parts)
         of_values = np.zeros((self._functions, len(action), columns))
         first = 0
@@ -99,6 +117,26 @@ class ModulationMaps(ExactConstants):
             of_values[number, :, first : first + part.shape[1]] = part
             first += part.shape[1]
         self.set_constant("of_values", of_values.reshape(self._functions * len(action), columns))
+
+    def _independent_sides(self, values: Array, action: Array) -> list[Side]:
+        """Return the sides that do not depend on each other, given h (P, J, M) and the elements (M, d, d)."""
+        sides: list[Side] = []
+        functions: list[Array] = []
+        axes = range(len(self._directions))
+        for number in range(values.shape[1]):
+            is_of_elements = np.ptp(values[:, number], axis=0).max() < _SAME
+            for degree in range(1, 1 + (_DEGREES if is_of_elements else 1)):
+                means = [values[:, number] @ self._along(action, axis) ** degree / len(action) for axis in axes]
+                sides += [Side(number, axis, degree) for axis in axes]
+                functions += means
+                if np.abs(means).max() > _SAME:
+                    break
+        return [sides[number] for number in _independent(np.stack(functions), 1)] if functions else []
+
+    def _along(self, action: Array, axis: int) -> Array:
+        """Return ⟨g e, d/|d|⟩ of an axis e at the taps, (M, T)."""
+        along: Array = action[:, :, axis] @ self._directions
+        return along
 
     @property
     def taps(self) -> int:
