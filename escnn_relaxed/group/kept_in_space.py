@@ -57,7 +57,7 @@ class KeptInSpace:
 
 
 def kept_in_space(keep: Any, gspace: GSpace) -> KeptInSpace | Any:
-    """Return the subgroup that ``keep`` names: None, ``"SO(2)"`` about the axis z, or escnn's id of a subgroup.
+    """Return the subgroup that ``keep`` names: None, ``"SO(2)"`` about the axis z, escnn's id, or generating elements.
 
     Raises:
         ValueError: for what names no subgroup.

@@ -43,8 +43,7 @@ class TiedKernel(SoftPart):
 
     .. math::
         f(c, d; x) = \sum_j \alpha_j \operatorname{mean}_{g \in c} h_j(\omega' \odot a(g, x))
-            + \Big\langle \sum_k \mu_k \operatorname{mean}_g h_k(\omega' \odot a(g, x))\, g e_k, \tfrac{d}{|d|}
-            \Big\rangle
+            + \sum_{jk} \mu_{jk} \operatorname{mean}_g h_j(\omega' \odot a(g, x))\, \langle g e_k, d/|d| \rangle^{n_j}
 
     c is an output channel, which in a regular or quotient field belongs to an element or a coset, and elsewhere to all
     of the group. α and μ are the weights of its field. The functions h have no mean over the domain, so PK is
