@@ -69,8 +69,8 @@ class RelaxedR3Conv(SoftenedConvolution):
         learn_relaxation: make ω′ parameters, one for each layer.
         keep: group to which the layer stays exactly equivariant, however soft it is: ``"SO(2)"`` for all rotations
             about the axis z, the first axis of a volume, or the id of a subgroup, as ``gspace.fibergroup.subgroup``
-            takes it: ``(False, 4)`` for the quarter turns about z of the octahedral group; or elements of a finite group
-            that generate it. Default: no such group.
+            takes it: ``(False, 4)`` for the quarter turns about z of the octahedral group; or elements of a finite
+            group that generate it. Default: no such group.
         initial_softness: part of the kernel's energy that depends on the domain at the start; 0 for a soft part that
             starts at 0 and learns. Default: 0.001.
         samples: number of rotations by which a continuous group is sampled. SO(3) and O(3) take the 24 of the cube, or
