@@ -71,12 +71,13 @@ def check_integer(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
-def check_size(name: str, value: Any) -> tuple[int, int]:
-    """Return height and width in pixels, given as a pair or as one number for both."""
-    pair = value if isinstance(value, (tuple, list)) else (value, value)
-    if len(pair) != 2:
-        raise ValueError(f"{name} must be an integer or a pair (height, width), got {value!r}")
-    return check_integer(name, pair[0], 1), check_integer(name, pair[1], 1)
+def check_size(name: str, value: Any, dimension: int = 2) -> tuple[int, ...]:
+    """Return height and width in pixels, depth before them of volumes, given as a tuple or as one number for all."""
+    sides = value if isinstance(value, (tuple, list)) else dimension * (value,)
+    if len(sides) != dimension:
+        of = {2: "a pair (height, width)", 3: "a triple (depth, height, width)"}[dimension]
+        raise ValueError(f"{name} must be an integer or {of}, got {value!r}")
+    return tuple(check_integer(name, side, 1) for side in sides)
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:

@@ -14,7 +14,8 @@ from transformations import answer_to, on_grid_elements, relative_error, transfo
 from waves import Waves
 
 from escnn_relaxed import equivariance_error
-from escnn_relaxed.measure.pixel_grid import PixelGrid, moved, rotation, shift, turn_or_flip
+from escnn_relaxed.measure.isometry import rotation, shift, turn_or_flip
+from escnn_relaxed.measure.pixel_grid import PixelGrid, moved
 
 EXACT = 0.0  # pixels are copied
 
@@ -23,7 +24,7 @@ EXACT = 0.0  # pixels are copied
 @pytest.mark.parametrize("space", ["C4", "D4", "D4 axis 45°", "flip", "flip axis 0"])
 def test_elements_of_the_grid_copy_pixels(space: str, size: tuple[int, int]) -> None:
     trivial = battery.field_type(space, "trivial")
-    image, grid = battery.random_input(trivial, *size), PixelGrid(*size)
+    image, grid = battery.random_input(trivial, *size), PixelGrid.of_image(*size)
     for element in on_grid_elements(trivial.gspace):
         isometry = turn_or_flip(trivial.gspace, element)
         found, mask = moved(image, grid, grid.of_moved_image(isometry), isometry, on_torus=False)
@@ -32,14 +33,14 @@ def test_elements_of_the_grid_copy_pixels(space: str, size: tuple[int, int]) -> 
 
 
 def test_shifts_are_rolls_on_the_torus() -> None:
-    image, grid = torch.randn(2, 3, 5, 6), PixelGrid(5, 6)
+    image, grid = torch.randn(2, 3, 5, 6), PixelGrid.of_image(5, 6)
     found, mask = moved(image, grid, grid, shift(2, -1), on_torus=True)
     assert mask.all()
     assert torch.equal(found, image.roll((2, -1), (2, 3)))
 
 
 def test_what_a_shift_brings_in_has_no_source() -> None:
-    image, grid = torch.randn(1, 1, 5, 6), PixelGrid(5, 6)
+    image, grid = torch.randn(1, 1, 5, 6), PixelGrid.of_image(5, 6)
     found, mask = moved(image, grid, grid, shift(2, -1), on_torus=False)
     assert torch.equal(mask, torch.arange(5)[:, None].ge(2) & torch.arange(6).lt(5))
     assert torch.equal(found[..., mask], image[..., :3, 1:].flatten(2))
@@ -48,7 +49,7 @@ def test_what_a_shift_brings_in_has_no_source() -> None:
 @pytest.mark.parametrize("degrees", [10, 45, 200])
 def test_smooth_fields_are_turned_as_in_closed_form(degrees: float) -> None:
     waves = Waves(channels=2, cycles_per_pixel=0.08, size=21)
-    isometry, grid = rotation(math.radians(degrees)), PixelGrid(21, 21)
+    isometry, grid = rotation(math.radians(degrees)), PixelGrid.of_image(21, 21)
     found, _ = moved(waves.sample(np.eye(2)), grid, grid, isometry, on_torus=False)
     expected = waves.sample(isometry.matrix)
     inside = torch.from_numpy((grid.positions() ** 2).sum(-1) ** 0.5 <= 8)
@@ -60,7 +61,7 @@ def test_a_fraction_of_a_pixel_on_the_torus() -> None:
     """cos 2πx/n shifted by half a step of a map with every second pixel."""
     column = torch.arange(16, dtype=torch.float64)
     wave = torch.cos(2 * math.pi * column / 16).expand(1, 1, 16, 16)
-    grid = PixelGrid(16, 16, spacing=(2.0, 2.0))
+    grid = PixelGrid((16, 16), (2.0, 2.0), (0.0, 0.0))
     found, mask = moved(wave, grid, grid, shift(0, 1), on_torus=True)
     assert mask.all()
     assert (found - torch.cos(2 * math.pi * (column - 0.5) / 16)).abs().max() < 0.002  # a whole pixel: 0.2
@@ -70,7 +71,7 @@ def test_a_fraction_of_a_pixel_on_the_torus() -> None:
     ("rows", "columns", "covers"), [(8, 5, True), (9, 5, False), (7, 5, False), (8, 6, False), (8, 4, False)]
 )
 def test_map_covers_an_image_whose_sides_are_its_strides(rows: int, columns: int, covers: bool) -> None:
-    assert PixelGrid(rows, columns, spacing=(2.0, 3.0)).covers(PixelGrid(16, 15)) == covers
+    assert PixelGrid((rows, columns), (2.0, 3.0), (0.0, 0.0)).covers(PixelGrid.of_image(16, 15)) == covers
 
 
 @pytest.mark.parametrize("rows_and_columns", [(2, 0), (0, -4), (6, 10)])

@@ -23,7 +23,6 @@ __all__ = [
     "SUBGROUPS",
     "GroupSample",
     "KeptGroup",
-    "element_with_action",
     "grid_symmetries",
     "has_subgroup",
     "principal_angle",
@@ -192,30 +191,6 @@ def principal_angle(rotation: Array) -> Array:
 
     angle: Array = SO2.change_parameterization(rotation, p_from="MAT", p_to="ANG")
     return np.where(angle <= -np.pi + 1e-9, np.pi, angle)
-
-
-def element_with_action(gspace: GSpace, action: Array) -> GroupElement | None:
-    """Return the element of a fiber group that acts on the base space by a matrix (d, d), or None.
-
-    Example:
-        >>> from escnn import gspaces
-        >>> element_with_action(gspaces.rot2dOnR2(4), np.array([[0.0, -1.0], [1.0, 0.0]]))
-        1[2pi/4]
-        >>> element_with_action(gspaces.rot2dOnR2(4), np.array([[1.0, 0.0], [0.0, -1.0]])) is None
-        True
-    """
-    candidates = gspace.fibergroup.elements
-    if gspace.fibergroup.continuous:
-        is_reflection = np.linalg.det(action) < 0
-        sample = sample_group(gspace, samples=1)
-        if is_reflection and not sample.reflected.any():
-            return None
-        rotation = action @ sample.reflection.T if is_reflection else action
-        angle = float(principal_angle(rotation[None])[0])
-        value = (int(is_reflection), angle) if sample.reflected.any() else angle
-        candidates = [gspace.fibergroup.element(value, param="radians")]
-    matches = (e for e in candidates if np.allclose(gspace.basespace_action(e), action, rtol=0, atol=1e-6))
-    return next(matches, None)
 
 
 def relative_elements(sample: GroupSample) -> NDArray[np.int64]:

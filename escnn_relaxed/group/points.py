@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["pixel_positions", "support_window", "tap_grid"]
+__all__ = ["image_axes", "pixel_positions", "support_window", "tap_grid"]
 
 Array = NDArray[np.float64]
 
@@ -42,6 +42,16 @@ def pixel_positions(*size: int) -> Array:
     The coordinates are in [−1, 1]. They are the same for the pixels of an image and the centres of as many regions.
     """
     return _grid_points([(2 * np.arange(count) - (count - 1)) / count for count in size])
+
+
+def image_axes(dimension: int) -> Array:
+    """Return the directions of an image's axes as rows, (d, d): (0, −1) of the rows and (1, 0) of the columns.
+
+    Steps along the axes @ the result are vectors in escnn's order; vectors @ its transpose are steps.
+    """
+    against_rows = np.append(-np.ones(dimension - 1), 1.0)
+    directions: Array = np.diag(against_rows)[:, ::-1].copy()
+    return directions
 
 
 def _grid_points(axes: list[Array]) -> Array:

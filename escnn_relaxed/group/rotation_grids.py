@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from escnn.group import Group, GroupElement
 
-__all__ = ["CUBE", "least_samples", "sampled_elements"]
+__all__ = ["CUBE", "factors", "is_of_space", "least_samples", "sampled_elements"]
 
 # The number of rotations of the cube.
 CUBE = 24
@@ -20,7 +20,7 @@ _SAME = 1e-2
 
 def least_samples(group: Group) -> int:
     """Return the number of samples of a continuous group that are the symmetries of a grid of pixels."""
-    return CUBE if _is_of_space(group) else 4
+    return CUBE if is_of_space(group) else 4
 
 
 def sampled_elements(group: Group, samples: int) -> list[GroupElement]:
@@ -38,11 +38,10 @@ def sampled_elements(group: Group, samples: int) -> list[GroupElement]:
         >>> len(sampled_elements(gspaces.flipRot3dOnR3().fibergroup, 24))
         48
     """
-    factors = _factors(group)
-    if factors:
-        parts = [sampled_elements(of, samples) if of.continuous else list(of.elements) for of in factors]
+    if both := factors(group):
+        parts = [sampled_elements(of, samples) if of.continuous else list(of.elements) for of in both]
         return [_product(group, *pair) for pair in itertools.product(*parts)]
-    if not _is_of_space(group):
+    if not is_of_space(group):
         return list(group.grid(type="regular", N=samples))
     if samples % CUBE:
         below = samples // CUBE * CUBE
@@ -63,7 +62,7 @@ def sampled_elements(group: Group, samples: int) -> list[GroupElement]:
     return [turn @ point for point in points for turn in cube]
 
 
-def _factors(group: Group) -> tuple[Group, ...]:
+def factors(group: Group) -> tuple[Group, ...]:
     """Return the two groups of a direct product, none of another group."""
     from escnn.group import DirectProductGroup
 
@@ -75,7 +74,8 @@ def _product(group: Any, first: GroupElement, second: GroupElement) -> GroupElem
     return element
 
 
-def _is_of_space(group: Group) -> bool:
+def is_of_space(group: Group) -> bool:
+    """Return whether a group is SO(3) or O(3)."""
     from escnn.group import O3, SO3
 
     return isinstance(group, (SO3, O3))

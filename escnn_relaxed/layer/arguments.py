@@ -43,12 +43,13 @@ PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 _SPACES = {GSpace2D: "the plane (escnn.gspaces.…OnR2)", GSpace3D: "space (escnn.gspaces.…OnR3)"}
 
 
-def check_field_type(name: str, value: Any, space: type[GSpace] = GSpace2D) -> FieldType:
-    """Return a field type on the plane, or on another base space."""
+def check_field_type(name: str, value: Any, *spaces: type[GSpace]) -> FieldType:
+    """Return a field type on one of these base spaces."""
     if not isinstance(value, FieldType):
         raise TypeError(f"{name} must be an escnn.nn.FieldType, got {type(value).__name__}: {value!r}")
-    if not isinstance(value.gspace, space):
-        raise ValueError(f"{name} must live on a gspace of {_SPACES[space]}, got {value.gspace!r}")
+    if not isinstance(value.gspace, spaces):
+        known = " or of ".join(_SPACES[space] for space in spaces)
+        raise ValueError(f"{name} must live on a gspace of {known}, got {value.gspace!r}")
     if len(value) == 0:
         raise ValueError(f"{name} must have at least one field, got {value!r}")
     return value

@@ -26,7 +26,7 @@ from ..integral.stationary import Geometry, TransposedGeometry
 if TYPE_CHECKING:
     from escnn.group import GroupElement
 
-__all__ = ["SOFTNESS_OF_ROUNDING", "check_equivariance", "compared", "warn_of_softness"]
+__all__ = ["SOFTNESS_OF_ROUNDING", "check_equivariance", "compared", "copy_to_check", "warn_of_softness"]
 
 Array = NDArray[np.float64]
 
@@ -57,10 +57,7 @@ def check_equivariance(
         verbose: print a line for each element.
         device: where to compute.
     """
-    atol, rtol = check_number("atol", atol), check_number("rtol", rtol)
-    check_bool("assertion", assertion)
-    check_bool("verbose", verbose)
-    layer = copy.deepcopy(layer).to(device=torch.device(device), dtype=torch.float32).eval()
+    layer = copy_to_check(layer, atol, rtol, assertion, verbose, device)
     images = _Images(layer.in_type.size, layer.geometry)
     still = _output(layer, images.turned(np.eye(2)))
     errors = []
@@ -71,6 +68,15 @@ def check_equivariance(
         found = _at_centre(_output(layer, image), layer.geometry)
         errors.append((element, compared(element, found, expected, atol, rtol, assertion, verbose)))
     return errors
+
+
+def copy_to_check(layer: Any, atol: float, rtol: float, assertion: bool, verbose: bool, device: str) -> Any:
+    """Return a copy of a layer on a device, in float32 and eval mode. The arguments of a check are checked."""
+    check_number("atol", atol)
+    check_number("rtol", rtol)
+    check_bool("assertion", assertion)
+    check_bool("verbose", verbose)
+    return copy.deepcopy(layer).to(device=torch.device(device), dtype=torch.float32).eval()
 
 
 def compared(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import check_bool, check_number
 from ..group.elements import KeptGroup, sample_group, steered_taps
 from ..group.kept_in_space import KeptInSpace
 from ..group.points import tap_grid
-from .equivariance_check import SOFTNESS_OF_ROUNDING, compared, warn_of_softness
+from .equivariance_check import SOFTNESS_OF_ROUNDING, compared, copy_to_check, warn_of_softness
 
 if TYPE_CHECKING:
     from escnn.group import GroupElement
@@ -40,10 +38,7 @@ def check_on_voxels(
         verbose: print a line for each element.
         device: where to compute.
     """
-    atol, rtol = check_number("atol", atol), check_number("rtol", rtol)
-    check_bool("assertion", assertion)
-    check_bool("verbose", verbose)
-    layer = copy.deepcopy(layer).to(device=torch.device(device), dtype=torch.float32).eval()
+    layer = copy_to_check(layer, atol, rtol, assertion, verbose, device)
     noise = _noise(layer)
     still = _output(layer, noise)
     errors = []

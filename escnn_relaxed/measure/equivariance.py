@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from .field_action import on_fibers
 from .forward_probe import ModuleOutput, Output, evaluated
+from .isometry import Isometry
 from .measured_network import Data, MeasuredNetwork, Pass, Shifts
-from .pixel_grid import Isometry, PixelGrid, moved
+from .pixel_grid import PixelGrid, moved
 from .tables import plain_table
 
 __all__ = ["EquivarianceReport", "ErrorRow", "equivariance_error", "largest_exact_errors"]
@@ -226,7 +227,7 @@ class _Comparison:
         self._before, self._after, self._field_type = before, after, field_type
         self._motion, image = passed.isometry, passed.image
         self._on_torus = passed.on_torus and before.grid is not None and before.grid.covers(image)
-        self._radius = math.inf if passed.is_exact else min(image.rows, image.columns) / 2
+        self._radius = math.inf if passed.is_exact else min(image.size) / 2
         # f(x) on the pixels of f(gx) before ρ(g) acts on its channels: what the error is relative to.
         self._carried, self._mask = self._moved(before.tensor, before.grid, after.grid, self._motion)
 

@@ -8,23 +8,25 @@ from typing import Any
 import numpy as np
 import torch
 from escnn.group import GroupElement
-from escnn.gspaces import GSpace2D
+from escnn.gspaces import GSpace, GSpace2D, GSpace3D
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
 from ..checks import check_sequence
-from ..group.elements import element_with_action, sample_group
+from ..group.acting_element import element_with_action
+from ..group.elements import sample_group
+from ..group.rotation_grids import least_samples
 from ..layer.arguments import check_field_type
-from .pixel_grid import Isometry, turn_or_flip
+from .isometry import Isometry, turn_or_flip
 
 __all__ = ["input_type", "isometries_of", "on_fibers", "takes_geometric_tensor"]
 
-# Rotations that a continuous group is measured on.
+# Rotations that a continuous group is measured on, if those of the grid are fewer.
 _ROTATIONS = 16
 
 
 def on_fibers(features: Tensor, field_type: FieldType, isometry: Isometry, place: str) -> Tensor:
-    """Apply ρ(g) to the channels (batch, C, …), g the element that acts on the plane as the isometry does.
+    """Apply ρ(g) to the channels (batch, C, …), g the element that acts on the base space as the isometry does.
 
     Args:
         features: channels of the field type.
@@ -54,14 +56,16 @@ def on_fibers(features: Tensor, field_type: FieldType, isometry: Isometry, place
     return torch.cat(turned, dim=1)
 
 
-def isometries_of(gspace: GSpace2D, elements: Sequence[GroupElement] | None) -> list[Isometry]:
+def isometries_of(gspace: GSpace, elements: Sequence[GroupElement] | None) -> list[Isometry]:
     """Return the isometries of elements: by default of all but the identity, of a continuous group of a sample.
 
     Raises:
         TypeError: for what is no element of the fiber group.
     """
     if elements is None:
-        elements = [e for e in sample_group(gspace, _ROTATIONS).elements if e != gspace.fibergroup.identity]
+        group = gspace.fibergroup
+        sample = sample_group(gspace, max(_ROTATIONS, least_samples(group)))
+        elements = [element for element in sample.elements if element != group.identity]
     for element in check_sequence("elements", elements, "elements of the fiber group"):
         if not isinstance(element, GroupElement) or element.group != gspace.fibergroup:
             raise TypeError(f"elements must be of {gspace.fibergroup.name}, got {element!r}")
@@ -73,14 +77,12 @@ def input_type(network: nn.Module, given: Any) -> FieldType:
 
     Raises:
         TypeError: for anything but a field type.
-        ValueError: if nothing says what they are.
+        ValueError: if nothing says what they are, or they are neither of the plane nor of space.
     """
-    if given is not None:
-        return check_field_type("in_type", given)
-    for module in network.modules():
-        found = getattr(module, "in_type", None)
-        if isinstance(found, FieldType):
-            return found
+    own = (getattr(module, "in_type", None) for module in network.modules())
+    found = next((field_type for field_type in own if isinstance(field_type, FieldType)), None)
+    if given is not None or found is not None:
+        return check_field_type("in_type", found if given is None else given, GSpace2D, GSpace3D)
     raise ValueError(f"in_type: {type(network).__name__} does not say which fields it takes; give in_type=FieldType(…)")
 
 

@@ -7,13 +7,22 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
-from escnn.nn import FieldType, GeometricTensor, PointwiseMaxPoolAntialiased2D, R2ConvTransposed
+from escnn.nn import (
+    FieldType,
+    GeometricTensor,
+    PointwiseMaxPoolAntialiased2D,
+    PointwiseMaxPoolAntialiased3D,
+    R2ConvTransposed,
+    R3ConvTransposed,
+)
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from ..group.points import image_axes
 from ..integral.stationary import Geometry, TransposedGeometry
 from ..network.modes import in_eval_mode
 from .pixel_grid import PixelGrid
@@ -32,7 +41,7 @@ class ModuleOutput:
     Attributes:
         tensor: (batch, C, …).
         field_type: that of a GeometricTensor, else None.
-        grid: where its pixels lie; None without two dimensions of space.
+        grid: where its pixels lie; None without the dimensions of the image.
         passed: the grids that modules up to this one have made, in their order.
         is_torus: whether what these modules pad is padded circularly.
         input: what the module was called with, where that is a GeometricTensor.
@@ -74,15 +83,15 @@ def outputs(
 
     def follow(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         nonlocal is_torus
-        if not (inputs and _is_map(inputs[0]) and _is_map(output)):
+        if not (inputs and grids.is_map(inputs[0]) and grids.is_map(output)):
             return
         source, target = _tensor(inputs[0]), _tensor(output)
-        window = _window(module)
+        window = _window(module, grids.dimension)
         if window is None:
             # The module may take maps apart inside, where functions of torch do not see the whole.
             grids.inherit([source], target)
         else:
-            passed.append(_after(grids[source], window, _size(target)))
+            passed.append(_after(grids[source], window, tuple(target.shape[2:])))
             grids[target] = passed[-1]
             is_torus = is_torus and window.is_torus
 
@@ -90,7 +99,7 @@ def outputs(
         def hook(module: nn.Module, inputs: Any, returned: Any) -> None:
             picked = _picked(returned, output, name)
             field_type = picked.type if isinstance(picked, GeometricTensor) else None
-            grid = grids[_tensor(picked)] if _is_map(picked) else None
+            grid = grids[_tensor(picked)] if grids.is_map(picked) else None
             taken = inputs[0] if inputs and isinstance(inputs[0], GeometricTensor) else None
             found[name] = ModuleOutput(_tensor(picked), field_type, grid, tuple(passed), is_torus, taken)
 
@@ -132,28 +141,40 @@ class _Grids(TorchFunctionMode):
     """The grids of the tensors of a forward pass, passed on by all functions of torch while it is entered.
 
     Args:
-        image: the input (batch, C, H, W), whose pixels are those of the image.
+        image: the input (batch, C, H, W) or (batch, C, D, H, W), whose pixels are those of the image.
+
+    Attributes:
+        dimension: of the image.
     """
 
     def __init__(self, image: Tensor) -> None:
         super().__init__()
-        self._image = PixelGrid(*_size(image))
+        self.dimension = image.dim() - 2
+        self._image = PixelGrid.of_image(*self._size(image))
         self._known: MutableMapping[Tensor, PixelGrid] = WeakTensorKeyDictionary()
         self._known[image] = self._image
 
     def __getitem__(self, tensor: Tensor) -> PixelGrid:
-        return self._known.get(tensor) or self._image.resized(*_size(tensor))
+        return self._known.get(tensor) or self._image.resized(self._size(tensor))
 
     def __setitem__(self, tensor: Tensor, grid: PixelGrid) -> None:
         self._known[tensor] = grid
 
+    def is_map(self, value: Any) -> bool:
+        """Return whether a value is a feature map (batch, C, …) with the dimensions of the image."""
+        return isinstance(value, (Tensor, GeometricTensor)) and _tensor(value).dim() == 2 + self.dimension
+
+    def _size(self, tensor: Tensor) -> tuple[int, ...]:
+        return tuple(tensor.shape[-self.dimension :])
+
     def inherit(self, sources: Sequence[Tensor], result: Tensor) -> None:
         """Put a new tensor where those that it was made of lie, first of all one of its own size."""
         known = [source for source in sources if source in self._known]
-        if result.dim() < 4 or result in self._known or not known:
+        if result.dim() < 2 + self.dimension or result in self._known or not known:
             return
-        alike = (source for source in known if _size(source) == _size(result))
-        self._known[result] = self._known[next(alike, known[0])].resized(*_size(result))
+        size = self._size(result)
+        alike = (source for source in known if self._size(source) == size)
+        self._known[result] = self._known[next(alike, known[0])].resized(size)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -167,7 +188,7 @@ class _Grids(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class _Window:
-    """The window that a module slides over the image, along rows and columns.
+    """The window that a module slides over the image, along each of its axes.
 
     Attributes:
         extent: pixels from the first to the last that the kernel covers.
@@ -178,57 +199,57 @@ class _Window:
             convolution does not reach beyond the output.
     """
 
-    extent: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
+    extent: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
     is_transposed: bool
     is_torus: bool
 
 
-def _window(module: nn.Module) -> _Window | None:
+def _window(module: nn.Module, dimension: int) -> _Window | None:
     """Return the window of a module that slides one over the image, None for others."""
     geometry = getattr(module, "geometry", None)
     source: Any = geometry if isinstance(geometry, Geometry) else module
     if not all(hasattr(source, name) for name in ("kernel_size", "stride", "padding")):
         return None
-    kernel, stride = _pair(source.kernel_size), _pair(source.stride)
-    dilation = _pair(getattr(source, "dilation", 1))
-    extent = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
+
+    def along_axes(value: Any) -> tuple[int, ...]:
+        return tuple(value) if isinstance(value, (tuple, list)) else dimension * (value,)
+
+    kernel, stride = along_axes(source.kernel_size), along_axes(source.stride)
+    dilation = along_axes(getattr(source, "dilation", 1))
+    extent = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
     if source.padding == "same":
-        padding = [(e - 1) // 2 for e in extent]
+        padding = tuple((e - 1) // 2 for e in extent)
     else:
-        padding = list(_pair(0 if source.padding == "valid" else source.padding))
-    if isinstance(module, PointwiseMaxPoolAntialiased2D):
+        padding = along_axes(0 if source.padding == "valid" else source.padding)
+    if isinstance(module, (PointwiseMaxPoolAntialiased2D, PointwiseMaxPoolAntialiased3D)):
         # A blur with the stride follows on a maximum without one.
-        extent = [e + module.filter.shape[-1] - 1 for e in extent]
-        padding = [p + q for p, q in zip(padding, module._pad, strict=True)]
-    is_transposed = isinstance(source, (TransposedGeometry, R2ConvTransposed, _ConvTransposeNd))
+        extent = tuple(e + module.filter.shape[-1] - 1 for e in extent)
+        padding = tuple(p + q for p, q in zip(padding, module._pad, strict=True))
+    is_transposed = isinstance(source, (TransposedGeometry, R2ConvTransposed, R3ConvTransposed, _ConvTransposeNd))
     if is_transposed:
         # Whether all that a pixel would have added to it on the torus comes from pixels of the image.
-        cut = [p - q for p, q in zip(padding, _pair(source.output_padding), strict=True)]
+        cut = [p - q for p, q in zip(padding, along_axes(source.output_padding), strict=True)]
         is_torus = all(c >= e - s for c, e, s in zip(cut, extent, stride, strict=True))
     else:
         is_torus = not any(padding) or getattr(source, "padding_mode", "zeros") == "circular"
-    return _Window((extent[0], extent[1]), stride, (padding[0], padding[1]), is_transposed, is_torus)
+    return _Window(extent, stride, padding, is_transposed, is_torus)
 
 
-def _after(grid: PixelGrid, window: _Window, size: tuple[int, int]) -> PixelGrid:
+def _after(grid: PixelGrid, window: _Window, size: tuple[int, ...]) -> PixelGrid:
     """Return the grid of a window's output, of a size in pixels, where that of its input is ``grid``."""
-    counts = grid.rows, grid.columns
-    spacing, centre = list(grid.spacing), []
-    for axis in range(2):
-        stride, reach = window.stride[axis], (window.extent[axis] - 1) / 2 - window.padding[axis]
-        if window.is_transposed:
-            spacing[axis] /= stride
-            middle = (size[axis] - 1) / 2 - (stride * (counts[axis] - 1) / 2 + reach)
-            centre.append(middle * spacing[axis])
-        else:
-            middle = reach + stride * (size[axis] - 1) / 2 - (counts[axis] - 1) / 2
-            centre.append(middle * spacing[axis])
-            spacing[axis] *= stride
-    # Rows count downwards, y upwards.
-    position = grid.centre[0] + centre[1], grid.centre[1] - centre[0]
-    return PixelGrid(size[0], size[1], (spacing[0], spacing[1]), position)
+    counts, sizes, steps = np.array(grid.size), np.array(size), np.array(grid.spacing)
+    stride = np.array(window.stride)
+    reach = (np.array(window.extent) - 1) / 2 - np.array(window.padding)
+    if window.is_transposed:
+        spacing = steps / stride
+        middle = ((sizes - 1) / 2 - (stride * (counts - 1) / 2 + reach)) * spacing
+    else:
+        spacing = steps * stride
+        middle = (reach + stride * (sizes - 1) / 2 - (counts - 1) / 2) * steps
+    centre = np.array(grid.centre) + middle @ image_axes(len(size))
+    return PixelGrid(size, tuple(spacing.tolist()), tuple(centre.tolist()))
 
 
 def _tensor(value: Tensor | GeometricTensor) -> Tensor:
@@ -243,16 +264,3 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, (tuple, list)):
         for part in value:
             yield from _tensors_in(part)
-
-
-def _is_map(value: Any) -> bool:
-    return isinstance(value, (Tensor, GeometricTensor)) and _tensor(value).dim() == 4
-
-
-def _size(tensor: Tensor) -> tuple[int, int]:
-    rows, columns = tensor.shape[-2:]
-    return rows, columns
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    return (value[0], value[-1]) if isinstance(value, (tuple, list)) else (value, value)

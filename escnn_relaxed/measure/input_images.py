@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from escnn.gspaces import GSpace2D
+from escnn.gspaces import GSpace
 from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, nn
 
 from ..checks import check_size
 from .field_action import on_fibers
-from .pixel_grid import Isometry, PixelGrid, moved
+from .isometry import Isometry
+from .pixel_grid import PixelGrid, moved
 
 __all__ = ["Argument", "argument_beside", "faded", "noise", "without_what_leaves"]
 
@@ -22,7 +23,7 @@ _BATCH = 16
 _SEED = 0
 # Width of the smooth noise's Gaussian in pixels: cubic interpolation turns such noise at a cost of about a percent.
 _BLUR = 2.0
-# The part of the inscribed circle's radius over which an image is faded.
+# The part of the radius of the inscribed circle or ball over which an image is faded.
 _EDGE = 0.25
 
 
@@ -33,7 +34,7 @@ class Argument:
     Attributes:
         value: a tensor where ``field_type`` is given, else anything.
         field_type: how the group acts on the channels; None for what no isometry changes.
-        is_image: whether the value has pixels, (batch, C, H, W), which an isometry moves.
+        is_image: whether the value has pixels, (batch, C, H, W) or (batch, C, D, H, W), which an isometry moves.
         is_wrapped: whether the network takes it as a GeometricTensor.
     """
 
@@ -58,11 +59,11 @@ class Argument:
         return turned.with_pixels(lambda image: moved(image, source, target, isometry, on_torus)[0])
 
 
-def argument_beside(images: Tensor, value: Any, gspace: GSpace2D, place: int) -> Argument:
+def argument_beside(images: Tensor, value: Any, gspace: GSpace, place: int) -> Argument:
     """Return the argument that is passed after the images.
 
     Args:
-        images: (batch, C, H, W), the first argument.
+        images: (batch, C, …), the first argument.
         value: a GeometricTensor turns; so does a plain tensor of the size of the images, as scalar fields.
         gspace: the symmetry of the images.
         place: of the argument among all, for the error.
@@ -78,25 +79,26 @@ def argument_beside(images: Tensor, value: Any, gspace: GSpace2D, place: int) ->
                 f"data[{place}] must have {tuple(size)} pixels as data[0] has, or one, got {tuple(value.tensor.shape)}"
             )
         return Argument(value.tensor, value.type, shape == size, is_wrapped=True)
-    if isinstance(value, Tensor) and value.dim() == 4 and value.shape[2:] == size:
+    if isinstance(value, Tensor) and value.shape[2:] == size:
         return Argument(value, FieldType(gspace, value.shape[1] * [gspace.trivial_repr]), is_image=True)
     return Argument(value)
 
 
-def noise(module: nn.Module, channels: int, input_size: Any) -> tuple[Tensor, Tensor]:
-    """Return white and smooth noise of unit variance for a module, (16, C, H, W) each, the same in every call.
+def noise(module: nn.Module, in_type: FieldType, input_size: Any) -> tuple[Tensor, Tensor]:
+    """Return white and smooth noise of unit variance for a module, (16, C, …) each, the same in every call.
 
     Raises:
-        TypeError: for a size that is no integer or pair of integers.
-        ValueError: for a size below 1.
+        TypeError: for a size that is no integer or tuple of integers.
+        ValueError: for a size below 1, or a tuple of another length than the input has dimensions of space.
     """
-    height, width = check_size("input_size", input_size)
+    size = check_size("input_size", input_size, in_type.gspace.dimensionality)
     # A generator of its own, so that measuring in training changes nothing of what is drawn there.
     generator = torch.Generator().manual_seed(_SEED)
-    white = torch.randn(_BATCH, channels, height, width, generator=generator, dtype=torch.float64)
-    row, column = torch.fft.fftfreq(height)[:, None], torch.fft.fftfreq(width)
-    response = torch.exp(-2 * (math.pi * _BLUR) ** 2 * (row**2 + column**2))
-    smooth = torch.fft.ifft2(torch.fft.fft2(white) * response).real
+    white = torch.randn(_BATCH, in_type.size, *size, generator=generator, dtype=torch.float64)
+    axes = tuple(range(2, white.dim()))
+    frequencies = torch.stack(torch.meshgrid(*(torch.fft.fftfreq(count) for count in size), indexing="ij"))
+    response = torch.exp(-2 * (math.pi * _BLUR) ** 2 * frequencies.square().sum(0))
+    smooth = torch.fft.ifftn(torch.fft.fftn(white, dim=axes) * response, dim=axes).real
     smooth = smooth / smooth.square().mean().sqrt()
     tensors = (tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.is_floating_point())
     like = next(tensors, torch.zeros(()))
@@ -104,20 +106,24 @@ def noise(module: nn.Module, channels: int, input_size: Any) -> tuple[Tensor, Te
 
 
 def faded(features: Tensor) -> Tensor:
-    """Return images (…, H, W) times a window: 1 inside, falling as cos² to 0 on the outermost pixels' circle."""
-    height, width = features.shape[-2:]
-    distance = torch.from_numpy((PixelGrid(height, width).positions() ** 2).sum(-1) ** 0.5)
-    radius = max(min(height, width) - 1, 1) / 2
+    """Return images (batch, C, …) times a window: 1 inside, falling as cos² to 0 on the circle of the outermost pixels.
+
+    Of volumes it is a ball.
+    """
+    size = features.shape[2:]
+    distance = torch.from_numpy((PixelGrid.of_image(*size).positions() ** 2).sum(-1) ** 0.5)
+    radius = max(min(size) - 1, 1) / 2
     fall = ((distance - (1 - _EDGE) * radius) / (_EDGE * radius)).clamp(0, 1)
     return features * torch.cos(math.pi / 2 * fall).square().to(features)
 
 
-def without_what_leaves(features: Tensor, rows: int, columns: int) -> Tensor:
-    """Return images with 0 where a shift by rows down and columns to the right would push them out."""
+def without_what_leaves(features: Tensor, pixels: Sequence[int]) -> Tensor:
+    """Return images (batch, C, …) with 0 where a shift by pixels along their axes would push them out."""
     kept = torch.zeros_like(features)
     inside = [
-        slice(max(0, -pixels), max(0, size - max(0, pixels)))
-        for pixels, size in zip((rows, columns), features.shape[-2:], strict=True)
+        slice(max(0, -steps), max(0, size - max(0, steps)))
+        for steps, size in zip(pixels, features.shape[2:], strict=True)
     ]
-    kept[..., inside[0], inside[1]] = features[..., inside[0], inside[1]]
+    everywhere = slice(None), slice(None), *inside
+    kept[everywhere] = features[everywhere]
     return kept

@@ -16,13 +16,14 @@ from ..layer.arguments import check_field_type
 from .field_action import input_type, isometries_of, takes_geometric_tensor
 from .forward_probe import ModuleOutput, Output, outputs
 from .input_images import Argument, argument_beside, faded, noise, without_what_leaves
-from .pixel_grid import Isometry, PixelGrid, rotation, shift
+from .isometry import Isometry, rotation, shift
+from .pixel_grid import PixelGrid
 
 __all__ = ["Data", "MeasuredNetwork", "Pass", "Shifts"]
 
 # Images, or a tuple of all arguments of the network, the images first.
 Data: TypeAlias = "Tensor | GeometricTensor | tuple[Any, ...] | None"
-Shifts = Sequence[tuple[int, int]]
+Shifts = Sequence[tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class MeasuredNetwork:
 
     Args:
         module: the network.
-        input_size: height and width of noise, or None.
+        input_size: height and width of noise, depth before them of volumes, or None.
         data: a batch, a tuple of all arguments that starts with one, or None.
         in_type: fields of the input, where the network does not say.
         out_type: fields of outputs that are plain maps.
@@ -99,15 +100,16 @@ class MeasuredNetwork:
         images, *others = data if isinstance(data, tuple) and data else (data,)
         self._in_type = input_type(module, images.type if isinstance(images, GeometricTensor) else in_type)
         _check_fields(module, self._in_type, "data" if isinstance(images, GeometricTensor) else "in_type")
-        self._out_type = None if out_type is None else check_field_type("out_type", out_type)
+        space = self._in_type.gspace
+        self._dimension = space.dimensionality
+        self._out_type = None if out_type is None else check_field_type("out_type", out_type, type(space))
         if data is None:
-            white, smooth = noise(module, self._in_type.size, input_size)
+            white, smooth = noise(module, self._in_type, input_size)
         else:
             white = smooth = _batch(images, self._in_type)
         first = Argument(white, self._in_type, is_image=True, is_wrapped=takes_geometric_tensor(module, images))
-        gspace = self._in_type.gspace
-        rest = [argument_beside(white, value, gspace, place) for place, value in enumerate(others, start=1)]
-        self._image = PixelGrid(white.shape[2], white.shape[3])
+        rest = [argument_beside(white, value, space, place) for place, value in enumerate(others, start=1)]
+        self._image = PixelGrid.of_image(*white.shape[2:])
         self._white, self._smooth = (first, *rest), (replace(first, value=smooth), *rest)
         self._known: dict[str, dict[str, ModuleOutput]] = {}
 
@@ -117,15 +119,16 @@ class MeasuredNetwork:
         """Return the isometries that are asked for, checked.
 
         Raises:
-            TypeError: for an element of another group, an angle that is no number, a shift that is no pair of integers.
+            TypeError: for an element of another group, an angle that is no number, a shift that is no tuple of as many
+                integers as the image has axes.
             ValueError: for a shift by more than the image.
         """
         isometries = isometries_of(self._in_type.gspace, elements)
         for angle in check_sequence("angles", angles, "numbers in radians"):
             if not is_number(angle) or not math.isfinite(angle):
                 raise TypeError(f"angles must be finite numbers in radians, got {angle!r}")
-            isometries.append(rotation(angle))
-        return isometries + [self._shift(pair) for pair in check_sequence("shifts", shifts, "pairs of pixels")]
+            isometries.append(rotation(angle, self._dimension))
+        return isometries + [self._shift(pair) for pair in check_sequence("shifts", shifts, "tuples of pixels")]
 
     def required_isometries(
         self, elements: Sequence[GroupElement] | None, angles: Sequence[float], shifts: Shifts
@@ -142,14 +145,15 @@ class MeasuredNetwork:
             )
         return isometries
 
-    def _shift(self, pair: Any) -> Isometry:
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise TypeError(f"shifts must be pairs of pixels (rows, columns), got {pair!r}")
-        sides = self._image.rows, self._image.columns
-        rows, columns = (check_integer("shifts", pixels, 1 - side) for pixels, side in zip(pair, sides, strict=True))
-        if rows >= sides[0] or columns >= sides[1]:
-            raise ValueError(f"shifts must be smaller than the image, {sides}, got {pair!r}")
-        return shift(rows, columns)
+    def _shift(self, pixels: Any) -> Isometry:
+        sides = self._image.size
+        if not isinstance(pixels, (tuple, list)) or len(pixels) != len(sides):
+            kinds = {2: "pairs of pixels (rows, columns)", 3: "triples of pixels (planes, rows, columns)"}[len(sides)]
+            raise TypeError(f"shifts must be {kinds}, got {pixels!r}")
+        steps = [check_integer("shifts", step, 1 - side) for step, side in zip(pixels, sides, strict=True)]
+        if any(step >= side for step, side in zip(steps, sides, strict=True)):
+            raise ValueError(f"shifts must be smaller than the image, {sides}, got {pixels!r}")
+        return shift(*steps)
 
     def knows_fields_of(self, found: ModuleOutput) -> bool:
         """Return whether the fields of an output are known; one without space has none and should not change."""
@@ -192,8 +196,7 @@ class MeasuredNetwork:
         arguments, before = self._remembered("whole", self._white)
         if isometry.subgroup != "translation" or all(found.is_torus for found in before.values()):
             return arguments, before
-        right, up = isometry.translation
-        kept = [a.with_pixels(lambda image: without_what_leaves(image, round(-up), round(right))) for a in arguments]
+        kept = [a.with_pixels(lambda image: without_what_leaves(image, isometry.pixels)) for a in arguments]
         return kept, self._outputs(kept)
 
     def _remembered(
@@ -223,9 +226,11 @@ def _batch(data: Any, in_type: FieldType) -> Tensor:
     tensor = data.tensor if isinstance(data, GeometricTensor) else data
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
         raise TypeError(f"data must be a floating-point tensor or GeometricTensor, got {type(data).__name__}")
-    if tensor.dim() != 4 or tensor.shape[1] != in_type.size or not tensor.numel():
+    dimension = in_type.gspace.dimensionality
+    if tensor.dim() != 2 + dimension or tensor.shape[1] != in_type.size or not tensor.numel():
+        sides = ", ".join("DHW"[-dimension:])
         raise ValueError(
-            f"data must be (batch, {in_type.size}, H, W), got {tuple(tensor.shape)}: the channels of {in_type}, which "
-            f"are the fields of the first module inside that has some unless in_type= names those of the input"
+            f"data must be (batch, {in_type.size}, {sides}), got {tuple(tensor.shape)}: the channels of {in_type}, "
+            f"which are the fields of the first module inside that has some unless in_type= names those of the input"
         )
     return tensor

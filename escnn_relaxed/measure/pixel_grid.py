@@ -1,139 +1,82 @@
-"""The grid of a feature map's pixels on the image, and isometries of the image, which move them.
+"""The grid of a feature map's pixels on the image, or of its voxels on the volume, and features that isometries move.
 
-Positions are in pixels of the image from its centre, y up as in escnn; float64.
+Positions are in pixels of the image from its centre, in escnn's order x, y and of volumes z; float64.
 """
 
 from __future__ import annotations
 
-import math
+import itertools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from escnn.group import GroupElement
-    from escnn.gspaces import GSpace2D
+from ..group.points import image_axes
+from .isometry import TOLERANCE, Isometry
 
-from ..group.elements import rotation_matrix
-
-__all__ = ["Isometry", "PixelGrid", "moved", "rotation", "shift", "turn_or_flip"]
+__all__ = ["PixelGrid", "moved"]
 
 Array = NDArray[np.float64]
-
-# Positions come from cosines and strides: what is this close to a pixel is on it.
-_TOLERANCE = 1e-6
-
-
-@dataclass(frozen=True)
-class Isometry:
-    """x → A x + τ, what is done to an image.
-
-    Attributes:
-        name: in words, degrees and pixels.
-        subgroup: ``"rotation"``, ``"reflection"`` or ``"translation"``.
-        matrix: A, (2, 2), orthogonal.
-        translation: τ in pixels, x and y.
-    """
-
-    name: str
-    subgroup: str
-    matrix: Array
-    translation: tuple[float, float] = (0.0, 0.0)
-
-    @property
-    def angle(self) -> float:
-        """α in [0, 2π) where A turns by α, or mirrors y → −y and then turns by α."""
-        angle = math.atan2(self.matrix[1, 0], self.matrix[0, 0]) % (2 * math.pi)
-        return 0.0 if 2 * math.pi - angle < _TOLERANCE else angle
-
-    @property
-    def keeps_axes(self) -> bool:
-        """Return whether A maps each axis of the grid to an axis."""
-        return np.allclose(self.matrix, self.matrix.round(), rtol=0, atol=_TOLERANCE)
-
-    @property
-    def swaps_axes(self) -> bool:
-        """Return whether A exchanges the axes, and with them height and width."""
-        return self.keeps_axes and round(self.matrix[0, 0]) == 0
-
-    def inverse(self) -> Isometry:
-        """Return the isometry back."""
-        back = -self.matrix.T @ np.array(self.translation)
-        return replace(self, matrix=self.matrix.T, translation=(back[0], back[1]))
-
-
-def rotation(angle: float) -> Isometry:
-    """Return the turn by an angle in radians, counter-clockwise."""
-    matrix = rotation_matrix(angle)
-    return Isometry(f"rotation {math.degrees(angle):.4g}°", "rotation", matrix)
-
-
-def turn_or_flip(gspace: GSpace2D, element: GroupElement) -> Isometry:
-    """Return the isometry of the plane by which an element of a fiber group acts."""
-    matrix = np.asarray(gspace.basespace_action(element), dtype=np.float64)
-    subgroup = "reflection" if np.linalg.det(matrix) < 0 else "rotation"
-    isometry = Isometry("", subgroup, matrix)
-    return replace(isometry, name=f"{subgroup} {math.degrees(isometry.angle):.4g}°")
-
-
-def shift(rows: int, columns: int) -> Isometry:
-    """Return the shift by rows down and columns to the right, in pixels."""
-    return Isometry(f"shift {rows}, {columns}", "translation", np.eye(2), (float(columns), float(-rows)))
 
 
 @dataclass(frozen=True)
 class PixelGrid:
-    """The pixels of a feature map.
+    """The pixels of a feature map in d dimensions.
 
     Attributes:
-        rows: height of the map.
-        columns: its width.
-        spacing: distance of neighbours along rows and columns in pixels of the image, the strides so far.
-        centre: middle of the map from that of the image, x and y; not 0 where a stride does not fit the size.
+        size: pixels along each axis of the map, (height, width) or (depth, height, width).
+        spacing: distance of neighbours along these axes in pixels of the image, the strides so far.
+        centre: middle of the map from that of the image, (x, y) or (x, y, z); not 0 where a stride does not fit.
     """
 
-    rows: int
-    columns: int
-    spacing: tuple[float, float] = (1.0, 1.0)
-    centre: tuple[float, float] = (0.0, 0.0)
+    size: tuple[int, ...]
+    spacing: tuple[float, ...]
+    centre: tuple[float, ...]
+
+    @classmethod
+    def of_image(cls, *size: int) -> PixelGrid:
+        """Return the grid of an image itself."""
+        return cls(size, len(size) * (1.0,), len(size) * (0.0,))
 
     def positions(self) -> Array:
-        """Return the position of each pixel, (rows, columns, 2)."""
-        y, x = np.meshgrid(
-            ((self.rows - 1) / 2 - np.arange(self.rows)) * self.spacing[0] + self.centre[1],
-            (np.arange(self.columns) - (self.columns - 1) / 2) * self.spacing[1] + self.centre[0],
-            indexing="ij",
-        )
-        return np.stack([x, y], axis=-1)
+        """Return the position of each pixel, (height, width, 2) or (depth, height, width, 3)."""
+        steps = [
+            (np.arange(count) - (count - 1) / 2) * step for count, step in zip(self.size, self.spacing, strict=True)
+        ]
+        along_axes = np.stack(np.meshgrid(*steps, indexing="ij"), axis=-1)
+        positions: Array = along_axes @ image_axes(len(self.size)) + np.array(self.centre)
+        return positions
 
     def index(self, positions: Array) -> Array:
-        """Return row and column of each position, fractional between pixels, (…, 2)."""
-        row = (self.rows - 1) / 2 - (positions[..., 1] - self.centre[1]) / self.spacing[0]
-        column = (positions[..., 0] - self.centre[0]) / self.spacing[1] + (self.columns - 1) / 2
-        return np.stack([row, column], axis=-1)
+        """Return the index of each position along the axes of the map, fractional between pixels, (…, d)."""
+        along_axes = (positions - np.array(self.centre)) @ image_axes(len(self.size)).T
+        index: Array = along_axes / np.array(self.spacing) + (np.array(self.size) - 1) / 2
+        return index
 
     def covers(self, image: PixelGrid) -> bool:
         """Return whether the map has as many pixels as strides leave of an image: on the torus it is one, too."""
-        sides = (self.rows * self.spacing[0] - image.rows, self.columns * self.spacing[1] - image.columns)
-        return max(abs(side) for side in sides) < _TOLERANCE
+        sides = np.array(self.size) * np.array(self.spacing) - np.array(image.size)
+        return bool(np.abs(sides).max() < TOLERANCE)
 
-    def resized(self, rows: int, columns: int) -> PixelGrid:
+    def resized(self, size: tuple[int, ...]) -> PixelGrid:
         """Return a grid of another number of pixels over the same part of the image."""
-        spacing = self.spacing[0] * self.rows / max(rows, 1), self.spacing[1] * self.columns / max(columns, 1)
-        return PixelGrid(rows, columns, spacing, self.centre)
+        sides = zip(self.spacing, self.size, size, strict=True)
+        return replace(self, size=size, spacing=tuple(step * old / max(new, 1) for step, old, new in sides))
 
     def is_carried_to(self, other: PixelGrid, isometry: Isometry) -> bool:
         """Return whether an isometry of the image brings pixels to pixels of another map."""
-        index = self.index((other.positions() - np.array(isometry.translation)) @ isometry.matrix)
-        return bool(np.abs(index - index.round()).max() < _TOLERANCE)
+        index = self.index((other.positions() - isometry.translation) @ isometry.matrix)
+        return bool(np.abs(index - index.round()).max() < TOLERANCE)
 
     def of_moved_image(self, isometry: Isometry) -> PixelGrid:
         """Return the grid of an image after an isometry: a quarter turn swaps height and width."""
-        return PixelGrid(self.columns, self.rows) if isometry.swaps_axes else self
+        if not isometry.keeps_axes:
+            return self
+        axes = image_axes(len(self.size))
+        swaps = np.abs(axes @ isometry.matrix.round() @ axes.T)
+        return PixelGrid.of_image(*(int(count) for count in swaps @ np.array(self.size)))
 
 
 def moved(
@@ -142,57 +85,56 @@ def moved(
     """Carry features on one grid by an isometry to another: f(A⁻¹(x − τ)). Channels are left as they are.
 
     Args:
-        features: (batch, C, rows, columns) on ``source``.
+        features: (batch, C, …) on ``source``.
         source: their grid.
         target: the grid of the result.
         isometry: what is done to the image.
         on_torus: what leaves the map on one side comes in on the other.
 
     Returns:
-        The result (batch, C, rows, columns), and which of its pixels have a source, (rows, columns), bool. Between
-        pixels values are interpolated by Keys' cubic convolution (a = −½).
+        The result (batch, C, …) on ``target``, and which of its pixels have a source, bool, of the target's size.
+        Between pixels values are interpolated by Keys' cubic convolution (a = −½).
     """
-    offset = target.positions() - np.array(isometry.translation)
+    offset = target.positions() - isometry.translation
     index = source.index(offset @ isometry.matrix)  # rows p become A⁻¹p
     nearest = index.round()
-    is_exact = bool(np.abs(index - nearest).max() < _TOLERANCE)
-    size = np.array([source.rows, source.columns])
-    inside = np.ones(index.shape[:2], dtype=bool)
+    is_exact = bool(np.abs(index - nearest).max() < TOLERANCE)
+    size = np.array(source.size)
+    inside = np.ones(target.size, dtype=bool)
     if on_torus:
         index, nearest = index % size, nearest % size
     else:
-        inside = ((index > -_TOLERANCE) & (index < size - 1 + _TOLERANCE)).all(axis=-1)
+        inside = ((index > -TOLERANCE) & (index < size - 1 + TOLERANCE)).all(axis=-1)
     mask = torch.from_numpy(inside).to(features.device)
     if is_exact:
-        row, column = (torch.from_numpy(n).to(features.device) for n in _within(nearest, size))
-        return features[..., row, column], mask
+        return _at(features, nearest), mask
     return _interpolated(features, index, on_torus), mask
 
 
-def _within(index: Array, size: Array) -> NDArray[np.int64]:
-    """Whole rows and columns, (2, …); those outside the image become the nearest inside."""
-    clipped: NDArray[np.int64] = np.moveaxis(np.clip(index, 0, size - 1).astype(np.int64), -1, 0)
-    return clipped
+def _at(features: Tensor, index: Array) -> Tensor:
+    """Return the features (batch, C, …) at whole indices (…, d); at the nearest inside of those outside the image."""
+    size = features.shape[2:]
+    clipped = np.clip(index, 0, np.array(size) - 1).astype(np.int64)
+    places = np.ravel_multi_index(tuple(np.moveaxis(clipped, -1, 0)), size)
+    found = features.flatten(2).index_select(2, torch.from_numpy(places.ravel()).to(features.device))
+    return found.view(*features.shape[:2], *places.shape)
 
 
 def _interpolated(features: Tensor, index: Array, on_torus: bool) -> Tensor:
-    """Keys' cubic convolution at fractional rows and columns (…, 2).
+    """Keys' cubic convolution at fractional indices (…, d).
 
     Off the torus the outermost pixels go on for ever, so that constant fields stay constant.
     """
-    size = np.array(features.shape[-2:])
+    size = np.array(features.shape[2:])
     if not on_torus:
         index = np.clip(index, 0, size - 1)
     low = np.floor(index)
     weights = _keys_weights(index - low)
-    result = torch.zeros(*features.shape[:2], *index.shape[:2], dtype=features.dtype, device=features.device)
-    for i in range(4):
-        for j in range(4):
-            at = low + np.array([i - 1, j - 1])
-            weight = weights[i][..., 0] * weights[j][..., 1]
-            nearest = _within(at % size if on_torus else at, size)
-            row, column = (torch.from_numpy(n).to(features.device) for n in nearest)
-            result += features[..., row, column] * torch.from_numpy(weight).to(features)
+    result = torch.zeros(*features.shape[:2], *index.shape[:-1], dtype=features.dtype, device=features.device)
+    for neighbour in itertools.product(range(4), repeat=len(size)):
+        at = low + np.array(neighbour) - 1
+        weight = np.prod([weights[step][..., axis] for axis, step in enumerate(neighbour)], axis=0)
+        result += _at(features, at % size if on_torus else at) * torch.from_numpy(weight).to(features)
     return result
 
 

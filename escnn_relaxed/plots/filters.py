@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..checks import check_integer, check_size
 from ..layer.convolution import Convolution
 from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
-from ..measure.pixel_grid import turn_or_flip
+from ..measure.isometry import turn_or_flip
 from .style import DIVERGING, FONT, WIDTH, labelled, new_axes
 
 __all__ = ["plot_filter_over_positions", "plot_filters_over_rotations"]

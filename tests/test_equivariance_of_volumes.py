@@ -1,0 +1,231 @@
+"""Measured errors of volumes: against turns written out, softness known from weights, and strict networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import battery
+import numpy as np
+import pytest
+import torch
+import volumes
+from escnn.gspaces import GSpace3D
+from escnn.nn import FieldType, R3Conv
+from layers import shake
+from networks_of_volumes import VoxelGrasping
+from tolerances import BROKEN, ROUNDING, SINGLE, SINGLE_REORDERED
+from torch import Tensor, nn
+
+from escnn_relaxed import RelaxedR3Conv, equivariance_error, prediction_agreement
+from escnn_relaxed.measure import relaxation_scalars
+from escnn_relaxed.measure.isometry import turn_or_flip
+from escnn_relaxed.measure.pixel_grid import PixelGrid, moved
+
+TORUS = {"padding": 1, "padding_mode": "circular"}
+
+
+def strict(space: str, **options: object) -> RelaxedR3Conv:
+    layer = volumes.layer(volumes.fields(space), relax=None, initial_softness=None, kernel=None, **options)
+    shake(layer)
+    return layer
+
+
+@pytest.mark.parametrize("space", ["octahedral", "full octahedral", "SO(3)", "C4", "D4", "mirror"])
+@pytest.mark.parametrize("kind", ["relaxed", "R3Conv"])
+def test_strict_layers_have_no_exact_error(space: str, kind: str) -> None:
+    fields = volumes.fields(space)
+    layer = strict(space, **TORUS) if kind == "relaxed" else R3Conv(fields, fields, 3, **TORUS).double()
+    report = equivariance_error(layer, (4, 5, 6), shifts=[(1, 2, -1)])
+    assert len(report.rows) == len(report.exact) == len(volumes.voxel_symmetries(fields.gspace))
+    assert max(row.error for row in report.exact) <= (ROUNDING if kind == "relaxed" else SINGLE)
+
+
+# By name: the matrix, and what NumPy does to an array of planes, rows and columns; these point against z and y.
+TURNS: dict[str, tuple[list[list[int]], Callable[[np.ndarray], np.ndarray]]] = {
+    "rotation 90° about x": ([[1, 0, 0], [0, 0, -1], [0, 1, 0]], lambda a: np.rot90(a, 1, (-2, -3))),
+    "rotation 90° about y": ([[0, 0, 1], [0, 1, 0], [-1, 0, 0]], lambda a: np.rot90(a, 1, (-1, -3))),
+    "rotation 270° about z": ([[0, 1, 0], [-1, 0, 0], [0, 0, 1]], lambda a: np.rot90(a, 3, (-2, -1))),
+    "rotation 120° about (1, 1, 1)": (
+        [[0, 0, 1], [1, 0, 0], [0, 1, 0]],
+        lambda a: np.rot90(np.rot90(a, 1, (-2, -3)), 1, (-2, -1)),
+    ),
+    "inversion": ([[-1, 0, 0], [0, -1, 0], [0, 0, -1]], lambda a: np.flip(a, (-3, -2, -1))),
+    "reflection along z": ([[1, 0, 0], [0, 1, 0], [0, 0, -1]], lambda a: np.flip(a, -3)),
+    "rotation 90° about z, inverted": (
+        [[0, 1, 0], [-1, 0, 0], [0, 0, -1]],
+        lambda a: np.flip(np.rot90(a, 1, (-2, -1)), (-3, -2, -1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("turn", TURNS)
+def test_error_is_that_of_turns_written_out(turn: str) -> None:
+    space = volumes.gspace("full octahedral")
+    fields = FieldType(space, [space.irrep((1,), (1,)), space.trivial_repr])
+    layer = volumes.layer(fields, **TORUS)
+    matrix, move = TURNS[turn]
+    element = next(e for e in space.fibergroup.elements if np.allclose(space.basespace_action(e), matrix, atol=1e-6))
+
+    def turned(features: Tensor) -> Tensor:
+        """ρ(g) f(g⁻¹x)."""
+        values = np.einsum("oc,bc...->bo...", fields.representation(element), move(features.numpy()))
+        return torch.from_numpy(values)
+
+    data = torch.randn(2, 4, 3, 4, 5, dtype=torch.float64)
+    with torch.no_grad():
+        still, found = (layer(fields(features)).tensor for features in (data, turned(data)))
+    expected = float((found - turned(still)).norm() / still.norm())
+    (row,) = equivariance_error(layer, data=data, elements=[element]).rows
+    assert (row.name, row.kind) == (turn, "exact")
+    assert row.error == pytest.approx(expected, rel=1e-9)  # escnn's matrices of irreps are exact to about 1e-10
+    assert expected > BROKEN
+
+
+def test_rows_have_names_of_their_own_and_angles_of_their_rotations() -> None:
+    space = volumes.gspace("full octahedral")
+    rows = equivariance_error(strict("full octahedral"), 3).rows
+    assert len({row.name for row in rows}) == len(rows) == len(space.fibergroup.elements) - 1
+    assert {row.subgroup for row in rows} == {"rotation", "reflection"}
+    for row in rows:
+        turn = [word for word in row.name.split() if word.endswith("°")]
+        degrees = float(turn[0][:-1]) if turn else {"inversion": 0, "reflection": 180}[row.name.split()[0]]
+        assert math.degrees(row.angle) == pytest.approx(degrees)
+
+
+@pytest.mark.parametrize("space", ["octahedral", "full octahedral", "C4"])
+def test_white_noise_shows_the_softness(space: str) -> None:
+    layer = volumes.layer(volumes.fields(space), initial_softness=0.1, bias=False, **TORUS)
+    rows = equivariance_error(layer, 6).exact
+    mean_square = sum(row.error**2 for row in rows) / (len(rows) + 1)
+    # 16 volumes of 216 voxels; found: within a percent.
+    assert mean_square == pytest.approx(2 * layer.softness().item(), rel=0.05)
+
+
+@pytest.mark.parametrize(("space", "keep"), [("octahedral", "SO(2)"), ("octahedral", (False, 4)), ("SO(3)", "SO(2)")])
+def test_kept_elements_alone_are_exact(space: str, keep: object) -> None:
+    layer = volumes.layer(volumes.fields(space), keep=keep, initial_softness=0.3, **TORUS)
+    rows = equivariance_error(layer, 4).rows
+    assert [row.name for row in rows if row.error <= ROUNDING] == [
+        f"rotation {degrees}° about z" for degrees in (180, 90, 270)
+    ]
+    assert all(row.error <= ROUNDING or row.error > BROKEN for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "pixels", "kind"),
+    [
+        (TORUS, 5, (1, -2, 3), "exact"),
+        ({"padding": 1}, (5, 6, 7), (-1, 2, 0), "exact"),
+        ({"padding": 0}, 6, (0, 0, 2), "exact"),
+        ({"padding": 1, "stride": 2}, 8, (2, 0, -2), "exact"),
+        ({"padding": 1, "stride": 2}, 8, (1, 0, 0), "strided"),
+    ],
+)
+def test_shifts(options: dict[str, object], size: int, pixels: tuple[int, int, int], kind: str) -> None:
+    layer = strict("octahedral", **options)
+    (row,) = equivariance_error(layer, size, elements=(), shifts=[pixels]).rows
+    assert (row.kind, row.name) == (kind, f"shift {pixels[0]}, {pixels[1]}, {pixels[2]}")
+    assert row.error <= ROUNDING if kind == "exact" else row.error > 0.1
+
+
+@pytest.mark.parametrize("size", [7, 8])
+def test_stride_that_does_not_fit_the_size_is_told(size: int) -> None:
+    report = equivariance_error(strict("octahedral", padding=1, stride=2), size)
+    assert {row.kind for row in report.rows} == ({"exact"} if size == 7 else {"exact", "strided"})
+    assert max((row.error for row in report.exact), default=0.0) <= ROUNDING
+    assert all(row.error > BROKEN and row.resampling > BROKEN for row in report.interpolated)
+
+
+class Blur(nn.Module):
+    """Convolution with an isotropic Gaussian of 1.2 voxels: equivariant in space to many digits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        line = torch.exp(-(torch.arange(-4, 5, dtype=torch.float64) ** 2) / (2 * 1.2**2))
+        kernel = line[:, None, None] * line[:, None] * line
+        self.kernel = nn.Parameter(kernel[None, None] / kernel.sum())
+
+    def forward(self, features: Tensor) -> Tensor:
+        return nn.functional.conv3d(features, self.kernel, padding=4)
+
+
+def _trivial(space: GSpace3D) -> FieldType:
+    return FieldType(space, [space.trivial_repr])
+
+
+def test_a_layer_that_is_equivariant_in_space_is_within_what_interpolation_costs() -> None:
+    fields = _trivial(volumes.gspace("icosahedral"))
+    turns = [e for e in fields.fibergroup.elements if turn_or_flip(fields.gspace, e).name.startswith("rotation 72°")]
+    report = equivariance_error(
+        Blur(), 17, in_type=fields, out_type=fields, elements=turns[:2], angles=[0.3, math.pi / 2]
+    )
+    assert [row.name for row in report.rows[2:]] == ["rotation 17.19° about z", "rotation 90° about z"]
+    assert [row.kind for row in report.rows] == 3 * ["interpolated"] + ["exact"]
+    for row in report.interpolated:
+        assert 0 < row.error <= row.resampling < 0.05
+    assert report.rows[-1].error <= ROUNDING
+
+
+def test_interpolation_is_told_from_softness() -> None:
+    fields = volumes.fields("SO(2)")
+    elements = [fields.fibergroup.element(0.4, "radians")]
+    hard, soft = (
+        equivariance_error(
+            RelaxedR3Conv(_trivial(fields.gspace), fields, 5, padding=2, **options), 15, elements=elements
+        )
+        for options in ({"relax": None}, {"initial_softness": 0.1})
+    )
+    assert hard.rows[0].error < 2 * hard.rows[0].resampling
+    assert soft.rows[0].error > 5 * soft.rows[0].resampling
+
+
+def test_features_between_voxels_are_turned_the_right_way() -> None:
+    """Cubic convolution reproduces linear functions, here the coordinates: they become A⁻¹x."""
+    space = volumes.gspace("SO(3)")
+    isometry = turn_or_flip(space, space.fibergroup.element(np.array([0.3, -0.5, 0.7]), "EV"))
+    grid = PixelGrid.of_image(9, 9, 9)
+    coordinates = torch.from_numpy(grid.positions()).movedim(-1, 0)[None]
+    found, _ = moved(coordinates, grid, grid, isometry, on_torus=False)
+    inside = torch.from_numpy((grid.positions() ** 2).sum(-1) ** 0.5 <= 2.5)  # the four neighbours are in the volume
+    expected = torch.from_numpy(grid.positions() @ isometry.matrix).movedim(-1, 0)[None]
+    assert (found - expected)[..., inside].abs().max() <= ROUNDING
+    assert (coordinates - expected)[..., inside].abs().max() > 1
+
+
+def test_networks_of_volumes_are_measured_inside_and_by_their_classes() -> None:
+    network = VoxelGrasping(lambda *args, **options: RelaxedR3Conv(*args, relax=None, **options))
+    data = torch.randn(4, 1, 9, 9, 9)
+    report = equivariance_error(network, data=data)
+    inside = equivariance_error(network, data=data, layer="layers.0")
+    for rows in (report.rows, inside.rows):
+        assert [row.kind for row in rows] == 23 * ["exact"]
+        assert max(row.error for row in rows) <= SINGLE_REORDERED
+    assert prediction_agreement(network, data).orbit == 1.0
+    scalars = relaxation_scalars(network, data)
+    assert scalars["equivariance_error/network"] == max(row.error for row in report.rows)
+
+
+BAD: dict[str, tuple[dict[str, object], type[Exception], str]] = {
+    "size": ({"input_size": (5, 5)}, ValueError, r"input_size must be an integer or a triple \(depth, height, width\)"),
+    "shift": ({"input_size": 5, "shifts": [(1, 2)]}, TypeError, r"shifts must be triples .* got \(1, 2\)"),
+    "large shift": ({"input_size": 5, "shifts": [(0, 0, 5)]}, ValueError, "shifts must be smaller than the image"),
+    "images": (
+        {"data": torch.randn(2, 6, 5, 5)},
+        ValueError,
+        r"data must be \(batch, 6, D, H, W\), got \(2, 6, 5, 5\)",
+    ),
+    "output of the plane": (
+        {"input_size": 5, "out_type": battery.field_type("C4", "trivial")},
+        ValueError,
+        "out_type must live on a gspace of space",
+    ),
+    "angle": ({"input_size": 5, "angles": [0.3]}, ValueError, "holds no rotation 17.19° about z"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments_are_named(case: str) -> None:
+    arguments, error, message = BAD[case]
+    with pytest.raises(error, match=message):
+        equivariance_error(strict("octahedral"), **arguments)
