@@ -76,7 +76,8 @@ def another_draw(form: str) -> RelaxedR2Conv:
 def features_of(module: EquivariantModule, side: int = 8, batch: int = 2) -> Tensor:
     """White noise in a module's type, dtype and place, the same in every call; by default with four regions."""
     generator = torch.Generator().manual_seed(1)
-    noise = torch.randn(batch, module.in_type.size, side, side, generator=generator, dtype=torch.float64, device="cpu")
+    shape = batch, module.in_type.size, *module.in_type.gspace.dimensionality * [side]
+    noise = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
     return noise.to(next(module.parameters()))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import battery
 import pytest
 import torch
+import volumes
 from escnn.nn import EquivariantModule, R2Conv
 from forms import FORMS as EVERY_FORM
 from forms import answer, features_of, layer_of
@@ -20,7 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from transformations import relative_error
 
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv
 
 # Forms whose soft part does nothing for a while, beside those of :mod:`forms`.
 IDLE: dict[str, Callable[[RelaxedR2Conv], None]] = {
@@ -30,6 +31,7 @@ IDLE: dict[str, Callable[[RelaxedR2Conv], None]] = {
 }
 FORMS = (
     "R2Conv",
+    "of volumes",
     "soft",
     "learned",
     "random offset",
@@ -58,10 +60,16 @@ def _r2conv() -> R2Conv:
     return R2Conv(*battery.types("C4", "regular -> regular"), 3, recompute=True).double()
 
 
+@functools.cache
+def _of_volumes() -> RelaxedR3Conv:
+    torch.manual_seed(1)
+    return volumes.layer(volumes.fields("octahedral"), kernel=None)
+
+
 def start(form: str) -> EquivariantModule:
     """The same layer in every call."""
-    if form == "R2Conv":
-        return copy.deepcopy(_r2conv())
+    if form in ("R2Conv", "of volumes"):
+        return copy.deepcopy(_r2conv() if form == "R2Conv" else _of_volumes())
     layer = layer_of(form.split(", at")[0].split(", hardened")[0])
     IDLE.get(form, lambda layer: None)(layer)
     return layer

@@ -82,17 +82,6 @@ def test_error_is_that_of_turns_written_out(turn: str) -> None:
     assert expected > BROKEN
 
 
-def test_rows_have_names_of_their_own_and_angles_of_their_rotations() -> None:
-    space = volumes.gspace("full octahedral")
-    rows = equivariance_error(strict("full octahedral"), 3).rows
-    assert len({row.name for row in rows}) == len(rows) == len(space.fibergroup.elements) - 1
-    assert {row.subgroup for row in rows} == {"rotation", "reflection"}
-    for row in rows:
-        turn = [word for word in row.name.split() if word.endswith("°")]
-        degrees = float(turn[0][:-1]) if turn else {"inversion": 0, "reflection": 180}[row.name.split()[0]]
-        assert math.degrees(row.angle) == pytest.approx(degrees)
-
-
 @pytest.mark.parametrize("space", ["octahedral", "full octahedral", "C4"])
 def test_white_noise_shows_the_softness(space: str) -> None:
     layer = volumes.layer(volumes.fields(space), initial_softness=0.1, bias=False, **TORUS)
@@ -138,16 +127,16 @@ def test_stride_that_does_not_fit_the_size_is_told(size: int) -> None:
 
 
 class Blur(nn.Module):
-    """Convolution with an isotropic Gaussian of 1.2 voxels: equivariant in space to many digits."""
+    """Convolution with an isotropic Gaussian of a voxel: equivariant in space to many digits."""
 
     def __init__(self) -> None:
         super().__init__()
-        line = torch.exp(-(torch.arange(-4, 5, dtype=torch.float64) ** 2) / (2 * 1.2**2))
+        line = torch.exp(-(torch.arange(-3, 4, dtype=torch.float64) ** 2) / 2)
         kernel = line[:, None, None] * line[:, None] * line
         self.kernel = nn.Parameter(kernel[None, None] / kernel.sum())
 
     def forward(self, features: Tensor) -> Tensor:
-        return nn.functional.conv3d(features, self.kernel, padding=4)
+        return nn.functional.conv3d(features, self.kernel, padding=3)
 
 
 def _trivial(space: GSpace3D) -> FieldType:
@@ -155,13 +144,15 @@ def _trivial(space: GSpace3D) -> FieldType:
 
 
 def test_a_layer_that_is_equivariant_in_space_is_within_what_interpolation_costs() -> None:
-    fields = _trivial(volumes.gspace("icosahedral"))
-    turns = [e for e in fields.fibergroup.elements if turn_or_flip(fields.gspace, e).name.startswith("rotation 72°")]
-    report = equivariance_error(
-        Blur(), 17, in_type=fields, out_type=fields, elements=turns[:2], angles=[0.3, math.pi / 2]
-    )
-    assert [row.name for row in report.rows[2:]] == ["rotation 17.19° about z", "rotation 90° about z"]
-    assert [row.kind for row in report.rows] == 3 * ["interpolated"] + ["exact"]
+    fields = _trivial(volumes.gspace("SO(3)"))
+    turn = fields.fibergroup.element(0.6 * np.array([0.0, 0.6, -0.8]), "EV")
+    options = {"in_type": fields, "out_type": fields, "elements": [turn], "angles": [0.3, math.pi / 2]}
+    report = equivariance_error(Blur(), 13, **options)
+    assert [(row.name, row.kind) for row in report.rows] == [
+        ("rotation 34.38° about (0, 0.75, −1)", "interpolated"),
+        ("rotation 17.19° about z", "interpolated"),
+        ("rotation 90° about z", "exact"),
+    ]
     for row in report.interpolated:
         assert 0 < row.error <= row.resampling < 0.05
     assert report.rows[-1].error <= ROUNDING
@@ -169,15 +160,13 @@ def test_a_layer_that_is_equivariant_in_space_is_within_what_interpolation_costs
 
 def test_interpolation_is_told_from_softness() -> None:
     fields = volumes.fields("SO(2)")
-    elements = [fields.fibergroup.element(0.4, "radians")]
+    density, elements = _trivial(fields.gspace), [fields.fibergroup.element(0.8, "radians")]
     hard, soft = (
-        equivariance_error(
-            RelaxedR3Conv(_trivial(fields.gspace), fields, 5, padding=2, **options), 15, elements=elements
-        )
+        equivariance_error(RelaxedR3Conv(density, fields, 5, padding=2, **options), 11, elements=elements).rows[0]
         for options in ({"relax": None}, {"initial_softness": 0.1})
     )
-    assert hard.rows[0].error < 2 * hard.rows[0].resampling
-    assert soft.rows[0].error > 5 * soft.rows[0].resampling
+    assert hard.error < 2 * hard.resampling
+    assert soft.error > 5 * soft.resampling
 
 
 def test_features_between_voxels_are_turned_the_right_way() -> None:
@@ -213,7 +202,7 @@ BAD: dict[str, tuple[dict[str, object], type[Exception], str]] = {
     "images": (
         {"data": torch.randn(2, 6, 5, 5)},
         ValueError,
-        r"data must be \(batch, 6, D, H, W\), got \(2, 6, 5, 5\)",
+        r"data must be \(batch, 6, D, H, W\), got",
     ),
     "output of the plane": (
         {"input_size": 5, "out_type": battery.field_type("C4", "trivial")},

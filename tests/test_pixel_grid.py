@@ -85,14 +85,3 @@ def test_strided_map_on_the_torus_is_compared_in_all_its_pixels(rows_and_columns
     assert row.kind == "exact"
     assert row.error == pytest.approx(relative_error(shifted, expected), rel=ROUNDING)
     assert row.error > BROKEN
-
-
-def test_angles_are_in_one_turn_and_reflections_follow_a_flip() -> None:
-    gspace = battery.gspace("D4")
-    isometries = [turn_or_flip(gspace, element) for element in gspace.fibergroup.elements]
-    for isometry in isometries:
-        cosine, sine = math.cos(isometry.angle), math.sin(isometry.angle)
-        flip = np.diag([1.0, -1.0 if isometry.subgroup == "reflection" else 1.0])
-        assert np.allclose(np.array([[cosine, -sine], [sine, cosine]]) @ flip, isometry.matrix, atol=1e-9)
-    assert sorted(round(math.degrees(isometry.angle)) for isometry in isometries) == [0, 0, 90, 90, 180, 180, 270, 270]
-    assert all(np.allclose(m.matrix @ m.inverse().matrix, np.eye(2)) for m in isometries)

@@ -63,11 +63,13 @@ def prediction_agreement(
 
     Args:
         classifier: a network with an output (batch, classes); its forward takes a GeometricTensor, or a plain tensor.
-        data: images, (batch, C, H, W), or a tuple of all inputs as of :func:`~escnn_relaxed.equivariance_error`.
+        data: images (batch, C, H, W) or volumes (batch, C, D, H, W), or a tuple of all inputs as of
+            :func:`~escnn_relaxed.equivariance_error`.
         in_type: fields of the input. By default those of the network, or of the first module inside that has some.
-        elements: of the fiber group; all of them by default (16 rotations of a continuous group), ``()`` for none.
-        angles: further rotations, in radians.
-        shifts: rows down and columns to the right, in pixels.
+        elements: of the fiber group; all of them by default (of a continuous group 16 rotations, of SO(3) and O(3) the
+            24 of the cube), ``()`` for none.
+        angles: further rotations, in radians, in space about z.
+        shifts: rows down and columns to the right, in pixels; of volumes planes before them.
         output: from what the classifier returns to the logits, where it returns a dict or a tuple.
 
     Raises:

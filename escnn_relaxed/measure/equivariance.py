@@ -2,7 +2,7 @@
 
 A turn by 45° has to be interpolated between pixels, and a layer that is perfect on the plane would be charged for it.
 Elements that map pixels to pixels are therefore kept apart, and beside the error of the others stands what
-interpolation alone costs. Definitions: docs/how-to/measure-and-log.md.
+interpolation alone costs. Volumes are measured by the same code. Definitions: docs/how-to/measure-and-log.md.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ class ErrorRow:
     """The error under one transformation; ``pandas.DataFrame(report.rows)`` makes a table of them.
 
     Attributes:
-        name: of the transformation, in degrees or pixels.
+        name: of the transformation, in degrees or pixels. In space with the axis, a coordinate or a vector:
+            ``"rotation 120° about (1, 1, 1)"``, ``"inversion"``, ``"reflection along z"`` (z → −z), and ``"rotation 90°
+            about z, inverted"``, the turn of the inverted volume.
         subgroup: ``"rotation"``, ``"reflection"`` or ``"translation"``.
-        angle: in radians, [0, 2π); of a reflection the turn that follows on y → −y; 0 for a shift.
+        angle: in radians, [0, 2π); of a reflection the turn that follows on y → −y, in space on the inversion; 0 for a
+            shift. In space it is about the axis whose first component that is not 0 is positive.
         kind: ``"exact"`` where pixels go to pixels in every feature map; ``"strided"`` where they do in the image, but
             not in all maps, since a stride does not fit the size (or the shift); else ``"interpolated"``.
         error: ‖f(gx) − g f(x)‖ / ‖f(x)‖; of :func:`~escnn_relaxed.prediction_agreement` the part of the images that
@@ -106,7 +109,7 @@ class EquivarianceReport:
 
 def equivariance_error(
     module: nn.Module,
-    input_size: int | tuple[int, int] | None = None,
+    input_size: int | tuple[int, ...] | None = None,
     *,
     data: Data = None,
     layer: str = "",
@@ -119,31 +122,37 @@ def equivariance_error(
 ) -> EquivarianceReport:
     """Measure the relative error ‖f(gx) − g f(x)‖ / ‖f(x)‖ of a layer or a network, a row per transformation g.
 
-    ``module`` is run in eval mode without gradients, and left as it was. An output without two dimensions of space,
+    Fields of the plane are measured on images (batch, C, H, W), those of space on volumes (batch, C, D, H, W), whose
+    voxels, planes and inscribed ball take the place of pixels, rows and inscribed circle below.
+
+    ``module`` is run in eval mode without gradients, and left as it was. An output without the dimensions of the input,
     the logits of a classifier, should not change at all: its error is ‖f(gx) − f(x)‖ / ‖f(x)‖.
 
     Exact rows compare all pixels. What a shift pushes out comes in again on the other side where all padding is
     circular; elsewhere it is set to 0 before, and what has come in is not compared. For interpolated rows the input is
     faded to 0 outside of the image's inscribed circle (cos² over its outer quarter), and the output is compared within
     it. ``resampling`` is half of ‖f(g⁻¹gx) − f(x)‖ / ‖f(x)‖ plus half of ‖g⁻¹g f(x) − f(x)‖ / ‖f(x)‖, x and f(x)
-    turned there and back: what a module would be charged that is exactly equivariant on the plane, once for its input
-    and once for its output.
+    turned there and back: what a module would be charged that is exactly equivariant on the plane or in space, once
+    for its input and once for its output.
 
     Args:
-        module: a layer or network, of ``RelaxedR2Conv``, ``R2Conv`` or anything; its forward takes a GeometricTensor,
+        module: a layer or network, of ``RelaxedR2Conv``, ``R3Conv`` or anything; its forward takes a GeometricTensor,
             or a plain tensor that it wraps.
-        input_size: height and width in pixels of noise to measure on: white for exact transformations, smooth (a
-            Gaussian of 2 pixels) for interpolated ones, 16 images, the same in every call.
-        data: a batch (batch, C, H, W) to measure on in its place. Of a module with several inputs a tuple of them, with
-            which it is called: images first. GeometricTensors among the others turn as their type says, an action
-            (batch, C, 1, 1) for instance; plain tensors of the images' height and width turn as scalar fields; all
-            else is passed on as it is.
+        input_size: (height, width) or (depth, height, width) in pixels of noise to measure on, or one number for all:
+            white for exact transformations, smooth (a Gaussian of 2 pixels) for interpolated ones, 16 images, the same
+            in every call.
+        data: a batch to measure on in its place. Of a module with several inputs a tuple of them, with which it is
+            called: images first. GeometricTensors among the others turn as their type says, an action (batch, C, 1, 1)
+            for instance; plain tensors of the images' height and width turn as scalar fields; all else is passed on as
+            it is.
         layer: name of a module inside whose output is compared, as in ``named_modules()``; the whole by default.
         in_type: fields of the input. By default those of the module, or of the first module inside that has some.
-        out_type: fields of an output that is a plain tensor with two dimensions of space.
-        elements: of the fiber group; all of them by default (16 rotations of a continuous group), ``()`` for none.
-        angles: further rotations, in radians: a sweep. At angles that are not in the group fields have to be trivial.
-        shifts: rows down and columns to the right, in pixels.
+        out_type: fields of an output that is a plain tensor with the dimensions of the input.
+        elements: of the fiber group; all of them by default (of a continuous group 16 rotations, of SO(3) and O(3) the
+            24 of the cube), ``()`` for none.
+        angles: further rotations, in radians, in space about z: a sweep. At angles that are not in the group fields
+            have to be trivial.
+        shifts: rows down and columns to the right, in pixels; of volumes planes before them.
         output: from what the module (or the layer named) returns to the tensor that is compared, where it returns a
             dict or a tuple: ``lambda returned: returned["logits"]``.
 
@@ -161,6 +170,17 @@ def equivariance_error(
         >>> report = equivariance_error(layer, 9, shifts=[(0, 2)])
         >>> [(row.name, row.kind, row.error < 1e-12) for row in report.rows[:3]]
         [('rotation 90°', 'exact', True), ('rotation 180°', 'exact', True), ('rotation 270°', 'exact', True)]
+
+        Of volumes:
+
+        >>> from escnn_relaxed import RelaxedR3Conv
+        >>> space = gspaces.rot3dOnR3()
+        >>> vectors = nn.FieldType(space, [space.irrep(1)])
+        >>> upright = RelaxedR3Conv(
+        ...     vectors, vectors, 3, padding=1, keep="SO(2)", initial_softness=0.1
+        ... )
+        >>> [row.name for row in equivariance_error(upright, 5).exact if row.error < 1e-5]
+        ['rotation 180° about z', 'rotation 90° about z', 'rotation 270° about z']
 
         Of a module with two inputs, an image and an action that turns as a vector:
 

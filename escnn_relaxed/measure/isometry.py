@@ -50,7 +50,7 @@ class Isometry:
 
     @property
     def angle(self) -> float:
-        """α in [0, 2π) where A turns by α, or mirrors y → −y (of space x → −x) and then turns by α."""
+        """α in [0, 2π): A turns by α, a reflection after y → −y, or in space after the inversion."""
         return _turn(self.matrix)[0]
 
     @property
@@ -92,8 +92,7 @@ def shift(*pixels: int) -> Isometry:
 def _name(subgroup: str, matrix: Array) -> str:
     """Return the words for a turn or a flip.
 
-    In space "reflection along z" is z → −z, and "rotation 90° about z, inverted" the turn and then x → −x for all three
-    coordinates.
+    In space "reflection along z" is z → −z, and "rotation 90° about z, inverted" is the turn of the inverted volume.
     """
     angle, axis = _turn(matrix)
     if len(matrix) == 2:

@@ -35,7 +35,7 @@ def relaxation_scalars(
         data: a batch to measure the error on, or a tuple of all inputs, of which 32 images are taken; not measured
             without.
         in_type: fields of the input, where the network does not say.
-        shifts: rows down and columns to the right in pixels, to measure beside the group elements.
+        shifts: (rows, columns) or (planes, rows, columns) in pixels, to measure beside the group elements.
 
     Raises:
         ValueError: for a network without a relaxed layer, and as :func:`~escnn_relaxed.equivariance_error`.
@@ -91,7 +91,7 @@ class RelaxationMonitor:
         network: any module with relaxed layers.
         data: a batch to measure the error on; not measured without.
         in_type: fields of the input, where the network does not say.
-        shifts: rows down and columns to the right in pixels, to measure beside the group elements.
+        shifts: (rows, columns) or (planes, rows, columns) in pixels, to measure beside the group elements.
 
     Raises:
         TypeError: for a network that is no module.

@@ -143,10 +143,10 @@ def relaxation_summary(
     Args:
         network: any module.
         ablation: the report of :func:`~escnn_relaxed.softness_ablation`, to show what each layer's softness is for.
-        data: a batch (batch, C, H, W), or a tuple of all inputs, to measure equivariance errors on, of group elements
+        data: a batch (batch, C, …), or a tuple of all inputs, to measure equivariance errors on, of group elements
             that map pixels to pixels; without one nothing is measured.
         in_type: fields of the input, where the network does not say.
-        shifts: rows down and columns to the right in pixels, to measure beside the group elements.
+        shifts: (rows, columns) or (planes, rows, columns) in pixels, to measure beside the group elements.
 
     Raises:
         ValueError: for a network without a relaxed layer, and as :func:`~escnn_relaxed.equivariance_error`.
