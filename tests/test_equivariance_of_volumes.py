@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import volumes
+from escnn import nn as enn
 from escnn.gspaces import GSpace3D
 from escnn.nn import FieldType, R3Conv
 from layers import shake
@@ -124,6 +125,28 @@ def test_stride_that_does_not_fit_the_size_is_told(size: int) -> None:
     assert {row.kind for row in report.rows} == ({"exact"} if size == 7 else {"exact", "strided"})
     assert max((row.error for row in report.exact), default=0.0) <= ROUNDING
     assert all(row.error > BROKEN and row.resampling > BROKEN for row in report.interpolated)
+
+
+# A module, a size that its stride fits, and one that it does not.
+MODULES_OF_ESCNN: dict[str, tuple[Callable[[FieldType], enn.EquivariantModule], int, int | None]] = {
+    "maximum": (lambda f: enn.PointwiseMaxPool3D(f, 2), 8, 7),
+    "blurred maximum": (lambda f: enn.PointwiseMaxPoolAntialiased3D(f, 3, 2, 1), 7, 8),
+    "blurred mean": (lambda f: enn.PointwiseAvgPoolAntialiased3D(f, 0.66, 2), 7, 8),
+    "transposed": (lambda f: enn.R3ConvTransposed(f, f, 3, padding=1, output_padding=1, stride=2), 5, None),
+}
+
+
+@pytest.mark.parametrize("name", MODULES_OF_ESCNN)
+def test_strides_of_escnns_modules_are_told(name: str) -> None:
+    make, fits, does_not = MODULES_OF_ESCNN[name]
+    module = make(volumes.fields("C4"))
+    rows = equivariance_error(module, (5, fits, fits)).rows
+    assert [row.kind for row in rows] == 3 * ["exact"]
+    assert max(row.error for row in rows) <= SINGLE
+    if does_not is not None:
+        rows = equivariance_error(module, (5, does_not, does_not)).rows
+        assert [row.kind for row in rows] == 3 * ["strided"]
+        assert min(row.error for row in rows) > BROKEN
 
 
 class Blur(nn.Module):
