@@ -39,7 +39,8 @@ def test_softness_is_that_of_the_kernel_turned_about_each_axis(space: str) -> No
 
 def test_softest_layer_counts_and_a_kept_axis_has_none() -> None:
     torch.manual_seed(0)
-    fields = volumes.fields("octahedral")
+    cube = volumes.gspace("octahedral")
+    fields = nn.FieldType(cube, [cube.irrep(1)])
     kept = volumes.layer(fields, keep="SO(2)", initial_softness=0.3)
     other = volumes.layer(fields, initial_softness=0.01)
     assert [row.name for row in softness_by_axis(kept) if row.softness < 1e-20] == ["z"]
