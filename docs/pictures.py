@@ -19,8 +19,10 @@ PICTURES: dict[str, Callable[[], Figure]] = {
     for picture in (
         figures.accuracy_by_frequency,
         figures.accuracy_by_epoch,
+        layers.filters_in_space,
         layers.parts_of_a_kernel,
         layers.regions_of_an_image,
+        layers.softness_by_axis,
         layers.which_subgroup,
     )
 }

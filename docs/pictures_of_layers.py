@@ -11,13 +11,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from drawing import FONT, SOFT, arrow, box, new_figure, show
-from escnn_relaxed import RelaxedR2Conv, harden_network
+from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, harden_network
+from escnn_relaxed.plots import plot_filters_in_space, plot_softness_by_axis
 
 __all__ = [
     "digit",
+    "filters_in_space",
     "lifting_layer",
     "parts_of_a_kernel",
     "regions_of_an_image",
+    "softness_by_axis",
     "which_subgroup",
 ]
 
@@ -100,6 +103,37 @@ def regions_of_an_image() -> Figure:
     show(right, grid, float(banks.abs().max()))
     right.axis("off")
     return figure
+
+
+def layer_of_volumes(initial_softness: float, keep: str | None) -> RelaxedR3Conv:
+    """A layer from a density to one regular field of the rotations of the cube."""
+    torch.manual_seed(0)
+    gspace = gspaces.octaOnR3()
+    return RelaxedR3Conv(
+        nn.FieldType(gspace, [gspace.trivial_repr]),
+        nn.FieldType(gspace, [gspace.regular_repr]),
+        3,
+        keep=keep,
+        initial_softness=initial_softness,
+    )
+
+
+def filters_in_space() -> Figure:
+    """Filters of a strict layer, of a soft one, and of one that keeps the turns about z, each turned back."""
+    soft = layer_of_volumes(0.3, keep=None)
+    strict = harden_network(nn.SequentialModule(soft))[0]
+    kept = layer_of_volumes(0.3, keep="SO(2)")
+    layers = {"strict": strict, "soft": soft, 'keep="SO(2)"': kept}
+    return plot_filters_in_space(layers).figure
+
+
+def softness_by_axis() -> Figure:
+    """The softness about each axis of a soft layer, and of one that keeps the turns about z."""
+    layers = {
+        "soft": layer_of_volumes(0.1, keep=None),
+        'soft, keep="SO(2)"': layer_of_volumes(0.1, keep="SO(2)"),
+    }
+    return plot_softness_by_axis(layers).figure
 
 
 def which_subgroup() -> Figure:

@@ -103,8 +103,9 @@ def without_noise(notebook: NotebookNode) -> NotebookNode:
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     notebook.metadata = NotebookNode(kernelspec=kernel, language_info={"name": "python"})
     for cell in notebook.cells:
-        if "remove-stderr" in cell.metadata.get("tags", ()):
-            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+        unseen = {tag.removeprefix("remove-") for tag in cell.metadata.get("tags", ())}
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if output.get("name") not in unseen]
     return notebook
 
 

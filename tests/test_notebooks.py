@@ -123,6 +123,16 @@ def test_notebook_runs_by_itself(
     assert any("image/png" in output.get("data", {}) for output in outputs)
 
 
+@pytest.mark.parametrize(("tags", "left"), [([], ["stdout", "stderr"]), (["remove-stdout"], ["stderr"])])
+def test_noise_is_left_out_where_a_tag_says_so(tags: list[str], left: list[str], script: dict[str, Any]) -> None:
+    """Of escnn, which says on a stream that it loads a file."""
+    streams = [nbformat.v4.new_output("stream", name=name, text="noise") for name in ("stdout", "stderr")]
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell("1", outputs=streams, metadata={"tags": tags})]
+    )
+    assert [output.name for output in script["without_noise"](notebook).cells[0].outputs] == left
+
+
 @pytest.mark.parametrize(("code", "is_kept"), [("1 + 1", True), ("1 + 2", False)])
 def test_outputs_are_kept_where_text_alone_has_changed(
     code: str, is_kept: bool, script: dict[str, Any], tmp_path: Path

@@ -15,12 +15,14 @@ from .ablation import AblationReport, AblationRow, softness_ablation
 from .agreement import AgreementReport, prediction_agreement
 from .equivariance import EquivarianceReport, ErrorRow, equivariance_error
 from .monitoring import RelaxationMonitor, relaxation_scalars
+from .softness_by_axis import AxisSoftness, softness_by_axis
 from .summary import LayerSummary, RelaxationSummary, relaxation_summary
 
 __all__ = [
     "AblationReport",
     "AblationRow",
     "AgreementReport",
+    "AxisSoftness",
     "EquivarianceReport",
     "ErrorRow",
     "LayerSummary",
@@ -31,4 +33,5 @@ __all__ = [
     "relaxation_scalars",
     "relaxation_summary",
     "softness_ablation",
+    "softness_by_axis",
 ]

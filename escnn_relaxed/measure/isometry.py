@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 from ..group.elements import rotation_matrix
 from ..group.points import image_axes
+from ..group.rotation_axes import axis_and_angle, axis_in_words
 
 __all__ = ["TOLERANCE", "Isometry", "rotation", "shift", "turn_or_flip"]
 
@@ -100,8 +101,8 @@ def _name(subgroup: str, matrix: Array) -> str:
     if subgroup == "reflection" and angle == 0:
         return "inversion"
     if subgroup == "reflection" and abs(angle - math.pi) < TOLERANCE:
-        return f"reflection along {_axis_in_words(axis)}"
-    about = f" about {_axis_in_words(axis)}" if angle else ""
+        return f"reflection along {axis_in_words(axis)}"
+    about = f" about {axis_in_words(axis)}" if angle else ""
     return f"rotation {_degrees(angle)}{about}{', inverted' if subgroup == 'reflection' else ''}"
 
 
@@ -109,33 +110,10 @@ def _degrees(angle: float) -> str:
     return f"{math.degrees(angle):.4g}°"
 
 
-def _axis_in_words(axis: Array) -> str:
-    """Return x, y or z, or else the components of the axis, the largest of them 1 or −1."""
-    scaled = axis / np.abs(axis).max()
-    named = [name for name, component in zip("xyz", scaled, strict=True) if abs(component) > TOLERANCE]
-    if len(named) == 1:
-        return named[0]
-    # 0.0 is added for what rounds to −0.
-    return f"({', '.join(f'{round(component, 3) + 0.0:.3g}' for component in scaled)})".replace("-", "−")
-
-
 def _turn(matrix: Array) -> tuple[float, Array]:
-    """Return angle in [0, 2π) and axis (3,) of the rotation in an orthogonal matrix; the plane's axis is z.
-
-    The first component of the axis that is not 0 is positive. It is 0 where nothing turns.
-    """
+    """Return angle in [0, 2π) and axis (3,) of the rotation in an orthogonal matrix; the plane's axis is z."""
     dimension = len(matrix)
     inside = np.eye(3)
     inside[:dimension, :dimension] = matrix @ _FLIPS[dimension] if np.linalg.det(matrix) < 0 else matrix
-    cosine = (np.trace(inside) - 1) / 2
-    twice_sine = np.array([inside[2, 1] - inside[1, 2], inside[0, 2] - inside[2, 0], inside[1, 0] - inside[0, 1]])
-    # 2 (1 − cos α) n nᵀ, whose longest row is along the axis n. The sine is 0 for half a turn.
-    squared = inside + inside.T - 2 * cosine * np.eye(3)
-    axis: Array = squared[np.argmax(np.diag(squared))]
-    length = np.linalg.norm(axis)
-    if length < TOLERANCE**2:
-        return 0.0, np.zeros(3)
-    axis = axis / length
-    axis = axis * np.sign(axis[np.argmax(np.abs(axis) > TOLERANCE)])
-    angle = math.atan2(twice_sine @ axis / 2, cosine) % (2 * math.pi)
-    return (0.0 if min(angle, 2 * math.pi - angle) < TOLERANCE else angle), axis
+    axis, angle = axis_and_angle(inside)
+    return angle, axis

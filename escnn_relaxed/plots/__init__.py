@@ -7,6 +7,7 @@ from .bars import plot_ablation, plot_softness
 from .curves import plot_accuracy, plot_domain_frequency
 from .filters import plot_filter_over_positions, plot_filters_over_rotations
 from .polar import plot_equivariance_error
+from .space import plot_filters_in_space, plot_softness_by_axis
 
 __all__ = [
     "plot_ablation",
@@ -14,6 +15,8 @@ __all__ = [
     "plot_domain_frequency",
     "plot_equivariance_error",
     "plot_filter_over_positions",
+    "plot_filters_in_space",
     "plot_filters_over_rotations",
     "plot_softness",
+    "plot_softness_by_axis",
 ]

@@ -20,7 +20,7 @@ from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
 from ..measure.isometry import turn_or_flip
 from .style import DIVERGING, FONT, WIDTH, labelled, new_axes
 
-__all__ = ["plot_filter_over_positions", "plot_filters_over_rotations"]
+__all__ = ["channels_over_group", "plot_filter_over_positions", "plot_filters_over_rotations"]
 
 # The space between two filters, as a part of the side of one.
 _GAP = 0.12
@@ -66,7 +66,7 @@ def plot_filters_over_rotations(
         raise ValueError("layers must have a layer, got none")
     for layer in named.values():
         _check_layer("layers", layer)
-    rows = {label: _filters_over_group(layer, out_field, in_field) for label, layer in named.items()}
+    rows = {label: channels_over_group(layer, out_field, in_field) for label, layer in named.items()}
     gspace = next(iter(named.values())).out_type.gspace
     isometries = [turn_or_flip(gspace, element) for element in gspace.fibergroup.elements]
     columns, step = len(isometries), 1 + _GAP
@@ -142,8 +142,8 @@ def plot_filter_over_positions(
     return axes
 
 
-def _filters_over_group(layer: EquivariantModule, out_field: int, in_field: int) -> NDArray[np.float64]:
-    """The filter of each element, (N, k, k)."""
+def channels_over_group(layer: EquivariantModule, out_field: int, in_field: int) -> NDArray[np.float64]:
+    """Return the filter of each element: from the input to its channel of a regular field, (N, k, …)."""
     group = layer.out_type.gspace.fibergroup
     if not getattr(layer, "is_stationary", True):
         raise ValueError("layers: one is soft in translation and has a filter per position: plot_filter_over_positions")

@@ -1,0 +1,108 @@
+"""Axes of rotations of space, their names, and those about which a group turns the voxel grid onto itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .elements import sample_group
+
+if TYPE_CHECKING:
+    from escnn.group import GroupElement
+    from escnn.gspaces import GSpace
+
+__all__ = ["RotationAxis", "axis_and_angle", "axis_in_words", "rotation_axes"]
+
+Array = NDArray[np.float64]
+
+_SAME = 1e-6
+
+
+@dataclass(frozen=True)
+class RotationAxis:
+    """An axis and the least rotation about it that maps voxels to voxels.
+
+    Attributes:
+        direction: a vector of length 1 along the axis, (x, y, z).
+        fold: n, where the rotation is by 360°/n.
+        element: the rotation, counter-clockwise seen from the tip of the direction.
+    """
+
+    direction: tuple[float, float, float]
+    fold: int
+    element: GroupElement
+
+    @property
+    def name(self) -> str:
+        """``"x"``, ``"y"`` or ``"z"``, or the components as integers."""
+        return axis_in_words(self.direction)
+
+
+def axis_in_words(axis: Sequence[float] | Array) -> str:
+    """Return x, y or z, or else the components of an axis, the largest of them 1 or −1.
+
+    Example:
+        >>> axis_in_words((0.0, 0.0, 1.0)), axis_in_words((math.sqrt(0.5), -math.sqrt(0.5), 0.0))
+        ('z', '(1, −1, 0)')
+    """
+    scaled = np.asarray(axis) / np.abs(axis).max()
+    named = [name for name, component in zip("xyz", scaled, strict=True) if abs(component) > _SAME]
+    if len(named) == 1:
+        return named[0]
+    # 0.0 is added for what rounds to −0.
+    return f"({', '.join(f'{round(component, 3) + 0.0:.3g}' for component in scaled)})".replace("-", "−")
+
+
+def axis_and_angle(rotation: Array) -> tuple[Array, float]:
+    """Return the axis (3,) of a rotation of space and the angle about it in [0, 2π).
+
+    The first component of the axis that is not 0 is positive. The axis of the identity is 0.
+
+    Example:
+        >>> quarter_turn = np.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+        >>> axis_and_angle(quarter_turn)
+        (array([0., 0., 1.]), 1.5707963267948966)
+    """
+    cosine = (np.trace(rotation) - 1) / 2
+    skew = rotation - rotation.T
+    # 2 (1 − cos α) u uᵀ, whose longest row is along the axis u. The sine is 0 for half a turn.
+    squared = rotation + rotation.T - 2 * cosine * np.eye(3)
+    axis: Array = squared[np.argmax(np.diag(squared))]
+    length = np.linalg.norm(axis)
+    if length < _SAME**2:
+        return np.zeros(3), 0.0
+    axis = axis / length
+    axis = axis * np.sign(axis[np.argmax(np.abs(axis) > _SAME)])
+    angle = math.atan2(np.array([skew[2, 1], skew[0, 2], skew[1, 0]]) @ axis / 2, cosine) % (2 * math.pi)
+    return axis, 0.0 if min(angle, 2 * math.pi - angle) < _SAME else angle
+
+
+def rotation_axes(gspace: GSpace) -> list[RotationAxis]:
+    """Return the axes of a gspace of space, those of the finest rotations first; of a continuous one, of its sample.
+
+    Example:
+        >>> from escnn import gspaces
+        >>> axes = rotation_axes(gspaces.octaOnR3())
+        >>> [axis.fold for axis in axes]
+        [4, 4, 4, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2]
+        >>> [axis.name for axis in axes[:4]]
+        ['x', 'y', 'z', '(1, 1, 1)']
+    """
+    sample = sample_group(gspace)
+    least: dict[tuple[int, ...], tuple[float, RotationAxis]] = {}
+    for element, action in zip(sample.elements, sample.action, strict=True):
+        is_on_voxels = np.allclose(action, action.round(), rtol=0, atol=_SAME)
+        if not is_on_voxels or np.linalg.det(action) < 0 or np.allclose(action, np.eye(3), rtol=0, atol=_SAME):
+            continue
+        direction, angle = axis_and_angle(action.round())
+        key = tuple(np.round(2 * direction).astype(int).tolist())
+        if key not in least or angle < least[key][0]:
+            x, y, z = direction.tolist()
+            least[key] = angle, RotationAxis((x, y, z), round(2 * math.pi / angle), element)
+    axes = [axis for _, axis in least.values()]
+    return sorted(axes, key=lambda axis: (-axis.fold, [-round(value, 6) for value in axis.direction]))
