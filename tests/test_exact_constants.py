@@ -12,7 +12,7 @@ from layers import SOFT_PARTS, options_of
 from torch import nn
 
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.group.exact_constants import ExactConstants
+from escnn_relaxed.group.exact_constants import Constant, ExactConstants
 
 CASES = [
     ("C8", "quotient -> irreps"),
@@ -86,10 +86,14 @@ def test_replaced_constant_keeps_the_dtype_of_the_module() -> None:
     assert module.float().double().third.tolist() == [2 / 3, 1 / 3]
 
 
+class HalfBelowFloat64(Constant):
+    def at(self, dtype: torch.dtype) -> torch.Tensor:
+        return super().at(dtype) if dtype == torch.float64 else torch.tensor([0.5])
+
+
 def test_constant_below_float64_may_be_another() -> None:
     module = ExactConstants()
-    single = np.array([0.5], dtype=np.float32)
-    module.set_constant("value", np.array([1 / 3]), single=single)
+    module.set_constant("value", HalfBelowFloat64(torch.tensor([1 / 3], dtype=torch.float64)))
     assert module.value.item() == 0.5
     assert module.double().value.item() == 1 / 3
     assert module.float().value.item() == 0.5

@@ -182,9 +182,8 @@ def test_what_is_no_module_is_named() -> None:
 def reachable(module: nn.Module) -> list[Tensor]:
     """Every tensor in the attributes of modules, however deep in lists and dicts."""
     found: list[Tensor] = []
-    # The float64 originals of constants, of which the buffers are made anew for each dtype, stay in main memory.
-    originals = ("_masters", "_singles")
-    waiting: list[object] = [v for part in module.modules() for k, v in vars(part).items() if k not in originals]
+    # The values of constants, of which the buffers are made anew for each dtype, stay in main memory.
+    waiting: list[object] = [v for part in module.modules() for k, v in vars(part).items() if k != "_masters"]
     while waiting:
         value = waiting.pop()
         if isinstance(value, Tensor):

@@ -64,7 +64,7 @@ class DomainPoints(ExactConstants):
             self.set_constant(_name("action", subgroups), action)
         # All g⁻¹x are needed: elements that are off the pixel grid do not map the cells to themselves.
         known: dict[bytes, NDArray[np.float64]] = {}
-        for turned in steer(frame.sample, self._masters["image_positions"].numpy()):
+        for turned in steer(frame.sample, self.exact("image_positions").numpy()):
             ordered = turned[np.lexsort(turned.round(6).T)]
             known.setdefault((ordered.round(6) + 0.0).tobytes(), turned)
         self.set_constant("turned_positions", np.concatenate(list(known.values())))

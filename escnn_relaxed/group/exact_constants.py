@@ -1,7 +1,7 @@
-"""Constants that stay exact: float64 masters behind non-persistent buffers.
+"""Constants that stay exact: float64 values behind non-persistent buffers.
 
 Coordinates and representation matrices are known to float64. A buffer that was cast to float32 and
-back with ``.double()`` would not be; here every cast starts from the float64 master again. So does a change between
+back with ``.double()`` would not be; here every cast starts from the float64 values again. So does a change between
 training and evaluation where something wrote to the buffer.
 """
 
@@ -18,7 +18,25 @@ from torch import Tensor, nn
 
 from ..torch_modes import has_values
 
-__all__ = ["ExactConstants", "put_back"]
+__all__ = ["Constant", "ExactConstants", "put_back"]
+
+
+class Constant:
+    """The values of a constant in main memory, of which buffers are made. Nothing writes to them, so copies share them.
+
+    Args:
+        exact: a float64 or integer tensor.
+    """
+
+    def __init__(self, exact: Tensor) -> None:
+        self._exact = exact
+
+    def at(self, dtype: torch.dtype) -> Tensor:
+        """Return the values that a buffer of a dtype rounds."""
+        return self._exact
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Constant:
+        return self
 
 
 class ExactConstants(nn.Module):
@@ -36,31 +54,31 @@ class ExactConstants(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._masters: dict[str, Tensor] = {}
-        self._singles: dict[str, Tensor] = {}
+        self._masters: dict[str, Constant] = {}
 
-    def set_constant(self, name: str, value: NDArray[Any], single: NDArray[Any] | None = None) -> None:
+    def set_constant(self, name: str, value: NDArray[Any] | Constant) -> None:
         """Add or replace the constant ``name``; floating values take torch's default dtype.
 
         Args:
             name: the attribute under which the tensor is found.
-            value: a float64 or integer array.
-            single: the values for dtypes below float64, where these are not ``value`` rounded.
+            value: a float64 or integer array, or values that depend on the dtype.
         """
-        master = torch.from_numpy(np.ascontiguousarray(value))
-        self._masters[name] = master
-        if single is not None:
-            self._singles[name] = torch.from_numpy(np.ascontiguousarray(single))
+        if isinstance(value, np.ndarray):
+            value = Constant(torch.from_numpy(np.ascontiguousarray(value)))
+        self._masters[name] = value
         present = self._buffers.get(name)
-        dtype = torch.get_default_dtype() if master.is_floating_point() else master.dtype
-        like = torch.empty(0, dtype=dtype) if present is None else present
+        like = torch.empty(0, dtype=torch.get_default_dtype()) if present is None else present
         self.register_buffer(name, self._cast(name, like), persistent=False)
 
-    def _cast(self, name: str, like: Tensor) -> Tensor:
-        source = self._masters[name]
-        if like.dtype != torch.float64:
-            source = self._singles.get(name, source)
-        return source.to(device=like.device, dtype=like.dtype, copy=True)
+    def exact(self, name: str) -> Tensor:
+        """Return the float64 or integer values of the constant ``name``, in main memory, not to be written to."""
+        return self._masters[name].at(torch.float64)
+
+    def _cast(self, name: str, like: Tensor, copy: bool = True) -> Tensor:
+        """Return a constant on the device of a tensor, in its dtype unless it is of integers."""
+        source = self._masters[name].at(like.dtype)
+        dtype = like.dtype if source.is_floating_point() else source.dtype
+        return source.to(like.device, dtype, copy=copy, memory_format=torch.contiguous_format)
 
     def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> ExactConstants:
         super()._apply(fn, recurse)
@@ -73,9 +91,8 @@ class ExactConstants(nn.Module):
         super().train(mode)
         for name in self._masters:
             buffer: Tensor = getattr(self, name)
-            exact = self._cast(name, buffer)
-            if has_values(buffer) and not torch.equal(exact, buffer):
-                setattr(self, name, exact)
+            if has_values(buffer) and not torch.equal(self._cast(name, buffer, copy=False), buffer):
+                setattr(self, name, self._cast(name, buffer))
         return self
 
 

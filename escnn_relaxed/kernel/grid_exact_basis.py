@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,27 +13,73 @@ from escnn.nn.modules.basismanager import SingleBlockBasisExpansion
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..group.exact_constants import Constant
+
 __all__ = ["GridExactBasis", "grid_exact_basis"]
 
-
-class GridExactBasis(NamedTuple):
-    """A basis (B, |A|, |B|, k²) as escnn samples it, the same to float64, its inner products (B, B), and a number.
-
-    The number is that of the basis: another basis has another one.
-    """
-
-    single: NDArray[np.float32]
-    exact: NDArray[np.float64]
-    gram: NDArray[np.float64]
-    fingerprint: float
-
+Symmetries = list[tuple[GroupElement, list[int]]]
 
 # Values of each element of a basis that make its fingerprint.
 _FINGERPRINT = 1000
+# escnn's samples and exact values differ by less than this, those of two bases by more.
+_SAMPLED = 1e-5
 
 # escnn keeps the sampled basis of a pair of representations for all layers. The exact basis is kept as long. The key is
 # the identity, since escnn compares such modules by their values.
 _PREPARED: dict[int, GridExactBasis] = {}
+
+
+class GridExactBasis(Constant):
+    """A basis (B, |A|, |B|, k²): escnn's own samples for dtypes below float64, and in float64 exact values.
+
+    Both are large where fields are regular. So escnn's samples are not copied, and of exact values that are the same on
+    orbits one of each orbit is kept.
+
+    Args:
+        samples: escnn's samples.
+        values: exact values of the orbits of entries, (B, orbits).
+        orbits: the number of the orbit of each entry, (|A|·|B|·k²).
+        gram: inner products (B, B) of the elements.
+        attributes: those of each element, as escnn gives them.
+
+    Attributes:
+        fingerprint: a number of the basis: another basis has another one.
+    """
+
+    def __init__(
+        self,
+        samples: Tensor,
+        values: NDArray[np.float64],
+        orbits: NDArray[np.int64],
+        gram: NDArray[np.float64],
+        attributes: list[dict[str, Any]],
+    ) -> None:
+        self._samples, self._version = samples, _version_of(samples)
+        self._values, self._orbits = values, orbits
+        self.gram = gram
+        self.attributes = attributes
+        self.fingerprint = _fingerprint(values, orbits)
+
+    def at(self, dtype: torch.dtype) -> Tensor:
+        """Return the values that a buffer of a dtype rounds."""
+        if dtype == torch.float64:
+            return torch.from_numpy(self._values[:, self._orbits]).view(self._samples.shape)
+        if _version_of(self._samples) != self._version:
+            # A state that an R3Conv loads is written over the samples that it shares, and may be of another basis.
+            exact = self.at(torch.float64)
+            if not torch.allclose(self._samples.double(), exact, rtol=0, atol=_SAMPLED):
+                self._samples = exact.float()
+            self._version = _version_of(self._samples)
+        return self._samples
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Where this is unpickled, writes are counted anew.
+        return {**vars(self), "_samples": self.at(torch.float32)}
+
+
+def _version_of(tensor: Tensor) -> int:
+    """Return a number that grows with each write to a tensor."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def grid_exact_basis(
@@ -40,7 +87,7 @@ def grid_exact_basis(
     points: NDArray[np.float64],
     in_field: Representation,
     out_field: Representation,
-    symmetries: list[tuple[GroupElement, list[int]]],
+    symmetries: Callable[[], Symmetries],
 ) -> GridExactBasis:
     """Return the exact basis of a block that escnn sampled, made once for each block.
 
@@ -49,30 +96,38 @@ def grid_exact_basis(
         points: the points at which it is sampled, in escnn's order.
         in_field: representation of its input.
         out_field: representation of its output.
-        symmetries: the result of :func:`~escnn_relaxed.group.elements.grid_symmetries`.
+        symmetries: returns the result of :func:`~escnn_relaxed.group.elements.grid_symmetries`.
     """
     if id(block) not in _PREPARED:
-        single = _sampled(block, points)
-        orbits = _orbits(in_field, out_field, symmetries)
-        if orbits is None:
-            exact = _grid_exact(single.astype(np.float64), in_field, out_field, symmetries)
-        else:
-            exact = _means_over(orbits, single)
-        gram = _gram(exact, in_field, out_field)
-        _PREPARED[id(block)] = GridExactBasis(single, exact, gram, _fingerprint(exact))
+        _PREPARED[id(block)] = _prepared(block, points, in_field, out_field, symmetries())
         weakref.finalize(block, _PREPARED.pop, id(block), None)
     return _PREPARED[id(block)]
 
 
-def _sampled(block: Any, points: NDArray[np.float64]) -> NDArray[np.float32]:
+def _prepared(
+    block: Any, points: NDArray[np.float64], in_field: Representation, out_field: Representation, symmetries: Symmetries
+) -> GridExactBasis:
+    """Return the exact basis of a block."""
+    samples = _sampled(block, points)
+    orbits = _orbits(in_field, out_field, symmetries)
+    if orbits is None:
+        exact = _grid_exact(samples.numpy().astype(np.float64, order="C"), in_field, out_field, symmetries)
+        values, orbits = exact.reshape(len(exact), -1), np.arange(exact[0].size)
+    else:
+        values = _means_over(orbits, samples.numpy())
+    gram = _gram(values, orbits, in_field, out_field)
+    return GridExactBasis(samples, values, orbits, gram, [dict(element) for element in block.get_basis_info()])
+
+
+def _sampled(block: Any, points: NDArray[np.float64]) -> Tensor:
     """Return escnn's samples; new ones where a network that shares the block was cast, which rounds or removes them."""
-    sampled = block.sampled_basis
+    sampled: Tensor = block.sampled_basis
     if not _is_intact(sampled):
         device = next((buffer.device for buffer in block.basis.buffers()), torch.device("cpu"))
         with device:
             sampled = SingleBlockBasisExpansion(block.basis, points, block._mask.cpu().numpy()).sampled_basis.cpu()
-    single: NDArray[np.float32] = sampled.numpy().copy()
-    return single
+    # Another object on the same memory: writes to it are counted together, and a cast in place does not reach it.
+    return sampled.clone() if sampled.is_inference() else sampled.detach()
 
 
 def _is_intact(sampled: Tensor) -> bool:
@@ -85,23 +140,26 @@ def _is_intact(sampled: Tensor) -> bool:
     return bool(((energy > 0.01) & (energy < 10)).all())
 
 
-def _fingerprint(basis: NDArray[np.float64]) -> float:
-    """Return the mean of a sample of the values of a basis, with weights that no symmetry shares."""
-    values = basis.reshape(len(basis), -1)
-    sample = values[:, :: max(1, values.shape[1] // _FINGERPRINT)].ravel()
+def _fingerprint(values: NDArray[np.float64], orbits: NDArray[np.int64]) -> float:
+    """Return the mean of a sample of the entries of a basis, with weights that no symmetry shares."""
+    sample = values[:, orbits[:: max(1, len(orbits) // _FINGERPRINT)]].ravel()
     scale = float(np.sqrt(np.square(sample).sum())) or 1.0
     return round(float(sample @ np.cos(np.sqrt(2) * np.arange(len(sample)) + 1)) / scale, 6)
 
 
-def _gram(basis: NDArray[np.float64], in_field: Representation, out_field: Representation) -> NDArray[np.float64]:
-    """Return the inner products of the elements of a basis (B, |A|, |B|, k²) where ρ is orthogonal, (B, B)."""
+def _gram(
+    values: NDArray[np.float64], orbits: NDArray[np.int64], in_field: Representation, out_field: Representation
+) -> NDArray[np.float64]:
+    """Return the inner products of the elements of a basis where ρ is orthogonal, (B, B)."""
     left, right = out_field.change_of_basis_inv, in_field.change_of_basis.T
+    gram: NDArray[np.float64]
     if all(np.allclose(of @ of.T, np.eye(len(of)), rtol=0, atol=1e-12) for of in (left, right)):
-        orthogonal = basis.reshape(len(basis), -1)
+        gram = (values * np.bincount(orbits)) @ values.T
     else:
+        basis = values[:, orbits].reshape(len(values), len(left), len(right), -1)
         turned = right[None, None] @ (left @ basis.transpose(0, 3, 1, 2)).swapaxes(2, 3)
         orthogonal = turned.reshape(len(basis), -1)
-    gram: NDArray[np.float64] = orthogonal @ orthogonal.T
+        gram = orthogonal @ orthogonal.T
     return gram
 
 
@@ -109,7 +167,7 @@ def _grid_exact(
     basis: NDArray[np.float64],
     in_field: Representation,
     out_field: Representation,
-    symmetries: list[tuple[GroupElement, list[int]]],
+    symmetries: Symmetries,
 ) -> NDArray[np.float64]:
     """Return the basis (B, |A|, |B|, k²) averaged over the elements that map the grid to itself.
 
@@ -123,9 +181,7 @@ def _grid_exact(
     return total / len(symmetries)
 
 
-def _orbits(
-    in_field: Representation, out_field: Representation, symmetries: list[tuple[GroupElement, list[int]]]
-) -> NDArray[np.int64] | None:
+def _orbits(in_field: Representation, out_field: Representation, symmetries: Symmetries) -> NDArray[np.int64] | None:
     """Return the number of the orbit of each entry (|A|·|B|·k²) between permutation fields; None between others."""
     labels = np.arange(out_field.size * in_field.size * len(symmetries[0][1])) if symmetries else np.zeros(0)
     entries = labels.reshape(out_field.size, in_field.size, -1)
@@ -145,11 +201,12 @@ def _permutation(matrix: NDArray[np.float64]) -> NDArray[np.int64] | None:
 
 
 def _means_over(orbits: NDArray[np.int64], basis: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return a basis (B, |A|, |B|, k²) averaged over orbits of its entries, which is its average over a group."""
+    """Return the means of a basis (B, |A|, |B|, k²) over orbits of its entries, (B, orbits).
+
+    They are the values of its average over the group.
+    """
     order = np.argsort(orbits, kind="stable")
     starts = np.flatnonzero(np.diff(orbits[order], prepend=-1))
     sizes = np.diff(np.append(starts, len(order)))
-    exact = np.empty(basis.shape)
-    for values, result in zip(basis.reshape(len(basis), -1), exact.reshape(len(basis), -1), strict=True):
-        result[:] = (np.add.reduceat(values[order].astype(np.float64), starts) / sizes)[orbits]
-    return exact
+    elements = (element.ravel()[order].astype(np.float64) for element in basis)
+    return np.stack([np.add.reduceat(element, starts) / sizes for element in elements])

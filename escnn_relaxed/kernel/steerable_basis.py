@@ -1,12 +1,13 @@
 """The strict part of a layer in the steerable basis of ``escnn.nn.R2Conv`` (equation (9)).
 
 The basis is escnn's own: the same elements, order and normalisation. So weights mean the same as in
-``R2Conv`` and can be exchanged with it. Layers share the float64 masters, which are never written to.
+``R2Conv`` and can be exchanged with it. Layers share the exact basis, which is never written to.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import math
 from collections.abc import Iterator, Sequence
@@ -76,14 +77,15 @@ class SteerableBasis(ExactConstants):
             return
         self.dimension = expansion.dimension()
         self._ranges = dict(expansion._weights_ranges)
-        symmetries = grid_symmetries(in_type.gspace, tap_grid(kernel_size, dilation, dimension))
+        taps = tap_grid(kernel_size, dilation, dimension)
+        symmetries = functools.cache(lambda: grid_symmetries(in_type.gspace, taps))
         for number, names in enumerate(expansion._representations_pairs):
             self._pairs.append(_PairLayout(names, in_part, out_type, self._ranges[names]))
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
-            self._attributes[names] = [dict(element) for element in block.get_basis_info()]
             fields = _field_named(names[0], in_part), _field_named(names[1], out_type)
             basis = grid_exact_basis(block, expansion.points, *fields, symmetries)
-            self.set_constant(f"basis_{number}", basis.exact, single=basis.single)
+            self._attributes[names] = basis.attributes
+            self.set_constant(f"basis_{number}", basis)
             self.set_constant(f"gram_{number}", basis.gram)
             self.fingerprint.append(basis.fingerprint)
         self._numbers = {pair.channels: number for number, pair in enumerate(self._pairs)}
@@ -95,12 +97,10 @@ class SteerableBasis(ExactConstants):
         """The elements that the weights multiply; made anew, so that no two objects hold each other."""
         return BasisElements(*self._fields, self._attributes, self._ranges, self)
 
-    def by_name(self) -> dict[tuple[str, str], tuple[slice, Tensor]]:
-        """Return the places of the weights and the basis (B, |A|, |B|, taps) of each pair of representations."""
-        return {
-            names: (slice(*self._ranges[names]), self._masters[f"basis_{number}"])
-            for number, names in enumerate(self._attributes)
-        }
+    def by_name(self) -> Iterator[tuple[tuple[str, str], slice, Tensor]]:
+        """Yield each pair of representations, the place of its weights, and its exact basis (B, |A|, |B|, taps)."""
+        for number, names in enumerate(self._attributes):
+            yield names, slice(*self._ranges[names]), self.exact(f"basis_{number}")
 
     def start_weights(self) -> Tensor:
         """Return weights drawn as ``R2Conv`` draws them (escnn's generalised He rule), in float32."""
