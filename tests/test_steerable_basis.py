@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import battery
 import pytest
 import torch
@@ -13,6 +15,7 @@ from tolerances import ROUNDING, SINGLE_REORDERED
 from transformations import relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
+from escnn_relaxed.kernel.steerable_basis import SteerableBasis
 
 CASES = [
     ("trivial", "trivial -> trivial"),
@@ -150,6 +153,36 @@ def test_basis_is_not_shared_between_layers() -> None:
     first, second = (RelaxedR2Conv(in_type, out_type, 3) for _ in range(2))
     first.double()
     assert second(in_type(battery.random_input(in_type, 5, 5, dtype=torch.float32))).tensor.dtype == torch.float32
+
+
+@pytest.mark.parametrize("pair", ["regular -> regular", "quotient -> regular", "irreps -> regular"])
+def test_exact_basis_is_the_average_over_the_group(pair: str) -> None:
+    """Whether it is kept entry by entry or orbit by orbit; escnn's own samples are 1e-8 from it."""
+    in_type, out_type = battery.types("D4", pair)
+    expansion = R2Conv(in_type, out_type, 3).basisexpansion
+    basis = SteerableBasis(in_type, out_type, 3, 1, 1, expansion)
+    for names, _, exact in basis.by_name():
+        samples = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}").sampled_basis.double()
+        in_field, out_field = (in_type.fibergroup.representations[name] for name in names)
+        total = torch.zeros_like(exact).unflatten(-1, (3, 3))
+        for g in in_type.fibergroup.elements:
+            left, right = torch.tensor(out_field(g)), torch.tensor(in_field(~g))
+            fields = FieldType(in_type.gspace, [in_type.gspace.trivial_repr])
+            taps = samples.flatten(0, 2)[:, None].unflatten(-1, (3, 3))
+            turned = fields(taps).transform(g).tensor.reshape(total.shape)
+            total += torch.einsum("ab,nbcij,cd->nadij", left.double(), turned, right.double())
+        assert relative_error(exact.flatten(), (total / in_type.fibergroup.order()).flatten()) <= ROUNDING
+
+
+def test_copies_of_a_layer_share_the_exact_basis_and_escnns_samples() -> None:
+    """Each is as large as the layer's own buffer, of which a copy has another one."""
+    in_type, out_type = battery.types("D4", "regular -> regular")
+    (block,) = R2Conv(in_type, out_type, 3).basisexpansion.children()
+    first, second = (RelaxedR2Conv(in_type, out_type, 3) for _ in range(2))
+    for layer in (first, second, copy.deepcopy(first)):
+        known = layer.steerable_basis._masters["basis_0"]
+        assert known is first.steerable_basis._masters["basis_0"]
+        assert known.at(torch.float32).data_ptr() == block.sampled_basis.data_ptr()
 
 
 def test_layer_without_initialisation_starts_from_zero_weights() -> None:

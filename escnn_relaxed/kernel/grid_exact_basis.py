@@ -152,14 +152,13 @@ def _gram(
 ) -> NDArray[np.float64]:
     """Return the inner products of the elements of a basis where ρ is orthogonal, (B, B)."""
     left, right = out_field.change_of_basis_inv, in_field.change_of_basis.T
-    gram: NDArray[np.float64]
     if all(np.allclose(of @ of.T, np.eye(len(of)), rtol=0, atol=1e-12) for of in (left, right)):
-        gram = (values * np.bincount(orbits)) @ values.T
+        orthogonal = values * np.sqrt(np.bincount(orbits))
     else:
         basis = values[:, orbits].reshape(len(values), len(left), len(right), -1)
         turned = right[None, None] @ (left @ basis.transpose(0, 3, 1, 2)).swapaxes(2, 3)
         orthogonal = turned.reshape(len(basis), -1)
-        gram = orthogonal @ orthogonal.T
+    gram: NDArray[np.float64] = orthogonal @ orthogonal.T
     return gram
 
 
