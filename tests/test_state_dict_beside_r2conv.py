@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import subprocess
 import sys
 
@@ -123,6 +124,24 @@ def test_layers_of_the_same_types_hold_no_tensor_in_common() -> None:
     for form in ("strict", "soft", "soft in translation"):
         a, b = (relaxed(RELAXED[form]) for _ in range(2))
         assert not {t.data_ptr() for t in tensors_of(a)} & {t.data_ptr() for t in tensors_of(b)}
+
+
+@pytest.mark.parametrize("basis", ["the same", "another"])
+def test_state_that_an_r2conv_loads_reaches_no_layer(basis: str) -> None:
+    """It is written over the samples that escnn shares, of which layers are cast and repaired."""
+    # Arguments that no other test has: their basis stays another one.
+    arguments = {"sigma": [0.71 if basis == "another" else 0.72] * 2, "rings": [0.0, 1.0]}
+    convolution, layer = r2conv(**arguments), relaxed(RELAXED["soft"], **arguments)
+    features = features_of(layer)
+    expected = answer(layer, features)
+    sign = -1 if basis == "another" else 1
+    state = {name: sign * value for name, value in convolution.state_dict().items()}
+    convolution.load_state_dict(state)
+    copies = [pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer), layer, relaxed(RELAXED["soft"], **arguments)]
+    copies[-1].load_state_dict(layer.state_dict())
+    for of in copies:
+        for found in (answer(of, features), answer(of.double().float().train(), features)):
+            assert torch.equal(found, expected) if basis == "the same" else relative_error(found, expected) <= SINGLE
 
 
 # escnn's R2Conv, for the table in the docs. Its failures are tests too, so that their mending is noticed.

@@ -49,6 +49,7 @@ class ExactConstants(nn.Module):
         """
         master = torch.from_numpy(np.ascontiguousarray(value))
         self._masters[name] = master
+        self._singles.pop(name, None)
         if single is not None:
             self._singles[name] = torch.from_numpy(np.ascontiguousarray(single))
         present = self._buffers.get(name)
@@ -56,11 +57,15 @@ class ExactConstants(nn.Module):
         like = torch.empty(0, dtype=dtype) if present is None else present
         self.register_buffer(name, self._cast(name, like), persistent=False)
 
-    def _cast(self, name: str, like: Tensor) -> Tensor:
+    def exact(self, name: str) -> Tensor:
+        """Return the float64 or integer values of the constant ``name``, in main memory, not to be written to."""
+        return self._masters[name]
+
+    def _cast(self, name: str, like: Tensor, copy: bool = True) -> Tensor:
         source = self._masters[name]
         if like.dtype != torch.float64:
             source = self._singles.get(name, source)
-        return source.to(device=like.device, dtype=like.dtype, copy=True)
+        return source.to(device=like.device, dtype=like.dtype, copy=copy)
 
     def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> ExactConstants:
         super()._apply(fn, recurse)
@@ -73,9 +78,8 @@ class ExactConstants(nn.Module):
         super().train(mode)
         for name in self._masters:
             buffer: Tensor = getattr(self, name)
-            exact = self._cast(name, buffer)
-            if has_values(buffer) and not torch.equal(exact, buffer):
-                setattr(self, name, exact)
+            if has_values(buffer) and not torch.equal(self._cast(name, buffer, copy=False), buffer):
+                setattr(self, name, self._cast(name, buffer))
         return self
 
 

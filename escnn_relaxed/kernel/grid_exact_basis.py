@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,20 +16,33 @@ from torch import Tensor
 __all__ = ["GridExactBasis", "grid_exact_basis"]
 
 
-class GridExactBasis(NamedTuple):
-    """A basis (B, |A|, |B|, k²) as escnn samples it, the same to float64, its inner products (B, B), and a number.
+Symmetries = list[tuple[GroupElement, list[int]]]
 
-    The number is that of the basis: another basis has another one.
-    """
-
-    single: NDArray[np.float32]
-    exact: NDArray[np.float64]
-    gram: NDArray[np.float64]
-    fingerprint: float
-
-
+# Numbers in a basis above which one value of each orbit of its entries is kept: 4 MB in float32.
+_LARGE = 2**20
 # Values of each element of a basis that make its fingerprint.
 _FINGERPRINT = 1000
+
+
+class GridExactBasis(NamedTuple):
+    """A basis (B, |A|, |B|, taps) that escnn sampled in float32, exact to float64.
+
+    Attributes:
+        values: (B, |A|, |B|, taps), or (B, orbits) with the values that orbits of entries share.
+        single: escnn's samples, which dtypes below float64 take; None where ``values`` are those of orbits.
+        orbits: the number of the orbit of each entry, (|A|·|B|·taps); None where ``values`` are those of entries.
+        gram: inner products of the elements, (B, B).
+        fingerprint: a number of the basis: another basis has another one.
+        attributes: those of each element, as escnn gives them.
+    """
+
+    values: NDArray[np.float64]
+    single: NDArray[np.float32] | None
+    orbits: NDArray[np.int64] | None
+    gram: NDArray[np.float64]
+    fingerprint: float
+    attributes: list[dict[str, Any]]
+
 
 # escnn keeps the sampled basis of a pair of representations for all layers. The exact basis is kept as long. The key is
 # the identity, since escnn compares such modules by their values.
@@ -40,7 +54,7 @@ def grid_exact_basis(
     points: NDArray[np.float64],
     in_field: Representation,
     out_field: Representation,
-    symmetries: list[tuple[GroupElement, list[int]]],
+    symmetries: Callable[[], Symmetries],
 ) -> GridExactBasis:
     """Return the exact basis of a block that escnn sampled, made once for each block.
 
@@ -49,19 +63,31 @@ def grid_exact_basis(
         points: the points at which it is sampled, in escnn's order.
         in_field: representation of its input.
         out_field: representation of its output.
-        symmetries: the result of :func:`~escnn_relaxed.group.elements.grid_symmetries`.
+        symmetries: returns the result of :func:`~escnn_relaxed.group.elements.grid_symmetries`.
     """
     if id(block) not in _PREPARED:
-        single = _sampled(block, points)
-        orbits = _orbits(in_field, out_field, symmetries)
-        if orbits is None:
-            exact = _grid_exact(single.astype(np.float64), in_field, out_field, symmetries)
-        else:
-            exact = _means_over(orbits, single)
-        gram = _gram(exact, in_field, out_field)
-        _PREPARED[id(block)] = GridExactBasis(single, exact, gram, _fingerprint(exact))
+        _PREPARED[id(block)] = _prepared(block, points, in_field, out_field, symmetries())
         weakref.finalize(block, _PREPARED.pop, id(block), None)
     return _PREPARED[id(block)]
+
+
+def _prepared(
+    block: Any, points: NDArray[np.float64], in_field: Representation, out_field: Representation, symmetries: Symmetries
+) -> GridExactBasis:
+    """Return the exact basis of a block."""
+    single = _sampled(block, points)
+    orbits = _orbits(in_field, out_field, symmetries)
+    is_large = orbits is not None and single.size > _LARGE
+    if orbits is None:
+        exact = _grid_exact(single.astype(np.float64), in_field, out_field, symmetries)
+        values, orbits = exact.reshape(len(exact), -1), np.arange(exact[0].size)
+    else:
+        values = _means_over(orbits, single)
+    gram, fingerprint = _gram(values, orbits, in_field, out_field), _fingerprint(values, orbits)
+    attributes = [dict(element) for element in block.get_basis_info()]
+    if is_large:
+        return GridExactBasis(values, None, orbits, gram, fingerprint, attributes)
+    return GridExactBasis(values[:, orbits].reshape(single.shape), single, None, gram, fingerprint, attributes)
 
 
 def _sampled(block: Any, points: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -85,20 +111,22 @@ def _is_intact(sampled: Tensor) -> bool:
     return bool(((energy > 0.01) & (energy < 10)).all())
 
 
-def _fingerprint(basis: NDArray[np.float64]) -> float:
-    """Return the mean of a sample of the values of a basis, with weights that no symmetry shares."""
-    values = basis.reshape(len(basis), -1)
-    sample = values[:, :: max(1, values.shape[1] // _FINGERPRINT)].ravel()
+def _fingerprint(values: NDArray[np.float64], orbits: NDArray[np.int64]) -> float:
+    """Return the mean of a sample of the entries of a basis, with weights that no symmetry shares."""
+    sample = values[:, orbits[:: max(1, len(orbits) // _FINGERPRINT)]].ravel()
     scale = float(np.sqrt(np.square(sample).sum())) or 1.0
     return round(float(sample @ np.cos(np.sqrt(2) * np.arange(len(sample)) + 1)) / scale, 6)
 
 
-def _gram(basis: NDArray[np.float64], in_field: Representation, out_field: Representation) -> NDArray[np.float64]:
-    """Return the inner products of the elements of a basis (B, |A|, |B|, k²) where ρ is orthogonal, (B, B)."""
+def _gram(
+    values: NDArray[np.float64], orbits: NDArray[np.int64], in_field: Representation, out_field: Representation
+) -> NDArray[np.float64]:
+    """Return the inner products of the elements of a basis where ρ is orthogonal, (B, B)."""
     left, right = out_field.change_of_basis_inv, in_field.change_of_basis.T
     if all(np.allclose(of @ of.T, np.eye(len(of)), rtol=0, atol=1e-12) for of in (left, right)):
-        orthogonal = basis.reshape(len(basis), -1)
+        orthogonal = values * np.sqrt(np.bincount(orbits))
     else:
+        basis = values[:, orbits].reshape(len(values), len(left), len(right), -1)
         turned = right[None, None] @ (left @ basis.transpose(0, 3, 1, 2)).swapaxes(2, 3)
         orthogonal = turned.reshape(len(basis), -1)
     gram: NDArray[np.float64] = orthogonal @ orthogonal.T
@@ -109,7 +137,7 @@ def _grid_exact(
     basis: NDArray[np.float64],
     in_field: Representation,
     out_field: Representation,
-    symmetries: list[tuple[GroupElement, list[int]]],
+    symmetries: Symmetries,
 ) -> NDArray[np.float64]:
     """Return the basis (B, |A|, |B|, k²) averaged over the elements that map the grid to itself.
 
@@ -123,9 +151,7 @@ def _grid_exact(
     return total / len(symmetries)
 
 
-def _orbits(
-    in_field: Representation, out_field: Representation, symmetries: list[tuple[GroupElement, list[int]]]
-) -> NDArray[np.int64] | None:
+def _orbits(in_field: Representation, out_field: Representation, symmetries: Symmetries) -> NDArray[np.int64] | None:
     """Return the number of the orbit of each entry (|A|·|B|·k²) between permutation fields; None between others."""
     labels = np.arange(out_field.size * in_field.size * len(symmetries[0][1])) if symmetries else np.zeros(0)
     entries = labels.reshape(out_field.size, in_field.size, -1)
@@ -145,11 +171,12 @@ def _permutation(matrix: NDArray[np.float64]) -> NDArray[np.int64] | None:
 
 
 def _means_over(orbits: NDArray[np.int64], basis: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return a basis (B, |A|, |B|, k²) averaged over orbits of its entries, which is its average over a group."""
+    """Return the means of a basis (B, |A|, |B|, k²) over orbits of its entries, (B, orbits).
+
+    They are the values of its average over the group.
+    """
     order = np.argsort(orbits, kind="stable")
     starts = np.flatnonzero(np.diff(orbits[order], prepend=-1))
     sizes = np.diff(np.append(starts, len(order)))
-    exact = np.empty(basis.shape)
-    for values, result in zip(basis.reshape(len(basis), -1), exact.reshape(len(basis), -1), strict=True):
-        result[:] = (np.add.reduceat(values[order].astype(np.float64), starts) / sizes)[orbits]
-    return exact
+    elements = (element.ravel()[order].astype(np.float64) for element in basis)
+    return np.stack([np.add.reduceat(element, starts) / sizes for element in elements])

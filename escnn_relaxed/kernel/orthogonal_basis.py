@@ -37,10 +37,13 @@ class OrthogonalBasis(ExactConstants):
 
     def __init__(self, in_fields: Sequence[Representation], out_fields: Sequence[Representation]) -> None:
         super().__init__()
-        self._is_needed = not all(_is_orthogonal(field) for field in (*in_fields, *out_fields))
+        # Many fields are of few representations.
+        distinct = {id(field): field for field in (*in_fields, *out_fields)}
+        is_orthogonal = {number: _is_orthogonal(field) for number, field in distinct.items()}
+        self._is_needed = not all(is_orthogonal.values())
         if self._is_needed:
-            left = [np.eye(f.size) if _is_orthogonal(f) else f.change_of_basis_inv for f in out_fields]
-            right = [np.eye(f.size) if _is_orthogonal(f) else f.change_of_basis for f in in_fields]
+            left = [np.eye(f.size) if is_orthogonal[id(f)] else f.change_of_basis_inv for f in out_fields]
+            right = [np.eye(f.size) if is_orthogonal[id(f)] else f.change_of_basis for f in in_fields]
             self.set_constant("left", block_diagonal(left))
             self.set_constant("right", block_diagonal(right))
 

@@ -1,12 +1,13 @@
 """The strict part of a layer in the steerable basis of ``escnn.nn.R2Conv`` (equation (9)).
 
 The basis is escnn's own: the same elements, order and normalisation. So weights mean the same as in
-``R2Conv`` and can be exchanged with it. Layers share the float64 masters, which are never written to.
+``R2Conv`` and can be exchanged with it. Layers share the exact basis, which is never written to.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import math
 from collections.abc import Iterator, Sequence
@@ -76,14 +77,17 @@ class SteerableBasis(ExactConstants):
             return
         self.dimension = expansion.dimension()
         self._ranges = dict(expansion._weights_ranges)
-        symmetries = grid_symmetries(in_type.gspace, tap_grid(kernel_size, dilation, dimension))
+        taps = tap_grid(kernel_size, dilation, dimension)
+        symmetries = functools.cache(lambda: grid_symmetries(in_type.gspace, taps))
         for number, names in enumerate(expansion._representations_pairs):
             self._pairs.append(_PairLayout(names, in_part, out_type, self._ranges[names]))
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
-            self._attributes[names] = [dict(element) for element in block.get_basis_info()]
             fields = _field_named(names[0], in_part), _field_named(names[1], out_type)
             basis = grid_exact_basis(block, expansion.points, *fields, symmetries)
-            self.set_constant(f"basis_{number}", basis.exact, single=basis.single)
+            self._attributes[names] = basis.attributes
+            self.set_constant(f"basis_{number}", basis.values, single=basis.single)
+            if basis.orbits is not None:
+                self.set_constant(f"orbits_{number}", basis.orbits)
             self.set_constant(f"gram_{number}", basis.gram)
             self.fingerprint.append(basis.fingerprint)
         self._numbers = {pair.channels: number for number, pair in enumerate(self._pairs)}
@@ -95,12 +99,13 @@ class SteerableBasis(ExactConstants):
         """The elements that the weights multiply; made anew, so that no two objects hold each other."""
         return BasisElements(*self._fields, self._attributes, self._ranges, self)
 
-    def by_name(self) -> dict[tuple[str, str], tuple[slice, Tensor]]:
-        """Return the places of the weights and the basis (B, |A|, |B|, taps) of each pair of representations."""
-        return {
-            names: (slice(*self._ranges[names]), self._masters[f"basis_{number}"])
-            for number, names in enumerate(self._attributes)
-        }
+    def by_name(self) -> Iterator[tuple[tuple[str, str], slice, Tensor]]:
+        """Yield each pair of representations, the place of its weights, and its exact basis (B, |A|, |B|, taps)."""
+        for number, (names, pair) in enumerate(zip(self._attributes, self._pairs, strict=True)):
+            basis = self.exact(f"basis_{number}").flatten(1)
+            if f"orbits_{number}" in self._buffers:
+                basis = basis[:, self.exact(f"orbits_{number}")]
+            yield names, slice(pair.start, pair.end), basis.view(len(basis), *pair.sizes, -1)
 
     def start_weights(self) -> Tensor:
         """Return weights drawn as ``R2Conv`` draws them (escnn's generalised He rule), in float32."""
@@ -143,7 +148,10 @@ class SteerableBasis(ExactConstants):
         """Return the kernel of each pair of representations, (pairs of fields, |A|·|B|·k²), of weights (dimension,)."""
         bases = [getattr(self, f"basis_{number}").flatten(1) for number in range(len(self._pairs))]
         parts = weights.split([pair.end - pair.start for pair in self._pairs]) if len(bases) > 1 else [weights]
-        return [part.view(-1, len(basis)) @ basis for part, basis in zip(parts, bases, strict=False)]
+        products = [part.view(-1, len(basis)) @ basis for part, basis in zip(parts, bases, strict=False)]
+        # Of a large basis these are the values of orbits of entries.
+        orbits = [self._buffers.get(f"orbits_{number}") for number in range(len(products))]
+        return [of if at is None else of.index_select(1, at) for of, at in zip(products, orbits, strict=True)]
 
     def energy(self, weights: Tensor) -> Tensor:
         """Return ‖K‖² in the basis of permutations and irreps, where ρ is orthogonal."""
@@ -210,6 +218,7 @@ class _PairLayout:
         self.channels = tuple(self.out_channels.tolist()), tuple(self.in_channels.tolist())
         self.in_count = [field.name for field in in_type.representations].count(names[0])
         self.out_count = [field.name for field in out_type.representations].count(names[1])
+        self.sizes = len(self.out_channels) // self.out_count, len(self.in_channels) // self.in_count
 
 
 def _row_numbers(pairs: list[_PairLayout], out_size: int, in_size: int) -> NDArray[np.int64]:

@@ -34,7 +34,7 @@ def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: Steerabl
     if weights is None or len(weights) != basis.dimension:
         return found  # torch says so
     converted = weights
-    for names, (place, own) in basis.by_name().items():
+    for names, place, own in basis.by_name():
         saved = state.get(f"{prefix}_basisexpansion.block_expansion_{_escaped(names)}.sampled_basis")
         if saved is None or saved.is_meta:
             continue

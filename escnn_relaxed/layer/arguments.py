@@ -172,7 +172,9 @@ def _check_groups(in_type: FieldType, out_type: FieldType, groups: Any) -> int:
             raise ValueError(f"groups must divide the number of fields of {name}, got {groups} for {count}")
         part = count // groups
         fields = field_type.representations
-        if any(fields[i] != fields[i % part] for i in range(count)):
+        pairs = ((fields[i], fields[i % part]) for i in range(count))
+        # escnn compares representations by their values, which takes long.
+        if any(field is not first and field != first for field, first in pairs):
             raise ValueError(
                 f"groups={groups} must split {name} into equal parts, got fields {[r.name for r in fields]}"
             )
