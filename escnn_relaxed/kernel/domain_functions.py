@@ -61,10 +61,9 @@ def independent(functions: Tensor) -> list[int]:
     """
     kept: list[int] = []
     basis = functions[:0]
-    for number, function in enumerate(functions):
-        if function.square().mean().sqrt() <= _NOTHING:
-            continue
-        function = function / function.norm()
+    sizes = functions.square().mean(1).sqrt()
+    for number in torch.nonzero(sizes > _NOTHING).flatten().tolist():
+        function = functions[number] / functions[number].norm()
         rest = function - function @ basis.mT @ basis
         left = rest.norm()
         if left > _LEAST:

@@ -123,15 +123,16 @@ class ModulationMaps(ExactConstants):
         sides: list[Side] = []
         functions: list[Array] = []
         axes = range(len(self._directions))
-        for number in range(values.shape[1]):
-            is_of_elements = np.ptp(values[:, number], axis=0).max() < _SAME
+        along = np.stack([self._along(action, axis) for axis in axes])
+        for number, function in enumerate(values.swapaxes(0, 1)):
+            is_of_elements = np.ptp(function, axis=0).max() < _SAME
             for degree in range(1, 1 + (_DEGREES if is_of_elements else 1)):
-                means = [values[:, number] @ self._along(action, axis) ** degree / len(action) for axis in axes]
+                means = function @ along**degree / len(action)
                 sides += [Side(number, axis, degree) for axis in axes]
-                functions += means
+                functions.append(means)
                 if np.abs(means).max() > _SAME:
                     break
-        return [sides[number] for number in _independent(np.stack(functions), 1)] if functions else []
+        return [sides[number] for number in _independent(np.concatenate(functions), 1)] if functions else []
 
     def _along(self, action: Array, axis: int) -> Array:
         """Return ⟨g e, d/|d|⟩ of an axis e at the taps, (M, T)."""
