@@ -1,19 +1,20 @@
-"""The common start of every test of this suite."""
+"""The common start of every test of this suite.
+
+The process that starts the others imports this file, and they wait for it: so what takes long to import is imported
+where it is used.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import layers
 import pytest
-import torch
-from escnn.nn.modules.basismanager.basisexpansion_singleblock import _stored_filters
 from hypothesis import HealthCheck, settings
-from pretend_device import another_device
 
-# One thread a process: small tensors are slower with two, and xdist runs a process per core.
-torch.set_num_threads(1)
+if TYPE_CHECKING:
+    import torch
 
 # Constructing field types takes escnn a varying time, so no deadline; examples are fixed so that a run repeats.
 settings.register_profile(
@@ -59,15 +60,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = first.values()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Small tensors are slower with two, and xdist runs a process per core."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def fixed_seed() -> None:
     """Every test draws the same numbers, whatever ran before it."""
+    import torch
+
     torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
 def no_cast_bases() -> None:
     """Escnn shares bases between layers: ``.double()`` on an R2Conv of one test would break those of the next."""
+    import torch
+    from escnn.nn.modules.basismanager.basisexpansion_singleblock import _stored_filters
+
     for key, block in list(_stored_filters.items()):
         basis = block.sampled_basis
         if basis.dtype != torch.float32 or basis.device.type != "cpu":
@@ -77,6 +91,9 @@ def no_cast_bases() -> None:
 @pytest.fixture(params=["cpu", "another"])
 def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     """The CPU, and a device whose tensors it does not mix with."""
+    import torch
+    from pretend_device import another_device
+
     if request.param == "cpu":
         yield torch.device("cpu")
         return
@@ -93,6 +110,8 @@ def warnings_not_yet_given(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def uncalibrated() -> Iterator[None]:
     """Layers are built without their calibration in this test: see :func:`layers.uncalibrated`."""
+    import layers
+
     with layers.uncalibrated():
         yield
 
@@ -100,6 +119,8 @@ def uncalibrated() -> Iterator[None]:
 @pytest.fixture
 def float64_default() -> Iterator[None]:
     """Torch builds in float64 during this test."""
+    import torch
+
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     yield

@@ -27,7 +27,7 @@ from reference_coordinates import (
     subgroup_coordinates,
     window_weight,
 )
-from reference_fields import Block, Field, Fields, coset
+from reference_fields import Block, Field, Fields, coset, matrix
 from reference_regions import Regions
 from reference_tied import Modulation
 from torch import Tensor
@@ -198,8 +198,8 @@ class Oracle:
         for g in self.elements:
             features = self.hidden_values(g, tap, position, relative=self.space.fibergroup.identity)
             kappa = self._kappa(out_field, in_field, features)
-            rho_out = torch.from_numpy(np.array(out_field.representation(g), dtype=np.float64))
-            rho_in = torch.from_numpy(np.array(in_field.representation(~g), dtype=np.float64))
+            rho_out = torch.from_numpy(matrix(out_field.representation, g))
+            rho_in = torch.from_numpy(matrix(in_field.representation, ~g))
             total = total + rho_out @ kappa @ rho_in
         return total / len(self.elements)
 

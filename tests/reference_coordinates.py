@@ -7,6 +7,7 @@ import math
 import numpy as np
 from escnn.group import GroupElement
 from escnn.gspaces import GSpace2D
+from reference_fields import matrix
 
 Point = tuple[float, ...]
 
@@ -41,7 +42,7 @@ def window_weight(tap: Point, kernel_size: int, dilation: int, support: str) -> 
 
 def inverse_action(space: GSpace2D, element: GroupElement, point: Point) -> Point:
     """g⁻¹p."""
-    return tuple(map(float, space.basespace_action(~element) @ np.array(point)))
+    return tuple(map(float, matrix(space.basespace_action, ~element) @ np.array(point)))
 
 
 def copied_cell(index: int, size: int, mode: str) -> int | None:

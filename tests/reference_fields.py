@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +54,7 @@ def permutation_kind(representation: Representation, elements: list[GroupElement
     """Return a name for the kind of permutation field, None for a field that has no transitive permutation."""
     if representation.group.continuous or representation.size == 1:
         return None
-    matrices = [representation(g) for g in elements]
+    matrices = [matrix(representation, g) for g in elements]
     # escnn computes these matrices from irreps: 0 and 1 up to rounding.
     if any(np.abs(m - (m > 0.5)).max() > 1e-6 or ((m > 0.5).sum(axis=0) != 1).any() for m in matrices):
         return None
@@ -63,4 +64,10 @@ def permutation_kind(representation: Representation, elements: list[GroupElement
 
 def coset(representation: Representation, element: GroupElement) -> int:
     """The channel that g moves channel 0 to: the coset of g."""
-    return int(np.argmax(representation(element)[:, 0]))
+    return int(np.argmax(matrix(representation, element)[:, 0]))
+
+
+@functools.cache
+def matrix(representation: Representation, element: GroupElement) -> np.ndarray:
+    """escnn's matrix, which it would put together of irreps at every call."""
+    return np.array(representation(element), dtype=np.float64)

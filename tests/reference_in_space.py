@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from escnn.group import GroupElement
 from reference import Oracle
-from reference_fields import Fields
+from reference_fields import Fields, matrix
 from reference_tied import Modulation
 from torch import Tensor
 
@@ -80,7 +80,7 @@ class OracleInSpace(Oracle):
         return [(x, -y, -z) for z, y, x in itertools.product(line, repeat=3)]
 
     def _action(self, element: GroupElement) -> np.ndarray:
-        return np.asarray(self.space.basespace_action(element), dtype=np.float64)
+        return matrix(self.space.basespace_action, element)
 
     def _rotation(self, element: GroupElement) -> tuple[np.ndarray, int]:
         action = self._action(element)
@@ -122,7 +122,12 @@ class OracleInSpace(Oracle):
         # escnn's elements are slow to compare: those of the list are known by their identity.
         key = (id(g), tap, relative if self.sees_relative else None)
         if key not in self._hidden:
-            self._hidden[key] = self._values(self._filter_point(g, tap, relative))[id(g)]
+            point = self._filter_point(g, tap, relative)
+            # Elements on the grid see the same few points in another order, which are evaluated once.
+            same = tuple((point.round(decimals=9) + 0.0).tolist())
+            if same not in self._hidden:
+                self._hidden[same] = self._values(point)
+            self._hidden[key] = self._hidden[same][id(g)]
         return self._hidden[key] * self._window(tap)
 
     def _window(self, tap: Voxel) -> float:

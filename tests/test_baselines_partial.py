@@ -54,7 +54,7 @@ def looped(layer: PartialR2Conv, narrowing: dict[str, float]) -> Tensor:
         ("C3", "regular -> regular", {"rotation": 0.5}),
         ("C2", "regular -> regular", {"rotation": 0.5}),
         ("D4", "irreps -> two regular", {"rotation": 0.7, "reflection": 0.2}),
-        ("D6", "regular -> quotient", {"rotation": 0.25, "reflection": 1.0}),
+        ("D3", "regular -> quotient", {"rotation": 0.25, "reflection": 1.0}),
         ("flip", "regular -> reordered regular", {"reflection": 0.4}),
         ("D4", "regular -> regular", {"reflection": 0.4}),
     ],

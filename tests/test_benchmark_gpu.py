@@ -30,11 +30,16 @@ def test_every_side_is_measured_in_every_setting(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tests_are_found_and_a_network_is_trained(tmp_path: Path) -> None:
+def test_tests_are_found_and_a_network_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all((gpu.ROOT / file).exists() for file in gpu.TESTS)
+    # To collect those takes as long as to import all that they do.
+    file = tmp_path / "test_nothing.py"
+    file.write_text("def test_this():\n    pass\n\n\ndef test_that():\n    pass\n")
+    monkeypatch.setattr(gpu, "TESTS", (str(file),))
     run_here("speed.gpu", "--smoke", "--parts", "tests", "training", "--output", str(tmp_path))
     figures = json.loads((tmp_path / "gpu.json").read_text())
     assert [figures[part]["status"] for part in ("tests", "training")] == [0, 0]
-    assert "tests collected" in (tmp_path / "gpu.md").read_text()
+    assert "2 tests collected" in (tmp_path / "gpu.md").read_text()
 
 
 def test_what_there_was_no_time_for_is_said(tmp_path: Path) -> None:

@@ -75,7 +75,8 @@ def test_trained_networks_are_measured() -> None:
     assert sum(line.startswith("body.") for line in lines) == 4
 
 
-@pytest.mark.parametrize("name", [name for name in NETWORKS if not name.startswith("plain")])
+# D8 is D4 and C8 at once, and escnn takes twelve seconds to solve for its bases.
+@pytest.mark.parametrize("name", [name for name in NETWORKS if not name.startswith(("plain", "D8"))])
 def test_strict_networks_of_the_benchmark_are_invariant(name: str) -> None:
     """Or both sides would learn which way is up, and the baseline would not be strict."""
     channels = 3 if "ResNet" in name else 1

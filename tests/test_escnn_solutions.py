@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import escnn
 import numpy as np
@@ -93,54 +92,59 @@ def test_solutions_are_used_once() -> None:
 
 
 BUILD = """
-import sys, warnings
+import os, shutil, sys, warnings
 warnings.simplefilter("ignore")
 import numpy as np, torch
-np.random.seed(int(sys.argv[1]))
-from escnn import gspaces, nn
 import escnn
-assert escnn.__file__.startswith(sys.argv[3])
-from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv
-plane, space = gspaces.flipRot2dOnR2(3), gspaces.rot3dOnR3()
-def dihedral():
-    return nn.R2Conv, RelaxedR2Conv, nn.FieldType(plane, [plane.irrep(1, 1), plane.regular_repr])
-def rotations():
-    return nn.R3Conv, RelaxedR3Conv, nn.FieldType(space, [space.irrep(0), space.irrep(1)])
-builds = {"dihedral": dihedral, "rotations": rotations}
-found = {}
-for name in sorted(builds, reverse=sys.argv[2] == "reverse"):
-    theirs, ours, fields = builds[name]()
-    strict, relaxed = theirs(fields, fields, 3, initialize=False), ours(fields, fields, 3, relax=None)
-    weights = torch.linspace(-1, 1, strict.weights.numel())
-    for layer in (strict, relaxed):
-        layer.weights.data = weights
-    kernels = [layer.expand_parameters()[0].detach().double().numpy() for layer in (strict, relaxed)]
-    assert np.abs(kernels[0] - kernels[1]).max() < 1e-6
-    found[name] = kernels[1]
-np.savez(sys.argv[4], **found)
+from escnn import gspaces, nn
+folder = sys.argv[1]
+assert escnn.__file__.startswith(folder)
+
+def build(seed, order):
+    np.random.seed(int(seed))
+    from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv
+    plane, space = gspaces.flipRot2dOnR2(3), gspaces.rot3dOnR3()
+    def dihedral():
+        return nn.R2Conv, RelaxedR2Conv, nn.FieldType(plane, [plane.irrep(1, 1), plane.regular_repr])
+    def rotations():
+        return nn.R3Conv, RelaxedR3Conv, nn.FieldType(space, [space.irrep(0), space.irrep(1)])
+    builds = {"dihedral": dihedral, "rotations": rotations}
+    found = {}
+    for name in sorted(builds, reverse=order == "reverse"):
+        theirs, ours, fields = builds[name]()
+        strict, relaxed = theirs(fields, fields, 3, initialize=False), ours(fields, fields, 3, relax=None)
+        weights = torch.linspace(-1, 1, strict.weights.numel())
+        for layer in (strict, relaxed):
+            layer.weights.data = weights
+        kernels = [layer.expand_parameters()[0].detach().double().numpy() for layer in (strict, relaxed)]
+        assert np.abs(kernels[0] - kernels[1]).max() < 1e-6
+        found[name] = kernels[1]
+    np.savez(f"{folder}/{seed}.npz", **found)
+
+# Importing torch and escnn takes seconds, and solves nothing yet.
+for run in sys.argv[2:]:
+    seed, order, cache = run.split()
+    if cache == "cold":
+        shutil.rmtree(f"{folder}/escnn/group/_cache", ignore_errors=True)
+    process = os.fork()
+    if not process:
+        build(seed, order)
+        os._exit(0)
+    assert os.waitpid(process, 0)[1] == 0
 """
-
-
-def kernels_of_a_process(folder: Path, seed: int, order: str, is_cold: bool) -> dict[str, Any]:
-    """Kernels of equal weights, built by a copy of escnn whose caches on disk are its own."""
-    copy = folder / "escnn"
-    if not copy.exists():
-        shutil.copytree(Path(escnn.__file__).parent, copy, ignore=shutil.ignore_patterns("_cache", "__pycache__"))
-    if is_cold:
-        shutil.rmtree(copy / "group" / "_cache", ignore_errors=True)
-    result = folder / f"{seed}.npz"
-    package = str(Path(__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), package])}
-    arguments = [str(seed), order, str(folder), str(result)]
-    subprocess.run([sys.executable, "-c", BUILD, *arguments], check=True, env=environment, capture_output=True)
-    return dict(np.load(result))
 
 
 @pytest.mark.slow
 def test_two_cold_caches_and_two_orders_of_building_give_one_filter(tmp_path: Path) -> None:
-    first = kernels_of_a_process(tmp_path, 1, "forward", is_cold=True)
-    for seed, order, is_cold in ((2, "reverse", True), (3, "forward", False)):
-        again = kernels_of_a_process(tmp_path, seed, order, is_cold)
+    """Kernels of equal weights, built by a copy of escnn whose caches on disk are its own."""
+    ignored = shutil.ignore_patterns("_cache", "__pycache__")
+    shutil.copytree(Path(escnn.__file__).parent, tmp_path / "escnn", ignore=ignored)
+    package = str(Path(__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), package])}
+    runs = "1 forward cold", "2 reverse cold", "3 forward warm"
+    subprocess.run([sys.executable, "-c", BUILD, str(tmp_path), *runs], check=True, env=environment)
+    first, *others = (dict(np.load(tmp_path / f"{run[0]}.npz")) for run in runs)
+    for again in others:
         for name, kernel in first.items():
             assert np.linalg.norm(kernel) > 0.1
             assert np.abs(kernel - again[name]).max() <= 1e-6  # escnn samples in float32

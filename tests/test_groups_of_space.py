@@ -8,6 +8,7 @@ import volumes
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.group import InsufficientIrrepsException
+from escnn.group.groups import _numerical_thomson, so3_utils
 
 from escnn_relaxed import RelaxedR3Conv
 from escnn_relaxed.group.elements import relative_elements, sample_group
@@ -48,7 +49,14 @@ def test_relative_elements_are_escnns_products(space: str) -> None:
         assert sample.elements[numbers[row, column]] == product
 
 
-@pytest.mark.slow
+@pytest.fixture
+def few_steps_to_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """escnn takes twenty seconds to spread rotations evenly, and would keep on disk what it stopped at."""
+    monkeypatch.setattr(so3_utils, "thomson_cube_so3", _numerical_thomson.thomson_cube_so3.func)
+    monkeypatch.setattr(_numerical_thomson, "range", lambda steps: range(min(steps, 20)), raising=False)
+
+
+@pytest.mark.usefixtures("few_steps_to_a_grid")
 @pytest.mark.parametrize("samples", [24, 48])
 def test_samples_of_rotations_are_closed_under_the_cube_from_the_left(samples: int) -> None:
     gspace = volumes.gspace("SO(3)")
