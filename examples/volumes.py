@@ -118,7 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     steps = 2 if options.smoke else 400
-    table = Table("law", "axis", "strict", "soft", "hardened", *(f"s, {axis}" for axis in "xyz"), "s, half", box=SIMPLE_HEAD)
+    head = "law", "axis", "strict", "soft", "hardened", *(f"s, {axis}" for axis in "xyz"), "s, half"
+    table = Table(*head, box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for name, law in LAWS.items():
         for axis in "xyz":
             errors = []
@@ -129,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 errors.append(error(model, law, axis))
             softness = [*softness_about(model).values(), softness_in_half_turns(model)]
             errors.append(error(harden_network(model), law, axis))
-            table.add_row(name, axis, *(f"{value:.1f}" for value in errors), *(f"{s:.1g}" for s in softness))
+            table.add_row(name, axis, *(f"{value:.1f}" for value in errors), *(f"{s:.2g}" for s in softness))
     table.caption = (
         "Errors of the strict and the soft network, and of the soft one hardened, in %. s: softness of the soft one in "
         "the quarter turns about each axis, of which the least names the law's; and in the half turns, which a wind "
