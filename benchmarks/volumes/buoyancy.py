@@ -174,22 +174,33 @@ def _error(found: Tensor, wanted: Tensor, size: Tensor) -> Tensor:
     return (found - wanted).square().mean() / size.square().mean()
 
 
+# What is told of each run: its name in the table, and its value of what a run gives, None where it has none.
+MEASURES: dict[str, Callable[[dict[str, Any]], float | None]] = {
+    "next frame, %": lambda run: 100 * run["error"],
+    "five frames ahead, %": lambda run: 100 * run["rollout"],
+    "next frame, hardened, %": lambda run: 100 * run["hardened error"] if "hardened error" in run else None,
+    "softness of the softest layer, %": lambda run: 100 * max(run["softness"]) if "softness" in run else None,
+}
+
+
 def report(buoyancies: Sequence[float], steps: int, seeds: int, log: Log) -> str:
-    """Markdown: mean ± standard error of each way at each buoyancy, in per cent."""
-    head = " | ".join(f"buoyancy {value:g} | rollout | hardened | s" for value in buoyancies)
-    lines = [f"| way | parameters | {head} |", "|---|---" + "|---" * 4 * len(buoyancies) + "|"]
-    for way in WAYS:
-        cells, parameters = [], "–"
-        for value in buoyancies:
-            runs = [str(Run(value, way, steps, seed)) for seed in range(seeds)]
-            found = [log.runs[run] for run in runs if run in log.runs]
-            parameters = f"{found[0]['parameters']:,}" if found else parameters
-            for key in ("error", "rollout", "hardened error"):
-                cells.append(mean_and_error([100 * of[key] for of in found]) if found and key in found[0] else "–")
-            layers = [max(of["softness"]) for of in found if "softness" in of]
-            cells.append(f"{sum(layers) / len(layers):.1e}" if layers else "–")
-        lines.append(f"| {way} | {parameters} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    """Markdown: a table for each measure with mean ± standard error of each way at each buoyancy."""
+    tables = []
+    for name, measure in MEASURES.items():
+        lines = [f"| {name} | parameters | " + " | ".join(f"buoyancy {value:g}" for value in buoyancies) + " |"]
+        lines.append("|---|---" + "|---" * len(buoyancies) + "|")
+        for way in WAYS:
+            cells, parameters = [], "–"
+            for buoyancy in buoyancies:
+                names = [str(Run(buoyancy, way, steps, seed)) for seed in range(seeds)]
+                runs = [log.runs[run] for run in names if run in log.runs]
+                values = [value for value in map(measure, runs) if value is not None]
+                parameters = f"{runs[0]['parameters']:,}" if runs else parameters
+                cells.append(mean_and_error(values) if values else "–")
+            if any(cell != "–" for cell in cells):
+                lines.append(f"| {way} | {parameters} | {' | '.join(cells)} |")
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
 
 
 def main() -> None:
