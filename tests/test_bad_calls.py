@@ -16,7 +16,7 @@ import pytest
 import torch
 from escnn import gspaces
 from escnn import nn as enn
-from escnn.nn import FieldType, R2Conv
+from escnn.nn import FieldType, R2Conv, R3Conv
 from soft_networks import network_of, soft_regular_layer
 from torch import nn
 
@@ -44,6 +44,7 @@ class Classes(nn.Module):
 
 
 VOLUMES = FieldType(gspaces.rot2dOnR3(4), [gspaces.rot2dOnR3(4).trivial_repr])
+REGULAR_VOLUMES = FieldType(VOLUMES.gspace, [VOLUMES.gspace.regular_repr])
 
 # Good arguments of everything public that takes some; the parameters that are not named have good defaults.
 GOOD: dict[Callable[..., Any], dict[str, Any]] = {
@@ -67,6 +68,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     measure.prediction_agreement: {"classifier": Classes(), "data": images(), "in_type": FIELDS},
     measure.relaxation_summary: {"network": NETWORK, "data": images()},
     measure.softness_ablation: {"network": NETWORK, "evaluate": lambda network: 1.0, "progress": False},
+    measure.softness_by_axis: {"network": escnn_relaxed.RelaxedR3Conv(VOLUMES, VOLUMES, 3)},
     measure.relaxation_scalars: {"network": NETWORK, "data": images()},
     measure.RelaxationMonitor: {"network": NETWORK},
     plots.plot_ablation: {"rows": ROWS},
@@ -75,7 +77,9 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     plots.plot_equivariance_error: {"reports": REPORT},
     plots.plot_filter_over_positions: {"layer": soft_regular_layer(), "size": 7, "positions": 2},
     plots.plot_filters_over_rotations: {"layers": soft_regular_layer()},
+    plots.plot_filters_in_space: {"layers": R3Conv(VOLUMES, REGULAR_VOLUMES, 3)},
     plots.plot_softness: {"network": NETWORK},
+    plots.plot_softness_by_axis: {"networks": escnn_relaxed.RelaxedR3Conv(VOLUMES, VOLUMES, 3)},
     # Methods that take values.
     escnn_relaxed.SoftnessBound(NETWORK, 0.1).load_state_dict: {"state": {"0": 0.0, "2": 0.0}},
     escnn_relaxed.HardeningSchedule(network_of(soft_regular_layer()), 4).load_state_dict: {
@@ -85,7 +89,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
 }
 
 # Classes of results, which this package fills and not users.
-RESULTS = ("AblationReport", "AblationRow", "AgreementReport", "EquivarianceReport", "ErrorRow")
+RESULTS = ("AblationReport", "AblationRow", "AgreementReport", "AxisSoftness", "EquivarianceReport", "ErrorRow")
 RESULTS += ("LayerSummary", "RelaxationSummary")
 
 BAD: dict[str, Any] = {

@@ -143,7 +143,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no relaxed layer": (
         lambda: plot_softness_by_axis(torch.nn.Identity()),
         ValueError,
-        "network has no layer RelaxedR3Conv",
+        "networks must have layers RelaxedR3Conv",
     ),
 }
 

@@ -18,8 +18,8 @@ def nearest_steerable(kernel: Tensor, basis: SteerableBasis, orthogonal: Orthogo
     """Return the projection of a kernel (C_out, C_in/groups, k, k) on a steerable basis, where ρ is orthogonal."""
     taps = orthogonal.adjoint(orthogonal(kernel)).flatten(2)
     weights = []
-    for number, pair in enumerate(basis._pairs):
-        elements, gram = getattr(basis, f"basis_{number}"), getattr(basis, f"gram_{number}")
+    for number, (pair, elements) in enumerate(zip(basis._pairs, basis.of_pairs(), strict=True)):
+        gram = getattr(basis, f"gram_{number}")
         place = torch.from_numpy(pair.out_channels[:, None]), torch.from_numpy(pair.in_channels)
         size = pair.out_count, elements.shape[1], pair.in_count, elements.shape[2]
         block = taps[place].view(*size, -1)

@@ -102,10 +102,14 @@ class SteerableBasis(ExactConstants):
     def by_name(self) -> Iterator[tuple[tuple[str, str], slice, Tensor]]:
         """Yield each pair of representations, the place of its weights, and its exact basis (B, |A|, |B|, taps)."""
         for number, (names, pair) in enumerate(zip(self._attributes, self._pairs, strict=True)):
-            basis = self.exact(f"basis_{number}").flatten(1)
-            if f"orbits_{number}" in self._buffers:
-                basis = basis[:, self.exact(f"orbits_{number}")]
-            yield names, slice(pair.start, pair.end), basis.view(len(basis), *pair.sizes, -1)
+            orbits = self.exact(f"orbits_{number}") if f"orbits_{number}" in self._buffers else None
+            basis = _of_entries(self.exact(f"basis_{number}"), orbits, pair.sizes)
+            yield names, slice(pair.start, pair.end), basis
+
+    def of_pairs(self) -> Iterator[Tensor]:
+        """Yield the basis (B, |A|, |B|, taps) of each pair of representations, in the dtype of the module."""
+        for number, pair in enumerate(self._pairs):
+            yield _of_entries(getattr(self, f"basis_{number}"), self._buffers.get(f"orbits_{number}"), pair.sizes)
 
     def start_weights(self) -> Tensor:
         """Return weights drawn as ``R2Conv`` draws them (escnn's generalised He rule), in float32."""
@@ -161,6 +165,12 @@ class SteerableBasis(ExactConstants):
             coefficients = weights[pair.start : pair.end].view(-1, len(gram))
             energy = energy + (coefficients @ gram).mul(coefficients).sum()
         return energy
+
+
+def _of_entries(basis: Tensor, orbits: Tensor | None, sizes: tuple[int, int]) -> Tensor:
+    """Return a basis (B, |A|, |B|, taps), given its values of entries or of orbits."""
+    entries = basis.flatten(1) if orbits is None else basis.index_select(1, orbits)
+    return entries.view(len(basis), *sizes, -1)
 
 
 class StrictPart(NamedTuple):

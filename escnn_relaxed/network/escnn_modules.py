@@ -156,6 +156,5 @@ def _with_the_same_basis(layer: Any, basis: Mapping[str, Any]) -> Any:
 def _bases(strict: Any, layer: Any) -> Iterator[tuple[Any, Tensor]]:
     """Yield escnn's block for each pair of representations, with the layer's own basis of that pair."""
     expansion = strict.basisexpansion
-    for number, pair in enumerate(expansion._representations_pairs):
-        block = getattr(expansion, f"block_expansion_{expansion._escape_pair(pair)}")
-        yield block, getattr(layer.steerable_basis, f"basis_{number}")
+    for pair, basis in zip(expansion._representations_pairs, layer.steerable_basis.of_pairs(), strict=True):
+        yield getattr(expansion, f"block_expansion_{expansion._escape_pair(pair)}"), basis

@@ -16,6 +16,7 @@ from matplotlib.patches import Circle
 from numpy.typing import NDArray
 from torch import nn
 
+from ..checks import check_module
 from ..group.elements import steered_taps
 from ..group.points import tap_grid
 from ..group.rotation_axes import RotationAxis, rotation_axes
@@ -152,6 +153,9 @@ def plot_softness_by_axis(networks: nn.Module | Mapping[str, nn.Module], axes: A
     named = dict(networks) if isinstance(networks, Mapping) else {"": networks}
     if not named:
         raise ValueError("networks must have a network, got none")
+    for network in named.values():
+        if not any(isinstance(module, RelaxedR3Conv) for module in check_module("networks", network).modules()):
+            raise ValueError(f"networks must have layers RelaxedR3Conv, got {network!r}")
     found = {label: softness_by_axis(network) for label, network in named.items()}
     axes = new_axes(axes, 2.2, max(WIDTH, 2.0 * len(found) + 0.6))
     norm = Normalize(0, max(row.softness for rows in found.values() for row in rows) or 1.0)
