@@ -87,7 +87,7 @@ def test_nearest_strict_kernel_of_a_residual_layer_is_found() -> None:
     torch.manual_seed(0)
     layer = ResidualR2Conv(*TYPES, 3, initial_softness=0.1).double()
     assert layer.softness() > 0.01
-    strict = layer.projected_bank(("rotation", "reflection"))
+    strict = layer.projected_bank(("rotation", "reflection")).detach()
     element = TYPES[0].fibergroup.element((1, 1))
     convolution = torch.nn.functional.conv2d
     features = torch.randn(1, TYPES[0].size, 5, 5, dtype=torch.float64)
