@@ -15,7 +15,7 @@ from escnn_relaxed.group.elements import relative_elements, sample_group
 from escnn_relaxed.group.frame import GroupFrame
 from escnn_relaxed.group.kept_in_space import closed, kept_in_space
 from escnn_relaxed.integral.stationary import ConvolutionGeometry
-from escnn_relaxed.kernel import steerable_basis
+from escnn_relaxed.kernel import sampled_basis
 from escnn_relaxed.layer.heavy_basis import basis_bytes, warn_of_heavy_basis
 
 # escnn's matrices are products of quaternions in float64.
@@ -127,6 +127,6 @@ def test_gspace_on_which_escnn_builds_no_kernels_is_refused(monkeypatch: pytest.
     def build(*arguments: object, **options: object) -> None:
         raise InsufficientIrrepsException(fields.fibergroup)
 
-    monkeypatch.setitem(steerable_basis._CONVOLUTIONS, 3, build)
+    monkeypatch.setitem(sampled_basis._CONVOLUTIONS, 3, build)
     with pytest.raises(ValueError, match="continuous dihedral and conical gspaces of space want maximum_frequency=6"):
         RelaxedR3Conv(fields, fields, 5)

@@ -89,6 +89,7 @@ HELD_BY = {
     "layer/default_device.py": "test_devices.py",
     "kernel/filter_bank.py": "test_special_cases.py",
     "kernel/grid_exact_basis.py": "test_steerable_basis.py",
+    "kernel/sampled_basis.py": "test_steerable_basis.py",
     "integral/plain_layers.py": "test_export.py",
     "torch_modes.py": "test_export_tools.py",
     "layer/escnn_globals.py": "test_state_dict.py",

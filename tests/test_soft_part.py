@@ -12,9 +12,10 @@ from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
 from escnn_relaxed.group.elements import SUBGROUPS
 from escnn_relaxed.group.frame import GroupFrame
 from escnn_relaxed.kernel.centred_kernel import CentredKernel
+from escnn_relaxed.kernel.sampled_basis import sampled_basis
 from escnn_relaxed.kernel.single_kernel import SingleKernel
 from escnn_relaxed.kernel.soft_part import SoftPart
-from escnn_relaxed.kernel.steerable_basis import SteerableBasis, StrictPart, sampled_basis
+from escnn_relaxed.kernel.steerable_basis import SteerableBasis, StrictPart
 from escnn_relaxed.kernel.tied_kernel import TiedKernel
 
 # Sums of some hundred terms in float64.

@@ -11,7 +11,8 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from ..checks import check_module, check_positive
-from ..kernel.steerable_basis import SteerableBasis, sampled_basis
+from ..kernel.sampled_basis import sampled_basis
+from ..kernel.steerable_basis import SteerableBasis
 from ..layer.arguments import check_softness
 from ..layer.default_device import built_on_the_cpu
 from .group_mean import KernelMean

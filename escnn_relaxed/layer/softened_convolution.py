@@ -19,10 +19,11 @@ from ..kernel.basis_arguments import check_basis_arguments
 from ..kernel.basis_elements import BasisElements
 from ..kernel.centred_kernel import CentredKernel
 from ..kernel.continuous_kernel import ContinuousKernel
+from ..kernel.sampled_basis import refuse_emptied_basis, sampled_basis
 from ..kernel.single_kernel import SingleKernel
 from ..kernel.soft_part import SoftPart
 from ..kernel.softness import soft_share
-from ..kernel.steerable_basis import SteerableBasis, StrictPart, refuse_emptied_basis, sampled_basis
+from ..kernel.steerable_basis import SteerableBasis, StrictPart
 from ..kernel.tied_kernel import TiedKernel
 from .adopted_basis import adopt_basis
 from .arguments import (

@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 
 from ..checks import check_no_hooks
 from ..group.elements import SUBGROUPS
-from ..kernel.steerable_basis import as_escnn_builds
+from ..kernel.sampled_basis import as_escnn_builds
 from ..layer.convolution import Convolution
 from ..layer.options import check_keywords
 from ..layer.relaxed_r2conv import RelaxedR2Conv
