@@ -12,7 +12,7 @@ from layers import SOFT_PARTS, options_of
 from torch import nn
 
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.group.exact_constants import ExactConstants
+from escnn_relaxed.group.exact_constants import ExactConstants, put_back
 
 CASES = [
     ("C8", "quotient -> irreps"),
@@ -84,6 +84,14 @@ def test_replaced_constant_keeps_the_dtype_of_the_module() -> None:
     module.set_constant("third", np.array([2 / 3, 1 / 3]))
     assert module.third.tolist() == [2 / 3, 1 / 3]
     assert module.float().double().third.tolist() == [2 / 3, 1 / 3]
+
+
+def test_what_is_put_back_has_its_values_below_float64_too() -> None:
+    module = ExactConstants()
+    module.set_constant("value", np.array([1 / 3]), single=np.array([0.5], dtype=np.float32))
+    with put_back(module):
+        module.set_constant("value", np.array([2 / 3]))
+    assert module.train().value.item() == 0.5
 
 
 def test_constant_below_float64_may_be_another() -> None:

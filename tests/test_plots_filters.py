@@ -10,6 +10,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
+import volumes
 from layers import build
 from soft_networks import ROUGH, soft_regular_layer
 from trained_networks import convolution
@@ -144,6 +145,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: plot_filter_over_positions(RelaxedR2ConvTransposed(*battery.types("C4", "trivial -> regular"), 3), 5),
         TypeError,
         "layer must be RelaxedR2Conv, another relaxed layer, or R2Conv, got RelaxedR2ConvTransposed",
+    ),
+    "volumes": (
+        lambda: plot_filters_over_rotations(volumes.layer(volumes.fields("mirror"))),
+        TypeError,
+        "layers must be of the plane",
     ),
     "small image": (lambda: plot_filter_over_positions(soft_regular_layer(), 2), ValueError, "size must be at least 3"),
     "half a position": (

@@ -155,6 +155,11 @@ def test_what_cannot_be_drawn_is_refused(name: str) -> None:
         draw()
 
 
+def test_a_group_without_an_axis_has_no_marks() -> None:
+    axes = plot_softness_by_axis(volumes.layer(volumes.fields("inversion")))
+    assert not marks(axes)
+
+
 def test_pictures_go_where_they_are_told() -> None:
     figure, (left, right) = mpl.pyplot.subplots(1, 2)
     assert plot_filters_in_space(soft_layer(), axes=left) is left

@@ -151,6 +151,12 @@ def test_softness_in_any_subgroup_names_what_survives() -> None:
         icosahedral.softness_in((False, 5))
     with pytest.raises(ValueError, match=r"subgroup must be the id of a subgroup of Octahedral.*got 'nonsense'"):
         of.softness_in("nonsense")
+    with pytest.raises(ValueError, match=r"subgroup must be finite, got 'SO\(2\)'"):
+        of.softness_in("SO(2)")
+    with pytest.raises(ValueError, match=r"subgroup must be the id of a subgroup of Octahedral.*got \[\]"):
+        of.softness_in([])
+    with pytest.raises(ValueError, match="subgroup must be elements of Octahedral"):
+        of.softness_in([volumes.gspace("C4").fibergroup.identity])
     with pytest.raises(ValueError, match="subgroup must be finite"):
         volumes.layer(volumes.fields("SO(3)")).softness_in((False, -1))
 
@@ -243,6 +249,13 @@ def test_no_axis_to_keep() -> None:
     fields = volumes.fields("inversion")
     with pytest.raises(ValueError, match="needs rotations about the axis z"):
         RelaxedR3Conv(fields, fields, 3, keep="SO(2)")
+
+
+def test_elements_that_generate_no_finite_group_cannot_be_kept() -> None:
+    fields = volumes.fields("SO(3)")
+    radian = fields.fibergroup.element(np.array([0, 0, 1.0]), "EV")
+    with pytest.raises(ValueError, match="keep must generate a finite group"):
+        RelaxedR3Conv(fields, fields, 3, keep=[radian])
 
 
 def test_input_of_another_shape_is_refused() -> None:

@@ -157,6 +157,16 @@ def test_tied_kernel_about_an_axis_sees_cosets(order: int, field: str) -> None:
     compare_modulation(of, ModulationInSpace(of, oracle_of(of, turns_about_z(space, order)), fold=order))
 
 
+def test_tied_kernel_about_an_axis_counts_kept_turns_without_mirrors() -> None:
+    space = gspaces.conicalOnR3(8)
+    actions = {element: np.asarray(space.basespace_action(element)) for element in space.fibergroup.elements}
+    half_turn = next(element for element, of in actions.items() if np.allclose(of, np.diag([-1, -1, 1])))
+    mirror = next(element for element, of in actions.items() if np.allclose(of, np.diag([1, -1, 1])))
+    kept = [space.fibergroup.identity, half_turn, mirror, half_turn @ mirror]
+    of = tied_to("", [half_turn, mirror], FieldType(space, [space.regular_repr]))
+    compare_modulation(of, ModulationInSpace(of, oracle_of(of, kept), fold=2))
+
+
 @pytest.mark.parametrize("space", ["SO(3)", "octahedral", "O(3)", "D4", "dihedral", "cone", "trivial"])
 def test_strict_layer_is_r3conv(space: str) -> None:
     fields = volumes.fields(space)

@@ -181,6 +181,21 @@ def test_exact_basis_is_the_average_over_the_group(pair: str, large: int, monkey
         assert relative_error(exact.flatten(), average.flatten()) <= ROUNDING
 
 
+@pytest.mark.parametrize("pair", ["regular -> regular", "irreps -> regular"])
+def test_layers_share_the_exact_basis(pair: str) -> None:
+    first, second = (RelaxedR2Conv(*battery.types("D4", pair), 3).steerable_basis for _ in range(2))
+    assert first.exact("basis_0").data_ptr() == second.exact("basis_0").data_ptr()
+
+
+def test_fingerprint_is_that_of_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state says the same of a basis however it is kept; the number is that of states that were saved before."""
+    for large in (2**20, 0):
+        monkeypatch.setattr(grid_exact_basis, "_LARGE", large)
+        monkeypatch.setattr(grid_exact_basis, "_PREPARED", {})
+        layer = RelaxedR2Conv(*battery.types("C4", "regular -> regular"), 3)
+        assert layer.steerable_basis.fingerprint == [-0.571672]
+
+
 def test_layer_without_initialisation_starts_from_zero_weights() -> None:
     in_type, out_type = battery.types("C4", "regular -> regular")
     layer = RelaxedR2Conv(in_type, out_type, 3, relax=None, initialize=False, strict_kernel="steerable")

@@ -97,10 +97,11 @@ def put_back(module: nn.Module) -> Iterator[None]:
         0.0
     """
     holders = [inside for inside in module.modules() if isinstance(inside, ExactConstants)]
-    before = [(dict(holder._buffers), dict(holder._masters)) for holder in holders]
+    before = [(dict(holder._buffers), dict(holder._masters), dict(holder._singles)) for holder in holders]
     try:
         yield
     finally:
-        for holder, (buffers, masters) in zip(holders, before, strict=True):
+        for holder, (buffers, masters, singles) in zip(holders, before, strict=True):
             holder._buffers.update(buffers)
             holder._masters.update(masters)
+            holder._singles.update(singles)

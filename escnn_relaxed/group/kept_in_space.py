@@ -23,6 +23,8 @@ Array = NDArray[np.float64]
 # All rotations about the third coordinate, the first axis of a volume.
 AXIS = "SO(2)"
 _SAME = 1e-6
+# Elements of the largest finite group that elements may generate.
+_LARGEST = 120
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +91,8 @@ def subgroup_elements(argument: str, identifier: Any, gspace: GSpace) -> tuple[l
     Raises:
         ValueError: for what is no id of a subgroup.
     """
-    if isinstance(identifier, (list, tuple)) and all(map(_is_element, identifier)):
-        return _generated(identifier, gspace), None
+    if isinstance(identifier, (list, tuple)) and identifier and all(map(_is_element, identifier)):
+        return _generated(argument, identifier, gspace), None
     try:
         group, include, _ = gspace.fibergroup.subgroup(identifier)
         members = sampled_elements(group, least_samples(group)) if group.continuous else group.elements
@@ -120,11 +122,16 @@ def _is_element(value: object) -> bool:
     return isinstance(value, GroupElement)
 
 
-def _generated(generators: Sequence[GroupElement], gspace: GSpace) -> list[GroupElement]:
-    """Return all products of some elements of a finite group."""
-    known = [gspace.fibergroup.identity]
+def _generated(argument: str, generators: Sequence[GroupElement], gspace: GSpace) -> list[GroupElement]:
+    """Return all products of some elements."""
+    group = gspace.fibergroup
+    if any(element.group != group for element in generators):
+        raise ValueError(f"{argument} must be elements of {group.name}, got {generators!r}")
+    known = [group.identity]
     for element in known:
         known += [product for of in generators if (product := of @ element) not in known]
+        if len(known) > _LARGEST:
+            raise ValueError(f"{argument} must generate a finite group, got {generators!r}")
     return known
 
 

@@ -87,7 +87,9 @@ def _prepared(
     attributes = [dict(element) for element in block.get_basis_info()]
     if is_large:
         return GridExactBasis(values, None, orbits, gram, fingerprint, attributes)
-    return GridExactBasis(values[:, orbits].reshape(single.shape), single, None, gram, fingerprint, attributes)
+    # In C order, so that layers share it.
+    exact = values.take(orbits, axis=1).reshape(single.shape)
+    return GridExactBasis(exact, single, None, gram, fingerprint, attributes)
 
 
 def _sampled(block: Any, points: NDArray[np.float64]) -> NDArray[np.float32]:

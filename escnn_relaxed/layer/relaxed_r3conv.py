@@ -12,7 +12,7 @@ from escnn.nn import FieldType
 from torch import Tensor
 
 from ..group.elements import sample_group
-from ..group.kept_in_space import KeptInSpace, kept_in_space, subgroup_elements
+from ..group.kept_in_space import AXIS, KeptInSpace, kept_in_space, subgroup_elements
 from ..group.rotation_grids import CUBE
 from ..kernel.continuous_kernel import ContinuousKernel
 from ..kernel.softness import soft_share
@@ -194,7 +194,7 @@ class RelaxedR3Conv(SoftenedConvolution):
             >>> round(half_turns.item(), 4), round(quarter_turns.item(), 4)
             (0.0, 0.1)
         """
-        elements, axis = subgroup_elements("subgroup", subgroup, self.space)
+        elements, axis = ([], AXIS) if subgroup == AXIS else subgroup_elements("subgroup", subgroup, self.space)
         if axis is not None:
             raise ValueError(f"subgroup must be finite, got {subgroup!r}: all of it moves voxels off their grid")
         with full_precision(self._state(self)[0]):

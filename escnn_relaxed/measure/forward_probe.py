@@ -217,6 +217,8 @@ def _window(module: nn.Module, dimension: int) -> _Window | None:
         return tuple(value) if isinstance(value, (tuple, list)) else dimension * (value,)
 
     kernel, stride = along_axes(source.kernel_size), along_axes(source.stride)
+    if len(kernel) != dimension:
+        return None
     dilation = along_axes(getattr(source, "dilation", 1))
     extent = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
     if source.padding == "same":

@@ -46,7 +46,7 @@ def softness_by_axis(network: nn.Module) -> tuple[AxisSoftness, ...]:
     It follows from the weights: of each layer it is
     :meth:`~escnn_relaxed.RelaxedR3Conv.softness_in` the rotations about the axis that map voxels to voxels. The largest
     of all layers counts. The octahedral group has 13 axes, of quarter turns, third turns and half turns. Axes of SO(3)
-    and O(3) are the same 13.
+    and O(3) are the same 13. Axes without a rotation that maps voxels to voxels, as that of C3, are left out.
 
     Args:
         network: any module with layers ``RelaxedR3Conv``.

@@ -164,6 +164,8 @@ def channels_over_group(layer: EquivariantModule, out_field: int, in_field: int)
 def _check_layer(name: str, layer: Any) -> None:
     if not isinstance(layer, (Convolution, R2Conv)) or isinstance(layer, RelaxedR2ConvTransposed):
         raise TypeError(f"{name} must be RelaxedR2Conv, another relaxed layer, or R2Conv, got {layer!r}")
+    if layer.in_type.gspace.dimensionality != 2:
+        raise TypeError(f"{name} must be of the plane, got {layer!r}: plot_filters_in_space draws layers of volumes")
 
 
 def _check_channel(name: str, number: Any, field_type: FieldType) -> None:

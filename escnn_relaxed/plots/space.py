@@ -158,7 +158,7 @@ def plot_softness_by_axis(networks: nn.Module | Mapping[str, nn.Module], axes: A
             raise ValueError(f"networks must have layers RelaxedR3Conv, got {network!r}")
     found = {label: softness_by_axis(network) for label, network in named.items()}
     axes = new_axes(axes, 2.2, max(WIDTH, 2.0 * len(found) + 0.6))
-    norm = Normalize(0, max(row.softness for rows in found.values() for row in rows) or 1.0)
+    norm = Normalize(0, max((row.softness for rows in found.values() for row in rows), default=0.0) or 1.0)
     for number, rows in enumerate(found.values()):
         _draw_sphere(axes, rows, number * _BETWEEN_SPHERES, norm)
     axes.set(xlim=(-1.4, (len(found) - 1) * _BETWEEN_SPHERES + 1.4), ylim=(-1.1, 1.45), aspect="equal", yticks=[])
