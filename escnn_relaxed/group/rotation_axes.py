@@ -87,7 +87,7 @@ def rotation_axes(gspace: GSpace) -> list[RotationAxis]:
 
     Example:
         >>> from escnn import gspaces
-        >>> axes = rotation_axes(gspaces.octaOnR3())
+        >>> axes = rotation_axes(gspaces.rot3dOnR3())
         >>> [axis.fold for axis in axes]
         [4, 4, 4, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2]
         >>> [axis.name for axis in axes[:4]]

@@ -58,7 +58,7 @@ def softness_by_axis(network: nn.Module) -> tuple[AxisSoftness, ...]:
     Example:
         >>> from escnn import gspaces, nn
         >>> from escnn_relaxed import RelaxedR3Conv
-        >>> gspace = gspaces.octaOnR3()
+        >>> gspace = gspaces.rot3dOnR3()
         >>> fields = nn.FieldType(gspace, [gspace.irrep(0), gspace.irrep(1)])
         >>> layer = RelaxedR3Conv(fields, fields, 3, keep="SO(2)", initial_softness=0.1)
         >>> [row.name for row in softness_by_axis(layer) if row.softness < 1e-6]
