@@ -104,8 +104,8 @@ def softness_about(model: nn.SequentialModule) -> dict[str, float]:
 
 def softness_in_half_turns(model: nn.SequentialModule) -> float:
     """The largest softness in a half turn about x, y or z."""
-    actions = {element: np.asarray(CUBE.basespace_action(element)) for element in CUBE.fibergroup.elements}
-    turns = [element for element, of in actions.items() if np.allclose(np.diag(of).sum(), -1) and np.diag(of).all()]
+    actions = {element: np.asarray(CUBE.basespace_action(element)).round() for element in CUBE.fibergroup.elements}
+    turns = [element for element, of in actions.items() if of.trace() == -1 and np.diag(of).all()]
     layers = [module for module in model if isinstance(module, RelaxedR3Conv)]
     return max(layer.softness_in([turn]).item() for layer in layers for turn in turns)
 
