@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import itertools
 import re
 import runpy
+import statistics
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -275,3 +277,15 @@ def test_no_colon_in_the_first_line_of_a_property() -> None:
     lines = [(found.__doc__ or "").partition("\n")[0] for found in members if type(found) is property]
     assert lines
     assert not [line for line in lines if ": " in line]
+
+
+def test_numbers_of_the_flow_stand_on_the_page_of_volumes() -> None:
+    from benchmarks.shared.run_log import Log
+    from benchmarks.volumes import buoyancy
+
+    page = (DOCS / "results" / "volumes.md").read_text()
+    log = Log(DOCS.parent / "benchmarks" / "results" / "volumes" / "buoyancy.jsonl")
+    for way, value in itertools.product(buoyancy.WAYS, (0.0, 0.125, 0.25, 0.5)):
+        runs = [log.runs[str(buoyancy.Run(value, way, 2000, seed))] for seed in range(6)]
+        errors = [100 * run["error"] for run in runs]
+        assert f"{statistics.fmean(errors):.1f} ± {statistics.stdev(errors) / len(errors) ** 0.5:.1f}" in page
