@@ -11,8 +11,8 @@ import torch
 from escnn import nn as enn
 from escnn.nn import R2Conv
 from tolerances import ROUNDING, SINGLE
-from torch import Tensor
-from transformations import relative_error
+from torch.nn.functional import conv2d
+from transformations import answer_to, equivariance_error, relative_error, transform
 
 from escnn_relaxed import RelaxedR2Conv, export_network, relax_network
 from escnn_relaxed.baselines import ResidualR2Conv
@@ -37,11 +37,6 @@ def layer_and_plain() -> tuple[RelaxedR2Conv, R2Conv]:
     return layer, plain
 
 
-def answer(module: torch.nn.Module, features: Tensor) -> Tensor:
-    with torch.no_grad():
-        return module(TYPES[0](features)).tensor
-
-
 def test_values_and_gradients_are_those_of_r2conv() -> None:
     layer, plain = layer_and_plain()
     features = torch.randn(2, TYPES[0].size, 6, 6)
@@ -57,10 +52,7 @@ def test_values_and_gradients_are_those_of_r2conv() -> None:
 def test_it_is_exact_in_float64_and_after_other_dtypes() -> None:
     layer = layer_and_plain()[0].double()
     features = torch.randn(1, TYPES[0].size, 5, 5, dtype=torch.float64)
-    element = TYPES[0].fibergroup.element((1, 1))
-    turned = TYPES[0](features).transform(element).tensor
-    expected = TYPES[1](answer(layer, features)).transform(element).tensor
-    assert relative_error(answer(layer, turned), expected) <= ROUNDING
+    assert equivariance_error(layer, features, TYPES[0].fibergroup.element((1, 1))) <= ROUNDING
     weights = layer.weights.detach().clone()
     exact = layer.steerable_basis(weights)
     assert torch.equal(layer.half().double().steerable_basis(weights), exact)
@@ -70,14 +62,14 @@ def test_it_is_exact_in_float64_and_after_other_dtypes() -> None:
 def test_copies_are_equal(copied) -> None:
     layer, _ = layer_and_plain()
     features = torch.randn(1, TYPES[0].size, 5, 5)
-    assert torch.equal(answer(copied(layer), features), answer(layer, features))
+    assert torch.equal(answer_to(copied(layer), features), answer_to(layer, features))
 
 
 def test_networks_go_to_escnn_and_to_plain_pytorch() -> None:
     layer, plain = layer_and_plain()
     features = torch.randn(1, TYPES[0].size, 5, 5)
-    expected = answer(plain.eval(), features)
-    assert relative_error(answer(to_escnn(layer).eval(), features), expected) <= SINGLE
+    expected = answer_to(plain.eval(), features)
+    assert relative_error(answer_to(to_escnn(layer).eval(), features), expected) <= SINGLE
     soft = relax_network(enn.SequentialModule(plain), relax={"rotation": 0.25}).eval()
     with torch.no_grad():
         assert relative_error(export_network(soft)(features), expected) <= SINGLE
@@ -88,9 +80,7 @@ def test_nearest_strict_kernel_of_a_residual_layer_is_found() -> None:
     layer = ResidualR2Conv(*TYPES, 3, initial_softness=0.1).double()
     assert layer.softness() > 0.01
     strict = layer.projected_bank(("rotation", "reflection")).detach()
-    element = TYPES[0].fibergroup.element((1, 1))
-    convolution = torch.nn.functional.conv2d
     features = torch.randn(1, TYPES[0].size, 5, 5, dtype=torch.float64)
-    turned = TYPES[0](features).transform(element).tensor
-    expected = TYPES[1](convolution(features, strict)).transform(element).tensor
-    assert relative_error(convolution(turned, strict), expected) <= ROUNDING
+    element = TYPES[0].fibergroup.element((1, 1))
+    expected = transform(conv2d(features, strict), TYPES[1], element)
+    assert relative_error(conv2d(transform(features, TYPES[0], element), strict), expected) <= ROUNDING

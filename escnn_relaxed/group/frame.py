@@ -212,7 +212,7 @@ class GroupFrame:
 
     @property
     def _fold(self) -> int:
-        """The number of kept rotations about the only axis between which the coordinate of a rotation does not tell."""
+        """The number n of kept rotations about the only axis: coordinates are those of the n-th power of a rotation."""
         if not self.sees_cosets:
             return 1
         if isinstance(self.kept, KeptGroup):

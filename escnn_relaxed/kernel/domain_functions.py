@@ -19,8 +19,9 @@ class DomainFunctions:
     """Functions of the coordinates a of the domain: h = tanh(2π ω′ a) of each coordinate, and some of their products.
 
     Each function is 0 for ω′ = 0. Near 0 it has the slope of sin(2π ω′ a), and it grows with ω′. A sine would vanish on
-    all elements of C4 at ω′ = 0.5. The products are those of rotation and reflection, and some squares: for positions
-    they tell the centre from the border, for rotations of space an axis from other axes, whatever its sense.
+    all elements of C4 at ω′ = 0.5. Some products are added: those of rotation and reflection, and some squares.
+    Squares of positions tell the centre from the border. Squares of rotations of space tell an axis from other axes,
+    whichever way it points.
 
     Args:
         columns: the subgroup of each coordinate.
