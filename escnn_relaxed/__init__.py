@@ -24,7 +24,7 @@ to docs/concepts/mathematics.md.
 from ._version import __version__
 
 try:
-    from . import _requirements  # noqa: F401 — before all that fails with other versions
+    from .on_escnn import versions  # noqa: F401 — before all that fails with other versions
     from .kernel import ContinuousKernel
     from .layer.relaxed_r2conv import RelaxedR2Conv
     from .layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed

@@ -7,7 +7,6 @@ from escnn.nn import FieldType
 from escnn.nn.modules.conv.r3convolution import compute_basis_params
 
 from ..checks import warn_once
-from ..integral.stationary import ConvolutionGeometry
 
 __all__ = ["basis_bytes", "warn_of_heavy_basis"]
 
@@ -20,26 +19,27 @@ _COPIES = 6.2
 _DEGREES = range(64)
 
 
-def warn_of_heavy_basis(in_type: FieldType, out_type: FieldType, geometry: ConvolutionGeometry) -> None:
+def warn_of_heavy_basis(in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int) -> None:
     """Warn once of a pair of representations whose sampled basis is large, with the memory that it will take.
 
     Args:
         in_type: field type of the input.
         out_type: field type of the output.
-        geometry: of the layer.
+        kernel_size: k.
+        dilation: spacing of the taps.
     """
     for in_field in set(in_type.representations):
         for out_field in set(out_type.representations):
-            size = basis_bytes(in_field, out_field, geometry)
+            size = basis_bytes(in_field, out_field, kernel_size, dilation)
             if size > _HEAVY:
                 warn_once(
                     f"the steerable basis from {in_field.name} to {out_field.name} of {in_type.gspace.name} with "
-                    f"kernel_size={geometry.kernel_size} takes {size / _GIGABYTE:.1f} GB, and about "
+                    f"kernel_size={kernel_size} takes {size / _GIGABYTE:.1f} GB, and about "
                     f"{_COPIES * size / _GIGABYTE:.1f} GB while escnn samples it: sums of irreps take little"
                 )
 
 
-def basis_bytes(in_field: Representation, out_field: Representation, geometry: ConvolutionGeometry) -> float:
+def basis_bytes(in_field: Representation, out_field: Representation, kernel_size: int, dilation: int = 1) -> float:
     """Return the size in bytes of escnn's sampled basis between two fields; 0 for a continuous group.
 
     It is exact where one of the fields is regular, and there are as many functions of a tap as with the default
@@ -48,13 +48,13 @@ def basis_bytes(in_field: Representation, out_field: Representation, geometry: C
     Example:
         >>> from escnn import gspaces
         >>> regular = gspaces.rot2dOnR3(8).regular_repr
-        >>> basis_bytes(regular, regular, ConvolutionGeometry(5, (0, 0, 0)))
+        >>> basis_bytes(regular, regular, 5)
         4864000.0
     """
     group = in_field.group
     if group.continuous:
         return 0.0
-    keeps, rings, *_ = compute_basis_params(geometry.kernel_size, dilation=geometry.dilation)
+    keeps, rings, *_ = compute_basis_params(kernel_size, dilation=dilation)
     functions = sum(
         2 * degree + 1
         for radius in rings
@@ -63,4 +63,4 @@ def basis_bytes(in_field: Representation, out_field: Representation, geometry: C
     )
     entries = in_field.size * out_field.size
     elements = functions * entries / group.order()
-    return 4.0 * elements * entries * geometry.kernel_size ** len(geometry.padding)
+    return 4.0 * elements * entries * kernel_size**3

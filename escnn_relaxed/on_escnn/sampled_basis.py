@@ -36,7 +36,7 @@ def as_escnn_builds() -> Iterator[None]:
 
 
 def sampled_basis(
-    in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, groups: int, **basis_arguments: Any
+    in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, **basis_arguments: Any
 ) -> Any:
     """Return escnn's sampled basis, or None where no steerable kernel fits into the support.
 
@@ -45,7 +45,6 @@ def sampled_basis(
         out_type: field type of the output.
         kernel_size: k.
         dilation: spacing of the taps.
-        groups: as in ``R2Conv``.
         **basis_arguments: ``R2Conv``'s sigma, frequencies_cutoff, rings, maximum_offset, recompute, basis_filter.
     """
     if kernel_size == 2 and basis_arguments["rings"] is None:
@@ -54,7 +53,7 @@ def sampled_basis(
         basis_arguments["rings"] = [dilation * math.sqrt(in_type.gspace.dimensionality) / 2 - 1e-6]
         if basis_arguments["frequencies_cutoff"] is None:
             basis_arguments["frequencies_cutoff"] = _one_frequency
-    arguments = {"dilation": dilation, "groups": groups, "bias": False, "initialize": False, **basis_arguments}
+    arguments = {"dilation": dilation, "bias": False, "initialize": False, **basis_arguments}
     try:
         with as_escnn_builds():
             build = _CONVOLUTIONS[in_type.gspace.dimensionality]
@@ -72,11 +71,11 @@ def sampled_basis(
 
 
 def refuse_emptied_basis(
-    in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, groups: int, **basis_arguments: Any
+    in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, **basis_arguments: Any
 ) -> None:
     """Raise a ``ValueError`` where these arguments, those of ``sampled_basis``, are the reason for an empty basis."""
     given = shaping_arguments(basis_arguments)
-    place = in_type, out_type, kernel_size, dilation, groups
+    place = in_type, out_type, kernel_size, dilation
     if given and sampled_basis(*place, rings=None, frequencies_cutoff=None) is not None:
         values = ", ".join(f"{name}={value!r}" for name, value in given.items())
         raise ValueError(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
+from typing import Any
+
 import torch
 from torch import Tensor
-
-from ..kernel.steerable_basis import SteerableBasis
 
 __all__ = ["adopt_basis"]
 
@@ -18,13 +18,13 @@ __all__ = ["adopt_basis"]
 _SAME = 1e-4
 
 
-def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: SteerableBasis) -> list[str]:
+def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: Any) -> list[str]:
     """Express the weights that escnn saved with a basis of its own in the basis of a layer.
 
     Args:
         state: the state dict that is being loaded; its weights are replaced where its basis is another one.
         prefix: where the layer's entries start.
-        basis: the layer's own basis.
+        basis: the layer's own ``SteerableBasis``.
 
     Returns:
         In words why a basis does not fit, one entry for each pair of representations.
@@ -34,7 +34,7 @@ def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: Steerabl
     if weights is None or len(weights) != basis.dimension:
         return found  # torch says so
     converted = weights
-    for names, place, own in basis.by_name():
+    for names, place, own in basis.by_pair(exact=True):
         saved = state.get(f"{prefix}_basisexpansion.block_expansion_{_escaped(names)}.sampled_basis")
         if saved is None or saved.is_meta:
             continue

@@ -1,4 +1,4 @@
-"""The integral with one filter bank for all positions: a convolution, or its adjoint."""
+"""The geometry of a convolution or its adjoint, and the integral with one filter bank for all positions."""
 
 from __future__ import annotations
 
@@ -70,15 +70,6 @@ class ConvolutionGeometry:
         # torch takes the margins of the last axis first.
         margins = [added for axis in reversed(self.padding) for added in (axis, axis)]
         return functional.pad(features, margins, mode=mode)
-
-    def slices(self, tap: int, size: tuple[int, ...]) -> tuple[slice, ...]:
-        """Return the part of padded images (batch, C, …) that one tap reads for an output of this size."""
-        places = []
-        for count in reversed(size):
-            tap, place = divmod(tap, self.kernel_size)
-            start = place * self.dilation
-            places.append(slice(start, start + (count - 1) * self.stride + 1, self.stride))
-        return (slice(None), slice(None), *reversed(places))
 
 
 @dataclass(frozen=True)

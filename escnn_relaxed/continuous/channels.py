@@ -3,77 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..torch_modes import has_no_values
-from .exact_constants import ExactConstants
-from .fields import FieldStructure
+from ..group.exact_constants import ExactConstants
+from ..group.fields import FieldStructure
+from ..group.row_order import RowOrder
 
-__all__ = ["ChannelAssembly", "RowOrder", "take_rows"]
-
-
-class RowOrder(ExactConstants):
-    """A permutation of rows of taps, (…, rows, T): a gather forwards and a gather backwards.
-
-    Args:
-        order: the number of the row that goes to each place, a permutation.
-    """
-
-    order: Tensor
-    inverse: Tensor
-
-    def __init__(self, order: NDArray[np.int64]) -> None:
-        super().__init__()
-        self.set_constant("order", order)
-        self.set_constant("inverse", np.argsort(order))
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return the rows in the new order: (…, rows, T) → the same shape."""
-        return take_rows(rows, self.order, self.inverse)
-
-
-def take_rows(rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-    """Return rows (…, rows, T) in another order, with a gradient that is a gather too.
-
-    Args:
-        rows: the rows.
-        order: the number of the row that goes to each place. It is a permutation, or one with further places in
-            between. These may take any row, and nothing may depend on their values.
-        inverse: for each row a place that takes it.
-    """
-    if has_no_values() or not (rows.requires_grad and torch.is_grad_enabled()):
-        return rows.index_select(-2, order)
-    ordered: Tensor = _Gather.apply(rows, order, inverse)
-    return ordered
-
-
-class _Gather(torch.autograd.Function):
-    """``index_select`` by a permutation. Its gradient is another ``index_select``, which adds nothing up."""
-
-    @staticmethod
-    def forward(rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        return rows.index_select(-2, order)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        _, order, inverse = inputs
-        ctx.save_for_backward(order, inverse)
-        ctx.save_for_forward(order, inverse)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        order, inverse = ctx.saved_tensors
-        return _Gather.apply(gradients[0], inverse, order), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        order, inverse = ctx.saved_tensors
-        return _Gather.apply(tangents[0], order, inverse)
+__all__ = ["ChannelAssembly"]
 
 
 class ChannelAssembly(ExactConstants):

@@ -1,0 +1,301 @@
+"""The modulation f of a tied kernel: functions of the domain, and a few weights of each output field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from escnn.group import Representation
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..checks import FIBER_SUBGROUPS
+from ..group.domain import Domain
+from ..group.exact_constants import ExactConstants
+from ..group.field_elements import channel_elements
+from ..group.means import mean_matrix
+from ..group.regions import RegionPartition
+from ..group.row_order import RowOrder
+from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
+
+__all__ = ["Modulation", "independent"]
+
+Array = NDArray[np.float64]
+
+# The root mean square of the modulation that a weight of 1 makes at ω′ = 0.25. Tasks want small modulations, so an
+# optimiser's steps must change the kernel little (docs/concepts/mathematics.md).
+_UNIT = 0.2
+# The highest power of ⟨g e, d/|d|⟩: what is kept by quarter turns is not seen below the fourth.
+_DEGREES = 4
+# Sums over elements that should be 0 are smaller.
+_SAME = 1e-9
+# A function is left out if this part of it, or less, is not a sum of the functions before it.
+_LEAST = 0.1
+# A function of this size (root mean square) is 0; those of :class:`Modulation` are at most 1.
+_NOTHING = 1e-3
+
+
+class _Kind(NamedTuple):
+    """Output fields of one representation: their number, the elements of a channel as means, (channels, M), and the
+    numbers of the functions h of elements that their weights multiply."""
+
+    fields: int
+    elements: Array
+    functions: list[int]
+
+
+class _Side(NamedTuple):
+    """A function of the taps, mean_g h(g) ⟨g e, d/|d|⟩ⁿ: the number of h, that of the axis e, and n."""
+
+    function: int
+    axis: int
+    degree: int
+
+
+class Modulation(ExactConstants):
+    r"""f of each output channel, tap and position, with a mean of 0 over the domain.
+
+    .. math::
+        f(c, d; x) = \sum_j \alpha_j \operatorname{mean}_{g \in c} h_j(\omega' \odot a(g, x))
+            + \sum_{jk} \mu_{jk} \operatorname{mean}_g h_j(\omega' \odot a(g, x))\, \langle g e_k, d/|d| \rangle^{n_j}
+
+    c is an output channel, which in a regular or quotient field belongs to an element or a coset, and elsewhere to all
+    of the group. The functions h are tanh(2π ω′ a) of each coordinate of the domain, squares of positions and of
+    rotations of space, and products of rotation and reflection, less their means over the domain. tanh has the slope of
+    a sine at 0 and grows with ω′, where a sine would vanish on all elements of C4 at ω′ = 0.5. Squares tell the centre
+    from the border, and an axis of space from other axes, whichever way it points. A function is left out if it is a
+    sum of others at all elements and positions.
+
+    Args:
+        fields: the output's fields.
+        domain: the sampled group and the positions.
+        subgroups: those that the kernel may be soft in.
+        taps: offsets of the taps in pixels, (T, d).
+
+    Attributes:
+        weights: α of each kind of fields, and then μ of all fields, (n,).
+    """
+
+    elements: Tensor
+    positions: Tensor
+    maps: Tensor
+
+    def __init__(self, fields: Sequence[Representation], domain: Domain, subgroups: Sequence[str], taps: Array) -> None:
+        super().__init__()
+        columns = domain.columns(subgroups)
+        self._of_elements = [name for name in columns if name in FIBER_SUBGROUPS]
+        self._of_positions = [name for name in columns if name == "translation"]
+        self.set_constant("elements", 2 * math.pi * domain.elements([*dict.fromkeys(self._of_elements)]))
+        centres = domain.positions() if self._of_positions else np.zeros((1, len(domain.sample), 0))
+        self.set_constant("positions", 2 * math.pi * centres)
+        whole = np.full((len(domain.sample),) * 2, 1 / len(domain.sample))
+        for names in ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS):
+            mean = mean_matrix(domain.translates([name for name in names if name in domain.subgroups]))
+            self.set_constant(_name_of_centre(names), (mean - whole).T)
+        values = self._reference_values()
+        kinds = list(dict.fromkeys(fields))
+        self.order = RowOrder(_places(kinds, fields))
+        self._taps = len(taps)
+        self._sides = _independent_sides(values, domain.sample.action, taps)
+        means = [channel_elements([kind], domain.sample)[0] for kind in kinds]
+        functions = [_independent(np.einsum("pjm,am->jpa", values, of)) for of in means]
+        counts = [list(fields).count(kind) for kind in kinds]
+        self._kinds = [_Kind(*of) for of in zip(counts, means, functions, strict=True)]
+        self.set_constant("maps", self._maps(values, domain.sample.action, taps))
+        self.weights = nn.Parameter(torch.zeros(sum(self._weight_counts())))
+
+    def forward(
+        self,
+        frequency: DomainFrequency,
+        averaged: Sequence[str] = (),
+        partition: RegionPartition | None = None,
+    ) -> Tensor:
+        """Return f at all taps, (P, C_out, T), for each region of an output; P is 1 without regions.
+
+        Args:
+            frequency: ω′ of each subgroup.
+            averaged: subgroups over which the mean of f is taken.
+            partition: the regions over whose cells means of f are taken.
+        """
+        columns = self.functions(self._scales(frequency), averaged, partition is not None).flatten(1) @ self.maps
+        if partition is not None:
+            columns = partition.means(columns, 0)
+        rows = self._weighted(columns)
+        return rows if len(self._kinds) == 1 else self.order(rows)
+
+    def functions(self, scales: tuple[Tensor, Tensor], averaged: Sequence[str] = (), at_cells: bool = True) -> Tensor:
+        """Return the functions h of each element at each position, (P, J, M); with those of positions 0 for P = 1."""
+        first = (self.elements * scales[0]).tanh().mT
+        rotations = self._of_elements.count("rotation")
+        added = []
+        if rotations > 2:  # a rotation of the plane has two coordinates
+            added.append(first[:rotations].square())
+        if "rotation" in self._of_elements and "reflection" in self._of_elements:
+            added.append((first[:rotations, None] * first[rotations:]).flatten(0, 1))
+        of_elements = torch.cat([first, *added]) if added else first
+        names = [name for name in FIBER_SUBGROUPS if name in averaged]
+        of_elements = (of_elements @ getattr(self, _name_of_centre(names))).unsqueeze(0)
+        if not self._of_positions:
+            return of_elements
+        if not at_cells:
+            nothing = of_elements.new_zeros(1, len(self._of_positions), of_elements.shape[-1])
+            return torch.cat([nothing, of_elements[:, : len(first)], nothing, of_elements[:, len(first) :]], 1)
+        moved = (self.positions * scales[1]).tanh().mT
+        both = torch.cat([moved, moved.square()], 1)
+        both = both * 0 if "translation" in averaged else both - both.mean((0, 2), keepdim=True)
+        of_positions, squares = both.split(len(self._of_positions), 1)
+        of_elements = of_elements.expand(len(moved), -1, -1)
+        return torch.cat([of_positions, of_elements[:, : len(first)], squares, of_elements[:, len(first) :]], 1)
+
+    def of_subgroups(self) -> list[tuple[str, ...]]:
+        """Return the subgroups that each function h depends on."""
+        names = self._of_elements
+        rotations, reflections = names.count("rotation"), names.count("reflection")
+        found = [(name,) for name in (*self._of_positions, *names, *self._of_positions)]
+        found += [("rotation",)] * (rotations if rotations > 2 else 0)
+        return [*found, *[FIBER_SUBGROUPS] * (rotations * reflections)]
+
+    def weight_subgroups(self) -> list[tuple[str, ...]]:
+        """Return the subgroups that each weight belongs to."""
+        of = self.of_subgroups()
+        alphas = [of[number] for kind in self._kinds for _ in range(kind.fields) for number in kind.functions]
+        fields = sum(kind.fields for kind in self._kinds)
+        return [*alphas, *[of[side.function] for side in self._sides] * fields]
+
+    def of_earlier_units(self, weights: Tensor, units: Tensor) -> Tensor:
+        """Return weights in today's units, given those of version 0.1 and their unit of each function."""
+        factors = units.to(weights) / self.units.to(weights)
+        *of_elements, of_taps = factors.split([*(len(kind.functions) for kind in self._kinds), len(self._sides)])
+        repeated = [of.repeat(kind.fields) for of, kind in zip(of_elements, self._kinds, strict=True)]
+        fields = sum(kind.fields for kind in self._kinds)
+        return weights * torch.cat([*repeated, of_taps.repeat(fields)])
+
+    def _scales(self, frequency: DomainFrequency) -> tuple[Tensor, Tensor]:
+        """Return ω′ of each coordinate of elements and of positions."""
+        like = self.elements
+        of = (self._of_elements, self._of_positions)
+        of_elements, of_positions = (frequency.scale(names, like) if names else like.new_ones(1) for names in of)
+        return of_elements, of_positions
+
+    @torch.no_grad()
+    def _reference_values(self) -> Array:
+        """Return the functions h at the reference ω′, (P, J, M), in double precision.
+
+        The number of weights and their units must not depend on the ω′ of a layer.
+        """
+        dtype = self.elements.dtype
+        scale = self.double().elements.new_full((1,), DEFAULT_FREQUENCY)
+        values: Array = self.functions((scale, scale)).numpy()
+        self.to(dtype)
+        return values
+
+    def _maps(self, values: Array, action: Array, taps: Array) -> Array:
+        """Return the map from h at all elements to the functions of channels and taps, in their units, (J·M, columns).
+
+        Columns are the channels of each function of each kind of fields, and then the taps of each side.
+        """
+        directions = _directions(taps)
+        parts = [(number, kind.elements.T) for kind in self._kinds for number in kind.functions]
+        parts += [
+            (side.function, (action[:, :, side.axis] @ directions) ** side.degree / len(action)) for side in self._sides
+        ]
+        columns, units = [], []
+        for number, part in parts:
+            size = np.sqrt(np.square(values[:, number] @ part).sum(0).mean() / len(values))
+            column = np.zeros((values.shape[1], len(action), part.shape[1]))
+            units.append(_UNIT / size)
+            column[number] = part * units[-1]
+            columns.append(column.reshape(-1, part.shape[1]))
+        self.units = torch.tensor(units, dtype=torch.float64)
+        return np.concatenate([np.zeros((values.shape[1] * len(action), 0)), *columns], 1)
+
+    def _weight_counts(self) -> list[int]:
+        """Return the number of weights of each kind, and of the sides of all fields."""
+        fields = sum(kind.fields for kind in self._kinds)
+        return [*(kind.fields * len(kind.functions) for kind in self._kinds), fields * len(self._sides)]
+
+    def _weighted(self, columns: Tensor) -> Tensor:
+        """Return f (P, C_out, T), kind after kind of fields, of the functions at P positions, (P, columns)."""
+        sizes = [len(kind.elements) * len(kind.functions) for kind in self._kinds]
+        *of_elements, of_taps = columns.split([*sizes, len(self._sides) * self._taps], dim=1)
+        *alphas, mu = self.weights.split(self._weight_counts())
+        counts = [kind.fields for kind in self._kinds]
+        sides: list[Tensor | None] = [None] * len(counts)
+        if self._sides:
+            # (fields, sides) · (P, sides, T).
+            of_sides = mu.view(sum(counts), -1) @ of_taps.unflatten(1, (-1, self._taps))
+            sides = list(of_sides.unsqueeze(2).split(counts, 1))
+        rows = []
+        for kind, values, alpha, side in zip(self._kinds, of_elements, alphas, sides, strict=True):
+            shape = len(columns), kind.fields, len(kind.elements), self._taps
+            part = columns.new_zeros(1, 1, 1, 1) if side is None else side
+            if kind.functions:
+                # (fields, functions) · (P, functions, channels).
+                of_kind = (alpha.view(kind.fields, -1) @ values.unflatten(1, (-1, len(kind.elements)))).unsqueeze(-1)
+                part = of_kind if side is None else of_kind + side
+            rows.append(part.expand(shape).flatten(1, 2))
+        return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
+
+
+def independent(functions: Tensor) -> list[int]:
+    """Return the numbers of the functions that are not sums of those before them, given their values (J, points).
+
+    Example:
+        >>> independent(torch.tensor([[1.0, 0.0], [2.0, 0.0], [1.0, 1.0], [0.0, 0.0]]))
+        [0, 2]
+    """
+    kept: list[int] = []
+    basis = functions[:0]
+    sizes = functions.square().mean(1).sqrt()
+    for number in torch.nonzero(sizes > _NOTHING).flatten().tolist():
+        function = functions[number] / functions[number].norm()
+        rest = function - function @ basis.mT @ basis
+        left = rest.norm()
+        if left > _LEAST:
+            kept.append(number)
+            basis = torch.cat([basis, (rest / left)[None]])
+    return kept
+
+
+def _independent(functions: Array) -> list[int]:
+    """Return the numbers of independent functions, which the first axis counts."""
+    return independent(torch.from_numpy(functions.reshape(len(functions), -1)))
+
+
+def _independent_sides(values: Array, action: Array, taps: Array) -> list[_Side]:
+    """Return the sides that do not depend on each other, given h (P, J, M) and the elements (M, d, d).
+
+    n is 1, or for a function h of elements alone the least power whose mean is not 0.
+    """
+    sides: list[_Side] = []
+    functions: list[Array] = []
+    along = np.einsum("mij,it->jmt", action, _directions(taps))
+    for number, function in enumerate(values.swapaxes(0, 1)):
+        is_of_elements = np.ptp(function, axis=0).max() < _SAME
+        for degree in range(1, 1 + (_DEGREES if is_of_elements else 1)):
+            means = function @ along**degree / len(action)
+            sides += [_Side(number, axis, degree) for axis in range(len(along))]
+            functions.append(means)
+            if np.abs(means).max() > _SAME:
+                break
+    return [sides[number] for number in _independent(np.concatenate(functions))] if functions else []
+
+
+def _directions(taps: Array) -> Array:
+    """Return d/|d| of the taps (T, d), 0 at the centre, (d, T)."""
+    length = np.linalg.norm(taps, axis=-1, keepdims=True)
+    return np.divide(taps, length, out=np.zeros_like(taps), where=length > 0).T
+
+
+def _places(kinds: Sequence[Representation], fields: Sequence[Representation]) -> NDArray[np.int64]:
+    """Return the row of each channel of some fields where they follow each other kind by kind."""
+    numbers = np.repeat([kinds.index(field) for field in fields], [field.size for field in fields])
+    return np.argsort(np.argsort(numbers, kind="stable"), kind="stable")
+
+
+def _name_of_centre(subgroups: Sequence[str]) -> str:
+    """Return the name of the mean over a subgroup, less that over the group."""
+    return "_".join(["centre", *subgroups])
