@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .. import torch_modes
 from ..checks import SUBGROUPS, is_number, warn_once
 from ..group.domain import Domain
-from ..torch_modes import has_values, reads_without_waiting
+from ..torch_modes import has_values
 
 __all__ = ["DEFAULT_FREQUENCY", "DomainFrequency", "Frequency", "Limit", "starting_frequency"]
 
@@ -58,11 +59,11 @@ class DomainFrequency(nn.Module):
 
     def scale(self, columns: Sequence[str], like: Tensor) -> Tensor:
         """Return ω′ of each coordinate of the domain, (D,), or (1,) for all."""
-        names = tuple(dict.fromkeys(columns))
-        if len(names) == 1 and len(only := getattr(self, names[0])) == 1:
-            return only.to(like)
-        scales = [self._for_each_axis(name).to(like).expand(columns.count(name)) for name in names]
-        return torch.cat(scales) if len(scales) != 1 else scales[0]
+        scales = []
+        for name in dict.fromkeys(columns):
+            value = getattr(self, name).to(like)
+            scales.append(value if len(value) == columns.count(name) else value.expand(columns.count(name)))
+        return scales[0] if len(scales) == 1 else torch.cat([like.new_zeros(0), *scales])
 
     def described(self) -> dict[str, list[float] | str]:
         """Return the name of each subgroup → rounded values of its ω′ for people, where this process holds them."""
@@ -125,7 +126,7 @@ class DomainFrequency(nn.Module):
 
     def _is_zero(self, name: str) -> bool:
         value: Tensor = getattr(self, name)
-        return has_values(value) and reads_without_waiting(value) and not bool(value.any())
+        return has_values(value) and torch_modes.reads_without_waiting(value) and not bool(value.any())
 
     def _count(self, name: str) -> int:
         """Return the number of values of a subgroup."""

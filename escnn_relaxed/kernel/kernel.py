@@ -122,7 +122,8 @@ class Kernel(nn.Module, ABC):
 
     def varies(self, averaged: Sequence[str] = ()) -> bool:
         """Whether K may depend on the position after an average; on an accelerator this does not wait for ω′."""
-        return "translation" not in averaged and self.frequency.may_vary("translation")
+        is_there = "translation" in self.frequency.names and "translation" not in averaged
+        return is_there and self.frequency.may_vary("translation")
 
     def softness(self, weights: Tensor | None, hardened: Sequence[str], subgroups: Sequence[str]) -> Tensor:
         """Return s of K, which is averaged over ``hardened`` before: the part that is not equivariant to subgroups."""

@@ -41,13 +41,16 @@ class TiedKernel(StrictKernel):
 
     def __init__(self, place: KernelPlace) -> None:
         super().__init__(place)
+        self.modulation = None
+        if not place.relax:
+            return
         taps = tap_grid(place.kernel_size, place.dilation, place.domain.dimension)
         modulation = Modulation(place.out_type.representations, place.domain, tuple(place.relax), taps)
-        self.modulation = modulation if len(modulation.weights) else None
-        if self.modulation is None:
-            self.cannot_be_soft = tuple(place.relax)
-        else:
+        if len(modulation.weights):
+            self.modulation = modulation
             self.frequency = DomainFrequency(place.relax, place.learn_relaxation, place.domain.dimension)
+        else:
+            self.cannot_be_soft = tuple(place.relax)
 
     def forward(
         self, weights: Tensor | None, partition: RegionPartition | None = None, averaged: Sequence[str] = ()
