@@ -24,7 +24,6 @@ to docs/concepts/mathematics.md.
 from ._version import __version__
 
 try:
-    from .on_escnn import versions  # noqa: F401 — before all that fails with other versions
     from .kernel import ContinuousKernel
     from .layer.relaxed_r2conv import RelaxedR2Conv
     from .layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
@@ -33,6 +32,7 @@ try:
     from .measure import equivariance_error, prediction_agreement, relaxation_summary, softness_ablation
     from .network.conversion import harden_network, relax_network
     from .network.export import export_network
+    from .on_escnn import versions  # noqa: F401 — before all that fails with other versions
 except ModuleNotFoundError as error:
     # Exported networks load their classes from here where escnn is not installed.
     if error.name not in ("escnn", "lie_learn"):

@@ -35,12 +35,7 @@ def has_no_values() -> bool:
 
 
 def has_values(*tensors: Tensor) -> bool:
-    """Whether the values of tensors can be read here: not on the meta device, nor where each process has a part.
-
-    Example:
-        >>> has_values(torch.zeros(2)), has_values(torch.zeros(2, device="meta"))
-        (True, False)
-    """
+    """Whether the values of tensors can be read here: not on the meta device, nor where each process has a part."""
     for tensor in tensors:
         if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer) or tensor.is_meta:
             return False

@@ -85,16 +85,7 @@ class GroupSample:
 
 
 def has_subgroup(gspace: GSpace, subgroup: str) -> bool:
-    """Whether the symmetries of ``gspace`` contain more than the identity of ``subgroup``.
-
-    Example:
-        >>> from escnn import gspaces
-        >>> (
-        ...     has_subgroup(gspaces.rot2dOnR2(4), "reflection"),
-        ...     has_subgroup(gspaces.rot2dOnR2(4), "rotation"),
-        ... )
-        (False, True)
-    """
+    """Whether the symmetries of ``gspace`` contain more than the identity of ``subgroup``."""
     if subgroup == "translation":
         return True
     sample = sample_group(gspace)
@@ -109,12 +100,6 @@ def sample_group(gspace: GSpace, samples: int | None = None) -> GroupSample:
         gspace: a symmetry of the base space.
         samples: number N of rotations sampled where the group is continuous (2N elements of O(2)); by default those
             that map a grid of pixels to itself.
-
-    Example:
-        >>> from escnn import gspaces
-        >>> sample = sample_group(gspaces.rot2dOnR2(4), samples=16)
-        >>> principal_angle(sample.rotation).round(2).tolist()
-        [0.0, 1.57, 3.14, -1.57]
     """
     return _sampled(gspace, least_samples(gspace.fibergroup) if samples is None else samples)
 
@@ -172,12 +157,7 @@ def grid_symmetries(gspace: GSpace, taps: Array) -> list[tuple[GroupElement, lis
 
 
 def steered_taps(action: Array, taps: Array) -> list[int] | None:
-    """Return the number of the tap g⁻¹d for every tap d, (T, d); None where g, (d, d), moves taps off their grid.
-
-    Example:
-        >>> steered_taps(np.array([[-1.0]]), np.array([[-1.0], [0.0], [1.0]]))
-        [2, 1, 0]
-    """
+    """Return the number of the tap g⁻¹d for every tap d, (T, d); None where g, (d, d), moves taps off their grid."""
     if not np.allclose(action, action.round(), rtol=0, atol=1e-9):
         return None
     corner = np.abs(2 * taps).max() + 1

@@ -26,18 +26,6 @@ class GroupAverage(ExactConstants):
         kernel_size: k.
         dilation: spacing of the taps in pixels.
         elements: all elements h of a subgroup.
-
-    Raises:
-        ValueError: for an element that moves taps off their grid.
-
-    Example:
-        >>> import torch
-        >>> from escnn import gspaces
-        >>> gspace = gspaces.rot2dOnR2(4)
-        >>> scalar = FieldType(gspace, [gspace.trivial_repr])
-        >>> mean = GroupAverage(scalar, scalar, 2, 1, gspace.fibergroup.elements)
-        >>> mean(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])).flatten().tolist()
-        [2.5, 2.5, 2.5, 2.5]
     """
 
     steered: Tensor

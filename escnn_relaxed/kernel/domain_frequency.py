@@ -81,12 +81,7 @@ class DomainFrequency(nn.Module):
 
     @torch.no_grad()
     def set(self, **frequencies: Frequency) -> None:
-        """Set values in place.
-
-        Raises:
-            TypeError: for a value that is not a number or, for translation, a pair of them.
-            ValueError: for a subgroup without an ω′ in this kernel, or a value that is not finite.
-        """
+        """Set values in place."""
         for name, value in frequencies.items():
             if name not in self.names:
                 raise ValueError(
@@ -145,10 +140,6 @@ def starting_frequency(relax: Any, domain: Domain, axes_of_translation: bool = T
         relax: the argument of a layer: names of subgroups, a mapping from them to ω′, ``"default"``, or None.
         domain: the symmetry.
         axes_of_translation: whether the layer can be soft in translation.
-
-    Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for a name of no subgroup, or of one that the group has not, or that is kept.
     """
     if relax is None:
         return {}

@@ -40,7 +40,8 @@ _NOTHING = 1e-3
 
 class _Kind(NamedTuple):
     """Output fields of one representation: their number, the elements of a channel as means, (channels, M), and the
-    numbers of the functions h of elements that their weights multiply."""
+    numbers of the functions h of elements that their weights multiply.
+    """
 
     fields: int
     elements: Array
@@ -238,12 +239,7 @@ class Modulation(ExactConstants):
 
 
 def independent(functions: Tensor) -> list[int]:
-    """Return the numbers of the functions that are not sums of those before them, given their values (J, points).
-
-    Example:
-        >>> independent(torch.tensor([[1.0, 0.0], [2.0, 0.0], [1.0, 1.0], [0.0, 0.0]]))
-        [0, 2]
-    """
+    """Return the numbers of the functions that are not sums of those before them, given their values (J, points)."""
     kept: list[int] = []
     basis = functions[:0]
     sizes = functions.square().mean(1).sqrt()

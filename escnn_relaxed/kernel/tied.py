@@ -91,7 +91,9 @@ class TiedKernel(StrictKernel):
         if self.modulation is None:
             return
         nn.init.normal_(self.modulation.weights)
-        factors = [math.sqrt(softness / (1 - softness) * strict / soft) for soft, strict in self._energies_at_start(weights)]
+        factors = [
+            math.sqrt(softness / (1 - softness) * strict / soft) for soft, strict in self._energies_at_start(weights)
+        ]
         at_reference = factors[-1] if factors else 0.0
         self.scale_soft_part(min(factors[0], _LARGEST_START * at_reference) if factors else 0.0)
 

@@ -180,7 +180,9 @@ class RelaxedR3Conv(RelaxedConvolution):
         elements, axis = ([], AXIS) if subgroup == AXIS else subgroup_elements("subgroup", subgroup, self.space)
         if axis is not None:
             raise ValueError(f"subgroup must be finite, got {subgroup!r}: all of it moves voxels off their grid")
-        average = GroupAverage(*self.kernel_types, self.kernel_size, self.dilation, elements).to(next(self.parameters()))
+        average = GroupAverage(*self.kernel_types, self.kernel_size, self.dilation, elements).to(
+            next(self.parameters())
+        )
         with full_precision(next(self.parameters())):
             kernel = self.kernel(self.weights, None, self.hardened)
             mean = average(kernel)

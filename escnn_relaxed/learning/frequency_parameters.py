@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from ..checks import check_bool, check_module, check_positive
+from ..layer.convolution import RelaxedConvolution
 from ..layer.domain_frequency import DomainFrequency
-from ..layer.softened_convolution import SoftenedConvolution
 
 __all__ = ["parameter_groups", "share_domain_frequency"]
 
@@ -51,10 +51,8 @@ def parameter_groups(network: nn.Module, frequency_rate: float | None = None) ->
     """
     if frequency_rate is not None:
         frequency_rate = check_positive("frequency_rate", frequency_rate)
-    layers = [
-        module for module in check_module("network", network).modules() if isinstance(module, SoftenedConvolution)
-    ]
-    frequencies = {id(value): value for layer in layers for value in layer._domain_frequency.parameters()}
+    layers = [module for module in check_module("network", network).modules() if isinstance(module, RelaxedConvolution)]
+    frequencies = {id(value): value for layer in layers for value in layer.kernel.frequency.parameters()}
     rest = [parameter for parameter in network.parameters() if id(parameter) not in frequencies]
     groups: list[dict[str, Any]] = []
     if frequencies:
@@ -100,7 +98,7 @@ def share_domain_frequency(network: nn.Module, *, across_layers: bool = True, ac
     if not (across_layers or across_axes):
         raise ValueError("across_layers or across_axes must be True, got False for both: nothing would be shared")
     check_module("network", network)
-    frequencies = [module._domain_frequency for module in network.modules() if isinstance(module, SoftenedConvolution)]
+    frequencies = [module.kernel.frequency for module in network.modules() if isinstance(module, RelaxedConvolution)]
     learning = [frequency for frequency in frequencies if frequency.learn]
     subgroups = dict.fromkeys(name for frequency in learning for name in frequency.names)
     if not subgroups:

@@ -10,9 +10,8 @@ from typing import overload
 import torch
 from torch import nn
 
-from ..checks import check_bool, check_callable, check_mapping, check_sequence
-from ..group.elements import SUBGROUPS
-from ..layer.convolution import Convolution
+from ..checks import SUBGROUPS, check_bool, check_callable, check_mapping, check_sequence
+from ..layer.convolution import RelaxedConvolution
 from ..network.conversion import copy_network
 from ..network.relaxed_layers import relaxed_layers
 
@@ -153,7 +152,7 @@ def softness_ablation(
     return AblationReport(tuple(rows))
 
 
-def _members(name: str, group: Sequence[str], layers: Mapping[str, Convolution]) -> list[str]:
+def _members(name: str, group: Sequence[str], layers: Mapping[str, RelaxedConvolution]) -> list[str]:
     """Return the names of the relaxed layers that a group names, or that lie in modules that it names."""
     check_sequence(f"groups: {name!r}", group, "names of layers")
     members = [layer for layer in layers if any(layer == prefix or layer.startswith(f"{prefix}.") for prefix in group)]

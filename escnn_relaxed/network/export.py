@@ -10,7 +10,7 @@ from escnn.nn import EquivariantModule
 from torch import nn
 
 from ..checks import check_module, check_no_hooks
-from ..layer.convolution import Convolution
+from ..layer.convolution import RelaxedConvolution
 from . import export_nonlinearities  # noqa: F401 — plain_module learns them there
 from .conversion import copy_network
 from .export_modules import NoPlainFormError, plain_module
@@ -75,7 +75,7 @@ def export_network(network: nn.Module) -> nn.Module:
             refuse_hooks(module)
         elif has_forward_of_its_own(module):
             raise NoPlainFormError
-        elif isinstance(module, EquivariantModule) and not isinstance(module, Convolution):
+        elif isinstance(module, EquivariantModule) and not isinstance(module, RelaxedConvolution):
             exported = plain_module(module, export)
             refuse_hooks(*module.modules())
         else:

@@ -19,7 +19,7 @@ import torch
 from escnn import nn as enn
 from torch import Tensor, nn
 
-from ..integral.stationary import ConvolutionGeometry, TransposedGeometry, as_convolution
+from ..integral.geometry import ConvolutionGeometry, TransposedGeometry, as_convolution
 from .plain_modules import ByChannels, FieldMaximum, FieldNorm, Mask
 from .plain_nonlinearities import Joined, NormMaxPool
 

@@ -9,7 +9,7 @@ from escnn.nn import Linear, R2Conv, R2ConvTransposed, R3Conv, R3ConvTransposed
 from torch import Tensor, nn
 
 from ..checks import check_module
-from ..layer.convolution import Convolution
+from ..layer.convolution import RelaxedConvolution
 
 __all__ = ["WITH_RELAXED_FORM", "frequency_energy", "named_relaxed_layers", "relaxed_layers", "strict_layers"]
 
@@ -18,14 +18,14 @@ WITH_RELAXED_FORM = R2Conv, R2ConvTransposed, R3Conv
 _LINEAR = *WITH_RELAXED_FORM, Linear, R3ConvTransposed
 
 
-def named_relaxed_layers(network: nn.Module) -> Iterator[tuple[str, Convolution]]:
+def named_relaxed_layers(network: nn.Module) -> Iterator[tuple[str, RelaxedConvolution]]:
     """Yield the name and the layer of every layer of this package in a network."""
     for name, module in network.named_modules():
-        if isinstance(module, Convolution):
+        if isinstance(module, RelaxedConvolution):
             yield name, module
 
 
-def relaxed_layers(network: nn.Module) -> dict[str, Convolution]:
+def relaxed_layers(network: nn.Module) -> dict[str, RelaxedConvolution]:
     """Return every layer of this package in a network by its name.
 
     Raises:
@@ -47,7 +47,7 @@ def strict_layers(network: nn.Module) -> dict[str, tuple[str, ...]]:
     return {kind: names for kind, names in found.items() if names}
 
 
-def frequency_energy(layers: Iterable[Convolution]) -> Tensor:
+def frequency_energy(layers: Iterable[RelaxedConvolution]) -> Tensor:
     """Return Σ‖ω′‖² over layers; a layer without an ω′ counts 0."""
     terms = [value.square().sum() for layer in layers for value in layer.domain_frequency.values()]
     return torch.stack(terms).sum() if terms else torch.zeros(())

@@ -15,7 +15,7 @@ from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
 from ..checks import check_integer, check_size
-from ..layer.convolution import Convolution
+from ..layer.convolution import RelaxedConvolution
 from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
 from ..measure.isometry import turn_or_flip
 from .style import DIVERGING, FONT, WIDTH, labelled, new_axes
@@ -162,7 +162,7 @@ def channels_over_group(layer: EquivariantModule, out_field: int, in_field: int)
 
 
 def _check_layer(name: str, layer: Any) -> None:
-    if not isinstance(layer, (Convolution, R2Conv)) or isinstance(layer, RelaxedR2ConvTransposed):
+    if not isinstance(layer, (RelaxedConvolution, R2Conv)) or isinstance(layer, RelaxedR2ConvTransposed):
         raise TypeError(f"{name} must be RelaxedR2Conv, another relaxed layer, or R2Conv, got {layer!r}")
     if layer.in_type.gspace.dimensionality != 2:
         raise TypeError(f"{name} must be of the plane, got {layer!r}: plot_filters_in_space draws layers of volumes")
