@@ -39,8 +39,12 @@ _NOTHING = 1e-3
 
 
 class _Kind(NamedTuple):
-    """Output fields of one representation: their number, the elements of a channel as means, (channels, M), and the
-    numbers of the functions h of elements that their weights multiply.
+    """Output fields of one representation.
+
+    Attributes:
+        fields: their number.
+        elements: the group elements of each channel, as a mean over the sample, (channels, M).
+        functions: numbers of the functions h that their weights multiply.
     """
 
     fields: int

@@ -1,4 +1,4 @@
-"""All that reaches into escnn: its sampled bases, its solutions, its pickling. Importing this patches escnn, here alone.
+"""All that reaches into escnn: its bases, its solutions, its pickling. Importing this patches escnn, here alone.
 
 - Null spaces are computed as where scikit-learn is not installed, since escnn fails with its newer versions.
 - Solutions of escnn's linear systems are the same in every process.
