@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from escnn.group import GroupElement
 from escnn.nn import FieldType
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .elements import steered_taps
@@ -62,6 +63,6 @@ class GroupAverage(ExactConstants):
         return (total / len(turned)).view_as(kernel)
 
 
-def _matrix(field_type: FieldType, element: GroupElement) -> np.ndarray:
+def _matrix(field_type: FieldType, element: GroupElement) -> NDArray[np.float64]:
     """Return ρ(g) of all fields, (C, C)."""
     return block_diagonal([np.asarray(field(element), dtype=np.float64) for field in field_type.representations])

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..checks import check_bool, check_module, check_positive
 from ..layer.convolution import RelaxedConvolution
-from ..layer.domain_frequency import DomainFrequency
+from ..kernel.domain_frequency import DomainFrequency
 
 __all__ = ["parameter_groups", "share_domain_frequency"]
 

@@ -240,11 +240,12 @@ def _relaxed(convolution: StrictLayer, parameters: dict[int, nn.Parameter], soft
         raise ValueError(
             f"kernel must have a strict part in escnn's basis, which takes the trained weights, got {layer}"
         )
-    layer.kernel.basis = (
-        copy.deepcopy(convolution.kernel.basis)
-        if isinstance(convolution, Relaxed)
-        else SteerableBasis(*layer.kernel_types, layer.kernel_size, layer.dilation, convolution.basisexpansion)
-    ).to(convolution.weights)
+    if isinstance(convolution, Relaxed):
+        basis = copy.deepcopy(convolution.kernel.basis)
+    else:
+        basis = SteerableBasis(*layer.kernel_types, layer.kernel_size, layer.dilation, convolution.basisexpansion)
+    layer.kernel.basis = basis
+    layer.to(convolution.weights)
     layer.weights = parameters[id(convolution.weights)]
     if layer.bias is not None:
         layer.bias = parameters[id(convolution.bias)]
