@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,6 +108,19 @@ class DomainFrequency(nn.Module):
                 f"{argument}: the domain frequency {largest:g} of {name} is above {limit:.3g} ({reason}): it aliases, "
                 f"and a larger value makes the kernel no softer"
             )
+
+    @contextlib.contextmanager
+    def at_least(self, least: float) -> Iterator[None]:
+        """Raise every ω′ to a least value within a ``with`` block; one of 0 stays, unless all are 0."""
+        own = {name: getattr(self, name).detach().clone() for name in self.names}
+        is_zero = not any(bool(value.any()) for value in own.values())
+        with torch.no_grad():
+            for name, value in own.items():
+                raised = value.abs().clamp_min(least)
+                getattr(self, name).copy_(raised if is_zero else torch.where(value == 0, value, raised))
+            yield
+            for name, value in own.items():
+                getattr(self, name).copy_(value)
 
     def may_vary(self, *names: str) -> bool:
         """Whether the kernel depends on any of these subgroups (default: all), or may come to in training.
