@@ -30,7 +30,7 @@ def test_layer_can_be_any_convolution() -> None:
     layer = baseline("residual", "D4", "regular -> irreps", groups=1)
     convolution = nn.Conv2d(layer.in_type.size, layer.out_type.size, 3, padding=1, padding_mode="circular").double()
     with torch.no_grad():
-        layer.free_weight.copy_(convolution.weight - layer.strict())
+        layer.free_weight.copy_(convolution.weight - layer.kernel.strict(layer.weights))
         layer.bias.zero_()
         convolution.bias.zero_()
     features = features_of(layer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import battery
 import pytest
 import torch
-from baseline_layers import EVERY_WAY, baseline
+from baseline_layers import EVERY_STRICT_KERNEL, EVERY_WAY, baseline
 from dense_matrix import dense_matrix, mean_over_elements
 from escnn import nn as enn
 from forms import answer, features_of
@@ -14,6 +14,7 @@ from tolerances import ROUNDING
 from transformations import equivariance_error, largest_error, reflections, relative_error, rotations
 
 from escnn_relaxed import (
+    ContinuousKernel,
     equivariance_penalty,
     export_network,
     harden_network,
@@ -22,7 +23,7 @@ from escnn_relaxed import (
     softness_ablation,
 )
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv
-from escnn_relaxed.baselines.strict_kernel import BaselineConvolution
+from escnn_relaxed.layer.convolution import RelaxedConvolution
 from escnn_relaxed.kernel.orthogonal_basis import OrthogonalBasis
 from escnn_relaxed.measure import relaxation_scalars
 from escnn_relaxed.plots import plot_softness
@@ -47,11 +48,13 @@ OFF_GRID = ["C3", "C6", "C8", "D3", "D6", "D8"]
 
 @EVERY_WAY
 @EVERY_CASE
-@pytest.mark.parametrize("strict_kernel", ["steerable", "continuous"])
+@EVERY_STRICT_KERNEL
 @torch.no_grad()
-def test_strict_part_is_the_mean_over_the_group(way: str, space: str, pair: str, strict_kernel: str) -> None:
+def test_strict_part_is_the_mean_over_the_group(
+    way: str, space: str, pair: str, kernel: ContinuousKernel | None
+) -> None:
     """hKh⁻¹ by escnn's matrices, for the whole group and for its parts."""
-    layer = baseline(way, space, pair, strict_kernel=strict_kernel)
+    layer = baseline(way, space, pair, kernel=kernel)
     bank = layer.filter_bank()
     for names in SUBGROUP_CHOICES:
         mean = acted(layer, bank, subgroup_elements(layer.space, names)).mean(dim=0)
@@ -183,7 +186,7 @@ def test_softness_has_the_gradient_of_finite_differences(way: str) -> None:
 
 
 class _Softness(torch.nn.Module):
-    def __init__(self, layer: BaselineConvolution) -> None:
+    def __init__(self, layer: RelaxedConvolution) -> None:
         super().__init__()
         self.layer = layer
 

@@ -31,7 +31,7 @@ from escnn_relaxed import (
     softness_ablation,
 )
 from escnn_relaxed.baselines import LAYERS, free_weight_penalty
-from escnn_relaxed.baselines.strict_kernel import BaselineConvolution
+from escnn_relaxed.layer.convolution import RelaxedConvolution
 from escnn_relaxed.layer.convolution import Convolution
 from escnn_relaxed.learning import SoftnessBound, parameter_groups
 from escnn_relaxed.measure import relaxation_scalars
@@ -61,7 +61,7 @@ def test_pretended_device_is_told_from_the_cpu(device: PretendDevice) -> None:
     assert device.waits == {"__float__": 1, "__getitem__": 1, "tolist": 1}
 
 
-def way(name: str) -> BaselineConvolution:
+def way(name: str) -> RelaxedConvolution:
     return baseline(name, "C4", "two regular -> regular")
 
 

@@ -3,158 +3,121 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
+import numpy as np
 import torch
-from escnn.nn import FieldType
 from torch import Tensor, nn
 
-from ..checks import check_module, check_positive
-from ..kernel.sampled_basis import sampled_basis
-from ..kernel.steerable_basis import SteerableBasis
-from ..layer.arguments import check_softness
-from ..layer.default_device import built_on_the_cpu
-from .group_mean import KernelMean
-from .nearest_steerable import nearest_steerable
-from .strict_kernel import BaselineConvolution, StrictKernel, strict_layer
+from ..group.elements import steered_taps
+from ..group.exact_constants import ExactConstants
+from ..group.points import tap_grid
+from ..group.projection import GroupAverage
+from ..group.regions import RegionPartition
+from ..on_escnn.sampled_basis import sampled_basis
+from .kernel import KernelBuilder, KernelPlace
+from .orthogonal_basis import OrthogonalBasis
+from .relaxing import RelaxingKernel
+from .steerable_basis import SteerableBasis
+from .strict import StrictKernel
 
-__all__ = ["ResidualR2Conv", "free_weight_penalty"]
+__all__ = ["NearestSteerable", "ResidualKernel"]
+
+# Directions of a basis that are smaller than this part of the largest count as dependent on the others.
+_DEPENDENT = 1e-10
 
 
-class ResidualR2Conv(BaselineConvolution):
-    r"""A strict convolution and a free one side by side, in one filter bank.
+class ResidualKernel(RelaxingKernel):
+    """K = K_strict + F, with any kernel F, ``free_weight``."""
 
-    .. math::
-        K(d) = K_{strict}(d) + F(d)
+    way = "residual"
+    earlier: ClassVar[Mapping[str, str]] = {"free_weight": "kernel.free_weight"}
 
-    F is any kernel. It has one weight for each channel pair and tap, with the prior N(0, σ²), whose negative logarithm
-    is :func:`free_weight_penalty`. With F = 0 the layer is strict. It is defined for every field type and group.
-    Translations stay exact, because a free kernel for each position would depend on the size of the image.
+    def __init__(self, place: KernelPlace, strict: KernelBuilder = StrictKernel) -> None:
+        super().__init__(place, strict)
+        self.free_weight = nn.Parameter(torch.zeros(place.out_type.size, place.in_type.size, *[place.kernel_size] * 2))
+        choices = dict.fromkeys([*((name,) for name in self.relaxed_subgroups), self.relaxed_subgroups])
+        self.projections = nn.ModuleDict({"_".join(names): self._projection(names) for names in choices if names})
 
-    The method is that of Finzi, Benton and Wilson, "Residual Pathway Priors for Soft Equivariance Constraints" (arXiv
-    2112.01388, NeurIPS 2021).
-    The layer has as many free weights as a ``Conv2d``: ``|G|`` times those of a strict layer of regular fields, or
-    more.
+    def forward(
+        self, weights: Tensor | None, partition: RegionPartition | None = None, averaged: Sequence[str] = ()
+    ) -> Tensor:
+        """Return K, (C_out, C_in, k, k); its mean over subgroups has the mean of F, or the nearest strict kernel."""
+        kernel: Tensor = self.strict(weights) + self._projected(averaged)
+        return kernel
 
-    Args:
-        in_type: field type of the input.
-        out_type: field type of the output, on the same gspace.
-        kernel_size: k, odd or even.
-        padding: pixels on both sides, an integer or a pair (rows, columns).
-        initial_softness: ‖F‖² / ‖K‖² at the start, an upper bound on the part of K that is not equivariant.
-        **keywords: ``R2Conv``'s further arguments by keyword, and those of a strict
-            :class:`~escnn_relaxed.RelaxedR2Conv`: ``strict_kernel``, ``samples``, ``kernel``.
+    def _projected(self, averaged: Sequence[str]) -> Tensor:
+        """Return PF."""
+        name = "_".join(name for name in self.relaxed_subgroups if name in averaged)
+        projected: Tensor = self.projections[name](self.free_weight) if name else self.free_weight
+        return projected
 
-    Attributes:
-        free_weight: F, (C_out, C_in/groups, k, k).
-
-    Raises:
-        TypeError: for an argument of the wrong type, or an unknown one.
-        ValueError: for a value that has no meaning.
-
-    Shape:
-        GeometricTensor (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
-
-    Example:
-        >>> import torch
-        >>> from escnn import gspaces, nn
-        >>> gspace = gspaces.flipRot2dOnR2(4)
-        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> layer = ResidualR2Conv(fields, fields, 3, padding=1)
-        >>> layer(fields(torch.randn(2, 8, 28, 28))).shape
-        torch.Size([2, 8, 28, 28])
-    """
-
-    @built_on_the_cpu
-    def __init__(
-        self,
-        in_type: FieldType,
-        out_type: FieldType,
-        kernel_size: int,
-        padding: int | tuple[int, int] = 0,
-        *,
-        initial_softness: float = 0.01,
-        **keywords: Any,
-    ) -> None:
-        layer = strict_layer("ResidualR2Conv", in_type, out_type, kernel_size, padding, keywords)
-        super().__init__(layer)
-        softness = check_softness(initial_softness)
-        self.strict = StrictKernel(layer)
-        place = self.geometry.kernel_size, self.geometry.dilation
-        self.mean = KernelMean(self.space, self.kernel_types[0].representations, out_type.representations, *place)
-        with torch.no_grad():
-            strict = self.strict()
-            free = torch.randn_like(strict)
-            free *= math.sqrt(softness / (1 - softness)) * strict.norm() / free.norm()
-        self.free_weight = nn.Parameter(free)
-
-    def projected_bank(self, subgroups: tuple[str, ...]) -> Tensor:
-        """Return PK, (C_out, C_in/groups, k, k): the strict kernel plus the strict part of the free one."""
-        bank: Tensor = self.strict() + self._strict_part(self.free_weight, subgroups)
-        return bank
-
-    def _strict_part(self, kernel: Tensor, subgroups: tuple[str, ...]) -> Tensor:
-        """Return PF: the mean over the subgroups, or ``R2Conv``'s nearest kernel where they do not map taps to taps."""
-        names = tuple(name for name in self.relaxed_subgroups if name in subgroups)
-        if not names:
-            return kernel
-        if self.mean.is_defined(names):
-            mean: Tensor = self.mean(kernel, names)
-            return mean
-        return nearest_steerable(kernel, self._steerable_basis(names), self.orthogonal_basis)
-
-    def _steerable_basis(self, subgroups: tuple[str, ...]) -> SteerableBasis:
-        """Return the basis of kernels steerable for these subgroups: the strict kernel's own, else ``R2Conv``'s."""
-        if subgroups == self.relaxed_subgroups and isinstance(self.strict.source, SteerableBasis):
-            return self.strict.source
-        in_type, out_type = self.in_type, self.out_type
+    def _projection(self, subgroups: tuple[str, ...]) -> nn.Module:
+        """Return P: the mean where all elements map taps to taps, else the nearest kernel of ``R2Conv``'s basis."""
+        place, domain = self.place, self.place.domain
+        at = place.in_type, place.out_type, place.kernel_size, place.dilation
+        if not (domain.gspace.fibergroup.continuous and "rotation" in subgroups):
+            action, taps = domain.sample.action, tap_grid(place.kernel_size, place.dilation)
+            identity = np.abs(action - np.eye(2)).max((1, 2)).argmin()
+            numbers = domain.translates(subgroups)[identity]
+            if all(steered_taps(action[number], taps) is not None for number in numbers):
+                return GroupAverage(*at, [domain.sample.elements[number] for number in numbers])
         if subgroups != self.relaxed_subgroups:
-            subgroup = (None, self.space.rotations_order) if subgroups == ("rotation",) else (0, 1)
-            in_type, out_type = in_type.restrict(subgroup), out_type.restrict(subgroup)
-        place = in_type, out_type, self.kernel_size, self.geometry.dilation, self.groups
-        return SteerableBasis(*place, sampled_basis(*place, rings=None, frequencies_cutoff=None)).to(self.free_weight)
+            restriction = (None, domain.gspace.rotations_order) if subgroups == ("rotation",) else (0, 1)
+            at = place.in_type.restrict(restriction), place.out_type.restrict(restriction), *at[2:]
+        elif self.basis is not None:
+            return NearestSteerable(self.basis, self.orthogonal_basis)
+        basis = SteerableBasis(*at, sampled_basis(*at, rings=None, frequencies_cutoff=None))
+        return NearestSteerable(basis, self.orthogonal_basis)
 
     @property
     def relaxed_by(self) -> str:
         """The size of the free kernel, in words."""
         return f"free kernel of {self.free_weight.numel():,} weights"
 
-    def soft_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the weights that relax the strict kernel."""
-        yield self.free_weight
+    def weight_groups(self) -> dict[str, list[tuple[nn.Parameter, Tensor]]]:
+        """Return F, which belongs to all subgroups together, "rotation, reflection"."""
+        together = ", ".join(self.relaxed_subgroups)
+        return {together: [(self.free_weight, torch.arange(self.free_weight.numel()))]} if together else {}
 
-    def make_strict(self) -> None:
-        """Set the free kernel to 0 in place; training may relax the layer again."""
-        with torch.no_grad():
-            self.free_weight.zero_()
+    @torch.no_grad()
+    def start(self, weights: Tensor | None, softness: float) -> None:
+        """Draw F so that the softness is s."""
+        super().start(weights, softness)
+        strict = self.strict(weights)
+        free = torch.randn_like(strict)
+        self.free_weight.copy_(free * (math.sqrt(softness / (1 - softness)) * strict.norm() / free.norm()))
+        self._scale_to(weights, softness)
+
+    @torch.no_grad()
+    def scale_soft_part(self, factor: float) -> None:
+        """Multiply F − PF by a factor; PF is strict, and stays."""
+        strict = self._projected(self.relaxed_subgroups)
+        self.free_weight.copy_(strict + factor * (self.free_weight - strict))
 
 
-def free_weight_penalty(network: nn.Module, deviation: float = 1.0) -> Tensor:
-    """Return the loss of the prior on free kernels: Σ ‖F‖² / 2σ² over layers, −log N(F; 0, σ²) up to a constant.
+class NearestSteerable(ExactConstants):
+    """The projection of kernels (C_out, C_in, k, k) on a steerable basis, where ρ is orthogonal."""
 
-    Args:
-        network: any module with :class:`ResidualR2Conv` in it.
-        deviation: σ, the standard deviation of the prior; the smaller, the closer to strict.
+    def __init__(self, basis: SteerableBasis, orthogonal: OrthogonalBasis) -> None:
+        super().__init__()
+        self.basis, self.orthogonal = basis, orthogonal
+        for number, _ in enumerate(basis.by_pair()):
+            gram = basis.exact(f"gram_{number}").numpy()
+            self.set_constant(f"inverse_{number}", np.linalg.pinv(gram, rcond=_DEPENDENT, hermitian=True))
 
-    Returns:
-        A differentiable tensor without dimensions.
-
-    Raises:
-        TypeError: for a network that is no module, or a σ that is no number.
-        ValueError: for a network without such a layer, or a σ that is not finite and positive.
-
-    Example:
-        >>> from escnn import gspaces, nn
-        >>> gspace = gspaces.rot2dOnR2(4)
-        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> layer = ResidualR2Conv(fields, fields, 3)
-        >>> layer.make_strict()
-        >>> free_weight_penalty(layer).item()
-        0.0
-    """
-    check_positive("deviation", deviation)
-    layers = [module for module in check_module("network", network).modules() if isinstance(module, ResidualR2Conv)]
-    if not layers:
-        raise ValueError("network has no ResidualR2Conv, and so no free weights")
-    return torch.stack([layer.free_weight.square().sum() for layer in layers]).sum() / (2 * deviation**2)
+    def forward(self, kernel: Tensor) -> Tensor:
+        """Return the nearest kernel of the basis."""
+        rows = self.orthogonal.adjoint(self.orthogonal(kernel)).flatten(2).flatten(0, 1)
+        # Pair after pair of representations, as the basis has them.
+        rows = rows.index_select(0, self.basis.order.inverse)
+        weights, first = [kernel.new_zeros(0)], 0
+        for number, (_, place, elements) in enumerate(self.basis.by_pair()):
+            count = (place.stop - place.start) // len(elements)
+            end = first + count * elements.shape[1] * elements.shape[2]
+            products = rows[first:end].reshape(count, -1) @ elements.flatten(1).mT
+            weights.append((products @ self.get_buffer(f"inverse_{number}")).flatten())
+            first = end
+        nearest: Tensor = self.basis(torch.cat(weights))
+        return nearest

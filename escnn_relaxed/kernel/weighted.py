@@ -3,162 +3,133 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from escnn.nn import FieldType
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..checks import check_integer
-from ..group.elements import GroupSample, sample_group
-from ..group.exact_constants import ExactConstants
 from ..group.field_elements import channel_elements
-from ..layer.arguments import check_softness
-from ..layer.default_device import built_on_the_cpu
-from .group_mean import FunctionMean
-from .strict_kernel import BaselineConvolution, StrictKernel, strict_layer
+from ..group.regions import RegionPartition
+from .kernel import KernelBuilder, KernelPlace
+from .relaxing import GroupMeans, RelaxingKernel, adopt_kernel, rename
+from .strict import StrictKernel
 
-__all__ = ["WeightedR2Conv"]
+__all__ = ["WeightedKernel"]
 
 
-class WeightedR2Conv(BaselineConvolution):
-    r"""A sum of strict convolutions whose weights depend on the group element.
+class WeightedKernel(RelaxingKernel):
+    """K = Σ_l w_l(g′) K_l, with the kernels K_l of L strict layers.
 
-    .. math::
-        K_{g, g'}(d) = \sum_l w_l(g')\, k_l(g'^{-1}d,\ g'^{-1}g)
-
-    k_l are the kernels of L strict layers. Where the input field has no group elements (lifting, g′ is missing), the
-    weight is that of the output, w_l(g). Channels of a quotient field take the mean weight of their coset. With the
-    same weight at every element the layer is strict.
-
-    The method is the relaxed group convolution of Wang, Walters and Yu, "Approximately Equivariant Networks for
-    Imperfectly Symmetric Dynamics" (arXiv 2201.11969, ICML 2022).
-
-    Args:
-        in_type: field type of the input.
-        out_type: field type of the output. The channels of all input fields or of all output fields must be group
-            elements (regular or quotient fields).
-        kernel_size: k, odd or even.
-        padding: pixels on both sides, an integer or a pair (rows, columns).
-        banks: L, the number of strict kernels.
-        initial_softness: expected part of the energy of K that is not equivariant at the start.
-        **keywords: ``R2Conv``'s further arguments by keyword, and those of a strict
-            :class:`~escnn_relaxed.RelaxedR2Conv`: ``strict_kernel``, ``samples``, ``kernel``.
+    The weights are w_l = a_l + Σ_i b_li c_i, where the c_i are an orthonormal basis of the functions of mean 0 on the
+    group. With b = 0 the kernel is strict.
 
     Attributes:
-        group_weights: w, ``(L, |G|)``.
-
-    Raises:
-        TypeError: for an argument of the wrong type, or an unknown one.
-        ValueError: for a value that has no meaning, or fields whose channels are not group elements.
-
-    Shape:
-        GeometricTensor (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
-
-    Example:
-        >>> import torch
-        >>> from escnn import gspaces, nn
-        >>> gspace = gspaces.rot2dOnR2(8)
-        >>> in_type = nn.FieldType(gspace, [gspace.trivial_repr])
-        >>> out_type = nn.FieldType(gspace, [gspace.regular_repr] * 4)
-        >>> layer = WeightedR2Conv(in_type, out_type, 5, padding=2, banks=3)
-        >>> layer(in_type(torch.randn(2, 1, 28, 28))).shape, layer.group_weights.shape
-        (torch.Size([2, 32, 28, 28]), torch.Size([3, 8]))
+        means: a, (L,).
+        deviations: b, (L, M − 1).
+        further_weights: those of all K_l but the first, whose weights are the layer's.
+        further: these K_l, where they have weights of their own.
     """
 
-    @built_on_the_cpu
-    def __init__(
-        self,
-        in_type: FieldType,
-        out_type: FieldType,
-        kernel_size: int,
-        padding: int | tuple[int, int] = 0,
-        *,
-        banks: int = 2,
-        initial_softness: float = 0.01,
-        **keywords: Any,
-    ) -> None:
-        count, softness = check_integer("banks", banks, 1), check_softness(initial_softness)
-        place = in_type, out_type, kernel_size, padding
-        layers = [strict_layer("WeightedR2Conv", *place, keywords) for _ in range(count)]
-        super().__init__(layers[0])
-        sample = sample_group(self.space, samples=1)
-        self.entries = _EntryWeights(self.kernel_types[0].representations, out_type.representations, sample)
-        self.mean = FunctionMean(sample)
-        self.strict = nn.ModuleList(map(StrictKernel, layers))
-        self.group_weights = nn.Parameter(_starting_weights(count, len(sample), softness))
+    way = "weighted"
+    further: Any
 
-    def projected_bank(self, subgroups: tuple[str, ...]) -> Tensor:
-        """Return PK, (C_out, C_in/groups, k, k): P replaces weights by their means over the subgroups."""
-        weights = self.entries(self.mean(self.group_weights, subgroups))
-        parts = [weight[..., None, None] * kernel() for weight, kernel in zip(weights, self.strict, strict=True)]
-        bank: Tensor = sum(parts[1:], parts[0])
-        return bank
-
-    def soft_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the weights on the group and those of every strict kernel but the first."""
-        yield self.group_weights
-        for kernel in self.strict[1:]:
-            yield from kernel.parameters()
-
-    def make_strict(self) -> None:
-        """Replace the weights by their means over the group in place; training may relax the layer again."""
-        with torch.no_grad():
-            self.group_weights.copy_(self.group_weights.mean(dim=1, keepdim=True))
-
-    @property
-    def relaxed_by(self) -> str:
-        """The number of weights, in words."""
-        count, elements = self.group_weights.shape
-        return f"weights of {elements} elements, {count} kernel{'s' if count > 1 else ''}"
-
-    def extra_repr(self) -> str:
-        """Return the field types, the convolution's arguments that are not default, and the number of kernels."""
-        return f"{super().extra_repr()}, banks={len(self.strict)}"
-
-
-class _EntryWeights(ExactConstants):
-    """The map from weights of group elements, (L, M), to weights of the entries of K.
-
-    These are (L, C_out, C_in or 1) or (L, C_out or 1, C_in).
-
-    Args:
-        in_fields: fields of (one group of) the input.
-        out_fields: fields of the output.
-        sample: the M elements of the group.
-    """
-
-    in_elements: Tensor
-    out_elements: Tensor
-    in_has_elements: Tensor
-
-    def __init__(self, in_fields: list[Any], out_fields: list[Any], sample: GroupSample) -> None:
-        super().__init__()
-        in_elements, in_has_any = channel_elements(in_fields, sample)
-        out_elements, out_has_any = channel_elements(out_fields, sample)
+    def __init__(self, place: KernelPlace, strict: KernelBuilder = StrictKernel, banks: int = 2) -> None:
+        others = range(1, check_integer("banks", banks, 1))
+        super().__init__(place, strict)
+        sides, sample = (place.in_type.representations, place.out_type.representations), place.domain.sample
+        (in_elements, in_has_any), (out_elements, out_has_any) = (channel_elements(fields, sample) for fields in sides)
         # With one element there is nothing to tell apart.
         if len(sample) > 1 and not (in_has_any.all() or out_has_any.all()):
-            names = [[field.name for field in fields] for fields in (in_fields, out_fields)]
+            names = [[field.name for field in fields] for fields in sides]
             raise ValueError(
                 f"in_type or out_type must be of regular and quotient fields, whose channels are the group elements "
                 f"that weights are for, got {names[0]} and {names[1]}"
             )
-        self.set_constant("in_elements", in_elements)
-        self.set_constant("out_elements", out_elements)
-        self.set_constant("in_has_elements", in_has_any.astype(np.int64))
+        self.elements = GroupMeans(place.domain, contrasts=_contrasts(len(sample)))
+        self.elements.set_constant("of_columns", in_elements.T)
+        self.elements.set_constant("of_rows", out_elements.T)
+        self.elements.set_constant("weighs_columns", in_has_any[:, None, None])
+        self.means = nn.Parameter(torch.zeros(banks))
+        self.deviations = nn.Parameter(torch.zeros(banks, len(sample) - 1))
+        # Weights are drawn at the start.
+        with torch.random.fork_rng(devices=[]):
+            weights = self.strict.start_weights()
+        self.further_weights = nn.ParameterList([] if weights is None else [torch.zeros_like(weights) for _ in others])
+        self.further = nn.ModuleList([strict(self.strict.place) for _ in others] if weights is None else [])
 
-    def forward(self, group_weights: Tensor) -> Tensor:
-        columns = (group_weights @ self.in_elements.mT).unsqueeze(1)
-        rows = (group_weights @ self.out_elements.mT).unsqueeze(2)
-        return torch.where(self.in_has_elements.bool(), columns, rows)
+    def group_weights(self, averaged: Sequence[str] = ()) -> Tensor:
+        """Return w of each element, (L, M), or their means over some subgroups."""
+        return self.means[:, None] + self.deviations @ self.elements.averaged("contrasts", averaged)
+
+    def forward(
+        self, weights: Tensor | None, partition: RegionPartition | None = None, averaged: Sequence[str] = ()
+    ) -> Tensor:
+        """Return K, (C_out, C_in, k, k); its mean over subgroups has the means of the weights."""
+        kernels = [self.strict(of) for of in (weights, *self.further_weights)]
+        kernels += [kernel(None) for kernel in self.further]
+        of, elements = self.group_weights(averaged), self.elements
+        columns = (of @ elements.get_buffer("of_columns"))[:, None, :, None, None]
+        rows = (of @ elements.get_buffer("of_rows"))[:, :, None, None, None]
+        factors = torch.where(elements.get_buffer("weighs_columns"), columns, rows)
+        parts = [factor * kernel for factor, kernel in zip(factors, kernels, strict=True)]
+        return sum(parts[1:], parts[0])
+
+    @property
+    def relaxed_by(self) -> str:
+        """The number of weights, in words."""
+        count, others = self.deviations.shape
+        return f"weights of {others + 1} elements, {count} kernel{'s' if count > 1 else ''}"
+
+    def weight_groups(self) -> dict[str, list[tuple[nn.Parameter, Tensor]]]:
+        """Return b, which belongs to all subgroups together, "rotation, reflection"."""
+        numbers = torch.arange(self.deviations.numel())
+        return {", ".join(self.relaxed_subgroups): [(self.deviations, numbers)]} if len(numbers) else {}
+
+    @torch.no_grad()
+    def start(self, weights: Tensor | None, softness: float) -> None:
+        """Draw all weights so that the softness is s: a is 1/√L, which keeps the variance of one strict kernel."""
+        super().start(weights, softness)
+        for further in self.further_weights:
+            further.copy_(self.strict.start_weights())
+        for kernel in self.further:
+            kernel.start(None, kernel.default_softness)
+        count, others = self.deviations.shape
+        self.means.fill_(1 / math.sqrt(count))
+        self.deviations.copy_(torch.randn(count, others + 1) @ self.elements.averaged("contrasts").mT)
+        self._scale_to(weights, softness)
+
+    @torch.no_grad()
+    def scale_soft_part(self, factor: float) -> None:
+        """Multiply b by a factor."""
+        self.deviations.mul_(factor)
+
+    def strict_state(self) -> dict[str, Tensor]:
+        """Return weights of 1 for the first kernel and 0 for the others."""
+        first = (torch.arange(len(self.means)) == 0).to(self.means)
+        return {"means": first, "deviations": torch.zeros_like(self.deviations)}
+
+    def adopt_earlier_state(self, state: dict[str, Any], prefix: str) -> None:
+        """Rename the entries of a state that an earlier version saved, and split its weights into a and b."""
+        rename(state, f"{prefix}strict.0.", f"{prefix}strict.")
+        super().adopt_earlier_state(state, prefix)
+        for number, kernel in enumerate(self.further):
+            adopt_kernel(kernel, state, f"{prefix}strict.{number + 1}.source.", f"{prefix}kernel.further.{number}.")
+        for number in range(len(self.further_weights)):
+            rename(state, f"{prefix}strict.{number + 1}.weights", f"{prefix}kernel.further_weights.{number}")
+        weights = state.pop(f"{prefix}group_weights", None)
+        if weights is not None:
+            contrasts = self.elements.exact("contrasts").to(weights.device)
+            state[f"{prefix}kernel.means"] = weights.mean(1)
+            state[f"{prefix}kernel.deviations"] = (weights.to(contrasts) @ contrasts.mT).to(weights)
 
 
-def _starting_weights(banks: int, elements: int, softness: float) -> Tensor:
-    """Return weights around 1/√L, which keeps the variance of one strict kernel. Their spread makes K this soft."""
-    spread = torch.randn(banks, elements)
-    spread = spread - spread.mean(dim=1, keepdim=True)
-    energy = spread.square().mean()
-    scale = math.sqrt(softness / (1 - softness)) if elements > 1 else 0.0
-    return (1 + scale * spread / energy.sqrt().clamp_min(1e-12)) / math.sqrt(banks)
+def _contrasts(count: int) -> NDArray[np.float64]:
+    """Return an orthonormal basis of the functions of mean 0 on some elements, (count − 1, count)."""
+    steps = np.arange(1, count)[:, None]
+    # Each is the mean of those before, less the next.
+    rows = np.tril(np.ones((count - 1, count))) - steps * np.eye(count - 1, count, 1)
+    return rows / np.sqrt(steps * (steps + 1))

@@ -15,7 +15,7 @@ from ..kernel.domain_frequency import Frequency, starting_frequency
 from ..kernel.kernel import Kernel, KernelBuilder, KernelPlace
 from ..kernel.tied import TiedKernel
 
-__all__ = ["DEFAULT_REGIONS", "SOFTENING", "Softening", "check_keywords", "check_softness"]
+__all__ = ["DEFAULT_REGIONS", "SOFTENING", "Softening", "check_kernel", "check_keywords", "check_softness"]
 
 DEFAULT_REGIONS = 4
 
@@ -46,11 +46,7 @@ class Softening:
             TypeError: for an option of the wrong type.
             ValueError: for a value that has no meaning for these fields.
         """
-        if self.kernel is not None and not callable(self.kernel):
-            raise TypeError(
-                f"kernel must be an escnn_relaxed.ContinuousKernel or a subclass of escnn_relaxed.kernel.Kernel, got "
-                f"{type(self.kernel).__name__}: {self.kernel!r}"
-            )
+        check_kernel(self.kernel)
         gspace = in_type.gspace
         samples = check_integer("samples", self.samples, 1)
         domain = Domain(
@@ -75,6 +71,15 @@ class Softening:
 
 # The options that soften a layer whose strict part is given.
 SOFTENING = tuple(field.name for field in fields(Softening))
+
+
+def check_kernel(kernel: Any) -> None:
+    """Raise a ``TypeError`` for a value from which no kernel can be built."""
+    if kernel is not None and not callable(kernel):
+        raise TypeError(
+            f"kernel must be an escnn_relaxed.ContinuousKernel or a subclass of escnn_relaxed.kernel.Kernel, got "
+            f"{type(kernel).__name__}: {kernel!r}"
+        )
 
 
 def check_softness(value: Any, name: str = "initial_softness") -> float:
