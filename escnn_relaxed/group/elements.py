@@ -6,6 +6,7 @@ Everything here is float64 NumPy, angles in radians.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -144,16 +145,20 @@ def relative_elements(sample: GroupSample) -> NDArray[np.int64]:
     return np.stack([np.argmax(of @ action.T, axis=1) for of in relative]).astype(np.int64)
 
 
-def grid_symmetries(gspace: GSpace, taps: Array) -> list[tuple[GroupElement, list[int]]]:
+def grid_symmetries(
+    gspace: GSpace, taps: Array, elements: Sequence[GroupElement] | None = None
+) -> list[tuple[GroupElement, list[int]]]:
     """Return the elements that map the grid of taps to itself, each with the number of the tap g⁻¹d for every tap d.
 
     Args:
-        gspace: the symmetry. Only the quarter turns of a continuous group, and those of the cube, are tried.
+        gspace: the symmetry.
         taps: offsets in pixels, (T, d).
+        elements: those that are tried; by default all, of a continuous group the quarter turns and those of the cube.
     """
-    sample = sample_group(gspace)
-    steered = [steered_taps(action, taps) for action in sample.action]
-    return [(element, of) for element, of in zip(sample.elements, steered, strict=True) if of is not None]
+    tried = sample_group(gspace).elements if elements is None else elements
+    actions = [np.asarray(gspace.basespace_action(element), dtype=np.float64) for element in tried]
+    steered = [steered_taps(action, taps) for action in actions]
+    return [(element, of) for element, of in zip(tried, steered, strict=True) if of is not None]
 
 
 def steered_taps(action: Array, taps: Array) -> list[int] | None:

@@ -21,6 +21,7 @@ from torch import Tensor
 from ..group.elements import grid_symmetries
 from ..group.exact_constants import ExactConstants
 from ..group.points import tap_grid
+from ..group.projection import GroupAverage
 from ..group.row_order import RowOrder
 from ..on_escnn.basis_elements import BasisElements
 from ..on_escnn.grid_exact_basis import grid_exact_basis
@@ -74,7 +75,7 @@ class SteerableBasis(ExactConstants):
             self._pairs.append(_PairLayout(names, in_type, out_type, self._ranges[names]))
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
             fields = _field_named(names[0], in_type), _field_named(names[1], out_type)
-            basis = grid_exact_basis(block, expansion.points, *fields, symmetries)
+            basis = grid_exact_basis(block, expansion.points, *fields, symmetries, _averaged)
             self._attributes[names] = basis.attributes
             self.set_constant(f"basis_{number}", basis.values, single=basis.single)
             if basis.orbits is not None:
@@ -144,6 +145,17 @@ class SteerableBasis(ExactConstants):
             coefficients = weights[pair.start : pair.end].view(-1, len(gram))
             energy = energy + (coefficients @ gram).mul(coefficients).sum()
         return energy
+
+
+def _averaged(
+    basis: NDArray[np.float64], in_field: Representation, out_field: Representation, symmetries: Any
+) -> NDArray[np.float64]:
+    """Return the mean of a basis (B, |A|, |B|, taps) over elements that map taps to taps."""
+    if not symmetries:
+        return np.zeros_like(basis)
+    average = GroupAverage([in_field], [out_field], symmetries).double()
+    mean: NDArray[np.float64] = average(torch.from_numpy(basis)).numpy()
+    return mean
 
 
 def _of_entries(basis: Any, orbits: Tensor | None, sizes: tuple[int, int]) -> Tensor:

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from ..checks import check_bool, check_module, check_positive
-from ..layer.convolution import RelaxedConvolution
 from ..kernel.domain_frequency import DomainFrequency
+from ..layer.convolution import RelaxedConvolution
 
 __all__ = ["parameter_groups", "share_domain_frequency"]
 
