@@ -6,16 +6,15 @@ import battery
 import numpy as np
 import pytest
 import torch
-from escnn.nn import FieldType
 from layers import build
 from reference_fields import coset
 from tolerances import ROUNDING
 from transformations import relative_error
 
+from escnn_relaxed.continuous.steered_average import SteeredAverage
+from escnn_relaxed.continuous.steering import PairSteering, sees_relative_element
 from escnn_relaxed.group.elements import sample_group
 from escnn_relaxed.group.fields import Block, FieldStructure
-from escnn_relaxed.kernel.steered_average import SteeredAverage
-from escnn_relaxed.kernel.steering import PairSteering, sees_relative_element
 
 POINTS = 3
 POSITIONS = 2
@@ -126,48 +125,13 @@ def test_only_two_permutations_see_the_relative_element() -> None:
 def test_bank_is_linear_in_the_hidden_values(space: str, fields: str) -> None:
     sample = sample_group(battery.gspace(space), 1)
     structure = FieldStructure(battery.field_type(space, fields).representations, sample)
-    average = SteeredAverage(structure, structure, sample, HIDDEN + 1, has_constant=True).double()
+    average = SteeredAverage(structure, structure, sample).double()
     shape = (HIDDEN + 1, len(sample), POSITIONS, len(sample), 9)
     first, second = (torch.randn(shape, dtype=torch.float64) for _ in range(2))
     average.initialize(first, average.count_directions(first))
     with torch.no_grad():
         expected = 2 * average(first) - 3 * average(second)
         assert relative_error(average(2 * first - 3 * second), expected) <= ROUNDING
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(
-    ("space", "pair"),
-    [
-        ("trivial", "irreps -> two regular"),
-        ("C8", "two regular -> regular"),
-        ("D4", "quotient -> regular"),
-        ("D4", "induced -> irreps"),
-        ("D3", "reordered regular -> two regular in one"),
-        ("C4", "trivial + regular + irreps + regular -> last irrep + regular + trivial + mixed"),
-        ("O(2)", "irreps -> band-limited"),
-        ("D4", "mixed, sheared -> regular + mixed, sheared"),
-    ],
-)
-def test_energy_is_that_of_the_bank(space: str, pair: str) -> None:
-    """Without building it; of a changed basis that is not orthogonal, in the basis of irreps."""
-    sample = sample_group(battery.gspace(space), 4)
-    in_type, out_type = battery.types(space, pair)
-    structures = [FieldStructure(field_type.representations, sample) for field_type in (in_type, out_type)]
-    average = SteeredAverage(*structures, sample, HIDDEN + 1, has_constant=True).double()
-    hidden = torch.randn(HIDDEN + 1, len(sample), 1, len(sample), POINTS, dtype=torch.float64)
-    average.initialize(hidden, average.count_directions(hidden))
-    bank = average(hidden).squeeze(0)
-    if "sheared" in pair:
-        out_basis, in_basis = (change_of_basis(field_type) for field_type in (out_type, in_type))
-        assert abs(float(bank.square().sum() / average.energy(hidden)) - 1) > 0.01  # it matters
-        bank = torch.einsum("oa,abn,bi->oin", out_basis.inverse(), bank, in_basis)
-    assert average.energy(hidden).item() == pytest.approx(float(bank.square().sum()), rel=ROUNDING)
-
-
-def change_of_basis(field_type: FieldType) -> torch.Tensor:
-    fields = field_type.representations
-    return torch.block_diag(*(torch.from_numpy(np.array(field.change_of_basis, dtype=float)) for field in fields))
 
 
 @torch.no_grad()
@@ -214,7 +178,7 @@ def projection(layer, bank: torch.Tensor) -> torch.Tensor:
 def test_means_over_the_group_have_a_weight_for_each_map_that_commutes_with_it(space: str) -> None:
     """Between irreps at one tap (Schur's lemma), in groups of two elements as in larger ones."""
     fields = battery.field_type(space, "irreps")
-    layer = build(fields, fields, kernel_size=1, relax=None)
+    layer = build(fields, fields, kernel_size=1, relax=None, soft_part="continuous")
     irreps = [fields.gspace.fibergroup.irrep(*irrep) for irrep in fields.irreps]
     expected = [a.sum_of_squares_constituents if a == b else 0 for a in irreps for b in irreps]
-    assert [pair.weights.shape[-1] for pair in layer.bank.steered_average.block_pairs] == expected
+    assert [pair.weights.shape[-1] for pair in layer.kernel.steered_average.block_pairs] == expected

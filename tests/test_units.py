@@ -7,7 +7,7 @@ import torch
 from tolerances import DECOMPOSED
 from torch import Tensor
 
-from escnn_relaxed.kernel.weight_units import count_directions, weight_units
+from escnn_relaxed.continuous.units import count_directions, weight_units
 
 
 def features(count: int, out_size: int = 4, in_size: int = 3, taps: int = 9) -> Tensor:
@@ -39,16 +39,16 @@ def test_varying_features_do_not_answer_a_constant_input_and_the_constant_one_an
     assert torch.allclose(answer, expected, rtol=0, atol=DECOMPOSED)
 
 
-@pytest.mark.parametrize("has_constant", [True, False])
-def test_units_change_no_function(has_constant: bool) -> None:
+@pytest.mark.parametrize("entries", [1, 2])
+def test_units_change_no_function(entries: int) -> None:
     """The map is invertible: every bank of plain weights has weights in the new units."""
-    units = weight_units(features(8), 1, None, has_constant)
+    units = weight_units(features(8), entries, None)
     assert torch.linalg.matrix_rank(units) == 8
 
 
-def test_features_without_a_constant_are_orthonormal_as_they_stand() -> None:
+def test_features_of_several_entries_are_orthonormal_as_they_stand() -> None:
     steered = torch.randn(6, 4, 3, 9, dtype=torch.float64)
-    normalised = torch.einsum("rp,paib->raib", weight_units(steered, 1, None, False), steered)
+    normalised = torch.einsum("rp,paib->raib", weight_units(steered, 2, None), steered)
     assert torch.allclose(gram(normalised), torch.eye(6, dtype=torch.float64), rtol=0, atol=DECOMPOSED)
 
 
@@ -107,7 +107,7 @@ def test_directions_of_equal_energy_do_not_depend_on_rounding() -> None:
     steered = (turned @ (scales[:, None] * orthogonal.mT)).view(10, 1, 3, 4)
     noise = 1e-14 * torch.randn_like(steered)
     for rank in (None, 6):
-        found, other = weight_units(steered, 1, rank, False), weight_units(steered + noise, 1, rank, False)
+        found, other = weight_units(steered, 2, rank), weight_units(steered + noise, 2, rank)
         assert (found - other).abs().max() <= 1e-10  # the noise, over the gap between energies
 
 
@@ -116,6 +116,6 @@ def test_directions_are_scaled_up_to_three_tenths_of_the_largest_and_no_further(
     directions = torch.linalg.qr(torch.randn(27, 3, dtype=torch.float64)).Q.mT
     sizes = torch.tensor([1.0, 0.5, 0.2], dtype=torch.float64)
     steered = (sizes[:, None] * directions).view(3, 1, 3, 9)
-    units = weight_units(steered, 1, None, has_constant=False)
+    units = weight_units(steered, 2, None)
     energy = torch.einsum("rp,paib->raib", units, steered).square().sum((1, 2, 3))
     assert torch.allclose(energy.sort().values, torch.tensor([(0.2 / 0.3) ** 2, 1, 1], dtype=torch.float64))
