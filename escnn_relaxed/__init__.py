@@ -60,5 +60,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in __all__:
-        raise ImportError(f"{name} needs escnn and lie_learn, which are not installed; exported networks need neither")
+        raise ImportError(
+            f"{name} needs escnn and lie_learn, which are not installed (README.md says what to type); exported "
+            "networks need neither"
+        )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
