@@ -37,10 +37,9 @@ oldest: ## run one case of each test of the core with the oldest versions that a
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest -n $(WORKERS) --maxprocesses 8 --quick \
 		$(addsuffix .py,$(addprefix tests/test_,$(CORE))) $(ARGUMENTS)
 
-newest: ## run one case of each test of the core with the newest versions, on NumPy 2, beside VENV
+newest: ## run one case of each test with the newest versions, on NumPy 2, beside VENV
 	NEWEST=1 scripts/environment.sh "$(VENV)-newest"
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(VENV)-newest/bin/python -m pytest -n $(WORKERS) --maxprocesses 8 --quick \
-		$(addsuffix .py,$(addprefix tests/test_,$(CORE))) $(ARGUMENTS)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(VENV)-newest/bin/python -m pytest -n $(WORKERS) --maxprocesses 8 --quick $(ARGUMENTS)
 
 routes: environment ## type each way to install that is written down into a fresh environment
 	$(RUN) scripts/install_routes.py

@@ -80,7 +80,7 @@ def about_z(angle: float) -> np.ndarray:
 
 
 def test_other_fields_are_refused(stand_in: ModuleType) -> None:
-    with pytest.raises(ValueError, match="field is 'complex', .* has 'real' alone"):
+    with pytest.raises(ValueError, match=r"field is 'complex', .* has 'real' alone"):
         stand_in.wigner_D_matrix(1, 0.0, 0.0, 0.0, field="complex")
 
 
