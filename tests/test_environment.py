@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -179,3 +180,12 @@ def test_newest_are_newer_than_the_others() -> None:
     newer = pins["constraints-newest"]
     assert newer["numpy"].startswith("2.")
     assert not {name for name, version in newer.items() if pins["constraints"].get(name) == version}
+
+
+def test_hooks_before_a_commit_have_the_pinned_tools() -> None:
+    root = SCRIPT.parents[1]
+    hooks = root / ".pre-commit-config.yaml"
+    if not hooks.exists():
+        pytest.skip("no part of the sdist")
+    (pin,) = re.findall(r"^ruff==\S+", (root / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.findall(r"ruff==[\d.]+", hooks.read_text(encoding="utf-8")) == [pin, pin]
