@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib.metadata
 import importlib.util
 import math
@@ -94,3 +95,7 @@ def test_escnn_imports_nothing_else_of_lie_learn() -> None:
 def test_no_index_takes_it() -> None:
     text = (ROOT / "compat" / "pyproject.toml").read_text(encoding="utf-8")
     assert '"Private :: Do Not Upload"' in text
+
+
+def test_its_example_runs(stand_in: ModuleType) -> None:
+    assert doctest.testmod(stand_in) == (0, 1)
