@@ -150,7 +150,9 @@ say "installing torch (the $build), then the other packages"
 install_torch || fail "torch (the $build) could not be installed"
 if grep -q '^lie_learn==.*+standin' "$constraints"; then pip_install --no-build-isolation ./compat; fi
 pip_install -r "$constraints" ||
-    fail "the pinned packages could not be installed (lie_learn 0.0.2 has builds for Linux on x86-64 alone; elsewhere see docs/install.md)"
+    fail "the pinned packages could not be installed." \
+        "lie_learn 0.0.2 has builds for Linux on x86-64 alone. Elsewhere take the newest versions, with Python 3.12 or 3.13:" \
+        "make test NEWEST=1"
 install_py3nj
 pip_install --no-build-isolation --editable .
 check_dependencies
