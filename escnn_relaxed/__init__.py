@@ -31,7 +31,7 @@ try:
     from .measure import equivariance_error, prediction_agreement, relaxation_summary, softness_ablation
     from .network.conversion import harden_network, relax_network
     from .network.export import export_network
-    from .on_escnn import versions  # noqa: F401 — before all that fails with other versions
+    from . import on_escnn  # noqa: F401 — what it patches is patched before anything is built
 except ModuleNotFoundError as error:
     # Exported networks load their classes from here where escnn is not installed.
     if error.name not in ("escnn", "lie_learn"):
@@ -59,5 +59,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in __all__:
-        raise ImportError(f"{name} needs escnn and lie_learn, which are not installed; exported networks need neither")
+        raise ImportError(
+            f"{name} needs escnn and lie_learn, which are not installed (README.md says what to type); exported "
+            "networks need neither"
+        )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,7 +20,7 @@ from escnn_relaxed.group.points import pixel_positions
 
 
 def rotation_matrix(angle: float) -> np.ndarray:
-    """Written out: the package takes it from lie_learn."""
+    """Written out by itself."""
     return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
 
 

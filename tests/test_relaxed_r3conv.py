@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -299,7 +298,6 @@ def test_same_seed_draws_the_same_weights_and_keeps_numpys_generator() -> None:
 
 
 def test_layers_are_built_without_a_warning() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for space in itertools.islice(volumes.SPACES, 1):
-            RelaxedR3Conv(*[volumes.fields(space)] * 2, 3)
+    """Warnings are errors."""
+    for space in itertools.islice(volumes.SPACES, 1):
+        RelaxedR3Conv(*[volumes.fields(space)] * 2, 3)

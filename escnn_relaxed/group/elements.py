@@ -123,17 +123,13 @@ def _sampled(gspace: GSpace, count: int) -> GroupSample:
 
 def rotation_matrix(angle: float) -> Array:
     """The 2×2 matrix of a rotation by an angle in radians."""
-    from lie_learn.groups import SO2
-
-    matrix: Array = SO2.change_parameterization(np.asarray(angle), p_from="ANG", p_to="MAT")
-    return matrix
+    cosine, sine = np.cos(angle), np.sin(angle)
+    return np.array([[cosine, -sine], [sine, cosine]])
 
 
 def principal_angle(rotation: Array) -> Array:
     """The angle of each 2×2 rotation matrix in (−π, π]; a half turn is +π whatever the sign of its rounding error."""
-    from lie_learn.groups import SO2
-
-    angle: Array = SO2.change_parameterization(rotation, p_from="MAT", p_to="ANG")
+    angle = np.arctan2(rotation[..., 1, 0], rotation[..., 0, 0])
     return np.where(angle <= -np.pi + 1e-9, np.pi, angle)
 
 

@@ -5,6 +5,7 @@
 - Groups, representations and field types can be pickled.
 """
 
+from . import versions  # noqa: F401 — before all that fails with other versions
 from .pickling import register_reducers, use_scipy_svd
 from .solutions import use_canonical_solutions
 
