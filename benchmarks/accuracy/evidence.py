@@ -2,9 +2,9 @@
 
     python -m benchmarks.accuracy.evidence --data FOLDER [--runs RUNS] [--seeds 3] [--images 1000]
 
-Four layers (7×7, then 5×5) on 33×33 pixels, Adam with one cycle up to 1e-2, 12 epochs. Of the test images 1,000 are held
-out: weights λ are chosen by them, and hardening is tried on them. Runs are logged as they end, and a second call goes on
-from the log. docs/results/learning.md says what was found.
+Four layers (7×7, then 5×5) on 33×33 pixels, Adam with one cycle up to 1e-2, 12 epochs. Of the test images 1,000 are
+held out: weights λ are chosen by them, and hardening is tried on them. Runs are logged as they end, and a second call
+goes on from the log. docs/results/learning.md says what was found.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -124,9 +124,8 @@ def train(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     (pixels, labels), test = image_task(run.task, images, seed, root)
-    held_out, test = (
-        (part[0][place], part[1][place]) for part, place in ((test, slice(HELD_OUT)), (test, slice(HELD_OUT, None)))
-    )
+    count = min(HELD_OUT, len(test[0]) // 2)
+    held_out, test = (test[0][:count], test[1][:count]), (test[0][count:], test[1][count:])
     layer = LAYERS["residual" if run.way == "residual" else "relaxed"]
     network = build_network(run.network, WIDTHS[run.network], 5, run.options, layer)
     steps = EPOCHS * (len(pixels) // BATCH)
@@ -190,8 +189,8 @@ def report(run: Run, results: list[dict[str, Any]]) -> str:
             for row in result["rows"]
         ]
         trials = [
-            f"{trial['subgroup']} in {len(trial['layers'])}: {trial['rise']:.1f} ± {trial['error']:.1f} of {trial['weights']}"
-            f" {'strict' if trial['is_hardened'] else 'soft'}"
+            f"{trial['subgroup']} in {len(trial['layers'])}: {trial['rise']:.1f} ± {trial['error']:.1f} "
+            f"of {trial['weights']} {'strict' if trial['is_hardened'] else 'soft'}"
             for trial in result["trials"]
         ]
         lines += [f"    γ/n (s): {', '.join(rows)}", f"    Δ: {'; '.join(trials)}"]

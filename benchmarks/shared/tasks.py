@@ -39,7 +39,7 @@ def image_task(name: str, images: int, seed: int, root: Path | None) -> tuple[Sp
 
     ``"quadrant"`` instead puts each digit, halved in size, into a random quadrant, and the class is the digit
     plus the number of the quadrant modulo 10: position matters. ``"in a quadrant"`` asks for the digit alone.
-    ``"anywhere on the torus"`` shifts each by any number of pixels, and what leaves the image comes in on the other side.
+    ``"anywhere on the torus"`` shifts each by any number of pixels; what leaves the image comes in on the other side.
     ``"MNIST6-180"`` has the sixes alone, half of them turned by 180°, and asks which: an invariant network cannot tell.
     """
     generator = torch.Generator().manual_seed(1000 + seed)

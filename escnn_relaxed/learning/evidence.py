@@ -117,7 +117,9 @@ class SoftnessEvidence:
             raise ValueError("network has no soft weights that learn: its layers are strict, hardened or frozen")
 
     def penalty(self) -> Tensor:
-        """Return Σ δ‖α‖² / 2N in the units of the loss; 0 before the first update. Nothing waits for a device."""
+        """Return Σ δ‖α‖² / 2N in the units of the loss, 0 before the first update. Nothing waits for a device."""
+        if not self._groups:
+            return torch.zeros(())
         alpha = self._weights()
         self._scale = self._scale.to(alpha)
         return (self._scale * alpha.square()).sum()
@@ -141,12 +143,14 @@ class SoftnessEvidence:
                 f"got {count}"
             )
         self._collect()
+        if not self._groups:
+            return
         with in_eval_mode(self.network), full_precision(plain(next(input_chunks(inputs, count))[0], "inputs")):
             if self.likelihood == "gaussian":
                 self._estimate_noise(inputs, targets)
             rows = self._gradients(inputs)
         squares = self._sums(self._weights().detach().cpu().double().square())
-        delta = torch.tensor(list(self._precision.values()), dtype=torch.float64).clamp_min(LEAST_PRECISION)
+        delta = self._deltas().clamp_min(LEAST_PRECISION)
         for _ in range(_STEPS):
             gamma, _ = self._posterior(rows, delta)
             delta = (gamma / squares.clamp_min(_NOTHING)).clamp(LEAST_PRECISION, MOST_PRECISION)
@@ -275,18 +279,21 @@ class SoftnessEvidence:
                     if parameter.requires_grad and owners.setdefault(id(parameter), name) == name
                 ]
                 if own and not _is_gone(label, layer.hardened):
-                    numbers += [torch.full((places.numel(),), len(self._groups)) for _, places in own]
+                    numbers += [torch.full((places.numel(),), len(self._groups), device="cpu") for _, places in own]
                     self._groups.append(_Group(name, label, sum(_freedom(places) for _, places in own)))
                     self._entries += own
-        self._number = torch.cat(numbers) if numbers else torch.zeros(0, dtype=torch.long)
+        self._number = torch.cat(numbers) if numbers else torch.zeros(0, dtype=torch.long, device="cpu")
         self._precision = {group.key: self._precision.get(group.key, 0.0) for group in self._groups}
         self._set_scale()
 
     def _set_scale(self) -> None:
         """Set the factor of α² in the penalty, from a mean over outputs to the likelihood of the observations."""
         unit = 2 * self._noise if self.likelihood == "gaussian" else 1.0
-        delta = torch.tensor(list(self._precision.values()), dtype=torch.float64)
-        self._scale = delta[self._number] * unit / (2 * self.observations * self._outputs)
+        self._scale = self._deltas()[self._number] * unit / (2 * self.observations * self._outputs)
+
+    def _deltas(self) -> Tensor:
+        """Return δ of each group."""
+        return torch.tensor(list(self._precision.values()), dtype=torch.float64, device="cpu")
 
     def _weights(self) -> Tensor:
         """Return α of all groups, (n,)."""
@@ -304,7 +311,7 @@ class SoftnessEvidence:
         Σ is never made: with A = rows δ^(−½), δ(H + δ)⁻¹ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for every H.
         """
         rows = rows / delta[self._number].sqrt()
-        factor = torch.linalg.cholesky(torch.eye(len(rows), dtype=rows.dtype) + rows @ rows.mT)
+        factor = torch.linalg.cholesky(torch.eye(len(rows), dtype=rows.dtype, device="cpu") + rows @ rows.mT)
         determined = torch.linalg.solve_triangular(factor, rows, upper=False).square().sum(0)
         return self._sums(determined), 2 * factor.diagonal().log().sum()
 
@@ -324,7 +331,7 @@ class SoftnessEvidence:
         for arguments in input_chunks(inputs, _CHUNK):
             with torch.enable_grad():
                 of_inputs = gradients(self.network, parameters, arguments, self._direction)
-            known = {id(parameter): of.flatten(1) for parameter, of in zip(parameters, of_inputs, strict=True)}
+            known = {id(parameter): of.reshape(len(of), -1) for parameter, of in zip(parameters, of_inputs, strict=True)}
             taken = [_taken(known[id(parameter)], places) for parameter, places in self._entries]
             rows.append(torch.cat(taken, 1).detach().cpu().double())
         of_all = [torch.cat(rows)]

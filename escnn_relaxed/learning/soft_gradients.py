@@ -84,7 +84,7 @@ def fisher_direction(output: Tensor, likelihood: str, noise: float, generator: t
     The gradient of the loss with a label drawn from the prediction has this covariance, too. That of a network that
     is sure is nearly always nearly 0, and seldom large; this one is of its usual size in every draw.
     """
-    signs = torch.randint(2, output.shape, generator=generator).to(output) * 2 - 1
+    signs = torch.randint(2, output.shape, generator=generator, device="cpu").to(output) * 2 - 1
     if likelihood == "gaussian":
         return signs / noise**0.5
     if likelihood == "binary":
