@@ -187,15 +187,20 @@ def test_error_of_the_sampled_fisher_matrix_falls_with_the_number_of_draws() -> 
 def test_determined_weights_are_those_of_the_fisher_matrix(draws: int) -> None:
     network, inputs = Classifier().eval(), images(10)
     evidence = SoftnessEvidence(network, 1000, seed=1)
-    rows = evidence._gradients(inputs.repeat(draws, 1, 1, 1))
-    found, logarithm = evidence._posterior(rows, torch.full((6,), 3.0, dtype=torch.float64))
-    inverse = torch.linalg.inv(rows.mT @ rows + 3 * torch.eye(rows.shape[1], dtype=torch.float64))
-    expected = [
-        row.weights - 3 * inverse.diagonal()[evidence._number == k].sum() for k, row in enumerate(evidence.table())
-    ]
-    assert found.tolist() == pytest.approx([float(value) for value in expected], rel=CLOSED_FORM)
-    determinant = float(-torch.linalg.slogdet(3 * inverse)[1])
-    assert float(logarithm) == pytest.approx(determinant, rel=CLOSED_FORM)
+    evidence.update(inputs.repeat(draws, 1, 1, 1))
+    sizes, delta = [row.weights for row in evidence.table()], [row.precision for row in evidence.table()]
+    rows = torch.cat(list(evidence._rows.values()), 1)
+    curvature, prior = rows.mT @ rows, torch.tensor(delta, dtype=torch.float64).repeat_interleave(torch.tensor(sizes))
+    inverse = torch.linalg.inv(curvature + torch.diag(prior))
+    traces = [float(of.sum()) for of in inverse.diagonal().split(sizes)]
+    expected = [n - of * trace for n, of, trace in zip(sizes, delta, traces, strict=True)]
+    assert [row.determined for row in evidence.table()] == pytest.approx(expected, rel=CLOSED_FORM, abs=CLOSED_FORM)
+    alpha = torch.cat([parameter.detach().flatten()[of] for parameter, of in entries(network)])
+    determinant = torch.linalg.slogdet(inverse * prior)[1]
+    price = float((prior * alpha.square()).sum() - determinant) / 2
+    labels = torch.randint(0, 3, (10,))
+    loss = functional.cross_entropy(network(inputs), labels).item()
+    assert evidence.log_evidence(inputs, labels) == pytest.approx(-1000 * loss - price, rel=CLOSED_FORM)
 
 
 # Groups.
@@ -331,7 +336,7 @@ def test_softness_that_the_data_do_not_need_goes_and_what_they_need_stays() -> N
         shares += [row.share for row in evidence.table()]
         (trial,) = evidence.harden(inputs, labels)
         assert trial.is_hardened != is_needed
-        assert (2 * trial.rise <= trial.weights) != is_needed
+        assert (trial.rise <= trial.price + trial.error) != is_needed
         assert network.layer.hardened == (() if is_needed else ("rotation",))
         # What was hardened has no prior any more, and nothing to learn.
         assert evidence.penalty().requires_grad == is_needed

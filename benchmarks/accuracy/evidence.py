@@ -171,8 +171,14 @@ def read(
     """What the table says and what hardening does, of a trained network."""
     evidence.update(train_split[0][torch.randperm(len(train_split[0]))[:UPDATE]])
     rows = [asdict(row) for row in evidence.table()]
-    trials = [asdict(trial) for trial in evidence.harden(*held_out)]
-    return {"rows": rows, "trials": trials, "hardened": accuracy(network, test)}
+    before = {layer: layer.hardened for _, layer in named_relaxed_layers(network)}
+    found: dict[str, Any] = {}
+    for name, split in (("train", train_split), ("held out", held_out)):
+        trials = [asdict(trial) for trial in evidence.harden(*split)]
+        found |= {f"trials, {name}": trials, f"hardened, {name}": accuracy(network, test)}
+        for layer, subgroups in before.items():
+            layer.hardened = subgroups
+    return {"rows": rows, **found}
 
 
 def report(run: Run, results: list[dict[str, Any]]) -> str:
@@ -181,20 +187,25 @@ def report(run: Run, results: list[dict[str, Any]]) -> str:
     means = ", ".join(f"{key} {mean_and_error([result[key] for result in results])}" for key in keys)
     lines = [f"{run.name}: {means}, {results[0]['parameters']:,} parameters, {results[0]['seconds']:.0f} s"]
     soft = [result for result in results if "rows" in result]
-    if soft:
-        lines[0] += f", hardened {mean_and_error([result['hardened'] for result in soft])}"
+    for name in ("train", "held out") if soft else ():
+        lines[0] += f", hardened by {name} {mean_and_error([result[f'hardened, {name}'] for result in soft])}"
     for result in soft:
-        rows = [
-            f"{row['subgroup']} {row['determined'] / row['weights']:.2f} ({row['softness']:.0e})"
-            for row in result["rows"]
+        lines.append("    γ/n (s): " + ", ".join(_row(row) for row in result["rows"]))
+        lines += [
+            f"    Δ, {name}: " + "; ".join(_trial(trial) for trial in result[f"trials, {name}"])
+            for name in ("train", "held out")
         ]
-        trials = [
-            f"{trial['subgroup']} in {len(trial['layers'])}: {trial['rise']:.1f} ± {trial['error']:.1f} "
-            f"of {trial['weights']} {'strict' if trial['is_hardened'] else 'soft'}"
-            for trial in result["trials"]
-        ]
-        lines += [f"    γ/n (s): {', '.join(rows)}", f"    Δ: {'; '.join(trials)}"]
     return "\n".join(lines)
+
+
+def _row(row: dict[str, Any]) -> str:
+    return f"{row['subgroup']} {row['determined'] / row['weights']:.2f} ({row['softness']:.0e})"
+
+
+def _trial(trial: dict[str, Any]) -> str:
+    where = f"{trial['subgroup']} in {len(trial['layers'])}"
+    numbers = f"{trial['rise']:.1f} ± {trial['error']:.1f} of {trial['price']:.1f}, n {trial['weights']}"
+    return f"{where}: {numbers}, {'strict' if trial['is_hardened'] else 'soft'}"
 
 
 def main() -> None:

@@ -34,15 +34,32 @@ _CHUNK, _LARGE_CHUNK = 32, 256
 
 
 class _Group(NamedTuple):
-    """The soft weights of a layer and subgroup."""
+    """The soft weights of a layer and subgroup.
+
+    Attributes:
+        layer: name of the layer.
+        label: the subgroup.
+        entries: parameters, each with the places of its entries.
+    """
 
     layer: str
     label: str
-    size: int
+    entries: list[tuple[nn.Parameter, Tensor]]
 
     @property
     def key(self) -> str:
+        """A name among all groups."""
         return f"{self.layer}/{self.label}"
+
+    @property
+    def width(self) -> int:
+        """Number of entries."""
+        return sum(places.numel() for _, places in self.entries)
+
+    @property
+    def size(self) -> int:
+        """Number n of weights, without the means of rows, which are not soft."""
+        return self.width - sum(len(places) for _, places in self.entries if places.dim() > 1)
 
 
 class SoftnessEvidence:
@@ -106,12 +123,14 @@ class SoftnessEvidence:
         self.observations = check_integer("observations", observations, 1)
         self.likelihood = check_choice("likelihood", likelihood, LIKELIHOODS)
         self._generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
+        # Of each group by its name: δ; γ, ‖α‖² and the columns of the rows of H in the last update.
         self._precision: dict[str, float] = {}
-        self._scale = torch.zeros(0)
         self._determined: dict[str, float] = {}
-        # The variance of a Gaussian, the number of outputs that the loss is a mean over, and the part of the evidence
-        # that depends on δ: all of the last update.
-        self._noise, self._outputs, self._occam = 1.0, 1, math.nan
+        self._squares: dict[str, float] = {}
+        self._rows: dict[str, Tensor] = {}
+        # The variance of a Gaussian, and the number of outputs of an input that the loss is a mean over.
+        self._noise, self._outputs = 1.0, 1
+        self._scale = torch.zeros(0)
         self._collect()
         if not self._groups:
             raise ValueError("network has no soft weights that learn: its layers are strict, hardened or frozen")
@@ -149,15 +168,17 @@ class SoftnessEvidence:
             if self.likelihood == "gaussian":
                 self._estimate_noise(inputs, targets)
             rows = self._gradients(inputs)
-        squares = self._sums(self._weights().detach().cpu().double().square())
-        delta = self._deltas().clamp_min(LEAST_PRECISION)
+        keys, widths = list(self._precision), [group.width for group in self._groups]
+        alpha = self._weights().detach().cpu().double()
+        self._rows = dict(zip(keys, rows.split(widths, 1), strict=True))
+        self._squares = {key: float(of.square().sum()) for key, of in zip(keys, alpha.split(widths), strict=True)}
+        self._precision = {key: max(delta, LEAST_PRECISION) for key, delta in self._precision.items()}
         for _ in range(_STEPS):
-            gamma, _ = self._posterior(rows, delta)
-            delta = (gamma / squares.clamp_min(_NOTHING)).clamp(LEAST_PRECISION, MOST_PRECISION)
-        gamma, logarithm = self._posterior(rows, delta)
-        self._occam = -float((delta * squares).sum() + logarithm) / 2
-        self._precision = dict(zip(self._precision, delta.tolist(), strict=True))
-        self._determined = dict(zip(self._precision, gamma.tolist(), strict=True))
+            determined, _ = self._posterior(self._groups)
+            for key, gamma in determined.items():
+                delta = gamma / max(self._squares[key], _NOTHING)
+                self._precision[key] = min(max(delta, LEAST_PRECISION), MOST_PRECISION)
+        self._determined, _ = self._posterior(self._groups)
         self._set_scale()
 
     def table(self) -> EvidenceTable:
@@ -189,7 +210,8 @@ class SoftnessEvidence:
         """
         self._check_updated("log_evidence")
         mean, _ = self._mean(self._losses(inputs, targets))
-        return self._occam - self.observations * mean
+        _, price = self._posterior(self._groups)
+        return -self.observations * mean - price
 
     @torch.no_grad()
     def harden(self, inputs: Any, targets: Tensor) -> HardeningReport:
@@ -220,20 +242,19 @@ class SoftnessEvidence:
             >>> layer.hardened
             ('rotation',)
         """
-        self._check_updated("harden")
         self._collect()
+        self._check_updated("harden")
         losses = self._losses(inputs, targets)
         trials: list[HardeningTrial] = []
-        for unit, groups in sorted(self._units().items(), key=lambda item: self._share(item[1])):
-            trial, losses = self._trial(unit, groups, losses, inputs, targets)
+        for unit in sorted(self._units(), key=lambda unit: self._share(self._going(unit))):
+            trial, losses = self._trial(unit, self._going(unit), losses, inputs, targets)
             trials.append(trial)
-            by_layer = [[one for one in groups if one.layer == name] for name in trial.layers]
-            if trial.is_hardened or len(by_layer) == 1:
+            if trial.is_hardened or len(trial.layers) == 1:
                 continue
-            for own in sorted(by_layer, key=self._share):
-                trial, losses = self._trial(unit, own, losses, inputs, targets)
+            by_layer = [[of for of in self._going(unit) if of.layer == name] for name in trial.layers]
+            for groups in sorted(by_layer, key=self._share):
+                trial, losses = self._trial(unit, groups, losses, inputs, targets)
                 trials.append(trial)
-        self._collect()
         return HardeningReport(tuple(trials))
 
     def state_dict(self) -> dict[str, Any]:
@@ -243,7 +264,6 @@ class SoftnessEvidence:
             "determined": dict(self._determined),
             "noise": self._noise,
             "outputs": self._outputs,
-            "occam": self._occam,
             "generator": self._generator.get_state(),
         }
 
@@ -260,60 +280,54 @@ class SoftnessEvidence:
         if state["precision"].keys() != self._precision.keys():
             raise ValueError(f"state: precisions are of {list(self._precision)}, got {list(state['precision'])}")
         self._precision, self._determined = dict(state["precision"]), dict(state["determined"])
-        self._noise, self._outputs, self._occam = state["noise"], state["outputs"], state["occam"]
+        self._noise, self._outputs = state["noise"], state["outputs"]
         self._generator.set_state(state["generator"].cpu())
         self._set_scale()
 
     def _collect(self) -> None:
         """Find the soft weights that learn, and the precision of each group that was known before."""
         self._groups: list[_Group] = []
-        self._entries: list[tuple[nn.Parameter, Tensor]] = []
-        numbers: list[Tensor] = []
         owners: dict[int, str] = {}
         for name, layer in relaxed_layers(self.network).items():
             for label, entries in weight_groups(layer).items():
                 # Weights that layers share are those of the first of them.
                 own = [
-                    (parameter, places)
+                    (parameter, places.to(parameter.device))
                     for parameter, places in entries
                     if parameter.requires_grad and owners.setdefault(id(parameter), name) == name
                 ]
                 if own and not _is_gone(label, layer.hardened):
-                    numbers += [torch.full((places.numel(),), len(self._groups), device="cpu") for _, places in own]
-                    self._groups.append(_Group(name, label, sum(_freedom(places) for _, places in own)))
-                    self._entries += own
-        self._number = torch.cat(numbers) if numbers else torch.zeros(0, dtype=torch.long, device="cpu")
+                    self._groups.append(_Group(name, label, own))
         self._precision = {group.key: self._precision.get(group.key, 0.0) for group in self._groups}
         self._set_scale()
 
     def _set_scale(self) -> None:
         """Set the factor of α² in the penalty, from a mean over outputs to the likelihood of the observations."""
         unit = 2 * self._noise if self.likelihood == "gaussian" else 1.0
-        self._scale = self._deltas()[self._number] * unit / (2 * self.observations * self._outputs)
-
-    def _deltas(self) -> Tensor:
-        """Return δ of each group."""
-        return torch.tensor(list(self._precision.values()), dtype=torch.float64, device="cpu")
+        delta = torch.tensor(list(self._precision.values()), dtype=torch.float64, device="cpu")
+        widths = torch.tensor([group.width for group in self._groups], dtype=torch.long, device="cpu")
+        self._scale = delta.repeat_interleave(widths) * unit / (2 * self.observations * self._outputs)
 
     def _weights(self) -> Tensor:
-        """Return α of all groups, (n,)."""
-        # Places move with the network once, not in every step.
-        self._entries = [(parameter, places.to(parameter.device)) for parameter, places in self._entries]
-        return torch.cat([_taken(parameter.flatten(), places) for parameter, places in self._entries])
+        """Return α of all groups, one after the other."""
+        entries = [pair for group in self._groups for pair in group.entries]
+        return torch.cat([_taken(parameter.flatten(), places) for parameter, places in entries])
 
-    def _sums(self, of_weights: Tensor) -> Tensor:
-        """Return the sum over the weights of each group."""
-        return of_weights.new_zeros(len(self._groups)).index_add(0, self._number, of_weights)
+    def _posterior(self, groups: Sequence[_Group]) -> tuple[dict[str, float], float]:
+        """Return γ of each of some groups, and the price of their weights: what log p(data) has beside the loss.
 
-    def _posterior(self, rows: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return γ of each group, and log det(Σ⁻¹ / δ), for H = rowsᵀ rows.
-
-        Σ is never made: with A = rows δ^(−½), δ(H + δ)⁻¹ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for every H.
+        Σ is never made. With A = G δ^(−½) and H = GᵀG, δ(H + δ)⁻¹ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for
+        every H; and log det(Σ⁻¹/δ) is log det(1 + AAᵀ).
         """
-        rows = rows / delta[self._number].sqrt()
-        factor = torch.linalg.cholesky(torch.eye(len(rows), dtype=rows.dtype, device="cpu") + rows @ rows.mT)
-        determined = torch.linalg.solve_triangular(factor, rows, upper=False).square().sum(0)
-        return self._sums(determined), 2 * factor.diagonal().log().sum()
+        if not groups:
+            return {}, 0.0
+        scaled = torch.cat([self._rows[of.key] / self._precision[of.key] ** 0.5 for of in groups], 1)
+        factor = torch.linalg.cholesky(torch.eye(len(scaled), dtype=scaled.dtype, device="cpu") + scaled @ scaled.mT)
+        each = torch.linalg.solve_triangular(factor, scaled, upper=False).square().sum(0)
+        determined = [float(of.sum()) for of in each.split([group.width for group in groups])]
+        energy = sum(self._precision[group.key] * self._squares[group.key] for group in groups)
+        price = energy / 2 + float(factor.diagonal().log().sum())
+        return {group.key: gamma for group, gamma in zip(groups, determined, strict=True)}, price
 
     def _estimate_noise(self, inputs: Any, targets: Tensor | None) -> None:
         """Take the mean square of the residuals as the variance of the noise."""
@@ -326,13 +340,16 @@ class SoftnessEvidence:
 
     def _gradients(self, inputs: Any) -> Tensor:
         """Return rows G with GᵀG = H, of the inputs of all processes, in double precision."""
-        parameters = list({id(parameter): parameter for parameter, _ in self._entries}.values())
+        entries = [pair for group in self._groups for pair in group.entries]
+        parameters = list({id(parameter): parameter for parameter, _ in entries}.values())
         rows = []
         for arguments in input_chunks(inputs, _CHUNK):
             with torch.enable_grad():
                 of_inputs = gradients(self.network, parameters, arguments, self._direction)
-            known = {id(parameter): of.reshape(len(of), -1) for parameter, of in zip(parameters, of_inputs, strict=True)}
-            taken = [_taken(known[id(parameter)], places) for parameter, places in self._entries]
+            known = {
+                id(parameter): of.reshape(len(of), -1) for parameter, of in zip(parameters, of_inputs, strict=True)
+            }
+            taken = [_taken(known[id(parameter)], places) for parameter, places in entries]
             rows.append(torch.cat(taken, 1).detach().cpu().double())
         of_all = [torch.cat(rows)]
         if _has_processes():
@@ -384,11 +401,13 @@ class SoftnessEvidence:
         mean = first / count
         return mean, math.sqrt(max(second / count - mean**2, 0.0) / count)
 
-    def _units(self) -> dict[tuple[str, ...], list[_Group]]:
-        """Return the subgroups that layers can be made strict in one by one, and what goes with each."""
-        labels = {group.label for group in self._groups}
-        units = sorted({tuple(label.split(", ")) for label in labels if " × " not in label})
-        return {unit: [group for group in self._groups if _is_gone(group.label, unit)] for unit in units}
+    def _units(self) -> set[tuple[str, ...]]:
+        """Return the subgroups that layers can be made strict in one by one, of some layers several together."""
+        return {tuple(group.label.split(", ")) for group in self._groups if " × " not in group.label}
+
+    def _going(self, unit: tuple[str, ...]) -> list[_Group]:
+        """Return the groups that go where all layers become strict in some subgroups."""
+        return [group for group in self._groups if _is_gone(group.label, unit)]
 
     def _share(self, groups: Sequence[_Group]) -> float:
         """Return γ/n of some groups together."""
@@ -401,7 +420,9 @@ class SoftnessEvidence:
         """Harden layers for a trial; the trial and the losses of the network as it then is."""
         names = tuple(dict.fromkeys(group.layer for group in groups))
         layers = [relaxed_layers(self.network)[name] for name in names]
-        size = sum(group.size for group in groups)
+        going = [group.key for group in groups]
+        rest = [group for group in self._groups if group.key not in going]
+        price = self._posterior(self._groups)[1] - self._posterior(rest)[1]
         before = [layer.hardened for layer in layers]
         is_kept = False
         try:
@@ -409,30 +430,27 @@ class SoftnessEvidence:
                 layer.harden(*unit)
             hardened = self._losses(inputs, targets)
             rise, error = (self.observations * value for value in self._mean(hardened - losses))
-            is_kept = 2 * rise <= size
+            is_kept = rise <= price + error
         finally:
             if not is_kept:
                 for layer, subgroups in zip(layers, before, strict=True):
                     layer.hardened = subgroups
-        trial = HardeningTrial(", ".join(unit), names, size, rise, error, is_kept)
+        self._collect()
+        size = sum(group.size for group in groups)
+        trial = HardeningTrial(", ".join(unit), names, size, rise, error, price, is_kept)
         return trial, hardened if is_kept else losses
 
     def _check_updated(self, name: str) -> None:
-        if not self._determined:
+        if not all(group.key in self._rows for group in self._groups):
             raise RuntimeError(f"{name} needs what an update learns: call update(inputs) before")
 
 
 def _taken(values: Tensor, places: Tensor) -> Tensor:
     """Return the entries at some places of the last axis; where these are a matrix, less the means of its rows."""
-    taken = values[..., places]
+    taken = values[..., places.to(values.device)]
     if places.dim() == 1:
         return taken
     return (taken - taken.mean(-1, keepdim=True)).flatten(-2)
-
-
-def _freedom(places: Tensor) -> int:
-    """Return the number of weights that are free: means of rows are not soft."""
-    return places.numel() - (len(places) if places.dim() > 1 else 0)
 
 
 def _is_gone(label: str, hardened: Sequence[str]) -> bool:

@@ -59,11 +59,12 @@ class HardeningTrial:
         weights: n, the number of soft weights that go.
         rise: Δ, by how much the negative log likelihood of all observations rises.
         error: its standard error, by the spread over the inputs.
-        is_hardened: whether 2Δ ≤ n, so that the layers stay strict.
+        price: by how much log p(data) falls for having these weights, where they do not fit the data better.
+        is_hardened: whether the rise is below the price, or no more than its error above it: the layers stay strict.
 
     Example:
-        >>> HardeningTrial("rotation", ("a", "b"), 40, 3.0, 1.0, True).cells()
-        ('rotation', '2 layers', '40', '3.0 ± 1.0', 'strict')
+        >>> HardeningTrial("rotation", ("a", "b"), 40, 3.0, 1.0, 12.0, True).cells()
+        ('rotation', '2 layers', '40', '3.0 ± 1.0', '12.0', 'strict')
     """
 
     subgroup: str
@@ -71,13 +72,21 @@ class HardeningTrial:
     weights: int
     rise: float
     error: float
+    price: float
     is_hardened: bool
 
     def cells(self) -> tuple[str, ...]:
         """Return the row as text."""
         where = self.layers[0] if len(self.layers) == 1 else f"{len(self.layers)} layers"
         rise = f"{self.rise:.1f} ± {self.error:.1f}"
-        return self.subgroup, where, f"{self.weights}", rise, "strict" if self.is_hardened else "soft"
+        return (
+            self.subgroup,
+            where,
+            f"{self.weights}",
+            rise,
+            f"{self.price:.1f}",
+            "strict" if self.is_hardened else "soft",
+        )
 
 
 Row = TypeVar("Row", EvidenceRow, HardeningTrial)
@@ -125,10 +134,10 @@ class HardeningReport(_Rows[HardeningTrial]):
     """A row for each trial, in their order.
 
     Example:
-        >>> trial = HardeningTrial("rotation", ("first", "second"), 40, 351.0, 20.0, False)
+        >>> trial = HardeningTrial("rotation", ("first", "second"), 40, 351.0, 20.0, 14.0, False)
         >>> print(HardeningReport((trial,)))
-        subgroup  where     weights n  rise Δ        result
-        rotation  2 layers  40         351.0 ± 20.0  soft
+        subgroup  where     weights n  rise Δ        price  result
+        rotation  2 layers  40         351.0 ± 20.0  14.0   soft
     """
 
-    _header = ("subgroup", "where", "weights n", "rise Δ", "result")
+    _header = ("subgroup", "where", "weights n", "rise Δ", "price", "result")
