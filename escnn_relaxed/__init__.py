@@ -27,7 +27,7 @@ try:
     from .layer.relaxed_r2conv import RelaxedR2Conv
     from .layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
     from .layer.relaxed_r3conv import RelaxedR3Conv
-    from .learning import HardeningSchedule, SoftnessBound, equivariance_penalty, parameter_groups
+    from .learning import HardeningSchedule, SoftnessBound, SoftnessEvidence, equivariance_penalty, parameter_groups
     from .measure import equivariance_error, prediction_agreement, relaxation_summary, softness_ablation
     from .network.conversion import harden_network, relax_network
     from .network.export import export_network
@@ -44,6 +44,7 @@ __all__ = [
     "RelaxedR2ConvTransposed",
     "RelaxedR3Conv",
     "SoftnessBound",
+    "SoftnessEvidence",
     "__version__",
     "equivariance_error",
     "equivariance_penalty",

@@ -8,10 +8,11 @@ from battery import field_type
 from layers import build
 from torch import nn
 
+from escnn_relaxed.learning import EvidenceRow
 from escnn_relaxed.measure import AblationRow
 
 mpl.use("Agg")
-from escnn_relaxed.plots import plot_ablation, plot_softness
+from escnn_relaxed.plots import plot_ablation, plot_evidence, plot_softness
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +61,19 @@ def test_pictures_go_where_they_are_told() -> None:
 def test_a_network_without_relaxed_layers_is_refused() -> None:
     with pytest.raises(ValueError, match="network has no relaxed layer"):
         plot_softness(nn.Sequential())
+
+
+def test_evidence_has_a_bar_for_each_layer_and_subgroup() -> None:
+    places = [("first", "rotation"), ("first", "reflection"), ("second", "rotation")]
+    rows = [EvidenceRow(*place, 10, float(number), 0.1, 1.0) for number, place in enumerate(places)]
+    axes = plot_evidence(rows)
+    assert [bar.get_height() for bar in axes.patches] == [0.0, 0.2, 0.1]
+    assert labels(axes) == ["first", "second"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["rotation", "reflection"]
+
+
+def test_evidence_that_is_no_table_is_refused() -> None:
+    with pytest.raises(ValueError, match="rows must have one or more"):
+        plot_evidence([])
+    with pytest.raises(TypeError, match="rows must be the table of SoftnessEvidence"):
+        plot_evidence(ROWS)

@@ -1,4 +1,4 @@
-"""Bars: what is lost without softness, and where it sits."""
+"""Bars: what is lost without softness, where it sits, and how much of it the data determine."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from matplotlib.axes import Axes
 from torch import nn
 
 from ..checks import check_sequence
+from ..learning import EvidenceRow
 from ..measure.ablation import AblationRow
 from ..network.relaxed_layers import relaxed_layers
 from .style import COLOURS, FONT, WIDTH, labelled, new_axes
 
-__all__ = ["plot_ablation", "plot_softness"]
+__all__ = ["plot_ablation", "plot_evidence", "plot_softness"]
 
 # A colour for each kind of part, distinct in grey too.
 _COLOURS = {"network": "0.45", "layer": COLOURS[0], "group": COLOURS[5], "subgroup": COLOURS[4]}
@@ -86,6 +87,38 @@ def plot_softness(network: nn.Module, axes: Axes | None = None) -> Axes:
     axes.set_ylim(0, 1)
     axes.set_xticks(range(len(layers)), list(layers), rotation=30, ha="right")
     return labelled(axes, "layer", "softness s")
+
+
+def plot_evidence(rows: Sequence[EvidenceRow], axes: Axes | None = None) -> Axes:
+    """A bar of γ/n for each layer and subgroup, by depth, in a colour for each subgroup.
+
+    Args:
+        rows: ``evidence.table()`` of a :class:`~escnn_relaxed.SoftnessEvidence`, after an update.
+        axes: where to draw, a new figure by default.
+
+    Raises:
+        TypeError: for an argument of another type.
+        ValueError: without rows.
+
+    Example:
+        >>> rows = [EvidenceRow("conv", "rotation", 20, 3.0, 0.002, 50.0)]
+        >>> [bar.get_height() for bar in plot_evidence(rows).patches]
+        [0.15]
+    """
+    if not all(isinstance(row, EvidenceRow) for row in check_sequence("rows", rows, "EvidenceRow")):
+        raise TypeError(f"rows must be the table of SoftnessEvidence, or EvidenceRows of it, got {rows!r}")
+    if not rows:
+        raise ValueError("rows must have one or more, got none: the network is strict")
+    layers, subgroups = (list(dict.fromkeys(names)) for names in ([r.layer for r in rows], [r.subgroup for r in rows]))
+    axes = new_axes(axes, 2.6, _width(len(rows)))
+    width = 0.8 / len(subgroups)
+    for number, subgroup in enumerate(subgroups):
+        own = [row for row in rows if row.subgroup == subgroup]
+        places = [layers.index(row.layer) + (number - (len(subgroups) - 1) / 2) * width for row in own]
+        axes.bar(places, [row.share for row in own], width, color=COLOURS[number % len(COLOURS)], label=subgroup)
+    axes.set_ylim(0, 1)
+    axes.set_xticks(range(len(layers)), layers, rotation=30, ha="right")
+    return labelled(axes, "layer", "determined by the data, γ/n")
 
 
 def _width(bars: int) -> float:

@@ -1,0 +1,143 @@
+"""Tables of what the data determine of softness, and of what hardening costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, overload
+
+from ..measure.tables import plain_table, rich_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["EvidenceRow", "EvidenceTable", "HardeningReport", "HardeningTrial"]
+
+
+@dataclass(frozen=True)
+class EvidenceRow:
+    """The soft weights of one layer and subgroup; ``pandas.DataFrame(table.rows)`` makes a table of them.
+
+    Attributes:
+        layer: name of the layer.
+        subgroup: the subgroup, or ``"rotation × reflection"`` for functions of both.
+        weights: their number n.
+        determined: γ, the number of them that the data determine; not a number before the first update.
+        softness: s of the layer in that subgroup.
+        precision: δ of their prior.
+
+    Example:
+        >>> EvidenceRow("conv", "rotation", 20, 3.0, 0.002, 50.0).share
+        0.15
+    """
+
+    layer: str
+    subgroup: str
+    weights: int
+    determined: float
+    softness: float
+    precision: float
+
+    @property
+    def share(self) -> float:
+        """γ/n, near 0 where the data do not ask for the softness and near 1 where they determine it."""
+        return self.determined / self.weights
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row as text."""
+        numbers = f"{self.weights}", f"{self.determined:.1f}", f"{self.share:.2f}", f"{self.softness:.1e}"
+        return (self.layer, self.subgroup, *numbers)
+
+
+@dataclass(frozen=True)
+class HardeningTrial:
+    """A subgroup that was made strict for a trial, and whether it stays so.
+
+    Attributes:
+        subgroup: the subgroup, or several that the layers can be strict in only together.
+        layers: names of the layers.
+        weights: n, the number of soft weights that go.
+        rise: Δ, by how much the negative log likelihood of all observations rises.
+        error: its standard error, by the spread over the inputs.
+        price: by how much log p(data) falls for having these weights, where they do not fit the data better.
+        is_hardened: whether the rise is below the price, or no more than its error above it: the layers stay strict.
+
+    Example:
+        >>> HardeningTrial("rotation", ("a", "b"), 40, 3.0, 1.0, 12.0, True).cells()
+        ('rotation', '2 layers', '40', '3.0 ± 1.0', '12.0', 'strict')
+    """
+
+    subgroup: str
+    layers: tuple[str, ...]
+    weights: int
+    rise: float
+    error: float
+    price: float
+    is_hardened: bool
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row as text."""
+        where = self.layers[0] if len(self.layers) == 1 else f"{len(self.layers)} layers"
+        rise = f"{self.rise:.1f} ± {self.error:.1f}"
+        return (
+            self.subgroup,
+            where,
+            f"{self.weights}",
+            rise,
+            f"{self.price:.1f}",
+            "strict" if self.is_hardened else "soft",
+        )
+
+
+Row = TypeVar("Row", EvidenceRow, HardeningTrial)
+
+
+@dataclass(frozen=True)
+class _Rows(Sequence[Row], Generic[Row]):
+    """A sequence of rows; its text is a table, and ``rich.print`` shows it as one of rich."""
+
+    rows: tuple[Row, ...]
+    _header: ClassVar[tuple[str, ...]] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Row, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | tuple[Row, ...]:
+        return self.rows[index]
+
+    def __str__(self) -> str:
+        return plain_table(self._header, [row.cells() for row in self.rows])
+
+    def __rich__(self) -> Table:
+        return rich_table(self._header, [row.cells() for row in self.rows])
+
+
+class EvidenceTable(_Rows[EvidenceRow]):
+    """A row for each layer and subgroup that is soft.
+
+    Example:
+        >>> print(EvidenceTable((EvidenceRow("conv", "rotation", 20, 3.0, 0.002, 50.0),)))
+        layer  subgroup  weights n  determined γ  γ/n   softness s
+        conv   rotation  20         3.0           0.15  2.0e-03
+    """
+
+    _header = ("layer", "subgroup", "weights n", "determined γ", "γ/n", "softness s")
+
+
+class HardeningReport(_Rows[HardeningTrial]):
+    """A row for each trial, in their order.
+
+    Example:
+        >>> trial = HardeningTrial("rotation", ("first", "second"), 40, 351.0, 20.0, 14.0, False)
+        >>> print(HardeningReport((trial,)))
+        subgroup  where     weights n  rise Δ        price  result
+        rotation  2 layers  40         351.0 ± 20.0  14.0   soft
+    """
+
+    _header = ("subgroup", "where", "weights n", "rise Δ", "price", "result")
