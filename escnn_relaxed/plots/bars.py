@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from torch import nn
 
 from ..checks import check_sequence
-from ..measure.ablation import AblationRow
+from ..measure.reports import AblationRow
 from ..network.relaxed_layers import relaxed_layers
 from .style import COLOURS, FONT, WIDTH, labelled, new_axes
 

@@ -11,7 +11,7 @@ from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 
 from ..checks import check_mapping
-from ..measure.equivariance import EquivarianceReport, ErrorRow
+from ..measure.reports import EquivarianceReport, ErrorRow
 from .style import COLOURS, FONT, WIDTH, new_axes
 
 __all__ = ["plot_equivariance_error"]

@@ -21,7 +21,7 @@ from ..group.elements import steered_taps
 from ..group.points import tap_grid
 from ..group.rotation_axes import RotationAxis, rotation_axes
 from ..layer.relaxed_r3conv import RelaxedR3Conv
-from ..measure.softness_by_axis import AxisSoftness, softness_by_axis
+from ..measure.summary import AxisSoftness, softness_by_axis
 from .filters import channels_over_group
 from .style import DIVERGING, FONT, WIDTH, new_axes
 
