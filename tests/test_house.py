@@ -111,6 +111,7 @@ HELD_BY = {
     "measure/forward_probe.py": "test_exact_or_interpolated.py",
     "measure/measured_network.py": "test_equivariance_of_networks.py",
     "measure/reports.py": "test_tables.py",
+    "plots/charts.py": "test_plots_curves.py",
     "plots/style.py": "test_plots_bars.py",
 }
 
