@@ -108,6 +108,7 @@ HELD_BY = {
     "baselines/strict_kernel.py": "test_baselines.py",
     "network/export_modules.py": "test_export_escnn.py",
     "network/plain_modules.py": "test_export_escnn.py",
+    "learning/penalties.py": "test_penalty.py",
     "measure/forward_probe.py": "test_exact_or_interpolated.py",
     "measure/measured_network.py": "test_equivariance_of_networks.py",
     "measure/reports.py": "test_tables.py",

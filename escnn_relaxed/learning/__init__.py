@@ -15,9 +15,7 @@ Example:
 """
 
 from .frequency_parameters import parameter_groups, share_domain_frequency
-from .hardening_schedule import HardeningSchedule
-from .penalty import equivariance_penalty
-from .softness_bound import SoftnessBound
+from .penalties import HardeningSchedule, SoftnessBound, equivariance_penalty
 
 __all__ = [
     "HardeningSchedule",
