@@ -23,6 +23,7 @@ This module exports what most users need. Kernels are in ``escnn_relaxed.kernel`
 from ._version import __version__
 
 try:
+    from . import on_escnn  # noqa: F401 — what it patches is patched before anything is built
     from .continuous import ContinuousKernel
     from .layer.relaxed_r2conv import RelaxedR2Conv
     from .layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
@@ -31,7 +32,6 @@ try:
     from .measure import equivariance_error, prediction_agreement, relaxation_summary, softness_ablation
     from .network.conversion import harden_network, relax_network
     from .network.export import export_network
-    from . import on_escnn  # noqa: F401 — what it patches is patched before anything is built
 except ModuleNotFoundError as error:
     # Exported networks load their classes from here where escnn is not installed.
     if error.name not in ("escnn", "lie_learn"):

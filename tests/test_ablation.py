@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
-import io
-import sys
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -50,7 +46,7 @@ def softness_of(network: nn.Module, names: tuple[str, ...], *subgroups: str) -> 
 def test_rows_are_those_of_networks_hardened_one_by_one(soft_part: str) -> None:
     network = Network(soft_part)
     groups = {"early": ("first", "strict"), "body": ["body"], "ends": ["first", "body.3"]}
-    rows = softness_ablation(network, evaluate, groups, progress=False)
+    rows = softness_ablation(network, evaluate, groups)
     members = {name: (name,) for name in SOFT} | {"early": ("first",), "body": SOFT[1:], "ends": SOFT[::2]}
     parts = [("nothing", "network")] + [(name, "layer") for name in SOFT] + [(name, "group") for name in groups]
     parts += [(name, "subgroup") for name in SUBGROUPS] + [("everything", "network")]
@@ -141,7 +137,7 @@ def test_network_is_left_as_it_was(mode: str, evaluation: Callable[[nn.Module], 
     network.body[3].harden("translation")
     network(network.features).square().mean().backward()
     before = everything_of(mixed(network, mode))
-    softness_ablation(network, evaluation, progress=False)
+    softness_ablation(network, evaluation)
     assert_is(everything_of(network), before)
 
 
@@ -170,7 +166,7 @@ def test_network_is_left_as_it_was_after_an_error(mode: str, call: int) -> None:
     network.body[0].harden("rotation")
     before = everything_of(mixed(network, mode))
     with pytest.raises(StopError):
-        softness_ablation(network, failing_at(call), progress=False)
+        softness_ablation(network, failing_at(call))
     assert_is(everything_of(network), before)
 
 
@@ -187,7 +183,7 @@ def test_batch_norm_estimated_anew_for_each_part_is_left_as_it_was() -> None:
         hardened.eval()
         return evaluate(hardened)
 
-    rows = softness_ablation(network, estimate_and_evaluate, progress=False)
+    rows = softness_ablation(network, estimate_and_evaluate)
     assert_is(everything_of(network), before)
     for row in rows[1:4]:
         assert row.value == pytest.approx(estimate_and_evaluate(hardened_copy(network, (row.part,))), rel=ROUNDING)
@@ -203,13 +199,13 @@ def test_evaluation_is_in_eval_mode_without_gradients() -> None:
         hardened.train()  # the next part starts in eval mode all the same
         return 1
 
-    assert len(softness_ablation(network, check, progress=False)) == 8
+    assert len(softness_ablation(network, check)) == 8
 
 
 @pytest.mark.parametrize("group", [["nowhere"], [], ["plain"], ["bod"], ["body.0.bank"]])
 def test_group_without_a_relaxed_layer_is_named(group: list[str]) -> None:
     with pytest.raises(ValueError, match=r"groups: 'mine' \(\[.*\]\) has no relaxed layer; those are \['first', "):
-        softness_ablation(Network(), evaluate, {"mine": group}, progress=False)
+        softness_ablation(Network(), evaluate, {"mine": group})
 
 
 def test_network_without_relaxed_layers_is_refused() -> None:
@@ -226,7 +222,7 @@ def test_what_is_not_soft_has_no_row(soft_part: str) -> None:
     hardened.harden()
     soft = soft_regular_layer(soft_part, relax={"rotation": 0.2, "translation": 0.0})
     network = nn.ModuleList([soft_regular_layer(soft_part, relax={}), at_zero, hardened, soft])
-    rows = softness_ablation(network, lambda net: net[3].softness().item(), progress=False)
+    rows = softness_ablation(network, lambda net: net[3].softness().item())
     assert [row.part for row in rows] == ["nothing", "3", "rotation", "everything"]
 
 
@@ -234,51 +230,11 @@ def test_layer_that_is_soft_in_translation_is_hardened_in_it() -> None:
     layer = soft_regular_layer(relax={"translation": 0.3})
     network = enn.SequentialModule(layer, enn.ReLU(layer.out_type))
     features = battery.random_input(layer.in_type, 8, 8)
-    rows = softness_ablation(network, lambda net: shift_error(net, features), progress=False)
+    rows = softness_ablation(network, lambda net: shift_error(net, features))
     assert [row.part for row in rows] == ["nothing", "0", "translation", "everything"]
     assert rows[0].value > 0.01
     assert all(row.value <= ROUNDING and row.change == row.value - rows[0].value for row in rows[1:])
     assert all(row.softness == layer.softness().item() > 0 for row in rows)
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """Return the stream that rich writes to as a terminal."""
-    console = pytest.importorskip("rich.console")
-    text = io.StringIO()
-    monkeypatch.setattr("rich._console", console.Console(file=text, force_terminal=True))
-    return text
-
-
-def test_progress_is_shown_where_rich_is_there(terminal: io.StringIO) -> None:
-    network = Network()
-    expected = softness_ablation(network, evaluate, progress=False)
-    assert terminal.getvalue() == ""
-    assert softness_ablation(network, evaluate) == expected
-    assert "hardening ablation" in terminal.getvalue()
-
-
-def test_progress_is_over_after_an_error(terminal: io.StringIO) -> None:
-    """While the exception is still held, as a notebook holds the last one."""
-    before = threading.enumerate()
-    with pytest.raises(StopError) as held:
-        softness_ablation(Network(), failing_at(2))
-    assert held.tb is not None
-    assert "hardening ablation" in terminal.getvalue()
-    assert terminal.getvalue().count("\x1b[?25l") == terminal.getvalue().count("\x1b[?25h") == 1  # cursor hidden, shown
-    for thread in set(threading.enumerate()) - set(before):
-        thread.join(timeout=10)  # that of the display sees its end at its next look
-        assert not thread.is_alive()
-
-
-def test_rich_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = Network()
-    expected = softness_ablation(network, evaluate, progress=False)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError):
-        importlib.import_module("rich.progress")
-    assert softness_ablation(network, evaluate, progress=True) == expected
 
 
 def test_table_has_a_line_for_each_row() -> None:

@@ -260,7 +260,7 @@ def test_summary_lists_the_layers(way: str) -> None:
 def test_ablation_sees_the_layers(way: str) -> None:
     network = network_of(way).eval()
     features = network[0].in_type(features_of(network[0], side=5))
-    rows = softness_ablation(network, lambda net: largest_error(net, features.tensor), progress=False)
+    rows = softness_ablation(network, lambda net: largest_error(net, features.tensor))
     assert [row.part for row in rows] == ["nothing", "0", "2", "rotation", "everything"]
     assert rows[0].value > 0.05
     assert rows[-1].value <= ROUNDING

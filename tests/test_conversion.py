@@ -246,7 +246,7 @@ def test_what_is_no_network_is_refused(convert) -> None:
 
 
 def test_network_without_a_relaxed_layer_cannot_be_hardened() -> None:
-    with pytest.raises(ValueError, match=r"network has no relaxed layer to harden: relax_network"):
+    with pytest.raises(ValueError, match=r"network has no relaxed layer: relax_network"):
         harden_network(network())
 
 

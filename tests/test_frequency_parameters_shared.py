@@ -1,10 +1,9 @@
-"""One ω′ for several layers or both axes: one parameter, wherever the network goes."""
+"""One ω′ for several layers: one parameter, wherever the network goes."""
 
 from __future__ import annotations
 
 import copy
 import pickle
-from itertools import pairwise
 
 import battery
 import pytest
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 
 from escnn_relaxed import (
     RelaxedR2Conv,
-    equivariance_penalty,
     export_network,
     harden_network,
     parameter_groups,
@@ -78,43 +76,17 @@ def test_gradient_of_a_shared_frequency_is_the_sum_of_the_layers() -> None:
     assert all(gradient.abs().item() > 1e-6 for gradient in apart)
 
 
-def test_tied_axes_are_one_parameter_and_two_values() -> None:
+def test_an_optimiser_moves_what_is_shared_for_all() -> None:
     network = learning(BOTH, BOTH)
-    share_domain_frequency(network, across_layers=False, across_axes=True)
-    first, second = layers_of(network)
-    assert first.domain_frequency["translation"].tolist() == pytest.approx([0.2, 0.2])
-    assert first.domain_frequency["translation"] is not second.domain_frequency["translation"]
-    assert [len(value) for value in frequencies_of(network)] == [1, 1, 1, 1]
-    assert equivariance_penalty(first, "frequency").item() == pytest.approx(0.2**2 + 2 * 0.2**2)
-
-
-def test_layer_with_tied_axes_computes_what_one_with_equal_axes_does() -> None:
-    free = learning({"rotation": 0.2, "translation": (0.2, 0.2)}, {"translation": (0.2, 0.2)})
-    tied = copy.deepcopy(free)
-    share_domain_frequency(tied, across_layers=False, across_axes=True)
-    assert torch.equal(answer(tied), answer(free))
-    assert layers_of(tied)[0].softness().item() == layers_of(free)[0].softness().item()
-    for network in (tied, free):
-        answer(network).square().sum().backward()
-    for layer, other in zip(layers_of(tied), layers_of(free), strict=True):
-        found = layer._domain_frequency.translation.grad
-        expected = other._domain_frequency.translation.grad.sum()
-        assert found.item() == pytest.approx(expected.item(), rel=1e-10)
-
-
-@pytest.mark.parametrize("across_axes", [False, True])
-def test_an_optimiser_moves_what_is_shared_for_all(across_axes: bool) -> None:
-    network = learning(BOTH, BOTH)
-    share_domain_frequency(network, across_axes=across_axes)
+    share_domain_frequency(network)
     frequencies, rest = (group["params"] for group in parameter_groups(network, 0.1))
-    assert sorted(len(value) for value in frequencies) == ([1, 1] if across_axes else [1, 2])
+    assert sorted(len(value) for value in frequencies) == [1, 2]
     assert len(frequencies) + len(rest) == len(list(network.parameters()))
     optimiser = torch.optim.SGD(parameter_groups(network, 0.1), lr=1e-3)
     answer(network).square().sum().backward()
     optimiser.step()
     first, second = (layer.domain_frequency for layer in layers_of(network))
     assert first["rotation"].item() == second["rotation"].item() != pytest.approx(0.2)
-    assert (first["translation"][0] == first["translation"][1]).item() == across_axes
 
 
 @pytest.mark.parametrize(
@@ -122,10 +94,9 @@ def test_an_optimiser_moves_what_is_shared_for_all(across_axes: bool) -> None:
     [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network)), lambda network: network.double().float()],
     ids=["deepcopy", "pickle", "to another type and back"],
 )
-@pytest.mark.parametrize("across_axes", [False, True])
-def test_copies_share_too_and_not_with_the_original(copied, across_axes: bool) -> None:
+def test_copies_share_too_and_not_with_the_original(copied) -> None:
     network = learning(BOTH, BOTH).float()
-    share_domain_frequency(network, across_axes=across_axes)
+    share_domain_frequency(network)
     other = copied(network)
     assert len(frequencies_of(other)) == 2
     layers_of(other)[0].set_domain_frequency(rotation=0.25, translation=0.5)
@@ -135,12 +106,11 @@ def test_copies_share_too_and_not_with_the_original(copied, across_axes: bool) -
         assert layers_of(network)[1].domain_frequency["rotation"].item() == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize("across_axes", [False, True])
-def test_state_dicts_have_the_keys_of_before_and_load(across_axes: bool) -> None:
+def test_state_dicts_have_the_keys_of_before_and_load() -> None:
     network, other = (learning(BOTH, BOTH) for _ in range(2))
     keys = network.state_dict().keys()
     for each in (network, other):
-        share_domain_frequency(each, across_axes=across_axes)
+        share_domain_frequency(each)
     layers_of(network)[1].set_domain_frequency(rotation=0.3, translation=0.7)
     assert network.state_dict().keys() == keys
     other.load_state_dict(network.state_dict())
@@ -159,7 +129,7 @@ def test_state_of_layers_that_share_loads_where_they_do_not() -> None:
 
 def test_networks_that_share_can_be_hardened_relaxed_exported_and_summed_up() -> None:
     network = learning(BOTH, BOTH).eval()
-    share_domain_frequency(network, across_axes=True)
+    share_domain_frequency(network)
     assert harden_network(network)[0].softness().item() == 0
     assert len(frequencies_of(harden_network(network, ("reflection",)))) == 2
     in_type, _ = battery.types("C4", "regular -> regular")
@@ -168,18 +138,7 @@ def test_networks_that_share_can_be_hardened_relaxed_exported_and_summed_up() ->
     image = battery.random_input(in_type, 8, 8)
     assert torch.allclose(export_network(network)(image), network(in_type(image)).tensor)
     frequency = relaxation_summary(network).rows[1].domain_frequency
-    assert frequency["translation"] == pytest.approx((0.2, 0.2))
-
-
-def test_tied_axes_can_be_shared_across_layers_afterwards() -> None:
-    network = learning(BOTH, BOTH, BOTH)
-    share_domain_frequency(network[:3], across_layers=False, across_axes=True)
-    share_domain_frequency(network[:3])
-    assert [len(value) for value in frequencies_of(network[:3])] == [1, 1]
-    share_domain_frequency(network)  # the third layer has two axes: so have all
-    assert sorted(len(value) for value in frequencies_of(network)) == [1, 2]
-    for one, other in pairwise(layers_of(network)):
-        assert one.domain_frequency["translation"] is other.domain_frequency["translation"]
+    assert frequency["translation"] == pytest.approx((0.1, 0.3))
 
 
 def test_fixed_frequencies_and_frozen_ones_stay_so() -> None:
@@ -195,27 +154,15 @@ def test_fixed_frequencies_and_frozen_ones_stay_so() -> None:
     assert not any(value.requires_grad for value in values)
 
 
-def test_two_values_for_tied_axes_are_refused() -> None:
-    (layer,) = layers_of(learning(BOTH))
-    share_domain_frequency(layer, across_layers=False, across_axes=True)
-    with pytest.raises(ValueError, match=r"axes of 'translation' are tied .*got \(0.1, 0.2\)"):
-        layer.set_domain_frequency(translation=(0.1, 0.2))
-    layer.set_domain_frequency(translation=(0.5, 0.5))
-    assert layer.domain_frequency["translation"].tolist() == [0.5, 0.5]
-
-
 @pytest.mark.parametrize(
-    ("network", "options", "kind", "message"),
+    ("network", "kind", "message"),
     [
-        (soft_regular_layer, {}, ValueError, "no layer that learns .*learn_relaxation=True"),
-        (lambda: "net", {}, TypeError, "network must be a torch.nn.Module, got str: 'net'"),
-        (lambda: nn.Linear(2, 2), {}, ValueError, "no layer that learns"),
-        (lambda: learning({}), {}, ValueError, "no layer that learns"),
-        (lambda: learning(BOTH), {"across_layers": False}, ValueError, "across_layers or across_axes must be True"),
-        (lambda: learning(BOTH), {"across_axes": "yes"}, TypeError, "across_axes must be True or False, got 'yes'"),
-        (lambda: learning(BOTH), {"across_layers": 1}, TypeError, "across_layers must be True or False, got 1"),
+        (soft_regular_layer, ValueError, "no layer that learns .*learn_relaxation=True"),
+        (lambda: "net", TypeError, "network must be a torch.nn.Module, got str: 'net'"),
+        (lambda: nn.Linear(2, 2), ValueError, "no layer that learns"),
+        (lambda: learning({}), ValueError, "no layer that learns"),
     ],
 )
-def test_what_cannot_be_shared_is_said(network, options: dict[str, object], kind, message: str) -> None:
+def test_what_cannot_be_shared_is_said(network, kind, message: str) -> None:
     with pytest.raises(kind, match=message):
-        share_domain_frequency(network(), **options)
+        share_domain_frequency(network())

@@ -108,11 +108,11 @@ HELD_BY = {
     "baselines/strict_kernel.py": "test_baselines.py",
     "network/export_modules.py": "test_export_escnn.py",
     "network/plain_modules.py": "test_export_escnn.py",
-    "network/plain_nonlinearities.py": "test_export_nonlinearities.py",
-    "measure/field_action.py": "test_equivariance.py",
+    "learning/penalties.py": "test_penalty.py",
     "measure/forward_probe.py": "test_exact_or_interpolated.py",
-    "measure/input_images.py": "test_equivariance_of_networks.py",
     "measure/measured_network.py": "test_equivariance_of_networks.py",
+    "measure/reports.py": "test_tables.py",
+    "plots/charts.py": "test_plots_curves.py",
     "plots/style.py": "test_plots_bars.py",
 }
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformations import relative_error
 
 from escnn_relaxed import export_network
-from escnn_relaxed.network.kept_forward import OnFields
+from escnn_relaxed.network.export import OnFields
 
 BATCH = torch.export.Dim("batch")
 EVERY_NETWORK = pytest.mark.parametrize("name", NETWORKS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from escnn_relaxed.network.modes import in_eval_mode
+from escnn_relaxed.network.relaxed_layers import in_eval_mode
 
 
 @pytest.fixture

@@ -149,7 +149,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "volumes": (
         lambda: plot_filters_over_rotations(volumes.layer(volumes.fields("mirror"))),
         TypeError,
-        "layers must be of the plane",
+        "layers must be RelaxedR2Conv, another relaxed layer, or R2Conv, got RelaxedR3Conv",
     ),
     "small image": (lambda: plot_filter_over_positions(soft_regular_layer(), 2), ValueError, "size must be at least 3"),
     "half a position": (

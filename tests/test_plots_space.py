@@ -126,9 +126,9 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a layer of the plane": (
         lambda: plot_filters_in_space(torch.nn.Conv3d(1, 1, 3)),
         TypeError,
-        "layers must be RelaxedR3Conv or R3Conv, got Conv3d",
+        "layers must be RelaxedR3Conv, another relaxed layer, or R3Conv, got Conv3d",
     ),
-    "no layer": (lambda: plot_filters_in_space({}), ValueError, "layers must have a layer"),
+    "no layer": (lambda: plot_filters_in_space({}), ValueError, "layers must have one to draw"),
     "no regular field": (
         lambda: plot_filters_in_space(volumes.layer(volumes.fields("octahedral"))),
         ValueError,
@@ -139,7 +139,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "layers must be of one group",
     ),
-    "no network": (lambda: plot_softness_by_axis({}), ValueError, "networks must have a network"),
+    "no network": (lambda: plot_softness_by_axis({}), ValueError, "networks must have one to draw"),
     "no relaxed layer": (
         lambda: plot_softness_by_axis(torch.nn.Identity()),
         ValueError,

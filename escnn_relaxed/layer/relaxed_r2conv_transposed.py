@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from escnn.nn import FieldType
+from escnn.nn import FieldType, R2ConvTransposed
 
 from ..integral.geometry import TransposedGeometry
 from ..kernel.domain_frequency import Frequency
@@ -135,3 +135,7 @@ class RelaxedR2ConvTransposed(RelaxedConvolution):
     def output_padding(self) -> tuple[int, ...]:
         """The pixels added to the output below and on the right."""
         return self.geometry.output_padding
+
+
+# Code that asks isinstance(layer, R2ConvTransposed), as loops that draw weights do, means this layer too.
+R2ConvTransposed.register(RelaxedR2ConvTransposed)

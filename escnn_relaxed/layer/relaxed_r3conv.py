@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from escnn.gspaces import GSpace3D
-from escnn.nn import FieldType
+from escnn.nn import FieldType, R3Conv
 from torch import Tensor
 
 from ..group.elements import grid_symmetries, sample_group
@@ -193,3 +193,7 @@ class RelaxedR3Conv(RelaxedConvolution):
             mean = average.to(like)(kernel)
             energy = self.kernel.orthogonal_basis.energy
             return soft_share(energy(kernel - mean), energy(mean))
+
+
+# Code that asks isinstance(layer, R3Conv), as loops that draw weights do, means this layer too.
+R3Conv.register(RelaxedR3Conv)

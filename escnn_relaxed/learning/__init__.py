@@ -17,9 +17,7 @@ Example:
 from .evidence import SoftnessEvidence
 from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport, HardeningTrial
 from .frequency_parameters import parameter_groups, share_domain_frequency
-from .hardening_schedule import HardeningSchedule
-from .penalty import equivariance_penalty
-from .softness_bound import SoftnessBound
+from .penalties import HardeningSchedule, SoftnessBound, equivariance_penalty
 
 __all__ = [
     "EvidenceRow",

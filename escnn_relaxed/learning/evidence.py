@@ -12,10 +12,8 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..checks import check_choice, check_integer, check_mapping
-from ..network.modes import in_eval_mode
-from ..network.relaxed_layers import relaxed_layers
+from ..network.relaxed_layers import in_eval_mode, relaxed_layers
 from ..torch_modes import full_precision
-from ._weight_groups import weight_groups
 from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport, HardeningTrial
 from .soft_gradients import LIKELIHOODS, count_inputs, fisher_direction, gradients, input_chunks, losses, plain
 
@@ -289,7 +287,7 @@ class SoftnessEvidence:
         self._groups: list[_Group] = []
         owners: dict[int, str] = {}
         for name, layer in relaxed_layers(self.network).items():
-            for label, entries in weight_groups(layer).items():
+            for label, entries in layer.weight_groups().items():
                 # Weights that layers share are those of the first of them.
                 own = [
                     (parameter, places.to(parameter.device))

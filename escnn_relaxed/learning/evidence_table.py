@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, overload
 
-from ..measure.tables import plain_table, rich_table
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from ..measure.reports import plain_table
 
 __all__ = ["EvidenceRow", "EvidenceTable", "HardeningReport", "HardeningTrial"]
 
 
 @dataclass(frozen=True)
 class EvidenceRow:
-    """The soft weights of one layer and subgroup; ``pandas.DataFrame(table.rows)`` makes a table of them.
+    """The soft weights of one layer and subgroup; ``pandas.DataFrame(table)`` makes a table of them.
 
     Attributes:
         layer: name of the layer.
@@ -89,37 +84,8 @@ class HardeningTrial:
         )
 
 
-Row = TypeVar("Row", EvidenceRow, HardeningTrial)
-
-
-@dataclass(frozen=True)
-class _Rows(Sequence[Row], Generic[Row]):
-    """A sequence of rows; its text is a table, and ``rich.print`` shows it as one of rich."""
-
-    rows: tuple[Row, ...]
-    _header: ClassVar[tuple[str, ...]] = ()
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Row, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> Row | tuple[Row, ...]:
-        return self.rows[index]
-
-    def __str__(self) -> str:
-        return plain_table(self._header, [row.cells() for row in self.rows])
-
-    def __rich__(self) -> Table:
-        return rich_table(self._header, [row.cells() for row in self.rows])
-
-
-class EvidenceTable(_Rows[EvidenceRow]):
-    """A row for each layer and subgroup that is soft.
+class EvidenceTable(tuple[EvidenceRow, ...]):
+    """A row for each layer and subgroup that is soft; its text is a table.
 
     Example:
         >>> print(EvidenceTable((EvidenceRow("conv", "rotation", 20, 3.0, 0.002, 50.0),)))
@@ -127,11 +93,13 @@ class EvidenceTable(_Rows[EvidenceRow]):
         conv   rotation  20         3.0           0.15  2.0e-03
     """
 
-    _header = ("layer", "subgroup", "weights n", "determined γ", "γ/n", "softness s")
+    def __str__(self) -> str:
+        header = ("layer", "subgroup", "weights n", "determined γ", "γ/n", "softness s")
+        return plain_table(header, [row.cells() for row in self])
 
 
-class HardeningReport(_Rows[HardeningTrial]):
-    """A row for each trial, in their order.
+class HardeningReport(tuple[HardeningTrial, ...]):
+    """A row for each trial, in their order; its text is a table.
 
     Example:
         >>> trial = HardeningTrial("rotation", ("first", "second"), 40, 351.0, 20.0, 14.0, False)
@@ -140,4 +108,6 @@ class HardeningReport(_Rows[HardeningTrial]):
         rotation  2 layers  40         351.0 ± 20.0  14.0   soft
     """
 
-    _header = ("subgroup", "where", "weights n", "rise Δ", "price", "result")
+    def __str__(self) -> str:
+        header = ("subgroup", "where", "weights n", "rise Δ", "price", "result")
+        return plain_table(header, [trial.cells() for trial in self])

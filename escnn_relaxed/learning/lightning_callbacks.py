@@ -12,20 +12,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from escnn.nn import FieldType
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
-from torch.optim.swa_utils import update_bn
 
 from ..checks import check_choice, check_integer
-from ..measure.measured_network import Shifts
 from ..measure.monitoring import RelaxationMonitor
-from ..network.modes import in_eval_mode
-from ..network.relaxed_layers import named_relaxed_layers
+from ..network.relaxed_layers import in_eval_mode, named_relaxed_layers
 from .evidence import SoftnessEvidence
-from .hardening_schedule import HardeningSchedule
+from .penalties import HardeningSchedule, SoftnessBound
 from .soft_gradients import LIKELIHOODS, plain
-from .softness_bound import SoftnessBound
 
 __all__ = ["BoundSoftness", "HardenInTraining", "LearnSoftness", "LogRelaxation"]
 
@@ -135,7 +130,7 @@ class _PenaltyCallback(Callback):
     rule: HardeningSchedule | SoftnessBound | None = None
 
     def __init__(self) -> None:
-        self._restored: dict[str, Any] | None = None
+        self._restored: dict[str, Any] = {}
         self._steps_seen = 0
 
     @abstractmethod
@@ -145,7 +140,7 @@ class _PenaltyCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Build the rule, with the state of a checkpoint if one was loaded."""
         self.rule = self._build_rule(trainer, pl_module)
-        if self._restored is not None:
+        if self._restored:
             self.rule.load_state_dict(self._restored)
         self._steps_seen = trainer.global_step
 
@@ -153,8 +148,7 @@ class _PenaltyCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         """Add the gradient of the penalty."""
-        penalty = torch.zeros(()) if self.rule is None else self.rule.penalty()
-        if penalty.requires_grad:
+        if self.rule is not None and (penalty := self.rule.penalty()).requires_grad:
             penalty.backward()
 
     def on_train_batch_end(
@@ -167,11 +161,11 @@ class _PenaltyCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the rule, for checkpoints."""
-        return dict(self._restored or {}) if self.rule is None else dict(self.rule.state_dict())
+        return dict(self._restored if self.rule is None else self.rule.state_dict())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Keep the state of a checkpoint for the start of training."""
-        self._restored = dict(state_dict) or None
+        self._restored = dict(state_dict)
 
 
 class HardenInTraining(_PenaltyCallback):
@@ -181,37 +175,23 @@ class HardenInTraining(_PenaltyCallback):
     ``LightningModule.load_from_checkpoint`` does not ask it: call ``layer.harden()`` or ``harden_network`` there.
 
     Args:
-        harden_at: part of the steps after which the layers become their strict parts, in (0, 1]. At 1, statistics of
-            batch norm are estimated anew with a pass over the training data at the end.
+        harden_at: part of the steps after which the layers become their strict parts, in (0, 1].
         largest_penalty: λ of Σ √s at that step; it rises linearly from 0.
 
     Example:
         >>> from lightning.pytorch import Trainer
-        >>> trainer = Trainer(
-        ...     max_epochs=30, callbacks=[HardenInTraining(2 / 3)], logger=False, accelerator="cpu"
-        ... )
+        >>> trainer = Trainer(callbacks=[HardenInTraining(2 / 3)], logger=False, accelerator="cpu")
     """
 
     def __init__(self, harden_at: float = 2 / 3, largest_penalty: float = 0.0) -> None:
         super().__init__()
-        self._harden_at = harden_at
-        self._largest_penalty = largest_penalty
+        self._harden_at, self._largest_penalty = harden_at, largest_penalty
 
     def _build_rule(self, trainer: Trainer, network: LightningModule) -> HardeningSchedule:
         steps = trainer.estimated_stepping_batches
         if steps == float("inf"):
             raise ValueError("HardenInTraining needs max_epochs or max_steps, to know when to harden")
-        self._steps = int(steps)
-        return HardeningSchedule(network, self._steps, self._harden_at, self._largest_penalty)
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Count optimiser steps; where the last one hardened, estimate statistics before validation and checkpoints."""
-        steps_before = self._steps_seen
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        if self._steps_seen > steps_before and self._steps_seen >= self._steps:
-            self._estimate_statistics(trainer, pl_module)
+        return HardeningSchedule(network, int(steps), self._harden_at, self._largest_penalty)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Harden a network that was hardened in the checkpoint, even if it is only tested."""
@@ -220,18 +200,9 @@ class HardenInTraining(_PenaltyCallback):
                 layer.harden()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Estimate the statistics of a network that was hardened where training ended early; warn if it never was."""
-        rule = self.rule
-        if isinstance(rule, HardeningSchedule) and not rule.is_hardened:
+        """Warn of a network that was not hardened, since training ended early."""
+        if isinstance(self.rule, HardeningSchedule) and not self.rule.is_hardened:
             warnings.warn("HardenInTraining: training ended before its step, the network is soft", stacklevel=2)
-        if self._steps_seen < self._steps:
-            self._estimate_statistics(trainer, pl_module)
-
-    def _estimate_statistics(self, trainer: Trainer, network: LightningModule) -> None:
-        """Estimate the statistics of batch norm, if the last step was the one that hardened."""
-        rule = self.rule
-        if isinstance(rule, HardeningSchedule) and rule.was_hardened_last and trainer.train_dataloader is not None:
-            update_bn(trainer.train_dataloader, network, device=network.device)
 
 
 class BoundSoftness(_PenaltyCallback):
@@ -245,28 +216,20 @@ class BoundSoftness(_PenaltyCallback):
 
     Example:
         >>> from lightning.pytorch import Trainer
-        >>> trainer = Trainer(
-        ...     max_epochs=30, callbacks=[BoundSoftness(0.01)], logger=False, accelerator="cpu"
-        ... )
+        >>> trainer = Trainer(callbacks=[BoundSoftness(0.01)], logger=False, accelerator="cpu")
     """
 
     def __init__(self, bound: float | Mapping[str, float], rate: float = 1.0) -> None:
         super().__init__()
-        self._bound = bound
-        self._rate = rate
-
-    @property
-    def multipliers(self) -> dict[str, float]:
-        """Name of each layer → its multiplier."""
-        return dict(self.rule.multipliers) if isinstance(self.rule, SoftnessBound) else {}
+        self._bound, self._rate = bound, rate
 
     def _build_rule(self, trainer: Trainer, network: LightningModule) -> SoftnessBound:
         return SoftnessBound(network, self._bound, self._rate)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the multipliers."""
-        for name, value in self.multipliers.items():
-            pl_module.log(f"multiplier/{name}", value)
+        if isinstance(self.rule, SoftnessBound):
+            pl_module.log_dict({f"multiplier/{name}": value for name, value in self.rule.multipliers.items()})
 
 
 class LogRelaxation(Callback):
@@ -279,24 +242,18 @@ class LogRelaxation(Callback):
     Args:
         measure: whether to measure the error, on 32 images of the first training batch: its first floating-point
             tensor (batch, C, H, W), which the module's ``forward`` has to take. Without such a tensor it is not logged.
-        in_type: fields of the images; by default those of the first escnn module inside.
-        shifts: rows down and columns to the right in pixels, to measure beside the group elements.
 
     Attributes:
         history: tag → a pair (step, value) for each time, for ``escnn_relaxed.plots.plot_domain_frequency``.
 
     Example:
         >>> from lightning.pytorch import Trainer
-        >>> trainer = Trainer(
-        ...     max_epochs=30, callbacks=[LogRelaxation()], logger=False, accelerator="cpu"
-        ... )
+        >>> trainer = Trainer(callbacks=[LogRelaxation()], logger=False, accelerator="cpu")
     """
 
-    def __init__(self, measure: bool = True, in_type: FieldType | None = None, shifts: Shifts = ()) -> None:
+    def __init__(self, measure: bool = True) -> None:
         super().__init__()
         self._measure = measure
-        self._in_type = in_type
-        self._shifts = shifts
         self._monitor: RelaxationMonitor | None = None
         self.history: dict[str, list[tuple[int, float]]] = {}
 
@@ -304,11 +261,10 @@ class LogRelaxation(Callback):
         """Take images from the first batch, and log ω′, softness and error at the start."""
         if self._monitor is not None:
             return
-        images = next(_images(batch), None) if self._measure else None
-        self._monitor = RelaxationMonitor(pl_module, images, self._in_type, self._shifts)
-        is_resumed = bool(self.history)
+        images = next((images[:32] for images in _images(batch)), None) if self._measure else None
+        self._monitor = RelaxationMonitor(pl_module, images)
         self._monitor.history = self.history
-        if not is_resumed:
+        if not self.history:
             scalars = self._monitor.record(trainer.global_step)
             for logger in trainer.loggers:
                 logger.log_metrics(scalars, trainer.global_step)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from ..layer.convolution import Convolution
+from ..layer.convolution import RelaxedConvolution
 
 __all__ = ["LIKELIHOODS", "count_inputs", "fisher_direction", "gradients", "input_chunks", "losses", "plain"]
 
@@ -22,7 +22,7 @@ LIKELIHOODS = "categorical", "binary", "gaussian"
 class _Call(NamedTuple):
     """A call of a layer in a forward pass: what went in and what came out."""
 
-    layer: Convolution
+    layer: RelaxedConvolution
     features: Tensor
     output: Tensor
 
@@ -123,7 +123,7 @@ def gradients(
     layers = [
         module
         for module in network.modules()
-        if isinstance(module, Convolution) and any(id(parameter) in wanted for parameter in module.parameters())
+        if isinstance(module, RelaxedConvolution) and any(id(parameter) in wanted for parameter in module.parameters())
     ]
     handles = [layer.register_forward_hook(note) for layer in layers]
     try:

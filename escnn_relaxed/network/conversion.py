@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
-from pickle import PicklingError
 from typing import Any, TypeAlias, TypeGuard, get_args
 
 from escnn.nn import R2Conv, R2ConvTransposed, R3Conv
@@ -17,26 +15,13 @@ from ..checks import check_bool, check_callable, check_module, check_no_hooks, c
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..kernel.steerable_basis import SteerableBasis
 from ..layer.options import SOFTENING, check_keywords, check_softness
-from ..layer.relaxed_r2conv import RelaxedR2Conv
 from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
-from ..layer.relaxed_r3conv import RelaxedR3Conv
-from .relaxed_layers import WITH_RELAXED_FORM, named_relaxed_layers, strict_layers
+from .relaxed_layers import RELAXED_FORMS, Relaxed, copied_parameters, copy_network, relaxed_layers, strict_layers
 
-__all__ = ["copy_network", "harden_network", "relax_network"]
+__all__ = ["harden_network", "relax_network"]
 
 # A layer that can be relaxed: escnn's, or a strict one of this package.
-Relaxed: TypeAlias = RelaxedR2Conv | RelaxedR2ConvTransposed | RelaxedR3Conv
-StrictLayer: TypeAlias = R2Conv | R2ConvTransposed | R3Conv | Relaxed
-
-# The relaxed form of each of escnn's layers.
-_RELAXED_FORMS: dict[type[nn.Module], type[Relaxed]] = {
-    R2Conv: RelaxedR2Conv,
-    R2ConvTransposed: RelaxedR2ConvTransposed,
-    R3Conv: RelaxedR3Conv,
-}
-
-# deepcopy raises these for locks, files, tensors with a history and the like.
-_NO_COPY = TypeError, RuntimeError, PicklingError
+StrictLayer: TypeAlias = Relaxed | R2Conv | R2ConvTransposed | R3Conv
 
 
 def relax_network(
@@ -49,12 +34,11 @@ def relax_network(
 
     Every ``R2ConvTransposed`` is a :class:`~escnn_relaxed.RelaxedR2ConvTransposed`, every ``R3Conv`` a
     :class:`~escnn_relaxed.RelaxedR3Conv`, and layers of this package that are strict in escnn's basis (``relax=None``,
-    or of :func:`harden_network`) get a soft part, too. The copy
-    computes what the network computed, since its soft weights are 0, unless ``initial_softness`` is given. The soft
-    part has no mean over the domain, so that the trained kernel is and stays the layer's strict part, and
-    :func:`harden_network` returns it to the last bit. What a layer does beside its kernel and
-    bias, in hooks, parametrizations or methods of a subclass, would be lost, and such a layer is refused. escnn's
-    other linear maps (``Linear``, ``R3ConvTransposed``) have no relaxed form and stay strict, with a warning.
+    or of :func:`harden_network`) get a soft part, too. The copy computes what the network computed: the trained kernel
+    is and stays the layer's strict part, the soft weights are 0 at the start, and :func:`harden_network` returns
+    the kernel to the last bit. A layer with hooks, parametrizations or methods of a subclass is refused, since these
+    would be lost. escnn's other linear maps (``Linear``, ``R3ConvTransposed``) have no relaxed form and stay strict,
+    with a warning.
 
     Args:
         network: any module, whatever its forward; names of modules stay, and so do layers that have a soft part
@@ -94,10 +78,10 @@ def relax_network(
         )
     for name, module in picked.items():
         _check_plain(name or "network", module)
-    parameters = _copied_parameters(picked.values(), freeze)
+    parameters = copied_parameters(picked.values(), freeze)
     relaxed = {id(module): _relaxed(module, parameters, softening) for module in picked.values()}
     for kind, strict in strict_layers(network).items():
-        if kind not in [known.__name__ for known in WITH_RELAXED_FORM]:
+        if kind not in [known.__name__ for known in RELAXED_FORMS]:
             warn_once(f"relax_network leaves {kind} strict, which has no relaxed form: {', '.join(strict)}")
     return copy_network(network, {**relaxed, **parameters})
 
@@ -122,65 +106,27 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
 
     Example:
         >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
         >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25}, initial_softness=0.1)
         >>> layer.softness().item() > 0.05, harden_network(layer).softness().item()
         (True, 0.0)
     """
-    check_module("network", network)
+    relaxed_layers(network)
     check_subgroups(subgroups)
-    if not any(True for _ in named_relaxed_layers(network)):
-        raise ValueError(
-            "network has no relaxed layer to harden: relax_network makes them of escnn.nn.R2Conv, R2ConvTransposed and "
-            "R3Conv"
-        )
     hardened = copy_network(network)
-    for _, layer in named_relaxed_layers(hardened):
+    for layer in relaxed_layers(hardened).values():
         layer.harden(*subgroups)
         layer.drop_soft_part()
     return hardened
-
-
-def copy_network(network: nn.Module, replacements: Mapping[int, Any] | None = None) -> nn.Module:
-    """Return a deep copy of a network, with other objects in place of some.
-
-    Raises:
-        TypeError: for a network that holds something that cannot be copied, by the name of its attribute.
-    """
-    # Python's modules are shared: there is one of each, and deepcopy refuses them.
-    memo: dict[int, Any] = {id(module): module for module in list(sys.modules.values())}
-    for buffer in network.buffers():
-        if not buffer.is_leaf:
-            # escnn's layers build buffers from parameters in eval mode, with a history that deepcopy refuses.
-            memo[id(buffer)] = buffer.detach().clone()
-    memo.update(replacements or {})
-    try:
-        return copy.deepcopy(network, dict(memo))
-    except _NO_COPY as error:
-        for name, module in network.named_modules():
-            for attribute, value in vars(module).items():
-                if attribute != "_modules" and not _can_be_copied(value, memo):
-                    raise TypeError(
-                        f"attribute {attribute!r} of {name or 'network'}, a {type(module).__name__}, cannot be copied "
-                        f"({error}): set it after the copy is made"
-                    ) from error
-        raise
-
-
-def _can_be_copied(value: Any, memo: Mapping[int, Any]) -> bool:
-    try:
-        copy.deepcopy(value, dict(memo))
-    except _NO_COPY:
-        return False
-    return True
 
 
 def _can_be_relaxed(module: nn.Module) -> TypeGuard[StrictLayer]:
     """Return whether a module is a layer of escnn's, or a strict one of this package with escnn's weights."""
     if isinstance(module, Relaxed):
         return not module.relaxed_subgroups and module.kernel.basis is not None
-    return isinstance(module, WITH_RELAXED_FORM)
+    return isinstance(module, tuple(RELAXED_FORMS))
 
 
 def _check_plain(name: str, module: StrictLayer) -> None:
@@ -198,9 +144,8 @@ def _check_plain(name: str, module: StrictLayer) -> None:
             f"put a {kind} with its state in its place, or leave it out with "
             f"where=lambda name, layer: type(layer) is {kind}"
         )
-    check_no_hooks(
-        name, module, "remove them and register them on the relaxed layer, or leave the layer out by `where`"
-    )
+    remedy = "remove them and register them on the relaxed layer, or leave the layer out by `where`"
+    check_no_hooks(name, module, remedy)
 
 
 def _kind(module: StrictLayer) -> type[nn.Module]:
@@ -217,37 +162,23 @@ def _own_methods(module: StrictLayer) -> list[str]:
     return sorted(methods - {"__init__"})
 
 
-def _copied_parameters(convolutions: Iterable[StrictLayer], freeze: bool) -> dict[int, nn.Parameter]:
-    """Return a copy of each weight and bias, keyed by the identity of the original: layers go on sharing them."""
-    copies = {}
-    for convolution in convolutions:
-        for parameter, is_fixed in ((convolution.weights, freeze), (convolution.bias, False)):
-            if parameter is not None:
-                learns = parameter.requires_grad and not is_fixed
-                copies[id(parameter)] = nn.Parameter(parameter.detach().clone(), requires_grad=learns)
-    return copies
-
-
 def _relaxed(convolution: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]) -> Relaxed:
-    """Return a layer with the weights of a trained strict one, and a soft part that is 0 unless asked for."""
+    """Return a layer with the weights of a trained strict one, and a soft part that is 0 unless it is asked for."""
     is_transposed = isinstance(convolution, (R2ConvTransposed, RelaxedR2ConvTransposed))
     geometry = TransposedGeometry.of(convolution) if is_transposed else ConvolutionGeometry.of(convolution)
     arguments: dict[str, Any] = {**asdict(geometry), "bias": convolution.bias is not None, **softening}
-    softness = arguments.pop("initial_softness", 0.0) or 0.0
-    build = next(own for form in _RELAXED_FORMS.items() for own in form[1:] if isinstance(convolution, form))
+    softness = check_softness(arguments.pop("initial_softness", None) or 0.0)
+    build = next(own for form in RELAXED_FORMS.items() for own in form[1:] if isinstance(convolution, form))
     layer = build(convolution.in_type, convolution.out_type, **arguments).to(convolution.weights)
     if layer.kernel.basis is None:
-        raise ValueError(
-            f"kernel must have a strict part in escnn's basis, which takes the trained weights, got {layer}"
-        )
+        raise ValueError(f"kernel must have a strict part in escnn's basis, for the trained weights, got {layer}")
     if isinstance(convolution, Relaxed):
         basis = copy.deepcopy(convolution.kernel.basis)
     else:
         basis = SteerableBasis(*layer.kernel_types, layer.kernel_size, layer.dilation, convolution.basisexpansion)
     layer.kernel.basis = basis
-    layer.to(convolution.weights)
     layer.weights = parameters[id(convolution.weights)]
     if layer.bias is not None:
         layer.bias = parameters[id(convolution.bias)]
-    layer.kernel.start(layer.weights, check_softness(softness))
+    layer.to(convolution.weights).kernel.start(layer.weights, softness)
     return layer.train(convolution.training)
