@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import battery
 import pytest
 import torch
@@ -116,12 +114,3 @@ def test_python_modules_that_a_network_keeps_are_shared(copied) -> None:
     assert copy.held == network.held
     assert copy.held["escnn"] is not network.held["escnn"]
     assert torch.allclose(answer(copy), answer(network), atol=1e-6)
-
-
-@pytest.mark.filterwarnings("ignore:export_network keeps the forward:UserWarning")
-@pytest.mark.parametrize("copied", COPIES)
-@pytest.mark.parametrize("held", [threading.Lock(), (n for n in "ab"), 2 * torch.ones(2, requires_grad=True)])
-def test_attribute_that_cannot_be_copied_is_named(copied, held: object) -> None:
-    network = torch.nn.Sequential(Holding(None), Holding([held]))
-    with pytest.raises(TypeError, match="attribute 'held' of 1, a Holding, cannot be copied"):
-        copied(network)

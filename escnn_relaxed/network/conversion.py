@@ -70,11 +70,9 @@ def relax_network(
     named = [(name, module) for name, module in network.named_modules() if _can_be_relaxed(module)]
     picked = {name: module for name, module in named if where is None or where(name, module)}
     if not picked:
-        names = [name for name, _ in named]
-        hint = f": where picks none of {names}" if names else ""
         raise ValueError(
             f"network has no escnn.nn.R2Conv, R2ConvTransposed or R3Conv to relax, nor a layer of this package with "
-            f"relax=None{hint}"
+            f"relax=None: where picks none of {[name for name, _ in named]}"
         )
     for name, module in picked.items():
         _check_plain(name or "network", module)
@@ -137,29 +135,22 @@ def _check_plain(name: str, module: StrictLayer) -> None:
             f"{name} has parametrized {list(parametrized)}, which would be lost: make them plain with "
             f"torch.nn.utils.parametrize.remove_parametrizations, or leave the layer out by `where`"
         )
-    methods, kind = _own_methods(module), _kind(module).__name__
-    if methods:
+    kind = next(kind for kind in get_args(StrictLayer) if isinstance(module, kind))
+    if methods := _own_methods(module, kind):
         raise ValueError(
             f"{name}, a {type(module).__name__}, has methods of its own, {', '.join(methods)}, which would be lost: "
-            f"put a {kind} with its state in its place, or leave it out with "
-            f"where=lambda name, layer: type(layer) is {kind}"
+            f"put a {kind.__name__} with its state in its place, or leave it out with "
+            f"where=lambda name, layer: type(layer) is {kind.__name__}"
         )
     remedy = "remove them and register them on the relaxed layer, or leave the layer out by `where`"
     check_no_hooks(name, module, remedy)
 
 
-def _kind(module: StrictLayer) -> type[nn.Module]:
-    """Return the class of a layer, or the one that its class derives from."""
-    return next(kind for kind in get_args(StrictLayer) if isinstance(module, kind))
-
-
-def _own_methods(module: StrictLayer) -> list[str]:
-    """Return the names of methods and properties that a subclass adds or overrides, ``__init__`` aside."""
-    own = [vars(kind) for kind in type(module).__mro__ if kind not in _kind(module).__mro__]
+def _own_methods(module: StrictLayer, kind: type[nn.Module]) -> list[str]:
+    """Return the names of methods and properties that a subclass adds to its kind or overrides, ``__init__`` aside."""
+    own = [vars(each) for each in type(module).__mro__ if each not in kind.__mro__]
     methods = {name for of in own for name, value in of.items() if callable(value) or hasattr(value, "__get__")}
-    if "forward" in vars(module):
-        methods.add("forward")
-    return sorted(methods - {"__init__"})
+    return sorted((methods | {"forward"} & vars(module).keys()) - {"__init__"})
 
 
 def _relaxed(convolution: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]) -> Relaxed:

@@ -8,10 +8,9 @@ modules have no ``export()`` (docs/how-to/export.md lists them).
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -20,20 +19,7 @@ from escnn import nn as enn
 from torch import Tensor, nn
 
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry, as_convolution
-from .plain_modules import (
-    ByChannels,
-    Concatenated,
-    FieldMaximum,
-    FieldNorm,
-    Fourier,
-    Gate,
-    Joined,
-    Mask,
-    NormMaxPool,
-    NormNonLinearity,
-    Squash,
-    VectorField,
-)
+from . import plain_modules as plain
 
 __all__ = ["NoPlainFormError", "plain_module"]
 
@@ -48,7 +34,7 @@ _FUNCTIONS: dict[str, type[nn.Module]] = {
     "sigmoid": nn.Sigmoid,
     "tanh": nn.Tanh,
     "softplus": nn.Softplus,
-    "<lambda>": Squash,
+    "<lambda>": plain.Squash,
 }
 
 # A function from a part of a network to its plain form.
@@ -65,26 +51,19 @@ def plain_module(module: Any, export: Export) -> nn.Module:
 
     ``export`` exports the parts of it that are modules.
     """
-    try:
-        with _defaults_of(module):
-            exported: nn.Module = copy.deepcopy(module.export())
-    except NotImplementedError:
-        raise NoPlainFormError from None
-    return exported
-
-
-@contextlib.contextmanager
-def _defaults_of(module: nn.Module) -> Iterator[None]:
-    """Give new modules the dtype and device of this one, and restore the random state afterwards."""
     values = [value for value in chain(module.parameters(), module.buffers()) if value.is_floating_point()]
     device = values[0].device if values else torch.device("cpu")
     before = torch.get_default_dtype()
+    # escnn makes modules of torch's default dtype and device, and draws weights for them.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
         torch.set_default_dtype(values[0].dtype if values else before)
         try:
-            yield
+            exported: nn.Module = copy.deepcopy(module.export())
+        except NotImplementedError:
+            raise NoPlainFormError from None
         finally:
             torch.set_default_dtype(before)
+    return exported
 
 
 @plain_module.register
@@ -97,12 +76,12 @@ def _(module: enn.MultipleModule, export: Export) -> nn.Module:
     branches = []
     for number, labels in enumerate(module.merging._labels):
         part = export(getattr(module.merging, f"submodule_{number}"))
-        if isinstance(part, Joined):
+        if isinstance(part, plain.Joined):
             part = part.module
         elif len(labels) > 1:
             raise NoPlainFormError
         branches.append((torch.cat([channels[label] for label in labels]), part))
-    return ByChannels(branches)
+    return plain.ByChannels(branches)
 
 
 def _convolution(module: Any) -> nn.Module:
@@ -120,23 +99,20 @@ def _avg_pool(module: Any) -> nn.Module:
     return _AVG_POOL[_axes(module)](module.kernel_size, module.stride, module.padding, module.ceil_mode)
 
 
-def _blurred_avg_pool(module: Any) -> nn.Module:
-    return _blur(module.filter, module.stride, module.padding)
-
-
 def _blurred_max_pool(module: Any) -> nn.Module:
-    return nn.Sequential(_max_pool(module, stride=1), _blur(module.filter, module.stride, module._pad))
+    return nn.Sequential(_max_pool(module, stride=1), _blur(module, module._pad))
 
 
-def _blur(taps: Tensor, stride: Any, padding: tuple[int, ...]) -> nn.Module:
+def _blur(module: Any, padding: Any = None) -> nn.Module:
     """Return the convolution of each channel with its taps, (C, 1, k, …)."""
-    geometry = ConvolutionGeometry(taps.shape[-1], tuple(padding), stride=stride, groups=len(taps))
+    taps, padding = module.filter, tuple(padding or module.padding)
+    geometry = ConvolutionGeometry(taps.shape[-1], padding, stride=module.stride, groups=len(taps))
     return as_convolution(taps, None, geometry).requires_grad_(False)
 
 
 def _norm_max_pool(module: Any) -> nn.Module:
     windows = module.kernel_size, module.stride, module.padding, module.dilation
-    return NormMaxPool(_sizes(module), nn.MaxPool2d(*windows, return_indices=True, ceil_mode=module.ceil_mode))
+    return plain.NormMaxPool(_sizes(module), nn.MaxPool2d(*windows, return_indices=True, ceil_mode=module.ceil_mode))
 
 
 def _batch_norm(module: Any) -> nn.Module:
@@ -145,7 +121,7 @@ def _batch_norm(module: Any) -> nn.Module:
         raise NoPlainFormError
     norms = {size: getattr(module, f"batch_norm_[{size}]") for size in set(_sizes(module))}
     values = next(iter(norms.values())).running_mean
-    plain = _BATCH_NORM[_axes(module)](
+    exported: Any = _BATCH_NORM[_axes(module)](
         module.in_type.size, module.eps, module.momentum, module.affine, device=values.device, dtype=values.dtype
     )
     names = ["running_mean", "running_var", *(["weight", "bias"] if module.affine else [])]
@@ -154,10 +130,9 @@ def _batch_norm(module: Any) -> nn.Module:
     for size, norm in norms.items():
         channels = (size_of_channel == size).nonzero().flatten()
         for key in names:
-            getattr(plain, key)[channels] = getattr(norm, key).repeat_interleave(size)
-        if norm.num_batches_tracked is not None and plain.num_batches_tracked is not None:
-            plain.num_batches_tracked.copy_(norm.num_batches_tracked)
-    return plain
+            getattr(exported, key)[channels] = getattr(norm, key).repeat_interleave(size)
+        exported.num_batches_tracked.copy_(norm.num_batches_tracked)
+    return exported
 
 
 def _affine_map(module: Any) -> nn.Module:
@@ -180,10 +155,17 @@ def _affine_map(module: Any) -> nn.Module:
         if channels % size == 0 and torch.equal(torch.block_diag(*blocks), matrix):
             break
     is_linear = isinstance(module, (enn.DisentangleModule, enn.ReshuffleModule))
-    bank = torch.cat(blocks).view(channels, -1, *pixel).to(dtype)
-    geometry = ConvolutionGeometry(1, (0,) * len(pixel), groups=channels // size)
     bias = None if is_linear else offset.flatten().to(dtype)
-    return as_convolution(bank, bias, geometry).requires_grad_(not is_linear)
+    matrix = torch.cat(blocks).to(dtype)
+    return _on_channels(module, matrix, bias, channels // size).requires_grad_(not is_linear)
+
+
+def _on_channels(module: Any, matrix: Tensor, bias: Tensor | None, groups: int) -> nn.Module:
+    """Return the convolution that maps the channels of each pixel by a matrix (C_out, C_in/groups)."""
+    axes = _axes(module)
+    return as_convolution(
+        matrix.view(*matrix.shape, *(1,) * axes), bias, ConvolutionGeometry(1, (0,) * axes, groups=groups)
+    )
 
 
 def _function(module: Any) -> nn.Module:
@@ -195,51 +177,38 @@ def _function(module: Any) -> nn.Module:
 
 
 def _fourier(module: Any) -> nn.Module:
-    return Fourier(module.A.clone(), module.Ainv.clone(), _function(module))
+    """Return a function of values on a group, between two maps of the coefficients of each field."""
+    fields = module.in_type.size // module.A.shape[1]
+    before, after = (_on_channels(module, each.repeat(fields, 1), None, fields) for each in (module.A, module.Ainv))
+    return nn.Sequential(before.requires_grad_(False), _function(module), after.requires_grad_(False))
 
 
 def _norm_function(module: Any) -> nn.Module:
-    sizes = _sizes(module)
-    return _of_norms(module, sizes, _in_order(module.log_bias, sizes))
-
-
-def _induced_norm_function(module: Any) -> nn.Module:
-    parts, counts = _induced_parts(module)
-    bias = _in_order(module.log_bias, list(zip(_sizes(module), parts, strict=True)))
+    parts, bias = _parts(module), module.log_bias
     if bias is not None:
-        bias = bias.repeat_interleave(torch.tensor(counts, device=bias.device))
-    return _of_norms(module, _repeated(parts, counts), bias)
+        # One for each field; escnn keeps them sorted by the sizes of fields and parts.
+        keys = [(sum(sizes), sizes[0]) for sizes in parts]
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        ordered = torch.empty_like(bias).flatten()
+        ordered[order] = bias.flatten()
+        bias = ordered.repeat_interleave(torch.tensor([len(sizes) for sizes in parts], device=bias.device))
+    exported = plain.NormNonLinearity(list(chain(*parts)), _function(module), bias, float(module.eps))
+    return exported.to(module.eps.device)
 
 
 def _induced_norm_pool(module: Any) -> nn.Module:
-    parts, counts = _induced_parts(module)
-    return nn.Sequential(FieldNorm(_repeated(parts, counts)), FieldMaximum(counts))
+    parts = _parts(module)
+    return nn.Sequential(plain.FieldNorm(list(chain(*parts))), plain.FieldMaximum([len(sizes) for sizes in parts]))
 
 
-def _of_norms(module: Any, sizes: list[int], bias: Tensor | None) -> nn.Module:
-    return NormNonLinearity(sizes, _function(module), bias, float(module.eps)).to(module.eps.device)
-
-
-def _in_order(values: Tensor | None, keys: list[Any]) -> Tensor | None:
-    """Return one value for each field, in the order of the fields; escnn keeps them sorted by ``keys``."""
-    if values is None:
-        return None
-    order = sorted(range(len(keys)), key=keys.__getitem__)
-    ordered = torch.empty_like(values).flatten()
-    ordered[order] = values.flatten()
-    return ordered
-
-
-def _induced_parts(module: Any) -> tuple[list[int], list[int]]:
-    """Return the size of the parts of each induced field, and their number."""
+def _parts(module: Any) -> list[list[int]]:
+    """Return the sizes of the parts of each field that have a norm: of an induced field several, else itself."""
+    if isinstance(module, enn.NormNonLinearity):
+        return [[size] for size in _sizes(module)]
     names = [field.supported_nonlinearities for field in module.in_type.representations]
     words = (next(word for word in some if word.startswith("induced_norm")) for some in names)
     parts = [int(word.split("_")[-1]) for word in words]
-    return parts, [size // part for size, part in zip(_sizes(module), parts, strict=True)]
-
-
-def _repeated(values: list[int], counts: list[int]) -> list[int]:
-    return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
+    return [[part] * (size // part) for size, part in zip(_sizes(module), parts, strict=True)]
 
 
 def _gate(module: Any) -> nn.Module:
@@ -263,8 +232,8 @@ def _gate(module: Any) -> nn.Module:
             channels.append(channel)
             gates.append(gate)
             numbers.append(int(by_bias.flatten().abs().argmax()))
-    plain = Gate(channels, gates, module.bias.detach().flatten()[numbers]).to(module.bias.device)
-    return Joined(plain) if len(types) > 1 else plain
+    gate_of_channels = plain.Gate(channels, gates, module.bias.detach().flatten()[numbers]).to(module.bias.device)
+    return plain.Joined(gate_of_channels) if len(types) > 1 else gate_of_channels
 
 
 def _sizes(module: Any) -> list[int]:
@@ -292,9 +261,9 @@ _FORMS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
     enn.DisentangleModule: _affine_map,
     enn.ReshuffleModule: _affine_map,
     enn.FieldDropout: lambda module: nn.Identity(),
-    enn.MaskModule: lambda module: Mask(module.mask.detach().clone()),
-    enn.GroupPooling: lambda module: FieldMaximum(_sizes(module)),
-    enn.NormPool: lambda module: FieldNorm(_sizes(module)),
+    enn.MaskModule: lambda module: plain.Mask(module.mask.detach().clone()),
+    enn.GroupPooling: lambda module: plain.FieldMaximum(_sizes(module)),
+    enn.NormPool: lambda module: plain.FieldNorm(_sizes(module)),
     enn.InducedNormPool: _induced_norm_pool,
     enn.NormMaxPool: _norm_max_pool,
     enn.PointwiseMaxPool2D: _max_pool,
@@ -303,24 +272,20 @@ _FORMS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
     enn.PointwiseMaxPoolAntialiased3D: _blurred_max_pool,
     enn.PointwiseAvgPool2D: _avg_pool,
     enn.PointwiseAvgPool3D: _avg_pool,
-    enn.PointwiseAvgPoolAntialiased2D: _blurred_avg_pool,
-    enn.PointwiseAvgPoolAntialiased3D: _blurred_avg_pool,
+    enn.PointwiseAvgPoolAntialiased2D: _blur,
+    enn.PointwiseAvgPoolAntialiased3D: _blur,
     enn.PointwiseNonLinearity: _function,
-    enn.ConcatenatedNonLinearity: lambda module: Concatenated(_function(module)),
-    enn.VectorFieldNonLinearity: lambda module: VectorField(module._rotations),
+    enn.ConcatenatedNonLinearity: lambda module: plain.Concatenated(_function(module)),
+    enn.VectorFieldNonLinearity: lambda module: plain.VectorField(module._rotations),
     enn.FourierPointwise: _fourier,
     enn.QuotientFourierPointwise: _fourier,
     enn.NormNonLinearity: _norm_function,
-    enn.InducedNormNonLinearity: _induced_norm_function,
+    enn.InducedNormNonLinearity: _norm_function,
     enn.GatedNonLinearity1: _gate,
     enn.GatedNonLinearity2: _gate,
     enn.GatedNonLinearityUniform: _gate,
 }
 
 
-def _register(kind: type[nn.Module], form: Callable[[Any], nn.Module]) -> None:
-    plain_module.register(kind)(lambda module, export: form(module))
-
-
 for _kind, _form in _FORMS.items():
-    _register(_kind, _form)
+    plain_module.register(_kind)(lambda module, export, form=_form: form(module))

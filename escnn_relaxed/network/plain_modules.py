@@ -17,7 +17,6 @@ __all__ = [
     "Concatenated",
     "FieldMaximum",
     "FieldNorm",
-    "Fourier",
     "Gate",
     "Joined",
     "Mask",
@@ -64,10 +63,6 @@ class _ByField(nn.Module):
     def squares(self, features: Tensor) -> Tensor:
         """Return ‖·‖² of each field: (batch, C, …) → (batch, fields, …)."""
         return torch.cat([part.square().sum(dim=2) for part in self.fields(features)], dim=1)
-
-    def extra_repr(self) -> str:
-        """Number and size of the fields."""
-        return f"{len(self.sizes)} fields of {sorted(set(self.sizes))} channels"
 
 
 class FieldMaximum(_ByField):
@@ -156,25 +151,6 @@ class VectorField(nn.Module):
         lengths, numbers = _channels_by_field(features, self.angles).max(dim=2)
         angles = numbers.to(features.dtype) * (2 * math.pi / self.angles)
         return (torch.stack([angles.cos(), angles.sin()], dim=2) * lengths.relu().unsqueeze(2)).flatten(1, 2)
-
-
-class Fourier(nn.Module):
-    """A function of values on a group: sampling (samples, coefficients) before, analysis (new ones, samples) after."""
-
-    sampling: Tensor
-    analysis: Tensor
-
-    def __init__(self, sampling: Tensor, analysis: Tensor, function: nn.Module) -> None:
-        super().__init__()
-        self.register_buffer("sampling", sampling)
-        self.register_buffer("analysis", analysis)
-        self.function = function
-
-    def forward(self, features: Tensor) -> Tensor:
-        """(batch, C, …) → (batch, C_out, …)."""
-        fields = _channels_by_field(features, self.sampling.shape[1])
-        values = self.function(torch.einsum("bcf...,gf->bcg...", fields, self.sampling))
-        return torch.einsum("bcg...,fg->bcf...", values, self.analysis).flatten(1, 2)
 
 
 class Gate(nn.Module):

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from pickle import PicklingError
 from typing import Any, TypeAlias
 
 import torch
@@ -39,8 +38,6 @@ RELAXED_FORMS: dict[type[nn.Module], type[Relaxed]] = {
     R3Conv: RelaxedR3Conv,
 }
 _LINEAR = *RELAXED_FORMS, Linear, R3ConvTransposed
-# deepcopy raises these for locks, files, tensors with a history and the like.
-_NO_COPY = TypeError, RuntimeError, PicklingError
 
 
 def named_relaxed_layers(network: nn.Module) -> Iterator[tuple[str, RelaxedConvolution]]:
@@ -107,23 +104,4 @@ def copy_network(network: nn.Module, replacements: Mapping[int, Any] | None = No
         if not buffer.is_leaf:
             # escnn's layers build buffers from parameters in eval mode, with a history that deepcopy refuses.
             memo[id(buffer)] = buffer.detach().clone()
-    memo.update(replacements or {})
-    try:
-        return copy.deepcopy(network, dict(memo))
-    except _NO_COPY as error:
-        for name, module in network.named_modules():
-            for attribute, value in vars(module).items():
-                if attribute != "_modules" and not _can_be_copied(value, memo):
-                    raise TypeError(
-                        f"attribute {attribute!r} of {name or 'network'}, a {type(module).__name__}, cannot be copied "
-                        f"({error}): set it after the copy is made"
-                    ) from error
-        raise
-
-
-def _can_be_copied(value: Any, memo: Mapping[int, Any]) -> bool:
-    try:
-        copy.deepcopy(value, dict(memo))
-    except _NO_COPY:
-        return False
-    return True
+    return copy.deepcopy(network, {**memo, **(replacements or {})})
