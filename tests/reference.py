@@ -144,9 +144,7 @@ class Oracle:
         """The mean of K(d; x) over the cells that a region covers."""
         if (tap, region) not in self._region_banks:
             cells = self.layer.regions, self.layer.regions
-            parts = [
-                share * self.bank(tap, position_of(cell, cells)) for cell, share in regions.shares(region).items()
-            ]
+            parts = [share * self.bank(tap, position_of(cell, cells)) for cell, share in regions.shares(region).items()]
             self._region_banks[tap, region] = torch.stack(parts).sum(dim=0)
         return self._region_banks[tap, region]
 

@@ -152,9 +152,7 @@ class TiedKappa:
         coordinates = {"translation": own, **self.elements.coordinates(action)}
         of: dict[str, list[Tensor]] = {name: [] for name in SUBGROUPS}
         for name, values in frequency.items():
-            of[name] = [
-                (2 * math.pi * values[n % len(values)] * a).tanh() for n, a in enumerate(coordinates[name])
-            ]
+            of[name] = [(2 * math.pi * values[n % len(values)] * a).tanh() for n, a in enumerate(coordinates[name])]
         first = [value for name in SUBGROUPS for value in of[name]]
         squared = [*of["translation"], *(of["rotation"] if len(of["rotation"]) > 2 else [])]
         products = [a * b for a, b in itertools.product(of["rotation"], of["reflection"])]
