@@ -7,6 +7,7 @@ The command searches the widths that are written down in ``DIGITS`` and ``CIFAR`
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
@@ -95,7 +96,14 @@ DIGITS: dict[str, tuple[int, ...]] = {
     "R2Conv": DIGIT_WIDTHS,
     "RelaxedR2Conv": DIGIT_WIDTHS,
 }
-CIFAR: dict[str, dict[str, tuple[int, ...]]] = {"C4": {}, "D4": {}}
+CIFAR: dict[str, dict[str, tuple[int, ...]]] = {
+    group: {
+        "Conv2d": (12, 24, 49),
+        **dict.fromkeys(("R2Conv", "RelaxedR2Conv", "RelaxedR2Conv, last stage", "PartialR2Conv"), strict),
+        "ResidualR2Conv": residual,
+    }
+    for group, strict, residual in (("C4", (7, 15, 30), (3, 6, 11)), ("D4", (5, 11, 21), (1, 3, 6)))
+}
 
 
 def build_digits(way: str, widths: tuple[int, ...] | None = None) -> nn.Module:
@@ -115,7 +123,7 @@ def build_cifar(group: str, way: str, widths: tuple[int, ...] | None = None) -> 
 
 
 class ResidualNetwork(nn.Module):
-    """Lifting and one more convolution, then five residual blocks in three stages, group pooling, a mean over the image.
+    """Lifting, one more convolution, five residual blocks in three stages, group pooling, and a mean over the image.
 
     Twelve convolutions of 3×3, after each of which comes batch norm and ReLU, and two 1×1 shortcuts where the number of
     fields changes. There the first convolution of the block and the shortcut beside it have stride 2.
@@ -211,11 +219,11 @@ def main() -> None:
     """Search all widths; print them with their numbers of parameters."""
     target = parameters(build_digits("R2Conv", DIGIT_WIDTHS))
     for way in SEARCHED[:2]:
-        widths = search(lambda widths, way=way: build_digits(way, widths), DIGIT_SHAPE, target)
+        widths = search(functools.partial(build_digits, way), DIGIT_SHAPE, target)
         print(f"digits, {way}: {widths}, {parameters(build_digits(way, widths)):,}", flush=True)
     for group in CIFAR:
         for way in SEARCHED:
-            widths = search(lambda widths, way=way: build_cifar(group, way, widths), CIFAR_SHAPE, CIFAR_PARAMETERS)
+            widths = search(functools.partial(build_cifar, group, way), CIFAR_SHAPE, CIFAR_PARAMETERS)
             print(f"{group}, {way}: {widths}, {parameters(build_cifar(group, way, widths)):,}", flush=True)
 
 

@@ -35,7 +35,8 @@ def train_missing(wanted: Mapping[str, Callable[[], dict[str, Any]]], log: Log, 
         start = time.time()
         result = train()
         log.add(name, result)
-        print(f"{number}/{len(missing)} {name}: {result['test']:.2f} %, {time.time() - start:.0f} s", flush=True)
+        reached = result.get("test", result.get("validation"))
+        print(f"{number}/{len(missing)} {name}: {reached:.2f} %, {time.time() - start:.0f} s", flush=True)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
