@@ -97,7 +97,7 @@ def test_residual_network_of_r2conv_is_invariant_and_a_plain_one_is_not() -> Non
 
     # Strides take every other pixel of an odd side, so that the error is that of rounding.
     assert change("D4", "R2Conv") < 1e-4
-    assert change("D4", "Conv2d") > 1e-2
+    assert change("D4", "Conv2d") > 1e-3
 
 
 def test_digits_are_trained_once_and_told(tmp_path: Path, small_digits: None) -> None:

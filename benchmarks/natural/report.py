@@ -47,11 +47,11 @@ CIFAR_TEXT = """
 Test accuracy in % with {most} training images, mean ± standard error of {seeds} seeds; columns with − are of
 differences seed by seed. Residual networks of 12 convolutions in three stages, regular fields of C4 or D4, with equal
 numbers of parameters within 3 %; 10,000 test images; {epochs} epochs of one cycle of Adam with flips and shifts by up
-to 4 pixels. Upright images are as they are. Turned ones, each by one angle, are cut to the disk, so that no corners
-say how they are turned. `RelaxedR2Conv` has its defaults; hardened means that its soft part is taken away after
-training. `PartialR2Conv` starts at `initial_softness=0.1`, and the prior of `ResidualR2Conv` has σ = 0.1. Of each way
-the learning rate was chosen on 2,000 images for validation, after 5 epochs on 3,000: {rates}. 105 of the 60,000
-images at hand are decoded from JPEG and not exact.
+to 4 pixels, in mixed precision (bfloat16); evaluation is in float32. Upright images are as they are. Turned ones,
+each by one angle, are cut to the disk, so that no corners say how they are turned. `RelaxedR2Conv` has its defaults;
+hardened means that its soft part is taken away after training. `PartialR2Conv` starts at `initial_softness=0.1`, and
+the prior of `ResidualR2Conv` has σ = 0.1. Of each way the learning rate was chosen on 2,000 images for validation,
+after 5 epochs on 3,000: {rates}. 105 of the 60,000 images at hand are decoded from JPEG and not exact.
 
     python -m benchmarks.natural.cifar --data DIRECTORY
 """
