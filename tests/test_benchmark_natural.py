@@ -202,4 +202,12 @@ def test_cells_say_how_many_seeds_they_are_of() -> None:
     assert report.cell(three, 3) == "91.00 ± 0.58"
     assert report.cell(three, 5) == "91.00 ± 0.58 (3)"
     assert report.cell({}, 5) == "–"
+    assert report.difference(three, 3) == "+91.00 ± 0.58"
+    assert report.difference({0: {"test": -2.0}}, 1) == "−2.00"
     assert report.differences(three, {2: {"test": 90.5}, 4: {"test": 0.0}}) == {2: {"test": 1.5}}
+
+
+@pytest.mark.parametrize("name", report.SECTIONS)
+def test_sections_are_those_of_the_lines(name: str) -> None:
+    path = Path(__file__).parents[1] / "benchmarks" / "results" / "natural" / name
+    assert path.with_suffix(".md").read_text(encoding="utf-8") == report.SECTIONS[name](Log(path))
