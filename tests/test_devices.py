@@ -32,7 +32,7 @@ from escnn_relaxed import (
 )
 from escnn_relaxed.baselines import LAYERS, free_weight_penalty
 from escnn_relaxed.layer.convolution import RelaxedConvolution
-from escnn_relaxed.layer.convolution import Convolution
+from escnn_relaxed.layer.convolution import RelaxedConvolution
 from escnn_relaxed.learning import SoftnessBound, parameter_groups
 from escnn_relaxed.measure import relaxation_scalars
 
@@ -65,7 +65,7 @@ def way(name: str) -> RelaxedConvolution:
     return baseline(name, "C4", "two regular -> regular")
 
 
-def every_layer() -> dict[str, Callable[[], Convolution]]:
+def every_layer() -> dict[str, Callable[[], RelaxedConvolution]]:
     forms = {form: lambda form=form: layer_of(form) for form in FORMS}
     return forms | {name: lambda name=name: way(name) for name in WAYS}
 
@@ -73,7 +73,7 @@ def every_layer() -> dict[str, Callable[[], Convolution]]:
 EVERY_LAYER = pytest.mark.parametrize("layer", every_layer())
 
 
-def pass_through(layer: Convolution, features: Tensor) -> list[Tensor]:
+def pass_through(layer: RelaxedConvolution, features: Tensor) -> list[Tensor]:
     """The answer and all gradients, of one draw of a random offset."""
     torch.manual_seed(3)
     features = features.clone().requires_grad_()

@@ -13,8 +13,8 @@ from torch import nn
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, export_network
-from escnn_relaxed.integral.plain_layers import RegionConvolution
-from escnn_relaxed.kernel import FourierKernel, SirenKernel
+from escnn_relaxed.integral.exported import RegionConvolution
+from escnn_relaxed.continuous import FourierKernel, SirenKernel
 
 BY_REGIONS = pytest.mark.parametrize("by_regions", [False, True], ids=["stationary", "by regions"])
 BOTH = {"rotation": 0.2, "translation": (0.2, 0.4)}

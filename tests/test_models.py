@@ -13,8 +13,8 @@ from transformations import largest_error, relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, export_network
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv
-from escnn_relaxed.kernel import FourierKernel
-from escnn_relaxed.layer.convolution import Convolution
+from escnn_relaxed.continuous import FourierKernel
+from escnn_relaxed.layer.convolution import RelaxedConvolution
 from escnn_relaxed.models import RelaxedResNet
 
 # The paper's table of parameter counts, whatever the number of rotations: of CIFAR-10; of CIFAR-100 5,850 more.
@@ -78,7 +78,7 @@ def images(side: int = 28, batch: int = 1) -> Tensor:
 
 def by_hand(network: RelaxedResNet, features: Tensor, order: int, has_first_shortcut: bool) -> Tensor:
     """The paper's architecture (appendix "Network architecture") in plain functions, with the banks of the layers."""
-    banks = [module.filter_bank() for module in network.modules() if isinstance(module, Convolution)]
+    banks = [module.filter_bank() for module in network.modules() if isinstance(module, RelaxedConvolution)]
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm3d)]
 
     def normalized(values: Tensor) -> Tensor:
@@ -126,9 +126,9 @@ def test_network_is_the_architecture_written_out(rotations: int, arguments: dict
 FOURIER = ContinuousKernel(net=FourierKernel)
 
 
-def wide(network: nn.Module) -> list[Convolution]:
+def wide(network: nn.Module) -> list[RelaxedConvolution]:
     """The convolutions but shortcuts."""
-    layers = [module for module in network.modules() if isinstance(module, Convolution)]
+    layers = [module for module in network.modules() if isinstance(module, RelaxedConvolution)]
     return [layer for layer in layers if layer.kernel_size > 1]
 
 
@@ -202,7 +202,7 @@ def test_convolutions_start_with_a_gain_of_about_one(rotations: int, arguments: 
         gains[-1] /= float(features[0].tensor.norm() / features[0].tensor.numel() ** 0.5)
 
     for layer in network.modules():
-        if isinstance(layer, Convolution):
+        if isinstance(layer, RelaxedConvolution):
             layer.register_forward_hook(measure)
     # As smooth as photographs are.
     network(functional.avg_pool2d(images(side=36, batch=2).float(), 9, stride=1))

@@ -82,8 +82,8 @@ def test_gradients_are_finite_where_frequencies_are_zero(
     assert all(gradient.isfinite().all() for gradient in found.values())
     if kind == "softness" and learn:
         # There s is only rounding, and the slope of its root is large, in a random direction.
-        assert found["1._domain_frequency.rotation"].abs().item() > 1e-3
-        assert found["0._domain_frequency.rotation"].item() == 0
+        assert found["1.kernel.frequency.rotation"].abs().item() > 1e-3
+        assert found["0.kernel.frequency.rotation"].item() == 0
 
 
 @EVERY_KERNEL

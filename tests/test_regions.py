@@ -20,7 +20,7 @@ from transformations import relative_error
 
 from escnn_relaxed.group.regions import LEAST_SIDE, RegionPartition, Tiling, region_limit
 from escnn_relaxed.integral.regions import integrate_regions
-from escnn_relaxed.integral.stationary import ConvolutionGeometry, integrate_stationary
+from escnn_relaxed.integral.geometry import ConvolutionGeometry, integrate_stationary
 
 EVERY_NUMBER = pytest.mark.parametrize("regions", range(1, 10))
 

@@ -19,7 +19,7 @@ from transposed_layers import EACH_GEOMETRY, GEOMETRIES, ROUGH, soft_transposed_
 from escnn_relaxed import RelaxedR2ConvTransposed
 from escnn_relaxed.group.regions import RegionPartition
 from escnn_relaxed.integral.regions import integrate_regions
-from escnn_relaxed.integral.stationary import integrate_stationary
+from escnn_relaxed.integral.geometry import integrate_stationary
 
 EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
 

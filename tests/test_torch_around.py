@@ -30,8 +30,8 @@ from torch.utils.checkpoint import checkpoint
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.kernel import FourierKernel, KernelNet, SirenKernel
-from escnn_relaxed.kernel.tied_kernel import TiedKernel
+from escnn_relaxed.continuous import FourierKernel, KernelNet, SirenKernel
+from escnn_relaxed.kernel.tied import TiedKernel
 
 # Torch's own, where it first goes forwards.
 FORWARDS = pytest.mark.filterwarnings("ignore:`torch.jit.* is deprecated:DeprecationWarning")
