@@ -9,7 +9,7 @@ elements, T taps in the support, P positions, J hidden values::
                   → filter bank K, strict part and soft part           (P, C_out, C_in, k, …)
     integral/     → h(x) = Σ_d K(d; x) f(x + d)                        (batch, C_out, …)
     layer/        arguments and state; GeometricTensor in and out
-    baselines/    other ways to relax, with the same face
+    baselines     other ways to relax, with the same face
     network/      whole networks: relax, harden, export, hand back to escnn
     measure/      how soft it is
     learning/     how soft to be

@@ -23,8 +23,8 @@ from escnn_relaxed import (
     softness_ablation,
 )
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv
-from escnn_relaxed.layer.convolution import RelaxedConvolution
 from escnn_relaxed.kernel.orthogonal_basis import OrthogonalBasis
+from escnn_relaxed.layer.convolution import RelaxedConvolution
 from escnn_relaxed.measure import relaxation_scalars
 from escnn_relaxed.plots import plot_softness
 

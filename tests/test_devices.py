@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import battery
 import pytest
 import torch
-from baseline_layers import WAYS, baseline
+from baseline_layers import EVERY_STRICT_KERNEL, WAYS, baseline
 from forms import FORMS, answer, features_of, layer_of
 from pretend_device import DEVICE, PretendDevice, pretend
 from soft_networks import Network
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from transformations import relative_error
 
 from escnn_relaxed import (
+    ContinuousKernel,
     HardeningSchedule,
     RelaxedR2Conv,
     equivariance_error,
@@ -32,7 +33,6 @@ from escnn_relaxed import (
 )
 from escnn_relaxed.baselines import LAYERS, free_weight_penalty
 from escnn_relaxed.layer.convolution import RelaxedConvolution
-from escnn_relaxed.layer.convolution import Convolution
 from escnn_relaxed.learning import SoftnessBound, parameter_groups
 from escnn_relaxed.measure import relaxation_scalars
 
@@ -65,7 +65,7 @@ def way(name: str) -> RelaxedConvolution:
     return baseline(name, "C4", "two regular -> regular")
 
 
-def every_layer() -> dict[str, Callable[[], Convolution]]:
+def every_layer() -> dict[str, Callable[[], RelaxedConvolution]]:
     forms = {form: lambda form=form: layer_of(form) for form in FORMS}
     return forms | {name: lambda name=name: way(name) for name in WAYS}
 
@@ -73,7 +73,7 @@ def every_layer() -> dict[str, Callable[[], Convolution]]:
 EVERY_LAYER = pytest.mark.parametrize("layer", every_layer())
 
 
-def pass_through(layer: Convolution, features: Tensor) -> list[Tensor]:
+def pass_through(layer: RelaxedConvolution, features: Tensor) -> list[Tensor]:
     """The answer and all gradients, of one draw of a random offset."""
     torch.manual_seed(3)
     features = features.clone().requires_grad_()
@@ -229,10 +229,10 @@ def test_penalty_on_free_weights_is_there_too(device: PretendDevice) -> None:
     assert free_weight_penalty(way("residual").to(DEVICE)).device == DEVICE
 
 
-@pytest.mark.parametrize("strict_kernel", ["steerable", "continuous"])
+@EVERY_STRICT_KERNEL
 @pytest.mark.parametrize("name", LAYERS)
 def test_layer_built_on_the_default_device_is_the_one_built_on_the_cpu(
-    name: str, strict_kernel: str, device: PretendDevice
+    name: str, kernel: ContinuousKernel | None, device: PretendDevice
 ) -> None:
     """The seed is the same. A layer of this kind is built elsewhere before, and elsewhere again afterwards."""
     in_type, out_type = battery.types("C4", "two regular -> regular")
@@ -240,7 +240,7 @@ def test_layer_built_on_the_default_device_is_the_one_built_on_the_cpu(
     for place in ("cpu", DEVICE, "cpu"):
         torch.manual_seed(5)
         with torch.device(place):
-            layer = LAYERS[name](in_type, out_type, 3, padding=1, strict_kernel=strict_kernel)
+            layer = LAYERS[name](in_type, out_type, 3, padding=1, kernel=kernel)
         tensors = [*layer.parameters(), *layer.buffers()]
         assert {tensor.device for tensor in tensors} == {torch.device(place)}
         layers.append(layer)
@@ -262,11 +262,11 @@ def test_layer_trains_under_the_default_device(layer: str, device: PretendDevice
         assert answer(there.eval(), train_on).device == DEVICE
 
 
-@pytest.mark.parametrize("strict_kernel", ["steerable", "continuous"])
+@EVERY_STRICT_KERNEL
 @pytest.mark.parametrize("name", LAYERS)
-def test_layer_built_on_the_meta_device_takes_a_state_later(name: str, strict_kernel: str) -> None:
+def test_layer_built_on_the_meta_device_takes_a_state_later(name: str, kernel: ContinuousKernel | None) -> None:
     in_type, out_type = battery.types("C4", "two regular -> regular")
-    arguments = {"kernel_size": 3, "padding": 1, "strict_kernel": strict_kernel}
+    arguments = {"kernel_size": 3, "padding": 1, "kernel": kernel}
     layer = LAYERS[name](in_type, out_type, **arguments)
     with torch.device("meta"):
         empty = LAYERS[name](in_type, out_type, **arguments)
