@@ -53,6 +53,7 @@ class WeightedKernel(RelaxingKernel):
         self.elements.set_constant("of_columns", in_elements.T)
         self.elements.set_constant("of_rows", out_elements.T)
         self.elements.set_constant("weighs_columns", in_has_any[:, None, None])
+        self._weighs_columns_alone = bool(in_has_any.all())
         self.means = nn.Parameter(torch.zeros(banks))
         self.deviations = nn.Parameter(torch.zeros(banks, len(sample) - 1))
         # Weights are drawn at the start.
@@ -63,7 +64,7 @@ class WeightedKernel(RelaxingKernel):
 
     def group_weights(self, averaged: Sequence[str] = ()) -> Tensor:
         """Return w of each element, (L, M), or their means over some subgroups."""
-        return self.means[:, None] + self.deviations @ self.elements.averaged("contrasts", averaged)
+        return torch.addmm(self.means[:, None], self.deviations, self.elements.averaged("contrasts", averaged))
 
     def forward(
         self, weights: Tensor | None, partition: RegionPartition | None = None, averaged: Sequence[str] = ()
@@ -72,9 +73,10 @@ class WeightedKernel(RelaxingKernel):
         kernels = [self.strict(of) for of in (weights, *self.further_weights)]
         kernels += [kernel(None) for kernel in self.further]
         of, elements = self.group_weights(averaged), self.elements
-        columns = (of @ elements.get_buffer("of_columns"))[:, None, :, None, None]
-        rows = (of @ elements.get_buffer("of_rows"))[:, :, None, None, None]
-        factors = torch.where(elements.get_buffer("weighs_columns"), columns, rows)
+        factors = (of @ elements.get_buffer("of_columns"))[:, None, :, None, None]
+        if not self._weighs_columns_alone:
+            rows = (of @ elements.get_buffer("of_rows"))[:, :, None, None, None]
+            factors = torch.where(elements.get_buffer("weighs_columns"), factors, rows)
         parts = [factor * kernel for factor, kernel in zip(factors, kernels, strict=True)]
         return sum(parts[1:], parts[0])
 
