@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from escnn_relaxed import _requirements
+from escnn_relaxed.on_escnn import versions
 from escnn_relaxed.on_escnn.versions import check_torch
 
 ROOT = Path(__file__).parents[1]
