@@ -13,14 +13,14 @@ from reference_group import Elements, coset
 from torch import Tensor
 
 from escnn_relaxed.baselines import LAYERS
-from escnn_relaxed.layer.convolution import Convolution
+from escnn_relaxed.layer.convolution import RelaxedConvolution
 
 WAYS = tuple(name for name in LAYERS if name != "relaxed")
 EVERY_WAY = pytest.mark.parametrize("way", WAYS)
 SOFTNESS = 0.2
 
 
-def baseline(way: str, space: str, pair: str, kernel_size: int = 3, **arguments: object) -> Convolution:
+def baseline(way: str, space: str, pair: str, kernel_size: int = 3, **arguments: object) -> RelaxedConvolution:
     """A layer on the torus."""
     arguments = {**TORUS, "initial_softness": SOFTNESS, **arguments}
     layer = LAYERS[way](*battery.types(space, pair), kernel_size, **arguments).double()
@@ -29,7 +29,7 @@ def baseline(way: str, space: str, pair: str, kernel_size: int = 3, **arguments:
 
 
 @torch.no_grad()
-def strict_bank(way: str, layer: Convolution, number: int = 0) -> Tensor:
+def strict_bank(way: str, layer: RelaxedConvolution, number: int = 0) -> Tensor:
     """A strict kernel that the layer relaxes, of several the one of this number."""
     strict = copy.deepcopy(layer)
     if way == "partial":

@@ -26,7 +26,7 @@ from escnn_relaxed import (
     softness_ablation,
 )
 from escnn_relaxed.baselines import LAYERS, ResidualR2Conv, WeightedR2Conv, free_weight_penalty
-from escnn_relaxed.layer.convolution import Convolution
+from escnn_relaxed.layer.convolution import RelaxedConvolution
 
 # Symmetry and fields on which every way is defined.
 CASES = [
@@ -298,7 +298,7 @@ def test_every_way_is_a_layer_with_one_interface() -> None:
     types = battery.types("C4", "trivial -> regular")
     for way in WAYS:
         layer = LAYERS[way](*types, 5, 2, stride=2, bias=False)
-        assert isinstance(layer, Convolution)
+        assert isinstance(layer, RelaxedConvolution)
         assert layer.evaluate_output_shape((2, 1, 9, 9)) == answer(layer, features_of(layer, side=9)).shape
         assert repr(layer).startswith(type(layer).__name__)
         with pytest.raises(TypeError, match="input must be a GeometricTensor"):

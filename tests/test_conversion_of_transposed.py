@@ -115,7 +115,7 @@ def test_tools_of_learning_and_measuring_take_the_layers() -> None:
     report = softness_ablation(relaxed, loss)
     values = {row.part: row.value for row in report}
     assert all(values[name] > 0 for name in ("0", "2", "4"))
-    summary = relaxation_summary(relaxed, report, data=features)
+    summary = relaxation_summary(relaxed, data=features)
     assert all(row.own_error > 1e-3 for row in summary.rows)
 
 

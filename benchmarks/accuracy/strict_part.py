@@ -99,7 +99,7 @@ def train(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]
 
     optimiser = torch.optim.Adam(network.parameters(), lr=RATE)
     fit(network, train_split, optimiser, EPOCHS - run.relax_at, penalty=penalty, after_step=after_step)
-    rows = softness_ablation(network, lambda net: accuracy(net, test_split), progress=False)
+    rows = softness_ablation(network, lambda net: accuracy(net, test_split))
     return {
         "accuracy": accuracy(network, test_split),
         "change": change_under_quarter_turn(network, test_split[0][:500]),
@@ -111,7 +111,7 @@ def train(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]
 
 
 def _frequencies(network: nn.Module) -> list[float]:
-    return [float(value) for name, value in network.state_dict().items() if name.endswith("_domain_frequency.rotation")]
+    return [float(value) for name, value in network.state_dict().items() if name.endswith("kernel.frequency.rotation")]
 
 
 def _short(values: list[float]) -> str:
