@@ -20,7 +20,7 @@ from torch.nn import functional
 from transformations import answer_to, largest_error, relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
-from escnn_relaxed.kernel import FourierKernel, SirenKernel, weight_units
+from escnn_relaxed.continuous import FourierKernel, SirenKernel, weight_units
 from escnn_relaxed.kernel.weight_units import weight_units as units_of
 
 CONSTANT = {"position": 0.0, "rotation": 0.0, "reflection": 0.0}

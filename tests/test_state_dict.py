@@ -17,7 +17,7 @@ from layers import with_kernel
 from soft_networks import Network
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
-from escnn_relaxed.kernel import SirenKernel
+from escnn_relaxed.continuous import SirenKernel
 from escnn_relaxed.layer.state_dict import FORMAT_VERSION
 
 SOFT = {"rotation": 0.2}
