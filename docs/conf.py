@@ -47,7 +47,6 @@ nitpick_ignore_regex = [
     ("py:.*", r"(?!escnn_relaxed\.).*"),
     ("py:class", r"escnn_relaxed\.layer\.((planar|relaxed)_convolution|keywords)\..*"),
     ("py:class", r"escnn_relaxed\.kernel\.basis_elements\..*"),
-    ("py:class", r"escnn_relaxed\.network\.escnn_modules\.BasisKeywords"),
 ]
 suppress_warnings = ["mystnb.unknown_mime_type"]
 

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from escnn.nn import FieldType
+from escnn.nn import FieldType, R2Conv
 from torch import Tensor, nn
 
 from .checks import check_bool, check_module, check_positive
@@ -75,6 +75,9 @@ class _Baseline(RelaxedConvolution):
     def make_strict(self) -> None:
         """Set the soft weights to 0 in place; training may relax the layer again."""
         self.kernel.make_strict()
+
+
+R2Conv.register(_Baseline)
 
 
 class PartialR2Conv(_Baseline):

@@ -13,13 +13,13 @@ from escnn.gspaces import GSpace2D
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
-from .baselines import LAYERS
+from .baselines import LAYERS, STRICT_KEYWORDS
 from .checks import check_choice, check_integer
-from .kernel import ContinuousKernel, SirenKernel
-from .layer.arguments import check_kernel
-from .layer.convolution import Convolution
-from .layer.domain_frequency import Frequency
-from .layer.relaxed_r2conv import STRICT_KEYWORDS, RelaxedR2Conv
+from .continuous import ContinuousKernel, SirenKernel
+from .kernel.domain_frequency import Frequency
+from .layer.convolution import RelaxedConvolution
+from .layer.options import check_kernel
+from .layer.relaxed_r2conv import RelaxedR2Conv
 from .network.export import export_network
 from .network.plain_modules import FieldMaximum, Residual
 
@@ -27,12 +27,11 @@ __all__ = ["RelaxedResNet"]
 
 FIELDS = (32, 64)
 KERNEL_SIZE = 7
-SHORTCUT_HIDDEN_SIZE = 16
 # Two poolings by 2, then a convolution without padding.
 SMALLEST_IMAGE = 4 * KERNEL_SIZE
 # The paper's choices, unless the user makes others.
 PUBLISHED_KERNEL = ContinuousKernel(net=SirenKernel, rotation_coordinates="log", support="disk")
-PUBLISHED_OPTIONS = {"strict_kernel": "continuous", "initial_softness": 0.01, "kernel": PUBLISHED_KERNEL}
+PUBLISHED_OPTIONS = {"initial_softness": 0.01, "kernel": PUBLISHED_KERNEL}
 
 
 class RelaxedResNet(nn.Module):
@@ -61,8 +60,8 @@ class RelaxedResNet(nn.Module):
         lifting_kernel_size: of the lifting convolution. The published strict and partial networks of SE(2) appear to
             have had a single tap there, which is 1.
         **layer_options: further keyword arguments of the convolutions: ``learn_relaxation=True``,
-            ``strict_kernel="steerable"``, ``initial_softness``, ``kernel``, … Those that shape strict kernels go to
-            shortcuts too, with 16 hidden values if ``kernel`` says nothing else. Default kernel: sine layers, log
+            ``initial_softness``, ``kernel``, … (``kernel=None``: the default kernel of the layers). Those that shape strict kernels go to
+            shortcuts too, with half of the hidden values. Default kernel: sine layers, log
             coordinates and a hard disk.
 
     Attributes:
@@ -175,33 +174,31 @@ class _Convolutions:
     def __init__(self, layer: str, relax: Mapping[str, Frequency] | str | None, options: Mapping[str, Any]) -> None:
         self._layer = layer
         self._options: dict[str, Any] = {**PUBLISHED_OPTIONS, "bias": False, **options}
-        if self._options["strict_kernel"] == "steerable":
-            # The published kernel is that of the paper's form alone.
-            self._options["kernel"] = options.get("kernel")
-        self._kernel = check_kernel(self._options["kernel"])
+        check_kernel(self._options["kernel"])
+        self._kernel = self._options["kernel"]
         self._relaxing: dict[str, Any] = {} if layer != "relaxed" and relax == "default" else {"relax": relax}
         self._is_strict = relax is None
 
-    def lifting(self, in_type: FieldType, out_type: FieldType, kernel_size: int) -> Convolution:
+    def lifting(self, in_type: FieldType, out_type: FieldType, kernel_size: int) -> RelaxedConvolution:
         """Return the convolution from images to fields."""
         padding = kernel_size // 2
         if self._layer == "partial":
             return self._strict(in_type, out_type, kernel_size, padding, self._kernel)
         return self._relaxed(in_type, out_type, kernel_size, padding, self._kernel)
 
-    def convolution(self, in_type: FieldType, out_type: FieldType, padding: int) -> Convolution:
+    def convolution(self, in_type: FieldType, out_type: FieldType, padding: int) -> RelaxedConvolution:
         """Return a convolution from fields to fields."""
         kernel = self._kernel
         if kernel is not None and kernel.net is SirenKernel:
             kernel = replace(kernel, net=_PublishedSiren)
         return self._relaxed(in_type, out_type, KERNEL_SIZE, padding, kernel)
 
-    def shortcut(self, in_type: FieldType, out_type: FieldType) -> Convolution:
+    def shortcut(self, in_type: FieldType, out_type: FieldType) -> RelaxedConvolution:
         """Return a strict map from fields to fields at each position."""
         kernel = self._kernel
         if kernel is not None:
             net = _PublishedPointwiseSiren if kernel.net is SirenKernel else kernel.net
-            kernel = replace(kernel, net=net, hidden_size=kernel.hidden_size or SHORTCUT_HIDDEN_SIZE)
+            kernel = replace(kernel, net=net, hidden_size=kernel.hidden_size // 2)
         return self._strict(in_type, out_type, 1, 0, kernel)
 
     def _strict(
@@ -212,7 +209,7 @@ class _Convolutions:
 
     def _relaxed(
         self, in_type: FieldType, out_type: FieldType, kernel_size: int, padding: int, kernel: ContinuousKernel | None
-    ) -> Convolution:
+    ) -> RelaxedConvolution:
         make = RelaxedR2Conv if self._is_strict else LAYERS[self._layer]
         options = {**self._relaxing, **self._options, "kernel": kernel}
         return make(in_type, out_type, kernel_size, padding, **options)

@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 from torchmetrics.classification import MulticlassAccuracy
 
-from escnn_relaxed.learning.frequency_parameters import parameter_groups
-from escnn_relaxed.learning.penalty import equivariance_penalty
+from escnn_relaxed import equivariance_penalty, parameter_groups
 from escnn_relaxed.models import RelaxedResNet
 
 from .augmentation import Augmentation, Normalization

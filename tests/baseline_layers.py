@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+
 import battery
 import pytest
 import torch
-from layers import shake
+from escnn.group import Representation
+from layers import TORUS, shake
+from reference_group import Elements, coset
 from torch import Tensor
 
-from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
+from escnn_relaxed import ContinuousKernel
 from escnn_relaxed.baselines import LAYERS, WeightedR2Conv
 from escnn_relaxed.layer.convolution import RelaxedConvolution
 
@@ -20,45 +24,34 @@ EVERY_STRICT_KERNEL = pytest.mark.parametrize(
 SOFTNESS = 0.2
 
 
-def baseline(
-    way: str, space: str, pair: str, kernel_size: int = 3, padding: int = 1, **arguments: object
-) -> RelaxedConvolution:
+def baseline(way: str, space: str, pair: str, kernel_size: int = 3, **arguments: object) -> RelaxedConvolution:
     """A layer on the torus."""
-    arguments = {"padding_mode": "circular", "initial_softness": SOFTNESS, **arguments}
-    layer = LAYERS[way](*battery.types(space, pair), kernel_size, padding, **arguments).double()
+    arguments = {**TORUS, "initial_softness": SOFTNESS, **arguments}
+    layer = LAYERS[way](*battery.types(space, pair), kernel_size, **arguments).double()
     shake(layer)
     return layer
 
 
-def strict_weights(layer: RelaxedConvolution) -> list[Tensor]:
-    """Those of the kernels that the layer relaxes."""
-    return [layer.weights, *getattr(layer.kernel, "further_weights", ())]
-
-
-def strict_banks(layer: RelaxedConvolution) -> list[Tensor]:
-    """The kernels that the layer relaxes."""
-    return [layer.kernel.strict(weights) for weights in strict_weights(layer)]
+@torch.no_grad()
+def strict_bank(way: str, layer: RelaxedConvolution, number: int = 0) -> Tensor:
+    """A strict kernel that the layer relaxes, of several the one of this number."""
+    strict = copy.deepcopy(layer)
+    if way == "partial":
+        strict.set_narrowing(**dict.fromkeys(strict.narrowing, 0.0))
+    elif way == "residual":
+        strict.free_weight.zero_()
+    else:
+        set_group_weights(strict, torch.zeros_like(strict.group_weights).index_fill(0, torch.tensor(number), 1))
+    return strict.filter_bank()
 
 
 @torch.no_grad()
 def set_group_weights(layer: WeightedR2Conv, weights: Tensor) -> None:
-    """Set the weights of all elements, (L, M)."""
+    """Set w of each kernel and element, (L, M)."""
     layer.kernel.means.copy_(weights.mean(1))
     layer.kernel.deviations.copy_(weights @ layer.kernel.elements.averaged("contrasts").mT)
 
 
-def strict_layer(layer: RelaxedConvolution, **arguments: object) -> RelaxedR2Conv:
-    """The layer of which nothing is relaxed, with the same place and of the same dtype."""
-    geometry = layer.geometry
-    return RelaxedR2Conv(
-        layer.in_type,
-        layer.out_type,
-        geometry.kernel_size,
-        geometry.padding,
-        geometry.stride,
-        geometry.dilation,
-        geometry.padding_mode,
-        geometry.groups,
-        relax=None,
-        **arguments,
-    ).double()
+def members(field: Representation, elements: Elements, channel: int) -> list[int]:
+    """Numbers of the elements of a channel: one or a coset."""
+    return [number for number, g in enumerate(elements.elements) if coset(field, g) == channel]

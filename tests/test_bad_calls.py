@@ -67,7 +67,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     measure.equivariance_error: {"module": NETWORK, "data": images()},
     measure.prediction_agreement: {"classifier": Classes(), "data": images(), "in_type": FIELDS},
     measure.relaxation_summary: {"network": NETWORK, "data": images()},
-    measure.softness_ablation: {"network": NETWORK, "evaluate": lambda network: 1.0, "progress": False},
+    measure.softness_ablation: {"network": NETWORK, "evaluate": lambda network: 1.0},
     measure.softness_by_axis: {"network": escnn_relaxed.RelaxedR3Conv(VOLUMES, VOLUMES, 3)},
     measure.relaxation_scalars: {"network": NETWORK, "data": images()},
     measure.RelaxationMonitor: {"network": NETWORK},

@@ -1,8 +1,8 @@
 """Kernel nets: coordinates → hidden values φ of the continuous kernel κ. They know no groups.
 
 κ is linear in φ, and the output weights belong to the pair of field types that they serve
-(:mod:`escnn_relaxed.kernel.filter_bank`). A kernel net gives J hidden values at each pair of a filter point and a
-domain point. Coordinates are already scaled by their frequencies, ω ⊙ α and ω′ ⊙ α.
+(:mod:`escnn_relaxed.continuous.steered_average`). A kernel net gives J hidden values at each pair of a filter point and
+a domain point. Coordinates are already scaled by their frequencies, ω ⊙ α and ω′ ⊙ a.
 
 Shapes: coordinates have their dimension last; hidden values have J first. Filter and domain coordinates have
 the same number of leading dimensions, which broadcast against each other.
@@ -10,54 +10,48 @@ the same number of leading dimensions, which broadcast against each other.
 
 from __future__ import annotations
 
-import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-
-from ..group.exact_constants import ExactConstants
-from .domain_means import DomainMeans
 
 __all__ = ["FourierKernel", "KernelNet", "SirenKernel"]
 
 
-class KernelNet(ExactConstants, ABC):
+class KernelNet(nn.Module, ABC):
     """The base of the kernel nets. A new net is a subclass and nothing else.
 
     A layer builds its net as ``net(filter_dimension, domain_dimension, hidden_size)`` and calls it with coordinates
-    that are scaled by their frequencies.
+    that are scaled by their frequencies. The domain dimension is 0 where nothing may be soft.
 
     Attributes:
-        domain_weight: the weights through which the domain coordinates enter. With ``strict_kernel="continuous"`` the
-            start scales them until the kernel is as soft as wanted. None leaves the net as it is drawn.
+        domain_weight: the weights through which the domain coordinates enter. The start scales them until the kernel is
+            as soft as wanted. None leaves the net as it is drawn.
         state_name: the name of the net in a state dict; the name of the class where it is empty.
 
     Example:
         >>> from escnn import gspaces
         >>> from escnn.nn import FieldType
         >>> from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
-        >>> class LinearKernel(KernelNet):
+        >>> class BilinearKernel(KernelNet):
         ...     def __init__(
         ...         self, filter_dimension: int, domain_dimension: int, hidden_size: int
         ...     ) -> None:
         ...         super().__init__()
-        ...         self.filter_layer = nn.Linear(filter_dimension, hidden_size)
-        ...         self.domain_layer = nn.Linear(domain_dimension, hidden_size)
+        ...         self.filter_weight = nn.Parameter(torch.randn(filter_dimension, hidden_size))
+        ...         self.domain_weight = nn.Parameter(torch.randn(domain_dimension, hidden_size))
         ...
         ...     def forward(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
-        ...         hidden = self.filter_layer(filter_coordinates) * self.domain_layer(
-        ...             domain_coordinates
-        ...         )
+        ...         of_domain = 1 + domain_coordinates @ self.domain_weight
+        ...         hidden = (filter_coordinates @ self.filter_weight) * of_domain
         ...         return hidden.movedim(-1, 0)
         >>> fields = FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
-        >>> layer = RelaxedR2Conv(fields, fields, 3, kernel=ContinuousKernel(net=LinearKernel))
-        >>> round(layer.softness().item(), 4)
-        0.001
+        >>> layer = RelaxedR2Conv(fields, fields, 3, kernel=ContinuousKernel(net=BilinearKernel))
+        >>> 0.001 < layer.softness().item() < 0.1
+        True
     """
 
     domain_weight: nn.Parameter | None
@@ -74,32 +68,21 @@ class KernelNet(ExactConstants, ABC):
     def make_periodic(self, filter_columns: Sequence[int], domain_columns: Sequence[int]) -> None:
         """Give the newly drawn net period 1 in some coordinates, angles over 2π. A net may leave this out."""
 
-    def filter_features(self, coordinates: Tensor) -> Tensor:
-        """Return features of filter coordinates that need no parameters and are kept; by default the coordinates."""
-        return coordinates
-
-    def domain_features(self, coordinates: Tensor) -> Tensor:
-        """Return features of domain coordinates that need no parameters and are kept where ω′ is not learned."""
-        return coordinates
-
-    def domain_mean(self, filter_features: Tensor, domain_features: Tensor, means: DomainMeans) -> Tensor:
-        """Return means of the hidden values over domain points.
+    def domain_mean(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
+        """Return means of the hidden values over L domain points.
 
         A net overrides this method where it needs less work than a hidden value for every pair of points.
 
         Args:
-            filter_features: the features of N filter points for each of M elements, (M, N, F).
-            domain_features: the features of all domain points, one set after the other, (points, D).
-            means: the means to take.
+            filter_coordinates: N points for each of M elements, (M, N, F).
+            domain_coordinates: L points for each element and each of P positions, (M, P, L, D), or (1, P, L, D) where
+                they are the same for all elements.
 
         Returns:
             (J, M, P, N).
         """
-        parts = []
-        for points in means.split(domain_features, 0):
-            hidden: Tensor = self(filter_features[:, None, :, None], points[:, :, None])
-            parts.append(hidden.mean(dim=-1))
-        return functools.reduce(torch.sub, parts)
+        hidden: Tensor = self(filter_coordinates[:, None, :, None], domain_coordinates[:, :, None])
+        return hidden.mean(dim=-1)
 
 
 class FourierKernel(KernelNet):
@@ -126,21 +109,10 @@ class FourierKernel(KernelNet):
     state_name = "fourier"
     filter_projection: Tensor
     domain_projection: Tensor
-    filter_shift: Tensor
-    domain_shift: Tensor
 
-    def __init__(
-        self,
-        filter_dimension: int,
-        domain_dimension: int,
-        hidden_size: int = 32,
-        features: int = 16,
-    ) -> None:
+    def __init__(self, filter_dimension: int, domain_dimension: int, hidden_size: int = 32, features: int = 16) -> None:
         super().__init__()
         self.hidden_size = hidden_size
-        # cos p cos q − sin p sin q as a sum of products of sines.
-        self.set_constant("filter_shift", np.array([[math.pi / 2], [0]]))
-        self.set_constant("domain_shift", np.array([math.pi / 2, math.pi]))
         self.register_buffer("filter_projection", torch.randn(features, filter_dimension))
         self.filter_weight = nn.Parameter(torch.randn(hidden_size, 2 * features))
         # Phases are uniform: the cosine of small arguments alone would be a constant plus a quadratic.
@@ -156,41 +128,31 @@ class FourierKernel(KernelNet):
             self.domain_projection[:, domain_columns] = self.domain_projection[:, domain_columns].round()
 
     def forward(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
-        """Hidden values (J, …)."""
-        phase = _linear(self.filter_weight, self.filter_features(filter_coordinates), self.bias)
+        """Return hidden values (J, …)."""
+        phase = self._filter_phase(filter_coordinates)
         if self.domain_weight is not None:
-            phase = phase + _linear(self.domain_weight, self.domain_features(domain_coordinates))
-        return torch.cos(phase)
+            phase = phase + self._domain_phase(self.domain_weight, domain_coordinates)
+        return phase.cos()
 
-    def filter_features(self, coordinates: Tensor) -> Tensor:
-        """γ(α), (…, 2D)."""
-        return self._fourier_features(coordinates, self.filter_projection)
-
-    def domain_features(self, coordinates: Tensor) -> Tensor:
-        """γ′(α′), (…, 2D)."""
-        if self.domain_weight is None:
-            return coordinates
-        return self._fourier_features(coordinates, self.domain_projection)
-
-    def _fourier_features(self, coordinates: Tensor, projection: Tensor) -> Tensor:
-        phase = coordinates @ (2 * math.pi * projection.mT)
-        # (…, 2, D): cos and sin.
-        return (phase.unsqueeze(-2) + self.filter_shift).sin().flatten(-2) / math.sqrt(len(projection))
-
-    def domain_mean(self, filter_features: Tensor, domain_features: Tensor, means: DomainMeans) -> Tensor:
+    def domain_mean(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
         """Return means (J, M, P, N) by cos(p + q) = cos p cos q − sin p sin q and the means of cos q and sin q."""
-        elements, count = filter_features.shape[:2]
-        phase = _linear(self.filter_weight, filter_features, self.bias)
+        phase = self._filter_phase(filter_coordinates)
         if self.domain_weight is None:
             return phase.cos().unsqueeze(2)
-        if means.is_of_single_points:
-            # p + q, with cosines as sines.
-            of_domain = _linear(self.domain_weight, domain_features, self.domain_shift[:1])
-            return (phase + of_domain.unsqueeze(-1)).sin().unsqueeze(2)
-        of_filter = (phase.view(-1, elements, 1, count) + self.filter_shift).sin()
-        waves = (_linear(self.domain_weight, domain_features).unsqueeze(-1) + self.domain_shift).sin()
+        of_domain = self._domain_phase(self.domain_weight, domain_coordinates)
+        if domain_coordinates.shape[1:3] == (1, 1):
+            return (phase.unsqueeze(2) + of_domain).cos()
+        waves = torch.stack([of_domain.cos(), -of_domain.sin()], dim=-1).mean(dim=3)
         # A product of (P, 2) and (2, N) for each hidden value and element.
-        return means(waves).expand(-1, elements, -1, -1) @ of_filter
+        return waves @ torch.stack([phase.cos(), phase.sin()], dim=2)
+
+    def _filter_phase(self, coordinates: Tensor) -> Tensor:
+        """Return A γ(α) + b, (J, …)."""
+        return _linear(self.filter_weight, _fourier_features(coordinates, self.filter_projection), self.bias)
+
+    def _domain_phase(self, weight: Tensor, coordinates: Tensor) -> Tensor:
+        """Return A′ γ′(α′), (J, …)."""
+        return _linear(weight, _fourier_features(coordinates, self.domain_projection))
 
 
 class SirenKernel(KernelNet):
@@ -222,18 +184,21 @@ class SirenKernel(KernelNet):
         self.hidden_bias = nn.Parameter(torch.empty(hidden_size).uniform_(-math.pi, math.pi))
 
     def forward(self, filter_coordinates: Tensor, domain_coordinates: Tensor) -> Tensor:
-        """Hidden values (J, …)."""
-        first = self._filter_phase(filter_coordinates) + self._domain_phase(domain_coordinates)
+        """Return hidden values (J, …)."""
+        first = self._filter_phase(filter_coordinates)
+        if self.domain_weight is not None:
+            first = first + _linear(self.domain_weight, domain_coordinates)
         return torch.sin(_linear(self.hidden_weight, torch.sin(2 * math.pi * first).movedim(0, -1), self.hidden_bias))
 
     def _filter_phase(self, coordinates: Tensor) -> Tensor:
-        """The filter's part of the phase of the first layer, (J, …)."""
+        """Return the filter's part of the phase of the first layer, (J, …)."""
         return _linear(self.filter_weight, coordinates, self.bias)
 
-    def _domain_phase(self, coordinates: Tensor) -> Tensor:
-        if self.domain_weight is None:
-            return coordinates.new_zeros(self.hidden_size, *coordinates.shape[:-1])
-        return _linear(self.domain_weight, coordinates)
+
+def _fourier_features(coordinates: Tensor, projection: Tensor) -> Tensor:
+    """Return γ of coordinates (…, C) by a projection (D, C), (…, 2D)."""
+    phase = coordinates @ (2 * math.pi * projection.mT)
+    return torch.cat([phase.cos(), phase.sin()], dim=-1) / math.sqrt(len(projection))
 
 
 def _linear(weight: Tensor, values: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..group.elements import SUBGROUPS
-from .filter_bank import ContinuousFilterBank
+from ..checks import SUBGROUPS
 from .nets import KernelNet
+from .steered_average import SteeredAverage
 
-__all__ = ["start_at_softness", "start_centred", "start_features"]
+__all__ = ["in_double_precision", "start_weights"]
+
+# Makes the features (J + 1, M, P, R, T) of a net, as means over some subgroups.
+Features = Callable[[KernelNet, Sequence[str]], Tensor]
 
 _TINY = 1e-12
 # With domain weights above this, the kernel would change faster over the group than ω′ says.
@@ -21,122 +24,87 @@ _MOST_SCALE = 3.0
 
 
 @contextlib.contextmanager
-def _in_double_precision(bank: ContinuousFilterBank) -> Iterator[None]:
-    """Put a continuous kernel into float64 for a ``with`` block, so that no rounding is scaled up to a kernel.
+def in_double_precision(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Put a module of some dtype into float64 for a ``with`` block, so that no rounding is scaled up to a kernel.
 
     Rounding is all that an average leaves of some features.
     """
-    dtype = bank.grid.taps.dtype
-    bank.double()
+    module.double()
     try:
         yield
     finally:
-        bank.to(dtype)
+        module.to(dtype)
 
 
-@contextlib.contextmanager
-def _drawn_in_single_precision() -> Iterator[None]:
-    dtype = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(dtype)
-
-
-@torch.no_grad()
-def start_at_softness(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor], initial_softness: float) -> None:
+def start_weights(
+    average: SteeredAverage,
+    net: KernelNet,
+    new_net: Callable[[], KernelNet],
+    features: Features,
+    softness: float | None,
+) -> None:
     """Fix the softness at which a continuous kernel starts and the units of its weights, and draw the weights.
 
     Args:
-        bank: the continuous kernel.
-        frequency: ω′ at the start, none of them 0.
-        initial_softness: expected part of the energy of K that depends on the domain.
+        average: holds the weights.
+        net: the newly drawn kernel net.
+        new_net: draws another one.
+        features: makes the features of a net.
+        softness: expected part of the energy of K that depends on the domain; None where it depends on nothing.
     """
-    with _in_double_precision(bank):
-        ranks = _ranks(bank, frequency)
-        if frequency:
-            _soften(bank, frequency, ranks, initial_softness)
-        bank.steered_average.initialize(start_features(bank, bank.kernel, frequency), ranks)
+    ranks = average.count_directions(features(_reference_net(new_net), ()))
+    if softness is not None and net.domain_weight is not None:
+        _soften(average, net, net.domain_weight, features, ranks, softness)
+    average.initialize(features(net, ()), ranks)
 
 
-@torch.no_grad()
-def start_centred(
-    bank: ContinuousFilterBank, frequency: Mapping[str, Tensor], softness: float, strict_energy: float
-) -> None:
-    """Fix the units of the weights of a centred kernel by the wanted softness, and draw the weights.
-
-    Args:
-        bank: the centred kernel.
-        frequency: ω′ at the start, none of them 0.
-        softness: wanted energy of ``bank`` over that of the whole kernel.
-        strict_energy: ‖·‖² of the strict part, where ρ is orthogonal.
-    """
-    with _in_double_precision(bank):
-        ranks = _ranks(bank, frequency)
-        features = start_features(bank, bank.kernel, frequency)
-        bank.steered_average.initialize(features, ranks)
-        energy = float(bank.steered_average.energy(features)) / features.shape[2]
-    wanted = softness / (1 - softness) * strict_energy
-    if energy > _TINY:
-        bank.scale(math.sqrt(wanted / energy))
-
-
-def _ranks(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor]) -> list[int | None]:
-    """Return the number of directions of each pair, counted on a net of its own, so that layers agree everywhere.
+def _reference_net(new_net: Callable[[], KernelNet]) -> KernelNet:
+    """Return a net on which directions are counted, so that layers agree everywhere.
 
     It depends neither on the seed nor on torch's default dtype, with which other numbers are drawn.
     """
-    with torch.random.fork_rng(devices=[]), _drawn_in_single_precision():
+    default = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        # Torch draws other numbers in another dtype.
-        default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float32)
         try:
-            reference = bank.build_kernel_net().to(bank.grid.taps)
+            return new_net().double()
         finally:
             torch.set_default_dtype(default)
-    return bank.steered_average.count_directions(start_features(bank, reference, frequency))
-
-
-def start_features(bank: ContinuousFilterBank, kernel: KernelNet, frequency: Mapping[str, Tensor]) -> Tensor:
-    """Return the features at every position that the kernel sees: (J + 1, M, P, R, T)."""
-    return bank.features(kernel, frequency, bank.positions(frequency))
 
 
 def _soften(
-    bank: ContinuousFilterBank, frequency: Mapping[str, Tensor], ranks: list[int | None], wanted: float
+    average: SteeredAverage,
+    net: KernelNet,
+    domain_weight: nn.Parameter,
+    features: Features,
+    ranks: list[int | None],
+    wanted: float,
 ) -> None:
     """Scale the domain weights of the kernel net until the expected softness is the wanted one.
 
     Small domain weights start a layer nearly strict while ω′ keeps its meaning (docs/results/soft-part.md).
     """
-    weight = bank.kernel.domain_weight
-    if weight is None:
-        return
     scale = 0.1
-    weight.mul_(scale)
+    domain_weight.mul_(scale)
     for _ in range(6):
-        softness = _expected_softness(bank, frequency, ranks)
+        softness = _expected_softness(average, features(net, ()), features(net, SUBGROUPS), ranks)
         if softness < _TINY:
             return
         # Softness grows as the square of small weights.
         step = min(max(math.sqrt(wanted / softness), 0.1), 10.0, _MOST_SCALE / scale)
-        weight.mul_(step)
+        domain_weight.mul_(step)
         scale *= step
 
 
-def _expected_softness(bank: ContinuousFilterBank, frequency: Mapping[str, Tensor], ranks: list[int | None]) -> float:
-    """Return E‖K − PK‖² / E‖K‖² over the draw of the output weights."""
-    features = start_features(bank, bank.kernel, frequency)
-    mean = bank.features(bank.kernel, frequency, averaged=SUBGROUPS)
+def _expected_softness(average: SteeredAverage, features: Tensor, mean: Tensor, ranks: list[int | None]) -> float:
+    """Return E‖K − PK‖² / E‖K‖² over the draw of the output weights, given the features of K and of PK."""
     mean = mean.expand_as(features)
-    average = bank.steered_average
-    units = [average.units_of(pair, features, rank) for pair, rank in zip(average.block_pairs, ranks, strict=True)]
-    described = zip(average.block_pairs, average.pair_counts(), units, average.weight_variances(units), strict=True)
+    units = [pair.units_of(features, rank) for pair, rank in zip(average.block_pairs, ranks, strict=True)]
     soft = total = 0.0
-    for pair, count, unit, variance in described:
+    for pair, unit, variance in zip(average.block_pairs, units, average.weight_variances(units), strict=True):
+        energy = math.prod(pair.counts) * variance
         steered, strict = pair.steering(features), pair.steering(mean)
-        total += count * variance * float((unit @ steered.flatten(1)).square().sum())
-        soft += count * variance * float((unit @ (steered - strict).flatten(1)).square().sum())
+        total += energy * float((unit @ steered.flatten(1)).square().sum())
+        soft += energy * float((unit @ (steered - strict).flatten(1)).square().sum())
     return soft / total if total else 0.0

@@ -36,9 +36,7 @@ def count_directions(steered: Tensor) -> int:
     return int((size > max(_SMALLEST * float(size[0]), _ROUNDING)).sum())
 
 
-def weight_units(
-    steered: Tensor, entries: int, rank: int | None, has_constant: bool = True, unsteered: float = 0.0
-) -> Tensor:
+def weight_units(steered: Tensor, entries: int, rank: int | None, unsteered: float = 0.0) -> Tensor:
     """Return the map from P plain features to r normalised ones, (r, P).
 
     Args:
@@ -46,7 +44,6 @@ def weight_units(
         entries: number of entries of κ, P = entries·(J + 1).
         rank: r, the number of directions to keep, for irreps about the dimension of the space of equivariant
             kernels. None keeps all, r = P.
-        has_constant: whether there is a constant feature. Without it P = entries·J.
         unsteered: root of the energy of a feature over the taps before steering. Directions of which steering
             leaves less than a tenth are scaled up no further. Otherwise directions that are only soft would start
             as large as strict ones.
@@ -60,7 +57,7 @@ def weight_units(
     constant = len(features) - 1
     # Each value has the rounding error of single precision, and the error of the sum grows with their number.
     rounding = _ROUNDING * steered.shape[2] * steered.shape[3]
-    if entries > 1 or not has_constant or abs(sums[constant]) < rounding:
+    if entries > 1 or abs(sums[constant]) < rounding:
         return _whitened(features, identity, out_size, rank, smallest).to(steered.dtype)
     centring = identity[:-1] - torch.outer(sums[:-1] / sums[constant], identity[constant])
     varying = _whitened(centring @ features, centring, out_size, None if rank is None else max(rank - 1, 0), smallest)

@@ -33,14 +33,6 @@ class Domain:
         cells: number of positions along each axis of the image over which a kernel may vary.
         form: coordinates of a rotation of the plane: ``"circle"``, the point (cos θ, sin θ); ``"log"``, the paper's
             principal angle over 2π. In space they are its matrix over √2, whose distances are the same chords.
-
-    Example:
-        >>> from escnn import gspaces
-        >>> from .kept import kept_group
-        >>> gspace = gspaces.flipRot2dOnR2(4)
-        >>> domain = Domain(gspace, 16, kept_group(None, gspace, 16))
-        >>> domain.dimension, domain.subgroups, domain.elements(["rotation", "reflection"]).shape
-        (2, ('rotation', 'reflection'), (8, 3))
     """
 
     def __init__(self, gspace: GSpace, samples: int, kept: KeptGroup, cells: int = 1, form: str = "circle") -> None:

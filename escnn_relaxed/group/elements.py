@@ -6,6 +6,7 @@ Everything here is float64 NumPy, angles in radians.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -85,16 +86,7 @@ class GroupSample:
 
 
 def has_subgroup(gspace: GSpace, subgroup: str) -> bool:
-    """Whether the symmetries of ``gspace`` contain more than the identity of ``subgroup``.
-
-    Example:
-        >>> from escnn import gspaces
-        >>> (
-        ...     has_subgroup(gspaces.rot2dOnR2(4), "reflection"),
-        ...     has_subgroup(gspaces.rot2dOnR2(4), "rotation"),
-        ... )
-        (False, True)
-    """
+    """Whether the symmetries of ``gspace`` contain more than the identity of ``subgroup``."""
     if subgroup == "translation":
         return True
     sample = sample_group(gspace)
@@ -109,12 +101,6 @@ def sample_group(gspace: GSpace, samples: int | None = None) -> GroupSample:
         gspace: a symmetry of the base space.
         samples: number N of rotations sampled where the group is continuous (2N elements of O(2)); by default those
             that map a grid of pixels to itself.
-
-    Example:
-        >>> from escnn import gspaces
-        >>> sample = sample_group(gspaces.rot2dOnR2(4), samples=16)
-        >>> principal_angle(sample.rotation).round(2).tolist()
-        [0.0, 1.57, 3.14, -1.57]
     """
     return _sampled(gspace, least_samples(gspace.fibergroup) if samples is None else samples)
 
@@ -137,17 +123,13 @@ def _sampled(gspace: GSpace, count: int) -> GroupSample:
 
 def rotation_matrix(angle: float) -> Array:
     """The 2×2 matrix of a rotation by an angle in radians."""
-    from lie_learn.groups import SO2
-
-    matrix: Array = SO2.change_parameterization(np.asarray(angle), p_from="ANG", p_to="MAT")
-    return matrix
+    cosine, sine = np.cos(angle), np.sin(angle)
+    return np.array([[cosine, -sine], [sine, cosine]])
 
 
 def principal_angle(rotation: Array) -> Array:
     """The angle of each 2×2 rotation matrix in (−π, π]; a half turn is +π whatever the sign of its rounding error."""
-    from lie_learn.groups import SO2
-
-    angle: Array = SO2.change_parameterization(rotation, p_from="MAT", p_to="ANG")
+    angle = np.arctan2(rotation[..., 1, 0], rotation[..., 0, 0])
     return np.where(angle <= -np.pi + 1e-9, np.pi, angle)
 
 
@@ -159,25 +141,24 @@ def relative_elements(sample: GroupSample) -> NDArray[np.int64]:
     return np.stack([np.argmax(of @ action.T, axis=1) for of in relative]).astype(np.int64)
 
 
-def grid_symmetries(gspace: GSpace, taps: Array) -> list[tuple[GroupElement, list[int]]]:
+def grid_symmetries(
+    gspace: GSpace, taps: Array, elements: Sequence[GroupElement] | None = None
+) -> list[tuple[GroupElement, list[int]]]:
     """Return the elements that map the grid of taps to itself, each with the number of the tap g⁻¹d for every tap d.
 
     Args:
-        gspace: the symmetry. Only the quarter turns of a continuous group, and those of the cube, are tried.
+        gspace: the symmetry.
         taps: offsets in pixels, (T, d).
+        elements: those that are tried; by default all, of a continuous group the quarter turns and those of the cube.
     """
-    sample = sample_group(gspace)
-    steered = [steered_taps(action, taps) for action in sample.action]
-    return [(element, of) for element, of in zip(sample.elements, steered, strict=True) if of is not None]
+    tried = sample_group(gspace).elements if elements is None else elements
+    actions = [np.asarray(gspace.basespace_action(element), dtype=np.float64) for element in tried]
+    steered = [steered_taps(action, taps) for action in actions]
+    return [(element, of) for element, of in zip(tried, steered, strict=True) if of is not None]
 
 
 def steered_taps(action: Array, taps: Array) -> list[int] | None:
-    """Return the number of the tap g⁻¹d for every tap d, (T, d); None where g, (d, d), moves taps off their grid.
-
-    Example:
-        >>> steered_taps(np.array([[-1.0]]), np.array([[-1.0], [0.0], [1.0]]))
-        [2, 1, 0]
-    """
+    """Return the number of the tap g⁻¹d for every tap d, (T, d); None where g, (d, d), moves taps off their grid."""
     if not np.allclose(action, action.round(), rtol=0, atol=1e-9):
         return None
     corner = np.abs(2 * taps).max() + 1

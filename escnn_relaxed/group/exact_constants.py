@@ -24,13 +24,6 @@ class ExactConstants(nn.Module):
     """A module whose constants follow ``.to()`` and ``.double()`` without losing digits.
 
     Constants are not state: they are derived from the arguments of the layer and stay out of the state dict.
-
-    Example:
-        >>> import numpy as np
-        >>> constants = ExactConstants()
-        >>> constants.set_constant("third", np.array([1 / 3]))
-        >>> constants.double().third.item() == 1 / 3
-        True
     """
 
     def __init__(self) -> None:

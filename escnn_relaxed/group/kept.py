@@ -80,10 +80,6 @@ def kept_group(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
             subgroup, or elements that generate one.
         gspace: the symmetry.
         samples: number of rotations by which a continuous group is sampled.
-
-    Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for what names no subgroup, or one that is not in the sampled group.
     """
     if keep is None:
         return KeptGroup("", np.eye(gspace.dimensionality)[None])
@@ -126,9 +122,6 @@ def subgroup_elements(argument: str, identifier: Any, gspace: GSpace) -> tuple[l
         argument: the name of the argument, for the error.
         identifier: as ``gspace.fibergroup.subgroup`` takes it; or elements of a finite group, which generate it.
         gspace: the symmetry.
-
-    Raises:
-        ValueError: for what is no id of a subgroup.
     """
     if isinstance(identifier, (list, tuple)) and identifier and all(map(_is_element, identifier)):
         return _generated(argument, identifier, gspace), None

@@ -47,11 +47,20 @@ class Tiling:
         size: number of pixels.
         count: number of tiles.
         side: pixels of a tile.
+        doubles_centre: whether the pixel at the centre is in two tiles.
+        cut: pixels of the first and of the last tile that lie beyond the image.
     """
 
     size: int
     count: int
     side: int
+    doubles_centre: bool = field(init=False, compare=False, repr=False)
+    cut: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        doubles_centre = self.size % 2 == 1 and self.count % 2 == 0
+        object.__setattr__(self, "doubles_centre", doubles_centre)
+        object.__setattr__(self, "cut", (self.count * self.side - self.size - doubles_centre) // 2)
 
     @staticmethod
     def of(size: int, regions: int) -> Tiling:
@@ -65,16 +74,6 @@ class Tiling:
             if kept >= LEAST_SIDE and kept > side / 2:
                 return tiling
         return Tiling(size, 1, size)
-
-    @property
-    def doubles_centre(self) -> bool:
-        """Whether the pixel at the centre is in two tiles."""
-        return self.size % 2 == 1 and self.count % 2 == 0
-
-    @property
-    def cut(self) -> int:
-        """Pixels of the first and of the last tile that lie beyond the image."""
-        return (self.count * self.side - self.size - self.doubles_centre) // 2
 
     @property
     def starts(self) -> list[int]:
@@ -169,7 +168,9 @@ class RegionPartition:
             return self._weights[key]
         with torch.inference_mode(False):
             # Compilers take Python's own numbers for constants.
-            weights = tuple(torch.tensor(axis.cell_weights(self.cells), dtype=key[0], device=key[1]) for axis in self.axes)
+            weights = tuple(
+                torch.tensor(axis.cell_weights(self.cells), dtype=key[0], device=key[1]) for axis in self.axes
+            )
         if has_values(like):
             self._weights[key] = weights
         return weights

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ..group.regions import RegionPartition
-from .regions import integrate
 from .geometry import Geometry
+from .regions import integrate
 
 __all__ = ["RegionConvolution"]
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .. import torch_modes
 from ..checks import SUBGROUPS, is_number, warn_once
 from ..group.domain import Domain
-from ..torch_modes import has_values, reads_without_waiting
+from ..torch_modes import has_values
 
 __all__ = ["DEFAULT_FREQUENCY", "DomainFrequency", "Frequency", "Limit", "starting_frequency"]
 
@@ -58,11 +60,11 @@ class DomainFrequency(nn.Module):
 
     def scale(self, columns: Sequence[str], like: Tensor) -> Tensor:
         """Return ω′ of each coordinate of the domain, (D,), or (1,) for all."""
-        names = tuple(dict.fromkeys(columns))
-        if len(names) == 1 and len(only := getattr(self, names[0])) == 1:
-            return only.to(like)
-        scales = [self._for_each_axis(name).to(like).expand(columns.count(name)) for name in names]
-        return torch.cat(scales) if len(scales) != 1 else scales[0]
+        scales = []
+        for name in dict.fromkeys(columns):
+            value = getattr(self, name).to(like)
+            scales.append(value if len(value) == columns.count(name) else value.expand(columns.count(name)))
+        return scales[0] if len(scales) == 1 else torch.cat([like.new_zeros(0), *scales])
 
     def described(self) -> dict[str, list[float] | str]:
         """Return the name of each subgroup → rounded values of its ω′ for people, where this process holds them."""
@@ -80,12 +82,7 @@ class DomainFrequency(nn.Module):
 
     @torch.no_grad()
     def set(self, **frequencies: Frequency) -> None:
-        """Set values in place.
-
-        Raises:
-            TypeError: for a value that is not a number or, for translation, a pair of them.
-            ValueError: for a subgroup without an ω′ in this kernel, or a value that is not finite.
-        """
+        """Set values in place."""
         for name, value in frequencies.items():
             if name not in self.names:
                 raise ValueError(
@@ -112,6 +109,19 @@ class DomainFrequency(nn.Module):
                 f"and a larger value makes the kernel no softer"
             )
 
+    @contextlib.contextmanager
+    def at_least(self, least: float) -> Iterator[None]:
+        """Raise every ω′ to a least value within a ``with`` block; one of 0 stays, unless all are 0."""
+        own = {name: getattr(self, name).detach().clone() for name in self.names}
+        is_zero = not any(bool(value.any()) for value in own.values())
+        with torch.no_grad():
+            for name, value in own.items():
+                raised = value.abs().clamp_min(least)
+                getattr(self, name).copy_(raised if is_zero else torch.where(value == 0, value, raised))
+            yield
+            for name, value in own.items():
+                getattr(self, name).copy_(value)
+
     def may_vary(self, *names: str) -> bool:
         """Whether the kernel depends on any of these subgroups (default: all), or may come to in training.
 
@@ -125,7 +135,7 @@ class DomainFrequency(nn.Module):
 
     def _is_zero(self, name: str) -> bool:
         value: Tensor = getattr(self, name)
-        return has_values(value) and reads_without_waiting(value) and not bool(value.any())
+        return has_values(value) and torch_modes.reads_without_waiting(value) and not bool(value.any())
 
     def _count(self, name: str) -> int:
         """Return the number of values of a subgroup."""
@@ -144,10 +154,6 @@ def starting_frequency(relax: Any, domain: Domain, axes_of_translation: bool = T
         relax: the argument of a layer: names of subgroups, a mapping from them to ω′, ``"default"``, or None.
         domain: the symmetry.
         axes_of_translation: whether the layer can be soft in translation.
-
-    Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for a name of no subgroup, or of one that the group has not, or that is kept.
     """
     if relax is None:
         return {}

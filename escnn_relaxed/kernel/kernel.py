@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -106,8 +107,14 @@ class Kernel(nn.Module, ABC):
         """Return newly drawn weights for the layer; None where K has a strict part of its own."""
         return None
 
+    @torch.no_grad()
     def start(self, weights: Tensor | None, softness: float) -> None:
-        """Draw the weights that make K soft, so that its softness is s."""
+        """Draw the soft weights, and scale them until the softness is s."""
+        for parameter, numbers in self._soft_entries():
+            parameter.view(-1)[numbers] = torch.randn(len(numbers)).to(parameter)
+        soft, strict = (float(energy) for energy in self.energies(weights, (), SUBGROUPS))
+        if soft > 0:
+            self.scale_soft_part(math.sqrt(softness / (1 - softness) * strict / soft))
 
     def soft_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters that a strict kernel does without."""
@@ -122,7 +129,8 @@ class Kernel(nn.Module, ABC):
 
     def varies(self, averaged: Sequence[str] = ()) -> bool:
         """Whether K may depend on the position after an average; on an accelerator this does not wait for ω′."""
-        return "translation" not in averaged and self.frequency.may_vary("translation")
+        is_there = "translation" in self.frequency.names and "translation" not in averaged
+        return is_there and self.frequency.may_vary("translation")
 
     def softness(self, weights: Tensor | None, hardened: Sequence[str], subgroups: Sequence[str]) -> Tensor:
         """Return s of K, which is averaged over ``hardened`` before: the part that is not equivariant to subgroups."""
@@ -150,13 +158,21 @@ class Kernel(nn.Module, ABC):
         soft, strict = (self.orthogonal_basis.energy(part.movedim(0, -1)) for part in (soft, strict))
         return soft / len(kernel), strict / len(kernel)
 
+    @torch.no_grad()
     def scale_soft_part(self, factor: float) -> None:
-        """Multiply the soft part by a factor.
+        """Multiply the soft weights by a factor.
 
         Raises:
-            ValueError: where K has none of its own.
+            ValueError: where K has none.
         """
-        raise ValueError(f"softness cannot be set, since a {type(self).__name__} has no soft part of its own")
+        if not self._soft_entries():
+            raise ValueError(f"softness cannot be set, since a {type(self).__name__} has no soft weights of its own")
+        for parameter, numbers in self._soft_entries():
+            parameter.view(-1)[numbers] *= factor
+
+    def _soft_entries(self) -> list[tuple[nn.Parameter, Tensor]]:
+        """Return the soft weights of all subgroups."""
+        return [entry for of in self.weight_groups().values() for entry in of]
 
     def strict_kernel(self) -> Kernel:
         """Return the kernel that K is once it has been averaged over all subgroups; itself where it cannot be split."""
@@ -175,10 +191,8 @@ class Kernel(nn.Module, ABC):
 
     def make_strict(self) -> None:
         """Set the soft weights to 0 in place; training may relax K again."""
-        with torch.no_grad():
-            for of in self.weight_groups().values():
-                for parameter, numbers in of:
-                    parameter.view(-1)[numbers] = 0
+        if self._soft_entries():
+            self.scale_soft_part(0.0)
 
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""

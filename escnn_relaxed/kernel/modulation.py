@@ -39,8 +39,13 @@ _NOTHING = 1e-3
 
 
 class _Kind(NamedTuple):
-    """Output fields of one representation: their number, the elements of a channel as means, (channels, M), and the
-    numbers of the functions h of elements that their weights multiply."""
+    """Output fields of one representation.
+
+    Attributes:
+        fields: their number.
+        elements: the group elements of each channel, as a mean over the sample, (channels, M).
+        functions: numbers of the functions h that their weights multiply.
+    """
 
     fields: int
     elements: Array
@@ -86,15 +91,16 @@ class Modulation(ExactConstants):
     def __init__(self, fields: Sequence[Representation], domain: Domain, subgroups: Sequence[str], taps: Array) -> None:
         super().__init__()
         columns = domain.columns(subgroups)
-        self._of_elements = [name for name in columns if name in FIBER_SUBGROUPS]
-        self._of_positions = [name for name in columns if name == "translation"]
+        self._of_elements = tuple(name for name in columns if name in FIBER_SUBGROUPS)
+        self._of_positions = tuple(name for name in columns if name == "translation")
+        self._rotations = columns.count("rotation")
         self.set_constant("elements", 2 * math.pi * domain.elements([*dict.fromkeys(self._of_elements)]))
         centres = domain.positions() if self._of_positions else np.zeros((1, len(domain.sample), 0))
         self.set_constant("positions", 2 * math.pi * centres)
         whole = np.full((len(domain.sample),) * 2, 1 / len(domain.sample))
         for names in ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS):
             mean = mean_matrix(domain.translates([name for name in names if name in domain.subgroups]))
-            self.set_constant(_name_of_centre(names), (mean - whole).T)
+            self.set_constant("_".join(["centre", *names]), (mean - whole).T)
         values = self._reference_values()
         kinds = list(dict.fromkeys(fields))
         self.order = RowOrder(_places(kinds, fields))
@@ -105,7 +111,12 @@ class Modulation(ExactConstants):
         counts = [list(fields).count(kind) for kind in kinds]
         self._kinds = [_Kind(*of) for of in zip(counts, means, functions, strict=True)]
         self.set_constant("maps", self._maps(values, domain.sample.action, taps))
-        self.weights = nn.Parameter(torch.zeros(sum(self._weight_counts())))
+        # The numbers of columns and of weights of each kind, those of the sides last.
+        self._columns = [len(kind.elements) * len(kind.functions) for kind in self._kinds]
+        self._columns.append(len(self._sides) * len(taps))
+        self._counts = [kind.fields * len(kind.functions) for kind in self._kinds]
+        self._counts.append(sum(counts) * len(self._sides))
+        self.weights = nn.Parameter(torch.zeros(sum(self._counts)))
 
     def forward(
         self,
@@ -120,43 +131,47 @@ class Modulation(ExactConstants):
             averaged: subgroups over which the mean of f is taken.
             partition: the regions over whose cells means of f are taken.
         """
-        columns = self.functions(self._scales(frequency), averaged, partition is not None).flatten(1) @ self.maps
+        moved = frequency.scale(self._of_positions, self.elements) if self._of_positions else self.elements
+        scale = frequency.scale(self._of_elements, self.elements) if self._of_elements else moved
+        columns = self.functions(scale, moved, averaged, partition is not None).flatten(1) @ self.maps
         if partition is not None:
             columns = partition.means(columns, 0)
         rows = self._weighted(columns)
         return rows if len(self._kinds) == 1 else self.order(rows)
 
-    def functions(self, scales: tuple[Tensor, Tensor], averaged: Sequence[str] = (), at_cells: bool = True) -> Tensor:
+    def functions(
+        self, scale: Tensor, scale_of_positions: Tensor, averaged: Sequence[str] = (), at_cells: bool = True
+    ) -> Tensor:
         """Return the functions h of each element at each position, (P, J, M); with those of positions 0 for P = 1."""
-        first = (self.elements * scales[0]).tanh().mT
-        rotations = self._of_elements.count("rotation")
-        added = []
-        if rotations > 2:  # a rotation of the plane has two coordinates
-            added.append(first[:rotations].square())
-        if "rotation" in self._of_elements and "reflection" in self._of_elements:
-            added.append((first[:rotations, None] * first[rotations:]).flatten(0, 1))
-        of_elements = torch.cat([first, *added]) if added else first
-        names = [name for name in FIBER_SUBGROUPS if name in averaged]
-        of_elements = (of_elements @ getattr(self, _name_of_centre(names))).unsqueeze(0)
-        if not self._of_positions:
-            return of_elements
+        count, number = len(self._of_elements), len(self._of_positions)
+        if count:
+            first = (self.elements * scale).tanh().mT
+            added = []
+            if self._rotations > 2:  # a rotation of the plane has two coordinates
+                added.append(first[: self._rotations].square())
+            if 0 < self._rotations < count:
+                added.append((first[: self._rotations, None] * first[self._rotations :]).flatten(0, 1))
+            mean = f"centre{'_rotation' * ('rotation' in averaged)}{'_reflection' * ('reflection' in averaged)}"
+            of_elements = ((torch.cat([first, *added]) if added else first) @ getattr(self, mean)).unsqueeze(0)
+            if not number:
+                return of_elements
         if not at_cells:
-            nothing = of_elements.new_zeros(1, len(self._of_positions), of_elements.shape[-1])
-            return torch.cat([nothing, of_elements[:, : len(first)], nothing, of_elements[:, len(first) :]], 1)
-        moved = (self.positions * scales[1]).tanh().mT
-        both = torch.cat([moved, moved.square()], 1)
-        both = both * 0 if "translation" in averaged else both - both.mean((0, 2), keepdim=True)
-        of_positions, squares = both.split(len(self._of_positions), 1)
-        of_elements = of_elements.expand(len(moved), -1, -1)
-        return torch.cat([of_positions, of_elements[:, : len(first)], squares, of_elements[:, len(first) :]], 1)
+            both = self.positions.new_zeros(1, 2 * number, self.positions.shape[1])
+        else:
+            moved = (self.positions * scale_of_positions).tanh().mT
+            both = torch.cat([moved, moved.square()], 1)
+            both = both * 0 if "translation" in averaged else both - both.mean((0, 2), keepdim=True)
+        if not count:
+            return both
+        of_elements = of_elements.expand(len(both), -1, -1)
+        return torch.cat([both[:, :number], of_elements[:, :count], both[:, number:], of_elements[:, count:]], 1)
 
     def of_subgroups(self) -> list[tuple[str, ...]]:
         """Return the subgroups that each function h depends on."""
-        names = self._of_elements
-        rotations, reflections = names.count("rotation"), names.count("reflection")
+        names, rotations = self._of_elements, self._rotations
         found = [(name,) for name in (*self._of_positions, *names, *self._of_positions)]
         found += [("rotation",)] * (rotations if rotations > 2 else 0)
-        return [*found, *[FIBER_SUBGROUPS] * (rotations * reflections)]
+        return [*found, *[FIBER_SUBGROUPS] * (rotations * names.count("reflection"))]
 
     def weight_subgroups(self) -> list[tuple[str, ...]]:
         """Return the subgroups that each weight belongs to."""
@@ -173,13 +188,6 @@ class Modulation(ExactConstants):
         fields = sum(kind.fields for kind in self._kinds)
         return weights * torch.cat([*repeated, of_taps.repeat(fields)])
 
-    def _scales(self, frequency: DomainFrequency) -> tuple[Tensor, Tensor]:
-        """Return ω′ of each coordinate of elements and of positions."""
-        like = self.elements
-        of = (self._of_elements, self._of_positions)
-        of_elements, of_positions = (frequency.scale(names, like) if names else like.new_ones(1) for names in of)
-        return of_elements, of_positions
-
     @torch.no_grad()
     def _reference_values(self) -> Array:
         """Return the functions h at the reference ω′, (P, J, M), in double precision.
@@ -188,7 +196,7 @@ class Modulation(ExactConstants):
         """
         dtype = self.elements.dtype
         scale = self.double().elements.new_full((1,), DEFAULT_FREQUENCY)
-        values: Array = self.functions((scale, scale)).numpy()
+        values: Array = self.functions(scale, scale).numpy()
         self.to(dtype)
         return values
 
@@ -212,41 +220,30 @@ class Modulation(ExactConstants):
         self.units = torch.tensor(units, dtype=torch.float64)
         return np.concatenate([np.zeros((values.shape[1] * len(action), 0)), *columns], 1)
 
-    def _weight_counts(self) -> list[int]:
-        """Return the number of weights of each kind, and of the sides of all fields."""
-        fields = sum(kind.fields for kind in self._kinds)
-        return [*(kind.fields * len(kind.functions) for kind in self._kinds), fields * len(self._sides)]
-
     def _weighted(self, columns: Tensor) -> Tensor:
         """Return f (P, C_out, T), kind after kind of fields, of the functions at P positions, (P, columns)."""
-        sizes = [len(kind.elements) * len(kind.functions) for kind in self._kinds]
-        *of_elements, of_taps = columns.split([*sizes, len(self._sides) * self._taps], dim=1)
-        *alphas, mu = self.weights.split(self._weight_counts())
-        counts = [kind.fields for kind in self._kinds]
-        sides: list[Tensor | None] = [None] * len(counts)
+        *of_elements, of_taps = columns.split(self._columns, dim=1)
+        *alphas, mu = self.weights.split(self._counts)
+        sides, first = None, 0
         if self._sides:
             # (fields, sides) · (P, sides, T).
-            of_sides = mu.view(sum(counts), -1) @ of_taps.unflatten(1, (-1, self._taps))
-            sides = list(of_sides.unsqueeze(2).split(counts, 1))
+            sides = mu.view(-1, len(self._sides)) @ of_taps.unflatten(1, (-1, self._taps))
+            sides = sides.unsqueeze(2)
         rows = []
-        for kind, values, alpha, side in zip(self._kinds, of_elements, alphas, sides, strict=True):
+        for kind, values, alpha in zip(self._kinds, of_elements, alphas, strict=True):
             shape = len(columns), kind.fields, len(kind.elements), self._taps
-            part = columns.new_zeros(1, 1, 1, 1) if side is None else side
+            part = columns.new_zeros(1, 1, 1, 1) if sides is None else sides[:, first : first + kind.fields]
             if kind.functions:
                 # (fields, functions) · (P, functions, channels).
                 of_kind = (alpha.view(kind.fields, -1) @ values.unflatten(1, (-1, len(kind.elements)))).unsqueeze(-1)
-                part = of_kind if side is None else of_kind + side
+                part = of_kind if sides is None else of_kind + part
             rows.append(part.expand(shape).flatten(1, 2))
+            first += kind.fields
         return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
 
 def independent(functions: Tensor) -> list[int]:
-    """Return the numbers of the functions that are not sums of those before them, given their values (J, points).
-
-    Example:
-        >>> independent(torch.tensor([[1.0, 0.0], [2.0, 0.0], [1.0, 1.0], [0.0, 0.0]]))
-        [0, 2]
-    """
+    """Return the numbers of the functions that are not sums of those before them, given their values (J, points)."""
     kept: list[int] = []
     basis = functions[:0]
     sizes = functions.square().mean(1).sqrt()
@@ -262,7 +259,7 @@ def independent(functions: Tensor) -> list[int]:
 
 def _independent(functions: Array) -> list[int]:
     """Return the numbers of independent functions, which the first axis counts."""
-    return independent(torch.from_numpy(functions.reshape(len(functions), -1)))
+    return independent(torch.from_numpy(functions.reshape(len(functions), math.prod(functions.shape[1:]))))
 
 
 def _independent_sides(values: Array, action: Array, taps: Array) -> list[_Side]:
@@ -294,8 +291,3 @@ def _places(kinds: Sequence[Representation], fields: Sequence[Representation]) -
     """Return the row of each channel of some fields where they follow each other kind by kind."""
     numbers = np.repeat([kinds.index(field) for field in fields], [field.size for field in fields])
     return np.argsort(np.argsort(numbers, kind="stable"), kind="stable")
-
-
-def _name_of_centre(subgroups: Sequence[str]) -> str:
-    """Return the name of the mean over a subgroup, less that over the group."""
-    return "_".join(["centre", *subgroups])

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..group.elements import steered_taps
+from ..group.elements import grid_symmetries
 from ..group.exact_constants import ExactConstants
 from ..group.points import tap_grid
 from ..group.projection import GroupAverage
@@ -50,19 +50,21 @@ class ResidualKernel(RelaxingKernel):
     def _projected(self, averaged: Sequence[str]) -> Tensor:
         """Return PF."""
         name = "_".join(name for name in self.relaxed_subgroups if name in averaged)
-        projected: Tensor = self.projections[name](self.free_weight) if name else self.free_weight
-        return projected
+        if not name:
+            return self.free_weight
+        projected: Tensor = self.projections[name](self.free_weight.flatten(2))
+        return projected.view_as(self.free_weight)
 
     def _projection(self, subgroups: tuple[str, ...]) -> nn.Module:
         """Return P: the mean where all elements map taps to taps, else the nearest kernel of ``R2Conv``'s basis."""
         place, domain = self.place, self.place.domain
         at = place.in_type, place.out_type, place.kernel_size, place.dilation
         if not (domain.gspace.fibergroup.continuous and "rotation" in subgroups):
-            action, taps = domain.sample.action, tap_grid(place.kernel_size, place.dilation)
-            identity = np.abs(action - np.eye(2)).max((1, 2)).argmin()
-            numbers = domain.translates(subgroups)[identity]
-            if all(steered_taps(action[number], taps) is not None for number in numbers):
-                return GroupAverage(*at, [domain.sample.elements[number] for number in numbers])
+            identity = np.abs(domain.sample.action - np.eye(2)).max((1, 2)).argmin()
+            elements = [domain.sample.elements[number] for number in domain.translates(subgroups)[identity]]
+            symmetries = grid_symmetries(domain.gspace, tap_grid(place.kernel_size, place.dilation), elements)
+            if len(symmetries) == len(elements):
+                return GroupAverage(place.in_type.representations, place.out_type.representations, symmetries)
         if subgroups != self.relaxed_subgroups:
             restriction = (None, domain.gspace.rotations_order) if subgroups == ("rotation",) else (0, 1)
             at = place.in_type.restrict(restriction), place.out_type.restrict(restriction), *at[2:]
@@ -95,6 +97,11 @@ class ResidualKernel(RelaxingKernel):
         """Multiply F − PF by a factor; PF is strict, and stays."""
         strict = self._projected(self.relaxed_subgroups)
         self.free_weight.copy_(strict + factor * (self.free_weight - strict))
+
+    @torch.no_grad()
+    def make_strict(self) -> None:
+        """Set F to 0 in place."""
+        self.free_weight.zero_()
 
 
 class NearestSteerable(ExactConstants):

@@ -17,10 +17,6 @@ def soft_share(soft: Tensor, strict: Tensor) -> Tensor:
 
     The denominator is ‖K‖² where the group maps the pixel grid to itself. Elsewhere K − PK and PK are only nearly
     orthogonal, and this form keeps the result in [0, 1].
-
-    Example:
-        >>> soft_share(torch.tensor(1.0), torch.tensor(3.0)).item()
-        0.25
     """
     total = soft + strict
     # Equal kernels differ by rounding alone. There the gradient of √s would point in a random direction.

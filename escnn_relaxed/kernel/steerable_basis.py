@@ -21,6 +21,7 @@ from torch import Tensor
 from ..group.elements import grid_symmetries
 from ..group.exact_constants import ExactConstants
 from ..group.points import tap_grid
+from ..group.projection import GroupAverage
 from ..group.row_order import RowOrder
 from ..on_escnn.basis_elements import BasisElements
 from ..on_escnn.grid_exact_basis import grid_exact_basis
@@ -64,6 +65,7 @@ class SteerableBasis(ExactConstants):
         self._ranges: dict[tuple[str, str], tuple[int, int]] = {}
         if expansion is None:
             self.order = RowOrder(np.arange(out_type.size * in_type.size))
+            self._missing, self._is_one_pair = out_type.size * in_type.size, False
             return
         self.dimension = expansion.dimension()
         self._ranges = dict(expansion._weights_ranges)
@@ -73,7 +75,7 @@ class SteerableBasis(ExactConstants):
             self._pairs.append(_PairLayout(names, in_type, out_type, self._ranges[names]))
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
             fields = _field_named(names[0], in_type), _field_named(names[1], out_type)
-            basis = grid_exact_basis(block, expansion.points, *fields, symmetries)
+            basis = grid_exact_basis(block, expansion.points, *fields, symmetries, _averaged)
             self._attributes[names] = basis.attributes
             self.set_constant(f"basis_{number}", basis.values, single=basis.single)
             if basis.orbits is not None:
@@ -82,6 +84,10 @@ class SteerableBasis(ExactConstants):
             self.fingerprint.append(basis.fingerprint)
         self._deviations = _he_deviations(self._pairs, list(self._attributes.values()))
         self.order = RowOrder(_row_numbers(self._pairs, out_type.size, in_type.size))
+        self._counts = [pair.end - pair.start for pair in self._pairs]
+        rows = sum(pair.in_count * pair.out_count * math.prod(pair.sizes) for pair in self._pairs)
+        self._missing = out_type.size * in_type.size - rows
+        self._is_one_pair = len(self._pairs) == 1 and not self._missing
 
     @property
     def elements(self) -> BasisElements:
@@ -112,22 +118,24 @@ class SteerableBasis(ExactConstants):
 
     def forward(self, weights: Tensor) -> Tensor:
         """Return the filter bank (C_out, C_in/groups, k, k) of the weights (dimension,)."""
-        out_size, in_size, *axes = self._size
-        taps = math.prod(axes)
-        rows = [of.reshape(-1, taps) for of in self.products(weights)]
-        missing = out_size * in_size - sum(len(of) for of in rows)
-        if missing:
-            rows.append(weights.new_zeros(missing, taps))
-        return self.order(torch.cat(rows)).view(self._size)
-
-    def products(self, weights: Tensor) -> list[Tensor]:
-        """Return the kernel of each pair of representations, (pairs of fields, |A|·|B|·k²), of weights (dimension,)."""
-        bases = [getattr(self, f"basis_{number}").flatten(1) for number in range(len(self._pairs))]
-        parts = weights.split([pair.end - pair.start for pair in self._pairs]) if len(bases) > 1 else [weights]
-        products = [part.view(-1, len(basis)) @ basis for part, basis in zip(parts, bases, strict=False)]
-        # Of a large basis these are the values of orbits of entries.
-        orbits = [self._buffers.get(f"orbits_{number}") for number in range(len(products))]
-        return [of if at is None else of.index_select(1, at) for of, at in zip(products, orbits, strict=True)]
+        # The kernel of each pair of representations, (pairs of fields, |A|·|B|·k²).
+        products: list[Tensor] = []
+        parts = weights.split(self._counts) if len(self._pairs) > 1 else (weights,)
+        for number, part in enumerate(parts[: len(self._pairs)]):
+            basis = getattr(self, f"basis_{number}").flatten(1)
+            product, orbits = part.view(-1, len(basis)) @ basis, self._buffers.get(f"orbits_{number}")
+            # Of a large basis these are the values of orbits of entries.
+            products.append(product if orbits is None else product.index_select(1, orbits))
+        if self._is_one_pair:
+            pair = self._pairs[0]
+            fields = products[0].view(pair.out_count, pair.in_count, *pair.sizes, -1)
+            return fields.transpose(1, 2).reshape(self._size)
+        taps = math.prod(self._size[2:])
+        for number, product in enumerate(products):
+            products[number] = product.reshape(-1, taps)
+        if self._missing:
+            products.append(weights.new_zeros(self._missing, taps))
+        return self.order(torch.cat(products)).view(self._size)
 
     def energy(self, weights: Tensor) -> Tensor:
         """Return ‖K‖² in the basis of permutations and irreps, where ρ is orthogonal."""
@@ -137,6 +145,17 @@ class SteerableBasis(ExactConstants):
             coefficients = weights[pair.start : pair.end].view(-1, len(gram))
             energy = energy + (coefficients @ gram).mul(coefficients).sum()
         return energy
+
+
+def _averaged(
+    basis: NDArray[np.float64], in_field: Representation, out_field: Representation, symmetries: Any
+) -> NDArray[np.float64]:
+    """Return the mean of a basis (B, |A|, |B|, taps) over elements that map taps to taps."""
+    if not symmetries:
+        return np.zeros_like(basis)
+    average = GroupAverage([in_field], [out_field], symmetries).double()
+    mean: NDArray[np.float64] = average(torch.from_numpy(basis)).numpy()
+    return mean
 
 
 def _of_entries(basis: Any, orbits: Tensor | None, sizes: tuple[int, int]) -> Tensor:

@@ -41,13 +41,16 @@ class TiedKernel(StrictKernel):
 
     def __init__(self, place: KernelPlace) -> None:
         super().__init__(place)
+        self.modulation = None
+        if not place.relax:
+            return
         taps = tap_grid(place.kernel_size, place.dilation, place.domain.dimension)
         modulation = Modulation(place.out_type.representations, place.domain, tuple(place.relax), taps)
-        self.modulation = modulation if len(modulation.weights) else None
-        if self.modulation is None:
-            self.cannot_be_soft = tuple(place.relax)
-        else:
+        if len(modulation.weights):
+            self.modulation = modulation
             self.frequency = DomainFrequency(place.relax, place.learn_relaxation, place.domain.dimension)
+        else:
+            self.cannot_be_soft = tuple(place.relax)
 
     def forward(
         self, weights: Tensor | None, partition: RegionPartition | None = None, averaged: Sequence[str] = ()
@@ -88,33 +91,13 @@ class TiedKernel(StrictKernel):
         if self.modulation is None:
             return
         nn.init.normal_(self.modulation.weights)
-        factors = [math.sqrt(softness / (1 - softness) * strict / soft) for soft, strict in self._energies_at_start(weights)]
-        at_reference = factors[-1] if factors else 0.0
-        self.scale_soft_part(min(factors[0], _LARGEST_START * at_reference) if factors else 0.0)
-
-    def _energies_at_start(self, weights: Tensor | None) -> list[tuple[float, float]]:
-        """Return the energies of the soft and the strict part at the layer's own ω′, and at least at the reference."""
-        own = {name: getattr(self.frequency, name).clone() for name in self.frequency.names}
-        found = []
+        factors = []
         for least in (0.0, DEFAULT_FREQUENCY):
-            for name, value in own.items():
-                has_any = any(bool(of.any()) for of in own.values())
-                raised = value.abs().clamp_min(least)
-                getattr(self.frequency, name).copy_(torch.where(value == 0, value, raised) if has_any else raised)
-            soft, strict = (float(energy) for energy in self.energies(weights, (), SUBGROUPS))
-            if soft > 0:
-                found.append((soft, strict))
-        for name, value in own.items():
-            getattr(self.frequency, name).copy_(value)
-        return found
-
-    @torch.no_grad()
-    def scale_soft_part(self, factor: float) -> None:
-        """Multiply the weights of f by a factor."""
-        if self.modulation is None:
-            super().scale_soft_part(factor)
-        else:
-            self.modulation.weights.mul_(factor)
+            with self.frequency.at_least(least):
+                soft, strict = (float(energy) for energy in self.energies(weights, (), SUBGROUPS))
+            factors.append(math.sqrt(softness / (1 - softness) * strict / soft) if soft > 0 else math.inf)
+        factor = min(factors[0], _LARGEST_START * factors[1])
+        self.scale_soft_part(0.0 if math.isinf(factor) else factor)
 
     def soft_parameters(self) -> Iterator[nn.Parameter]:
         """Yield ω′ where it is learned, and the weights of f."""

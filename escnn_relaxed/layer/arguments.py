@@ -213,4 +213,3 @@ def _check_output(size: tuple[int, ...], geometry: TransposedGeometry) -> None:
 def _by(size: Sequence[int]) -> str:
     """Return a size as people write it."""
     return "x".join(map(str, size))
-

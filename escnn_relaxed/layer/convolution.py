@@ -89,22 +89,24 @@ class RelaxedConvolution(EscnnLayer):
             torch.Size([2, 1, 3, 3])
         """
         check_input(input, self.in_type, self.geometry)
-        features = input.tensor
-        partition = self._partition(self.geometry.domain_size(features)) if self.kernel.varies(self.hardened) else None
-        banks, bias = self._memo(self, lambda: self._banks_and_bias(features, partition), self.hardened, partition)
-        return GeometricTensor(integrate(features, banks, bias, self.geometry, partition), self.out_type, coords=None)
+        partition = None
+        if self.kernel.varies(self.hardened):
+            partition = RegionPartition.of(self.geometry.domain_size(input.tensor), self.kernel.cells)
+        if self.training:
+            banks, bias = self._banks_and_bias(partition, self.hardened)
+        else:
+            banks, bias = self._memo(self, self._banks_and_bias, partition, self.hardened)
+        return GeometricTensor(integrate(input.tensor, banks, bias, self.geometry, partition), self.out_type)
 
-    def _banks_and_bias(self, like: Tensor, partition: RegionPartition | None) -> tuple[Tensor, Tensor | None]:
-        """K as the integral takes it, in full precision, and the bias of each channel."""
-        with full_precision(like):
-            return self._laid_out(self.kernel(self.weights, partition, self.hardened)), self.expanded_bias()
-
-    def _partition(self, size: tuple[int, ...]) -> RegionPartition:
-        return RegionPartition.of(size, self.regions)
-
-    def _laid_out(self, banks: Tensor) -> Tensor:
-        """Return filter banks as the integral takes them: those of the adjoint have their input's channels first."""
-        return banks.transpose(-4, -3).contiguous() if isinstance(self.geometry, TransposedGeometry) else banks
+    def _banks_and_bias(
+        self, partition: RegionPartition | None, hardened: tuple[str, ...]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return K as the integral takes it, and the bias of each channel, in full precision."""
+        with full_precision(next(self.parameters())):
+            banks = self.kernel(self.weights, partition, hardened)
+            if isinstance(self.geometry, TransposedGeometry):
+                banks = banks.transpose(-4, -3).contiguous()
+            return banks, self.expanded_bias()
 
     def expanded_bias(self) -> Tensor | None:
         """Return the bias of each channel, (C_out,), or None without trivial irreps or with ``bias=False``."""
@@ -153,7 +155,7 @@ class RelaxedConvolution(EscnnLayer):
             raise RuntimeError(
                 "filter_bank: this layer is soft in translation and has several filter banks, see region_banks"
             )
-        return self._laid_out(self.kernel(self.weights, None, self.hardened))
+        return self._banks_and_bias(None, self.hardened)[0]
 
     def region_banks(self, output_size: tuple[int, int]) -> Tensor:
         """Return K in each region of an output where translation is soft: (rows, columns, C_out, C_in/groups, k, k).
@@ -175,9 +177,8 @@ class RelaxedConvolution(EscnnLayer):
         """
         if self.is_stationary:
             raise RuntimeError("region_banks: this layer has one filter bank, see filter_bank")
-        partition = self._partition(tuple(output_size))
-        banks = self._laid_out(self.kernel(self.weights, partition, self.hardened))
-        return banks.unflatten(0, partition.counts)
+        partition = RegionPartition.of(tuple(output_size), self.regions)
+        return self._banks_and_bias(partition, self.hardened)[0].unflatten(0, partition.counts)
 
     @property
     def filter(self) -> Tensor:
@@ -232,9 +233,8 @@ class RelaxedConvolution(EscnnLayer):
         check_no_hooks(type(self).__name__, self, "remove them, and register them on the result")
         if self.is_stationary:
             return as_convolution(self.filter_bank(), self.expanded_bias(), self.geometry)
-        of_cells = RegionPartition.of_cells(self.regions)
-        banks = self._laid_out(self.kernel(self.weights, of_cells, self.hardened))
-        return RegionConvolution(banks, self.expanded_bias(), self.geometry, self.regions).eval()
+        banks, bias = self._banks_and_bias(RegionPartition.of_cells(self.regions), self.hardened)
+        return RegionConvolution(banks, bias, self.geometry, self.regions).eval()
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode, and drop what was kept for evaluation."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from escnn.gspaces import GSpace
 from escnn.nn import EquivariantModule, FieldType
 
 from ..integral.geometry import Geometry, TransposedGeometry
@@ -29,6 +30,9 @@ class EscnnLayer(SoftLayer, DescribedState, EquivariantModule):
         geometry: padding, stride and the like.
     """
 
+    in_type: FieldType
+    out_type: FieldType
+    space: GSpace
     geometry: Geometry
     bias_expansion: InvariantBias | None
 

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..torch_modes import has_no_values, has_tangents, has_values, is_traced, reads_without_waiting, untraced
+from .. import torch_modes
+from ..torch_modes import has_no_values, has_tangents, has_values, is_traced, untraced
 
 __all__ = ["EvaluationMemo"]
 
@@ -30,23 +31,23 @@ class EvaluationMemo:
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[Tensor, Any]] = {}
 
-    def __call__(self, module: nn.Module, build: Callable[[], _Result], *setting: Hashable) -> _Result:
-        """Return the result of ``build``, which depends on the state of a module and on a setting alone."""
-        if module.training or has_no_values() or has_tangents():
-            return build()
+    def __call__(self, module: nn.Module, build: Callable[..., _Result], *setting: Hashable) -> _Result:
+        """Return the result of ``build(*setting)``, which depends on the state of a module and on the setting alone."""
+        if has_no_values() or has_tangents():
+            return build(*setting)
         if is_traced():
             # A trace in evaluation holds the result as a constant, as a trace of R2Conv holds its filter.
             with untraced(), torch.no_grad():
                 return self(module, build, *setting)
-        tensors = _state(module)
-        is_learned = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        if is_learned or not all(has_values(tensor) and reads_without_waiting(tensor) for tensor in tensors):
-            return build()
-        values = torch.cat([tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors])
+        tensors, is_learned = _state(module)
+        can_compare = has_values(*tensors) and torch_modes.reads_without_waiting(*tensors)
+        if not can_compare or (is_learned and torch.is_grad_enabled()):
+            return build(*setting)
+        values = torch.cat(tensors)
         key = torch.is_inference_mode_enabled(), *setting
         before, result = self._known.get(key, (None, None))
         if before is None or not torch.equal(before, values):
-            result = build()
+            result = build(*setting)
             others = [item for item in self._known.items() if item[0] != key][1 - _KEPT :]
             self._known = {**dict(others), key: (values, result)}
         return result  # type: ignore[return-value]
@@ -56,10 +57,13 @@ class EvaluationMemo:
         return EvaluationMemo, ()
 
 
-def _state(module: nn.Module) -> list[Tensor]:
-    """Return all tensors of the state dict of a module."""
-    tensors: list[Any] = []
-    for of in module.modules():
-        tensors += of._parameters.values()
-        tensors += [buffer for name, buffer in of._buffers.items() if name not in of._non_persistent_buffers_set]
-    return [tensor for tensor in tensors if tensor is not None]
+def _state(module: nn.Module) -> tuple[list[Tensor], bool]:
+    """Return the bytes of all tensors of the state dict of a module, and whether any wants a gradient."""
+    tensors: list[Tensor] = []
+    is_learned = False
+    for part in module.modules():
+        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+            if tensor is not None and name not in part._non_persistent_buffers_set:
+                tensors.append(tensor if tensor.is_meta else tensor.detach().reshape(-1).view(torch.uint8))
+                is_learned |= tensor.requires_grad
+    return tensors, is_learned

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from escnn.nn import FieldType
+from escnn.nn import FieldType, R2Conv
 
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
@@ -141,3 +141,7 @@ class RelaxedR2Conv(RelaxedConvolution):
             initialize,
             Softening(relax, learn_relaxation, keep, initial_softness, regions, samples, kernel),
         )
+
+
+# Code that asks isinstance(layer, R2Conv), as loops that draw weights do, means this layer too.
+R2Conv.register(RelaxedR2Conv)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from escnn.nn import FieldType
+from escnn.nn import FieldType, R2ConvTransposed
 
 from ..integral.geometry import TransposedGeometry
 from ..kernel.domain_frequency import Frequency
@@ -24,9 +24,10 @@ class RelaxedR2ConvTransposed(RelaxedConvolution):
     .. math::
         h(y) = \sum_x K(y - sx;\ x) f(x)
 
-    s is the stride. K is that of :class:`~escnn_relaxed.RelaxedR2Conv`: by default a strict part in the basis of
-    ``R2ConvTransposed``, with its weights, modulated by a soft part. This layer is the adjoint of that one: it adds the kernel of each pixel of the *input* to the output
-    around it. Where translation is soft, K depends on the position in the input.
+    s is the stride. K is that of :class:`~escnn_relaxed.RelaxedR2Conv`: a strict part in the basis of
+    ``R2ConvTransposed``, with its weights, modulated by a soft part. This layer is the adjoint of that one: it adds the
+    kernel of each pixel of the *input* to the output around it. Where translation is soft, K depends on the position in
+    the input.
 
     Arguments up to ``initialize`` are those of ``R2ConvTransposed``, in its order and with its meaning. With
     ``relax=None`` the layer is ``R2ConvTransposed``, and its state dicts load, saved in training or evaluation. The
@@ -134,3 +135,7 @@ class RelaxedR2ConvTransposed(RelaxedConvolution):
     def output_padding(self) -> tuple[int, ...]:
         """The pixels added to the output below and on the right."""
         return self.geometry.output_padding
+
+
+# Code that asks isinstance(layer, R2ConvTransposed), as loops that draw weights do, means this layer too.
+R2ConvTransposed.register(RelaxedR2ConvTransposed)

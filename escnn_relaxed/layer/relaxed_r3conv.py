@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 from escnn.gspaces import GSpace3D
-from escnn.nn import FieldType
+from escnn.nn import FieldType, R3Conv
 from torch import Tensor
 
-from ..group.elements import sample_group
+from ..group.elements import grid_symmetries, sample_group
 from ..group.kept import AXIS, subgroup_elements
+from ..group.points import tap_grid
 from ..group.projection import GroupAverage
 from ..group.rotation_grids import CUBE
 from ..kernel.domain_frequency import Frequency
@@ -180,9 +181,19 @@ class RelaxedR3Conv(RelaxedConvolution):
         elements, axis = ([], AXIS) if subgroup == AXIS else subgroup_elements("subgroup", subgroup, self.space)
         if axis is not None:
             raise ValueError(f"subgroup must be finite, got {subgroup!r}: all of it moves voxels off their grid")
-        average = GroupAverage(*self.kernel_types, self.kernel_size, self.dilation, elements).to(next(self.parameters()))
-        with full_precision(next(self.parameters())):
-            kernel = self.kernel(self.weights, None, self.hardened)
-            mean = average(kernel)
+        taps = tap_grid(self.kernel_size, self.dilation, 3)
+        symmetries = grid_symmetries(self.space, taps, elements)
+        if len(symmetries) < len(elements):
+            moved = next(of for of in elements if of not in [element for element, _ in symmetries])
+            raise ValueError(f"subgroup must map voxels to voxels, got one with the element {moved}")
+        average = GroupAverage(*(of.representations for of in self.kernel_types), symmetries)
+        like = next(self.parameters())
+        with full_precision(like):
+            kernel = self.kernel(self.weights, None, self.hardened).flatten(2)
+            mean = average.to(like)(kernel)
             energy = self.kernel.orthogonal_basis.energy
             return soft_share(energy(kernel - mean), energy(mean))
+
+
+# Code that asks isinstance(layer, R3Conv), as loops that draw weights do, means this layer too.
+R3Conv.register(RelaxedR3Conv)

@@ -1,6 +1,6 @@
-"""Callbacks for Lightning (the extra ``lightning``): a network that ends strict, whose softness is bounded, or logged.
+"""Callbacks for Lightning (the extra ``lightning``): softness that is learned, bounded, ended or logged.
 
-The first two add the gradient of their penalty right before the optimiser's step, where gradients are accumulated,
+The first three add the gradient of their penalty right before the optimiser's step, where gradients are accumulated,
 unscaled and reduced over processes; the loss that the module logs is its own. One optimiser only.
 """
 
@@ -12,18 +12,116 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from escnn.nn import FieldType
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
-from torch.optim.swa_utils import update_bn
 
-from ..measure.measured_network import Shifts
+from ..checks import check_choice, check_integer
 from ..measure.monitoring import RelaxationMonitor
-from ..network.relaxed_layers import named_relaxed_layers
-from .hardening_schedule import HardeningSchedule
-from .softness_bound import SoftnessBound
+from ..network.relaxed_layers import in_eval_mode, named_relaxed_layers
+from .evidence import SoftnessEvidence
+from .penalties import HardeningSchedule, SoftnessBound
+from .soft_gradients import LIKELIHOODS, plain
 
-__all__ = ["BoundSoftness", "HardenInTraining", "LogRelaxation"]
+__all__ = ["BoundSoftness", "HardenInTraining", "LearnSoftness", "LogRelaxation"]
+
+
+class LearnSoftness(Callback):
+    """Learns how soft each layer should be: :class:`~escnn_relaxed.SoftnessEvidence` over a Lightning run.
+
+    It takes its images from the training batches: the first floating-point tensor (batch, C, H, W), or of volumes
+    (batch, C, D, H, W), which the module's ``forward`` has to take. The loss has to be the mean of torch's function for
+    the likelihood. The share γ/n of the weights that the data determine is logged as ``determined/<layer>/<subgroup>``
+    at the end of each epoch.
+
+    Args:
+        likelihood: ``"categorical"``, ``"binary"`` or ``"gaussian"``. By default the targets say it, the tensor that
+            follows the images in a batch: those of a regression are numbers, of a binary choice 0 and 1 in the shape of
+            the output, others classes.
+        first_epoch: number of the epoch after which the first update is, counted from 0.
+        inputs: number of images of an update.
+
+    Attributes:
+        evidence: that of the run, from the end of its first epoch on, for ``evidence.table()`` and ``evidence.harden``.
+
+    Raises:
+        TypeError: for an argument of the wrong type.
+        ValueError: for another likelihood, or a number that is too small.
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> trainer = Trainer(
+        ...     max_epochs=30, callbacks=[LearnSoftness()], logger=False, accelerator="cpu"
+        ... )
+    """
+
+    def __init__(self, likelihood: str | None = None, first_epoch: int = 2, inputs: int = 200) -> None:
+        super().__init__()
+        self._likelihood = None if likelihood is None else check_choice("likelihood", likelihood, LIKELIHOODS)
+        self._first_epoch = check_integer("first_epoch", first_epoch, 0)
+        self._wanted = check_integer("inputs", inputs, 10)
+        self._restored: dict[str, Any] | None = None
+        self._images: list[Tensor] = []
+        self._targets: list[Tensor] = []
+        self._count = 0
+        self.evidence: SoftnessEvidence | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Continue with the state of a checkpoint if one was loaded."""
+        self.evidence = None
+        if self._restored is not None:
+            state = dict(self._restored)
+            self.evidence = SoftnessEvidence(pl_module, state.pop("observations"), state.pop("likelihood"))
+            self.evidence.load_state_dict(state)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget the images of the last epoch."""
+        self._images, self._targets, self._count = [], [], 0
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Count the images of the epoch, and keep some of them with their targets."""
+        tensors = list(_tensors(batch))
+        place = next((number for number, tensor in enumerate(tensors) if _is_image(tensor)), None)
+        if place is None:
+            raise ValueError("LearnSoftness: a training batch has no floating-point tensor (batch, C, H, W)")
+        if self._count < self._wanted:
+            self._images.append(tensors[place].detach())
+            self._targets += [tensor.detach() for tensor in tensors[place + 1 : place + 2]]
+        self._count += len(tensors[place])
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Update the precisions, and log γ/n."""
+        images = torch.cat(self._images)[: self._wanted]
+        targets = torch.cat(self._targets)[: self._wanted] if self._targets else None
+        if self.evidence is None:
+            likelihood = self._likelihood or _likelihood(pl_module, images, targets)
+            self.evidence = SoftnessEvidence(pl_module, self._count * trainer.world_size, likelihood)
+        if trainer.current_epoch >= self._first_epoch:
+            self.evidence.update(images, targets)
+            table = self.evidence.table()
+            pl_module.log_dict({f"determined/{row.layer}/{row.subgroup}": row.share for row in table})
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Add the gradient of the penalty."""
+        penalty = torch.zeros(()) if self.evidence is None else self.evidence.penalty()
+        if penalty.requires_grad:
+            penalty.backward()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was learned, for checkpoints."""
+        if self.evidence is None:
+            return dict(self._restored or {})
+        evidence = self.evidence
+        return {
+            "observations": evidence.observations,
+            "likelihood": evidence.likelihood,
+            **evidence.state_dict(),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Keep the state of a checkpoint for the start of training."""
+        self._restored = dict(state_dict) or None
 
 
 class _PenaltyCallback(Callback):
@@ -32,7 +130,7 @@ class _PenaltyCallback(Callback):
     rule: HardeningSchedule | SoftnessBound | None = None
 
     def __init__(self) -> None:
-        self._restored: dict[str, Any] | None = None
+        self._restored: dict[str, Any] = {}
         self._steps_seen = 0
 
     @abstractmethod
@@ -42,7 +140,7 @@ class _PenaltyCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Build the rule, with the state of a checkpoint if one was loaded."""
         self.rule = self._build_rule(trainer, pl_module)
-        if self._restored is not None:
+        if self._restored:
             self.rule.load_state_dict(self._restored)
         self._steps_seen = trainer.global_step
 
@@ -50,8 +148,7 @@ class _PenaltyCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         """Add the gradient of the penalty."""
-        penalty = torch.zeros(()) if self.rule is None else self.rule.penalty()
-        if penalty.requires_grad:
+        if self.rule is not None and (penalty := self.rule.penalty()).requires_grad:
             penalty.backward()
 
     def on_train_batch_end(
@@ -64,11 +161,11 @@ class _PenaltyCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the rule, for checkpoints."""
-        return dict(self._restored or {}) if self.rule is None else dict(self.rule.state_dict())
+        return dict(self._restored if self.rule is None else self.rule.state_dict())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Keep the state of a checkpoint for the start of training."""
-        self._restored = dict(state_dict) or None
+        self._restored = dict(state_dict)
 
 
 class HardenInTraining(_PenaltyCallback):
@@ -78,37 +175,23 @@ class HardenInTraining(_PenaltyCallback):
     ``LightningModule.load_from_checkpoint`` does not ask it: call ``layer.harden()`` or ``harden_network`` there.
 
     Args:
-        harden_at: part of the steps after which the layers become their strict parts, in (0, 1]. At 1, statistics of
-            batch norm are estimated anew with a pass over the training data at the end.
+        harden_at: part of the steps after which the layers become their strict parts, in (0, 1].
         largest_penalty: λ of Σ √s at that step; it rises linearly from 0.
 
     Example:
         >>> from lightning.pytorch import Trainer
-        >>> trainer = Trainer(
-        ...     max_epochs=30, callbacks=[HardenInTraining(2 / 3)], logger=False, accelerator="cpu"
-        ... )
+        >>> trainer = Trainer(callbacks=[HardenInTraining(2 / 3)], logger=False, accelerator="cpu")
     """
 
     def __init__(self, harden_at: float = 2 / 3, largest_penalty: float = 0.0) -> None:
         super().__init__()
-        self._harden_at = harden_at
-        self._largest_penalty = largest_penalty
+        self._harden_at, self._largest_penalty = harden_at, largest_penalty
 
     def _build_rule(self, trainer: Trainer, network: LightningModule) -> HardeningSchedule:
         steps = trainer.estimated_stepping_batches
         if steps == float("inf"):
             raise ValueError("HardenInTraining needs max_epochs or max_steps, to know when to harden")
-        self._steps = int(steps)
-        return HardeningSchedule(network, self._steps, self._harden_at, self._largest_penalty)
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Count optimiser steps; where the last one hardened, estimate statistics before validation and checkpoints."""
-        steps_before = self._steps_seen
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        if self._steps_seen > steps_before and self._steps_seen >= self._steps:
-            self._estimate_statistics(trainer, pl_module)
+        return HardeningSchedule(network, int(steps), self._harden_at, self._largest_penalty)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Harden a network that was hardened in the checkpoint, even if it is only tested."""
@@ -117,18 +200,9 @@ class HardenInTraining(_PenaltyCallback):
                 layer.harden()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Estimate the statistics of a network that was hardened where training ended early; warn if it never was."""
-        rule = self.rule
-        if isinstance(rule, HardeningSchedule) and not rule.is_hardened:
+        """Warn of a network that was not hardened, since training ended early."""
+        if isinstance(self.rule, HardeningSchedule) and not self.rule.is_hardened:
             warnings.warn("HardenInTraining: training ended before its step, the network is soft", stacklevel=2)
-        if self._steps_seen < self._steps:
-            self._estimate_statistics(trainer, pl_module)
-
-    def _estimate_statistics(self, trainer: Trainer, network: LightningModule) -> None:
-        """Estimate the statistics of batch norm, if the last step was the one that hardened."""
-        rule = self.rule
-        if isinstance(rule, HardeningSchedule) and rule.was_hardened_last and trainer.train_dataloader is not None:
-            update_bn(trainer.train_dataloader, network, device=network.device)
 
 
 class BoundSoftness(_PenaltyCallback):
@@ -142,28 +216,20 @@ class BoundSoftness(_PenaltyCallback):
 
     Example:
         >>> from lightning.pytorch import Trainer
-        >>> trainer = Trainer(
-        ...     max_epochs=30, callbacks=[BoundSoftness(0.01)], logger=False, accelerator="cpu"
-        ... )
+        >>> trainer = Trainer(callbacks=[BoundSoftness(0.01)], logger=False, accelerator="cpu")
     """
 
     def __init__(self, bound: float | Mapping[str, float], rate: float = 1.0) -> None:
         super().__init__()
-        self._bound = bound
-        self._rate = rate
-
-    @property
-    def multipliers(self) -> dict[str, float]:
-        """Name of each layer → its multiplier."""
-        return dict(self.rule.multipliers) if isinstance(self.rule, SoftnessBound) else {}
+        self._bound, self._rate = bound, rate
 
     def _build_rule(self, trainer: Trainer, network: LightningModule) -> SoftnessBound:
         return SoftnessBound(network, self._bound, self._rate)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the multipliers."""
-        for name, value in self.multipliers.items():
-            pl_module.log(f"multiplier/{name}", value)
+        if isinstance(self.rule, SoftnessBound):
+            pl_module.log_dict({f"multiplier/{name}": value for name, value in self.rule.multipliers.items()})
 
 
 class LogRelaxation(Callback):
@@ -176,24 +242,18 @@ class LogRelaxation(Callback):
     Args:
         measure: whether to measure the error, on 32 images of the first training batch: its first floating-point
             tensor (batch, C, H, W), which the module's ``forward`` has to take. Without such a tensor it is not logged.
-        in_type: fields of the images; by default those of the first escnn module inside.
-        shifts: rows down and columns to the right in pixels, to measure beside the group elements.
 
     Attributes:
         history: tag → a pair (step, value) for each time, for ``escnn_relaxed.plots.plot_domain_frequency``.
 
     Example:
         >>> from lightning.pytorch import Trainer
-        >>> trainer = Trainer(
-        ...     max_epochs=30, callbacks=[LogRelaxation()], logger=False, accelerator="cpu"
-        ... )
+        >>> trainer = Trainer(callbacks=[LogRelaxation()], logger=False, accelerator="cpu")
     """
 
-    def __init__(self, measure: bool = True, in_type: FieldType | None = None, shifts: Shifts = ()) -> None:
+    def __init__(self, measure: bool = True) -> None:
         super().__init__()
         self._measure = measure
-        self._in_type = in_type
-        self._shifts = shifts
         self._monitor: RelaxationMonitor | None = None
         self.history: dict[str, list[tuple[int, float]]] = {}
 
@@ -201,11 +261,10 @@ class LogRelaxation(Callback):
         """Take images from the first batch, and log ω′, softness and error at the start."""
         if self._monitor is not None:
             return
-        images = next(_images(batch), None) if self._measure else None
-        self._monitor = RelaxationMonitor(pl_module, images, self._in_type, self._shifts)
-        is_resumed = bool(self.history)
+        images = next((images[:32] for images in _images(batch)), None) if self._measure else None
+        self._monitor = RelaxationMonitor(pl_module, images)
         self._monitor.history = self.history
-        if not is_resumed:
+        if not self.history:
             scalars = self._monitor.record(trainer.global_step)
             for logger in trainer.loggers:
                 logger.log_metrics(scalars, trainer.global_step)
@@ -224,11 +283,31 @@ class LogRelaxation(Callback):
         self.history = state_dict["history"]
 
 
+@torch.no_grad()
+def _likelihood(network: LightningModule, images: Tensor, targets: Tensor | None) -> str:
+    """Return the likelihood that the targets of a batch are of."""
+    if targets is None:
+        raise ValueError("LearnSoftness: likelihood must be given where nothing follows the images in a batch")
+    with in_eval_mode(network):
+        output = plain(network(images[:1]), "network: its output")
+    if output.shape[1:] == targets.shape[1:] and ((targets == 0) | (targets == 1)).all():
+        return "binary"
+    return "gaussian" if targets.is_floating_point() else "categorical"
+
+
+def _is_image(tensor: Tensor) -> bool:
+    return tensor.dim() in (4, 5) and tensor.is_floating_point()
+
+
 def _images(batch: Any) -> Iterator[Tensor]:
-    """Yield the floating-point tensors (batch, C, H, W) of a batch, in order."""
+    """Yield the floating-point tensors (batch, C, H, W) or (batch, C, D, H, W) of a batch, in order."""
+    yield from filter(_is_image, _tensors(batch))
+
+
+def _tensors(batch: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a batch, in order."""
     if isinstance(batch, Tensor):
-        if batch.dim() == 4 and batch.is_floating_point():
-            yield batch
+        yield batch
     elif isinstance(batch, (Mapping, tuple, list)):
         for part in batch.values() if isinstance(batch, Mapping) else batch:
-            yield from _images(part)
+            yield from _tensors(part)

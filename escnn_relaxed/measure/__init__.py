@@ -11,12 +11,11 @@ Example:
     True
 """
 
-from .ablation import AblationReport, AblationRow, softness_ablation
-from .agreement import AgreementReport, prediction_agreement
-from .equivariance import EquivarianceReport, ErrorRow, equivariance_error
+from .ablation import softness_ablation
+from .equivariance import equivariance_error, prediction_agreement
 from .monitoring import RelaxationMonitor, relaxation_scalars
-from .softness_by_axis import AxisSoftness, softness_by_axis
-from .summary import LayerSummary, RelaxationSummary, relaxation_summary
+from .reports import AblationReport, AblationRow, AgreementReport, EquivarianceReport, ErrorRow
+from .summary import AxisSoftness, LayerSummary, RelaxationSummary, relaxation_summary, softness_by_axis
 
 __all__ = [
     "AblationReport",

@@ -1,4 +1,4 @@
-"""Measured errors of equivariance: on data or on noise, for each element, angle and shift.
+"""Measured equivariance, on data or on noise, for each element, angle and shift: errors, and classes that agree.
 
 A turn by 45° has to be interpolated between pixels, and a layer that is perfect on the plane would be charged for it.
 Elements that map pixels to pixels are therefore kept apart, and beside the error of the others stands what
@@ -8,105 +8,25 @@ interpolation alone costs. Volumes are measured by the same code. Definitions: d
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import torch
 from escnn.group import GroupElement
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
-from .field_action import on_fibers
-from .forward_probe import ModuleOutput, Output, evaluated
-from .isometry import Isometry
+from ..checks import check_module
+from ..network.relaxed_layers import in_eval_mode
+from .forward_probe import ModuleOutput, Output
+from .isometry import Isometry, on_fibers
 from .measured_network import Data, MeasuredNetwork, Pass, Shifts
 from .pixel_grid import PixelGrid, moved
-from .tables import plain_table
+from .reports import AgreementReport, EquivarianceReport, ErrorRow
 
-__all__ = ["EquivarianceReport", "ErrorRow", "equivariance_error", "largest_exact_errors"]
-
-
-@dataclass(frozen=True)
-class ErrorRow:
-    """The error under one transformation; ``pandas.DataFrame(report.rows)`` makes a table of them.
-
-    Attributes:
-        name: of the transformation, in degrees or pixels. In space with the axis, a coordinate or a vector:
-            ``"rotation 120° about (1, 1, 1)"``, ``"inversion"``, ``"reflection along z"`` (z → −z), and ``"rotation 90°
-            about z, inverted"``, the turn of the inverted volume.
-        subgroup: ``"rotation"``, ``"reflection"`` or ``"translation"``.
-        angle: in radians, [0, 2π); of a reflection the turn that follows on y → −y, in space on the inversion; 0 for a
-            shift. In space it is about the axis whose first component that is not 0 is positive.
-        kind: ``"exact"`` where pixels go to pixels in every feature map; ``"strided"`` where they do in the image, but
-            not in all maps, since a stride does not fit the size (or the shift); else ``"interpolated"``.
-        error: ‖f(gx) − g f(x)‖ / ‖f(x)‖; of :func:`~escnn_relaxed.prediction_agreement` the part of the images that
-            get another class.
-        resampling: what interpolation alone costs, in the same unit: 0 for exact rows, NaN for strided ones whose
-            output has no pixels.
-
-    Example:
-        >>> row = ErrorRow(
-        ...     "rotation 45°",
-        ...     "rotation",
-        ...     math.pi / 4,
-        ...     "interpolated",
-        ...     error=0.15,
-        ...     resampling=0.014,
-        ... )
-        >>> row.error > row.resampling  # more than interpolation can explain
-        True
-    """
-
-    name: str
-    subgroup: str
-    angle: float
-    kind: str
-    error: float
-    resampling: float
+__all__ = ["equivariance_error", "largest_exact_errors", "prediction_agreement"]
 
 
-@dataclass(frozen=True)
-class EquivarianceReport:
-    """A row for each transformation; its text is a table.
-
-    Attributes:
-        layer: name of the module whose output was compared, ``""`` for the whole.
-        rows: exact and interpolated ones, in the order elements, angles, shifts.
-
-    Example:
-        >>> turn = ErrorRow("rotation 90°", "rotation", math.pi / 2, "exact", 5e-7, 0.0)
-        >>> between = ErrorRow("rotation 45°", "rotation", math.pi / 4, "interpolated", 0.15, 0.014)
-        >>> report = EquivarianceReport("", (turn, between))
-        >>> print(report)
-        transformation  kind          error  resampling alone
-        rotation 90°    exact         5e-07
-        rotation 45°    interpolated  0.15   0.014
-        >>> len(report.exact), len(report.interpolated)
-        (1, 1)
-    """
-
-    layer: str
-    rows: tuple[ErrorRow, ...]
-
-    @property
-    def exact(self) -> tuple[ErrorRow, ...]:
-        """The rows in which nothing is interpolated."""
-        return tuple(row for row in self.rows if row.kind == "exact")
-
-    @property
-    def interpolated(self) -> tuple[ErrorRow, ...]:
-        """The other rows, strided ones too, to be read beside ``resampling``."""
-        return tuple(row for row in self.rows if row.kind != "exact")
-
-    def __str__(self) -> str:
-        header = ["transformation", "kind", "error", "resampling alone"]
-        lines = [
-            [row.name, row.kind, f"{row.error:.2g}", f"{row.resampling:.2g}" if row.resampling > 0 else ""]
-            for row in self.rows
-        ]
-        return plain_table(header, lines)
-
-
+@torch.no_grad()
 def equivariance_error(
     module: nn.Module,
     input_size: int | tuple[int, ...] | None = None,
@@ -181,28 +101,69 @@ def equivariance_error(
         ... )
         >>> [row.name for row in equivariance_error(upright, 5).exact if row.error < 1e-5]
         ['rotation 180° about z', 'rotation 90° about z', 'rotation 270° about z']
-
-        Of a module with two inputs, an image and an action that turns as a vector:
-
-        >>> class Step(torch.nn.Module):
-        ...     def forward(self, images, action):
-        ...         rows, columns = torch.meshgrid(*2 * [torch.linspace(-1, 1, 9)], indexing="ij")
-        ...         ahead = action.tensor[:, :1] * columns - action.tensor[:, 1:] * rows
-        ...         return (images * ahead).sum(dim=(1, 2, 3), keepdim=True).flatten(1)
-        >>> scalar = nn.FieldType(gspace, [gspace.trivial_repr])
-        >>> vector = nn.FieldType(gspace, [gspace.irrep(1)])
-        >>> data = torch.randn(4, 1, 9, 9), vector(torch.randn(4, 2, 1, 1))
-        >>> report = equivariance_error(Step(), data=data, in_type=scalar)
-        >>> max(row.error for row in report.exact) < 1e-5
-        True
     """
     network = MeasuredNetwork(module, input_size, data, in_type, out_type, (layer,), output)
-    isometries = network.required_isometries(elements, angles, shifts)
-    with evaluated(module):
-        passes = (network.transformed(isometry) for isometry in isometries)
+    with in_eval_mode(module):
+        passes = _passes(network, elements, angles, shifts)
         return EquivarianceReport(layer, tuple(_row(passed, layer, network) for passed in passes))
 
 
+@torch.no_grad()
+def prediction_agreement(
+    classifier: nn.Module,
+    data: Data,
+    *,
+    in_type: FieldType | None = None,
+    elements: Sequence[GroupElement] | None = None,
+    angles: Sequence[float] = (),
+    shifts: Shifts = (),
+    output: Output = None,
+) -> AgreementReport:
+    """Measure the part of images that a classifier gives the same class before and after a transformation.
+
+    The class is the largest of the logits. Interpolated transformations fade images as in
+    :func:`~escnn_relaxed.equivariance_error`, before and after alike, and the arguments are those of that function.
+
+    Args:
+        classifier: a network with an output (batch, classes); its forward takes a GeometricTensor, or a plain tensor.
+        data: images (batch, C, H, W) or volumes (batch, C, D, H, W), or a tuple of all inputs.
+        in_type: fields of the input.
+        elements: of the fiber group, all of them by default.
+        angles: further rotations, in radians.
+        shifts: rows down and columns to the right, in pixels; of volumes planes before them.
+        output: from what the classifier returns to the logits, where it returns a dict or a tuple.
+
+    Raises:
+        TypeError: for an argument of another type.
+        ValueError: for images that do not fit, nothing to measure, or an output that is not (batch, classes).
+
+    Example:
+        >>> from escnn import gspaces
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> image = FieldType(gspace, [gspace.trivial_repr])
+        >>> class BrightestColumn(nn.Module):
+        ...     def forward(self, images: Tensor) -> Tensor:
+        ...         return images.sum(dim=(1, 2))
+        >>> left = torch.zeros(1, 1, 5, 5)
+        >>> left[..., 2, 0] = 1
+        >>> report = prediction_agreement(BrightestColumn(), left, in_type=image)
+        >>> [(row.name, row.error) for row in report.rows]
+        [('rotation 90°', 1.0), ('rotation 180°', 1.0), ('rotation 270°', 1.0)]
+    """
+    check_module("classifier", classifier)
+    network = MeasuredNetwork(classifier, None, data, in_type, None, ("",), output)
+    rows = []
+    same = torch.ones(1, dtype=torch.bool)
+    with in_eval_mode(classifier):
+        for passed in _passes(network, elements, angles, shifts):
+            before, after, returned = (_classes(found[""]) for found in (passed.before, passed.after, passed.returned))
+            error, resampling = ((classes != before).double().mean().item() for classes in (after, returned))
+            rows.append(_error_row(passed, passed.kind(""), error, resampling))
+            same = same.to(before.device) & (after == before)
+    return AgreementReport(tuple(rows), same.double().mean().item())
+
+
+@torch.no_grad()
 def largest_exact_errors(
     module: nn.Module, data: Data, layers: Sequence[str], in_type: FieldType | None = None, shifts: Shifts = ()
 ) -> dict[str, float]:
@@ -212,70 +173,73 @@ def largest_exact_errors(
     """
     network = MeasuredNetwork(module, None, data, in_type, None, layers)
     largest: dict[str, float] = {}
-    with evaluated(module):
+    with in_eval_mode(module):
         for isometry in network.isometries(None, (), shifts):
             if isometry.keeps_axes:
                 passed = network.transformed(isometry)
-                known = [name for name, found in passed.before.items() if network.knows_fields_of(found)]
+                known = [name for name, found in passed.before.items() if found.grid is None or found.field_type]
                 for row, name in ((_row(passed, name, network), name) for name in known):
                     if row.kind == "exact":
                         largest[name] = max(row.error, largest.get(name, 0.0))
     return largest
 
 
+def _passes(
+    network: MeasuredNetwork, elements: Sequence[GroupElement] | None, angles: Sequence[float], shifts: Shifts
+) -> Iterator[Pass]:
+    """Yield the outputs under each isometry, of which there must be one."""
+    isometries = network.isometries(elements, angles, shifts)
+    if not isometries:
+        raise ValueError(f"nothing to measure: {network.space.name} gives no elements; name angles or shifts")
+    yield from map(network.transformed, isometries)
+
+
 def _row(passed: Pass, name: str, network: MeasuredNetwork) -> ErrorRow:
-    """Return the report's row for the output of one module under one transformation."""
-    before, isometry = passed.before[name], passed.isometry
-    pair = _Comparison(before, passed.after[name], network.fields_of(before), passed)
-    kind = passed.kind(name)
-    resampling = 0.0 if kind == "exact" else pair.resampling(passed.returned[name])
+    """Return the report's row for the output of one module under one transformation g: f(gx) beside g f(x)."""
+    before, after, isometry = passed.before[name], passed.after[name], passed.isometry
+    fields, kind = network.fields_of(before), passed.kind(name)
+    # f(x) on the pixels of f(gx) before ρ(g) acts on its channels: what the error is relative to.
+    carried, mask = _carried(passed, before.tensor, before.grid, after.grid, isometry)
+    expected = carried if fields is None else on_fibers(carried, fields, isometry, "output")
+    error, resampling = _ratio((after.tensor - expected) * mask, carried * mask), 0.0
     if kind == "strided" and before.grid is None:
         resampling = math.nan
-    return ErrorRow(isometry.name, isometry.subgroup, isometry.angle, kind, pair.error(), resampling)
+    elif kind != "exact":
+        again, mask = _carried(passed, carried, after.grid, before.grid, isometry.inverse())
+        changes = (passed.returned[name].tensor, again)
+        resampling = sum(_ratio((each - before.tensor) * mask, before.tensor * mask) for each in changes) / 2
+    return _error_row(passed, kind, error, resampling)
 
 
-class _Comparison:
-    """f(gx) beside g f(x), for one transformation g and the output of one module."""
+def _error_row(passed: Pass, kind: str, error: float, resampling: float) -> ErrorRow:
+    isometry = passed.isometry
+    return ErrorRow(isometry.name, isometry.subgroup, isometry.angle, kind, error, resampling)
 
-    def __init__(
-        self,
-        before: ModuleOutput,
-        after: ModuleOutput,
-        field_type: FieldType | None,
-        passed: Pass,
-    ) -> None:
-        self._before, self._after, self._field_type = before, after, field_type
-        self._motion, image = passed.isometry, passed.image
-        self._on_torus = passed.on_torus and before.grid is not None and before.grid.covers(image)
-        self._radius = math.inf if passed.is_exact else min(image.size) / 2
-        # f(x) on the pixels of f(gx) before ρ(g) acts on its channels: what the error is relative to.
-        self._carried, self._mask = self._moved(before.tensor, before.grid, after.grid, self._motion)
 
-    def error(self) -> float:
-        """Return ‖f(gx) − g f(x)‖ / ‖f(x)‖ over the pixels that are compared."""
-        is_invariant = self._field_type is None
-        expected = self._carried if is_invariant else on_fibers(self._carried, self._field_type, self._motion, "output")
-        return _ratio((self._after.tensor - expected) * self._mask, self._carried * self._mask)
-
-    def resampling(self, returned: ModuleOutput) -> float:
-        """Return half of the changes by turning there and back: of the input, by ``returned``, and of the output."""
-        back = self._motion.inverse()
-        again, mask = self._moved(self._carried, self._after.grid, self._before.grid, back)
-        norm = self._before.tensor * mask
-        by_input = _ratio((returned.tensor - self._before.tensor) * mask, norm)
-        return (by_input + _ratio((again - self._before.tensor) * mask, norm)) / 2
-
-    def _moved(
-        self, tensor: Tensor, source: PixelGrid | None, target: PixelGrid | None, isometry: Isometry
-    ) -> tuple[Tensor, Tensor]:
-        if source is None or target is None:
-            return tensor, torch.ones((), device=tensor.device)
-        result, mask = moved(tensor, source, target, isometry, self._on_torus)
-        distance = torch.from_numpy((target.positions() ** 2).sum(-1) ** 0.5).to(tensor.device)
-        return result, mask & (distance <= self._radius)
+def _carried(
+    passed: Pass, features: Tensor, source: PixelGrid | None, target: PixelGrid | None, isometry: Isometry
+) -> tuple[Tensor, Tensor]:
+    """Return features (batch, C, …) that an isometry moves from grid to grid, and which pixels are compared."""
+    if source is None or target is None:
+        return features, torch.ones((), device=features.device)
+    on_torus = passed.on_torus and source.covers(passed.image)
+    result, mask = moved(features, source, target, isometry, on_torus)
+    if passed.isometry.keeps_axes:
+        return result, mask
+    distance = torch.from_numpy((target.positions() ** 2).sum(-1) ** 0.5).to(features.device)
+    return result, mask & (distance <= min(passed.image.size) / 2)
 
 
 def _ratio(difference: Tensor, reference: Tensor) -> float:
     """Return ‖difference‖ / ‖reference‖; 0 where both are 0."""
     distance, norm = float(difference.norm()), float(reference.norm())
     return distance / norm if norm > 0 else (0.0 if distance == 0 else math.inf)
+
+
+def _classes(found: ModuleOutput) -> Tensor:
+    """Return the class of each image, (batch,)."""
+    tensor = found.tensor
+    logits = tensor.flatten(1) if tensor.shape[2:].numel() == 1 else tensor
+    if logits.dim() != 2:
+        raise ValueError(f"classifier: the output must be (batch, classes), got {tuple(tensor.shape)}")
+    return logits.argmax(dim=1)

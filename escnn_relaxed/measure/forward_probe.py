@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,18 +16,17 @@ from escnn.nn import (
     R2ConvTransposed,
     R3ConvTransposed,
 )
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..group.points import image_axes
-from ..integral.stationary import Geometry, TransposedGeometry
-from ..network.modes import in_eval_mode
+from ..integral.geometry import Geometry, TransposedGeometry
 from .pixel_grid import PixelGrid
 
-__all__ = ["ModuleOutput", "Output", "evaluated", "outputs"]
-
+__all__ = ["ModuleOutput", "Output", "outputs"]
 
 # A function that picks the tensor to look at from the return value of a module.
 Output: TypeAlias = Callable[[Any], Tensor | GeometricTensor] | None
@@ -36,30 +34,14 @@ Output: TypeAlias = Callable[[Any], Tensor | GeometricTensor] | None
 
 @dataclass(frozen=True)
 class ModuleOutput:
-    """The output of a module.
+    """The output of a module, and where its pixels lie."""
 
-    Attributes:
-        tensor: (batch, C, …).
-        field_type: that of a GeometricTensor, else None.
-        grid: where its pixels lie; None without the dimensions of the image.
-        passed: the grids that modules up to this one have made, in their order.
-        is_torus: whether what these modules pad is padded circularly.
-        input: what the module was called with, where that is a GeometricTensor.
-    """
-
-    tensor: Tensor
-    field_type: FieldType | None
-    grid: PixelGrid | None
-    passed: tuple[PixelGrid, ...]
-    is_torus: bool
-    input: GeometricTensor | None
-
-
-@contextlib.contextmanager
-def evaluated(network: nn.Module) -> Iterator[None]:
-    """Hold a network in eval mode, without gradients."""
-    with in_eval_mode(network), torch.no_grad():
-        yield
+    tensor: Tensor  # (batch, C, …)
+    field_type: FieldType | None  # that of a GeometricTensor
+    grid: PixelGrid | None  # None without the dimensions of the image
+    passed: tuple[PixelGrid, ...]  # the grids that modules up to this one have made, in their order
+    is_torus: bool  # whether what these modules pad is padded circularly
+    input: GeometricTensor | None  # what the module was called with, where that is one
 
 
 def outputs(
@@ -67,33 +49,11 @@ def outputs(
 ) -> dict[str, ModuleOutput]:
     """Return the outputs of some modules by name, ``""`` for the network itself, of one forward pass.
 
-    The first of the arguments is the image. ``output`` picks the tensor of what modules return; by default it is one.
-
-    Strides, kernels and paddings of all modules say where pixels lie; functions in between leave them there, or keep
-    the centre where they change the size.
-
-    Raises:
-        ValueError: for a module that the forward pass does not call.
-        TypeError: for an output that is no tensor.
+    The first of the arguments is the image. Strides, kernels and paddings of all modules say where pixels lie;
+    functions in between leave them there, or keep the centre where they change the size.
     """
     grids = _Grids(_tensor(arguments[0]))
-    passed: list[PixelGrid] = []
-    is_torus = True
     found: dict[str, ModuleOutput] = {}
-
-    def follow(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        nonlocal is_torus
-        if not (inputs and grids.is_map(inputs[0]) and grids.is_map(output)):
-            return
-        source, target = _tensor(inputs[0]), _tensor(output)
-        window = _window(module, grids.dimension)
-        if window is None:
-            # The module may take maps apart inside, where functions of torch do not see the whole.
-            grids.inherit([source], target)
-        else:
-            passed.append(_after(grids[source], window, tuple(target.shape[2:])))
-            grids[target] = passed[-1]
-            is_torus = is_torus and window.is_torus
 
     def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, inputs: Any, returned: Any) -> None:
@@ -101,12 +61,12 @@ def outputs(
             field_type = picked.type if isinstance(picked, GeometricTensor) else None
             grid = grids[_tensor(picked)] if grids.is_map(picked) else None
             taken = inputs[0] if inputs and isinstance(inputs[0], GeometricTensor) else None
-            found[name] = ModuleOutput(_tensor(picked), field_type, grid, tuple(passed), is_torus, taken)
+            found[name] = ModuleOutput(_tensor(picked), field_type, grid, tuple(grids.passed), grids.is_torus, taken)
 
         return hook
 
     modules = dict(network.named_modules())
-    hooks = [module.register_forward_hook(follow) for module in modules.values()]
+    hooks = [module.register_forward_hook(grids.follow) for module in modules.values()]
     hooks += [modules[name].register_forward_hook(keep(name)) for name in names]
     try:
         # A compiled module would hide functions from the grids, and the hooks are not for compilation.
@@ -126,15 +86,9 @@ def _picked(returned: Any, output: Output, name: str) -> Tensor | GeometricTenso
     picked = returned if output is None else output(returned)
     if isinstance(picked, (Tensor, GeometricTensor)):
         return picked
-    what = f"{name!r} returns" if output is None else "output gives"
-    hint = ""
-    if isinstance(picked, Mapping):
-        hint = f" with the keys {list(picked)}: pick one by output=lambda returned: returned[…]"
-    elif isinstance(picked, (tuple, list)):
-        hint = f" of {len(picked)}: pick one by output=lambda returned: returned[0]"
-    elif output is None:
-        hint = ": pick a tensor of it by output="
-    raise TypeError(f"output: it must be a tensor or a GeometricTensor, {what} a {type(picked).__name__}{hint}")
+    source = f"{name!r} returns" if output is None else "output gives"
+    hint = ": pick a tensor of it by output=lambda returned: …" if output is None else ""
+    raise TypeError(f"output: it must be a tensor or a GeometricTensor, {source} a {type(picked).__name__}{hint}")
 
 
 class _Grids(TorchFunctionMode):
@@ -142,14 +96,13 @@ class _Grids(TorchFunctionMode):
 
     Args:
         image: the input (batch, C, H, W) or (batch, C, D, H, W), whose pixels are those of the image.
-
-    Attributes:
-        dimension: of the image.
     """
 
     def __init__(self, image: Tensor) -> None:
         super().__init__()
         self.dimension = image.dim() - 2
+        self.passed: list[PixelGrid] = []
+        self.is_torus = True
         self._image = PixelGrid.of_image(*self._size(image))
         self._known: MutableMapping[Tensor, PixelGrid] = WeakTensorKeyDictionary()
         self._known[image] = self._image
@@ -157,17 +110,34 @@ class _Grids(TorchFunctionMode):
     def __getitem__(self, tensor: Tensor) -> PixelGrid:
         return self._known.get(tensor) or self._image.resized(self._size(tensor))
 
-    def __setitem__(self, tensor: Tensor, grid: PixelGrid) -> None:
-        self._known[tensor] = grid
-
     def is_map(self, value: Any) -> bool:
         """Return whether a value is a feature map (batch, C, …) with the dimensions of the image."""
         return isinstance(value, (Tensor, GeometricTensor)) and _tensor(value).dim() == 2 + self.dimension
 
-    def _size(self, tensor: Tensor) -> tuple[int, ...]:
-        return tuple(tensor.shape[-self.dimension :])
+    def follow(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        """Take down where a module puts its output: a forward hook."""
+        if not (inputs and self.is_map(inputs[0]) and self.is_map(output)):
+            return
+        source, target = _tensor(inputs[0]), _tensor(output)
+        slid = _slid(module, self[source], self._size(target))
+        if slid is None:
+            # The module may take maps apart inside, where functions of torch do not see the whole.
+            self._inherit([source], target)
+        else:
+            self._known[target], is_torus = slid
+            self.passed.append(self._known[target])
+            self.is_torus = self.is_torus and is_torus
 
-    def inherit(self, sources: Sequence[Tensor], result: Tensor) -> None:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        made = list(_tensors_in(result))
+        if made:
+            sources = list(_tensors_in((args, tuple((kwargs or {}).values()))))
+            for tensor in made:
+                self._inherit(sources, tensor)
+        return result
+
+    def _inherit(self, sources: Sequence[Tensor], result: Tensor) -> None:
         """Put a new tensor where those that it was made of lie, first of all one of its own size."""
         known = [source for source in sources if source in self._known]
         if result.dim() < 2 + self.dimension or result in self._known or not known:
@@ -176,82 +146,46 @@ class _Grids(TorchFunctionMode):
         alike = (source for source in known if self._size(source) == size)
         self._known[result] = self._known[next(alike, known[0])].resized(size)
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        made = list(_tensors_in(result))
-        if made:
-            sources = list(_tensors_in((args, tuple((kwargs or {}).values()))))
-            for tensor in made:
-                self.inherit(sources, tensor)
-        return result
+    def _size(self, tensor: Tensor) -> tuple[int, ...]:
+        return tuple(tensor.shape[-self.dimension :])
 
 
-@dataclass(frozen=True)
-class _Window:
-    """The window that a module slides over the image, along each of its axes.
+def _slid(module: nn.Module, grid: PixelGrid, size: tuple[int, ...]) -> tuple[PixelGrid, bool] | None:
+    """Return the grid, of a size in pixels, of what a module makes by sliding a window over a map; None for others.
 
-    Attributes:
-        extent: pixels from the first to the last that the kernel covers.
-        stride: from one place of the window to the next.
-        padding: pixels before the first of the image.
-        is_transposed: whether it is a transposed convolution, whose stride is that of its output.
-        is_torus: whether a map on the torus stays one: circular padding, or none; where the kernel of a transposed
-            convolution does not reach beyond the output.
+    Also return whether a map on the torus stays one: with circular padding, or none.
     """
-
-    extent: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    is_transposed: bool
-    is_torus: bool
-
-
-def _window(module: nn.Module, dimension: int) -> _Window | None:
-    """Return the window of a module that slides one over the image, None for others."""
     geometry = getattr(module, "geometry", None)
     source: Any = geometry if isinstance(geometry, Geometry) else module
     if not all(hasattr(source, name) for name in ("kernel_size", "stride", "padding")):
         return None
 
-    def along_axes(value: Any) -> tuple[int, ...]:
-        return tuple(value) if isinstance(value, (tuple, list)) else dimension * (value,)
+    def along_axes(value: Any) -> NDArray[np.float64]:
+        return np.array(value if isinstance(value, (tuple, list)) else len(size) * (value,), dtype=np.float64)
 
     kernel, stride = along_axes(source.kernel_size), along_axes(source.stride)
-    if len(kernel) != dimension:
+    if len(kernel) != len(size):
         return None
-    dilation = along_axes(getattr(source, "dilation", 1))
-    extent = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
-    if source.padding == "same":
-        padding = tuple((e - 1) // 2 for e in extent)
-    else:
-        padding = along_axes(0 if source.padding == "valid" else source.padding)
+    # Pixels from the first to the last that the kernel covers.
+    extent = along_axes(getattr(source, "dilation", 1)) * (kernel - 1) + 1
+    named = {"same": (extent - 1) // 2, "valid": 0 * extent}
+    padding = named[source.padding] if isinstance(source.padding, str) else along_axes(source.padding)
     if isinstance(module, (PointwiseMaxPoolAntialiased2D, PointwiseMaxPoolAntialiased3D)):
         # A blur with the stride follows on a maximum without one.
-        extent = tuple(e + module.filter.shape[-1] - 1 for e in extent)
-        padding = tuple(p + q for p, q in zip(padding, module._pad, strict=True))
-    is_transposed = isinstance(source, (TransposedGeometry, R2ConvTransposed, R3ConvTransposed, _ConvTransposeNd))
-    if is_transposed:
-        # Whether all that a pixel would have added to it on the torus comes from pixels of the image.
-        cut = [p - q for p, q in zip(padding, along_axes(source.output_padding), strict=True)]
-        is_torus = all(c >= e - s for c, e, s in zip(cut, extent, stride, strict=True))
-    else:
-        is_torus = not any(padding) or getattr(source, "padding_mode", "zeros") == "circular"
-    return _Window(extent, stride, padding, is_transposed, is_torus)
-
-
-def _after(grid: PixelGrid, window: _Window, size: tuple[int, ...]) -> PixelGrid:
-    """Return the grid of a window's output, of a size in pixels, where that of its input is ``grid``."""
+        extent, padding = extent + module.filter.shape[-1] - 1, padding + along_axes(module._pad)
     counts, sizes, steps = np.array(grid.size), np.array(size), np.array(grid.spacing)
-    stride = np.array(window.stride)
-    reach = (np.array(window.extent) - 1) / 2 - np.array(window.padding)
-    if window.is_transposed:
+    reach = (extent - 1) / 2 - padding
+    if isinstance(source, (TransposedGeometry, R2ConvTransposed, R3ConvTransposed, _ConvTransposeNd)):
         spacing = steps / stride
         middle = ((sizes - 1) / 2 - (stride * (counts - 1) / 2 + reach)) * spacing
+        # Whether all that a pixel would have added to it on the torus comes from pixels of the image.
+        is_torus = bool((padding - along_axes(source.output_padding) >= extent - stride).all())
     else:
         spacing = steps * stride
         middle = (reach + stride * (sizes - 1) / 2 - (counts - 1) / 2) * steps
+        is_torus = not padding.any() or getattr(source, "padding_mode", "zeros") == "circular"
     centre = np.array(grid.centre) + middle @ image_axes(len(size))
-    return PixelGrid(size, tuple(spacing.tolist()), tuple(centre.tolist()))
+    return PixelGrid(size, tuple(spacing.tolist()), tuple(centre.tolist())), is_torus
 
 
 def _tensor(value: Tensor | GeometricTensor) -> Tensor:

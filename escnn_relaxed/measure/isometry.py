@@ -1,4 +1,4 @@
-"""Isometries of images and volumes, their angles and their names.
+"""Isometries of images and volumes: their angles and names, and their action on the channels of fields.
 
 Coordinates are in escnn's order, x, y and of volumes z: the last axis of an image is x, and the axes before it point
 against its rows.
@@ -7,21 +7,25 @@ against its rows.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from escnn.group import GroupElement
+from escnn.gspaces import GSpace
+from escnn.nn import FieldType
 from numpy.typing import NDArray
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from escnn.group import GroupElement
-    from escnn.gspaces import GSpace
-
-from ..group.elements import rotation_matrix
+from ..checks import check_sequence
+from ..group.acting_element import element_with_action
+from ..group.elements import rotation_matrix, sample_group
 from ..group.points import image_axes
 from ..group.rotation_axes import axis_and_angle, axis_in_words
+from ..group.rotation_grids import least_samples
 
-__all__ = ["TOLERANCE", "Isometry", "rotation", "shift", "turn_or_flip"]
+__all__ = ["TOLERANCE", "Isometry", "isometries_of", "on_fibers", "rotation", "shift", "turn_or_flip"]
 
 Array = NDArray[np.float64]
 
@@ -31,23 +35,18 @@ TOLERANCE = 1e-6
 _FLIPS = {2: np.diag([1.0, -1.0]), 3: -np.eye(3)}
 # The axis of a sweep over angles, in words.
 _ABOUT = {2: "", 3: " about z"}
+# Rotations that a continuous group is measured on, if those of the grid are fewer.
+_ROTATIONS = 16
 
 
 @dataclass(frozen=True, eq=False)
 class Isometry:
-    """x → A x + τ, what is done to an image or a volume.
+    """x → A x + τ, which an image or a volume is moved by."""
 
-    Attributes:
-        name: in words, degrees and pixels.
-        subgroup: ``"rotation"``, ``"reflection"`` or ``"translation"``.
-        matrix: A, (d, d), orthogonal.
-        translation: τ in pixels, (d,).
-    """
-
-    name: str
-    subgroup: str
-    matrix: Array
-    translation: Array
+    name: str  # in words, degrees and pixels
+    subgroup: str  # "rotation", "reflection" or "translation"
+    matrix: Array  # A, (d, d), orthogonal
+    translation: Array  # τ in pixels, (d,)
 
     @property
     def angle(self) -> float:
@@ -56,7 +55,7 @@ class Isometry:
 
     @property
     def keeps_axes(self) -> bool:
-        """Return whether A maps each axis of the grid to an axis."""
+        """Whether A maps each axis of the grid to an axis."""
         return np.allclose(self.matrix, self.matrix.round(), rtol=0, atol=TOLERANCE)
 
     @property
@@ -90,8 +89,40 @@ def shift(*pixels: int) -> Isometry:
     return Isometry(f"shift {', '.join(map(str, pixels))}", "translation", np.eye(dimension), translation)
 
 
+def isometries_of(gspace: GSpace, elements: Sequence[GroupElement] | None) -> list[Isometry]:
+    """Return the isometries of elements: by default of all but the identity, of a continuous group of a sample."""
+    group = gspace.fibergroup
+    if elements is None:
+        sample = sample_group(gspace, max(_ROTATIONS, least_samples(group)))
+        elements = [element for element in sample.elements if element != group.identity]
+    for element in check_sequence("elements", elements, "elements of the fiber group"):
+        if not isinstance(element, GroupElement) or element.group != group:
+            raise TypeError(f"elements must be of {group.name}, got {element!r}")
+    return [turn_or_flip(gspace, element) for element in elements]
+
+
+def on_fibers(features: Tensor, field_type: FieldType, isometry: Isometry, place: str) -> Tensor:
+    """Apply ρ(g) to the channels (batch, C, …) of the input or the output, g the element that acts as the isometry.
+
+    Trivial fields are left as they are by every isometry, of their group or not.
+    """
+    fields = field_type.representations
+    if isometry.subgroup == "translation" or all(field.is_trivial() for field in fields):
+        return features
+    element = element_with_action(field_type.gspace, isometry.matrix)
+    if element is None:
+        raise ValueError(
+            f"angles and elements: the fields of the {place} are of {field_type.gspace.name}, which holds no "
+            f"{isometry.name}; take its own elements, or an input and an output of trivial fields or without space"
+        )
+    matrices = {field: torch.from_numpy(np.asarray(field(element))).to(features) for field in set(fields)}
+    parts = features.split([field.size for field in fields], dim=1)
+    pairs = zip(fields, parts, strict=True)
+    return torch.cat([torch.einsum("oc,bc...->bo...", matrices[field], part) for field, part in pairs], dim=1)
+
+
 def _name(subgroup: str, matrix: Array) -> str:
-    """Return the words for a turn or a flip.
+    """Return a turn or a flip in words.
 
     In space "reflection along z" is z → −z, and "rotation 90° about z, inverted" is the turn of the inverted volume.
     """

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
+import torch
 from escnn.group import GroupElement
+from escnn.gspaces import GSpace, GSpace2D, GSpace3D
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
-from ..checks import check_callable, check_integer, check_module, check_sequence, is_number
+from ..checks import check_callable, check_integer, check_module, check_sequence, check_size, is_number
 from ..layer.arguments import check_field_type
-from .field_action import input_type, isometries_of, takes_geometric_tensor
 from .forward_probe import ModuleOutput, Output, outputs
-from .input_images import Argument, argument_beside, faded, noise, without_what_leaves
-from .isometry import Isometry, rotation, shift
-from .pixel_grid import PixelGrid
+from .isometry import Isometry, isometries_of, on_fibers, rotation, shift
+from .pixel_grid import PixelGrid, moved
 
 __all__ = ["Data", "MeasuredNetwork", "Pass", "Shifts"]
 
@@ -25,35 +26,52 @@ __all__ = ["Data", "MeasuredNetwork", "Pass", "Shifts"]
 Data: TypeAlias = "Tensor | GeometricTensor | tuple[Any, ...] | None"
 Shifts = Sequence[tuple[int, ...]]
 
+# Noise: images, the seed, and the width of the Gaussian of smooth noise in pixels. Cubic interpolation turns such noise
+# at a cost of about a percent.
+_BATCH, _SEED, _BLUR = 16, 0, 2.0
+# The part of the radius of the inscribed circle or ball over which an image is faded.
+_EDGE = 0.25
+
+
+@dataclass(frozen=True)
+class _Argument:
+    """One argument of a network's forward pass."""
+
+    value: Any  # a tensor where ``field_type`` is given, else anything
+    field_type: FieldType | None = None  # None for what no isometry changes
+    is_image: bool = False  # whether the value has pixels, (batch, C, …), which an isometry moves
+    is_wrapped: bool = False  # whether the network takes it as a GeometricTensor
+
+    def passed(self) -> Any:
+        """Return what the network is called with."""
+        return self.field_type(self.value) if self.is_wrapped and self.field_type is not None else self.value
+
+    def with_pixels(self, change: Callable[[Tensor], Tensor]) -> _Argument:
+        """Return the argument with another image in place of its image, and itself where it is none."""
+        return replace(self, value=change(self.value)) if self.is_image else self
+
+    def carried(self, isometry: Isometry, source: PixelGrid, target: PixelGrid, on_torus: bool) -> _Argument:
+        """Return the argument after an isometry: its channels turn, and the pixels of an image move."""
+        if self.field_type is None:
+            return self
+        turned = replace(self, value=on_fibers(self.value, self.field_type, isometry, "input"))
+        return turned.with_pixels(lambda image: moved(image, source, target, isometry, on_torus)[0])
+
 
 @dataclass(frozen=True)
 class Pass:
-    """The outputs of modules by name, for one isometry g.
-
-    Attributes:
-        isometry: g.
-        before: f(x).
-        after: f(gx).
-        returned: f(g⁻¹gx), f(x) where nothing is interpolated.
-        image: the grid of x.
-        is_exact: whether pixels of x go to pixels.
-        on_torus: whether what g pushes out of x comes in again on the other side.
-    """
+    """The outputs of modules by name, for one isometry g of an input x."""
 
     isometry: Isometry
-    before: dict[str, ModuleOutput]
-    after: dict[str, ModuleOutput]
-    returned: dict[str, ModuleOutput]
-    image: PixelGrid
-    is_exact: bool
-    on_torus: bool
+    before: dict[str, ModuleOutput]  # f(x)
+    after: dict[str, ModuleOutput]  # f(gx)
+    returned: dict[str, ModuleOutput]  # f(g⁻¹gx), f(x) where nothing is interpolated
+    image: PixelGrid  # the pixels of x
+    on_torus: bool  # whether what g pushes out of x comes in again on the other side
 
     def kind(self, name: str) -> str:
-        """Return how pixels go to pixels up to a module's output.
-
-        ``"exact"`` in every map, ``"strided"`` in x alone, ``"interpolated"`` not even there.
-        """
-        if not self.is_exact:
+        """Return whether pixels go to pixels in every map up to a module's output, in x alone, or not even there."""
+        if not self.isometry.keeps_axes:
             return "interpolated"
         before, after = self.before[name], self.after[name]
         grids = zip((*before.passed, before.grid), (*after.passed, after.grid), strict=True)
@@ -64,14 +82,7 @@ class Pass:
 class MeasuredNetwork:
     """A network, an input for it, and the modules whose outputs are looked at; to be used in eval mode.
 
-    Args:
-        module: the network.
-        input_size: height and width of noise, depth before them of volumes, or None.
-        data: a batch, a tuple of all arguments that starts with one, or None.
-        in_type: fields of the input, where the network does not say.
-        out_type: fields of outputs that are plain maps.
-        layers: names of the modules, ``""`` for the network.
-        output: what picks the tensor of what they return, if they return more.
+    The arguments are those of :func:`~escnn_relaxed.equivariance_error`; ``layers`` are names of modules.
     """
 
     def __init__(
@@ -84,66 +95,40 @@ class MeasuredNetwork:
         layers: Sequence[str],
         output: Output = None,
     ) -> None:
-        check_module("module", module)
-        known = dict(module.named_modules())
+        known = dict(check_module("module", module).named_modules())
         unknown = [name for name in layers if not isinstance(name, str) or name not in known]
         if unknown:
-            names = [name for name, _ in module.named_modules() if name]
+            names = [name for name in known if name]
             raise ValueError(f"layer must be the name of a module inside, got {unknown[0]!r}; there are {names}")
         if (input_size is None) == (data is None):
             raise ValueError(f"give input_size or data, one of them; got input_size={input_size!r}")
-        self._module = module
-        self._layers = tuple(layers)
         if output is not None:
             check_callable("output", output)
-        self._output = output
+        self._module, self._layers, self._output = module, tuple(layers), output
         images, *others = data if isinstance(data, tuple) and data else (data,)
-        self._in_type = input_type(module, images.type if isinstance(images, GeometricTensor) else in_type)
-        _check_fields(module, self._in_type, "data" if isinstance(images, GeometricTensor) else "in_type")
-        space = self._in_type.gspace
-        self._dimension = space.dimensionality
+        is_wrapped = isinstance(images, GeometricTensor)
+        self._in_type = _input_type(module, images.type if is_wrapped else in_type, "data" if is_wrapped else "in_type")
+        self.space = space = self._in_type.gspace
         self._out_type = None if out_type is None else check_field_type("out_type", out_type, type(space))
         if data is None:
-            white, smooth = noise(module, self._in_type, input_size)
+            white, smooth = _noise(module, self._in_type, input_size)
         else:
             white = smooth = _batch(images, self._in_type)
-        first = Argument(white, self._in_type, is_image=True, is_wrapped=takes_geometric_tensor(module, images))
-        rest = [argument_beside(white, value, space, place) for place, value in enumerate(others, start=1)]
+        first = _Argument(white, self._in_type, is_image=True, is_wrapped=is_wrapped or _takes_fields(module))
+        rest = [_argument_beside(white, value, space, place) for place, value in enumerate(others, start=1)]
         self._image = PixelGrid.of_image(*white.shape[2:])
-        self._white, self._smooth = (first, *rest), (replace(first, value=smooth), *rest)
-        self._known: dict[str, dict[str, ModuleOutput]] = {}
+        self._white, self._smooth = [first, *rest], [replace(first, value=smooth), *rest]
 
     def isometries(
         self, elements: Sequence[GroupElement] | None, angles: Sequence[float], shifts: Shifts
     ) -> list[Isometry]:
-        """Return the isometries that are asked for, checked.
-
-        Raises:
-            TypeError: for an element of another group, an angle that is no number, a shift that is no tuple of as many
-                integers as the image has axes.
-            ValueError: for a shift by more than the image.
-        """
-        isometries = isometries_of(self._in_type.gspace, elements)
+        """Return the isometries that are asked for, checked."""
+        isometries = isometries_of(self.space, elements)
         for angle in check_sequence("angles", angles, "numbers in radians"):
             if not is_number(angle) or not math.isfinite(angle):
                 raise TypeError(f"angles must be finite numbers in radians, got {angle!r}")
-            isometries.append(rotation(angle, self._dimension))
+            isometries.append(rotation(angle, self.space.dimensionality))
         return isometries + [self._shift(pair) for pair in check_sequence("shifts", shifts, "tuples of pixels")]
-
-    def required_isometries(
-        self, elements: Sequence[GroupElement] | None, angles: Sequence[float], shifts: Shifts
-    ) -> list[Isometry]:
-        """Return the same, at least one.
-
-        Raises:
-            ValueError: if there is none, and as :meth:`isometries`.
-        """
-        isometries = self.isometries(elements, angles, shifts)
-        if not isometries:
-            raise ValueError(
-                f"nothing to measure: {self._in_type.gspace.name} gives no elements; name angles or shifts"
-            )
-        return isometries
 
     def _shift(self, pixels: Any) -> Isometry:
         sides = self._image.size
@@ -155,70 +140,80 @@ class MeasuredNetwork:
             raise ValueError(f"shifts must be smaller than the image, {sides}, got {pixels!r}")
         return shift(*steps)
 
-    def knows_fields_of(self, found: ModuleOutput) -> bool:
-        """Return whether the fields of an output are known; one without space has none and should not change."""
-        return found.grid is None or found.field_type is not None or self._out_type is not None
-
     def fields_of(self, found: ModuleOutput) -> FieldType | None:
-        """Return the fields of an output, None for one without space.
-
-        Raises:
-            ValueError: if nothing says what they are.
-        """
-        if not self.knows_fields_of(found):
+        """Return the fields of an output, None for one without space that has none and should not change."""
+        fields = self._out_type if found.field_type is None else found.field_type
+        if fields is None and found.grid is not None:
             raise ValueError(
                 f"out_type: the output is a plain tensor {tuple(found.tensor.shape)} and nothing says which fields "
                 f"it holds; give out_type=FieldType(…)"
             )
-        return self._out_type if found.field_type is None else found.field_type
+        return fields
+
+    def inputs(self) -> dict[str, GeometricTensor]:
+        """Return what reaches the modules, for those that are called with a GeometricTensor."""
+        return {name: found.input for name, found in self._whole.items() if found.input is not None}
 
     def transformed(self, isometry: Isometry) -> Pass:
         """Run the network before an isometry, after it, and after it and its inverse."""
         on_torus = isometry.subgroup == "translation"
-        is_exact = isometry.keeps_axes
         arguments, before = self._input(isometry)
         image, target = self._image, self._image.of_moved_image(isometry)
         there = [argument.carried(isometry, image, target, on_torus) for argument in arguments]
         returned = before
-        if not is_exact:
+        if not isometry.keeps_axes:
             back = isometry.inverse()
             returned = self._outputs([argument.carried(back, target, image, on_torus) for argument in there])
-        wraps = on_torus and all(found.is_torus for found in before.values())
-        return Pass(isometry, before, self._outputs(there), returned, image, is_exact, wraps)
+        return Pass(isometry, before, self._outputs(there), returned, image, on_torus and _are_on_torus(before))
 
-    def _input(self, isometry: Isometry) -> tuple[Sequence[Argument], dict[str, ModuleOutput]]:
+    def _input(self, isometry: Isometry) -> tuple[list[_Argument], dict[str, ModuleOutput]]:
         """Return the arguments on which an isometry is measured, and the network's outputs to them.
 
         Smooth and faded where the isometry interpolates; without the pixels that a shift would push out.
         """
         if not isometry.keeps_axes:
-            return self._remembered("faded", [argument.with_pixels(faded) for argument in self._smooth])
-        arguments, before = self._remembered("whole", self._white)
-        if isometry.subgroup != "translation" or all(found.is_torus for found in before.values()):
-            return arguments, before
-        kept = [a.with_pixels(lambda image: without_what_leaves(image, isometry.pixels)) for a in arguments]
+            return self._faded
+        if isometry.subgroup != "translation" or _are_on_torus(self._whole):
+            return self._white, self._whole
+        kept = [a.with_pixels(lambda image: _without_what_leaves(image, isometry.pixels)) for a in self._white]
         return kept, self._outputs(kept)
 
-    def _remembered(
-        self, name: str, arguments: Sequence[Argument]
-    ) -> tuple[Sequence[Argument], dict[str, ModuleOutput]]:
-        if name not in self._known:
-            self._known[name] = self._outputs(arguments)
-        return arguments, self._known[name]
+    @cached_property
+    def _whole(self) -> dict[str, ModuleOutput]:
+        return self._outputs(self._white)
 
-    def inputs(self) -> dict[str, GeometricTensor]:
-        """Return what reaches the modules, for those that are called with a GeometricTensor."""
-        return {name: found.input for name, found in self._outputs(self._white).items() if found.input is not None}
+    @cached_property
+    def _faded(self) -> tuple[list[_Argument], dict[str, ModuleOutput]]:
+        arguments = [argument.with_pixels(_times_window) for argument in self._smooth]
+        return arguments, self._outputs(arguments)
 
-    def _outputs(self, arguments: Sequence[Argument]) -> dict[str, ModuleOutput]:
+    def _outputs(self, arguments: Sequence[_Argument]) -> dict[str, ModuleOutput]:
         return outputs(self._module, [argument.passed() for argument in arguments], self._layers, self._output)
 
 
-def _check_fields(module: nn.Module, in_type: FieldType, name: str) -> None:
-    """Refuse other fields than those that an escnn module says it takes."""
-    own = getattr(module, "in_type", None)
-    if isinstance(module, EquivariantModule) and isinstance(own, FieldType) and own != in_type:
+def _are_on_torus(found: dict[str, ModuleOutput]) -> bool:
+    return all(output.is_torus for output in found.values())
+
+
+def _input_type(network: nn.Module, given: Any, name: str) -> FieldType:
+    """Return the fields of a network's input: those given, its own, or those of the first module inside with some."""
+    known = (getattr(module, "in_type", None) for module in network.modules())
+    found = next((field_type for field_type in known if isinstance(field_type, FieldType)), None)
+    if given is None and found is None:
+        kind = type(network).__name__
+        raise ValueError(f"in_type: {kind} does not say which fields it takes; give in_type=FieldType(…)")
+    in_type = check_field_type("in_type", found if given is None else given, GSpace2D, GSpace3D)
+    own = getattr(network, "in_type", None)
+    if isinstance(network, EquivariantModule) and isinstance(own, FieldType) and own != in_type:
         raise ValueError(f"{name}: the fields must be those of the module, {own}, got {in_type}")
+    return in_type
+
+
+def _takes_fields(network: nn.Module) -> bool:
+    """Return whether the forward pass of a network takes a GeometricTensor, as those of escnn's modules do."""
+    while isinstance(network, nn.Sequential) and len(network):
+        network = network[0]
+    return isinstance(network, EquivariantModule)
 
 
 def _batch(data: Any, in_type: FieldType) -> Tensor:
@@ -234,3 +229,53 @@ def _batch(data: Any, in_type: FieldType) -> Tensor:
             f"which are the fields of the first module inside that has some unless in_type= names those of the input"
         )
     return tensor
+
+
+def _argument_beside(images: Tensor, value: Any, gspace: GSpace, place: int) -> _Argument:
+    """Return the argument at a place behind the images (batch, C, …): fields and images turn, all else is kept."""
+    size = images.shape[2:]
+    if isinstance(value, GeometricTensor):
+        shape = value.tensor.shape[2:]
+        if shape != size and shape.numel() != 1:
+            raise ValueError(
+                f"data[{place}] must have {tuple(size)} pixels as data[0] has, or one, got {tuple(value.tensor.shape)}"
+            )
+        return _Argument(value.tensor, value.type, shape == size, is_wrapped=True)
+    if isinstance(value, Tensor) and value.shape[2:] == size:
+        return _Argument(value, FieldType(gspace, value.shape[1] * [gspace.trivial_repr]), is_image=True)
+    return _Argument(value)
+
+
+def _noise(module: nn.Module, in_type: FieldType, input_size: Any) -> tuple[Tensor, Tensor]:
+    """Return white and smooth noise of unit variance for a module, (16, C, …) each, the same in every call."""
+    size = check_size("input_size", input_size, in_type.gspace.dimensionality)
+    # A generator of its own, so that measuring in training changes nothing of what is drawn there.
+    generator = torch.Generator().manual_seed(_SEED)
+    white = torch.randn(_BATCH, in_type.size, *size, generator=generator, dtype=torch.float64)
+    axes = tuple(range(2, white.dim()))
+    frequencies = torch.stack(torch.meshgrid(*(torch.fft.fftfreq(count) for count in size), indexing="ij"))
+    response = torch.exp(-2 * (math.pi * _BLUR) ** 2 * frequencies.square().sum(0))
+    smooth = torch.fft.ifftn(torch.fft.fftn(white, dim=axes) * response, dim=axes).real
+    smooth = smooth / smooth.square().mean().sqrt()
+    tensors = (tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.is_floating_point())
+    like = next(tensors, torch.zeros(()))
+    return white.to(like), smooth.to(like)
+
+
+def _times_window(images: Tensor) -> Tensor:
+    """Return images (batch, C, …) that fall as cos² to 0 on the circle of the outermost pixels, of volumes the ball."""
+    size = images.shape[2:]
+    distance = torch.from_numpy((PixelGrid.of_image(*size).positions() ** 2).sum(-1) ** 0.5)
+    radius = max(min(size) - 1, 1) / 2
+    fall = ((distance - (1 - _EDGE) * radius) / (_EDGE * radius)).clamp(0, 1)
+    return images * torch.cos(math.pi / 2 * fall).square().to(images)
+
+
+def _without_what_leaves(images: Tensor, pixels: Sequence[int]) -> Tensor:
+    """Return images (batch, C, …) with 0 where a shift by pixels along their axes would push them out."""
+    kept = torch.zeros_like(images)
+    sides = zip(pixels, images.shape[2:], strict=True)
+    inside = [slice(max(0, -steps), max(0, size - max(0, steps))) for steps, size in sides]
+    everywhere = slice(None), slice(None), *inside
+    kept[everywhere] = images[everywhere]
+    return kept

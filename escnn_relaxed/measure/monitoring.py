@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from escnn.nn import FieldType, GeometricTensor
-from torch import Tensor, nn
+from escnn.nn import FieldType
+from torch import nn
 
 from ..checks import check_integer
 from ..network.relaxed_layers import frequency_energy, relaxed_layers
@@ -14,8 +12,6 @@ from .equivariance import largest_exact_errors
 from .measured_network import Data, Shifts
 
 __all__ = ["RelaxationMonitor", "relaxation_scalars"]
-
-_MOST_IMAGES = 32
 
 
 @torch.no_grad()
@@ -32,8 +28,7 @@ def relaxation_scalars(
 
     Args:
         network: any module with relaxed layers, left as it was.
-        data: a batch to measure the error on, or a tuple of all inputs, of which 32 images are taken; not measured
-            without.
+        data: a batch to measure the error on, 32 images for instance, or a tuple of all inputs; not measured without.
         in_type: fields of the input, where the network does not say.
         shifts: (rows, columns) or (planes, rows, columns) in pixels, to measure beside the group elements.
 
@@ -45,9 +40,7 @@ def relaxation_scalars(
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> network = nn.SequentialModule(
-        ...     RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25})
-        ... )
+        >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3))
         >>> list(relaxation_scalars(network, torch.randn(2, 4, 9, 9)))[-3:]
         ['frequency_energy/0', 'equivariance_error/0', 'equivariance_error/network']
     """
@@ -61,27 +54,10 @@ def relaxation_scalars(
         scalars[f"softness/{name or 'network'}"] = layer.softness().item()
         scalars[f"frequency_energy/{name or 'network'}"] = frequency_energy([layer]).item()
     if data is not None:
-        some = _first_images(data)
         names = list(dict.fromkeys([*layers, ""]))
-        for name, error in largest_exact_errors(network, some, names, in_type, shifts).items():
+        for name, error in largest_exact_errors(network, data, names, in_type, shifts).items():
             scalars[f"equivariance_error/{name or 'network'}"] = error
     return scalars
-
-
-def _first_images(data: Any) -> Any:
-    """Return some images of a batch, and of all arguments of a network; anything else as it is, to be refused."""
-    if isinstance(data, tuple) and data:
-        count = _length(data[0])
-        return tuple(_first_images(value) if _length(value) == count else value for value in data)
-    if isinstance(data, GeometricTensor):
-        return data.type(data.tensor[:_MOST_IMAGES])
-    return data[:_MOST_IMAGES] if _length(data) is not None else data
-
-
-def _length(value: Any) -> int | None:
-    """Return the length of a tensor's first dimension, None where there is none."""
-    tensor = value.tensor if isinstance(value, GeometricTensor) else value
-    return len(tensor) if isinstance(tensor, Tensor) and tensor.dim() else None
 
 
 class RelaxationMonitor:
@@ -105,10 +81,7 @@ class RelaxationMonitor:
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> network = nn.SequentialModule(
-        ...     RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25})
-        ... )
-        >>> monitor = RelaxationMonitor(network)
+        >>> monitor = RelaxationMonitor(nn.SequentialModule(RelaxedR2Conv(fields, fields, 3)))
         >>> for step in (0, 10):
         ...     _ = monitor.record(step)
         >>> monitor.history["domain_frequency/0/rotation"]
@@ -116,17 +89,10 @@ class RelaxationMonitor:
     """
 
     def __init__(
-        self,
-        network: nn.Module,
-        data: Data = None,
-        in_type: FieldType | None = None,
-        shifts: Shifts = (),
+        self, network: nn.Module, data: Data = None, in_type: FieldType | None = None, shifts: Shifts = ()
     ) -> None:
         relaxed_layers(network)
-        self._network = network
-        self.data = data
-        self._in_type = in_type
-        self._shifts = shifts
+        self._network, self.data, self._in_type, self._shifts = network, data, in_type, shifts
         self.history: dict[str, list[tuple[int, float]]] = {}
 
     def record(self, step: int) -> dict[str, float]:

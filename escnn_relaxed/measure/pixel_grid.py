@@ -23,17 +23,11 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PixelGrid:
-    """The pixels of a feature map in d dimensions.
+    """The pixels of a feature map in d dimensions, (height, width) or (depth, height, width)."""
 
-    Attributes:
-        size: pixels along each axis of the map, (height, width) or (depth, height, width).
-        spacing: distance of neighbours along these axes in pixels of the image, the strides so far.
-        centre: middle of the map from that of the image, (x, y) or (x, y, z); not 0 where a stride does not fit.
-    """
-
-    size: tuple[int, ...]
-    spacing: tuple[float, ...]
-    centre: tuple[float, ...]
+    size: tuple[int, ...]  # pixels along each axis of the map
+    spacing: tuple[float, ...]  # distance of neighbours along these axes in pixels of the image, the strides so far
+    centre: tuple[float, ...]  # middle of the map from that of the image, (x, y, …); not 0 where a stride does not fit
 
     @classmethod
     def of_image(cls, *size: int) -> PixelGrid:
@@ -42,9 +36,8 @@ class PixelGrid:
 
     def positions(self) -> Array:
         """Return the position of each pixel, (height, width, 2) or (depth, height, width, 3)."""
-        steps = [
-            (np.arange(count) - (count - 1) / 2) * step for count, step in zip(self.size, self.spacing, strict=True)
-        ]
+        sides = zip(self.size, self.spacing, strict=True)
+        steps = [(np.arange(count) - (count - 1) / 2) * step for count, step in sides]
         along_axes = np.stack(np.meshgrid(*steps, indexing="ij"), axis=-1)
         positions: Array = along_axes @ image_axes(len(self.size)) + np.array(self.centre)
         return positions
@@ -82,21 +75,12 @@ class PixelGrid:
 def moved(
     features: Tensor, source: PixelGrid, target: PixelGrid, isometry: Isometry, on_torus: bool
 ) -> tuple[Tensor, Tensor]:
-    """Carry features on one grid by an isometry to another: f(A⁻¹(x − τ)). Channels are left as they are.
+    """Carry features (batch, C, …) on one grid by an isometry to another: f(A⁻¹(x − τ)). Channels stay as they are.
 
-    Args:
-        features: (batch, C, …) on ``source``.
-        source: their grid.
-        target: the grid of the result.
-        isometry: what is done to the image.
-        on_torus: what leaves the map on one side comes in on the other.
-
-    Returns:
-        The result (batch, C, …) on ``target``, and which of its pixels have a source, bool, of the target's size.
-        Between pixels values are interpolated by Keys' cubic convolution (a = −½).
+    Also return which pixels of the target have a source, bool; on the torus all have. Between pixels values are
+    interpolated by Keys' cubic convolution (a = −½).
     """
-    offset = target.positions() - isometry.translation
-    index = source.index(offset @ isometry.matrix)  # rows p become A⁻¹p
+    index = source.index((target.positions() - isometry.translation) @ isometry.matrix)  # rows p become A⁻¹p
     nearest = index.round()
     is_exact = bool(np.abs(index - nearest).max() < TOLERANCE)
     size = np.array(source.size)
@@ -105,10 +89,8 @@ def moved(
         index, nearest = index % size, nearest % size
     else:
         inside = ((index > -TOLERANCE) & (index < size - 1 + TOLERANCE)).all(axis=-1)
-    mask = torch.from_numpy(inside).to(features.device)
-    if is_exact:
-        return _at(features, nearest), mask
-    return _interpolated(features, index, on_torus), mask
+    result = _at(features, nearest) if is_exact else _interpolated(features, index, on_torus)
+    return result, torch.from_numpy(inside).to(features.device)
 
 
 def _at(features: Tensor, index: Array) -> Tensor:
@@ -121,7 +103,7 @@ def _at(features: Tensor, index: Array) -> Tensor:
 
 
 def _interpolated(features: Tensor, index: Array, on_torus: bool) -> Tensor:
-    """Keys' cubic convolution at fractional indices (…, d).
+    """Return Keys' cubic convolution at fractional indices (…, d).
 
     Off the torus the outermost pixels go on for ever, so that constant fields stay constant.
     """
@@ -139,7 +121,7 @@ def _interpolated(features: Tensor, index: Array, on_torus: bool) -> Tensor:
 
 
 def _keys_weights(fraction: Array) -> list[Array]:
-    """Weights of the four neighbours at −1, 0, 1, 2 of a point at a fraction of a step behind 0 (Keys 1981)."""
+    """Return the weights of the neighbours at −1, 0, 1, 2 of a point at a fraction of a step behind 0 (Keys 1981)."""
     distance = [1 + fraction, fraction, 1 - fraction, 2 - fraction]
     near = [1.5 * d**3 - 2.5 * d**2 + 1 for d in distance]
     far = [-0.5 * d**3 + 2.5 * d**2 - 4 * d + 2 for d in distance]

@@ -1,29 +1,25 @@
-"""A table of a network's layers: how soft each is, and what is measured of it."""
+"""The softness of a network: a table of its layers, with what is measured of them, and of volumes by axes."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from escnn.nn import FieldType
 from torch import nn
 
-from ..checks import check_sequence
+from ..checks import check_module
+from ..group.rotation_axes import axis_in_words, rotation_axes
+from ..layer.relaxed_r3conv import RelaxedR3Conv
 from ..layer.state_dict import describe_fields
-from ..network.relaxed_layers import frequency_energy, relaxed_layers, strict_layers
-from .ablation import AblationRow
+from ..network.relaxed_layers import in_eval_mode, relaxed_layers, strict_layers
 from .equivariance import largest_exact_errors
-from .forward_probe import evaluated
 from .measured_network import Data, MeasuredNetwork, Shifts
-from .tables import plain_table, rich_table
+from .reports import plain_table
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-__all__ = ["LayerSummary", "RelaxationSummary", "relaxation_summary"]
+__all__ = ["AxisSoftness", "LayerSummary", "RelaxationSummary", "relaxation_summary", "softness_by_axis"]
 
 
 @dataclass(frozen=True)
@@ -34,12 +30,9 @@ class LayerSummary:
         name: of the module.
         fields: its input and output fields, in words; the table cuts long lists short.
         domain_frequency: ω′ of each subgroup that may be soft.
-        frequency_energy: ‖ω′‖².
-        frequency_share: its part of the sum over layers, 0 where that is 0.
         softness: s of each of these subgroups, and of all as ``"all"``.
         own_error: largest exact error of the layer alone, on what reaches it, over the group; None where not measured.
         error: the same of the network up to this layer, over shifts too.
-        hardened_value: what the ablation gave with this layer hardened, None without one.
         relaxed_by: what relaxes the layer where that is not ω′, else empty.
         parameters: number of its parameters.
         soft_parameters: number of those that a strict layer does without.
@@ -52,19 +45,16 @@ class LayerSummary:
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
         >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3), nn.ReLU(fields))
         >>> (row,) = relaxation_summary(network).rows
-        >>> row.name, row.domain_frequency, row.frequency_energy
-        ('0', {'rotation': (0.25,)}, 0.0625)
+        >>> row.name, row.domain_frequency
+        ('0', {'rotation': (0.25,)})
     """
 
     name: str
     fields: str
     domain_frequency: Mapping[str, tuple[float, ...]]
-    frequency_energy: float
-    frequency_share: float
     softness: Mapping[str, float]
-    own_error: float | None
-    error: float | None
-    hardened_value: float | None
+    own_error: float | None = None
+    error: float | None = None
     relaxed_by: str = ""
     parameters: int = 0
     soft_parameters: int = 0
@@ -73,7 +63,7 @@ class LayerSummary:
 
 @dataclass(frozen=True)
 class RelaxationSummary:
-    """A row for each relaxed layer; its text is a table, ``rich.print`` shows it as one of rich.
+    """A row for each relaxed layer; its text is a table.
 
     Attributes:
         rows: in the order of the network's modules.
@@ -81,18 +71,12 @@ class RelaxationSummary:
             or ``"Linear"`` for instance; below the table.
 
     Example:
-        >>> layer = LayerSummary(
-        ...     "conv",
-        ...     "1 regular -> 1 regular",
-        ...     {"rotation": (0.25,)},
-        ...     0.0625,
-        ...     1.0,
-        ...     {"rotation": 0.01, "all": 0.01},
-        ...     None,
-        ...     None,
-        ...     None,
+        >>> frequency, softness = {"rotation": (0.25,)}, {"rotation": 0.01, "all": 0.01}
+        >>> print(
+        ...     RelaxationSummary(
+        ...         (LayerSummary("conv", "1 regular -> 1 regular", frequency, softness),)
+        ...     )
         ... )
-        >>> print(RelaxationSummary((layer,)))
         layer  fields                  ω′             softness s
         conv   1 regular -> 1 regular  rotation 0.25  0.01
     """
@@ -101,20 +85,12 @@ class RelaxationSummary:
     strict: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        header, lines = self._cells()
-        table = plain_table(header, lines)
+        columns = {header: text for header, text in _COLUMNS.items() if any(map(text, self.rows))}
+        lines = [[text(row) for text in columns.values()] for row in self.rows]
+        table = plain_table(list(columns), lines)
         if max(map(len, table.splitlines())) > _WIDTH:
-            table = plain_table(header, [[_in_several_lines(cell) for cell in line] for line in lines])
+            table = plain_table(list(columns), [list(map(_in_several_lines, line)) for line in lines])
         return "\n".join([table, *self._lines_below()])
-
-    def __rich__(self) -> Table:
-        table = rich_table(*self._cells())
-        table.caption = "\n".join(self._lines_below()) or None
-        return table
-
-    def _cells(self) -> tuple[list[str], list[list[str]]]:
-        columns = [column for column in _COLUMNS if any(column.text(row) for row in self.rows)]
-        return [column.header for column in columns], [[column.text(row) for column in columns] for row in self.rows]
 
     def _lines_below(self) -> list[str]:
         """Return the sum of the parameters, and the names of the layers that nothing relaxes, by kind."""
@@ -129,20 +105,14 @@ class RelaxationSummary:
 
 @torch.no_grad()
 def relaxation_summary(
-    network: nn.Module,
-    ablation: Sequence[AblationRow] = (),
-    *,
-    data: Data = None,
-    in_type: FieldType | None = None,
-    shifts: Shifts = (),
+    network: nn.Module, *, data: Data = None, in_type: FieldType | None = None, shifts: Shifts = ()
 ) -> RelaxationSummary:
-    """Return a row for each relaxed layer of a network: its fields, ω′, parameters, softness, use and measured errors.
+    """Return a row for each relaxed layer of a network: its fields, ω′, parameters, softness and measured errors.
 
     Below the rows stand escnn's own linear maps that the network has left, which are strict.
 
     Args:
         network: any module.
-        ablation: the report of :func:`~escnn_relaxed.softness_ablation`, to show what each layer's softness is for.
         data: a batch (batch, C, …), or a tuple of all inputs, to measure equivariance errors on, of group elements
             that map pixels to pixels; without one nothing is measured.
         in_type: fields of the input, where the network does not say.
@@ -162,27 +132,26 @@ def relaxation_summary(
         0      2 regular -> 2 regular  rotation 0.25  106 (8 soft)  0.001
     """
     layers = relaxed_layers(network)
-    if not all(isinstance(row, AblationRow) for row in check_sequence("ablation", ablation, "AblationRow")):
-        raise TypeError(f"ablation must be the report of softness_ablation, got {ablation!r}")
-    values = {row.part: row.value for row in ablation if row.kind == "layer"}
-    energies = {name: frequency_energy([layer]).item() for name, layer in layers.items()}
-    total = sum(energies.values())
-    own_errors, errors = ({}, {}) if data is None else _measured(network, list(layers), data, in_type, shifts)
+    own_errors: dict[str, float] = {}
+    errors: dict[str, float] = {}
+    if data is not None:
+        with in_eval_mode(network):
+            reached = MeasuredNetwork(network, None, data, in_type, None, list(layers)).inputs()
+        # A shift of the image is a smaller one of the features behind a stride: it is for the network alone.
+        alone = {name: largest_exact_errors(layers[name], features, ("",)) for name, features in reached.items()}
+        own_errors = {name: error[""] for name, error in alone.items() if error}
+        errors = largest_exact_errors(network, data, list(layers), in_type, shifts)
     rows = []
     for name, layer in layers.items():
-        frequency = {subgroup: tuple(value.tolist()) for subgroup, value in layer.domain_frequency.items()}
-        parts = {subgroup: layer.softness(subgroup).item() for subgroup in layer.relaxed_subgroups}
+        softness = {subgroup: layer.softness(subgroup).item() for subgroup in layer.relaxed_subgroups}
         rows.append(
             LayerSummary(
                 name=name,
                 fields=f"{describe_fields(layer.in_type)} -> {describe_fields(layer.out_type)}",
-                domain_frequency=frequency,
-                frequency_energy=energies[name],
-                frequency_share=energies[name] / total if total > 0 else 0.0,
-                softness={**parts, "all": layer.softness().item()},
+                domain_frequency={subgroup: tuple(w.tolist()) for subgroup, w in layer.domain_frequency.items()},
+                softness={**softness, "all": layer.softness().item()},
                 own_error=own_errors.get(name),
                 error=errors.get(name),
-                hardened_value=values.get(name),
                 relaxed_by=layer.relaxed_by,
                 parameters=_count(layer.parameters()),
                 soft_parameters=_count(layer.soft_parameters()),
@@ -196,27 +165,8 @@ def _count(parameters: Iterable[nn.Parameter]) -> int:
     return sum(parameter.numel() for parameter in parameters)
 
 
-def _measured(
-    network: nn.Module, names: Sequence[str], data: Data, in_type: FieldType | None, shifts: Shifts
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the errors of layers alone and of the network up to them, by name."""
-    with evaluated(network):
-        reached = MeasuredNetwork(network, None, data, in_type, None, names).inputs()
-    layers = dict(network.named_modules())
-    # A shift of the image is a smaller one of the features behind a stride: it is for the network alone.
-    alone = {name: largest_exact_errors(layers[name], features, ("",)) for name, features in reached.items()}
-    own = {name: error[""] for name, error in alone.items() if error}
-    return own, largest_exact_errors(network, data, names, in_type, shifts)
-
-
-# The longest line of the table, so that it fits on a screen.
-_WIDTH = 120
-# The longest description of fields in it.
-_MOST_CHARACTERS = 21
-
-
-def _short_fields(row: LayerSummary) -> str:
-    return " -> ".join(_short(fields) for fields in row.fields.split(" -> "))
+# The longest line of the table, so that it fits on a screen, and the longest description of fields in it.
+_WIDTH, _MOST_CHARACTERS = 120, 21
 
 
 def _short(fields: str) -> str:
@@ -226,12 +176,6 @@ def _short(fields: str) -> str:
         fields = f"{first} + {sum(int(run.split()[0]) for run in others)} more"
     half = _MOST_CHARACTERS // 2
     return fields if len(fields) <= _MOST_CHARACTERS else f"{fields[:half]}…{fields[-half:]}"
-
-
-@dataclass(frozen=True)
-class _Column:
-    header: str
-    text: Callable[[LayerSummary], str]
 
 
 def _frequency_text(row: LayerSummary) -> str:
@@ -253,19 +197,79 @@ def _in_several_lines(cell: str) -> str:
     return cell.removesuffix(")")
 
 
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
+def _error_text(error: float | None) -> str:
+    return "" if error is None else f"{error:.2g}"
 
 
-# Columns that are empty in every row are left out.
-_COLUMNS = (
-    _Column("layer", lambda row: row.name),
-    _Column("fields", _short_fields),
-    _Column("ω′", _frequency_text),
-    _Column("relaxed by", lambda row: row.relaxed_by),
-    _Column("parameters", lambda row: f"{row.parameters:,} ({row.soft_parameters:,} soft)" if row.parameters else ""),
-    _Column("softness s", _softness_text),
-    _Column("own error", lambda row: _number(row.own_error, ".2g")),
-    _Column("error so far", lambda row: _number(row.error, ".2g")),
-    _Column("hardened", lambda row: _number(row.hardened_value, ".2f")),
-)
+# The text of a row in each column; columns that are empty in every row are left out.
+_COLUMNS: dict[str, Callable[[LayerSummary], str]] = {
+    "layer": lambda row: row.name,
+    "fields": lambda row: " -> ".join(map(_short, row.fields.split(" -> "))),
+    "ω′": _frequency_text,
+    "relaxed by": lambda row: row.relaxed_by,
+    "parameters": lambda row: f"{row.parameters:,} ({row.soft_parameters:,} soft)" if row.parameters else "",
+    "softness s": _softness_text,
+    "own error": lambda row: _error_text(row.own_error),
+    "error so far": lambda row: _error_text(row.error),
+}
+
+
+@dataclass(frozen=True)
+class AxisSoftness:
+    """The softness of the softest layer in the rotations about an axis.
+
+    Attributes:
+        axis: a vector of length 1, (x, y, z); z is the first axis of a volume.
+        fold: n; the rotations are those by multiples of 360°/n.
+        softness: s, from 0 to 1.
+
+    Example:
+        >>> row = AxisSoftness((0.0, 0.0, 1.0), fold=4, softness=0.02)
+        >>> row.name
+        'z'
+    """
+
+    axis: tuple[float, float, float]
+    fold: int
+    softness: float
+
+    @property
+    def name(self) -> str:
+        """``"x"``, ``"y"`` or ``"z"``, or the components as integers."""
+        return axis_in_words(self.axis)
+
+
+@torch.no_grad()
+def softness_by_axis(network: nn.Module) -> tuple[AxisSoftness, ...]:
+    """Return the softness of a network of volumes in the rotations about each axis; an axis of softness 0 is kept.
+
+    It follows from the weights: of each layer it is
+    :meth:`~escnn_relaxed.RelaxedR3Conv.softness_in` the rotations about the axis that map voxels to voxels. The largest
+    of all layers counts. The octahedral group has 13 axes, of quarter turns, third turns and half turns. Axes of SO(3)
+    and O(3) are the same 13. Axes without a rotation that maps voxels to voxels, as that of C3, are left out.
+
+    Args:
+        network: any module with layers ``RelaxedR3Conv``.
+
+    Raises:
+        TypeError: for a network that is no module.
+        ValueError: for a network without such a layer.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR3Conv
+        >>> gspace = gspaces.rot3dOnR3()
+        >>> fields = nn.FieldType(gspace, [gspace.irrep(0), gspace.irrep(1)])
+        >>> layer = RelaxedR3Conv(fields, fields, 3, keep="SO(2)", initial_softness=0.1)
+        >>> [row.name for row in softness_by_axis(layer) if row.softness < 1e-6]
+        ['z']
+    """
+    layers = [module for module in check_module("network", network).modules() if isinstance(module, RelaxedR3Conv)]
+    if not layers:
+        raise ValueError("network has no layer RelaxedR3Conv: softness by axis is that of volumes")
+    largest: dict[tuple[tuple[float, float, float], int], float] = {}
+    for layer in layers:
+        for axis in rotation_axes(layer.space):
+            key, softness = (axis.direction, axis.fold), layer.softness_in([axis.element]).item()
+            largest[key] = max(largest.get(key, 0.0), softness)
+    return tuple(AxisSoftness(*key, softness) for key, softness in largest.items())

@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import copy
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
-from pickle import PicklingError
 from typing import Any, TypeAlias, TypeGuard, get_args
 
-import torch
 from escnn.nn import R2Conv, R2ConvTransposed, R3Conv
 from torch import nn
 from torch.nn.utils import parametrize
 
 from ..checks import check_bool, check_callable, check_module, check_no_hooks, check_subgroups, warn_once
-from ..integral.stationary import ConvolutionGeometry, TransposedGeometry
+from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..kernel.steerable_basis import SteerableBasis
-from ..layer.options import SOFTENING, check_keywords
-from ..layer.relaxed_r2conv import RelaxedR2Conv
+from ..layer.options import SOFTENING, check_keywords, check_softness
 from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
-from ..layer.relaxed_r3conv import RelaxedR3Conv
-from .relaxed_layers import WITH_RELAXED_FORM, named_relaxed_layers, strict_layers
+from .relaxed_layers import RELAXED_FORMS, Relaxed, copied_parameters, copy_network, relaxed_layers, strict_layers
 
-__all__ = ["copy_network", "harden_network", "relax_network"]
+__all__ = ["harden_network", "relax_network"]
 
 # A layer that can be relaxed: escnn's, or a strict one of this package.
-Relaxed: TypeAlias = RelaxedR2Conv | RelaxedR2ConvTransposed | RelaxedR3Conv
-StrictLayer: TypeAlias = R2Conv | R2ConvTransposed | R3Conv | Relaxed
-
-# The relaxed form of each of escnn's layers.
-_RELAXED_FORMS: dict[type[nn.Module], type[Relaxed]] = {
-    R2Conv: RelaxedR2Conv,
-    R2ConvTransposed: RelaxedR2ConvTransposed,
-    R3Conv: RelaxedR3Conv,
-}
-
-# deepcopy raises these for locks, files, tensors with a history and the like.
-_NO_COPY = TypeError, RuntimeError, PicklingError
+StrictLayer: TypeAlias = Relaxed | R2Conv | R2ConvTransposed | R3Conv
 
 
 def relax_network(
@@ -50,12 +34,11 @@ def relax_network(
 
     Every ``R2ConvTransposed`` is a :class:`~escnn_relaxed.RelaxedR2ConvTransposed`, every ``R3Conv`` a
     :class:`~escnn_relaxed.RelaxedR3Conv`, and layers of this package that are strict in escnn's basis (``relax=None``,
-    or of :func:`harden_network`) get a soft part, too. The copy
-    computes what the network computed: a layer's kernel is the trained one plus a soft part whose output weights are
-    0. The soft part is centred on the domain, so that the trained kernel is and stays the layer's strict part
-    (equation (9)), and :func:`harden_network` returns it to the last bit. What a layer does beside its kernel and
-    bias, in hooks, parametrizations or methods of a subclass, would be lost, and such a layer is refused. escnn's
-    other linear maps (``Linear``, ``R3ConvTransposed``) have no relaxed form and stay strict, with a warning.
+    or of :func:`harden_network`) get a soft part, too. The copy computes what the network computed: the trained kernel
+    is and stays the layer's strict part, the soft weights are 0 at the start, and :func:`harden_network` returns
+    the kernel to the last bit. A layer with hooks, parametrizations or methods of a subclass is refused, since these
+    would be lost. escnn's other linear maps (``Linear``, ``R3ConvTransposed``) have no relaxed form and stay strict,
+    with a warning.
 
     Args:
         network: any module, whatever its forward; names of modules stay, and so do layers that have a soft part
@@ -64,9 +47,8 @@ def relax_network(
         freeze: keep the trained kernels fixed, so that only soft parts learn, with the rest of the network: biases,
             which are as equivariant as before, go on learning.
         **softening: arguments of ``RelaxedR2Conv`` that say how it is soft: ``relax``, ``learn_relaxation``, ``keep``,
-            ``initial_softness``, ``regions``, ``samples``, ``random_offset``, ``kernel``. What is left out has the
-            default of the layer's class, whatever a strict layer was built with. Layers of volumes take neither
-            ``regions`` nor ``random_offset``.
+            ``initial_softness`` (here 0 by default), ``regions``, ``samples``, ``kernel``. What is left out has the
+            default of the layer's class, whatever a strict layer was built with. Layers of volumes take no ``regions``.
 
     Raises:
         TypeError: for a network that is no module, or another keyword: the trained layers decide the rest.
@@ -88,18 +70,16 @@ def relax_network(
     named = [(name, module) for name, module in network.named_modules() if _can_be_relaxed(module)]
     picked = {name: module for name, module in named if where is None or where(name, module)}
     if not picked:
-        names = [name for name, _ in named]
-        hint = f": where picks none of {names}" if names else ""
         raise ValueError(
             f"network has no escnn.nn.R2Conv, R2ConvTransposed or R3Conv to relax, nor a layer of this package with "
-            f"relax=None{hint}"
+            f"relax=None: where picks none of {[name for name, _ in named]}"
         )
     for name, module in picked.items():
         _check_plain(name or "network", module)
-    parameters = _copied_parameters(picked.values(), freeze)
+    parameters = copied_parameters(picked.values(), freeze)
     relaxed = {id(module): _relaxed(module, parameters, softening) for module in picked.values()}
     for kind, strict in strict_layers(network).items():
-        if kind not in [known.__name__ for known in WITH_RELAXED_FORM]:
+        if kind not in [known.__name__ for known in RELAXED_FORMS]:
             warn_once(f"relax_network leaves {kind} strict, which has no relaxed form: {', '.join(strict)}")
     return copy_network(network, {**relaxed, **parameters})
 
@@ -124,65 +104,27 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
 
     Example:
         >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
         >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25}, initial_softness=0.1)
         >>> layer.softness().item() > 0.05, harden_network(layer).softness().item()
         (True, 0.0)
     """
-    check_module("network", network)
+    relaxed_layers(network)
     check_subgroups(subgroups)
-    if not any(True for _ in named_relaxed_layers(network)):
-        raise ValueError(
-            "network has no relaxed layer to harden: relax_network makes them of escnn.nn.R2Conv, R2ConvTransposed and "
-            "R3Conv"
-        )
     hardened = copy_network(network)
-    for _, layer in named_relaxed_layers(hardened):
+    for layer in relaxed_layers(hardened).values():
         layer.harden(*subgroups)
         layer.drop_soft_part()
     return hardened
 
 
-def copy_network(network: nn.Module, replacements: Mapping[int, Any] | None = None) -> nn.Module:
-    """Return a deep copy of a network, with other objects in place of some.
-
-    Raises:
-        TypeError: for a network that holds something that cannot be copied, by the name of its attribute.
-    """
-    # Python's modules are shared: there is one of each, and deepcopy refuses them.
-    memo: dict[int, Any] = {id(module): module for module in list(sys.modules.values())}
-    for buffer in network.buffers():
-        if not buffer.is_leaf:
-            # escnn's layers build buffers from parameters in eval mode, with a history that deepcopy refuses.
-            memo[id(buffer)] = buffer.detach().clone()
-    memo.update(replacements or {})
-    try:
-        return copy.deepcopy(network, dict(memo))
-    except _NO_COPY as error:
-        for name, module in network.named_modules():
-            for attribute, value in vars(module).items():
-                if attribute != "_modules" and not _can_be_copied(value, memo):
-                    raise TypeError(
-                        f"attribute {attribute!r} of {name or 'network'}, a {type(module).__name__}, cannot be copied "
-                        f"({error}): set it after the copy is made"
-                    ) from error
-        raise
-
-
-def _can_be_copied(value: Any, memo: Mapping[int, Any]) -> bool:
-    try:
-        copy.deepcopy(value, dict(memo))
-    except _NO_COPY:
-        return False
-    return True
-
-
 def _can_be_relaxed(module: nn.Module) -> TypeGuard[StrictLayer]:
     """Return whether a module is a layer of escnn's, or a strict one of this package with escnn's weights."""
     if isinstance(module, Relaxed):
-        return not module.relaxed_subgroups and module.steerable_basis is not None
-    return isinstance(module, WITH_RELAXED_FORM)
+        return not module.relaxed_subgroups and module.kernel.basis is not None
+    return isinstance(module, tuple(RELAXED_FORMS))
 
 
 def _check_plain(name: str, module: StrictLayer) -> None:
@@ -193,65 +135,41 @@ def _check_plain(name: str, module: StrictLayer) -> None:
             f"{name} has parametrized {list(parametrized)}, which would be lost: make them plain with "
             f"torch.nn.utils.parametrize.remove_parametrizations, or leave the layer out by `where`"
         )
-    methods, kind = _own_methods(module), _kind(module).__name__
-    if methods:
+    kind = next(kind for kind in get_args(StrictLayer) if isinstance(module, kind))
+    if methods := _own_methods(module, kind):
         raise ValueError(
             f"{name}, a {type(module).__name__}, has methods of its own, {', '.join(methods)}, which would be lost: "
-            f"put a {kind} with its state in its place, or leave it out with "
-            f"where=lambda name, layer: type(layer) is {kind}"
+            f"put a {kind.__name__} with its state in its place, or leave it out with "
+            f"where=lambda name, layer: type(layer) is {kind.__name__}"
         )
-    check_no_hooks(
-        name, module, "remove them and register them on the relaxed layer, or leave the layer out by `where`"
-    )
+    remedy = "remove them and register them on the relaxed layer, or leave the layer out by `where`"
+    check_no_hooks(name, module, remedy)
 
 
-def _kind(module: StrictLayer) -> type[nn.Module]:
-    """Return the class of a layer, or the one that its class derives from."""
-    return next(kind for kind in get_args(StrictLayer) if isinstance(module, kind))
-
-
-def _own_methods(module: StrictLayer) -> list[str]:
-    """Return the names of methods and properties that a subclass adds or overrides, ``__init__`` aside."""
-    own = [vars(kind) for kind in type(module).__mro__ if kind not in _kind(module).__mro__]
+def _own_methods(module: StrictLayer, kind: type[nn.Module]) -> list[str]:
+    """Return the names of methods and properties that a subclass adds to its kind or overrides, ``__init__`` aside."""
+    own = [vars(each) for each in type(module).__mro__ if each not in kind.__mro__]
     methods = {name for of in own for name, value in of.items() if callable(value) or hasattr(value, "__get__")}
-    if "forward" in vars(module):
-        methods.add("forward")
-    return sorted(methods - {"__init__"})
-
-
-def _copied_parameters(convolutions: Iterable[StrictLayer], freeze: bool) -> dict[int, nn.Parameter]:
-    """Return a copy of each weight and bias, keyed by the identity of the original: layers go on sharing them."""
-    copies = {}
-    for convolution in convolutions:
-        for parameter, is_fixed in ((convolution.weights, freeze), (convolution.bias, False)):
-            if parameter is not None:
-                learns = parameter.requires_grad and not is_fixed
-                copies[id(parameter)] = nn.Parameter(parameter.detach().clone(), requires_grad=learns)
-    return copies
+    return sorted((methods | {"forward"} & vars(module).keys()) - {"__init__"})
 
 
 def _relaxed(convolution: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]) -> Relaxed:
-    """Return a layer with a soft part beside the weights of a trained strict one."""
+    """Return a layer with the weights of a trained strict one, and a soft part that is 0 unless it is asked for."""
     is_transposed = isinstance(convolution, (R2ConvTransposed, RelaxedR2ConvTransposed))
     geometry = TransposedGeometry.of(convolution) if is_transposed else ConvolutionGeometry.of(convolution)
     arguments: dict[str, Any] = {**asdict(geometry), "bias": convolution.bias is not None, **softening}
-    build = next(own for form in _RELAXED_FORMS.items() for own in form[1:] if isinstance(convolution, form))
+    softness = check_softness(arguments.pop("initial_softness", None) or 0.0)
+    build = next(own for form in RELAXED_FORMS.items() for own in form[1:] if isinstance(convolution, form))
     layer = build(convolution.in_type, convolution.out_type, **arguments).to(convolution.weights)
-    place = *layer.kernel_types, layer.kernel_size, layer.dilation, 1
-    with torch.no_grad():
-        drawn = layer.strict_energy()
-        layer.steerable_basis = (
-            copy.deepcopy(convolution.steerable_basis)
-            if isinstance(convolution, Relaxed)
-            else SteerableBasis(*place, convolution.basisexpansion).to(convolution.weights)
-        )
-        layer.weights = parameters[id(convolution.weights)]
-        if layer.bias is not None:
-            layer.bias = parameters[id(convolution.bias)]
-        bank: Any = layer.bank
-        if bank is not None:
-            # The soft part starts at 0. Its units have the same proportion to the trained kernel as to the drawn one.
-            trained = layer.strict_energy()
-            scale = float((trained / drawn).sqrt()) if drawn > 0 and trained > 0 else 1.0
-            bank.start_at_zero(scale)
+    if layer.kernel.basis is None:
+        raise ValueError(f"kernel must have a strict part in escnn's basis, for the trained weights, got {layer}")
+    if isinstance(convolution, Relaxed):
+        basis = copy.deepcopy(convolution.kernel.basis)
+    else:
+        basis = SteerableBasis(*layer.kernel_types, layer.kernel_size, layer.dilation, convolution.basisexpansion)
+    layer.kernel.basis = basis
+    layer.weights = parameters[id(convolution.weights)]
+    if layer.bias is not None:
+        layer.bias = parameters[id(convolution.bias)]
+    layer.to(convolution.weights).kernel.start(layer.weights, softness)
     return layer.train(convolution.training)

@@ -4,50 +4,31 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypedDict
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
-from escnn.nn import R2Conv, R2ConvTransposed, R3Conv
 from torch import Tensor, nn
-from typing_extensions import Unpack
 
-from ..checks import check_no_hooks
-from ..group.elements import SUBGROUPS
-from ..kernel.sampled_basis import as_escnn_builds
-from ..layer.convolution import Convolution
+from ..checks import SUBGROUPS, check_no_hooks
+from ..layer.convolution import RelaxedConvolution
 from ..layer.options import check_keywords
-from ..layer.relaxed_r2conv import RelaxedR2Conv
-from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
-from ..layer.relaxed_r3conv import RelaxedR3Conv
-from .conversion import copy_network
-from .relaxed_layers import relaxed_layers
+from ..on_escnn.sampled_basis import as_escnn_builds
+from .relaxed_layers import RELAXED_FORMS, copied_parameters, copy_network, relaxed_layers
 
 __all__ = ["to_escnn"]
 
-# Each layer of this package, and escnn's layer with the same weights.
-ESCNN_FORMS: dict[type[Convolution], Any] = {
-    RelaxedR2Conv: R2Conv,
-    RelaxedR2ConvTransposed: R2ConvTransposed,
-    RelaxedR3Conv: R3Conv,
-}
+# escnn's layer with the weights of each layer of this package.
+_ESCNN_FORMS: dict[type[nn.Module], Any] = {relaxed: strict for strict, relaxed in RELAXED_FORMS.items()}
 _PLACE = ("kernel_size", "output_padding", "stride", "dilation", "padding_mode", "groups")
+# Arguments of ``R2Conv`` that shape its basis.
+_BASIS = ("sigma", "frequencies_cutoff", "rings", "maximum_offset", "basis_filter")
 # In float32 two samples of the same basis differ by less than this, samples of two bases by more.
-SAME_BASIS = 1e-4
-
-
-class BasisKeywords(TypedDict, total=False):
-    """Arguments of ``R2Conv`` that shape its basis."""
-
-    sigma: list[float] | float | None
-    frequencies_cutoff: float | Callable[[float], int] | None
-    rings: list[float] | None
-    maximum_offset: int | None
-    basis_filter: Callable[[dict[str, Any]], bool] | None
+_SAME_BASIS = 1e-4
 
 
 @torch.no_grad()
-def to_escnn(network: nn.Module, **basis: Unpack[BasisKeywords]) -> nn.Module:
+def to_escnn(network: nn.Module, **basis: Any) -> nn.Module:
     """Return a copy of a hardened network in which escnn's own layers hold the weights and biases.
 
     It computes what the network computed, in training and in eval mode. Its state dict loads into the network that
@@ -75,30 +56,23 @@ def to_escnn(network: nn.Module, **basis: Unpack[BasisKeywords]) -> nn.Module:
         >>> fresh.load_state_dict(strict.state_dict())
         <All keys matched successfully>
     """
-    check_keywords("to_escnn", basis, tuple(BasisKeywords.__annotations__), "beside network")
-    layers = relaxed_layers(network)
+    check_keywords("to_escnn", basis, _BASIS, "beside network")
+    layers = {name or "network": layer for name, layer in relaxed_layers(network).items()}
     for name, layer in layers.items():
-        _check_is_hardened(name or "network", layer)
-    parameters = {
-        id(parameter): nn.Parameter(parameter.clone(), requires_grad=parameter.requires_grad)
-        for layer in layers.values()
-        for parameter in (layer.weights, layer.bias)
-        if isinstance(parameter, nn.Parameter)
-    }
-    strict = {id(layer): _as_escnn(name or "network", layer, parameters, basis) for name, layer in layers.items()}
+        _check_is_hardened(name, layer)
+    parameters = copied_parameters(layers.values())
+    strict = {id(layer): _as_escnn(name, layer, parameters, basis) for name, layer in layers.items()}
     return copy_network(network, {**strict, **parameters})
 
 
-def _check_is_hardened(name: str, layer: Convolution) -> None:
-    """Raise a ``ValueError`` for a layer that escnn's layers cannot represent."""
-    if type(layer) not in ESCNN_FORMS:
-        forms = ", ".join(kind.__name__ for kind in ESCNN_FORMS)
+def _check_is_hardened(name: str, layer: RelaxedConvolution) -> None:
+    """Refuse a layer that escnn's layers cannot represent."""
+    if type(layer) not in _ESCNN_FORMS:
+        forms = ", ".join(kind.__name__ for kind in _ESCNN_FORMS)
         raise ValueError(f"{name} is a {type(layer).__name__}, which has no form in escnn: make it one of {forms}")
-    if layer.steerable_basis is None:
-        raise ValueError(
-            f"{name} has a continuous strict part (strict_kernel='continuous'), which has no weights in escnn's basis"
-        )
-    if layer.bank is not None and layer.hardened != SUBGROUPS:
+    if layer.kernel.basis is None:
+        raise ValueError(f"{name} has a continuous kernel, which has no weights in escnn's basis")
+    if layer.relaxed_subgroups and layer.hardened != SUBGROUPS:
         raise ValueError(f"{name} is not hardened, and escnn has no soft layer: harden_network makes it strict")
     check_no_hooks(name, layer, "remove them, and register them on the result")
 
@@ -109,8 +83,7 @@ def _as_escnn(name: str, layer: Any, parameters: dict[int, nn.Parameter], basis:
     if built is None:
         given = ", ".join(f"{key}={value!r}" for key, value in basis.items()) or "its default arguments"
         raise ValueError(
-            f"{name} has another basis than escnn's with {given}: give what it was built with, of "
-            f"{', '.join(BasisKeywords.__annotations__)}"
+            f"{name} has another basis than escnn's with {given}: give what it was built with, of {', '.join(_BASIS)}"
         )
     # escnn shares bases between layers: a cast of this one must not change the others.
     strict = copy.deepcopy(built).to(layer.weights)
@@ -131,22 +104,20 @@ def _as_escnn(name: str, layer: Any, parameters: dict[int, nn.Parameter], basis:
 
 def _with_the_same_basis(layer: Any, basis: Mapping[str, Any]) -> Any:
     """Return escnn's layer with the basis of a layer: by default arguments, else by those given, else None."""
-    form = ESCNN_FORMS[type(layer)]
+    form = _ESCNN_FORMS[type(layer)]
     taken = inspect.signature(form).parameters
     place = {name: getattr(layer, name) for name in _PLACE if name in taken}
-    place["padding"] = layer.padding[0] if len(set(layer.padding)) == 1 else layer.padding
+    place |= {"bias": layer.bias is not None, "initialize": False}
     for arguments in ({}, {name: value for name, value in basis.items() if name in taken}):
         try:
             with as_escnn_builds():
-                built = form(
-                    layer.in_type, layer.out_type, bias=layer.bias is not None, initialize=False, **place, **arguments
-                )
+                built = form(layer.in_type, layer.out_type, **place, **arguments)
         except ValueError as error:
             if "basis for the steerable filter is empty" not in str(error):
                 raise
             continue
         if built.basisexpansion._weights_ranges == layer.basisexpansion._weights_ranges and all(
-            torch.allclose(block.sampled_basis.to(values), values, rtol=0, atol=SAME_BASIS)
+            torch.allclose(block.sampled_basis.to(values), values, rtol=0, atol=_SAME_BASIS)
             for block, values in _bases(built, layer)
         ):
             return built
@@ -156,5 +127,5 @@ def _with_the_same_basis(layer: Any, basis: Mapping[str, Any]) -> Any:
 def _bases(strict: Any, layer: Any) -> Iterator[tuple[Any, Tensor]]:
     """Yield escnn's block for each pair of representations, with the layer's own basis of that pair."""
     expansion = strict.basisexpansion
-    for pair, basis in zip(expansion._representations_pairs, layer.steerable_basis.of_pairs(), strict=True):
+    for pair, _, basis in layer.kernel.basis.by_pair():
         yield getattr(expansion, f"block_expansion_{expansion._escape_pair(pair)}"), basis

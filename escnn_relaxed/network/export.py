@@ -1,23 +1,21 @@
-"""Export of whole networks to plain PyTorch."""
+"""Export of networks to plain PyTorch: sequences of modules, and networks that keep a forward of their own."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from escnn.nn import EquivariantModule
-from torch import nn
+from escnn.nn import EquivariantModule, FieldType, GeometricTensor, SequentialModule
+from torch import Tensor, nn
 
-from ..checks import check_module, check_no_hooks
-from ..layer.convolution import Convolution
-from . import export_nonlinearities  # noqa: F401 — plain_module learns them there
-from .conversion import copy_network
+from ..checks import check_module, check_no_hooks, warn_once
+from ..layer.convolution import RelaxedConvolution
 from .export_modules import NoPlainFormError, plain_module
-from .kept_forward import has_forward_of_its_own, is_sequence, with_plain_parts
-from .modes import in_eval_mode
+from .relaxed_layers import copy_network, in_eval_mode
 
-__all__ = ["export_network"]
+__all__ = ["OnFields", "export_network"]
 
 
 @torch.no_grad()
@@ -64,25 +62,23 @@ def export_network(network: nn.Module) -> nn.Module:
     def export(module: nn.Module) -> nn.Module:
         if module not in known:
             is_plain = not any(isinstance(part, EquivariantModule) for part in module.modules())
-            known[module] = copy_network(module) if is_plain else _exported(module)
+            known[module] = copy_network(module) if is_plain else exported_fields(module)
         return known[module]
 
-    def _exported(module: nn.Module) -> nn.Module:
-        exported: nn.Module
-        if is_sequence(module):
-            parts = [(key, part) for key, part in module._modules.items() if part is not None]
-            exported = nn.Sequential(OrderedDict((key, export(part)) for key, part in parts))
+    def exported_fields(module: Any) -> Any:
+        if _is_sequence(module):
+            parts = [(key, export(part)) for key, part in module._modules.items() if part is not None]
             refuse_hooks(module)
-        elif has_forward_of_its_own(module):
+            return nn.Sequential(OrderedDict(parts))
+        if _has_forward_of_its_own(module):
             raise NoPlainFormError
-        elif isinstance(module, EquivariantModule) and not isinstance(module, Convolution):
-            exported = plain_module(module, export)
+        if isinstance(module, RelaxedConvolution) or not isinstance(module, EquivariantModule):
             refuse_hooks(*module.modules())
-        else:
-            refuse_hooks(*module.modules())
-            with_export: Any = module
-            exported = with_export.export()
-        return exported
+            return module.export()
+        plain = plain_module(module, export)
+        # Later, since what has no plain form keeps its hooks.
+        refuse_hooks(*module.modules())
+        return plain
 
     def refuse_hooks(*parts: nn.Module) -> None:
         for part in parts:
@@ -92,8 +88,90 @@ def export_network(network: nn.Module) -> nn.Module:
         try:
             exported = export(network)
         except NoPlainFormError:
-            exported = with_plain_parts(network, export)
+            exported = _with_plain_parts(network, export)
     exported.eval()
     # A module without a tensor has no device, but its plain form may have indices.
     devices = {tensor.device for tensor in (*network.parameters(), *network.buffers())}
     return exported.to(devices.pop()) if len(devices) == 1 else exported
+
+
+class OnFields(EquivariantModule):
+    """A plain module that takes and returns GeometricTensors, as the module whose place it takes."""
+
+    def __init__(self, original: EquivariantModule, plain: nn.Module) -> None:
+        super().__init__()
+        self.in_type, self.out_type = original.in_type, original.out_type
+        self.plain = plain
+
+    def forward(self, *inputs: GeometricTensor) -> GeometricTensor:
+        """GeometricTensors of ``in_type`` → one of ``out_type``."""
+        return GeometricTensor(self.plain(*(each.tensor for each in inputs)), self.out_type)
+
+    @torch.no_grad()
+    def evaluate_output_shape(self, *input_shapes: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the output, found by sending zeros through."""
+        like = next(self.plain.parameters(), torch.empty(0))
+        return tuple(self.plain(*(like.new_zeros(shape) for shape in input_shapes)).shape)
+
+
+class _OnTensors(nn.Module):
+    """A sequence of modules on GeometricTensors, from plain tensor to plain tensor."""
+
+    def __init__(self, fields: SequentialModule) -> None:
+        super().__init__()
+        self.fields = fields
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(batch, C, …) of the first field type → the tensor of the last."""
+        output: Tensor = self.fields(self.fields.in_type(features)).tensor
+        return output
+
+
+def _with_plain_parts(network: nn.Module, export: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    """Return a copy of a network in which every part that can be plain is so; the others keep their forward."""
+    replacements: dict[int, nn.Module] = {}
+    kept: dict[str, None] = {}
+
+    def exchange(module: nn.Module) -> None:
+        is_on_fields = isinstance(module, EquivariantModule) and isinstance(module.out_type, FieldType)
+        if is_on_fields and not _is_sequence(module):
+            try:
+                replacements[id(module)] = OnFields(module, export(module))
+                return
+            except NoPlainFormError:
+                kept[type(module).__name__] = None
+        elif _is_written_for_fields(module):
+            kept[type(module).__name__] = None
+        for part in module.children():
+            exchange(part)
+
+    exchange(network)
+    warn_once(
+        f"export_network keeps the forward of {', '.join(kept)}, which runs on GeometricTensors and needs escnn; a "
+        f"trace of it, its torch.export.export and its ONNX do not"
+    )
+    exported = copy_network(network, replacements)
+    return _OnTensors(exported) if isinstance(exported, SequentialModule) and _is_sequence(exported) else exported
+
+
+def _is_sequence(module: nn.Module) -> bool:
+    """Return whether the forward of a module applies its parts one after the other."""
+    return type(module).forward in (SequentialModule.forward, nn.Sequential.forward)
+
+
+def _has_forward_of_its_own(module: nn.Module) -> bool:
+    """Return whether a forward is younger than what exports the module: an ``export()``, or a form in this package."""
+    if "forward" in vars(module):
+        return True
+    for kind in type(module).__mro__:
+        if kind in plain_module.registry or (kind is not EquivariantModule and "export" in vars(kind)):
+            return False
+        if "forward" in vars(kind):
+            return True
+    return True
+
+
+def _is_written_for_fields(module: nn.Module) -> bool:
+    """Return whether a module has a forward of its own on parts that take GeometricTensors."""
+    has_forward = not _is_sequence(module) and type(module).forward is not nn.Module.forward
+    return has_forward and any(isinstance(part, EquivariantModule) for part in module.modules())

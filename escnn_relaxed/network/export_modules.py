@@ -8,10 +8,9 @@ modules have no ``export()`` (docs/how-to/export.md lists them).
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -19,17 +18,24 @@ import torch
 from escnn import nn as enn
 from torch import Tensor, nn
 
-from ..integral.stationary import ConvolutionGeometry, TransposedGeometry, as_convolution
-from .plain_modules import ByChannels, FieldMaximum, FieldNorm, Mask
-from .plain_nonlinearities import Joined, NormMaxPool
+from ..integral.geometry import ConvolutionGeometry, TransposedGeometry, as_convolution
+from . import plain_modules as plain
 
-__all__ = ["Export", "NoPlainFormError", "field_sizes", "plain_module"]
+__all__ = ["NoPlainFormError", "plain_module"]
 
 # torch's modules by the number of axes.
 _BATCH_NORM = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 _MAX_POOL = {2: nn.MaxPool2d, 3: nn.MaxPool3d}
 _AVG_POOL = {2: nn.AvgPool2d, 3: nn.AvgPool3d}
-_CONVOLUTION: dict[int, type[nn.Conv2d | nn.Conv3d]] = {2: nn.Conv2d, 3: nn.Conv3d}
+# torch's modules by the names of escnn's functions.
+_FUNCTIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh,
+    "softplus": nn.Softplus,
+    "<lambda>": plain.Squash,
+}
 
 # A function from a part of a network to its plain form.
 Export = Callable[[nn.Module], nn.Module]
@@ -41,138 +47,23 @@ class NoPlainFormError(Exception):
 
 @functools.singledispatch
 def plain_module(module: Any, export: Export) -> nn.Module:
-    """Return a module on plain tensors with the numbers of ``module`` in eval mode, and memory of its own.
+    """Return a module on plain tensors with the numbers of escnn's in eval mode, and memory of its own.
 
-    Args:
-        module: of escnn, in eval mode.
-        export: what exports the parts of it that are modules.
-
-    Raises:
-        NoPlainFormError: where escnn cannot export it.
+    ``export`` exports the parts of it that are modules.
     """
-    try:
-        with _defaults_of(module):
+    values = [value for value in chain(module.parameters(), module.buffers()) if value.is_floating_point()]
+    device = values[0].device if values else torch.device("cpu")
+    before = torch.get_default_dtype()
+    # escnn makes modules of torch's default dtype and device, and draws weights for them.
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
+        torch.set_default_dtype(values[0].dtype if values else before)
+        try:
             exported: nn.Module = copy.deepcopy(module.export())
-    except NotImplementedError:
-        raise NoPlainFormError from None
+        except NotImplementedError:
+            raise NoPlainFormError from None
+        finally:
+            torch.set_default_dtype(before)
     return exported
-
-
-@plain_module.register(enn.R2Conv)
-@plain_module.register(enn.R3Conv)
-def _(module: Any, export: Export) -> nn.Module:
-    filter_bank, bias = module.expand_parameters()
-    return as_convolution(filter_bank, bias, ConvolutionGeometry.of(module))
-
-
-@plain_module.register
-def _(module: enn.R2ConvTransposed, export: Export) -> nn.Module:
-    filter_bank, bias = module.expand_parameters()
-    return as_convolution(filter_bank, bias, TransposedGeometry.of(module))
-
-
-@plain_module.register
-def _(module: enn.InnerBatchNorm, export: Export) -> nn.Module:
-    if not module.track_running_stats:
-        raise NoPlainFormError
-    norms = {size: getattr(module, f"batch_norm_[{size}]") for size in set(field_sizes(module))}
-    values = next(iter(norms.values())).running_mean
-    plain = _BATCH_NORM[_axes(module)](
-        module.in_type.size, module.eps, module.momentum, module.affine, device=values.device, dtype=values.dtype
-    )
-    names = ["running_mean", "running_var", *(["weight", "bias"] if module.affine else [])]
-    sizes = torch.tensor(field_sizes(module))
-    size_of_channel = sizes.repeat_interleave(sizes)
-    for size, norm in norms.items():
-        channels = (size_of_channel == size).nonzero().flatten()
-        for key in names:
-            getattr(plain, key)[channels] = getattr(norm, key).repeat_interleave(size)
-        if norm.num_batches_tracked is not None and plain.num_batches_tracked is not None:
-            plain.num_batches_tracked.copy_(norm.num_batches_tracked)
-    return plain
-
-
-@plain_module.register(enn.DisentangleModule)
-@plain_module.register(enn.GNormBatchNorm)
-@plain_module.register(enn.IIDBatchNorm2d)
-@plain_module.register(enn.IIDBatchNorm3d)
-@plain_module.register(enn.InducedNormBatchNorm)
-@plain_module.register(enn.NormBatchNorm)
-@plain_module.register(enn.ReshuffleModule)
-def _(module: Any, export: Export) -> nn.Module:
-    if not getattr(module, "track_running_stats", True):
-        raise NoPlainFormError
-    # In eval mode these map the channels of a pixel affinely: 0 gives the bias, each unit vector a column.
-    tensors = [*module.parameters(), *module.buffers()]
-    dtype = next((each.dtype for each in tensors if each.is_floating_point()), torch.get_default_dtype())
-    exact = copy.deepcopy(module).double()
-    channels = module.in_type.size
-    axes = _axes(module)
-    pixel = (1,) * axes
-    units = torch.eye(channels, dtype=torch.float64, device=tensors[0].device).view(channels, channels, *pixel)
-    offset = exact(module.in_type(torch.zeros_like(units[:1]))).tensor
-    matrix = (exact(module.in_type(units)).tensor - offset).flatten(1).T
-    # A grouped convolution with the smallest groups that hold the matrix.
-    for size in (1, *sorted(set(field_sizes(module))), channels):
-        blocks = [matrix[start : start + size, start : start + size] for start in range(0, channels, size)]
-        if channels % size == 0 and torch.equal(torch.block_diag(*blocks), matrix):
-            break
-    is_linear = isinstance(module, (enn.DisentangleModule, enn.ReshuffleModule))
-    bank = torch.cat(blocks).view(channels, -1, *pixel).to(dtype)
-    bias = None if is_linear else offset.flatten().to(dtype)
-    geometry = ConvolutionGeometry(1, (0,) * axes, groups=channels // size)
-    return as_convolution(bank, bias, geometry).requires_grad_(not is_linear)
-
-
-@plain_module.register
-def _(module: enn.GroupPooling, export: Export) -> nn.Module:
-    return FieldMaximum(field_sizes(module))
-
-
-@plain_module.register
-def _(module: enn.NormPool, export: Export) -> nn.Module:
-    return FieldNorm(field_sizes(module))
-
-
-@plain_module.register
-def _(module: enn.FieldDropout, export: Export) -> nn.Module:
-    return nn.Identity()
-
-
-@plain_module.register
-def _(module: enn.NormMaxPool, export: Export) -> nn.Module:
-    windows = module.kernel_size, module.stride, module.padding, module.dilation
-    pool = nn.MaxPool2d(*windows, return_indices=True, ceil_mode=module.ceil_mode)
-    return NormMaxPool(field_sizes(module), pool)
-
-
-@plain_module.register(enn.PointwiseMaxPool2D)
-@plain_module.register(enn.PointwiseMaxPool3D)
-def _(module: Any, export: Export) -> nn.Module:
-    return _max_pool(module, module.stride)
-
-
-@plain_module.register(enn.PointwiseAvgPool2D)
-@plain_module.register(enn.PointwiseAvgPool3D)
-def _(module: Any, export: Export) -> nn.Module:
-    return _AVG_POOL[_axes(module)](module.kernel_size, module.stride, module.padding, module.ceil_mode)
-
-
-@plain_module.register(enn.PointwiseAvgPoolAntialiased2D)
-@plain_module.register(enn.PointwiseAvgPoolAntialiased3D)
-def _(module: Any, export: Export) -> nn.Module:
-    return _blur(module.filter, module.stride, module.padding)
-
-
-@plain_module.register(enn.PointwiseMaxPoolAntialiased2D)
-@plain_module.register(enn.PointwiseMaxPoolAntialiased3D)
-def _(module: Any, export: Export) -> nn.Module:
-    return nn.Sequential(_max_pool(module, 1), _blur(module.filter, module.stride, module._pad))
-
-
-@plain_module.register
-def _(module: enn.MaskModule, export: Export) -> nn.Module:
-    return Mask(module.mask.detach().clone())
 
 
 @plain_module.register
@@ -180,35 +71,172 @@ def _(module: enn.MultipleModule, export: Export) -> nn.Module:
     # Channel numbers are sent through to find which channels a branch gets.
     device = next(chain(module.parameters(), module.buffers())).device
     numbers = torch.arange(module.in_type.size, dtype=torch.float64, device=device).view(1, -1, *(1,) * _axes(module))
-    channels = {
-        label: part.tensor.flatten().long() for label, part in module.branching(module.in_type(numbers)).items()
-    }
+    parts = module.branching(module.in_type(numbers)).items()
+    channels = {label: part.tensor.flatten().long() for label, part in parts}
     branches = []
     for number, labels in enumerate(module.merging._labels):
         part = export(getattr(module.merging, f"submodule_{number}"))
-        if isinstance(part, Joined):
+        if isinstance(part, plain.Joined):
             part = part.module
         elif len(labels) > 1:
             raise NoPlainFormError
         branches.append((torch.cat([channels[label] for label in labels]), part))
-    return ByChannels(branches)
+    return plain.ByChannels(branches)
 
 
-@contextlib.contextmanager
-def _defaults_of(module: nn.Module) -> Iterator[None]:
-    """Give new modules the dtype and device of this one, and restore the random state afterwards."""
-    values = [value for value in chain(module.parameters(), module.buffers()) if value.is_floating_point()]
-    device = values[0].device if values else torch.device("cpu")
-    before = torch.get_default_dtype()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
-        torch.set_default_dtype(values[0].dtype if values else before)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(before)
+def _convolution(module: Any) -> nn.Module:
+    filter_bank, bias = module.expand_parameters()
+    geometry = TransposedGeometry if isinstance(module, enn.R2ConvTransposed) else ConvolutionGeometry
+    return as_convolution(filter_bank, bias, geometry.of(module))
 
 
-def field_sizes(module: Any) -> list[int]:
+def _max_pool(module: Any, stride: Any = None) -> nn.Module:
+    windows = module.kernel_size, stride or module.stride, module.padding, module.dilation
+    return _MAX_POOL[_axes(module)](*windows, ceil_mode=module.ceil_mode)
+
+
+def _avg_pool(module: Any) -> nn.Module:
+    return _AVG_POOL[_axes(module)](module.kernel_size, module.stride, module.padding, module.ceil_mode)
+
+
+def _blurred_max_pool(module: Any) -> nn.Module:
+    return nn.Sequential(_max_pool(module, stride=1), _blur(module, module._pad))
+
+
+def _blur(module: Any, padding: Any = None) -> nn.Module:
+    """Return the convolution of each channel with its taps, (C, 1, k, …)."""
+    taps, padding = module.filter, tuple(padding or module.padding)
+    geometry = ConvolutionGeometry(taps.shape[-1], padding, stride=module.stride, groups=len(taps))
+    return as_convolution(taps, None, geometry).requires_grad_(False)
+
+
+def _norm_max_pool(module: Any) -> nn.Module:
+    windows = module.kernel_size, module.stride, module.padding, module.dilation
+    return plain.NormMaxPool(_sizes(module), nn.MaxPool2d(*windows, return_indices=True, ceil_mode=module.ceil_mode))
+
+
+def _batch_norm(module: Any) -> nn.Module:
+    """Return the batch norm of channels that share the values of their field."""
+    if not module.track_running_stats:
+        raise NoPlainFormError
+    norms = {size: getattr(module, f"batch_norm_[{size}]") for size in set(_sizes(module))}
+    values = next(iter(norms.values())).running_mean
+    exported: Any = _BATCH_NORM[_axes(module)](
+        module.in_type.size, module.eps, module.momentum, module.affine, device=values.device, dtype=values.dtype
+    )
+    names = ["running_mean", "running_var", *(["weight", "bias"] if module.affine else [])]
+    sizes = torch.tensor(_sizes(module))
+    size_of_channel = sizes.repeat_interleave(sizes)
+    for size, norm in norms.items():
+        channels = (size_of_channel == size).nonzero().flatten()
+        for key in names:
+            getattr(exported, key)[channels] = getattr(norm, key).repeat_interleave(size)
+        exported.num_batches_tracked.copy_(norm.num_batches_tracked)
+    return exported
+
+
+def _affine_map(module: Any) -> nn.Module:
+    """Return the convolution of a module that maps the channels of a pixel affinely in eval mode.
+
+    0 gives the bias, each unit vector a column.
+    """
+    if not getattr(module, "track_running_stats", True):
+        raise NoPlainFormError
+    tensors = [*module.parameters(), *module.buffers()]
+    dtype = next((each.dtype for each in tensors if each.is_floating_point()), torch.get_default_dtype())
+    exact = copy.deepcopy(module).double()
+    channels, pixel = module.in_type.size, (1,) * _axes(module)
+    units = torch.eye(channels, dtype=torch.float64, device=tensors[0].device).view(channels, channels, *pixel)
+    offset = exact(module.in_type(torch.zeros_like(units[:1]))).tensor
+    matrix = (exact(module.in_type(units)).tensor - offset).flatten(1).T
+    # A grouped convolution with the smallest groups that hold the matrix.
+    for size in (1, *sorted(set(_sizes(module))), channels):
+        blocks = [matrix[start : start + size, start : start + size] for start in range(0, channels, size)]
+        if channels % size == 0 and torch.equal(torch.block_diag(*blocks), matrix):
+            break
+    is_linear = isinstance(module, (enn.DisentangleModule, enn.ReshuffleModule))
+    bias = None if is_linear else offset.flatten().to(dtype)
+    matrix = torch.cat(blocks).to(dtype)
+    return _on_channels(module, matrix, bias, channels // size).requires_grad_(not is_linear)
+
+
+def _on_channels(module: Any, matrix: Tensor, bias: Tensor | None, groups: int) -> nn.Module:
+    """Return the convolution that maps the channels of each pixel by a matrix (C_out, C_in/groups)."""
+    axes = _axes(module)
+    return as_convolution(
+        matrix.view(*matrix.shape, *(1,) * axes), bias, ConvolutionGeometry(1, (0,) * axes, groups=groups)
+    )
+
+
+def _function(module: Any) -> nn.Module:
+    """Return torch's module for the function of a non-linearity."""
+    name = module._function.__name__.rstrip("_")
+    if name not in _FUNCTIONS:
+        raise NoPlainFormError
+    return _FUNCTIONS[name]()
+
+
+def _fourier(module: Any) -> nn.Module:
+    """Return a function of values on a group, between two maps of the coefficients of each field."""
+    fields = module.in_type.size // module.A.shape[1]
+    before, after = (_on_channels(module, each.repeat(fields, 1), None, fields) for each in (module.A, module.Ainv))
+    return nn.Sequential(before.requires_grad_(False), _function(module), after.requires_grad_(False))
+
+
+def _norm_function(module: Any) -> nn.Module:
+    parts, bias = _parts(module), module.log_bias
+    if bias is not None:
+        # One for each field; escnn keeps them sorted by the sizes of fields and parts.
+        keys = [(sum(sizes), sizes[0]) for sizes in parts]
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        ordered = torch.empty_like(bias).flatten()
+        ordered[order] = bias.flatten()
+        bias = ordered.repeat_interleave(torch.tensor([len(sizes) for sizes in parts], device=bias.device))
+    exported = plain.NormNonLinearity(list(chain(*parts)), _function(module), bias, float(module.eps))
+    return exported.to(module.eps.device)
+
+
+def _induced_norm_pool(module: Any) -> nn.Module:
+    parts = _parts(module)
+    return nn.Sequential(plain.FieldNorm(list(chain(*parts))), plain.FieldMaximum([len(sizes) for sizes in parts]))
+
+
+def _parts(module: Any) -> list[list[int]]:
+    """Return the sizes of the parts of each field that have a norm: of an induced field several, else itself."""
+    if isinstance(module, enn.NormNonLinearity):
+        return [[size] for size in _sizes(module)]
+    names = [field.supported_nonlinearities for field in module.in_type.representations]
+    words = (next(word for word in some if word.startswith("induced_norm")) for some in names)
+    parts = [int(word.split("_")[-1]) for word in words]
+    return [[part] * (size // part) for size, part in zip(_sizes(module), parts, strict=True)]
+
+
+def _gate(module: Any) -> nn.Module:
+    """Return a plain gate, found from slopes: output = channel · σ(gate − bias), at inputs 1 and biases 0."""
+    drops_gates = getattr(module, "drop_gates", True)
+    if not drops_gates or getattr(module, "gate_function", torch.sigmoid) is not torch.sigmoid:
+        raise NoPlainFormError
+    probe = copy.deepcopy(module).float().requires_grad_()
+    torch.nn.init.zeros_(probe.bias)
+    types = module.in_type if isinstance(module.in_type, tuple) else (module.in_type,)
+    sizes = [fields.size for fields in types]
+    pixel = (1,) * types[0].gspace.dimensionality
+    ones = torch.ones(1, sum(sizes), *pixel, device=probe.bias.device, requires_grad=True)
+    channels, gates, numbers = [], [], []
+    with torch.enable_grad():
+        outputs = probe(*(fields(part) for fields, part in zip(types, ones.split(sizes, dim=1), strict=True)))
+        for output in outputs.tensor.flatten():
+            by_channel, by_bias = torch.autograd.grad(output, (ones, probe.bias), retain_graph=True)
+            # The slope by the channel is σ(1) = 0.73, by its gate σ′(1) = 0.20, by all others 0.
+            channel, gate, *_ = by_channel.flatten().argsort(descending=True).tolist()
+            channels.append(channel)
+            gates.append(gate)
+            numbers.append(int(by_bias.flatten().abs().argmax()))
+    gate_of_channels = plain.Gate(channels, gates, module.bias.detach().flatten()[numbers]).to(module.bias.device)
+    return plain.Joined(gate_of_channels) if len(types) > 1 else gate_of_channels
+
+
+def _sizes(module: Any) -> list[int]:
     """Return the number of channels of each input field."""
     return [field.size for field in module.in_type.representations]
 
@@ -219,24 +247,45 @@ def _axes(module: Any) -> int:
     return axes
 
 
-def _max_pool(module: Any, stride: Any) -> nn.Module:
-    pool = _MAX_POOL[_axes(module)]
-    return pool(module.kernel_size, stride, module.padding, module.dilation, ceil_mode=module.ceil_mode)
+# The plain form of each class of escnn that does not export itself, or not all of itself.
+_FORMS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
+    enn.R2Conv: _convolution,
+    enn.R3Conv: _convolution,
+    enn.R2ConvTransposed: _convolution,
+    enn.InnerBatchNorm: _batch_norm,
+    enn.GNormBatchNorm: _affine_map,
+    enn.IIDBatchNorm2d: _affine_map,
+    enn.IIDBatchNorm3d: _affine_map,
+    enn.InducedNormBatchNorm: _affine_map,
+    enn.NormBatchNorm: _affine_map,
+    enn.DisentangleModule: _affine_map,
+    enn.ReshuffleModule: _affine_map,
+    enn.FieldDropout: lambda module: nn.Identity(),
+    enn.MaskModule: lambda module: plain.Mask(module.mask.detach().clone()),
+    enn.GroupPooling: lambda module: plain.FieldMaximum(_sizes(module)),
+    enn.NormPool: lambda module: plain.FieldNorm(_sizes(module)),
+    enn.InducedNormPool: _induced_norm_pool,
+    enn.NormMaxPool: _norm_max_pool,
+    enn.PointwiseMaxPool2D: _max_pool,
+    enn.PointwiseMaxPool3D: _max_pool,
+    enn.PointwiseMaxPoolAntialiased2D: _blurred_max_pool,
+    enn.PointwiseMaxPoolAntialiased3D: _blurred_max_pool,
+    enn.PointwiseAvgPool2D: _avg_pool,
+    enn.PointwiseAvgPool3D: _avg_pool,
+    enn.PointwiseAvgPoolAntialiased2D: _blur,
+    enn.PointwiseAvgPoolAntialiased3D: _blur,
+    enn.PointwiseNonLinearity: _function,
+    enn.ConcatenatedNonLinearity: lambda module: plain.Concatenated(_function(module)),
+    enn.VectorFieldNonLinearity: lambda module: plain.VectorField(module._rotations),
+    enn.FourierPointwise: _fourier,
+    enn.QuotientFourierPointwise: _fourier,
+    enn.NormNonLinearity: _norm_function,
+    enn.InducedNormNonLinearity: _norm_function,
+    enn.GatedNonLinearity1: _gate,
+    enn.GatedNonLinearity2: _gate,
+    enn.GatedNonLinearityUniform: _gate,
+}
 
 
-def _blur(taps: Tensor, stride: tuple[int, ...], padding: tuple[int, ...]) -> nn.Module:
-    kind = _CONVOLUTION[taps.dim() - 2]
-    blur = nn.utils.skip_init(
-        kind,
-        len(taps),
-        len(taps),
-        tuple(taps.shape[2:]),
-        stride=stride,
-        padding=padding,
-        groups=len(taps),
-        bias=False,
-        device=taps.device,
-        dtype=taps.dtype,
-    )
-    blur.weight.copy_(taps)
-    return blur.requires_grad_(False)
+for _kind, _form in _FORMS.items():
+    plain_module.register(_kind)(lambda module, export, form=_form: form(module))

@@ -1,7 +1,11 @@
-"""Modules of escnn on plain tensors, for exported networks; nothing here needs escnn."""
+"""Modules of escnn on plain tensors, for exported networks; nothing here needs escnn.
+
+Feature maps are (batch, C, …), with any number of axes; C are the channels of fields side by side.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -10,20 +14,21 @@ from torch import Tensor, nn
 
 __all__ = [
     "ByChannels",
-    "ByField",
+    "Concatenated",
     "FieldMaximum",
     "FieldNorm",
-    "FieldSquares",
     "Gate",
+    "Joined",
     "Mask",
+    "NormMaxPool",
     "NormNonLinearity",
     "Residual",
     "Squash",
-    "channels_by_field",
+    "VectorField",
 ]
 
 
-def channels_by_field(features: Tensor, size: int) -> Tensor:
+def _channels_by_field(features: Tensor, size: int) -> Tensor:
     """(batch, fields · size, …) → (batch, fields, size, …).
 
     Not by ``unflatten``, after which torch's older exporter to ONNX holds the batch size for constant.
@@ -37,80 +42,63 @@ def _by_channel(values: Tensor, like: Tensor) -> Tensor:
     return values.view(-1, *[1] * (like.dim() - 2))
 
 
-class ByField(nn.Module):
-    """A module that divides channels into fields.
+class _ByField(nn.Module):
+    """A module that divides channels into fields, with the number of channels of each."""
 
-    Args:
-        sizes: number of channels of each field.
-    """
+    field_of_channel: Tensor
 
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
         self.sizes = list(sizes)
         # (size, number) for fields of equal size that stand side by side.
         self.runs = [(size, len(list(run))) for size, run in groupby(self.sizes)]
+        numbers = [number for number, size in enumerate(sizes) for _ in range(size)]
+        self.register_buffer("field_of_channel", torch.tensor(numbers), persistent=False)
 
     def fields(self, features: Tensor) -> list[Tensor]:
         """(batch, C, …) → (batch, fields, size, …) for each run of fields of a size."""
         parts = features.split([size * count for size, count in self.runs], dim=1)
-        return [channels_by_field(part, size) for part, (size, _) in zip(parts, self.runs, strict=True)]
-
-    def extra_repr(self) -> str:
-        """Number and size of the fields."""
-        return f"{len(self.sizes)} fields of {sorted(set(self.sizes))} channels"
-
-
-class FieldMaximum(ByField):
-    """The largest channel of each field: (batch, C, …) → (batch, fields, …)."""
-
-    def forward(self, features: Tensor) -> Tensor:
-        """One channel for each field."""
-        return torch.cat([part.amax(dim=2) for part in self.fields(features)], dim=1)
-
-
-class FieldSquares(ByField):
-    """A module that takes ‖·‖² of each field.
-
-    Args:
-        sizes: number of channels of each field.
-    """
-
-    field_of_channel: Tensor
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        super().__init__(sizes)
-        numbers = [number for number, size in enumerate(sizes) for _ in range(size)]
-        self.register_buffer("field_of_channel", torch.tensor(numbers), persistent=False)
+        return [_channels_by_field(part, size) for part, (size, _) in zip(parts, self.runs, strict=True)]
 
     def squares(self, features: Tensor) -> Tensor:
-        """(batch, C, …) → (batch, fields, …)."""
+        """Return ‖·‖² of each field: (batch, C, …) → (batch, fields, …)."""
         return torch.cat([part.square().sum(dim=2) for part in self.fields(features)], dim=1)
 
 
-class FieldNorm(ByField):
-    """The norm of each field: (batch, C, …) → (batch, fields, …)."""
+class FieldMaximum(_ByField):
+    """The largest channel of each field."""
 
     def forward(self, features: Tensor) -> Tensor:
-        """One channel for each field."""
+        """(batch, C, …) → (batch, fields, …)."""
+        return torch.cat([part.amax(dim=2) for part in self.fields(features)], dim=1)
+
+
+class FieldNorm(_ByField):
+    """The norm of each field."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(batch, C, …) → (batch, fields, …)."""
         return torch.cat([part.norm(dim=2) for part in self.fields(features)], dim=1)
 
 
-class Squash(nn.Module):
-    """Norm n → n / (1 + n)."""
+class NormMaxPool(_ByField):
+    """The vector of the largest norm in each window, for each field; ``pool`` gives the indices of largest numbers."""
 
-    def forward(self, norms: Tensor) -> Tensor:
-        """Element by element."""
-        return norms / (1 + norms)
+    def __init__(self, sizes: Sequence[int], pool: nn.MaxPool2d) -> None:
+        super().__init__(sizes)
+        self.pool = pool
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(batch, C, H, W) → (batch, C, H_out, W_out)."""
+        _, pixels = self.pool(self.squares(features).sqrt())
+        of_channels = pixels.index_select(1, self.field_of_channel)
+        return features.flatten(2).gather(2, of_channels.flatten(2)).view_as(of_channels)
 
 
-class NormNonLinearity(FieldSquares):
-    """Fields keep their direction; their norms go through a function.
+class NormNonLinearity(_ByField):
+    """Fields keep their direction; their norms, less the exponential of ``log_bias`` (fields,), go through a function.
 
-    Args:
-        sizes: number of channels of each field.
-        function: new norms of old ones.
-        log_bias: (fields,), what is subtracted from norms before, as logarithm; or None.
-        least: fields of a smaller norm become 0.
+    Fields of a norm below ``least`` become 0.
     """
 
     log_bias: Tensor | None
@@ -122,7 +110,7 @@ class NormNonLinearity(FieldSquares):
         self.log_bias = None if log_bias is None else nn.Parameter(log_bias)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(batch, C, H, W) → the same."""
+        """(batch, C, …) → the same."""
         squares = self.squares(features)
         # The slope of the root has no bound at 0.
         norms = squares.clamp_min(self.least**2).sqrt()
@@ -131,14 +119,42 @@ class NormNonLinearity(FieldSquares):
         return features * factors.index_select(1, self.field_of_channel)
 
 
-class Gate(nn.Module):
-    """Channels times the sigmoids of other channels.
+class Squash(nn.Module):
+    """Norm n → n / (1 + n)."""
 
-    Args:
-        channels: the channels that are gated, in the order of the output.
-        gates: the channel that gates each of them.
-        bias: (C_out,), what is subtracted from each gate.
-    """
+    def forward(self, norms: Tensor) -> Tensor:
+        """Element by element."""
+        return norms / (1 + norms)
+
+
+class Concatenated(nn.Module):
+    """A function of each channel and of its negative, side by side."""
+
+    def __init__(self, function: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(batch, C, …) → (batch, 2C, …)."""
+        return torch.stack([self.function(features), self.function(-features)], dim=2).flatten(1, 2)
+
+
+class VectorField(nn.Module):
+    """The largest of the values at N angles, as a vector in its direction; 0 where all are negative."""
+
+    def __init__(self, angles: int) -> None:
+        super().__init__()
+        self.angles = angles
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(batch, N·fields, …) → (batch, 2·fields, …)."""
+        lengths, numbers = _channels_by_field(features, self.angles).max(dim=2)
+        angles = numbers.to(features.dtype) * (2 * math.pi / self.angles)
+        return (torch.stack([angles.cos(), angles.sin()], dim=2) * lengths.relu().unsqueeze(2)).flatten(1, 2)
+
+
+class Gate(nn.Module):
+    """Some channels, in the order of the output, times the sigmoids of as many gates less a bias (C_out,)."""
 
     channels: Tensor
     gates: Tensor
@@ -150,13 +166,13 @@ class Gate(nn.Module):
         self.bias = nn.Parameter(bias)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(batch, C, H, W) → (batch, C_out, H, W)."""
+        """(batch, C, …) → (batch, C_out, …)."""
         gates = torch.sigmoid(features.index_select(1, self.gates) - _by_channel(self.bias, features))
         return features.index_select(1, self.channels) * gates
 
 
 class Mask(nn.Module):
-    """A module that multiplies each pixel by a fixed factor."""
+    """A fixed factor for each pixel."""
 
     mask: Tensor
 
@@ -165,16 +181,12 @@ class Mask(nn.Module):
         self.register_buffer("mask", mask)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(batch, C, H, W) → the same."""
+        """(batch, C, …) → the same."""
         return features * self.mask
 
 
 class ByChannels(nn.Module):
-    """Modules on some of the channels each, their outputs side by side.
-
-    Args:
-        branches: numbers of channels, and the module that takes them.
-    """
+    """Modules on some of the channels each, given by their numbers; the outputs side by side."""
 
     def __init__(self, branches: Sequence[tuple[Tensor, nn.Module]]) -> None:
         super().__init__()
@@ -191,6 +203,19 @@ class ByChannels(nn.Module):
         return torch.cat(parts, dim=1)
 
 
+class Joined(nn.Module):
+    """A module that is applied to the channels of several tensors side by side."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *parts: Tensor) -> Tensor:
+        """(batch, C_1, …), (batch, C_2, …), … → (batch, C_out, …)."""
+        output: Tensor = self.module(torch.cat(parts, dim=1))
+        return output
+
+
 class Residual(nn.Module):
     """The sum of a body and a shortcut."""
 
@@ -200,6 +225,6 @@ class Residual(nn.Module):
         self.shortcut = shortcut
 
     def forward(self, features: Tensor) -> Tensor:
-        """(batch, C_in, H, W) → (batch, C_out, H, W)."""
+        """(batch, C_in, …) → (batch, C_out, …)."""
         total: Tensor = self.body(features) + self.shortcut(features)
         return total

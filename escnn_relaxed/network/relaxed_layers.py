@@ -1,37 +1,54 @@
-"""Lists of the relaxed and the strict layers of a network."""
+"""Networks as a whole: lists of their relaxed and strict layers, their modes and their copies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import contextlib
+import copy
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import torch
 from escnn.nn import Linear, R2Conv, R2ConvTransposed, R3Conv, R3ConvTransposed
 from torch import Tensor, nn
 
 from ..checks import check_module
-from ..layer.convolution import Convolution
+from ..layer.convolution import RelaxedConvolution
+from ..layer.relaxed_r2conv import RelaxedR2Conv
+from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
+from ..layer.relaxed_r3conv import RelaxedR3Conv
 
-__all__ = ["WITH_RELAXED_FORM", "frequency_energy", "named_relaxed_layers", "relaxed_layers", "strict_layers"]
+__all__ = [
+    "RELAXED_FORMS",
+    "Relaxed",
+    "copied_parameters",
+    "copy_network",
+    "frequency_energy",
+    "in_eval_mode",
+    "named_relaxed_layers",
+    "relaxed_layers",
+    "strict_layers",
+]
 
-# escnn's linear maps with weights. Layers of this package take the place of the first three.
-WITH_RELAXED_FORM = R2Conv, R2ConvTransposed, R3Conv
-_LINEAR = *WITH_RELAXED_FORM, Linear, R3ConvTransposed
+# The layer of this package in the place of each of escnn's, and all of escnn's linear maps with weights.
+Relaxed: TypeAlias = RelaxedR2Conv | RelaxedR2ConvTransposed | RelaxedR3Conv
+RELAXED_FORMS: dict[type[nn.Module], type[Relaxed]] = {
+    R2Conv: RelaxedR2Conv,
+    R2ConvTransposed: RelaxedR2ConvTransposed,
+    R3Conv: RelaxedR3Conv,
+}
+_LINEAR = *RELAXED_FORMS, Linear, R3ConvTransposed
 
 
-def named_relaxed_layers(network: nn.Module) -> Iterator[tuple[str, Convolution]]:
+def named_relaxed_layers(network: nn.Module) -> Iterator[tuple[str, RelaxedConvolution]]:
     """Yield the name and the layer of every layer of this package in a network."""
     for name, module in network.named_modules():
-        if isinstance(module, Convolution):
+        if isinstance(module, RelaxedConvolution):
             yield name, module
 
 
-def relaxed_layers(network: nn.Module) -> dict[str, Convolution]:
-    """Return every layer of this package in a network by its name.
-
-    Raises:
-        TypeError: for a network that is no module.
-        ValueError: for a network without one.
-    """
+def relaxed_layers(network: nn.Module) -> dict[str, RelaxedConvolution]:
+    """Return every layer of this package in a network by its name, at least one."""
     layers = dict(named_relaxed_layers(check_module("network", network)))
     if not layers:
         raise ValueError(
@@ -42,12 +59,49 @@ def relaxed_layers(network: nn.Module) -> dict[str, Convolution]:
 
 def strict_layers(network: nn.Module) -> dict[str, tuple[str, ...]]:
     """Return the names of escnn's linear maps, which nothing relaxes, by their class."""
-    named = [(name or "network", module) for name, module in network.named_modules()]
+    # escnn's classes know layers of this package, too.
+    modules = [(name, of) for name, of in network.named_modules() if not isinstance(of, RelaxedConvolution)]
+    named = [(name or "network", module) for name, module in modules]
     found = {kind.__name__: tuple(name for name, module in named if isinstance(module, kind)) for kind in _LINEAR}
     return {kind: names for kind, names in found.items() if names}
 
 
-def frequency_energy(layers: Iterable[Convolution]) -> Tensor:
+def frequency_energy(layers: Iterable[RelaxedConvolution]) -> Tensor:
     """Return Σ‖ω′‖² over layers; a layer without an ω′ counts 0."""
     terms = [value.square().sum() for layer in layers for value in layer.domain_frequency.values()]
     return torch.stack(terms).sum() if terms else torch.zeros(())
+
+
+def copied_parameters(convolutions: Iterable[Any], freeze: bool = False) -> dict[int, nn.Parameter]:
+    """Return a copy of each weight and bias, keyed by the identity of the original: layers go on sharing them."""
+    copies = {}
+    for convolution in convolutions:
+        for parameter, is_fixed in ((convolution.weights, freeze), (convolution.bias, False)):
+            if parameter is not None:
+                learns = parameter.requires_grad and not is_fixed
+                copies[id(parameter)] = nn.Parameter(parameter.detach().clone(), requires_grad=learns)
+    return copies
+
+
+@contextlib.contextmanager
+def in_eval_mode(network: nn.Module) -> Iterator[None]:
+    """Put a network into eval mode; every module gets its own mode back afterwards."""
+    modes = {module: module.training for module in network.modules()}
+    try:
+        network.eval()
+        yield
+    finally:
+        # train(mode) also sets the modules inside, so outer modules come first.
+        for module, mode in modes.items():
+            module.train(mode)
+
+
+def copy_network(network: nn.Module, replacements: Mapping[int, Any] | None = None) -> nn.Module:
+    """Return a deep copy of a network, with other objects in place of some, by the identity of these."""
+    # Python's modules are shared: there is one of each, and deepcopy refuses them.
+    memo: dict[int, Any] = {id(module): module for module in list(sys.modules.values())}
+    for buffer in network.buffers():
+        if not buffer.is_leaf:
+            # escnn's layers build buffers from parameters in eval mode, with a history that deepcopy refuses.
+            memo[id(buffer)] = buffer.detach().clone()
+    return copy.deepcopy(network, {**memo, **(replacements or {})})

@@ -6,7 +6,6 @@ escnn saves its sampled basis beside the weights. It was drawn by the process th
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-
 from typing import Any
 
 import torch

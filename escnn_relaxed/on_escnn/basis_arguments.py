@@ -26,10 +26,6 @@ def check_basis_arguments(
         dilation: spacing of the taps.
         arguments: ``R2Conv``'s sigma, frequencies_cutoff, rings, maximum_offset, recompute, basis_filter.
         axes: number of axes of the base space.
-
-    Raises:
-        TypeError: for an argument of the wrong type.
-        ValueError: for a value that has no meaning for a kernel of this size.
     """
     rings = None if arguments["rings"] is None else _rings(arguments["rings"], kernel_size, dilation, axes)
     count = math.ceil(kernel_size / 2) if rings is None else len(rings)

@@ -25,17 +25,6 @@ def built_on_the_cpu(
 
     Args:
         build: the ``__init__`` of a module.
-
-    Example:
-        >>> class Ones(nn.Module):
-        ...     @built_on_the_cpu
-        ...     def __init__(self) -> None:
-        ...         super().__init__()
-        ...         self.register_buffer("ones", torch.ones(2))
-        ...         assert self.ones.device.type == "cpu"
-        >>> with torch.device("meta"):
-        ...     Ones().ones.device
-        device(type='meta')
     """
 
     @functools.wraps(build)

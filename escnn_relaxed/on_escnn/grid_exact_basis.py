@@ -55,6 +55,7 @@ def grid_exact_basis(
     in_field: Representation,
     out_field: Representation,
     symmetries: Callable[[], Symmetries],
+    average: Callable[..., NDArray[np.float64]],
 ) -> GridExactBasis:
     """Return the exact basis of a block that escnn sampled, made once for each block.
 
@@ -63,23 +64,30 @@ def grid_exact_basis(
         points: the points at which it is sampled, in escnn's order.
         in_field: representation of its input.
         out_field: representation of its output.
-        symmetries: returns the result of :func:`~escnn_relaxed.group.elements.grid_symmetries`.
+        symmetries: returns the elements that map taps to taps, each with the number of the tap g⁻¹d for every tap d.
+        average: takes a basis, its two fields and symmetries to the mean of the basis over these.
     """
     if id(block) not in _PREPARED:
-        _PREPARED[id(block)] = _prepared(block, points, in_field, out_field, symmetries())
+        _PREPARED[id(block)] = _prepared(block, points, in_field, out_field, symmetries(), average)
         weakref.finalize(block, _PREPARED.pop, id(block), None)
     return _PREPARED[id(block)]
 
 
 def _prepared(
-    block: Any, points: NDArray[np.float64], in_field: Representation, out_field: Representation, symmetries: Symmetries
+    block: Any,
+    points: NDArray[np.float64],
+    in_field: Representation,
+    out_field: Representation,
+    symmetries: Symmetries,
+    average: Callable[..., NDArray[np.float64]],
 ) -> GridExactBasis:
     """Return the exact basis of a block."""
     single = _sampled(block, points)
     orbits = _orbits(in_field, out_field, symmetries)
     is_large = orbits is not None and single.size > _LARGE
     if orbits is None:
-        exact = _grid_exact(single.astype(np.float64), in_field, out_field, symmetries)
+        # escnn samples in float32 and is equivariant to 1e-7. The average is equivariant to float64.
+        exact = average(single.astype(np.float64), in_field, out_field, symmetries)
         values, orbits = exact.reshape(len(exact), -1), np.arange(exact[0].size)
     else:
         values = _means_over(orbits, single)
@@ -133,24 +141,6 @@ def _gram(
         orthogonal = turned.reshape(len(basis), -1)
     gram: NDArray[np.float64] = orthogonal @ orthogonal.T
     return gram
-
-
-def _grid_exact(
-    basis: NDArray[np.float64],
-    in_field: Representation,
-    out_field: Representation,
-    symmetries: Symmetries,
-) -> NDArray[np.float64]:
-    """Return the basis (B, |A|, |B|, k²) averaged over the elements that map the grid to itself.
-
-    escnn samples in float32 and is equivariant to 1e-7. The average is equivariant to float64.
-    """
-    total = np.zeros_like(basis)
-    for element, steered in symmetries:
-        # ρ_out(g) K(g⁻¹d) ρ_in(g)⁻¹, with the taps first.
-        kernel = out_field(element) @ basis[..., steered].transpose(0, 3, 1, 2) @ in_field(~element)
-        total += kernel.transpose(0, 2, 3, 1)
-    return total / len(symmetries)
 
 
 def _orbits(in_field: Representation, out_field: Representation, symmetries: Symmetries) -> NDArray[np.int64] | None:

@@ -44,12 +44,6 @@ def basis_bytes(in_field: Representation, out_field: Representation, kernel_size
 
     It is exact where one of the fields is regular, and there are as many functions of a tap as with the default
     arguments.
-
-    Example:
-        >>> from escnn import gspaces
-        >>> regular = gspaces.rot2dOnR3(8).regular_repr
-        >>> basis_bytes(regular, regular, 5)
-        4864000.0
     """
     group = in_field.group
     if group.continuous:

@@ -36,11 +36,6 @@ def canonical_embeddings(embeddings: Array, endomorphisms: Array) -> Array:
     Args:
         embeddings: maps with independent images, (m, n, d), from the irrep's d dimensions.
         endomorphisms: a basis of the maps of the irrep to itself that commute with it, (e, d, d).
-
-    Example:
-        >>> turned = np.array([[[0.6], [0.8]], [[-0.8], [0.6]]])  # two trivial irreps in the plane
-        >>> canonical_embeddings(turned, np.ones((1, 1, 1))).round(9).tolist()
-        [[[1.0], [0.0]], [[-0.0], [1.0]]]
     """
     count, rows, size = embeddings.shape
     spanned = np.einsum("mnd,edc->menc", embeddings, endomorphisms).reshape(-1, rows * size)

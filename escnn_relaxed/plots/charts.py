@@ -1,0 +1,291 @@
+"""Charts: the loss without softness and where it sits, ω′ over training, accuracy against ω′, errors by the angle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import cycle, pairwise
+from statistics import mean, stdev
+from typing import Any
+
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.projections.polar import PolarAxes
+from matplotlib.ticker import MaxNLocator
+from torch import nn
+
+from ..checks import check_mapping, check_number, check_sequence
+from ..learning import EvidenceRow
+from ..measure.reports import AblationRow, EquivarianceReport, ErrorRow
+from ..network.relaxed_layers import relaxed_layers
+from .style import COLOURS, FONT, WIDTH, by_label, labelled, new_axes
+
+__all__ = [
+    "plot_ablation",
+    "plot_accuracy",
+    "plot_domain_frequency",
+    "plot_equivariance_error",
+    "plot_evidence",
+    "plot_softness",
+]
+
+# A colour for each kind of part, distinct in grey too.
+_KINDS = {"network": "0.45", "layer": COLOURS[0], "group": COLOURS[5], "subgroup": COLOURS[4]}
+_TAG = "domain_frequency/"
+_LINES = {"rotation": "-", "reflection": "--", "translation_x": ":", "translation_y": "-."}
+_MARKERS = "os^Dv"
+# The largest step of a sweep over angles, 30° and some rounding.
+_SWEEP = math.radians(30.1)
+_RESAMPLING = "resampling alone"
+
+
+def plot_ablation(rows: Sequence[AblationRow], quantity: str = "accuracy, %", axes: Axes | None = None) -> Axes:
+    """A bar for each part that was hardened, and a line where the whole network stands.
+
+    Args:
+        rows: the report of :func:`~escnn_relaxed.softness_ablation`, or some of its rows.
+        quantity: what the numbers are.
+        axes: where to draw, a new figure by default.
+
+    Raises:
+        TypeError: for an argument of another type.
+        ValueError: without rows of hardened parts.
+
+    Example:
+        >>> from escnn_relaxed.measure import AblationRow
+        >>> row = AblationRow("conv", "layer", 52.0, -47.0, 0.01)
+        >>> [bar.get_height() for bar in plot_ablation([row]).patches]
+        [52.0]
+    """
+    if not all(isinstance(row, AblationRow) for row in check_sequence("rows", rows, "AblationRow")):
+        raise TypeError(f"rows must be the report of softness_ablation, or AblationRows of it, got {rows!r}")
+    parts = [row for row in rows if row.part != "nothing"]
+    if not parts:
+        raise ValueError(f"rows must have a hardened part beside 'nothing', got {list(rows)}")
+    axes = _bars(axes, [row.part for row in parts], [row.value for row in parts], [_KINDS[row.kind] for row in parts])
+    for row in rows:
+        if row.part == "nothing":
+            axes.axhline(row.value, color="black", linewidth=1, linestyle="--", label="nothing hardened")
+    labelled(axes, "hardened", quantity)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize=FONT - 1)
+    return axes
+
+
+def plot_softness(network: nn.Module, axes: Axes | None = None) -> Axes:
+    """A bar of s for each relaxed layer, by depth, on a logarithmic scale.
+
+    Args:
+        network: any module with relaxed layers.
+        axes: where to draw, a new figure by default.
+
+    Raises:
+        TypeError: for a network that is no module, or axes that are none.
+        ValueError: for a network without a relaxed layer.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> axes = plot_softness(RelaxedR2Conv(fields, fields, 3, initial_softness=0.05))
+        >>> [round(bar.get_height(), 4) for bar in axes.patches]
+        [0.05]
+    """
+    layers = relaxed_layers(network)
+    axes = _bars(axes, list(layers), [layer.softness().item() for layer in layers.values()], _KINDS["layer"])
+    axes.set_yscale("symlog", linthresh=1e-6)
+    axes.set_ylim(0, 1)
+    return labelled(axes, "layer", "softness s")
+
+
+def _bars(axes: Axes | None, names: list[str], heights: list[float], colours: list[str] | str) -> Axes:
+    """Draw a bar for each name, in a picture that is wider than a column where bars would not have room."""
+    axes = new_axes(axes, 2.6, max(WIDTH, 0.9 + 0.4 * len(names)))
+    axes.bar(range(len(names)), heights, color=colours)
+    axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
+    return axes
+
+
+def plot_evidence(rows: Sequence[EvidenceRow], axes: Axes | None = None) -> Axes:
+    """A bar of γ/n for each layer and subgroup, by depth, in a colour for each subgroup.
+
+    Args:
+        rows: ``evidence.table()`` of a :class:`~escnn_relaxed.SoftnessEvidence`, after an update.
+        axes: where to draw, a new figure by default.
+
+    Raises:
+        TypeError: for an argument of another type.
+        ValueError: without rows.
+
+    Example:
+        >>> rows = [EvidenceRow("conv", "rotation", 20, 3.0, 0.002, 50.0)]
+        >>> [bar.get_height() for bar in plot_evidence(rows).patches]
+        [0.15]
+    """
+    if not all(isinstance(row, EvidenceRow) for row in check_sequence("rows", rows, "EvidenceRow")):
+        raise TypeError(f"rows must be the table of SoftnessEvidence, or EvidenceRows of it, got {rows!r}")
+    if not rows:
+        raise ValueError("rows must have one or more, got none: the network is strict")
+    layers, subgroups = (list(dict.fromkeys(names)) for names in ([r.layer for r in rows], [r.subgroup for r in rows]))
+    axes = new_axes(axes, 2.6, max(WIDTH, 0.55 * len(rows)))
+    width = 0.8 / len(subgroups)
+    for number, subgroup in enumerate(subgroups):
+        own = [row for row in rows if row.subgroup == subgroup]
+        places = [layers.index(row.layer) + (number - (len(subgroups) - 1) / 2) * width for row in own]
+        axes.bar(places, [row.share for row in own], width, color=COLOURS[number % len(COLOURS)], label=subgroup)
+    axes.set_ylim(0, 1)
+    axes.set_xticks(range(len(layers)), layers, rotation=30, ha="right")
+    return labelled(axes, "layer", "determined by the data, γ/n")
+
+
+def plot_domain_frequency(history: Mapping[str, Sequence[tuple[int, float]]], axes: Axes | None = None) -> Axes:
+    """ω′ of each layer over training: a colour a layer, dark to light with depth, a line style a subgroup.
+
+    Args:
+        history: that of a :class:`~escnn_relaxed.measure.RelaxationMonitor` or the Lightning callback
+            ``LogRelaxation``: tag → pairs (step, value), of which ``domain_frequency/<layer>/<subgroup>`` are drawn.
+        axes: where to draw, a new figure by default.
+
+    Raises:
+        TypeError: for an argument of another type.
+        ValueError: for a history without ω′.
+
+    Example:
+        >>> history = {"domain_frequency/first/rotation": [(0, 0.25), (100, 0.1)]}
+        >>> plot_domain_frequency(history).lines[0].get_ydata().tolist()
+        [0.25, 0.1]
+    """
+    tags = check_mapping("history", history, "pairs (step, value) by tag")
+    series = {tag.removeprefix(_TAG).rpartition("/"): pairs for tag, pairs in tags.items() if tag.startswith(_TAG)}
+    if not series:
+        raise ValueError(f"history must have tags {_TAG}<layer>/<subgroup>, got {list(history)}")
+    axes = new_axes(axes, 2.4)
+    layers = list(dict.fromkeys(layer for layer, _, _ in series))
+    has_several = len({subgroup for _, _, subgroup in series}) > 1
+    for (layer, _, subgroup), pairs in series.items():
+        label = f"{layer}, {subgroup.replace('_', ' ')}" if has_several else layer
+        # Told apart in grey, too.
+        colour = colormaps["viridis"](0.88 * layers.index(layer) / max(1, len(layers) - 1))
+        axes.plot(*zip(*pairs, strict=True), _LINES.get(subgroup, "-"), color=colour, label=label, linewidth=1.5)
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    labelled(axes, "step", "domain frequency ω′")
+    if len(series) > 1:
+        axes.legend(
+            fontsize=FONT - 1, frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1), handlelength=2.5
+        )
+    return axes
+
+
+def plot_accuracy(
+    results: Mapping[float, Sequence[float]],
+    label: str | None = None,
+    quantity: str = "accuracy, %",
+    axes: Axes | None = None,
+) -> Axes:
+    """Accuracy against ω′, the mean over seeds with its standard error.
+
+    Args:
+        results: ω′ → the accuracy of each seed.
+        label: name of the curve, where several are drawn into the same axes, each in a colour of its own.
+        quantity: what the numbers are.
+        axes: where to draw, a new figure by default.
+
+    Raises:
+        TypeError: for an argument of another type.
+        ValueError: without results, or with an ω′ that has none.
+
+    Example:
+        >>> axes = plot_accuracy({0.0: [95.0, 97.0], 0.25: [98.0, 99.0]})
+        >>> axes.containers[0].lines[0].get_ydata().tolist()
+        [96.0, 98.5]
+    """
+    given = check_mapping("results", results, "accuracies by ω′").items()
+    seeds = {check_number("results: an ω′", w): check_sequence(f"results[{w}]", some, "numbers") for w, some in given}
+    if not seeds or not all(seeds.values()):
+        raise ValueError(f"results must have an accuracy for each ω′, got {dict(results)}")
+    axes = new_axes(axes, 2.3)
+    number, frequencies = len(axes.containers), sorted(seeds)
+    means = [mean(seeds[w]) for w in frequencies]
+    errors = [stdev(seeds[w]) / math.sqrt(len(seeds[w])) if len(seeds[w]) > 1 else 0.0 for w in frequencies]
+    colour, marker = COLOURS[number % len(COLOURS)], _MARKERS[number % len(_MARKERS)]
+    look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.2, "capsize": 2.5}
+    axes.errorbar(frequencies, means, errors, label=label, **look)
+    return labelled(axes, "domain frequency ω′", quantity)
+
+
+def plot_equivariance_error(
+    reports: EquivarianceReport | Mapping[str, EquivarianceReport], axes: Axes | None = None
+) -> Axes:
+    """The error under each rotation as a distance from the centre, in the direction of its angle.
+
+    Filled circles are exact rotations, open ones those that interpolate between pixels; a sweep in steps of 30° or less
+    is a line. Dashed, or as crosses, what interpolation alone costs. A strict network is at 0 in the exact rotations,
+    but outside of the dashed line between them: its kernels have pixels, and its group may not hold the angle.
+    Triangles are reflections, at the angle of the turn that follows on y → −y.
+
+    Args:
+        reports: of :func:`~escnn_relaxed.equivariance_error`, a sweep over angles for instance; several by label.
+        axes: polar axes to draw in, new ones by default.
+
+    Raises:
+        TypeError: for axes that are not polar, or values that are no reports.
+        ValueError: for a report without rotations and reflections.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv, equivariance_error
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> report = equivariance_error(RelaxedR2Conv(fields, fields, 3, padding=1), 9)
+        >>> len(plot_equivariance_error(report).lines[0].get_xdata())
+        3
+    """
+    named = by_label("reports", reports)
+    for label, report in named.items():
+        if not isinstance(report, EquivarianceReport):
+            raise TypeError(f"reports: {label!r} must be a report of equivariance_error, got {report!r}")
+    axes = new_axes(axes, WIDTH, subplot_kw={"projection": "polar"})
+    if not isinstance(axes, PolarAxes):
+        raise TypeError(f"axes must be polar, from subplots(subplot_kw={{'projection': 'polar'}}), got {axes!r}")
+    for (label, report), colour in zip(named.items(), cycle(COLOURS), strict=False):
+        rotations = sorted((row for row in report.rows if row.subgroup == "rotation"), key=lambda row: row.angle)
+        reflections = [row for row in report.rows if row.subgroup == "reflection"]
+        if not rotations and not reflections:
+            raise ValueError(f"reports: {label!r} has no rotation or reflection, its rows are {list(report.rows)}")
+        prefix = f"{label}, " if label else ""
+        is_sweep = len(rotations) > 2 and all(b.angle - a.angle <= _SWEEP for a, b in pairwise(rotations))
+        if is_sweep:
+            _draw_sweep(axes, rotations, colour, prefix)
+        else:
+            _draw_points(axes, rotations, colour, "o", f"{prefix}rotations")
+        _draw_points(axes, reflections, colour, "^", f"{prefix}reflections")
+    axes.set_ylim(bottom=0)
+    axes.set_rlabel_position(67.5)
+    axes.yaxis.set_major_locator(MaxNLocator(4, prune="lower"))
+    axes.tick_params(labelsize=FONT - 1)
+    axes.grid(alpha=0.4)
+    axes.legend(fontsize=FONT - 1, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2)
+    return axes
+
+
+def _draw_sweep(axes: Axes, rows: Sequence[ErrorRow], colour: str, prefix: str) -> None:
+    """Draw a line through all rotations, closed where they go all around; circles where nothing is interpolated."""
+    closed = [*rows, rows[0]] if rows[0].angle + 2 * math.pi - rows[-1].angle <= _SWEEP else rows
+    _draw(axes, closed, "error", "-", color=colour, linewidth=1.2, label=f"{prefix}rotations")
+    _draw(axes, closed, "resampling", "--", color=colour, linewidth=0.9, label=f"{prefix}{_RESAMPLING}")
+    _draw(axes, [row for row in rows if row.kind == "exact"], "error", "o", color=colour, markersize=4)
+
+
+def _draw_points(axes: Axes, rows: Sequence[ErrorRow], colour: str, marker: str, label: str) -> None:
+    """Draw a marker for each row, filled where nothing is interpolated."""
+    exact, others = ([row for row in rows if (row.kind == "exact") == is_exact] for is_exact in (True, False))
+    name = f"{label}, interpolated"
+    _draw(axes, exact, "error", marker, color=colour, markersize=4.5, label=f"{label}, exact")
+    _draw(axes, others, "error", marker, color=colour, markersize=4.5, label=name, markerfacecolor="white")
+    _draw(axes, others, "resampling", "x", color=colour, markersize=3, label=f"{label}, {_RESAMPLING}")
+
+
+def _draw(axes: Axes, rows: Sequence[ErrorRow], key: str, form: str, **look: Any) -> None:
+    if rows:
+        axes.plot([row.angle for row in rows], [getattr(row, key) for row in rows], form, **look)
