@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.baselines import LAYERS
-from escnn_relaxed.kernel import SirenKernel
+from escnn_relaxed.continuous import SirenKernel
 
 _C4 = ("C4", "regular + irreps -> irreps + regular")
 _SO2 = ("SO(2)", "irreps -> irreps")

@@ -44,7 +44,7 @@ def relaxation(kind: str, group: dict[str, float], translation: object = (0.3, 0
 
 def options_of(soft_part: str, **shaping: object) -> dict[str, object]:
     """Arguments of a layer with this form of kernel, and of its κ. A tied one has none, so they are left out."""
-    return {} if soft_part == "tied" else {"strict_kernel": "continuous", "kernel": ContinuousKernel(**shaping)}
+    return {} if soft_part == "tied" else {"kernel": ContinuousKernel(**shaping)}
 
 
 def with_kernel(arguments: Mapping[str, object]) -> dict[str, object]:

@@ -25,7 +25,7 @@ from tolerances import BROKEN, ROUNDING
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2ConvTransposed, RelaxedR3Conv
-from escnn_relaxed.kernel import SirenKernel
+from escnn_relaxed.continuous import SirenKernel
 
 # Units of weights are constants, and drawn numbers are the same in both: built in float32 they would lose digits.
 pytestmark = pytest.mark.usefixtures("float64_default")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, _requirements, relax_network, relaxation_summary
-from escnn_relaxed._requirements import check_versions
+from escnn_relaxed.on_escnn.versions import check_versions
 from escnn_relaxed.baselines import ResidualR2Conv
 
 pytestmark = WHAT_EXPORTERS_WARN_OF

@@ -22,7 +22,6 @@ from transposed_layers import soft_transposed_layer
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.baselines import ResidualR2Conv
-from escnn_relaxed.learning._weight_groups import weight_groups
 from escnn_relaxed.learning.evidence import LEAST_PRECISION, MOST_PRECISION
 
 # Of the project's own claim for closed forms; found: 1e-12 to 1e-10.
@@ -52,7 +51,7 @@ def images(count: int = 12) -> Tensor:
 def entries(network: nn.Module, label: str = "") -> list[tuple[nn.Parameter, Tensor]]:
     """All soft weights, or those of a label."""
     layers = [module for module in network.modules() if isinstance(module, RelaxedR2Conv | ResidualR2Conv)]
-    return [pair for layer in layers for name, of in weight_groups(layer).items() if label in ("", name) for pair in of]
+    return [pair for layer in layers for name, of in layer.weight_groups().items() if label in ("", name) for pair in of]
 
 
 # Closed forms: a layer whose output is one number, which is an affine function of α.
@@ -67,7 +66,7 @@ class Regression:
         self.layer = RelaxedR2Conv(in_type, out_type, 3, relax=relax, initial_softness=0.1).double()
         self.inputs = self.layer.in_type(torch.randn(count, 8, 3, 3, dtype=torch.float64))
         self.layer.requires_grad_(False)
-        self.groups = [(label, pair) for label, of in weight_groups(self.layer).items() for pair in of]
+        self.groups = [(label, pair) for label, of in self.layer.weight_groups().items() for pair in of]
         self.number = torch.cat([torch.full((len(of),), k) for k, (_, (_, of)) in enumerate(self.groups)])
         self.size = len(self.number)
         columns = []
@@ -231,7 +230,7 @@ def test_layer_of_every_form_learns_how_soft_and_is_strict_where_all_its_soft_we
     assert all(0 < row.share <= 1 for row in rows)
     assert evidence.penalty() > 0
     with torch.no_grad():
-        for of in weight_groups(layer).values():
+        for of in layer.weight_groups().values():
             for parameter, places in of:
                 values = parameter.view(-1)[places]
                 parameter.view(-1)[places] = values.mean(-1, keepdim=True).expand_as(values) * (places.dim() > 1)
@@ -276,7 +275,7 @@ def test_penalty_is_nothing_before_an_update_and_the_prior_after_it() -> None:
     precision = {(row.layer, row.subgroup): row.precision for row in evidence.table()}
     expected = 0.0
     for name in ("first", "second"):
-        for label, of in weight_groups(getattr(network, name)).items():
+        for label, of in getattr(network, name).weight_groups().items():
             for parameter, places in of:
                 expected += precision[name, label] * parameter.detach().flatten()[places].square().sum() / 2000
     assert evidence.penalty().item() == pytest.approx(float(expected), rel=ROUNDING)
@@ -369,6 +368,21 @@ def test_hardening_goes_subgroup_by_subgroup_and_then_layer_by_layer() -> None:
     ]
     assert [layer.hardened for layer in (network[0], network[1])] == [(), ("rotation",)]
     assert [row.layer for row in evidence.table()] == ["0"]
+
+
+def test_layers_that_were_hardened_may_be_soft_again() -> None:
+    network, inputs = Classifier(), images(20)
+    evidence = SoftnessEvidence(network, 100)
+    evidence.update(inputs)
+    before, penalty = list(evidence.table()), evidence.penalty().item()
+    labels = torch.randint(0, 3, (20,))
+    trials = list(evidence.harden(inputs, labels))
+    network.first.hardened = network.second.hardened = ()
+    assert list(evidence.harden(inputs, labels)) == trials
+    network.first.hardened = network.second.hardened = ()
+    evidence.load_state_dict(evidence.state_dict())
+    assert list(evidence.table()) == before
+    assert evidence.penalty().item() == penalty
 
 
 def test_layers_stay_as_they_are_where_a_trial_fails() -> None:
@@ -613,5 +627,5 @@ def test_state_of_other_layers_is_refused() -> None:
     with pytest.raises(TypeError, match="state must be a dict"):
         evidence.load_state_dict(3)
     state = SoftnessEvidence(Classifier(relax={"rotation": 0.25}), 20).state_dict()
-    with pytest.raises(ValueError, match="state: precisions are of"):
+    with pytest.raises(ValueError, match="state must have precisions of"):
         evidence.load_state_dict(state)

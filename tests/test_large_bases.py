@@ -16,7 +16,7 @@ from transformations import answer_to, equivariance_error, relative_error, trans
 
 from escnn_relaxed import RelaxedR2Conv, export_network, relax_network
 from escnn_relaxed.baselines import ResidualR2Conv
-from escnn_relaxed.kernel import grid_exact_basis
+from escnn_relaxed.on_escnn import grid_exact_basis
 from escnn_relaxed.network import to_escnn
 
 TYPES = battery.types("D4", "regular -> quotient")

@@ -13,9 +13,8 @@ from transformations import largest_error, relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, export_network
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv
-from escnn_relaxed.kernel import FourierKernel
-from escnn_relaxed.layer.convolution import Convolution
 from escnn_relaxed.models import RelaxedResNet
+from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 # The paper's table of parameter counts, whatever the number of rotations: of CIFAR-10; of CIFAR-100 5,850 more.
 PUBLISHED = {
@@ -40,7 +39,6 @@ def parameters(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-@pytest.mark.usefixtures("uncalibrated")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameter_counts_are_those_published(name: str) -> None:
     arguments, count = PUBLISHED[name]
@@ -78,7 +76,7 @@ def images(side: int = 28, batch: int = 1) -> Tensor:
 
 def by_hand(network: RelaxedResNet, features: Tensor, order: int, has_first_shortcut: bool) -> Tensor:
     """The paper's architecture (appendix "Network architecture") in plain functions, with the banks of the layers."""
-    banks = [module.filter_bank() for module in network.modules() if isinstance(module, Convolution)]
+    banks = [layer.filter_bank() for _, layer in named_relaxed_layers(network)]
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm3d)]
 
     def normalized(values: Tensor) -> Tensor:
@@ -106,7 +104,6 @@ def by_hand(network: RelaxedResNet, features: Tensor, order: int, has_first_shor
     return largest @ network.classifier.weight.mT + network.classifier.bias
 
 
-@pytest.mark.usefixtures("uncalibrated")
 @pytest.mark.parametrize(
     ("rotations", "arguments", "has_first_shortcut"),
     [(1, {"relax": None}, False), (4, {"relax": None}, False), (4, {"layer": "partial"}, True)],
@@ -123,13 +120,12 @@ def test_network_is_the_architecture_written_out(rotations: int, arguments: dict
     assert all((layer.filter_bank().flatten(2) != 0).any(dim=0).any(dim=0).sum() == 29 for layer in wide(network))
 
 
-FOURIER = ContinuousKernel(net=FourierKernel)
+FOURIER = ContinuousKernel()
 
 
-def wide(network: nn.Module) -> list[Convolution]:
+def wide(network: nn.Module) -> list[nn.Module]:
     """The convolutions but shortcuts."""
-    layers = [module for module in network.modules() if isinstance(module, Convolution)]
-    return [layer for layer in layers if layer.kernel_size > 1]
+    return [layer for _, layer in named_relaxed_layers(network) if layer.kernel_size > 1]
 
 
 STRICT = {
@@ -139,7 +135,6 @@ STRICT = {
 }
 
 
-@pytest.mark.usefixtures("uncalibrated")
 @pytest.mark.parametrize("name", STRICT)
 def test_strict_network_is_equivariant(name: str) -> None:
     network = network_of(**STRICT[name])
@@ -157,7 +152,6 @@ SOFT = {
 }
 
 
-@pytest.mark.usefixtures("uncalibrated")
 @pytest.mark.parametrize("name", SOFT)
 def test_soft_network_is_not_equivariant_and_is_exported(name: str) -> None:
     network, batch = network_of(**SOFT[name]), images()
@@ -172,7 +166,6 @@ def test_soft_network_is_not_equivariant_and_is_exported(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("uncalibrated")
 def test_every_convolution_is_relaxed_by_the_word() -> None:
     for word, kind in LAYERS.items():
         layers = wide(RelaxedResNet(10, 4, layer=word))
@@ -201,9 +194,8 @@ def test_convolutions_start_with_a_gain_of_about_one(rotations: int, arguments: 
         gains.append(float(answer.tensor.norm() / answer.tensor.numel() ** 0.5))
         gains[-1] /= float(features[0].tensor.norm() / features[0].tensor.numel() ** 0.5)
 
-    for layer in network.modules():
-        if isinstance(layer, Convolution):
-            layer.register_forward_hook(measure)
+    for _, layer in named_relaxed_layers(network):
+        layer.register_forward_hook(measure)
     # As smooth as photographs are.
     network(functional.avg_pool2d(images(side=36, batch=2).float(), 9, stride=1))
     assert len(gains) in (7, 8)
@@ -234,7 +226,6 @@ def test_bad_arguments_are_named(arguments: dict, error: type[Exception], messag
         RelaxedResNet(**{"rotations": 4, **arguments})
 
 
-@pytest.mark.usefixtures("uncalibrated")
 @pytest.mark.parametrize("shape", [(1, 1, 32, 32), (1, 3, 32, 20), (3, 32, 32)])
 def test_bad_images_are_named(shape: tuple[int, ...]) -> None:
     network = RelaxedResNet(10, 1, relax=None, fields=FIELDS)

@@ -52,7 +52,7 @@ def test_filters_are_those_of_the_bank() -> None:
     soft = layer("C4", "two regular -> two regular", relax={"rotation": 0.3}, initial_softness=0.3)
     found = filters(plot_filters_over_rotations(soft, out_field=1))
     bank = soft.filter_bank().detach().numpy()
-    assert all(np.array_equal(found[g], bank[4 + g, g]) for g in range(4))
+    assert all(np.allclose(found[g], bank[4 + g, g], rtol=0, atol=1e-12) for g in range(4))
 
 
 def test_layers_are_rows_with_the_group_below() -> None:

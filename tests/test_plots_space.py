@@ -11,6 +11,7 @@ import torch
 import volumes
 from escnn import nn
 from matplotlib.collections import EllipseCollection, PathCollection
+from transformations import transform
 
 from escnn_relaxed.group.rotation_axes import rotation_axes
 from escnn_relaxed.measure import softness_by_axis
@@ -52,7 +53,7 @@ def test_filters_are_those_of_the_bank_turned_back(kernel_size: int) -> None:
     turns = [axis.element for axis in rotation_axes(CUBE)[:4]]
     assert len(columns) == 1 + len(turns)
     for drawn, turn in zip(columns[1:], turns, strict=True):
-        turned_back = volumes.moved(bank[None, [elements.index(turn)], 0], DENSITY, ~turn).flatten()
+        turned_back = transform(bank[None, [elements.index(turn)], 0], DENSITY, ~turn).flatten()
         assert drawn == pytest.approx(turned_back[order].numpy(), abs=1e-12)
         assert not np.allclose(drawn, columns[0], atol=0.01)
 

@@ -8,7 +8,7 @@ import torch
 from layers import build
 from torch import nn
 
-from escnn_relaxed.network.modes import in_eval_mode
+from escnn_relaxed.network.relaxed_layers import in_eval_mode
 from escnn_relaxed.network.relaxed_layers import frequency_energy, named_relaxed_layers, relaxed_layers
 
 

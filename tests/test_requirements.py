@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from escnn_relaxed import _requirements
-from escnn_relaxed._requirements import check_torch
+from escnn_relaxed.on_escnn import versions
+from escnn_relaxed.on_escnn.versions import check_torch
 
 ROOT = Path(__file__).parents[1]
 # The errors that importing lie_learn was seen to end in, as the text of its module.

@@ -13,8 +13,8 @@ from torch import Tensor
 from transformations import equivariance_error, largest_error, relative_error
 
 from escnn_relaxed import RelaxedR2Conv, harden_network
-from escnn_relaxed.kernel import SirenKernel
-from escnn_relaxed.layer.convolution import Convolution
+from escnn_relaxed.continuous import SirenKernel
+from escnn_relaxed.layer.convolution import RelaxedConvolution
 
 # Domain frequencies below the limit of C4, where warnings are errors.
 SOFT = {"rotation": 0.3, "reflection": 0.5}
@@ -52,7 +52,7 @@ CASES = cases()
 
 def rough_layer(
     space: str, pair: str, soft_part: str = "tied", kernel_size: int = 3, **arguments: object
-) -> Convolution:
+) -> RelaxedConvolution:
     """A layer that is soft in all that its symmetry has."""
     if soft_part in WAYS:
         return baseline(soft_part, space, pair, kernel_size, **arguments)

@@ -16,7 +16,7 @@ from transformations import (
 )
 
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.kernel import SirenKernel
+from escnn_relaxed.continuous import SirenKernel
 
 PAIRS = (
     "trivial -> regular",

@@ -111,7 +111,7 @@ def train(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]
 
 
 def _frequencies(network: nn.Module) -> list[float]:
-    return [float(value) for name, value in network.state_dict().items() if name.endswith("_domain_frequency.rotation")]
+    return [float(value) for name, value in network.state_dict().items() if name.endswith("kernel.frequency.rotation")]
 
 
 def _short(values: list[float]) -> str:

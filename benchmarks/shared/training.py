@@ -10,9 +10,16 @@ from torch.nn import functional
 
 from benchmarks.shared.tasks import Split
 
-__all__ = ["accuracy", "change_under_quarter_turn", "count_steps", "fit"]
+__all__ = ["accuracy", "build_optimiser", "change_under_quarter_turn", "count_steps", "fit"]
 
 BATCH = 64
+
+
+def build_optimiser(name: str, network: nn.Module, rate: float, weight_decay: float = 0.0) -> torch.optim.Optimizer:
+    """``"Adam"``, or ``"SGD"`` with momentum 0.9, on all parameters alike."""
+    if name == "SGD":
+        return torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9, weight_decay=weight_decay)
+    return torch.optim.Adam(network.parameters(), lr=rate, weight_decay=weight_decay)
 
 
 def count_steps(images: int, epochs: int) -> int:
@@ -25,6 +32,7 @@ def fit(
     data: Split,
     optimiser: torch.optim.Optimizer,
     epochs: int,
+    autocast: bool = False,
     penalty: Callable[[], Tensor] | None = None,
     after_step: Callable[[], None] | None = None,
 ) -> list[float]:
@@ -36,7 +44,9 @@ def fit(
         network.train()
         total = 0.0
         for batch in torch.randperm(len(images))[: len(images) // BATCH * BATCH].view(-1, BATCH):
-            loss = functional.cross_entropy(network(images[batch]), labels[batch])
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                logits = network(images[batch])
+            loss = functional.cross_entropy(logits.float(), labels[batch])
             total += loss.item()
             if penalty is not None:
                 loss = loss + penalty()
