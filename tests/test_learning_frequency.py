@@ -43,7 +43,7 @@ def test_at_zero_the_task_moves_the_frequency_and_no_soft_weight(soft_part: str)
     assert layer.domain_frequency["rotation"].grad.abs().item() > 1e-4
     if soft_part == "tied":
         # In the continuous form the output weights serve the strict part too.
-        assert layer.bank.weights.grad.abs().max().item() < 1e-12  # sums of zeros to rounding
+        assert layer.kernel.modulation.weights.grad.abs().max().item() < 1e-12  # sums of zeros to rounding
 
 
 @EVERY_KERNEL
