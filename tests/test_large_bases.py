@@ -16,8 +16,8 @@ from transformations import answer_to, equivariance_error, relative_error, trans
 
 from escnn_relaxed import RelaxedR2Conv, export_network, relax_network
 from escnn_relaxed.baselines import ResidualR2Conv
-from escnn_relaxed.on_escnn import grid_exact_basis
 from escnn_relaxed.network import to_escnn
+from escnn_relaxed.on_escnn import grid_exact_basis
 
 TYPES = battery.types("D4", "regular -> quotient")
 
@@ -33,7 +33,7 @@ def layer_and_plain() -> tuple[RelaxedR2Conv, R2Conv]:
     torch.manual_seed(0)
     plain, layer = R2Conv(*TYPES, 3), RelaxedR2Conv(*TYPES, 3, relax=None)
     layer.load_state_dict(plain.state_dict())
-    assert "orbits_0" in dict(layer.steerable_basis.named_buffers())
+    assert "orbits_0" in dict(layer.kernel.basis.named_buffers())
     return layer, plain
 
 
@@ -54,8 +54,8 @@ def test_it_is_exact_in_float64_and_after_other_dtypes() -> None:
     features = torch.randn(1, TYPES[0].size, 5, 5, dtype=torch.float64)
     assert equivariance_error(layer, features, TYPES[0].fibergroup.element((1, 1))) <= ROUNDING
     weights = layer.weights.detach().clone()
-    exact = layer.steerable_basis(weights)
-    assert torch.equal(layer.half().double().steerable_basis(weights), exact)
+    exact = layer.kernel.basis(weights)
+    assert torch.equal(layer.half().double().kernel.basis(weights), exact)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
