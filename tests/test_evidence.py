@@ -370,6 +370,21 @@ def test_hardening_goes_subgroup_by_subgroup_and_then_layer_by_layer() -> None:
     assert [row.layer for row in evidence.table()] == ["0"]
 
 
+def test_layers_that_were_hardened_may_be_soft_again() -> None:
+    network, inputs = Classifier(), images(20)
+    evidence = SoftnessEvidence(network, 100)
+    evidence.update(inputs)
+    before, penalty = list(evidence.table()), evidence.penalty().item()
+    labels = torch.randint(0, 3, (20,))
+    trials = list(evidence.harden(inputs, labels))
+    network.first.hardened = network.second.hardened = ()
+    assert list(evidence.harden(inputs, labels)) == trials
+    network.first.hardened = network.second.hardened = ()
+    evidence.load_state_dict(evidence.state_dict())
+    assert list(evidence.table()) == before
+    assert evidence.penalty().item() == penalty
+
+
 def test_layers_stay_as_they_are_where_a_trial_fails() -> None:
     network = Classifier()
     evidence = SoftnessEvidence(network, 100)
@@ -612,5 +627,5 @@ def test_state_of_other_layers_is_refused() -> None:
     with pytest.raises(TypeError, match="state must be a dict"):
         evidence.load_state_dict(3)
     state = SoftnessEvidence(Classifier(relax={"rotation": 0.25}), 20).state_dict()
-    with pytest.raises(ValueError, match="state: precisions are of"):
+    with pytest.raises(ValueError, match="state must have precisions of"):
         evidence.load_state_dict(state)

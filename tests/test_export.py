@@ -1,4 +1,4 @@
-"""``layer.export()``: the same numbers from plain PyTorch, in memory of its own."""
+"""``layer.export()``: the same numbers from plain PyTorch; of every form in test_every_form."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import battery
 import pytest
 import torch
 from escnn.nn import R2Conv
-from forms import EVERY_FORM, EVERY_MODE, answer_in_eval, layer_of, tensors_of
+from forms import EVERY_MODE
 from layers import SOFT_PARTS, build, shake
 from tolerances import BROKEN, ROUNDING, SINGLE
 from torch import nn
@@ -70,42 +70,6 @@ def test_exported_layer_is_hardened_as_the_layer_is(subgroups: tuple[str, ...], 
     assert type(exported).__name__ == ("RegionConvolution" if subgroups == ("rotation",) else "Conv2d")
     assert error_of_export(layer, exported, 10, 11) <= ROUNDING
     assert error_of_export(layer, soft, 10, 11) > BROKEN
-
-
-@EVERY_MODE
-@EVERY_FORM
-def test_export_of_every_form_leaves_the_layer_and_the_random_numbers_alone(form: str, mode: str) -> None:
-    layer = layer_of(form).train(mode == "train")
-    expected = answer_in_eval(layer)
-    before = {name: value.clone() for name, value in layer.state_dict().items()}
-    state = torch.random.get_rng_state()
-    exported = layer.export()
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert all(module.training == (mode == "train") for module in layer.modules())
-    assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
-    assert all(parameter.requires_grad for parameter in layer.parameters())
-    assert torch.equal(answer_in_eval(layer), expected)
-    assert error_of_export(layer, exported, 14, 17) <= ROUNDING
-
-
-@EVERY_FORM
-def test_exported_layer_shares_no_memory_can_be_trained_and_loads_a_state(form: str) -> None:
-    layer = layer_of(form)
-    exported, other = layer.export(), layer_of(form).export()
-    assert not exported.training
-    assert not {t.data_ptr() for t in tensors_of(layer)} & {t.data_ptr() for t in tensors_of(exported)}
-    features = battery.random_input(layer.in_type, 8, 8)
-    found = exported(features)
-    shake(layer)
-    assert torch.equal(exported(features), found)
-    exported(features).square().mean().backward()
-    with torch.no_grad():
-        for parameter in exported.parameters():
-            assert parameter.grad.isfinite().all()
-            parameter.sub_(0.1 * parameter.grad)
-    assert not torch.equal(exported(features), found)
-    exported.load_state_dict(other.state_dict())
-    assert torch.equal(exported(features), found)
 
 
 @pytest.mark.parametrize("geometry", [name for name in GEOMETRIES if name != "all at once"])

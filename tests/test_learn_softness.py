@@ -41,7 +41,7 @@ def loader(targets: Tensor | None = None) -> DataLoader:
     return DataLoader(data(targets), batch_size=BATCH)
 
 
-def plain_loop(accumulate: int = 1, inputs: int = 200) -> tuple[Classifier, SoftnessEvidence]:
+def plain_loop(accumulate: int = 1, inputs: int = 128) -> tuple[Classifier, SoftnessEvidence]:
     """The penalty once in a step, however many batches it takes, and an update after each epoch from the third on."""
     module = Classifier()
     optimiser, evidence = module.configure_optimizers(), SoftnessEvidence(module, IMAGES)
@@ -59,7 +59,7 @@ def plain_loop(accumulate: int = 1, inputs: int = 200) -> tuple[Classifier, Soft
     return module, evidence
 
 
-@pytest.mark.parametrize(("accumulate", "inputs"), [(1, 200), (1, 12), (3, 200)])
+@pytest.mark.parametrize(("accumulate", "inputs"), [(1, 128), (1, 12), (3, 128)])
 def test_callback_is_a_plain_loop_with_an_update_after_each_epoch(accumulate: int, inputs: int) -> None:
     module, callback = Classifier(), LearnSoftness(inputs=inputs)
     run = trainer(callback, accumulate_grad_batches=accumulate)

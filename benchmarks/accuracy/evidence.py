@@ -33,7 +33,7 @@ from experiments.mean_and_error import mean_and_error
 
 EPOCHS, BATCH, RATE = 12, 32, 1e-2
 # Updates begin with the third epoch, and see so many images.
-FIRST_EPOCH, UPDATE = 2, 200
+FIRST_EPOCH, UPDATE = 2, 128
 HELD_OUT = 1000
 WIDTHS = {
     "C4 regular": (7, 7, 7, 12),

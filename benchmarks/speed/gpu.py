@@ -37,7 +37,7 @@ from experiments.data_files import save
 warnings.filterwarnings("ignore", message=".*py3nj.*")
 
 PARTS = ("tests", "training", "paper", "speed")
-TESTS = ("tests/test_cuda.py", "tests/test_cuda_graphs.py")
+TESTS = ("tests/test_devices.py", "tests/test_cuda_graphs.py")
 ROOT = Path(__file__).parents[2]
 GRAPHS = "CUDA graphs"
 # Half a minute for each that is compiled: not all are.

@@ -201,7 +201,7 @@ def _limits(place: KernelPlace) -> dict[str, Limit]:
     limits = {"translation": Limit(region_limit(cells), f"G/4 for regions = {cells}, more of which resolve more")}
     resolved = place.domain.resolved_frequency()
     rotations = round(resolved * (2 if is_log else 4 * math.pi), 6)
-    # Two rotations differ by one number, of which any function is resolved.
+    # Any function of two rotations is resolved.
     if rotations > 2:
         formula = "N/2" if is_log else "N/4π, above which features hold harmonics over N/2,"
         limits["rotation"] = Limit(resolved, f"{formula} for N = {rotations:g} rotations in a turn")

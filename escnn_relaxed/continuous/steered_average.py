@@ -43,12 +43,13 @@ class BlockPair(nn.Module):
         self.register_buffer("units", None)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the kernels of all pairs of fields, (P, o·i·|A|·|B|, T), of features (J + 1, M, P, R, T)."""
+        """Return the kernels of all pairs of fields, (P, o, i, |A|, |B|, T), of features (J + 1, M, P, R, T)."""
         steered = self.steering(features)
         # The units multiply the weights, not the features: a product without the points.
         weights = (self.weights @ self.units).flatten(0, 1)
-        products = weights @ steered.permute(3, 0, 1, 2, 4).flatten(2)
-        return products.reshape(features.shape[2], -1, features.shape[4])
+        # (1, o·i, F) · (P, F, |A|·|B|·T)
+        products = weights.unsqueeze(0) @ steered.permute(3, 0, 1, 2, 4).flatten(2)
+        return products.view(-1, *self.counts, *self.steering.sizes, features.shape[4])
 
     def count_directions(self, features: Tensor) -> int | None:
         """Return the number of directions that the average over the group leaves; None without one."""
@@ -84,6 +85,11 @@ class SteeredAverage(ExactConstants):
         self.size = out_structure.size, in_structure.size
         self._in_blocks = len(in_structure.blocks)
         self.order = RowOrder(_row_numbers(in_structure, out_structure))
+        # The channels of a single kind of fields follow each other.
+        self._is_in_order = all(
+            len(of.blocks) == 1 and np.array_equal(of.channels, np.arange(of.size))
+            for of in (in_structure, out_structure)
+        )
         self._has_basis = {"out": out_structure.basis is not None, "in": in_structure.basis_inverse is not None}
         if out_structure.basis is not None:
             self.set_constant("out_basis", out_structure.basis)
@@ -97,8 +103,12 @@ class SteeredAverage(ExactConstants):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return filter banks (P, C_out, C_in, T) of features (J + 1, M, P, R, T)."""
-        rows = torch.cat([pair(features) for pair in self.block_pairs], dim=1)
-        banks = self.order(rows).unflatten(1, self.size)
+        products = [pair(features) for pair in self.block_pairs]
+        if self._is_in_order:
+            # (P, o, i, A, B, T) → (P, o·A, i·B, T)
+            banks = products[0].transpose(2, 3).flatten(3, 4).flatten(1, 2)
+        else:
+            banks = self.order(torch.cat([of.flatten(1, 4) for of in products], dim=1)).unflatten(1, self.size)
         if self._has_basis["out"]:
             banks = torch.einsum("oc,pcin->poin", self.out_basis, banks)
         if self._has_basis["in"]:

@@ -20,7 +20,6 @@ from torch import Tensor
 from ..group.elements import GroupSample
 from ..group.exact_constants import ExactConstants
 from ..group.fields import Block
-from ..group.row_order import RowOrder
 
 __all__ = ["PairSteering", "sees_relative_element"]
 
@@ -45,6 +44,8 @@ class PairSteering(ExactConstants):
     """
 
     coefficients: Tensor
+    out_elements: Tensor
+    in_elements: Tensor
 
     def __init__(self, in_block: Block, out_block: Block, sample: GroupSample) -> None:
         super().__init__()
@@ -52,11 +53,13 @@ class PairSteering(ExactConstants):
         self.entries = 1
         self.is_relative = sees_relative_element(in_block, out_block)
         self.is_average = len(sample) > 1 and not (in_block.is_permutation or out_block.is_permutation)
-        self.order: RowOrder | None = None
-        if self.is_relative and min(self.sizes) == len(sample):
-            # Entry [g, g′] is the row of φ for the steering element g′ and the element g beside it.
-            out_elements, in_elements = (np.argsort(np.asarray(of.image)) for of in (out_block, in_block))
-            self.order = RowOrder((in_elements * len(sample) + out_elements[:, None]).ravel())
+        self.is_gather = self.is_relative and min(self.sizes) == len(sample)
+        self.is_in_order = False
+        if self.is_gather:
+            elements = [np.argsort(np.asarray(of.image)) for of in (out_block, in_block)]
+            self.is_in_order = all(np.array_equal(of, np.arange(len(sample))) for of in elements)
+            self.set_constant("out_elements", elements[0])
+            self.set_constant("in_elements", elements[1])
         elif self.is_relative:
             cosets = np.einsum("ag,bh->abhg", out_block.element_means(), in_block.element_means())
             self.set_constant("coefficients", cosets.reshape(1, 1, *self.sizes, -1))
@@ -69,10 +72,12 @@ class PairSteering(ExactConstants):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return steered features (F, |A|, |B|, P, T) of hidden values (J, M, P, R, T)."""
-        if self.order is not None:
-            # (J, P, M·R, T)
-            rows = hidden.transpose(1, 2).flatten(2, 3)
-            return self.order(rows).unflatten(2, self.sizes).movedim(1, 3)
+        if self.is_gather:
+            # Entry [g, g′] is φ for the steering element g′ and the element g beside it.
+            steered = hidden.permute(0, 3, 1, 2, 4)
+            if self.is_in_order:
+                return steered
+            return steered.index_select(1, self.out_elements).index_select(2, self.in_elements)
         if self.is_relative:
             values = hidden.transpose(2, 3).flatten(1, 2)
         elif hidden.shape[3] == 1:

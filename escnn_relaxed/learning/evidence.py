@@ -71,7 +71,7 @@ class SoftnessEvidence:
                 loss = cross_entropy(network(batch), labels) + evidence.penalty()
                 ...
             if epoch >= 2:
-                evidence.update(images[:200])
+                evidence.update(images[:128])
         print(evidence.table())
 
     An update finds new δ by MacKay's fixed point (docs/results/learning.md)::
@@ -142,7 +142,7 @@ class SoftnessEvidence:
         return (self._scale * alpha.square()).sum()
 
     def update(self, inputs: Any, targets: Tensor | None = None) -> None:
-        """Learn δ anew from some inputs of the training data, 200 for instance.
+        """Learn δ anew from some inputs of the training data; 128 are enough.
 
         Args:
             inputs: a batch, a tensor or a GeometricTensor; or a tuple of all arguments of the network, this one first.
@@ -166,17 +166,17 @@ class SoftnessEvidence:
             if self.likelihood == "gaussian":
                 self._estimate_noise(inputs, targets)
             rows = self._gradients(inputs)
-        keys, widths = list(self._precision), [group.width for group in self._groups]
+        keys, widths = [group.key for group in self._groups], [group.width for group in self._groups]
         alpha = self._weights().detach().cpu().double()
         self._rows = dict(zip(keys, rows.split(widths, 1), strict=True))
         self._squares = {key: float(of.square().sum()) for key, of in zip(keys, alpha.split(widths), strict=True)}
-        self._precision = {key: max(delta, LEAST_PRECISION) for key, delta in self._precision.items()}
+        self._precision |= {key: max(self._precision[key], LEAST_PRECISION) for key in keys}
         for _ in range(_STEPS):
             determined, _ = self._posterior(self._groups)
             for key, gamma in determined.items():
                 delta = gamma / max(self._squares[key], _NOTHING)
                 self._precision[key] = min(max(delta, LEAST_PRECISION), MOST_PRECISION)
-        self._determined, _ = self._posterior(self._groups)
+        self._determined |= self._posterior(self._groups)[0]
         self._set_scale()
 
     def table(self) -> EvidenceTable:
@@ -275,8 +275,9 @@ class SoftnessEvidence:
         if check_mapping("state", state, "what state_dict gave").keys() != self.state_dict().keys():
             raise ValueError(f"state must have {list(self.state_dict())}, got {list(state)}")
         self._collect()
-        if state["precision"].keys() != self._precision.keys():
-            raise ValueError(f"state: precisions are of {list(self._precision)}, got {list(state['precision'])}")
+        keys = [group.key for group in self._groups]
+        if not state["precision"].keys() >= set(keys):
+            raise ValueError(f"state must have precisions of {keys}, got those of {list(state['precision'])}")
         self._precision, self._determined = dict(state["precision"]), dict(state["determined"])
         self._noise, self._outputs = state["noise"], state["outputs"]
         self._generator.set_state(state["generator"].cpu())
@@ -296,13 +297,13 @@ class SoftnessEvidence:
                 ]
                 if own and not _is_gone(label, layer.hardened):
                     self._groups.append(_Group(name, label, own))
-        self._precision = {group.key: self._precision.get(group.key, 0.0) for group in self._groups}
+                    self._precision.setdefault(f"{name}/{label}", 0.0)
         self._set_scale()
 
     def _set_scale(self) -> None:
         """Set the factor of α² in the penalty, from a mean over outputs to the likelihood of the observations."""
         unit = 2 * self._noise if self.likelihood == "gaussian" else 1.0
-        delta = torch.tensor(list(self._precision.values()), dtype=torch.float64, device="cpu")
+        delta = torch.tensor([self._precision[of.key] for of in self._groups], dtype=torch.float64, device="cpu")
         widths = torch.tensor([group.width for group in self._groups], dtype=torch.long, device="cpu")
         self._scale = delta.repeat_interleave(widths) * unit / (2 * self.observations * self._outputs)
 

@@ -54,7 +54,7 @@ class LearnSoftness(Callback):
         ... )
     """
 
-    def __init__(self, likelihood: str | None = None, first_epoch: int = 2, inputs: int = 200) -> None:
+    def __init__(self, likelihood: str | None = None, first_epoch: int = 2, inputs: int = 128) -> None:
         super().__init__()
         self._likelihood = None if likelihood is None else check_choice("likelihood", likelihood, LIKELIHOODS)
         self._first_epoch = check_integer("first_epoch", first_epoch, 0)
