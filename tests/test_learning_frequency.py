@@ -75,7 +75,7 @@ def test_the_sum_of_squares_can_be_evaded_and_softness_not() -> None:
     penalty = equivariance_penalty(layer, "frequency").item()
     with torch.no_grad():
         layer.domain_frequency["rotation"].div_(10)
-        layer.bank.scale(10.0)
+        layer.kernel.scale_soft_part(10.0)
     change = (layer.filter_bank() - before).norm() / before.norm()
     # Terms of second order in 2πω′ ~ 0.06 of the soft part, which is √0.2 of the kernel.
     assert change.item() < 0.003
