@@ -119,7 +119,7 @@ class TestInitialisation:
         """A circle of references would hold its memory until Python looks for circles."""
         layer = RelaxedR2Conv(C4, C4, 3)
         layer.basisexpansion(layer.weights)
-        basis = weakref.ref(layer.steerable_basis)
+        basis = weakref.ref(layer.kernel.basis)
         gc.disable()
         try:
             del layer
