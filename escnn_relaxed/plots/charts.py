@@ -22,7 +22,7 @@ from .style import COLOURS, FONT, WIDTH, by_label, labelled, new_axes
 __all__ = ["plot_ablation", "plot_accuracy", "plot_domain_frequency", "plot_equivariance_error", "plot_softness"]
 
 # A colour for each kind of part, distinct in grey too.
-_KINDS = {"network": "0.45", "layer": COLOURS[0], "group": COLOURS[5], "subgroup": COLOURS[4]}
+_KINDS = {"network": "0.45", "layer": COLOURS[0], "subgroup": COLOURS[4]}
 _TAG = "domain_frequency/"
 _LINES = {"rotation": "-", "reflection": "--", "translation_x": ":", "translation_y": "-."}
 _MARKERS = "os^Dv"
