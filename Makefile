@@ -1,7 +1,7 @@
 # On a fresh machine: `make demo` or `make test`. Each first makes the virtual environment, once.
 
 VENV      ?= .venv#   where the virtual environment is made
-PYTHON    ?=#         the interpreter that makes it; by default the first Python 3.10 to 3.12 found
+PYTHON    ?=#         the interpreter that makes it; by default the first Python 3.10 to 3.13 found
 WORKERS   ?= auto#    test processes, by default one per core (at most 8); 0: no extra process
 ARGUMENTS ?=#         passed on to the demo, to pytest, or to sphinx
 SMOKE     ?=#         1: `make docs` runs the tutorials for a few steps only, `make gpu` is tiny and needs no GPU
@@ -15,7 +15,7 @@ CORE   := relaxed_r2conv state_dict state_dict_beside_r2conv filter_bank_cache e
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all quick oldest routes lint format types doctest docs notebooks package gpu environment clean
+.PHONY: help demo test test-all quick oldest newest routes lint format types doctest docs notebooks package gpu environment clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,10 @@ oldest: ## run one case of each test of the core with the oldest versions that a
 	OLDEST=1 scripts/environment.sh "$(VENV)-oldest"
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest -n $(WORKERS) --maxprocesses 8 --quick \
 		$(addsuffix .py,$(addprefix tests/test_,$(CORE))) $(ARGUMENTS)
+
+newest: ## run one case of each test with the newest versions, on NumPy 2, beside VENV
+	NEWEST=1 scripts/environment.sh "$(VENV)-newest"
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(VENV)-newest/bin/python -m pytest -n $(WORKERS) --maxprocesses 8 --quick $(ARGUMENTS)
 
 routes: environment ## type each way to install that is written down into a fresh environment
 	$(RUN) scripts/install_routes.py
@@ -74,5 +78,5 @@ environment: ## make the virtual environment where it is missing or old
 	@scripts/environment.sh "$(VENV)"
 
 clean: ## remove the virtual environment and all caches
-	rm -rf "$(VENV)" "$(VENV)-oldest" build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf "$(VENV)" "$(VENV)-oldest" "$(VENV)-newest" build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -29,8 +29,7 @@ def index_description() -> str:
 
 # From 1.7 on, escnn 1.0.11 by itself fails on dihedral groups, as flipRot2dOnR2(5): "np.matrix is not supported".
 SCIKIT_LEARN = "scikit-learn<1.7"
-# From 0.6 on, what onnx and onnxscript need brings NumPy 2.
-ONNX = ["onnx", "onnxruntime", "onnxscript", "ml_dtypes<0.6"]
+ONNX = ["onnx", "onnxruntime", "onnxscript"]
 
 EXTRAS = {
     "lightning": ["lightning>=2.4"],
@@ -74,6 +73,7 @@ setup(
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Typing :: Typed",
     ],
@@ -83,10 +83,10 @@ setup(
     install_requires=[
         "torch>=2.6",  # torch.compiler.set_stance, with which errors are measured; is_compiling is of 2.3
         "escnn>=1.0.11",
-        "lie_learn",
+        "lie_learn",  # of escnn; where it has no build, compat/ takes its place
         "einops",
         "typing_extensions",
-        "numpy<2",  # lie_learn's compiled parts do not import on NumPy 2
+        "numpy",
     ],
     extras_require=EXTRAS,
 )

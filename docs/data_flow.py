@@ -17,47 +17,31 @@ class Stage(NamedTuple):
 
 SHARED = (
     Stage(
-        "group elements, taps, positions",
-        "(M, 2, 2), (T, 2), (P, 2)",
-        "group/elements.py, points.py",
+        "group elements g and positions x, with their coordinates a(g, x)",
+        "(M, D), (P, M, 2)",
+        "group/elements.py, group/domain.py",
     ),
     Stage(
-        "coordinates ω ⊙ α, ω′ ⊙ α",
-        "(M, R, T, F), (M, P, D)",
-        "group/frame.py, coordinate_grid.py",
+        "functions h of the domain, less their means",
+        "(P, J, M)",
+        "kernel/modulation.py, group/means.py",
     ),
-    Stage("hidden values φ", "(J, M, R, T, P)", "kernel/nets.py"),
+    Stage("modulation f", "(P, C_out, T)", "kernel/modulation.py"),
     Stage(
-        "steered features, mean over the domain subtracted",
-        "of K_soft − P K_soft",
-        "kernel/domain_means.py, steering.py",
+        "K = K_strict ⊙ (1 + f), with R2Conv's K_strict",
+        "(C_out, C_in, k, k)",
+        "kernel/tied.py, kernel/strict.py",
     ),
 )
 STATIONARY = (
-    Stage("filter bank K_soft", "(C_out, C_in, k, k)", "kernel/filter_bank.py"),
-    Stage(
-        "+ K_strict in R2Conv's basis",
-        "(C_out, C_in, k, k)",
-        "kernel/steerable_basis.py",
-    ),
-    Stage("one conv2d", "(batch, C_out, H, W)", "integral/stationary.py"),
+    Stage("one filter bank", "(C_out, C_in, k, k)", "layer/convolution.py"),
+    Stage("one conv2d", "(batch, C_out, H, W)", "integral/geometry.py"),
 )
 BY_REGION = (
-    Stage(
-        "K_soft in each region", "(regions, C_out, C_in, k, k)", "kernel/filter_bank.py"
-    ),
-    Stage(
-        "+ K_strict in R2Conv's basis",
-        "(regions, C_out, C_in, k, k)",
-        "kernel/steerable_basis.py",
-    ),
+    Stage("a bank in each region", "(regions, C_out, C_in, k, k)", "group/regions.py"),
     Stage("one grouped conv2d of tiles", "(batch, C_out, H, W)", "integral/regions.py"),
 )
-END = Stage(
-    "GeometricTensor",
-    "of out_type",
-    "layer/softened_convolution.py, planar_convolution.py, relaxed_r2conv.py",
-)
+END = Stage("GeometricTensor", "of out_type", "layer/convolution.py")
 
 WIDTH, BOX, GAP, MARGIN = 540, 66, 24, 8
 STYLE = (

@@ -1,35 +1,34 @@
 """Relaxed equivariance for escnn: layers in place of ``R2Conv`` and ``R3Conv`` that are as equivariant as the data.
 
-The folders follow in the order in which data meet them. Each imports only from those above it. M counts sampled group
-elements, T taps in the support, P positions, J hidden values::
+The rooms follow in the order in which data meet them. Each imports only from those above it::
 
-    group/        group elements, grid points, field types as arrays   (M, d, d), (T, d), (P, d)
-                  → coordinates ω ⊙ α, ω′ ⊙ α                          (M, R, T, F), (M, P, D)
-    kernel/       → hidden values φ                                    (J, M, R, T, P)
-                  → filter bank K, strict part and soft part           (P, C_out, C_in, k, …)
-    integral/     → h(x) = Σ_d K(d; x) f(x + d)                        (batch, C_out, …)
+    on_escnn/     all that reaches into escnn or patches it
+    group/        group elements, fields, points and regions as arrays; the domain of a kernel
+    kernel/       K, its mean PK over subgroups, its strict part       (C_out, C_in, k, …)
+    continuous/   the paper's continuous kernel
+    integral/     h(x) = Σ_d K(d; x) f(x + d)                          (batch, C_out, …)
     layer/        arguments and state; GeometricTensor in and out
-    baselines/    other ways to relax, with the same face
+    baselines     the other ways to relax, with the same face
     network/      whole networks: relax, harden, export, hand back to escnn
     measure/      how soft it is
     learning/     how soft to be
-    plots/, models, tutorials
+    plots/, models
 
-This module exports what most users need. Kernel nets are in ``escnn_relaxed.kernel``, reports and logs in
-``escnn_relaxed.measure``, further tools for learning in ``escnn_relaxed.learning``, other layers in
-``escnn_relaxed.baselines``, and the way back to escnn in ``escnn_relaxed.network``. "Equation (2)" and the like refer
-to docs/concepts/mathematics.md.
+This module exports what most users need. Kernels are in ``escnn_relaxed.kernel``, kernel nets in
+``escnn_relaxed.continuous``, reports and logs in ``escnn_relaxed.measure``, further tools for learning in
+``escnn_relaxed.learning``, other layers in ``escnn_relaxed.baselines``, and the way back to escnn in
+``escnn_relaxed.network``. "Equation (2)" and the like refer to docs/concepts/mathematics.md.
 """
 
 from ._version import __version__
 
 try:
-    from . import _requirements  # noqa: F401 — before all that fails with other versions
-    from .kernel import ContinuousKernel
+    from . import on_escnn  # noqa: F401 — what it patches is patched before anything is built
+    from .continuous import ContinuousKernel
     from .layer.relaxed_r2conv import RelaxedR2Conv
     from .layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
     from .layer.relaxed_r3conv import RelaxedR3Conv
-    from .learning import HardeningSchedule, SoftnessBound, equivariance_penalty, parameter_groups
+    from .learning import HardeningSchedule, SoftnessBound, SoftnessEvidence, equivariance_penalty, parameter_groups
     from .measure import equivariance_error, prediction_agreement, relaxation_summary, softness_ablation
     from .network.conversion import harden_network, relax_network
     from .network.export import export_network
@@ -45,6 +44,7 @@ __all__ = [
     "RelaxedR2ConvTransposed",
     "RelaxedR3Conv",
     "SoftnessBound",
+    "SoftnessEvidence",
     "__version__",
     "equivariance_error",
     "equivariance_penalty",
@@ -60,5 +60,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in __all__:
-        raise ImportError(f"{name} needs escnn and lie_learn, which are not installed; exported networks need neither")
+        raise ImportError(
+            f"{name} needs escnn and lie_learn, which are not installed (README.md says what to type); exported "
+            "networks need neither"
+        )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

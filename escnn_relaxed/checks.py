@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import nn
 
-from .group.elements import SUBGROUPS
-
 __all__ = [
+    "FIBER_SUBGROUPS",
+    "SUBGROUPS",
     "check_bool",
     "check_callable",
     "check_choice",
@@ -29,6 +29,10 @@ __all__ = [
     "is_number",
     "warn_once",
 ]
+
+# The subgroups of a fiber group that can be soft, and all.
+FIBER_SUBGROUPS = ("rotation", "reflection")
+SUBGROUPS = (*FIBER_SUBGROUPS, "translation")
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 

@@ -12,12 +12,13 @@ from escnn import nn as enn
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
-from .baselines import LAYERS, PartialR2Conv
+from .baselines import LAYERS, STRICT_KEYWORDS, PartialR2Conv
 from .checks import check_choice, check_integer
-from .kernel import ContinuousKernel, KernelNet, SirenKernel
-from .layer.convolution import Convolution
-from .layer.domain_frequency import Frequency
-from .layer.relaxed_r2conv import STRICT_KEYWORDS, RelaxedR2Conv
+from .continuous import ContinuousKernel, KernelNet, SirenKernel
+from .kernel.domain_frequency import Frequency
+from .layer.convolution import RelaxedConvolution
+from .layer.options import check_kernel
+from .layer.relaxed_r2conv import RelaxedR2Conv
 from .network.export import export_network
 from .network.plain_modules import FieldMaximum, Residual
 
@@ -27,7 +28,7 @@ KERNEL_SIZE = 7
 SMALLEST_IMAGE = 4 * KERNEL_SIZE  # two poolings by 2, then a convolution without padding
 # The paper's choices, unless the user makes others.
 KERNEL = ContinuousKernel(net=SirenKernel, rotation_coordinates="log", support="disk")
-OPTIONS = {"strict_kernel": "continuous", "initial_softness": 0.01, "bias": False, "kernel": KERNEL}
+OPTIONS = {"initial_softness": 0.01, "bias": False, "kernel": KERNEL}
 
 
 class RelaxedResNet(nn.Module):
@@ -53,8 +54,8 @@ class RelaxedResNet(nn.Module):
         fields: numbers of fields of the two blocks.
         lifting_kernel_size: it appears to have been 1 in the published strict and partial networks of SE(2).
         **layer_options: of the convolutions: ``learn_relaxation=True``, ``initial_softness``, ``kernel``, … Those that
-            shape strict kernels go to shortcuts too, with 16 hidden values if ``kernel`` says nothing else. Default
-            kernel: sine layers, log coordinates and a hard disk.
+            shape strict kernels go to shortcuts too, with half of the hidden values. Default kernel: sine layers, log
+            coordinates and a hard disk. ``kernel=None`` is the default kernel of the layers.
 
     Raises:
         TypeError: for an argument of the wrong type, or an unknown one.
@@ -156,34 +157,35 @@ class _Convolutions:
 
     def __init__(self, layer: str, relax: Mapping[str, Frequency] | str | None, options: Mapping[str, Any]) -> None:
         self._options: dict[str, Any] = {**OPTIONS, **options}
+        check_kernel(self._options["kernel"])
         self._strict: dict[str, Any] = {key: value for key, value in self._options.items() if key in STRICT_KEYWORDS}
         self._strict["relax"] = None
         if layer == "relaxed" or relax != "default":
             self._options["relax"] = relax
-        self._layer: Callable[..., Convolution] = RelaxedR2Conv if relax is None else LAYERS[layer]
+        self._layer: Callable[..., RelaxedConvolution] = RelaxedR2Conv if relax is None else LAYERS[layer]
 
-    def wide(self, in_type: FieldType, out_type: FieldType, padding: int = KERNEL_SIZE // 2) -> Convolution:
+    def wide(self, in_type: FieldType, out_type: FieldType, padding: int = KERNEL_SIZE // 2) -> RelaxedConvolution:
         """Return a convolution of 7×7."""
         kernel = self._with_net(_PublishedSiren)
         return self._layer(in_type, out_type, KERNEL_SIZE, padding, **{**self._options, "kernel": kernel})
 
-    def lifting(self, in_type: FieldType, out_type: FieldType, size: int) -> Convolution:
+    def lifting(self, in_type: FieldType, out_type: FieldType, size: int) -> RelaxedConvolution:
         """Return the convolution from images to fields; images live on no group of which a kernel could be partial."""
         if self._layer is PartialR2Conv:
             return RelaxedR2Conv(in_type, out_type, size, size // 2, **self._strict)
         return self._layer(in_type, out_type, size, size // 2, **self._options)
 
-    def shortcut(self, in_type: FieldType, out_type: FieldType) -> Convolution:
+    def shortcut(self, in_type: FieldType, out_type: FieldType) -> RelaxedConvolution:
         """Return a strict map from fields to fields at each position."""
-        kernel = self._with_net(_PublishedPointwiseSiren, hidden_size=16)
+        kernel = self._with_net(_PublishedPointwiseSiren, part=2)
         return RelaxedR2Conv(in_type, out_type, 1, **{**self._strict, "kernel": kernel})
 
-    def _with_net(self, net: type[KernelNet], hidden_size: int | None = None) -> ContinuousKernel | None:
-        """Return the options of the kernel, with another net where it is the published one."""
+    def _with_net(self, net: type[KernelNet], part: int = 1) -> ContinuousKernel | None:
+        """Return the options of the kernel, with another net where it is the published one, and fewer hidden values."""
         if (kernel := self._options["kernel"]) is None:
             return None
         net = net if kernel.net is SirenKernel else kernel.net
-        return replace(kernel, net=net, hidden_size=kernel.hidden_size or hidden_size)
+        return replace(kernel, net=net, hidden_size=kernel.hidden_size // part)
 
 
 class _ResidualBlock(EquivariantModule):

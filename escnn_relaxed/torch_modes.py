@@ -34,20 +34,17 @@ def has_no_values() -> bool:
     return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def has_values(tensor: Tensor) -> bool:
-    """Whether the values of a tensor can be read here: not on the meta device, nor where each process has a part.
-
-    Example:
-        >>> has_values(torch.zeros(2)), has_values(torch.zeros(2, device="meta"))
-        (True, False)
-    """
-    is_whole = type(tensor) in (Tensor, nn.Parameter, nn.Buffer)
-    return is_whole and not tensor.is_meta and not has_no_values()
+def has_values(*tensors: Tensor) -> bool:
+    """Whether the values of tensors can be read here: not on the meta device, nor where each process has a part."""
+    for tensor in tensors:
+        if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer) or tensor.is_meta:
+            return False
+    return not has_no_values()
 
 
-def reads_without_waiting(tensor: Tensor) -> bool:
-    """Whether the values of a tensor can be read at once, in main memory and not in that of an accelerator."""
-    return tensor.device.type == "cpu"
+def reads_without_waiting(*tensors: Tensor) -> bool:
+    """Whether the values of tensors can be read at once, in main memory and not in that of an accelerator."""
+    return all([tensor.device.type == "cpu" for tensor in tensors])
 
 
 def has_tangents() -> bool:

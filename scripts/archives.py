@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 # Tracked, but no part of the sdist.
-LEFT_OUT = (".ci/", ".gitignore")
+LEFT_OUT = (".ci/", ".github/", ".gitignore", ".pre-commit-config.yaml")
 
 
 def tracked() -> set[str]:

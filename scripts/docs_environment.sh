@@ -13,7 +13,7 @@ pins() { cat docs/constraints.txt scripts/docs_environment.sh "$venv/.pins" | ck
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(pins)" ]; then exit; fi
 
 "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
-    printf 'docs: error: the site is built with Python 3.11 or 3.12; %s is of %s\n' \
+    printf 'docs: error: the site is built with Python 3.11 or newer; %s is of %s\n' \
         "$venv" "$("$venv/bin/python" --version)" "Name another: make docs VENV=.venv312 PYTHON=python3.12" >&2
     exit 1
 }

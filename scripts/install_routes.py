@@ -1,11 +1,15 @@
-"""Type what README.md and the install page say, each route in a fresh environment: python scripts/install_routes.py.
+"""Type what README.md and the install page say, each route in a fresh environment.
+
+    python scripts/install_routes.py [INTERPRETER …]    # by default the one that runs this
 
 A route is a block of shell in either; several that are alike are run once. Torch is held at its version in
 constraints.txt, of which a CPU build is asked for, since the newest from PyPI is gigabytes; all else is as written.
+Routes with constraints for other versions of Python are left out.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -51,21 +55,25 @@ def routes() -> dict[str, str]:
     return {block: ", ".join(places) for block, places in found.items()}
 
 
-def what_is_missing(block: str) -> str | None:
-    """What a route needs beside Python: escnn with its dependencies is compiled in part."""
+def what_is_missing(block: str, version: str) -> str | None:
+    """What a route needs that is not here: another Python, or a compiler for a dependency of escnn."""
     if "--no-deps" not in block and shutil.which("gfortran") is None:
         return "gfortran"
-    return "a C compiler" if "cythonize" in block and shutil.which("cc") is None else None
+    if "-c constraints-newest.txt" in block:
+        return None if version in ("3.12", "3.13") else "Python 3.12 or 3.13"
+    if "./compat" not in block:  # but lie_learn itself
+        return "Python 3.10 to 3.12" if version == "3.13" else None
+    return None
 
 
-def run(block: str, clone: Path, scratch: Path) -> str:
+def run(block: str, interpreter: str, clone: Path, scratch: Path) -> str:
     """Type a route into a shell inside a clone.
 
     Raises:
         subprocess.CalledProcessError: where a command, or what it led to, fails.
     """
     environment, torch_pin = scratch / "environment", scratch / "torch.txt"
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    subprocess.run([interpreter, "-m", "venv", environment], check=True)
     (pin,) = re.findall(r"^torch==\S+$", (clone / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     torch_pin.write_text(pin)
     indices = os.environ.get("PIP_EXTRA_INDEX_URL", "").split()
@@ -87,12 +95,14 @@ def run(block: str, clone: Path, scratch: Path) -> str:
     return typed(environment / "bin" / "python", "-c", CHECK, folder=scratch).splitlines()[-1]
 
 
-def main() -> int:
+def main(interpreters: list[str]) -> int:
     """Run every route that this machine can, and say what came of it."""
     failures = 0
-    for block, place in routes().items():
-        print(f"\n== {place}\n{block}", end="", flush=True)
-        missing = what_is_missing(block)
+    for interpreter, (block, place) in itertools.product(interpreters or [sys.executable], routes().items()):
+        command = [interpreter, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        version = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        print(f"\n== {place}, on Python {version}\n{block}", end="", flush=True)
+        missing = what_is_missing(block, version)
         if missing:
             print(f"-> not run: it needs {missing}, and there is none here", flush=True)
             continue
@@ -101,7 +111,7 @@ def main() -> int:
             clone = Path(folder) / "clone"
             shutil.copytree(ROOT, clone, ignore=shutil.ignore_patterns(".*", "build", "dist", "runs", "*.egg-info"))
             try:
-                outcome = f"works: {run(block, clone, Path(folder))}"
+                outcome = f"works: {run(block, interpreter, clone, Path(folder))}"
             except subprocess.CalledProcessError as error:
                 failures += 1
                 outcome = f"FAILS\n{error.output[-3000:]}"
@@ -110,4 +120,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -29,10 +29,7 @@ NOTEBOOKS = ROOT / "examples" / "notebooks"
 INSTALL = """# Installs the package where it is missing.
 # REPOSITORY is the folder of the package, with setup.py in it, or "git+https://…".
 # If this notebook lies elsewhere, as in Colab, set REPOSITORY before you run this cell.
-# If the cell then asks for a restart, restart the session and run all cells.
-import importlib.metadata
 import importlib.util
-import sys
 from pathlib import Path
 
 REPOSITORY = "{repository}"
@@ -41,15 +38,13 @@ if importlib.util.find_spec("escnn_relaxed") is None:
         raise FileNotFoundError(
             f"set REPOSITORY to the folder with setup.py in it, not {{REPOSITORY!r}}"
         )
-    %pip install -q torch "numpy<2" scipy lie_learn pymanopt autograd joblib einops
+    COMPAT = REPOSITORY + ("#subdirectory=" if "://" in REPOSITORY else "/") + "compat"
+    %pip install -q torch scipy {{COMPAT}} pymanopt autograd joblib einops
     %pip install -q --no-deps escnn {{REPOSITORY}}
-    %pip install -q matplotlib "scikit-learn<1.7" "numpy<2"
-{more}    loaded = getattr(sys.modules.get("numpy"), "__version__", None)
-    if loaded not in (None, importlib.metadata.version("numpy")):
-        print("NumPy was replaced: restart the session now, then run all cells.")
-"""
+    %pip install -q matplotlib "scikit-learn<1.7"
+{more}"""
 # By the number of the tutorial.
-MORE_PACKAGES = {"4": 'onnx onnxruntime onnxscript "ml_dtypes<0.6"', "7": "phiflow"}
+MORE_PACKAGES = {"4": "onnx onnxruntime onnxscript", "7": "phiflow"}
 
 ENVIRONMENT = {
     "MPLBACKEND": "module://matplotlib_inline.backend_inline",
@@ -71,7 +66,7 @@ def notebook_of(tutorial: Path) -> NotebookNode:
         elif "hide-input" in cell.metadata.get("tags", ()):
             cell.metadata["jupyter"] = {"source_hidden": True}
     packages = MORE_PACKAGES.get(tutorial.name[0])
-    more = f'    %pip install -q {packages} "numpy<2"\n' if packages else ""
+    more = f"    %pip install -q {packages}\n" if packages else ""
     install = INSTALL.format(repository=FOR_PIP, more=more)
     notebook.cells.insert(1, nbformat.v4.new_code_cell(install.strip()))
     for number, cell in enumerate(notebook.cells):

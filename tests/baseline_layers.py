@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
+import copy
+
 import battery
 import pytest
-from layers import shake
+import torch
+from escnn.group import Representation
+from layers import TORUS, shake
+from reference_group import Elements, coset
+from torch import Tensor
 
-from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.baselines import LAYERS
-from escnn_relaxed.baselines.strict_kernel import BaselineConvolution, StrictKernel
+from escnn_relaxed.layer.convolution import RelaxedConvolution
 
 WAYS = tuple(name for name in LAYERS if name != "relaxed")
 EVERY_WAY = pytest.mark.parametrize("way", WAYS)
 SOFTNESS = 0.2
 
 
-def baseline(
-    way: str, space: str, pair: str, kernel_size: int = 3, padding: int = 1, **arguments: object
-) -> BaselineConvolution:
+def baseline(way: str, space: str, pair: str, kernel_size: int = 3, **arguments: object) -> RelaxedConvolution:
     """A layer on the torus."""
-    arguments = {"padding_mode": "circular", "initial_softness": SOFTNESS, **arguments}
-    layer = LAYERS[way](*battery.types(space, pair), kernel_size, padding, **arguments).double()
+    arguments = {**TORUS, "initial_softness": SOFTNESS, **arguments}
+    layer = LAYERS[way](*battery.types(space, pair), kernel_size, **arguments).double()
     shake(layer)
     return layer
 
 
-def strict_kernels(layer: BaselineConvolution) -> list[StrictKernel]:
-    """Those that the layer relaxes."""
-    return [module for module in layer.modules() if isinstance(module, StrictKernel)]
+@torch.no_grad()
+def strict_bank(way: str, layer: RelaxedConvolution, number: int = 0) -> Tensor:
+    """A strict kernel that the layer relaxes, of several the one of this number."""
+    strict = copy.deepcopy(layer)
+    if way == "partial":
+        strict.set_narrowing(**dict.fromkeys(strict.narrowing, 0.0))
+    elif way == "residual":
+        strict.free_weight.zero_()
+    else:
+        strict.group_weights.zero_()
+        strict.group_weights[number] = 1
+    return strict.filter_bank()
 
 
-def strict_layer(layer: BaselineConvolution, **arguments: object) -> RelaxedR2Conv:
-    """The layer of which nothing is relaxed, with the same place and of the same dtype."""
-    geometry = layer.geometry
-    return RelaxedR2Conv(
-        layer.in_type,
-        layer.out_type,
-        geometry.kernel_size,
-        geometry.padding,
-        geometry.stride,
-        geometry.dilation,
-        geometry.padding_mode,
-        geometry.groups,
-        relax=None,
-        **arguments,
-    ).double()
+def members(field: Representation, elements: Elements, channel: int) -> list[int]:
+    """Numbers of the elements of a channel: one or a coset."""
+    return [number for number, g in enumerate(elements.elements) if coset(field, g) == channel]

@@ -73,6 +73,13 @@ def _reordered_regular(space: GSpace2D) -> Representation:
 
 
 @functools.cache
+def _signed_regular(space: GSpace2D) -> Representation:
+    """A regular field with one channel negated: no permutation."""
+    signs = np.diag([1.0] * (space.fibergroup.order() - 1) + [-1.0])
+    return change_basis(space.regular_repr, signs, name="signed regular")
+
+
+@functools.cache
 def _two_regular(space: GSpace2D) -> Representation:
     """A permutation that is not transitive."""
     return directsum([space.regular_repr, space.regular_repr], name="two regular in one")
@@ -122,6 +129,7 @@ FIELDS: dict[str, Fields] = {
     "mixed": lambda g: [_mixed(g, True)],
     "mixed, sheared": lambda g: [_mixed(g, False)],
     "reordered regular": lambda g: [_reordered_regular(g)],
+    "signed regular": lambda g: [_signed_regular(g)],
     "two regular in one": lambda g: [_two_regular(g)],
     "hidden regular": lambda g: [_hidden_regular(g)],
     "band-limited": lambda g: [g.fibergroup.bl_regular_representation(2)],
@@ -148,6 +156,7 @@ PAIRS_FINITE = (
     "reordered regular -> regular",
     "regular -> reordered regular",
     "two regular in one -> hidden regular",
+    "signed regular -> regular",
     "trivial + regular + irreps + regular -> last irrep + regular + trivial + mixed",
 )
 PAIRS_ROTATION = (

@@ -1,4 +1,7 @@
-"""The forms that a layer can have, for what must hold in each: state, caches, export, and what PyTorch does around."""
+"""The forms that a layer can have, for what must hold in each: state, staleness, export, and what PyTorch does around.
+
+``FORMS`` are those of ``RelaxedR2Conv``, ``ALL`` beside them the other ways to relax, transposed layers and volumes.
+"""
 
 from __future__ import annotations
 
@@ -8,58 +11,70 @@ import functools
 import battery
 import pytest
 import torch
-from escnn.nn import EquivariantModule
-from layers import build
+import volumes
+from escnn.nn import EquivariantModule, FieldType
+from layers import build, shake
 from torch import Tensor, nn
 
-from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.group.regions import RegionPartition
-from escnn_relaxed.integral.regions import integrate_regions
-from escnn_relaxed.kernel import SirenKernel
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
+from escnn_relaxed.baselines import LAYERS
+from escnn_relaxed.continuous import SirenKernel
 
 _C4 = ("C4", "regular + irreps -> irreps + regular")
 _SO2 = ("SO(2)", "irreps -> irreps")
 _SOFT = {"rotation": 0.2}
 _EVERYWHERE = {"rotation": 0.2, "translation": (0.2, 0.4)}
+_CONTINUOUS = {"soft_part": "continuous"}
 
 # Name → symmetry, field types, arguments.
 FORMS: dict[str, tuple[str, str, dict[str, object]]] = {
-    "strict": (*_C4, {"relax": None, "soft_part": "tied"}),
-    "strict, continuous": (*_C4, {"relax": None}),
-    "soft": (*_C4, {"relax": _SOFT, "soft_part": "tied"}),
-    "soft, centred": (*_C4, {"relax": _SOFT, "soft_part": "centred"}),
-    "soft, continuous": (*_C4, {"relax": _SOFT}),
-    "learned": ("D4", "regular -> mixed", {"relax": {"rotation": 0.2, "reflection": 0.3}, "learn_relaxation": True}),
+    "strict": (*_C4, {"relax": None}),
+    "strict, continuous": (*_C4, {"relax": None, **_CONTINUOUS}),
+    "soft": (*_C4, {"relax": _SOFT}),
+    "soft, continuous": (*_C4, {"relax": _SOFT, **_CONTINUOUS}),
+    "learned": ("D4", "regular -> regular", {"relax": {"rotation": 0.2, "reflection": 0.3}, "learn_relaxation": True}),
     "siren": (*_C4, {"relax": _SOFT, "net": SirenKernel}),
-    "random offset": (*_SO2, {"relax": _SOFT, "random_offset": True, "samples": 4, "soft_part": "tied"}),
-    "soft in translation": (*_C4, {"relax": _EVERYWHERE, "soft_part": "tied"}),
-    "soft in translation, continuous": (*_SO2, {"relax": _EVERYWHERE, "samples": 4, "random_offset": True}),
-    "soft in translation, per pixel": (*_C4, {"relax": _EVERYWHERE, "soft_part": "tied", "regions": None}),
+    "soft in translation": (*_C4, {"relax": _EVERYWHERE}),
+    "soft in translation, continuous": (*_SO2, {"relax": _EVERYWHERE, "samples": 4, **_CONTINUOUS}),
     "learned in translation": (
         "C4",
         "regular -> regular",
         {"relax": {"translation": 0.3}, "learn_relaxation": True, "net": SirenKernel, "frame": "image"},
     ),
 }
-STATIONARY = tuple(form for form in FORMS if "translation" not in form)
+_TRANSPOSED = {"make": RelaxedR2ConvTransposed, "stride": 2}
+OTHERS: dict[str, tuple[str, str, dict[str, object]]] = {
+    "partial": ("D4", "regular -> two regular", {"make": LAYERS["partial"]}),
+    "weighted": ("D4", "regular -> two regular", {"make": LAYERS["weighted"]}),
+    "residual": ("D4", "regular -> mixed, sheared", {"make": LAYERS["residual"]}),
+    "transposed": (*_C4, {"relax": _SOFT, **_TRANSPOSED}),
+    "transposed, in translation": (*_C4, {"relax": _EVERYWHERE, **_TRANSPOSED}),
+    "volumes": ("cone 4", "", {}),
+}
+ALL = FORMS | OTHERS
 SOFT_IN_TRANSLATION = tuple(form for form in FORMS if "translation" in form)
-# Those whose filter banks are kept in evaluation.
-WITH_BANKS = tuple(form for form in FORMS if "per pixel" not in form)
-SOFT_WITH_BANKS = tuple(form for form in SOFT_IN_TRANSLATION if form in WITH_BANKS)
 # One of each kind, where the others would go the same way through the code.
 FEW = ("soft", "strict, continuous", "soft in translation")
 
 EVERY_FORM = pytest.mark.parametrize("form", FORMS)
-EVERY_FORM_WITH_BANKS = pytest.mark.parametrize("form", WITH_BANKS)
 A_FEW_FORMS = pytest.mark.parametrize("form", FEW)
+EVERY_LAYER = pytest.mark.parametrize("form", ALL)
+EVERY_SOFT_LAYER = pytest.mark.parametrize("form", [form for form in ALL if "strict" not in form])
 EVERY_MODE = pytest.mark.parametrize("mode", ["train", "eval"])
 
 
 @functools.cache
-def _built(form: str, seed: int) -> RelaxedR2Conv:
-    space, pair, arguments = FORMS[form]
+def _built(form: str, seed: int) -> EquivariantModule:
+    space, pair, arguments = ALL[form]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
+        if form == "volumes" or form in LAYERS:
+            if form == "volumes":
+                layer = volumes.layer(volumes.fields(space), padding=1, initial_softness=0.3)
+            else:
+                layer = arguments["make"](*battery.types(space, pair), 3, padding=1, initial_softness=0.2).double()
+            shake(layer)
+            return layer
         return build(*battery.types(space, pair), padding=1, initial_softness=0.3, **arguments)
 
 
@@ -75,8 +90,9 @@ def another_draw(form: str) -> RelaxedR2Conv:
 
 def features_of(module: EquivariantModule, side: int = 8, batch: int = 2) -> Tensor:
     """White noise in a module's type, dtype and place, the same in every call; by default with four regions."""
+    in_type: FieldType = module.in_type
     generator = torch.Generator().manual_seed(1)
-    shape = batch, module.in_type.size, *module.in_type.gspace.dimensionality * [side]
+    shape = batch, in_type.size, *in_type.gspace.dimensionality * [side]
     noise = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
     return noise.to(next(module.parameters()))
 
@@ -97,24 +113,9 @@ def answer_in_eval(module: EquivariantModule) -> Tensor:
     return found
 
 
-def evaluated(layer: RelaxedR2Conv) -> Tensor:
-    """The answer of a layer as it is, of a bank that it may have kept."""
-    return answer(layer)
-
-
-def uncached(layer: RelaxedR2Conv) -> Tensor:
-    """The answer of a bank built now, or of banks of regions, by a copy that remembers nothing."""
-    other = copy.deepcopy(layer)
-    with torch.no_grad():
-        if layer.is_stationary:
-            bank, bias = other.expand_parameters()
-            geometry, features = layer.geometry, features_of(layer).to(bank)
-            return nn.functional.conv2d(features, bank, bias, geometry.stride, geometry.padding)
-        bias = other.expanded_bias()
-        features = features_of(layer)
-        size = layer.geometry.output_size(*features.shape[2:])
-        partition = RegionPartition.of(size, layer.regions)
-        return integrate_regions(features, other.region_banks(size).flatten(0, 1), bias, layer.geometry, partition)
+def uncached(layer: EquivariantModule) -> Tensor:
+    """The answer of a copy in training, where filter banks are made in every call."""
+    return answer(copy.deepcopy(layer).train())
 
 
 def train_a_step(module: EquivariantModule, optimiser: torch.optim.Optimizer | None = None) -> None:
@@ -125,7 +126,7 @@ def train_a_step(module: EquivariantModule, optimiser: torch.optim.Optimizer | N
     optimiser.step()
 
 
-def loss_and_gradients(layer: RelaxedR2Conv, features: Tensor) -> list[Tensor]:
+def loss_and_gradients(layer: EquivariantModule, features: Tensor) -> list[Tensor]:
     """The mean square of the answer, and its gradients for the features and every parameter."""
     features = features.clone().requires_grad_()
     found = layer(layer.in_type(features)).tensor
@@ -136,3 +137,9 @@ def loss_and_gradients(layer: RelaxedR2Conv, features: Tensor) -> list[Tensor]:
 def tensors_of(module: nn.Module) -> list[Tensor]:
     """Every tensor that a module holds, whether or not it is state."""
     return [tensor for tensor in [*module.parameters(), *module.buffers()] if tensor.numel()]
+
+
+def soft_weights(layer: RelaxedR2Conv) -> list[Tensor]:
+    """The weights that a strict layer does without; ω′ is not among them."""
+    fixed = {id(parameter) for name, parameter in layer.named_parameters() if "domain_frequency" in name}
+    return [parameter for parameter in layer.soft_parameters() if id(parameter) not in fixed]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from escnn_relaxed.integral.stationary import ConvolutionGeometry
+from escnn_relaxed.integral.geometry import ConvolutionGeometry
 
 GEOMETRIES = {
     "plain": ConvolutionGeometry(3),

@@ -1,6 +1,6 @@
 """The action of group elements on kernels by escnn's own matrices: (h K h⁻¹)(d) = ρ_out(h) K(h⁻¹d) ρ_in(h)⁻¹.
 
-Nothing here knows how a layer makes its kernel. Elements must map the pixel grid to itself.
+Nothing here knows how a layer makes its kernel. Elements must map the grid of taps to itself.
 """
 
 from __future__ import annotations
@@ -8,70 +8,94 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 import torch
-from escnn.group import GroupElement, Representation
-from escnn.gspaces import GSpace2D
-from reference_coordinates import angle_and_flip
+from escnn.group import GroupElement
+from escnn.gspaces import GSpace
+from reference import Layer, kernel_types, matrix_of, taps_of
+from reference_group import Elements
+from tolerances import ROUNDING
 from torch import Tensor
-from transformations import on_grid_elements
+from transformations import on_grid_elements, relative_error
 
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import RelaxedR2ConvTransposed, harden_network
 
 
-def subgroup_elements(space: GSpace2D, subgroups: Sequence[str] = ()) -> list[GroupElement]:
+def kernel_of(layer: Layer) -> Tensor:
+    """K of a stationary layer, (C_out, C_in/groups, k, …), as it is between fields."""
+    bank = layer.filter_bank()
+    return bank.transpose(0, 1) if isinstance(layer, RelaxedR2ConvTransposed) else bank
+
+
+def subgroup_elements(space: GSpace, subgroups: Sequence[str] = ()) -> list[GroupElement]:
     """The identity and the elements on the grid that the named subgroups hold; all of them without names.
 
-    Reflections alone are {1, f}, where f is escnn's reflection without a rotation.
+    Reflections alone are {1, f}, where f is the reflection that the gspace names.
     """
+    sample = Elements(space, samples=4)
     chosen = [space.fibergroup.identity]
     for element in on_grid_elements(space):
-        angle, flip = angle_and_flip(space, element)
-        needed = ["rotation"] * (abs(angle) > 1e-9) + ["reflection"] * flip
+        rotation, reflected = sample.parts(sample.action(element))
+        turns = not np.allclose(rotation, np.eye(len(rotation)), rtol=0, atol=1e-6)
+        needed = ["rotation"] * turns + ["reflection"] * reflected
         if not subgroups or set(needed) <= set(subgroups):
             chosen.append(element)
     return chosen
 
 
-def acted(layer: RelaxedR2Conv, bank: Tensor, elements: Sequence[GroupElement]) -> Tensor:
-    """H K h⁻¹ for each element and a bank (C_out, C_in/groups, k, k) of the layer: (elements, …)."""
+def acted(layer: Layer, bank: Tensor, elements: Sequence[GroupElement]) -> Tensor:
+    """H K h⁻¹ for each element and a kernel (C_out, C_in/groups, k, …) of the layer: (elements, …)."""
+    in_type, out_type = kernel_types(layer)
     results = []
-    in_fields, out_fields = _fields(layer)
     for h in elements:
-        steered = bank.flatten(2)[..., _tap_numbers(layer, h)].view_as(bank)
-        rho_out, rho_in = _matrix(out_fields, lambda r, g=h: r(g)), _matrix(in_fields, lambda r, g=~h: r(g))
-        results.append(torch.einsum("oa,abhw,bi->oihw", rho_out, steered, rho_in))
+        steered = bank.flatten(2)[..., _tap_numbers(layer, h)]
+        turned = torch.einsum("oa,abt,bi->oit", matrix_of(out_type, h), steered, matrix_of(in_type, ~h))
+        results.append(turned.view_as(bank))
     return torch.stack(results)
 
 
-def in_orthogonal_basis(layer: RelaxedR2Conv, bank: Tensor) -> Tensor:
-    """B_out⁻¹ K B_in, where B changes the basis of each field from its irreps; (…, C_out, C_in/groups, k, k)."""
-    in_fields, out_fields = _fields(layer)
-    inverse, basis = (
-        _matrix(out_fields, lambda r: r.change_of_basis_inv),
-        _matrix(in_fields, lambda r: r.change_of_basis),
-    )
-    return torch.einsum("oa,...abhw,bi->...oihw", inverse, bank, basis)
+def mean_over(layer: Layer, bank: Tensor, *subgroups: str) -> Tensor:
+    """P K for some subgroups, or for all."""
+    return acted(layer, bank, subgroup_elements(layer.in_type.gspace, subgroups)).mean(dim=0)
 
 
-def energy(layer: RelaxedR2Conv, bank: Tensor) -> Tensor:
-    """‖K‖² where the representations are orthogonal, of each bank (…, C_out, C_in/groups, k, k)."""
-    return in_orthogonal_basis(layer, bank).square().sum(dim=(-4, -3, -2, -1))
+def energy(layer: Layer, bank: Tensor) -> Tensor:
+    """‖K‖² where the representations are orthogonal, of each kernel (…, C_out, C_in/groups, k, …)."""
+    in_type, out_type = kernel_types(layer)
+    axes = layer.in_type.gspace.dimensionality
+    fields = [
+        [torch.from_numpy(np.array(getattr(field, which), dtype=np.float64)) for field in of.representations]
+        for of, which in ((out_type, "change_of_basis_inv"), (in_type, "change_of_basis"))
+    ]
+    inverse, basis = (torch.block_diag(*of) for of in fields)
+    orthogonal = torch.einsum("oa,...abt,bi->...oit", inverse, bank.flatten(-axes), basis)
+    return orthogonal.square().sum(dim=(-3, -2, -1))
 
 
-def _fields(layer: RelaxedR2Conv) -> tuple[list[Representation], list[Representation]]:
-    in_fields = layer.in_type.representations
-    return list(in_fields[: len(in_fields) // layer.groups]), list(layer.out_type.representations)
+def _tap_numbers(layer: Layer, element: GroupElement) -> list[int]:
+    """The number of tap h⁻¹d for each tap d of the flattened grid."""
+    taps = np.array(taps_of(layer))
+    sources = taps @ np.asarray(layer.in_type.gspace.basespace_action(element)).round()
+    return [int(np.abs(taps - source).max(axis=1).argmin()) for source in sources]
 
 
-def _matrix(fields, entry) -> Tensor:
-    return torch.block_diag(*(torch.from_numpy(np.array(entry(field), dtype=np.float64)) for field in fields))
+@torch.no_grad()
+def check_strict_part(layer: Layer, *subgroups: str) -> float:
+    """The hardened layer is the mean over the subgroups, and the softness is what that leaves out of the energy.
 
+    It is half of the mean square of the error, too: mean over h of ‖hKh⁻¹ − K‖² = 2‖K − PK‖² = 2s‖K‖².
 
-def _tap_numbers(layer: RelaxedR2Conv, element: GroupElement) -> list[int]:
-    """The number of tap h⁻¹d for each tap d of the flattened grid, rows from above."""
-    line = np.arange(layer.kernel_size) - (layer.kernel_size - 1) / 2
-    taps = [(x, -y) for y in line for x in line]
-    known = {(round(2 * x), round(2 * y)): number for number, (x, y) in enumerate(taps)}
-    inverse = layer.in_type.gspace.basespace_action(~element)
-    sources = [inverse @ np.array(tap) for tap in taps]
-    return [known[round(2 * x), round(2 * y)] for x, y in sources]
+    Returns:
+        The softness.
+    """
+    bank = kernel_of(layer)
+    moved = acted(layer, bank, subgroup_elements(layer.in_type.gspace, subgroups))
+    mean, whole = moved.mean(dim=0), energy(layer, bank)
+    hardened = harden_network(layer, subgroups)
+    assert relative_error(kernel_of(hardened), mean) <= ROUNDING
+    assert hardened.softness(*subgroups).item() <= ROUNDING**2
+    found, rest = layer.softness(*subgroups).item(), energy(layer, bank - mean)
+    assert found == pytest.approx(float(rest / whole), rel=0, abs=ROUNDING)
+    assert float(energy(layer, mean) + rest) == pytest.approx(float(whole), rel=ROUNDING)
+    assert float(energy(layer, moved - bank).mean() / whole) == pytest.approx(2 * found, rel=0, abs=ROUNDING)
+    return found

@@ -12,7 +12,6 @@ import torch
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
 from forms import tensors_of
-from layers import with_kernel
 from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv
@@ -21,6 +20,7 @@ C4 = battery.field_type("C4", "two regular")
 MIXED = battery.field_type("D4", "regular + trivial + regular + quotient")
 IRREPS = FieldType(battery.gspace("SO(2)"), battery.field_type("SO(2)", "irreps + trivial + irreps").representations)
 
+BATCH = torch.export.Dim("batch")
 # Marks of tests that trace and export networks with a forward of their own.
 WHAT_EXPORTERS_WARN_OF = [
     pytest.mark.filterwarnings("ignore:export_network keeps the forward:UserWarning"),
@@ -33,9 +33,35 @@ WHAT_EXPORTERS_WARN_OF = [
 ]
 
 
-def soft_layer(fields: FieldType, soft_translation: bool = False, **arguments: object) -> RelaxedR2Conv:
+def soft_layer(
+    fields: FieldType, out_type: FieldType | None = None, soft_translation: bool = False, **arguments: object
+) -> RelaxedR2Conv:
     relax = {"rotation": 0.2, "translation": (0.2, 0.4)} if soft_translation else {"rotation": 0.2}
-    return RelaxedR2Conv(fields, fields, 3, padding=1, relax=relax, initial_softness=0.3, **with_kernel(arguments))
+    arguments = {"kernel_size": 3, "padding": 1, "initial_softness": 0.3, **arguments}
+    return RelaxedR2Conv(fields, out_type or fields, relax=relax, **arguments)
+
+
+class Block(EquivariantModule):
+    """Sum of a body and a shortcut, as in escnn's ``examples/e2wrn.py``."""
+
+    def __init__(self, in_type: FieldType, out_type: FieldType, stride: int = 1) -> None:
+        super().__init__()
+        self.in_type, self.out_type = in_type, out_type
+        self.relu = enn.ReLU(in_type, inplace=True)
+        self.norm = enn.InnerBatchNorm(in_type)
+        self.conv = soft_layer(in_type, out_type, stride=stride)
+        self.shortcut = None
+        if stride > 1 or in_type != out_type:
+            self.shortcut = R2Conv(in_type, out_type, 1, stride=stride, bias=False)
+
+    def forward(self, features: GeometricTensor) -> GeometricTensor:
+        normal = self.relu(self.norm(features))
+        output = self.conv(normal)
+        output += features if self.shortcut is None else self.shortcut(normal)
+        return output
+
+    def evaluate_output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return self.conv.evaluate_output_shape(shape)
 
 
 def settled(module: nn.Module) -> nn.Module:
@@ -72,7 +98,7 @@ def mixed_network() -> enn.SequentialModule:
         ),
         enn.PointwiseMaxPool2D(C4, 2),
         R2Conv(C4, C4, 3, padding=(1, 2), padding_mode="circular"),
-        soft_layer(C4, strict_kernel="continuous"),
+        soft_layer(C4),
         enn.GroupPooling(C4),
     )
 

@@ -1,287 +1,171 @@
-"""The slow oracle: equations (1) and (2) of docs/concepts/mathematics.md by plain loops.
+"""The slow oracle: equations (1) and (2) of docs/concepts/mathematics.md by plain loops, for any κ.
 
-    h(x) = Σ_d K(d; x) f(x + d)                                                                     (1)
-    K(d; x) = mean_g ρ_out(g) κ(g⁻¹d; ω′ ⊙ a(g, x)) ρ_in(g)⁻¹                                       (2)
-    K_{g,g′}(d; x) = k(g′⁻¹d, g′⁻¹g; a(g′, x))  between regular fields, its mean over cosets between quotients
+    h(x) = Σ_d K(d; x) f(x + d)                                          (1)
+    h(y) = Σ_x K(y − s x; x) f(x)                                        the transposed layer, adjoint to such a one
+    K(d; x) = mean_g ρ_out(g) κ(g⁻¹d; ω′ ⊙ a(g, x)) ρ_in(g)⁻¹            (2)
 
-and where the kernel is held constant over regions, in each the mean of what it is at the centres of the cells.
-
-It loops over output points, taps, group elements and fields, takes escnn's matrices of whole fields, and works
-out coordinates from escnn's element parametrisations. Of the layer it takes nothing but its numbers: the kernel
-net as a function of two points, the output weights of each pair of fields, ω′ and the bias.
+and where the kernel is held constant over regions, in each the mean of what it is at the centres of the cells. It loops
+over output points, taps and group elements of the plane and of space, with escnn's matrices of whole field types. Of
+the layer it takes the place of the convolution and the bias; κ is given, see ``reference_kappas``.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from escnn.group import GroupElement
-from escnn.gspaces import GSpace2D
-from reference_coordinates import (
-    Point,
-    copied_cell,
-    inverse_action,
-    subgroup_coordinates,
-    window_weight,
-)
-from reference_fields import Block, Field, Fields, coset, matrix
+from escnn.nn import FieldType
+from reference_group import Elements, Point, as_point, matrix
 from reference_regions import Regions
-from reference_tied import Modulation
 from torch import Tensor
 
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3Conv
 
-Pixel = tuple[int, int]
+# κ of the element of this number, at a tap d and a position x: its value at g⁻¹d and a(g, x), (C_out, C_in).
+Kappa = Callable[[int, Point, Point], Tensor]
+Layer = RelaxedR2Conv | RelaxedR2ConvTransposed | RelaxedR3Conv
+Index = tuple[int, ...]
 
-# The layer's defaults.
-DEFAULTS: dict[str, Any] = {
-    "kernel_size": 3,
-    "padding": 0,
-    "stride": 1,
-    "dilation": 1,
-    "padding_mode": "zeros",
-    "groups": 1,
-    "samples": 16,
-    "frame": "group",
-    "regions": 4,
-    "rotation_coordinates": "circle",
-    "support": "smooth",
-    "soft_part": "continuous",
-    "keep": None,
-}
-# Cells along each axis over which a centred or tied kernel is averaged where every pixel has its own kernel.
-CELLS_OF_PIXELS = 8
+
+def kernel_types(layer: Layer) -> tuple[FieldType, FieldType]:
+    """The fields between which a kernel is: one group of those of the input, or of a transposed layer's output."""
+    fields = layer.in_type, layer.out_type
+    parts = [of.index_select(list(range(len(of) // layer.groups))) for of in fields]
+    return (fields[0], parts[1]) if isinstance(layer, RelaxedR2ConvTransposed) else (parts[0], fields[1])
+
+
+def taps_of(layer: Layer) -> list[Point]:
+    """Offsets in pixels in the order of a flattened filter."""
+    line = [(n - (layer.kernel_size - 1) / 2) * layer.dilation for n in range(layer.kernel_size)]
+    return [as_point(index) for index in itertools.product(line, repeat=layer.in_type.gspace.dimensionality)]
+
+
+def position_of(pixel: Index, size: Index) -> Point:
+    """Position of a pixel, or of a cell, from the centre over half of the image along each axis."""
+    return as_point([(2 * n + 1 - side) / side for n, side in zip(pixel, size, strict=True)])
+
+
+def cells_of(layer: Layer) -> list[Point]:
+    """Centres of the cells over which a kernel varies; the origin where it is the same at every position."""
+    if "translation" not in layer.domain_frequency:
+        return [(0.0,) * layer.in_type.gspace.dimensionality]
+    cells = layer.regions, layer.regions
+    return [position_of(cell, cells) for cell in itertools.product(*map(range, cells))]
 
 
 class Oracle:
-    """A layer evaluated by loops; of a centred one, the continuous kernel beside the strict part alone.
+    """A layer in one state evaluated by loops.
 
     Args:
-        layer: gives its numbers.
-        arguments: those that the layer was built with, ``filter_frequency`` among them.
+        layer: gives the place of the convolution and the bias.
+        kappa: κ.
+        elements: those over which the mean is taken.
     """
 
-    def __init__(self, layer: RelaxedR2Conv, **arguments: Any) -> None:
-        self.layer = layer
-        given = DEFAULTS | arguments
-        self.kernel_size, self.stride, self.dilation = (given[name] for name in ("kernel_size", "stride", "dilation"))
-        padding = given["padding"]
-        self.padding: tuple[int, int] = padding if isinstance(padding, tuple) else (padding, padding)
-        self.padding_mode, self.groups = given["padding_mode"], given["groups"]
-        self.frame, self.form = given["frame"], given["rotation_coordinates"]
-        self.regions: int | None = given["regions"]
-        self.cells = self.regions or CELLS_OF_PIXELS
-        self.support = given["support"]
-        self.soft_part: str = given["soft_part"]
-        self.filter_frequency: dict[str, float] = given["filter_frequency"]
-        self.space: GSpace2D = layer.in_type.gspace
-        group = self.space.fibergroup
-        self.elements = list(group.grid(type="regular", N=given["samples"]) if group.continuous else group.elements)
-        count = len(layer.in_type) // self.groups
-        self.inputs = Fields(list(layer.in_type.representations[:count]), self.elements)
-        self.outputs = Fields(list(layer.out_type.representations), self.elements)
-        cells = itertools.product(range(self.cells), range(self.cells))
-        centres = [self.position(cell, (self.cells, self.cells)) for cell in cells]
-        self.cell_centres = centres if "translation" in layer.domain_frequency else [(0.0, 0.0)]
-        self.modulation = Modulation(layer, self.elements, self.cell_centres, given["keep"])
-        self.sees_relative = all(any(f.is_permutation for f in side.fields) for side in (self.inputs, self.outputs))
-        self._hidden: dict[tuple[object, ...], Tensor] = {}
+    def __init__(self, layer: Layer, kappa: Kappa, elements: Elements) -> None:
+        self.layer, self.kappa = layer, kappa
+        in_type, out_type = kernel_types(layer)
+        self.matrices = [(matrix_of(out_type, g), matrix_of(in_type, ~g)) for g in elements.elements]
+        self.is_soft_in_translation = "translation" in layer.domain_frequency
         self._banks: dict[tuple[Point, Point], Tensor] = {}
-        self._region_banks: dict[tuple[Point, Pixel], Tensor] = {}
-        self._known_weights: dict[tuple[Block, Block], Tensor] = {}
+        self._region_banks: dict[tuple[Point, Index], Tensor] = {}
 
-    def taps(self) -> list[Point]:
-        """Offsets in pixels, y up, in the order of a flattened filter."""
-        k, step = self.kernel_size, self.dilation
-        line = [(i - (k - 1) / 2) * step for i in range(k)]
-        return [(x, -y) for y, x in itertools.product(line, line)]
-
-    def __call__(self, features: Tensor) -> Tensor:
-        """Equation (1)."""
-        layer = self.layer
-        for known in (self._hidden, self._banks, self._region_banks, self._known_weights, self.modulation.known):
-            known.clear()
-        batch, _, height, width = features.shape
-        reach = self.dilation * (self.kernel_size - 1)
-        rows = (height + 2 * self.padding[0] - reach - 1) // self.stride + 1
-        columns = (width + 2 * self.padding[1] - reach - 1) // self.stride + 1
-        bias = layer.expanded_bias()
-        regions = None if self.regions is None else Regions((rows, columns), self.regions)
-        answers = []
-        for pixel in itertools.product(range(rows), range(columns)):
-            total = features.new_zeros(batch, layer.out_type.size)
-            for number, tap in enumerate(self.taps()):
-                axes = zip(pixel, divmod(number, self.kernel_size), self.padding, (height, width), strict=True)
-                cell = tuple(self._read(*axis) for axis in axes)
-                if None in cell or self.is_empty(tap):
-                    continue
-                if regions is None:
-                    bank = self.bank(tap, self.position(pixel, (rows, columns)))
-                else:
-                    banks = [self._bank_of_region(tap, regions, region) for region in regions.at(pixel)]
-                    bank = torch.stack(banks).mean(dim=0)
-                total = total + self._apply(bank, features[:, :, cell[0], cell[1]])
-            answers.append(total if bias is None else total + bias)
-        return torch.stack(answers, dim=-1).view(batch, -1, rows, columns)
-
-    def is_empty(self, tap: Point) -> bool:
-        """Whether the window of a continuous kernel is 0 at a tap."""
-        return self.soft_part != "tied" and window_weight(tap, self.kernel_size, self.dilation, self.support) == 0
-
-    def _read(self, output: int, tap: int, padding: int, size: int) -> int | None:
-        """The row (column) of the image that a row (column) of the output reads at one of the taps."""
-        return copied_cell(output * self.stride - padding + tap * self.dilation, size, self.padding_mode)
-
-    def position(self, pixel: Pixel, size: tuple[int, int]) -> Point:
-        """Position of a pixel, or of a cell, from the centre over half of the image along each axis, y up."""
-        (row, column), (height, width) = pixel, size
-        return (2 * column + 1 - width) / width, -(2 * row + 1 - height) / height
-
-    def _bank_of_region(self, tap: Point, regions: Regions, region: Pixel) -> Tensor:
-        """The mean of K(d; x) over the cells that a region covers; each is evaluated once."""
-        if "translation" not in self.layer.domain_frequency:
-            return self.bank(tap)
-        if (tap, region) not in self._region_banks:
-            total = torch.zeros((), dtype=torch.float64)
-            for cell, share in regions.shares(region).items():
-                total = total + share * self.bank(tap, self.position(cell, (self.cells, self.cells)))
-            self._region_banks[tap, region] = total
-        return self._region_banks[tap, region]
-
-    def _apply(self, bank: Tensor, values: Tensor) -> Tensor:
-        """Each group of fields apart."""
-        parts = zip(bank.chunk(self.groups), values.chunk(self.groups, dim=1), strict=True)
-        return torch.cat([value @ part.mT for part, value in parts], dim=1)
-
-    def bank(self, tap: Point, position: Point = (0.0, 0.0)) -> Tensor:
+    def bank(self, tap: Point, position: Point) -> Tensor:
         """Equation (2): K(d; x), (C_out, C_in/groups); each is evaluated once."""
-        if "translation" not in self.layer.domain_frequency:
-            position = (0.0, 0.0)
         if (tap, position) not in self._banks:
-            self._banks[tap, position] = self._evaluate_bank(tap, position)
+            terms = [rho @ self.kappa(n, tap, position) @ inverse for n, (rho, inverse) in enumerate(self.matrices)]
+            self._banks[tap, position] = torch.stack(terms).mean(dim=0)
         return self._banks[tap, position]
 
-    def _evaluate_bank(self, tap: Point, position: Point) -> Tensor:
-        if self.soft_part == "tied":
-            strict = self.layer.steerable_basis(self.layer.weights).flatten(2)[..., self.taps().index(tap)]
-            return strict * (1 + self.modulation(self.outputs, tap, position).unsqueeze(1))
-        rows = []
-        for out_field in self.outputs.fields:
-            blocks = []
-            for in_field in self.inputs.fields:
-                relative = out_field.is_permutation and in_field.is_permutation
-                pair = self._permutation_pair if relative else self._general_pair
-                blocks.append(pair(out_field, in_field, tap, position))
-            rows.append(torch.cat(blocks, dim=1))
-        return torch.cat(rows, dim=0)
+    def filter_bank(self) -> Tensor:
+        """K of a layer that is strict in translation, (C_out, C_in/groups, taps)."""
+        origin = (0.0,) * self.layer.in_type.gspace.dimensionality
+        return torch.stack([self.bank(tap, origin) for tap in taps_of(self.layer)], dim=-1)
 
-    def _permutation_pair(self, out_field: Field, in_field: Field, tap: Point, position: Point) -> Tensor:
-        """k(g′⁻¹d, g′⁻¹g; a(g′, x)); a channel is the mean over the elements of its coset."""
-        weights = self._weights(out_field.blocks[0], in_field.blocks[0])
-        out_coset = [coset(out_field.representation, g) for g in self.elements]
-        in_coset = [coset(in_field.representation, g) for g in self.elements]
-        out_size, in_size = out_field.representation.size, in_field.representation.size
-        share = out_size * in_size / len(self.elements) ** 2
-        entries = [[torch.zeros((), dtype=torch.float64) for _ in range(in_size)] for _ in range(out_size)]
-        for a, g in zip(out_coset, self.elements, strict=True):
-            for b, v in zip(in_coset, self.elements, strict=True):
-                value = weights @ self.hidden_values(v, tap, position, relative=~v @ g)
-                entries[a][b] = entries[a][b] + share * value
-        return torch.stack([torch.stack(row) for row in entries])
+    def __call__(self, features: Tensor) -> Tensor:
+        """The output of the layer."""
+        is_transposed = isinstance(self.layer, RelaxedR2ConvTransposed)
+        output = self._transposed(features) if is_transposed else self._convolution(features)
+        bias = self.layer.expanded_bias()
+        return output if bias is None else output + bias.view(-1, *[1] * (output.dim() - 2))
 
-    def _general_pair(self, out_field: Field, in_field: Field, tap: Point, position: Point) -> Tensor:
-        """mean_g ρ_out(g) κ(g⁻¹d; a(g, x)) ρ_in(g)⁻¹ with escnn's matrices of the whole fields."""
-        total = torch.zeros(out_field.representation.size, in_field.representation.size, dtype=torch.float64)
-        for g in self.elements:
-            features = self.hidden_values(g, tap, position, relative=self.space.fibergroup.identity)
-            kappa = self._kappa(out_field, in_field, features)
-            rho_out = torch.from_numpy(matrix(out_field.representation, g))
-            rho_in = torch.from_numpy(matrix(in_field.representation, ~g))
-            total = total + rho_out @ kappa @ rho_in
-        return total / len(self.elements)
+    def _convolution(self, features: Tensor) -> Tensor:
+        layer, size = self.layer, tuple(features.shape[2:])
+        reach = layer.dilation * (layer.kernel_size - 1)
+        padding = _of_axes(layer.padding, size)
+        output = tuple((n + 2 * p - reach - 1) // layer.stride + 1 for n, p in zip(size, padding, strict=True))
+        answers = []
+        for pixel in itertools.product(*map(range, output)):
+            total = features.new_zeros(len(features), layer.out_type.size)
+            for tap, bank in self._banks_at(pixel, output):
+                places = [x * layer.stride + t - p for x, t, p in zip(pixel, tap, padding, strict=True)]
+                read = [copied_cell(place, n, layer.padding_mode) for place, n in zip(places, size, strict=True)]
+                if None not in read:
+                    values = features[(..., *read)].chunk(layer.groups, dim=1)
+                    parts = zip(bank.chunk(layer.groups), values, strict=True)
+                    total = total + torch.cat([value @ part.mT for part, value in parts], dim=1)
+            answers.append(total)
+        return torch.stack(answers, dim=-1).unflatten(-1, output)
 
-    def _kappa(self, out_field: Field, in_field: Field, features: Tensor) -> Tensor:
-        """κ in the basis of the fields; it has weights in one row of a permutation, else in one column of a block."""
-        bases = [self._basis(out_field, "change_of_basis"), self._basis(in_field, "change_of_basis_inv")]
-        kappa = torch.zeros(len(bases[0]), len(bases[1]), dtype=torch.float64)
-        for out_block in out_field.blocks:
-            for in_block in in_field.blocks:
-                out_size, in_size = out_block.size, in_block.size
-                rows = [0] if out_field.is_permutation else list(range(out_size))
-                columns = list(range(in_size)) if out_field.is_permutation else [0]
-                weights = self._weights(out_block, in_block).view(len(rows) * len(columns), -1)
-                for entry, (m, n) in enumerate(itertools.product(rows, columns)):
-                    place = torch.zeros_like(kappa)
-                    place[out_block.row + m, in_block.row + n] = 1
-                    kappa = kappa + place * (weights[entry] @ features)
-        return bases[0] @ kappa @ bases[1]
+    def _transposed(self, features: Tensor) -> Tensor:
+        layer, size = self.layer, tuple(features.shape[2:])
+        reach = layer.dilation * (layer.kernel_size - 1)
+        padding, added = _of_axes(layer.padding, size), _of_axes(layer.output_padding, size)
+        output = [
+            (n - 1) * layer.stride + reach + 1 - 2 * p + more for n, p, more in zip(size, padding, added, strict=True)
+        ]
+        total = features.new_zeros(len(features), layer.out_type.size, *output)
+        for pixel in itertools.product(*map(range, size)):
+            values = features[(..., *pixel)].chunk(layer.groups, dim=1)
+            for tap, bank in self._banks_at(pixel, size):
+                place = [x * layer.stride + t - p for x, t, p in zip(pixel, tap, padding, strict=True)]
+                if all(0 <= y < side for y, side in zip(place, output, strict=True)):
+                    parts = zip(bank.chunk(layer.groups, dim=1), values, strict=True)
+                    total[(..., *place)] += torch.cat([value @ part.mT for part, value in parts], dim=1)
+        return total
 
-    def _basis(self, field: Field, which: str) -> Tensor:
-        if field.is_permutation:
-            return torch.eye(field.representation.size, dtype=torch.float64)
-        return torch.from_numpy(np.array(getattr(field.representation, which), dtype=np.float64))
-
-    def _weights(self, out_block: Block, in_block: Block) -> Tensor:
-        """Output weights of a pair of blocks on the plain hidden values."""
-        if (out_block, in_block) not in self._known_weights:
-            number = self.outputs.kinds.index(out_block.kind) * len(self.inputs.kinds)
-            pair = self.layer.bank.steered_average.pairs[number + self.inputs.kinds.index(in_block.kind)]
-            weights = pair.weights[out_block.number, in_block.number] @ pair.units
-            self._known_weights[out_block, in_block] = weights
-        return self._known_weights[out_block, in_block]
-
-    def hidden_values(self, g: GroupElement, tap: Point, position: Point, relative: GroupElement) -> Tensor:
-        """φ and a constant at g⁻¹d, the relative element and a(g, x), within the window.
-
-        Of a centred kernel, φ less its mean over the domain, and no constant.
-        """
-        key = (g, tap, position, relative if self.sees_relative else None)
-        if key not in self._hidden:
-            filter_point = self._filter_point(g, tap, relative)
-            hidden = self.layer.bank.kernel(filter_point, self.domain_point(g, position))
-            if self.soft_part == "centred":
-                mean_key = ("mean", *key[:2], key[3])
-                if mean_key not in self._hidden:
-                    self._hidden[mean_key] = self._mean_over_domain(filter_point)
-                self._hidden[key] = hidden - self._hidden[mean_key]
+    def _banks_at(self, pixel: Index, size: Index) -> list[tuple[Index, Tensor]]:
+        """The kernel of a pixel: for each tap its place from the first one, and K(d; x)."""
+        layer = self.layer
+        steps = [n * layer.dilation for n in range(layer.kernel_size)]
+        places = itertools.product(steps, repeat=len(size))
+        regions = Regions(size, layer.regions) if self.is_soft_in_translation else None
+        banks = []
+        for tap in taps_of(layer):
+            if regions is None:
+                banks.append(self.bank(tap, (0.0,) * len(size)))
             else:
-                self._hidden[key] = torch.cat([hidden, hidden.new_ones(1)])
-        return self._hidden[key] * window_weight(tap, self.kernel_size, self.dilation, self.support)
+                banks.append(torch.stack([self._bank_of(tap, regions, of) for of in regions.at(pixel)]).mean(dim=0))
+        return list(zip(places, banks, strict=True))
 
-    def _mean_over_domain(self, filter_point: Tensor) -> Tensor:
-        # Positions in the frame of an element: as all elements see them.
-        own = [inverse_action(self.space, g, position) for g in self.elements for position in self.cell_centres]
-        points = [self.domain_point(g, position, is_own=True) for g in self.elements for position in own]
-        hidden = self.layer.bank.kernel(filter_point.expand(len(points), -1), torch.stack(points))
-        return hidden.mean(dim=1)
+    def _bank_of(self, tap: Point, regions: Regions, region: Index) -> Tensor:
+        """The mean of K(d; x) over the cells that a region covers."""
+        if (tap, region) not in self._region_banks:
+            cells = self.layer.regions, self.layer.regions
+            parts = [share * self.bank(tap, position_of(cell, cells)) for cell, share in regions.shares(region).items()]
+            self._region_banks[tap, region] = torch.stack(parts).sum(dim=0)
+        return self._region_banks[tap, region]
 
-    def _filter_point(self, g: GroupElement, tap: Point, relative: GroupElement) -> Tensor:
-        radius = self.dilation * self.kernel_size / 2
-        x, y = inverse_action(self.space, g, tap)
-        point = [value / radius * self.filter_frequency["position"] for value in (x, y)]
-        if self.sees_relative:
-            coordinates = subgroup_coordinates(self.space, relative, self.form)
-            for name in self._subgroups():
-                point += [value * self.filter_frequency[name] for value in coordinates[name]]
-        return torch.tensor(point, dtype=torch.float64)
 
-    def _subgroups(self) -> list[str]:
-        return ["rotation"] * (self.space.rotations_order != 1) + ["reflection"] * (self.space.flips_order != 0)
+def matrix_of(field_type: FieldType, element: GroupElement) -> Tensor:
+    """escnn's matrix of all fields of a type."""
+    return torch.block_diag(*(torch.from_numpy(matrix(field, element)) for field in field_type.representations))
 
-    def domain_point(self, g: GroupElement, position: Point, is_own: bool = False) -> Tensor:
-        """ω′ ⊙ a(g, x) at a position x, or at one in the frame of g (g⁻¹x)."""
-        coordinates = subgroup_coordinates(self.space, g, self.form)
-        if self.frame == "group":
-            seen = position if is_own else inverse_action(self.space, g, position)
-        else:
-            seen = inverse_action(self.space, ~g, position) if is_own else position
-        coordinates["translation"] = list(seen)
-        point = torch.zeros(0, dtype=torch.float64)
-        for name in ("translation", "rotation", "reflection"):
-            if name in self.layer.domain_frequency:
-                values = torch.tensor(coordinates[name], dtype=torch.float64)
-                point = torch.cat([point, values * self.layer.domain_frequency[name]])
-        return point
+
+def _of_axes(value: int | Sequence[int], size: Index) -> Sequence[int]:
+    return (value,) * len(size) if isinstance(value, int) else value
+
+
+def copied_cell(index: int, size: int, mode: str) -> int | None:
+    """The pixel that a cell of a padded axis copies, None for a zero."""
+    if 0 <= index < size:
+        return index
+    if mode == "zeros":
+        return None
+    if mode == "circular":
+        return index % size
+    if mode == "replicate":
+        return min(max(index, 0), size - 1)
+    return -index if index < 0 else 2 * (size - 1) - index

@@ -5,6 +5,7 @@ from __future__ import annotations
 import battery
 import torch
 from escnn import nn as enn
+from forms import soft_weights
 from layers import ROUGH, build
 from torch import nn
 
@@ -29,9 +30,11 @@ def network_of(*layers: RelaxedR2Conv) -> enn.SequentialModule:
     return enn.SequentialModule(*modules)
 
 
+@torch.no_grad()
 def without_soft_part(layer: RelaxedR2Conv) -> RelaxedR2Conv:
-    """Output weights at 0, so that nothing is left that is soft."""
-    layer.bank.start_at_zero(1.0)
+    """Soft weights at 0, so that nothing is left that is soft."""
+    for weights in soft_weights(layer):
+        weights.zero_()
     return layer
 
 

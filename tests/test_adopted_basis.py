@@ -78,7 +78,7 @@ def test_own_state_of_another_basis_is_refused_by_name(dimension: int) -> None:
     try:
         # A process that drew another basis before this package was imported.
         block.sampled_basis.neg_()
-        from escnn_relaxed.kernel import grid_exact_basis
+        from escnn_relaxed.on_escnn import grid_exact_basis
 
         known = grid_exact_basis._PREPARED.pop(id(block))
         relaxed = relax_network(trained)

@@ -1,4 +1,4 @@
-"""The benchmarks run, go on from their logs, and say what they found; no accuracy and no time is asserted."""
+"""The benchmarks of accuracy run, go on from their logs and compare what is alike; no accuracy is asserted."""
 
 from __future__ import annotations
 
@@ -6,34 +6,27 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmark_runs import run_here
+from torch import Tensor, nn
 
+from benchmarks.accuracy import ways
+from benchmarks.accuracy.learning_runs import EPOCHS, NARROW, RUNS
 from benchmarks.shared.networks import NETWORKS, build_network
 from benchmarks.shared.run_log import Log
 from benchmarks.shared.tasks import TASKS, image_task
 from benchmarks.shared.training import change_under_quarter_turn
+from benchmarks.soft_part import forms, report, study
 
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.slow
-def test_a_second_run_takes_every_network_from_the_log(tmp_path: Path) -> None:
-    """The first one as users start it, with a process a core."""
-    log = tmp_path / "runs.jsonl"
-    arguments = "--smoke", "--rows", "digits upright", "--networks", "default;soft, continuous", "--log", str(log)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-m", "benchmarks.accuracy.swap", *arguments]
-    process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert process.returncode == 0, process.stderr
-    first, second = process.stdout, run_here("accuracy.swap", *arguments)
-    assert first.count("soft, digits upright; ") == len(log.read_text().splitlines()) == 2
-    assert "soft, digits upright; " not in second
-    table = first[first.index("| row |") :]
-    assert table == second[second.index("| row |") :]
-    assert table.count("| soft, digits upright |") == 2
+def parameters(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
 
 
 def test_a_log_that_was_cut_off_keeps_its_other_lines(tmp_path: Path) -> None:
@@ -50,6 +43,101 @@ def test_a_log_that_was_cut_off_keeps_its_other_lines(tmp_path: Path) -> None:
         assert Log(path).runs == {"first": {"accuracy": 1.0}, "second": {"accuracy": 2.0}}
 
 
+@pytest.mark.parametrize("name", [name for name in NETWORKS if not name.startswith("plain")])
+def test_strict_networks_are_invariant(name: str) -> None:
+    """Or both sides would learn which way is up, and the baseline would not be strict."""
+    images, _ = image_task("turned", 8, seed=0, root=None)[1]
+    change = change_under_quarter_turn(build_network(name, (2, 2, 2, 2), 3, None), images[:8])
+    assert change < 1e-5  # float32, five layers
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_tasks_have_images_of_the_networks_size_and_ten_classes(name: str) -> None:
+    for images, labels in image_task(name, 50, seed=0, root=None):
+        assert images.shape[1:] == (1, 33, 33)
+        assert len(images) == len(labels)
+        assert set(labels.tolist()) <= set(range(10))
+        assert 0 <= images.min() < images.max() <= 1 + 1e-6
+
+
+def test_networks_that_are_compared_have_as_many_parameters() -> None:
+    """Of ways to relax within a tenth, of forms of the soft part within 3.5 %."""
+    counts = [parameters(ways.build(way, way.settings[0])) for way in ways.WAYS.values()]
+    assert max(counts) / min(counts) < 1.1, counts
+    for cell in ("C4, upright", "plane, quadrant", "smoke, level 0"):
+        network = forms.network_of(cell)
+        counts = [
+            parameters(forms.build(form, network, forms.widths_of(cell, form)))
+            for form in forms.FORMS
+            if forms.can(form, network)
+        ]
+        assert max(counts) / counts[0] - 1 < 0.035, (cell, counts)
+
+
+def test_rate_and_setting_are_those_of_the_best_validation(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log.jsonl")
+    search = ways.Search("turned", 64, "weighted", log)
+    for run, validation in zip(search.rates(), (50.0, 70.0, 60.0), strict=True):
+        log.add(str(run), {"validation": validation, "test": 100 - validation})
+    for run, validation in zip(search.settings()[1:], (65.0, 72.0), strict=True):
+        assert run.rate == ways.RATES[1]
+        log.add(str(run), {"validation": validation, "test": 0.0})
+    chosen = search.chosen(seeds=3)
+    assert {(run.rate, run.setting.options["initial_softness"]) for run in chosen} == {(ways.RATES[1], 0.001)}
+    assert [run.seed for run in chosen] == [0, 1, 2]
+
+
+def test_run_is_trained_and_tested_on_images_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Tensor] = []
+
+    def fit(network: nn.Module, data: tuple[Tensor, Tensor], *_: Any, **options: Any) -> None:
+        seen.append(data[0])
+        assert options["penalty"]().isfinite()
+
+    def accuracy(network: nn.Module, data: tuple[Tensor, Tensor]) -> float:
+        seen.append(data[0])
+        return 0.0
+
+    for name, value in {"VALIDATION": 64, "fit": fit, "accuracy": accuracy}.items():
+        monkeypatch.setattr(ways, name, value)
+    ways.train(ways.Run("upright", 64, "residual", ways.Setting(deviation=0.1), 1e-2, 0), None)
+    known, held_out, test = ({image.numpy().tobytes() for image in images} for images in seen)
+    assert len(known) == len(held_out) == 64
+    assert known.isdisjoint(held_out | test)
+    assert held_out.isdisjoint(test)
+
+
+def test_a_second_call_of_the_study_trains_nothing_and_tells_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"IMAGES": 64, "VALIDATION": 32, "EPOCHS": 1}.items():
+        monkeypatch.setattr(study, name, value)
+    monkeypatch.setitem(forms.WIDTHS, "C4 regular", (1, 1, 1, 1))
+    monkeypatch.setattr(report, "GROWTHS", report.GROWTHS[:1])
+    arguments = ["--cells", "C4, upright", "--forms", "strict;tied", "--output", str(tmp_path)]
+    first = run_here("soft_part.study", *arguments)
+    assert "tied" in (tmp_path / "table.md").read_text()
+    assert {json.loads(run)["form"] for run in Log(tmp_path / "runs.jsonl").runs} == {"strict", "tied"}
+    again = run_here("soft_part.study", *arguments)
+    assert again.strip() in first
+    assert run_here("soft_part.study", "--report", "--output", str(tmp_path)) == again
+
+
+@pytest.mark.slow
+def test_learned_frequencies_are_trained_measured_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.accuracy.learning.EPOCHS", dict.fromkeys(EPOCHS, 2))
+    monkeypatch.setattr("benchmarks.accuracy.learning.RUNS", [replace(run, widths=NARROW) for run in RUNS])
+    arguments = "--seeds", "1", "--images", "64", "--parts", "penalties", "--log", str(tmp_path / "runs.jsonl")
+    first = run_here("accuracy.learning", *arguments)
+    again = run_here("accuracy.learning", *arguments, "--pictures", str(tmp_path))
+    name = "penalties, within 60°, 0.1 Σ√s: "
+    assert (first.count(name), again.count(name)) == (2, 1)
+    assert first[first.index("\n\n") :] == again[again.index("\n") :].replace("\n", "\n\n", 1)
+    assert first.count("rank correlation") == 2
+    pictures = {path.name for path in tmp_path.glob("*.png")}
+    assert pictures == {"error_against_frequency_and_softness.png", "softness_by_depth.png"}
+
+
 @pytest.mark.slow
 def test_ablation_annealing_and_bound_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.accuracy.strict_part.WIDTHS", (2, 2, 2, 4))
@@ -62,48 +150,12 @@ def test_ablation_annealing_and_bound_run(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_filter_banks_are_measured() -> None:
-    table = run_here("speed.filter_bank", "--repetitions", "1", "--fields", "C4").splitlines()
-    assert sum(line.startswith("| C4") for line in table) == 1
-
-
-@pytest.mark.slow
-def test_trained_networks_are_measured() -> None:
-    lines = run_here("accuracy.measuring", "--images", "64", "--epochs", "1", "--measured", "8").splitlines()
+def test_trained_networks_are_measured_by_the_command_of_the_docs() -> None:
+    command = [sys.executable, "-m", "benchmarks.accuracy.measuring", "--images", "64", "--epochs", "1", "--measured"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    process = subprocess.run([*command, "8"], capture_output=True, text=True, env=environment, check=False)
+    assert process.returncode == 0, process.stderr
+    lines = process.stdout.splitlines()
     assert sum(line.startswith("rotation 90°") for line in lines) == 4
     assert sum(line.startswith("all of these") for line in lines) == 2
     assert sum(line.startswith("body.") for line in lines) == 4
-
-
-# D8 is D4 and C8 at once, and escnn takes twelve seconds to solve for its bases.
-@pytest.mark.parametrize("name", [name for name in NETWORKS if not name.startswith(("plain", "D8"))])
-def test_strict_networks_of_the_benchmark_are_invariant(name: str) -> None:
-    """Or both sides would learn which way is up, and the baseline would not be strict."""
-    channels = 3 if "ResNet" in name else 1
-    network = build_network(name, (2, 2, 2, 2), 3, None)
-    images, _ = image_task("turned", 8, seed=0, root=None)[1]
-    change = change_under_quarter_turn(network, images[:8].expand(-1, channels, -1, -1))
-    assert change < 1e-5  # float32, five layers
-
-
-@pytest.mark.parametrize("name", [name for name in TASKS if name != "CIFAR-10"])
-def test_tasks_have_images_of_the_networks_size_and_ten_classes(name: str) -> None:
-    for images, labels in image_task(name, 50, seed=0, root=None):
-        assert images.shape[1:] == (1, 33, 33)
-        assert len(images) == len(labels)
-        assert set(labels.tolist()) <= set(range(10))
-        assert 0 <= images.min() < images.max() <= 1 + 1e-6
-
-
-def test_cifar_needs_its_files() -> None:
-    with pytest.raises(ValueError, match="--data"):
-        image_task("CIFAR-10", 10, seed=0, root=None)
-
-
-@pytest.mark.slow
-def test_cost_is_measured(tmp_path: Path) -> None:
-    figures = tmp_path / "figures.json"
-    rows = "soft rotation, steerable;construction, strict"
-    table = run_here("speed.performance", "--rows", rows, "--repetitions", "1", "--json", str(figures)).splitlines()
-    assert sum(line.startswith("| soft rotation, steerable") for line in table) == 1
-    assert len(json.loads(figures.read_text())) == 3

@@ -10,9 +10,8 @@ from escnn.group import Representation
 from escnn.nn import FieldType
 from transformations import fiber_action, relative_error
 
-from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.kernel.calibration_maps import SyntheticMaps, gain, rectified
-from escnn_relaxed.kernel.single_kernel import continuous_maps
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
+from escnn_relaxed.continuous.calibration import SyntheticMaps, gain, rectified
 
 CASES = [
     ("C4", "regular + trivial + regular"),
@@ -24,8 +23,8 @@ CASES = [
 
 def maps_of(space: str, fields: list[Representation], kernel_size: int = 3) -> SyntheticMaps:
     field_type = FieldType(battery.gspace(space), fields)
-    layer = RelaxedR2Conv(field_type, field_type, kernel_size, relax=None, strict_kernel="continuous")
-    return continuous_maps(layer.bank)
+    layer = RelaxedR2Conv(field_type, field_type, kernel_size, relax=None, kernel=ContinuousKernel())
+    return layer.kernel.feature_maps()
 
 
 @pytest.mark.parametrize(("space", "fields"), CASES)

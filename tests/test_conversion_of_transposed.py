@@ -27,22 +27,22 @@ from escnn_relaxed import (
 )
 
 SOFT = {"rotation": 0.2}
-UP = {"padding": 1, "stride": 2, "output_padding": 1}
 
 
 def up(space: str = "C4", pair: str = "regular -> regular", **arguments: object) -> enn.R2ConvTransposed:
     """A trained layer: weights and bias away from their start."""
-    layer = enn.R2ConvTransposed(*battery.types(space, pair), 3, **{**UP, **arguments})
+    arguments = {"padding": 1, "stride": 2, "output_padding": 1, **arguments}
+    layer = enn.R2ConvTransposed(*battery.types(space, pair), 3, **arguments)
     shake(layer)
     return layer
 
 
-def network(space: str = "C4", **arguments: object) -> enn.SequentialModule:
+def network() -> enn.SequentialModule:
     """Down by a stride and up again."""
-    in_type, fields = battery.types(space, "trivial -> regular")
+    in_type, fields = battery.types("C4", "trivial -> regular")
     down = enn.R2Conv(in_type, fields, 3, padding=1, stride=2)
     shake(down)
-    ups = up(space, **arguments), up(space, "regular -> trivial", **arguments)
+    ups = up(), up(pair="regular -> trivial")
     return enn.SequentialModule(down, enn.ReLU(fields), ups[0], enn.InnerBatchNorm(fields), ups[1])
 
 
@@ -54,36 +54,21 @@ def network(space: str = "C4", **arguments: object) -> enn.SequentialModule:
         ("D4", "irreps -> regular", {"bias": False, "dilation": 2}),
         ("SO(2)", "irreps -> trivial", {"output_padding": 0, "padding": 0}),
         ("C4", "trivial -> regular", {"rings": [0.0, 1.0], "sigma": [0.4, 0.5]}),
-        ("C4", "trivial -> regular", {"padding": (1, 0), "output_padding": (0, 1)}),
-        ("C4", "trivial -> regular", {"stride": (2, 2)}),
+        ("C4", "trivial -> regular", {"padding": (1, 0), "output_padding": (0, 1), "stride": (2, 2)}),
     ],
 )
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_relaxed_layer_computes_what_the_layer_computed_and_finds_its_way_back(space, pair, arguments, mode) -> None:
     trained = up(space, pair, **arguments).train(mode == "train")
-    relaxed = relax_network(trained, relax=battery.subgroups(space, 0.2))
+    relaxed = relax_network(trained, freeze=True, relax=battery.subgroups(space, 0.2))
     assert type(relaxed) is RelaxedR2ConvTransposed
     assert relaxed.training == (mode == "train")
     assert relative_error(answer(relaxed), answer(trained)) <= SINGLE
     assert relaxed.softness().item() == 0
     train_a_step(relaxed.train())
     assert relaxed.softness().item() > 0
-    hardened = harden_network(relaxed)
-    assert hardened.bank is None
-    assert torch.equal(hardened.weights, relaxed.weights)
-    assert not torch.equal(hardened.weights, trained.weights)
-
-
-def test_hardened_network_has_the_trained_kernel_to_the_last_bit() -> None:
-    trained = network()
-    relaxed = relax_network(trained, freeze=True, relax=SOFT | {"translation": 0.3})
-    for name, parameter in relaxed.named_parameters():
-        if "bank." in name:
-            nn.init.normal_(parameter)
-    assert min(softnesses(relaxed)) > 1e-3
-    hardened = harden_network(relaxed)
-    for name in ("0", "2", "4"):
-        assert torch.equal(getattr(hardened, name).weights, getattr(trained, name).weights)
+    # To the last bit.
+    assert torch.equal(harden_network(relaxed).weights, trained.weights)
 
 
 def test_every_layer_is_relaxed_and_what_stays_strict_is_said() -> None:
@@ -91,9 +76,7 @@ def test_every_layer_is_relaxed_and_what_stays_strict_is_said() -> None:
     relaxed = relax_network(trained, relax=SOFT)
     kinds = [type(relaxed[index]) for index in (0, 2, 4)]
     assert kinds == [RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR2ConvTransposed]
-    summary = relaxation_summary(relaxed)
-    assert [row.name for row in summary.rows] == ["0", "2", "4"]
-    assert summary.strict == {}
+    assert relaxation_summary(relaxed).strict == {}
     relaxed = relax_network(trained, lambda name, layer: isinstance(layer, enn.R2ConvTransposed), relax=SOFT)
     assert relaxation_summary(relaxed).strict == {"R2Conv": ("0",)}
     relaxed = relax_network(trained, lambda name, layer: name != "4", relax=SOFT)
@@ -106,17 +89,10 @@ def test_layer_that_does_more_or_has_unequal_strides_is_refused() -> None:
             return super().expand_parameters()
 
     fields = battery.field_type("C4", "regular")
-    with pytest.raises(ValueError, match=r"layer\) is R2ConvTransposed|layer: type\(layer\) is R2ConvTransposed"):
+    with pytest.raises(ValueError, match=r"layer: type\(layer\) is R2ConvTransposed"):
         relax_network(WithMethod(fields, fields, 3))
     with pytest.raises(ValueError, match=r"a pair of equal ones, got \(2, 1\)"):
         relax_network(enn.R2ConvTransposed(fields, fields, 3, stride=(2, 1)))
-
-
-def test_weights_that_are_shared_stay_shared() -> None:
-    first, second = up(), up()
-    second.weights = first.weights
-    relaxed = relax_network(enn.SequentialModule(first, second), relax=SOFT)
-    assert relaxed[0].weights is relaxed[1].weights
 
 
 def test_tools_of_learning_and_measuring_take_the_layers() -> None:
@@ -126,10 +102,9 @@ def test_tools_of_learning_and_measuring_take_the_layers() -> None:
         relaxed[index].set_softness(0.1)
     assert softnesses(relaxed) == pytest.approx([0.1] * 3, rel=1e-4)
     equivariance_penalty(relaxed).backward()
-    assert all(relaxed[index].bank.weights.grad is not None for index in (0, 2, 4))
+    assert all(value.grad is not None for index in (0, 2, 4) for value in relaxed[index].soft_parameters())
     assert len(parameter_groups(relaxed, 0.1)) == 2
-    bound = SoftnessBound(relaxed, 0.01)
-    assert bound.penalty().requires_grad
+    assert SoftnessBound(relaxed, 0.01).penalty().requires_grad
     relaxed.eval()
     features = battery.random_input(relaxed.in_type, 9, 9, dtype=torch.float32)
     expected = relaxed(relaxed.in_type(features)).tensor.detach()
@@ -154,7 +129,7 @@ def test_exported_network_computes_the_same(relax: dict[str, float]) -> None:
         assert relative_error(plain(features), relaxed(relaxed.in_type(features)).tensor) <= ROUNDING
 
 
-@pytest.mark.parametrize("arguments", [{}, {"padding": (1, 0), "output_padding": (0, 1)}, {"groups": 1, "bias": False}])
+@pytest.mark.parametrize("arguments", [{"padding": (1, 0), "output_padding": (0, 1)}, {"bias": False}])
 def test_exported_layer_of_escnn_keeps_the_output_padding(arguments: dict[str, object]) -> None:
     """escnn's own export() drops it."""
     trained = up(**arguments).eval()
@@ -163,9 +138,6 @@ def test_exported_layer_of_escnn_keeps_the_output_padding(arguments: dict[str, o
     features = battery.random_input(trained.in_type, 5, 6, dtype=torch.float32)
     with torch.no_grad():
         assert torch.equal(plain(features), trained(trained.in_type(features)).tensor)
-
-
-# Measured.
 
 
 @pytest.mark.parametrize("relaxed", [True, False], ids=["relaxed", "escnn's"])

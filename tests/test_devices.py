@@ -1,4 +1,4 @@
-"""Layers and tools on a pretended device: nothing mixes devices, training waits for nothing, answers are the same.
+"""Layers and tools on a GPU, or on a pretended one: nothing mixes devices, answers are the same, training waits not.
 
 Version counters are those of real devices, so that what they do not tell is tested here too.
 """
@@ -12,12 +12,13 @@ import battery
 import pytest
 import torch
 from baseline_layers import WAYS, baseline
-from forms import FORMS, answer, features_of, layer_of
-from pretend_device import DEVICE, PretendDevice, pretend
+from forms import EVERY_MODE, FORMS, answer, features_of, layer_of
+from layers import SOFT_PARTS, build
+from pretend_device import DEVICE, PretendDevice, another_device, pretend
 from soft_networks import Network
-from tolerances import ROUNDING
+from tolerances import ROUNDING, SINGLE_REORDERED
 from torch import Tensor, nn
-from transformations import relative_error
+from transformations import largest_error, relative_error
 
 from escnn_relaxed import (
     HardeningSchedule,
@@ -31,21 +32,29 @@ from escnn_relaxed import (
     softness_ablation,
 )
 from escnn_relaxed.baselines import LAYERS, free_weight_penalty
-from escnn_relaxed.baselines.strict_kernel import BaselineConvolution
-from escnn_relaxed.layer.convolution import Convolution
 from escnn_relaxed.learning import SoftnessBound, parameter_groups
 from escnn_relaxed.measure import relaxation_scalars
 
-FUSED = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW, "SGD": torch.optim.SGD, "Adagrad": torch.optim.Adagrad}
+MAKE: dict[str, Callable[[], nn.Module]] = {
+    **{form: lambda form=form: layer_of(form) for form in FORMS},
+    **{way: lambda way=way: baseline(way, "C4", "two regular -> regular") for way in WAYS},
+}
+EVERY_LAYER = pytest.mark.parametrize("layer", MAKE)
 
 
 @pytest.fixture
-def device() -> Iterator[PretendDevice]:
+def gpu() -> Iterator[torch.device]:
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), another_device() as device:
+        yield device
+
+
+@pytest.fixture
+def pretended() -> Iterator[PretendDevice]:
     with pretend() as device:
         yield device
 
 
-def test_pretended_device_is_told_from_the_cpu(device: PretendDevice) -> None:
+def test_pretended_device_is_told_from_the_cpu(pretended: PretendDevice) -> None:
     here, there = torch.ones(3), torch.ones(3, device=DEVICE)
     assert (here.device.type, there.device, (there + 1).device) == ("cpu", DEVICE, DEVICE)
     assert there.cpu().device.type == "cpu"
@@ -55,79 +64,84 @@ def test_pretended_device_is_told_from_the_cpu(device: PretendDevice) -> None:
         torch.stack([there[0], here[0]])
     with pytest.raises(TypeError, match="numpy"):
         there.numpy()
-    device.waits.clear()
+    pretended.waits.clear()
     assert float(there.sum()) == 3
     assert there[there > 0].tolist() == [1, 1, 1]
-    assert device.waits == {"__float__": 1, "__getitem__": 1, "tolist": 1}
+    assert pretended.waits == {"__float__": 1, "__getitem__": 1, "tolist": 1}
 
 
-def way(name: str) -> BaselineConvolution:
-    return baseline(name, "C4", "two regular -> regular")
-
-
-def every_layer() -> dict[str, Callable[[], Convolution]]:
-    forms = {form: lambda form=form: layer_of(form) for form in FORMS}
-    return forms | {name: lambda name=name: way(name) for name in WAYS}
-
-
-EVERY_LAYER = pytest.mark.parametrize("layer", every_layer())
-
-
-def pass_through(layer: Convolution, features: Tensor) -> list[Tensor]:
-    """The answer and all gradients, of one draw of a random offset."""
-    torch.manual_seed(3)
+def pass_through(layer: nn.Module, features: Tensor) -> list[Tensor]:
+    """The answer and all gradients."""
     features = features.clone().requires_grad_()
     found = layer(layer.in_type(features)).tensor
     return [found, *torch.autograd.grad(found.square().mean(), [features, *layer.parameters()])]
 
 
-@pytest.mark.parametrize("mode", ["train", "eval"])
+@EVERY_MODE
 @EVERY_LAYER
-def test_answers_and_gradients_are_those_of_the_cpu(layer: str, mode: str, device: PretendDevice) -> None:
-    here = every_layer()[layer]().train(mode == "train")
-    there = copy.deepcopy(here).to(DEVICE)
+def test_answers_and_gradients_are_those_of_the_cpu(layer: str, mode: str, gpu: torch.device) -> None:
+    here = MAKE[layer]().train(mode == "train")
+    there = copy.deepcopy(here).to(gpu)
     features = features_of(here)
-    pass_through(there, features.to(DEVICE))
-    device.waits.clear()
-    found = pass_through(there, features.to(DEVICE))
-    # Evaluation reads whether a fixed ω′ is 0, and may wait.
-    assert not device.waits or (mode == "eval" and set(device.waits) <= {"__bool__", "equal"})
+    found = pass_through(there, features.to(gpu))
     for expected, tensor in zip(pass_through(here, features), found, strict=True):
-        assert tensor.device == DEVICE
+        assert tensor.device == gpu
         assert relative_error(tensor.detach().cpu(), expected.detach()) <= ROUNDING
+    single = pass_through(there.float(), features.float().to(gpu))
+    for expected, tensor in zip(found, single, strict=True):
+        # Gradients sum over the batch, the pixels and the taps as well.
+        assert relative_error(tensor.detach().double(), expected.detach()) <= 10 * SINGLE_REORDERED
 
 
 @EVERY_LAYER
-def test_softness_hardening_and_export_are_those_of_the_cpu(layer: str, device: PretendDevice) -> None:
-    here = every_layer()[layer]()
-    there = copy.deepcopy(here).to(DEVICE)
+def test_training_waits_for_nothing(layer: str, pretended: PretendDevice) -> None:
+    there = MAKE[layer]().to(DEVICE)
+    features = features_of(there)
+    pass_through(there, features)
+    pretended.waits.clear()
+    pass_through(there, features)
+    assert not pretended.waits
+
+
+@EVERY_LAYER
+def test_softness_hardening_and_export_are_those_of_the_cpu(layer: str, gpu: torch.device) -> None:
+    here = MAKE[layer]()
+    there = copy.deepcopy(here).to(gpu)
     assert repr(there).partition("frequency")[0] == repr(here).partition("frequency")[0]
     softness = there.softness()
-    assert softness.device == DEVICE
+    assert softness.device == gpu
     assert softness.item() == pytest.approx(here.softness().item(), rel=1e-9)
     features = features_of(here)
-    assert relative_error(there.export()(features.to(DEVICE)).detach().cpu(), answer(here.eval())) <= ROUNDING
-    for each in (here, there):
-        each.harden()
-        each.drop_soft_part()
-    assert relative_error(answer(there.eval(), features.to(DEVICE)).cpu(), answer(here.eval())) <= ROUNDING
+    assert relative_error(there.export()(features.to(gpu)).detach().cpu(), answer(here.eval())) <= ROUNDING
+    hardened = harden_network(there.eval())
+    assert relative_error(answer(hardened, features.to(gpu)).cpu(), answer(harden_network(here))) <= ROUNDING
 
 
-FUSED_STEPS = [("soft", fused) for fused in FUSED]
-FUSED_STEPS += [(layer, "Adam") for layer in ("learned in translation", "random offset", *WAYS)]
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
+def test_strict_layer_is_equivariant_in_float64(soft_part: str, gpu: torch.device) -> None:
+    """Constants keep their digits on the way."""
+    types = battery.types("SO(2)", "band-limited + trivial -> irreps + mixed")
+    for mode in ("zeros", "reflect", "replicate", "circular"):
+        layer = build(*types, padding=1, padding_mode=mode, relax=None, soft_part=soft_part).float().to(gpu).double()
+        assert largest_error(layer, battery.random_input(types[0], 6, 6).to(gpu)) <= ROUNDING
 
 
-@pytest.mark.parametrize("mode", ["train", "eval"])
-@pytest.mark.parametrize(("layer", "fused"), FUSED_STEPS)
+FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+STEPS = [*(("soft", kind) for kind in FUSED), *((layer, FUSED[0]) for layer in ("learned in translation", *WAYS))]
+
+
+@EVERY_MODE
+@pytest.mark.parametrize(("layer", "kind"), STEPS)
+@pytest.mark.usefixtures("pretended")
 def test_step_of_a_fused_optimiser_is_seen_in_evaluation(
-    layer: str, fused: str, mode: str, device: PretendDevice
+    layer: str, kind: type[torch.optim.Optimizer], mode: str
 ) -> None:
     """Such steps leave version counters as they are. In eval mode, as in fine-tuning, gradients tell."""
-    there = every_layer()[layer]().to(DEVICE)
-    features = features_of(there).to(DEVICE)
+    there = MAKE[layer]().to(DEVICE)
+    features = features_of(there)
     versions = [parameter._version for parameter in there.parameters()]
     before = answer(there.eval(), features)
-    optimiser = FUSED[fused](there.parameters(), lr=0.05, fused=True)
+    optimiser = kind(there.parameters(), lr=0.05, fused=True)
     there.train(mode == "train")
     there(there.in_type(features)).tensor.square().mean().backward()
     optimiser.step()
@@ -135,27 +149,6 @@ def test_step_of_a_fused_optimiser_is_seen_in_evaluation(
     after = answer(there.eval(), features)
     assert relative_error(after.cpu(), before.cpu()) > 1e-4
     assert torch.equal(after, answer(copy.deepcopy(there), features))
-
-
-WAYS_TO_FORGET = {
-    "mode": lambda layer: layer.train(),
-    "state": lambda layer: layer.load_state_dict(layer.state_dict()),
-    "assigned state": lambda layer: layer.load_state_dict(layer.state_dict(), assign=True),
-    "device": lambda layer: layer.to(DEVICE),
-}
-
-
-@pytest.mark.parametrize("how", WAYS_TO_FORGET)
-@pytest.mark.parametrize("layer", ["soft", "soft in translation", *WAYS])
-def test_bank_is_forgotten_when_the_layer_is_set_up_anew(layer: str, how: str, device: PretendDevice) -> None:
-    """Whatever was written to the values of parameters before."""
-    there = every_layer()[layer]().to(DEVICE).eval()
-    features = features_of(there).to(DEVICE)
-    answer(there, features)
-    for parameter in there.parameters():
-        parameter.data.mul_(1.5)
-    WAYS_TO_FORGET[how](there)
-    assert torch.equal(answer(there.eval(), features), answer(copy.deepcopy(there), features))
 
 
 def network(device: torch.device | str) -> Network:
@@ -166,53 +159,47 @@ def network(device: torch.device | str) -> Network:
 
 
 @pytest.mark.slow
-def test_measures_of_a_network_are_those_of_the_cpu(device: PretendDevice) -> None:
+def test_measures_of_a_network_are_those_of_the_cpu(gpu: torch.device) -> None:
     results = []
-    for place in ("cpu", DEVICE):
+    for place in ("cpu", gpu):
         made = network(place)
         types = made.first.in_type, made.strict.out_type
         rows = equivariance_error(made, data=made.features, in_type=types[0], out_type=types[1], shifts=[(1, 2)]).rows
         summary = relaxation_summary(made, data=made.features)
-        ablation = softness_ablation(made, lambda net, x=made.features: net(x).square().mean())
+        classifier = nn.Sequential(made, nn.Flatten())
+        agreement = prediction_agreement(classifier, made.features, in_type=types[0], shifts=[(1, 0)])
         results.append(
             [
-                *(row.error for row in rows),
-                *(row.resampling for row in rows),
+                *(value for row in rows for value in (row.error, row.resampling)),
                 *(value for layer in summary.rows for value in layer.softness.values()),
-                *(row.value for row in ablation),
-                equivariance_penalty(made).item(),
+                *(row.value for row in softness_ablation(made, lambda net, x=made.features: net(x).square().mean())),
+                *(equivariance_penalty(made).item(), agreement.orbit),
                 *relaxation_scalars(made).values(),
             ]
         )
         assert str(summary)
-        assert (
-            0
-            <= prediction_agreement(
-                nn.Sequential(made, nn.Flatten()), made.features, in_type=made.first.in_type, shifts=[(1, 0)]
-            ).orbit
-            <= 1
-        )
     assert results[1] == pytest.approx(results[0], rel=1e-6, abs=1e-9)
 
 
-def test_exported_and_hardened_networks_are_there_too(device: PretendDevice) -> None:
-    made = network(DEVICE)
+def test_exported_and_hardened_networks_are_there_too(gpu: torch.device) -> None:
+    made = network(gpu)
     with torch.no_grad():
         exported = export_network(made.body)(made.features)
         assert relative_error(exported.cpu(), made.body(made.first.in_type(made.features)).tensor.cpu()) <= ROUNDING
-        assert harden_network(made)(made.features).device == DEVICE
+        assert harden_network(made)(made.features).device == gpu
+    assert free_weight_penalty(MAKE["residual"]().to(gpu)).device == gpu
 
 
-def test_training_with_penalties_waits_for_nothing(device: PretendDevice) -> None:
+def test_training_with_penalties_waits_for_nothing(pretended: PretendDevice) -> None:
     made = network(DEVICE).train()
     schedule, bound = HardeningSchedule(made, steps=4), SoftnessBound(made, 0.01)
     optimiser = torch.optim.Adam(parameter_groups(made, 1e-3), lr=1e-3)
     for step in range(4):
         if step == 1:
             # Whether a fixed ω′ is 0 is read once.
-            device.waits.clear()
+            pretended.waits.clear()
         if step == 3:
-            assert not device.waits
+            assert not pretended.waits
         optimiser.zero_grad()
         loss = made(made.features).square().mean() + schedule.penalty() + bound.penalty()
         loss.backward()
@@ -225,53 +212,43 @@ def test_training_with_penalties_waits_for_nothing(device: PretendDevice) -> Non
     assert bound.penalty().device == DEVICE
 
 
-def test_penalty_on_free_weights_is_there_too(device: PretendDevice) -> None:
-    assert free_weight_penalty(way("residual").to(DEVICE)).device == DEVICE
-
-
-@pytest.mark.parametrize("strict_kernel", ["steerable", "continuous"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_layer_built_on_the_default_device_is_the_one_built_on_the_cpu(
-    name: str, strict_kernel: str, device: PretendDevice
-) -> None:
+@pytest.mark.usefixtures("pretended")
+def test_layer_built_on_the_default_device_is_the_one_built_on_the_cpu(name: str) -> None:
     """The seed is the same. A layer of this kind is built elsewhere before, and elsewhere again afterwards."""
-    in_type, out_type = battery.types("C4", "two regular -> regular")
-    layers = []
+    types, layers = battery.types("C4", "two regular -> regular"), []
     for place in ("cpu", DEVICE, "cpu"):
         torch.manual_seed(5)
         with torch.device(place):
-            layer = LAYERS[name](in_type, out_type, 3, padding=1, strict_kernel=strict_kernel)
-        tensors = [*layer.parameters(), *layer.buffers()]
+            layers.append(LAYERS[name](*types, 3, padding=1))
+        tensors = [*layers[-1].parameters(), *layers[-1].buffers()]
         assert {tensor.device for tensor in tensors} == {torch.device(place)}
-        layers.append(layer)
     for layer in layers[1:]:
         state = {name: value.cpu() for name, value in layer.state_dict().items()}
         assert all(torch.equal(state[name], value) for name, value in layers[0].state_dict().items())
 
 
-@pytest.mark.parametrize("layer", ["soft", "learned", "random offset", "soft in translation", *WAYS])
-def test_layer_trains_under_the_default_device(layer: str, device: PretendDevice) -> None:
-    there = every_layer()[layer]()
-    train_on = features_of(there).to(DEVICE)
-    with torch.device(DEVICE):
-        there.to(DEVICE)
+@pytest.mark.parametrize("layer", ["soft", "learned", "soft in translation", *WAYS])
+def test_layer_trains_under_the_default_device(layer: str, gpu: torch.device) -> None:
+    there = MAKE[layer]()
+    train_on = features_of(there).to(gpu)
+    with torch.device(gpu):
+        there.to(gpu)
         there(there.in_type(train_on)).tensor.square().mean().backward()
-        assert all(parameter.grad.device == DEVICE for parameter in there.parameters())
-        assert there.softness().device == DEVICE
-        there.set_domain_frequency(rotation=0.1) if isinstance(there, RelaxedR2Conv) else there.make_strict()
-        assert answer(there.eval(), train_on).device == DEVICE
+        assert all(parameter.grad.device == gpu for parameter in there.parameters())
+        assert there.softness().device == gpu
+        there.set_domain_frequency(rotation=0.1) if isinstance(there, RelaxedR2Conv) else there.harden()
+        assert answer(there.eval(), train_on).device == gpu
 
 
-@pytest.mark.parametrize("strict_kernel", ["steerable", "continuous"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_layer_built_on_the_meta_device_takes_a_state_later(name: str, strict_kernel: str) -> None:
-    in_type, out_type = battery.types("C4", "two regular -> regular")
-    arguments = {"kernel_size": 3, "padding": 1, "strict_kernel": strict_kernel}
-    layer = LAYERS[name](in_type, out_type, **arguments)
+def test_layer_built_on_the_meta_device_takes_a_state_later(name: str) -> None:
+    types = battery.types("C4", "two regular -> regular")
+    layer = LAYERS[name](*types, 3, padding=1)
     with torch.device("meta"):
-        empty = LAYERS[name](in_type, out_type, **arguments)
+        empty = LAYERS[name](*types, 3, padding=1)
     assert all(parameter.is_meta for parameter in empty.parameters())
     assert type(empty).__name__ in repr(empty)
     empty.to_empty(device="cpu").load_state_dict(layer.state_dict())
-    features = in_type(features_of(layer))
+    features = types[0](features_of(layer))
     assert torch.equal(empty(features).tensor, layer(features).tensor)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from escnn_relaxed.layer.domain_frequency import DomainFrequency, RegionSamples, RotationSamples, frequency_values
+from escnn_relaxed.kernel.domain_frequency import DomainFrequency, RegionSamples, RotationSamples, frequency_values
 
 
 @pytest.mark.parametrize(

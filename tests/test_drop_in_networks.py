@@ -18,8 +18,9 @@ import pytest
 import torch
 from drop_in_networks import GALAXY_BASIS, NETWORKS, images
 from escnn.nn import R2Conv, R2ConvTransposed
+from forms import tensors_of
 from layers import shake
-from networks_to_export import WHAT_EXPORTERS_WARN_OF
+from networks_to_export import BATCH, WHAT_EXPORTERS_WARN_OF
 from tolerances import ROUNDING, SINGLE, SINGLE_REORDERED, SLIGHTLY_BROKEN
 from torch import Tensor, nn
 from transformations import relative_error
@@ -205,11 +206,8 @@ def answer_of_onnx_runtime(network: nn.Module, name: str, dynamo: bool) -> Tenso
     """On another batch size than the one exported with."""
     file = io.BytesIO()
     if dynamo:
-        batch = ({0: torch.export.Dim("batch")},)
-        program = torch.onnx.export(
-            network, (images(name),), dynamo=True, dynamic_shapes=batch, input_names=["images"], verbose=False
-        )
-        program.save(file)
+        shapes = {"dynamic_shapes": ({0: BATCH},), "input_names": ["images"], "verbose": False}
+        torch.onnx.export(network, (images(name),), dynamo=True, **shapes).save(file)
     else:
         axes = {"images": {0: "batch"}}
         torch.onnx.export(network, (images(name),), file, dynamo=False, input_names=["images"], dynamic_axes=axes)
@@ -229,6 +227,7 @@ def test_exported_network_computes_the_same(name: str) -> None:
     network = precise(trained(name), name)
     exported = export_network(network)
     assert not list(named_relaxed_layers(exported))
+    assert not {t.data_ptr() for t in tensors_of(network)} & {t.data_ptr() for t in tensors_of(exported)}
     assert relative_error(answer(exported, name), answer(network, name)) <= rounding(name)
 
 

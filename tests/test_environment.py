@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -61,8 +62,9 @@ class Machine:
     def add_python(self, name: str, version: str, has_venv: bool = True) -> Path:
         return self.add(name, PYTHON.format(version=version, without_venv=int(not has_venv)))
 
-    def run(self, python: Path | None = None, oldest: str = "") -> subprocess.CompletedProcess[str]:
-        variables = {"PATH": self.commands, "CALLS": self.calls, "PYTHON": python or "", "OLDEST": oldest}
+    def run(self, python: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+        unset = {"OLDEST": "", "NEWEST": ""}
+        variables = {"PATH": self.commands, "CALLS": self.calls, "PYTHON": python or "", **unset, **variables}
         environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
         command = ["bash", str(SCRIPT), str(self.environment)]
         return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -77,7 +79,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_first_python_that_fits_is_taken_and_uv_not_asked(machine: Machine) -> None:
-    machine.add_python("python3", "3.13")
+    machine.add_python("python3", "3.9")
     machine.add_python("python3.11", "3.11")
     machine.add("uv", UV)
     run = machine.run()
@@ -86,7 +88,7 @@ def test_first_python_that_fits_is_taken_and_uv_not_asked(machine: Machine) -> N
     assert not machine.called("uv")
 
 
-@pytest.mark.parametrize(("version", "has_venv"), [("3.13", True), ("3.12", False)])
+@pytest.mark.parametrize(("version", "has_venv"), [("3.9", True), ("3.12", False)])
 def test_uv_makes_the_environment_where_no_python_can(machine: Machine, version: str, has_venv: bool) -> None:
     machine.add_python("python3", version, has_venv)
     machine.add("uv", UV)
@@ -98,10 +100,11 @@ def test_uv_makes_the_environment_where_no_python_can(machine: Machine, version:
 
 
 def test_without_uv_it_says_what_to_type(machine: Machine) -> None:
-    machine.add_python("python3", "3.13")
+    machine.add_python("python3", "3.9")
     run = machine.run()
     assert run.returncode == 1
-    assert "no Python 3.10, 3.11 or 3.12 that runs" in run.stderr
+    assert "no Python that runs and fits" in run.stderr
+    assert "fitting: 3.10 3.11 3.12 3.13)" in run.stderr
     assert "or install uv, which gets one: curl -LsSf https://astral.sh/uv/install.sh | sh\n" in run.stderr
     assert not machine.environment.exists()
 
@@ -113,9 +116,9 @@ def test_python_that_cannot_make_environments_says_what_to_install(machine: Mach
 
 def test_python_that_is_named_is_not_replaced_by_another(machine: Machine) -> None:
     machine.add("uv", UV)
-    run = machine.run(python=machine.add_python("python3.13", "3.13"))
+    run = machine.run(python=machine.add_python("python3.9", "3.9"))
     assert run.returncode == 1
-    assert "python3.13)" in run.stderr
+    assert "python3.9;" in run.stderr
     assert not machine.calls.read_text()
 
 
@@ -130,10 +133,59 @@ def test_folder_with_something_else_is_left_alone(machine: Machine) -> None:
     assert (machine.environment / "letters").exists()
 
 
-@pytest.mark.parametrize(("oldest", "torch"), [("", "2.13.0"), ("1", "2.6.0")])
-def test_oldest_versions_go_before_the_others(machine: Machine, oldest: str, torch: str) -> None:
+@pytest.mark.parametrize(("variables", "torch"), [({}, "2.13.0"), ({"OLDEST": "1"}, "2.6.0")])
+def test_oldest_versions_go_before_the_others(machine: Machine, variables: dict[str, str], torch: str) -> None:
     machine.add_python("python3", "3.12")
-    run = machine.run(oldest=oldest)
+    run = machine.run(**variables)
     assert run.returncode == 0, run.stderr
     (found,) = [line for line in machine.called("python") if " torch==" in line]
     assert found.endswith(f"torch=={torch}+cpu")
+
+
+@pytest.mark.parametrize(
+    ("version", "variables", "is_newest"), [("3.12", {}, False), ("3.12", {"NEWEST": "1"}, True), ("3.13", {}, True)]
+)
+def test_newest_versions_come_with_the_stand_in(
+    machine: Machine, version: str, variables: dict[str, str], is_newest: bool
+) -> None:
+    machine.add_python("python3", version)
+    run = machine.run(**variables)
+    assert run.returncode == 0, run.stderr
+    assert any(line.endswith(" ./compat") for line in machine.called("python")) == is_newest
+
+
+@pytest.mark.parametrize(("name", "version"), [("OLDEST", "3.13"), ("NEWEST", "3.11")])
+def test_python_without_builds_of_the_oldest_or_newest_is_refused(machine: Machine, name: str, version: str) -> None:
+    machine.add_python("python3", version)
+    run = machine.run(**{name: "1"})
+    assert run.returncode == 1
+    assert "no Python that runs and fits" in run.stderr
+
+
+def test_without_a_cpu_build_of_torch_the_other_is_taken(machine: Machine) -> None:
+    machine.add_python("python3", "3.12")
+    machine.add("make_environment", MAKE_ENVIRONMENT.replace('>>"$CALLS"', '>>"$CALLS"; [[ "$*" != *+cpu* ]]'))
+    run = machine.run()
+    assert run.returncode == 0, run.stderr
+    assert "installing the CUDA build" in run.stdout
+    asked_for = [line.split()[-1] for line in machine.called("python") if "torch==" in line]
+    assert asked_for == ["torch==2.13.0+cpu", "torch==2.13.0+cpu", "torch==2.13.0"]
+
+
+def test_newest_are_newer_than_the_others() -> None:
+    pins = {}
+    for name in ("constraints", "constraints-newest"):
+        lines = (SCRIPT.parents[1] / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+        pins[name] = dict(line.split("#")[0].split(";")[0].strip().split("==") for line in lines if "==" in line)
+    newer = pins["constraints-newest"]
+    assert newer["numpy"].startswith("2.")
+    assert not {name for name, version in newer.items() if pins["constraints"].get(name) == version}
+
+
+def test_hooks_before_a_commit_have_the_pinned_tools() -> None:
+    root = SCRIPT.parents[1]
+    hooks = root / ".pre-commit-config.yaml"
+    if not hooks.exists():
+        pytest.skip("no part of the sdist")
+    (pin,) = re.findall(r"^ruff==\S+", (root / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.findall(r"ruff==[\d.]+", hooks.read_text(encoding="utf-8")) == [pin, pin]

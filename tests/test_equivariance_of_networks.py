@@ -1,20 +1,23 @@
-"""Measuring layers inside networks, networks in plain tensors, and what is refused."""
+"""Measuring layers inside networks, networks in plain tensors and with several inputs, and what is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import Any
 
 import battery
 import pytest
 import torch
+from escnn import gspaces
 from escnn import nn as enn
+from layers import build
 from soft_networks import soft_regular_layer
-from tolerances import SINGLE
+from tolerances import ROUNDING, SINGLE
 from torch import Tensor, nn
 from trained_networks import convolution, network
 
-from escnn_relaxed import equivariance_error, prediction_agreement
+from escnn_relaxed import equivariance_error, prediction_agreement, relaxation_summary, softness_ablation
+from escnn_relaxed.measure import relaxation_scalars
 
 
 def test_a_layer_inside_is_measured_as_the_network_up_to_it() -> None:
@@ -55,7 +58,7 @@ def test_the_error_of_logits_is_their_relative_change() -> None:
         for quarter, row in enumerate(report.rows, start=1):
             turned = soft.body.in_type(images).transform_fibers(soft.body.in_type.fibergroup.element(quarter)).tensor
             after = soft(torch.rot90(turned, quarter, (2, 3)))
-            assert row.error == pytest.approx(float((after - before).norm() / before.norm()), rel=1e-4)
+            assert row.error == pytest.approx(float((after - before).norm() / before.norm()), rel=1e-4)  # in float32
             assert row.error > 1e-3
 
 
@@ -66,6 +69,18 @@ def test_forms_of_input() -> None:
     assert equivariance_error(layer, data=layer.in_type(features)).rows == expected
     assert equivariance_error(nn.Sequential(layer), data=features).rows == expected
     assert equivariance_error(layer, 5).rows == equivariance_error(layer, (5, 5)).rows
+
+
+class Plain(nn.Module):
+    """Maps in plain tensors."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.unused = nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.body(self.body.in_type(images)).tensor
 
 
 def test_measuring_changes_nothing() -> None:
@@ -86,18 +101,6 @@ def test_measuring_changes_nothing() -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in whole.modules())
 
 
-class Plain(nn.Module):
-    """Maps in plain tensors."""
-
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()
-        self.body = body
-        self.unused = nn.Identity()
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.body(self.body.in_type(images)).tensor
-
-
 class Pair(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         return images, images
@@ -114,90 +117,60 @@ def test_a_tensor_is_picked_of_what_a_network_returns() -> None:
     for module, pick in ((Pair(), lambda answer: answer[1]), (Table(), lambda answer: answer["images"].clone())):
         report = equivariance_error(module, **place, output=pick)
         assert [(row.kind, row.error) for row in report.rows] == [("exact", 0.0)] * 3
-        network = nn.Sequential(nn.Identity(), module)
-        assert equivariance_error(network, **place, layer="1", output=pick).rows == report.rows
+        inside = nn.Sequential(nn.Identity(), module)
+        assert equivariance_error(inside, **place, layer="1", output=pick).rows == report.rows
     logits = prediction_agreement(
         Pair(), torch.randn(4, 1, 5, 5), in_type=trivial, output=lambda answer: answer[0].mean((2, 3))
     )
     assert logits.orbit == 1
 
 
-BAD: dict[str, tuple[Callable[[Any], dict[str, Any]], type[Exception], str]] = {
-    "neither": (lambda layer: {}, ValueError, "input_size or data, one of them"),
-    "both": (
-        lambda layer: {"input_size": 5, "data": torch.zeros(1, 4, 5, 5)},
-        ValueError,
-        "one of them; got input_size=5",
+# Arguments beside a layer of C4, or a module in its place and a size; functions make what they stand for of the layer.
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({}, "input_size or data, one of them"),
+    ({"input_size": 5, "data": torch.zeros(1, 4, 5, 5)}, "one of them; got input_size=5"),
+    ({"module": "layer", "input_size": 5}, "module must be a torch.nn.Module, got str"),
+    ({"input_size": 0}, "input_size must be >= 1, got 0"),
+    ({"input_size": (5, 5, 5)}, r"input_size must be .* got \(5, 5, 5\)"),
+    ({"input_size": 5.0}, "input_size must be an integer, got 5.0"),
+    ({"data": [1.0]}, "data must be a floating-point tensor .* got list"),
+    ({"data": torch.zeros(1, 4, 5, 5).long()}, "data must be a floating-point"),
+    ({"data": torch.zeros(1, 3, 5, 5)}, r"data must be \(batch, 4, H, W\)"),
+    ({"input_size": 5, "layer": "body"}, "layer must be .* got 'body'; there are"),
+    ({"module": Plain, "input_size": 5, "layer": "unused"}, "layer: 'unused' is not called"),
+    ({"input_size": 5, "in_type": "C4"}, "in_type must be .* got str: 'C4'"),
+    ({"module": nn.Identity(), "input_size": 5}, "in_type: Identity"),
+    ({"module": Plain, "input_size": 5}, "out_type: the output is a plain"),
+    (
+        {"module": Pair(), "input_size": 5, "in_type": lambda layer: layer.in_type},
+        "'' returns a tuple of 2: pick one by",
     ),
-    "no module": (
-        lambda layer: {"module": "layer", "input_size": 5},
-        TypeError,
-        "module must be a torch.nn.Module, got str",
+    (
+        {"module": Table(), "input_size": 5, "in_type": lambda layer: layer.in_type},
+        r"dict with the keys \['images', 't",
     ),
-    "size": (lambda layer: {"input_size": 0}, ValueError, "input_size must be >= 1, got 0"),
-    "sizes": (lambda layer: {"input_size": (5, 5, 5)}, ValueError, r"input_size must be .* got \(5, 5, 5\)"),
-    "size of another type": (lambda layer: {"input_size": 5.0}, TypeError, "input_size must be an integer, got 5.0"),
-    "data": (lambda layer: {"data": [1.0]}, TypeError, "data must be a floating-point tensor .* got list"),
-    "integers": (lambda layer: {"data": torch.zeros(1, 4, 5, 5).long()}, TypeError, "data must be a floating-point"),
-    "channels": (lambda layer: {"data": torch.zeros(1, 3, 5, 5)}, ValueError, r"data must be \(batch, 4, H, W\)"),
-    "layer": (lambda layer: {"input_size": 5, "layer": "body"}, ValueError, "layer must be .* got 'body'; there are"),
-    "not called": (
-        lambda layer: {"module": Plain(layer), "input_size": 5, "layer": "unused"},
-        ValueError,
-        "layer: 'unused' is not called",
-    ),
-    "fields": (lambda layer: {"input_size": 5, "in_type": "C4"}, TypeError, "in_type must be .* got str: 'C4'"),
-    "unknown fields": (lambda layer: {"module": nn.Identity(), "input_size": 5}, ValueError, "in_type: Identity"),
-    "unknown output": (
-        lambda layer: {"module": Plain(layer), "input_size": 5},
-        ValueError,
-        "out_type: the output is a plain",
-    ),
-    "pair": (
-        lambda layer: {"module": Pair(), "input_size": 5, "in_type": layer.in_type},
-        TypeError,
-        "output: it must be a tensor .* '' returns a tuple: pick a tensor of it by output=",
-    ),
-    "table": (
-        lambda layer: {"module": Table(), "input_size": 5, "in_type": layer.in_type},
-        TypeError,
-        "output: .* '' returns a dict: pick a tensor of it by output=",
-    ),
-    "no tensor picked": (
-        lambda layer: {"module": Table(), "input_size": 5, "in_type": layer.in_type, "output": lambda a: a["text"]},
-        TypeError,
-        "output: .* output gives a str$",
-    ),
-    "no function": (lambda layer: {"input_size": 5, "output": "logits"}, TypeError, "output must be a function"),
-    "elements": (
-        lambda layer: {"input_size": 5, "elements": battery.gspace("C8").fibergroup.elements},
-        TypeError,
-        "elements must be of C4",
-    ),
-    "angle": (lambda layer: {"input_size": 5, "angles": ["90°"]}, TypeError, "angles must be .* got '90°'"),
-    "angle that is not in the group": (
-        lambda layer: {"input_size": 5, "angles": [0.3]},
-        ValueError,
-        "fields of the input are of .* which holds no rotation 17.19°",
-    ),
-    "shift": (lambda layer: {"input_size": 5, "shifts": [1]}, TypeError, "shifts must be pairs .* got 1"),
-    "shift of half a pixel": (
-        lambda layer: {"input_size": 5, "shifts": [(0, 0.5)]},
-        TypeError,
-        "shifts must be an integer",
-    ),
-    "far shift": (lambda layer: {"input_size": 5, "shifts": [(0, 5)]}, ValueError, r"smaller than the image, \(5, 5\)"),
-    "far shift back": (lambda layer: {"input_size": 5, "shifts": [(-5, 0)]}, ValueError, "shifts must be >= -4"),
-    "nothing": (lambda layer: {"input_size": 5, "elements": ()}, ValueError, "nothing to measure: .* angles or shifts"),
-}
+    ({"input_size": 5, "output": lambda layer: lambda answer: ""}, "output: .* output gives a str$"),
+    ({"input_size": 5, "output": "logits"}, "output must be a function"),
+    ({"input_size": 5, "elements": [battery.gspace("C8").fibergroup.element(1)]}, "elements must be of C4"),
+    ({"input_size": 5, "angles": ["90°"]}, "angles must be .* got '90°'"),
+    ({"input_size": 5, "angles": [0.3]}, "fields of the input are of .* which holds no rotation 17.19°"),
+    ({"input_size": 5, "shifts": [1]}, "shifts must be pairs .* got 1"),
+    ({"input_size": 5, "shifts": [(0, 0.5)]}, "shifts must be an integer"),
+    ({"input_size": 5, "shifts": [(0, 5)]}, r"smaller than the image, \(5, 5\)"),
+    ({"input_size": 5, "shifts": [(-5, 0)]}, "shifts must be >= -4"),
+    ({"input_size": 5, "elements": ()}, "nothing to measure: .* angles or shifts"),
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_arguments_are_named(name: str) -> None:
-    arguments, kind, message = BAD[name]
+@pytest.mark.parametrize(("given", "message"), BAD)
+def test_bad_arguments_are_named(given: dict[str, Any], message: str) -> None:
     layer = soft_regular_layer()
-    with pytest.raises(kind, match=message):
-        equivariance_error(**{"module": layer, **arguments(layer)})
+    arguments = {
+        name: value(layer) if callable(value) and not isinstance(value, nn.Module) else value
+        for name, value in given.items()
+    }
+    with pytest.raises((TypeError, ValueError), match=message):
+        equivariance_error(**{"module": layer, **arguments})
 
 
 def test_the_report_is_a_table() -> None:
@@ -208,3 +181,118 @@ def test_the_report_is_a_table() -> None:
     assert lines[1].startswith("rotation 45°    interpolated  0.0")
     assert len(lines[1].split()) == 5
     assert len(lines[2].split()) == 4  # nothing is interpolated
+
+
+# Several inputs: images turn, fields beside them turn with them, the rest stays.
+SIDE = 7
+GSPACE = gspaces.rot2dOnR2(4)
+IMAGE, VECTOR = (enn.FieldType(GSPACE, [field]) for field in (GSPACE.trivial_repr, GSPACE.irrep(1)))
+SCORES = enn.FieldType(GSPACE, [GSPACE.trivial_repr] * 2)
+
+
+class Critic(nn.Module):
+    """Scores of an image and an action, a vector over one pixel that is laid over all."""
+
+    def __init__(self, relax: dict[str, float] | None = None) -> None:
+        super().__init__()
+        self.first = build(IMAGE + VECTOR, SCORES, 3, padding=1, relax=relax, initial_softness=0.1)
+        self.last = enn.ReLU(SCORES)
+        self.eval()
+
+    def forward(self, images: Tensor, action: enn.GeometricTensor | Tensor, scale: float = 1.0) -> Tensor:
+        arrows = action.tensor if isinstance(action, enn.GeometricTensor) else action
+        laid = torch.cat([images, arrows.expand(-1, -1, *images.shape[2:])], dim=1)
+        scores: Tensor = scale * self.last(self.first((IMAGE + VECTOR)(laid))).tensor.mean((2, 3))
+        return scores
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def errors(module: nn.Module, data: tuple[object, ...], **options: object) -> list[float]:
+    return [row.error for row in equivariance_error(module, data=data, in_type=IMAGE, **options).exact]
+
+
+def test_a_field_beside_the_images_turns_and_a_plain_action_stays() -> None:
+    images, action = drawn(3, 1, SIDE, SIDE), drawn(3, 2, 1, 1)
+    assert max(errors(Critic(), (images, VECTOR(action), 2.0))) <= ROUNDING
+    assert min(errors(Critic(), (images, action))) > 1e-3
+    soft = Critic({"rotation": 0.3})
+    found = errors(soft, (images, VECTOR(action)))
+    with torch.no_grad():
+        before = soft(images, action)
+        for turns, error in enumerate(found, start=1):
+            angle = turns * math.pi / 2
+            matrix = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+            turned = torch.einsum("oc,bcij->boij", torch.tensor(matrix, dtype=torch.float64), action)
+            after = soft(images.rot90(turns, (2, 3)), turned)
+            assert error == pytest.approx(((after - before).norm() / before.norm()).item(), rel=1e-9)
+            assert error > 1e-3
+    with pytest.raises(ValueError, match=r"the fields of the input are of C4_on_R2.*, which holds no rotation 45°"):
+        errors(soft, (images, VECTOR(action)), angles=[math.pi / 4])
+
+
+class TwoImages(nn.Module):
+    """A convolution of two plain images side by side."""
+
+    def __init__(self, padding_mode: str) -> None:
+        super().__init__()
+        layer = build(IMAGE + IMAGE, SCORES, 3, padding=1, relax=None, padding_mode=padding_mode)
+        self.body = enn.SequentialModule(layer, enn.ReLU(SCORES)).eval()
+
+    def forward(self, images: Tensor, depth: Tensor) -> enn.GeometricTensor:
+        return self.body(self.body.in_type(torch.cat([images, depth], dim=1)))
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
+def test_plain_images_are_measured_as_channels_of_one(padding_mode: str) -> None:
+    """Every row: exact, interpolated and shifted."""
+    module, images, depth = TwoImages(padding_mode), drawn(3, 1, SIDE, SIDE + 2), drawn(3, 1, SIDE, SIDE + 2).flip(2)
+    options = {"elements": None, "angles": [0.5], "shifts": [(1, -2)]}
+    pair = equivariance_error(module, data=(images, depth), in_type=IMAGE, **options)
+    assert pair == equivariance_error(module.body, data=torch.cat([images, depth], dim=1), **options)
+    assert [row.kind for row in pair.rows] == 3 * ["exact"] + ["interpolated", "exact"]
+    assert max(row.error for row in pair.exact) <= ROUNDING
+
+
+class Ahead(nn.Module):
+    """Two classes: whether the bright side of an image lies ahead of an action, or behind it."""
+
+    def forward(self, images: Tensor, action: enn.GeometricTensor | Tensor) -> Tensor:
+        x, y = (action.tensor if isinstance(action, enn.GeometricTensor) else action).unbind(1)
+        steps = torch.linspace(-1, 1, SIDE, dtype=images.dtype)
+        ahead = (images[:, 0] * (x * steps - y * steps[:, None])).sum((1, 2))
+        return torch.stack([ahead, -ahead], dim=1)
+
+
+def test_other_measures_take_all_inputs() -> None:
+    """More images than are measured on: of each input as many, of what is no batch all."""
+    images, action = drawn(40, 1, SIDE, SIDE), drawn(40, 2, 1, 1)
+    assert prediction_agreement(Ahead(), (images, VECTOR(action)), in_type=IMAGE).orbit == 1
+    rows = prediction_agreement(Ahead(), (images, action), in_type=IMAGE).rows
+    assert [row.error for row in rows if row.name == "rotation 180°"] == [1]
+    soft, data = Critic({"rotation": 0.3}), (images, VECTOR(action), 2.0)
+    (row,) = relaxation_summary(soft, data=data, in_type=IMAGE).rows
+    assert row.own_error > 1e-3
+    some = images[:32], VECTOR(action[:32]), 2.0
+    scalars = relaxation_scalars(soft, data, in_type=IMAGE)
+    assert scalars["equivariance_error/network"] == pytest.approx(max(errors(soft, some)), rel=1e-9)
+    ablation = softness_ablation(soft, lambda net: max(errors(net, some)), progress=False)
+    assert ablation[-1].value <= ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((), "data must be a floating-point tensor or GeometricTensor, got tuple"),
+        ((2.0, drawn(1, 1, SIDE, SIDE)), "data must be a floating-point tensor or GeometricTensor, got float"),
+        (
+            (drawn(1, 1, SIDE, SIDE), VECTOR(drawn(1, 2, 3, 3))),
+            r"data\[1\] must have \(7, 7\) pixels as data\[0\] has, or",
+        ),
+    ],
+)
+def test_inputs_that_cannot_be_turned_are_named(data: tuple[object, ...], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        equivariance_error(Critic(), data=data, in_type=IMAGE)

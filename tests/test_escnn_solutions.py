@@ -17,7 +17,7 @@ from escnn.group.groups import so3group
 from sympy import Rational
 from sympy.physics.wigner import clebsch_gordan
 
-from escnn_relaxed.layer.escnn_solutions import canonical_embeddings, use_canonical_solutions
+from escnn_relaxed.on_escnn.solutions import canonical_embeddings, use_canonical_solutions
 
 # Bases go through QR and products of matrices in float64.
 ROUNDING = 1e-12

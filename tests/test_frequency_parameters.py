@@ -1,55 +1,71 @@
-"""ω′ in a group of its own, and what optimisers do with it."""
+"""ω′ in a group of its own, what optimisers do with it, and one ω′ for several layers or both axes."""
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
+from itertools import pairwise
+
+import battery
 import pytest
 import torch
+from escnn.nn import R2Conv
 from soft_networks import network_of, soft_regular_layer
-from torch import nn
+from torch import Tensor, nn
 
-from escnn_relaxed import parameter_groups
+from escnn_relaxed import (
+    RelaxedR2Conv,
+    equivariance_penalty,
+    export_network,
+    harden_network,
+    parameter_groups,
+    relax_network,
+    relaxation_summary,
+)
+from escnn_relaxed.learning import share_domain_frequency
+from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
+
+BOTH = {"rotation": 0.2, "translation": (0.1, 0.3)}
+ACROSS_AXES = pytest.mark.parametrize("across_axes", [False, True])
 
 
-def learned(count: int = 2) -> nn.Module:
-    return network_of(*(soft_regular_layer(learn_relaxation=True, relax={"rotation": 0.2}) for _ in range(count)))
+def learning(*starts: dict[str, object]) -> nn.Module:
+    return network_of(*(soft_regular_layer(relax=start, learn_relaxation=True) for start in starts))
 
 
-def test_every_parameter_is_in_one_group() -> None:
-    network = learned()
-    frequencies, rest = (group["params"] for group in parameter_groups(network))
-    assert [id(p) for p in frequencies] == [id(network[i].domain_frequency["rotation"]) for i in (0, 2)]
-    together = [id(p) for p in (*frequencies, *rest)]
-    assert len(set(together)) == len(together)
-    assert set(together) == {id(p) for p in network.parameters()}
+def layers_of(network: nn.Module) -> list[RelaxedR2Conv]:
+    return [layer for _, layer in named_relaxed_layers(network)]
 
 
-def test_weight_decay_pulls_weights_and_not_frequencies() -> None:
-    network = learned()
-    before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
-    optimiser = torch.optim.SGD(parameter_groups(network), lr=0.5, weight_decay=0.2)
+def frequencies_of(network: nn.Module) -> list[nn.Parameter]:
+    """Every parameter of ω′, once, as an optimiser sees them."""
+    frequencies, _ = parameter_groups(network)
+    return frequencies["params"]
+
+
+def answer(network: nn.Module) -> Tensor:
+    torch.manual_seed(3)
+    in_type = layers_of(network)[0].in_type
+    return network(in_type(battery.random_input(in_type, 8, 8))).tensor
+
+
+def test_weight_decay_pulls_weights_and_not_frequencies_which_have_their_rate() -> None:
+    network = learning({"rotation": 0.2}, {"rotation": 0.2})
+    groups = parameter_groups(network, 0.5)
+    assert sorted(id(p) for group in groups for p in group["params"]) == sorted(id(p) for p in network.parameters())
+    frequencies = {id(layer.domain_frequency["rotation"]) for layer in layers_of(network)}
+    assert frequencies == {id(parameter) for parameter in groups[0]["params"]}
+    before = [parameter.detach().clone() for parameter in network.parameters()]
+    optimiser = torch.optim.SGD(groups, lr=0.25, weight_decay=0.2)
+    assert [(group["lr"], group["weight_decay"]) for group in optimiser.param_groups] == [(0.5, 0.0), (0.25, 0.2)]
     for parameter in network.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimiser.step()
-    for name, parameter in network.named_parameters():
-        factor = 1.0 if "domain_frequency" in name else 1 - 0.5 * 0.2
-        assert torch.allclose(parameter, factor * before[name]), name
-
-
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
-def test_frequencies_have_the_rate_that_is_given(kind: type[torch.optim.Optimizer]) -> None:
-    network = learned()
-    optimiser = kind(parameter_groups(network, 0.5), lr=1e-3, weight_decay=0.1)
-    assert [(group["lr"], group["weight_decay"]) for group in optimiser.param_groups] == [(0.5, 0.0), (1e-3, 0.1)]
-    plain = kind(parameter_groups(network), lr=1e-3)
+    for parameter, start in zip(network.parameters(), before, strict=True):
+        assert torch.allclose(parameter, start if id(parameter) in frequencies else (1 - 0.25 * 0.2) * start)
+    plain = torch.optim.Adam(parameter_groups(network), lr=1e-3)
     assert [group["lr"] for group in plain.param_groups] == [1e-3, 1e-3]
-
-
-def test_what_layers_share_is_there_once() -> None:
-    network = learned()
-    network[2]._domain_frequency = network[0]._domain_frequency
-    frequencies, rest = parameter_groups(network)
-    assert len(frequencies["params"]) == 1
-    assert len(rest["params"]) == len(list(network.parameters())) - 1
 
 
 @pytest.mark.parametrize("network", [nn.Linear(2, 2), soft_regular_layer()], ids=["no layer", "fixed"])
@@ -59,15 +75,145 @@ def test_without_learned_frequencies_there_is_one_group(network: nn.Module) -> N
     assert len(group["params"]) == len(list(network.parameters()))
 
 
+def test_layers_share_the_mean_of_what_they_had_in_common() -> None:
+    """Signs that learning gave do not cancel."""
+    network = learning({"rotation": -0.1}, {"rotation": 0.3, "translation": (-0.1, 0.5)}, {"translation": (0.3, -0.3)})
+    share_domain_frequency(network)
+    first, second, third = (layer.domain_frequency for layer in layers_of(network))
+    assert first["rotation"] is second["rotation"]
+    assert second["translation"] is third["translation"]
+    assert first["rotation"].tolist() == pytest.approx([0.2])
+    assert second["translation"].tolist() == pytest.approx([0.2, 0.4])
+    assert len(frequencies_of(network)) == 2
+
+
+def test_gradient_of_a_shared_frequency_is_the_sum_of_the_layers() -> None:
+    network = learning({"rotation": 0.2}, {"rotation": 0.2})
+    answer(network).square().sum().backward()
+    apart = [value.grad for value in frequencies_of(network)]
+    network.zero_grad()
+    share_domain_frequency(network)
+    answer(network).square().sum().backward()
+    (shared,) = frequencies_of(network)
+    assert torch.allclose(shared.grad, sum(apart), rtol=1e-10)  # float64
+    assert all(gradient.abs().item() > 1e-6 for gradient in apart)
+
+
+def test_layer_with_tied_axes_computes_what_one_with_equal_axes_does() -> None:
+    free = learning({"rotation": 0.2, "translation": (0.2, 0.2)}, {"translation": (0.2, 0.2)})
+    tied = copy.deepcopy(free)
+    share_domain_frequency(tied, across_layers=False, across_axes=True)
+    assert [len(value) for value in frequencies_of(tied)] == [1, 1, 1]
+    assert equivariance_penalty(tied[0], "frequency").item() == pytest.approx(0.2**2 + 2 * 0.2**2)
+    assert torch.equal(answer(tied), answer(free))
+    assert layers_of(tied)[0].softness().item() == layers_of(free)[0].softness().item()
+    for network in (tied, free):
+        answer(network).square().sum().backward()
+    assert tied[0].domain_frequency["translation"].tolist() == pytest.approx([0.2, 0.2])
+    for found, expected in zip(frequencies_of(tied), frequencies_of(free), strict=True):
+        assert found.grad.sum().item() == pytest.approx(expected.grad.sum().item(), rel=1e-10)  # float64
+
+
+@ACROSS_AXES
+def test_an_optimiser_moves_what_is_shared_for_all(across_axes: bool) -> None:
+    network = learning(BOTH, BOTH)
+    share_domain_frequency(network, across_axes=across_axes)
+    frequencies, rest = (group["params"] for group in parameter_groups(network, 0.1))
+    assert sorted(len(value) for value in frequencies) == ([1, 1] if across_axes else [1, 2])
+    assert len(frequencies) + len(rest) == len(list(network.parameters()))
+    optimiser = torch.optim.SGD(parameter_groups(network, 0.1), lr=1e-3)
+    answer(network).square().sum().backward()
+    optimiser.step()
+    first, second = (layer.domain_frequency for layer in layers_of(network))
+    assert first["rotation"].item() == second["rotation"].item() != pytest.approx(0.2)
+    assert (first["translation"][0] == first["translation"][1]).item() == across_axes
+
+
 @pytest.mark.parametrize(
-    ("rate", "kind", "message"),
-    [
-        (0.0, ValueError, "frequency_rate must be finite and > 0, got 0.0"),
-        (float("nan"), ValueError, "frequency_rate must be finite"),
-        ("1e-2", TypeError, "frequency_rate must be a number, got '1e-2'"),
-        (True, TypeError, "frequency_rate must be a number"),
-    ],
+    "copied",
+    [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network)), lambda network: network.double().float()],
+    ids=["deepcopy", "pickle", "to another type and back"],
 )
-def test_bad_rates_are_named(rate: object, kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind, match=message):
-        parameter_groups(learned(1), rate)
+@ACROSS_AXES
+def test_copies_share_too_and_not_with_the_original(
+    copied: Callable[[nn.Module], nn.Module], across_axes: bool
+) -> None:
+    network = learning(BOTH, BOTH).float()
+    share_domain_frequency(network, across_axes=across_axes)
+    other = copied(network)
+    assert len(frequencies_of(other)) == 2
+    layers_of(other)[0].set_domain_frequency(rotation=0.25, translation=0.5)
+    assert layers_of(other)[1].domain_frequency["rotation"].item() == 0.25
+    assert layers_of(other)[1].domain_frequency["translation"].tolist() == [0.5, 0.5]
+    if other is not network:
+        assert layers_of(network)[1].domain_frequency["rotation"].item() == pytest.approx(0.2)
+
+
+@ACROSS_AXES
+def test_state_dicts_have_the_keys_of_before_and_load(across_axes: bool) -> None:
+    network, other, apart = (learning(BOTH, BOTH) for _ in range(3))
+    for each in (network, other):
+        share_domain_frequency(each, across_axes=across_axes)
+    layers_of(network)[1].set_domain_frequency(rotation=0.3, translation=0.7)
+    state = network.state_dict()
+    assert state.keys() == apart.state_dict().keys()
+    # Where each layer has its own, too, if its axes are two.
+    for each, count in ((other, 2), *([] if across_axes else [(apart, 4)])):
+        each.load_state_dict(state)
+        assert len(frequencies_of(each)) == count
+        assert torch.equal(answer(each), answer(network))
+        assert layers_of(each)[0].domain_frequency["translation"].tolist() == pytest.approx([0.7, 0.7])
+
+
+def test_networks_that_share_can_be_hardened_relaxed_exported_and_summed_up() -> None:
+    network = learning(BOTH, BOTH).eval()
+    share_domain_frequency(network, across_axes=True)
+    assert harden_network(network)[0].softness().item() == 0
+    assert len(frequencies_of(harden_network(network, ("reflection",)))) == 2
+    in_type, _ = battery.types("C4", "regular -> regular")
+    mixed = nn.ModuleList([network, R2Conv(in_type, in_type, 3, padding=1).double()])
+    assert len(frequencies_of(relax_network(mixed, relax={"rotation": 0.1}))) == 2
+    image = battery.random_input(in_type, 8, 8)
+    assert torch.allclose(export_network(network)(image), network(in_type(image)).tensor)
+    frequency = relaxation_summary(network).rows[1].domain_frequency
+    assert frequency["translation"] == pytest.approx((0.2, 0.2))
+
+
+def test_tied_axes_can_be_shared_across_layers_afterwards_and_take_one_value() -> None:
+    network = learning(BOTH, BOTH, BOTH)
+    share_domain_frequency(network[:3], across_layers=False, across_axes=True)
+    share_domain_frequency(network[:3])
+    assert [len(value) for value in frequencies_of(network[:3])] == [1, 1]
+    with pytest.raises(ValueError, match=r"axes of 'translation' are tied .*got \(0.1, 0.2\)"):
+        network[0].set_domain_frequency(translation=(0.1, 0.2))
+    share_domain_frequency(network)  # the third layer has two axes: so have all
+    assert sorted(len(value) for value in frequencies_of(network)) == [1, 2]
+    for one, other in pairwise(layers_of(network)):
+        assert one.domain_frequency["translation"] is other.domain_frequency["translation"]
+
+
+def test_fixed_frequencies_and_frozen_ones_stay_so() -> None:
+    network = network_of(soft_regular_layer(), *layers_of(learning({"rotation": 0.05}, {"rotation": 0.15})))
+    for value in frequencies_of(network):
+        value.requires_grad_(False)
+    share_domain_frequency(network)
+    values = [layer.domain_frequency["rotation"] for layer in layers_of(network)]
+    assert [value.item() for value in values] == pytest.approx([0.2, 0.1, 0.1])
+    assert not any(value.requires_grad for value in values)
+
+
+BAD: list[tuple[Callable[[], object], str]] = [
+    (lambda: parameter_groups(learning(BOTH), 0.0), "frequency_rate must be finite and > 0, got 0.0"),
+    (lambda: parameter_groups(learning(BOTH), "1e-2"), "frequency_rate must be a number, got '1e-2'"),
+    (lambda: share_domain_frequency(soft_regular_layer()), "no layer that learns .*learn_relaxation=True"),
+    (lambda: share_domain_frequency("net"), "network must be a torch.nn.Module, got str: 'net'"),
+    (lambda: share_domain_frequency(learning({})), "no layer that learns"),
+    (lambda: share_domain_frequency(learning(BOTH), across_layers=False), "across_layers or across_axes must be True"),
+    (lambda: share_domain_frequency(learning(BOTH), across_axes="yes"), "across_axes must be True or False, got 'yes'"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), BAD, ids=[message for _, message in BAD])
+def test_what_cannot_be_is_said(call: Callable[[], object], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()

@@ -8,7 +8,7 @@ import torch
 from layers import EVERY_KIND, SIZES, SOFT_PARTS, build, relaxation
 
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.kernel import SirenKernel
+from escnn_relaxed.continuous import SirenKernel
 
 CASES = [
     ("C4", "trivial -> regular"),

@@ -104,7 +104,7 @@ def test_every_weight_of_the_kernel_has_a_gradient(space, pair, relax, subgroups
     found = gradients(layer, layer.softness())
     assert found.keys() == {name for name, _ in layer.named_parameters()} - {"bias"}
     # Rotation gives all directions that a tied kernel between irreps of O(2) has.
-    idle = {"_domain_frequency.reflection"} if soft_part == "tied" and space == "O(2)" else set()
+    idle = {"kernel.frequency.reflection"} if soft_part == "tied" and space == "O(2)" else set()
     assert {name for name, gradient in found.items() if not gradient.any()} == idle
 
 
@@ -147,7 +147,7 @@ def test_softness_grows_with_the_square_of_the_frequency(soft_part: str) -> None
     # The next order is ω′ itself, relative.
     for frequency in (1e-5, 1e-4):
         assert softness(2 * frequency) / softness(frequency) == pytest.approx(4, rel=100 * frequency)
-        slope = gradients(layer, layer.softness())["_domain_frequency.rotation"].item()
+        slope = gradients(layer, layer.softness())["kernel.frequency.rotation"].item()
         assert slope == pytest.approx(2 * softness(frequency) / frequency, rel=100 * frequency)
 
 

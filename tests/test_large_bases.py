@@ -16,7 +16,7 @@ from transformations import answer_to, equivariance_error, relative_error, trans
 
 from escnn_relaxed import RelaxedR2Conv, export_network, relax_network
 from escnn_relaxed.baselines import ResidualR2Conv
-from escnn_relaxed.kernel import grid_exact_basis
+from escnn_relaxed.on_escnn import grid_exact_basis
 from escnn_relaxed.network import to_escnn
 
 TYPES = battery.types("D4", "regular -> quotient")
@@ -79,7 +79,7 @@ def test_nearest_strict_kernel_of_a_residual_layer_is_found() -> None:
     torch.manual_seed(0)
     layer = ResidualR2Conv(*TYPES, 3, initial_softness=0.1).double()
     assert layer.softness() > 0.01
-    strict = layer.projected_bank(("rotation", "reflection")).detach()
+    strict = layer.kernel(layer.weights, None, ("rotation", "reflection")).detach()
     features = torch.randn(1, TYPES[0].size, 5, 5, dtype=torch.float64)
     element = TYPES[0].fibergroup.element((1, 1))
     expected = transform(conv2d(features, strict), TYPES[1], element)

@@ -1,4 +1,4 @@
-"""The grounds of learning ω′: ω′ = 0 is no trap, Σ‖ω′‖² can be evaded and Σ√s cannot, the circle has no cut."""
+"""The grounds of learning ω′: ω′ = 0 is no trap, Σ‖ω′‖² can be evaded and Σ√s cannot."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 from layers import SOFT_PARTS
 from soft_networks import soft_regular_layer
 
-from benchmarks.accuracy.rotation_cut import jump
 from escnn_relaxed import RelaxedR2Conv, equivariance_error, equivariance_penalty, parameter_groups
 
 EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
@@ -83,10 +82,3 @@ def test_the_sum_of_squares_can_be_evaded_and_softness_not() -> None:
     assert equivariance_penalty(layer, "frequency").item() == pytest.approx(penalty / 100, rel=1e-6)
     assert layer.softness().item() == pytest.approx(softness, rel=0.05)
     assert equivariance_error(layer, 9).exact[0].error == pytest.approx(error, rel=0.05)
-
-
-@pytest.mark.parametrize("frequency", [0.25, 0.75, 1.5])
-def test_the_circle_has_no_cut_and_the_angle_has_one_unless_it_is_an_integer(frequency: float) -> None:
-    assert jump("circle", frequency) < 1e-5  # float32
-    assert jump("log", frequency) > 0.5
-    assert jump("log", float(round(frequency + 0.3))) < 1e-5

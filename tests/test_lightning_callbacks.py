@@ -1,26 +1,30 @@
-"""The Lightning callbacks against plain loops with the rules that they wrap."""
+"""The Lightning callbacks against plain loops with the rules that they wrap; what is logged is what the layers say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import battery
 import pytest
 import torch
+from escnn import nn as enn
+from soft_networks import soft_regular_layer
 from tolerances import ROUNDING
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 from transformations import largest_error
 
 from escnn_relaxed import HardeningSchedule, SoftnessBound
+from escnn_relaxed.measure import relaxation_scalars
 
 pytest.importorskip("lightning")
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning_runs import BATCHES, Classifier, SaveAfterEpoch, loader, trainer
+from lightning.pytorch.loggers.logger import DummyLogger
 
-from escnn_relaxed.learning.lightning_callbacks import BoundSoftness, HardenInTraining
+from escnn_relaxed.learning.lightning_callbacks import BoundSoftness, HardenInTraining, LogRelaxation, _images
 
 pytestmark = [
     # Lightning's own: what it uses of torch, and advice on loaders and logging that is none for 12 images
@@ -28,35 +32,91 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:The number of training batches .* is smaller than the logging interval"),
 ]
-
-
+BATCHES = 3  # an epoch
 SOFT, STRICT = [(), ()], [("rotation", "reflection", "translation")] * 2
+ACCUMULATE = pytest.mark.parametrize("accumulate", [1, 2])
+
+
+class Classifier(LightningModule):
+    """Two soft layers with batch norm between them, and a linear one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        first, second = soft_regular_layer(), soft_regular_layer()
+        norm = enn.InnerBatchNorm(first.out_type).double()
+        self.network = enn.SequentialModule(first, norm, enn.ReLU(first.out_type), second)
+        self.head = nn.Linear(second.out_type.size, 2).double()
+
+    @property
+    def hardened(self) -> list[tuple[str, ...]]:
+        return [self.network[0].hardened, self.network[3].hardened]
+
+    @property
+    def statistics(self) -> nn.BatchNorm3d:
+        return next(module for module in self.modules() if isinstance(module, nn.BatchNorm3d))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.head(self.network(self.network.in_type(features)).tensor.mean(dim=(2, 3)))
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        return self.loss(batch)
+
+    def test_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        self.log("loss", self.loss(batch))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=1e-2)
+
+
+def loader() -> DataLoader:
+    torch.manual_seed(2)
+    features = torch.randn(4 * BATCHES, 4, 5, 5, dtype=torch.float64)
+    return DataLoader(TensorDataset(features, torch.randint(0, 2, (len(features),))), batch_size=4)
+
+
+def trainer(*callbacks: Callback, max_epochs: int = 4, accumulate: int = 1, **arguments: Any) -> Trainer:
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    options = {**quiet, "accelerator": "cpu", "accumulate_grad_batches": accumulate, **arguments}
+    return Trainer(max_epochs=max_epochs, callbacks=list(callbacks), **options)
+
+
+class SaveAfterEpoch(Callback):
+    """A checkpoint in the middle of a run that goes on."""
+
+    def __init__(self, path: Path, epoch: int) -> None:
+        self.path, self.epoch = path, epoch
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.current_epoch == self.epoch:
+            trainer.save_checkpoint(self.path)
 
 
 class Watch(Callback):
-    """After each batch: steps of the optimiser, what is hardened, batches that batch norm has seen."""
+    """After each batch: steps of the optimiser, and whether the network is hardened. Stops training at a step."""
 
-    def __init__(self) -> None:
+    def __init__(self, stop: int | None = None) -> None:
         self.seen: list[tuple[int, bool]] = []
+        self.stop = stop
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         assert pl_module.hardened in (SOFT, STRICT)
         self.seen.append((trainer.global_step, pl_module.hardened == STRICT))
-
-
-def chunks(batches: list[Any], size: int) -> Iterator[list[Any]]:
-    for start in range(0, len(batches), size):
-        yield batches[start : start + size]
+        trainer.should_stop = trainer.global_step == self.stop
 
 
 def plain_loop(
-    rule_of: Callable[[Classifier], HardeningSchedule | SoftnessBound], epochs: int = 4, accumulate: int = 1
+    rule_of: Callable[[Classifier], HardeningSchedule | SoftnessBound], accumulate: int
 ) -> tuple[Classifier, HardeningSchedule | SoftnessBound]:
     """A plain loop: the penalty once in a step, however many batches it takes."""
     module = Classifier()
     optimiser, rule = module.configure_optimizers(), rule_of(module)
-    for _ in range(epochs):
-        for chunk in chunks(list(loader()), accumulate):
+    for _ in range(4):
+        batches = list(loader())
+        for chunk in (batches[start : start + accumulate] for start in range(0, len(batches), accumulate)):
             optimiser.zero_grad()
             for batch in chunk:
                 (module.loss(batch) / accumulate).backward()
@@ -73,67 +133,76 @@ def assert_same_state(found: nn.Module, expected: nn.Module) -> None:
         assert torch.allclose(state[name], value, rtol=ROUNDING, atol=ROUNDING), name
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("harden_at", [1 / 4, 2 / 3])
-def test_network_is_hardened_at_its_step_and_ends_strict(harden_at: float, accumulate: int) -> None:
+@ACCUMULATE
+def test_schedule_is_that_of_a_plain_loop(accumulate: int) -> None:
     module, watch = Classifier(), Watch()
-    callbacks = HardenInTraining(harden_at), watch
-    trainer(*callbacks, accumulate_grad_batches=accumulate).fit(module, loader())
+    trainer(HardenInTraining(2 / 3, 0.5), watch, accumulate=accumulate).fit(module, loader())
     steps = 4 * BATCHES if accumulate == 1 else 4 * 2  # an epoch ends with a step of one batch
     assert watch.seen[-1] == (steps, True)
-    assert watch.seen == [(step, step >= round(steps * harden_at)) for step, _ in watch.seen]
-    assert module.hardened == STRICT
+    assert watch.seen == [(step, step >= round(steps * 2 / 3)) for step, _ in watch.seen]
+    expected, rule = plain_loop(lambda m: HardeningSchedule(m, steps, 2 / 3, 0.5), accumulate)
+    assert rule.is_hardened
+    assert_same_state(module, expected)
+    without, _ = plain_loop(lambda m: HardeningSchedule(m, steps, 2 / 3), accumulate)
+    assert not torch.allclose(module.head.weight, without.head.weight)  # the penalty has an effect
     features = battery.random_input(module.network.in_type, 5, 5)
     assert largest_error(module.network.eval(), features) <= ROUNDING
     # Estimated in every step, the strict ones last; not anew at the end.
     assert module.statistics.num_batches_tracked == 4 * BATCHES
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_schedule_is_that_of_a_plain_loop(accumulate: int) -> None:
-    module = Classifier()
-    trainer(HardenInTraining(2 / 3, 0.5), accumulate_grad_batches=accumulate).fit(module, loader())
-    steps = 4 * BATCHES if accumulate == 1 else 4 * 2
-    expected, rule = plain_loop(lambda m: HardeningSchedule(m, steps, 2 / 3, 0.5), accumulate=accumulate)
-    assert rule.is_hardened
-    assert_same_state(module, expected)
-    without, _ = plain_loop(lambda m: HardeningSchedule(m, steps, 2 / 3), accumulate=accumulate)
-    assert not torch.allclose(module.head.weight, without.head.weight)  # the penalty has an effect
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
+@ACCUMULATE
 @pytest.mark.parametrize("bound", [0.02, {"network.3": 0.01}], ids=["one", "by name"])
 def test_bound_is_that_of_a_plain_loop(bound: float | dict[str, float], accumulate: int) -> None:
     module, callback = Classifier(), BoundSoftness(bound, rate=2.0)
-    run = trainer(callback, accumulate_grad_batches=accumulate)
+    assert callback.multipliers == {}
+    run = trainer(callback, accumulate=accumulate)
     run.fit(module, loader())
-    expected, rule = plain_loop(lambda m: SoftnessBound(m, bound, rate=2.0), accumulate=accumulate)
+    expected, rule = plain_loop(lambda m: SoftnessBound(m, bound, rate=2.0), accumulate)
     assert_same_state(module, expected)
-    assert callback.rule.multipliers == pytest.approx(rule.multipliers, rel=ROUNDING)
-    assert max(callback.rule.multipliers.values()) > 0.1
+    assert callback.multipliers == pytest.approx(rule.multipliers, rel=ROUNDING)
+    assert max(callback.multipliers.values()) > 0.1
     logged = {name: value.item() for name, value in run.callback_metrics.items()}
     assert logged == pytest.approx({f"multiplier/{n}": m for n, m in rule.multipliers.items()}, rel=1e-6)  # in float32
 
 
-def test_training_without_an_end_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("harden_at", "stop"), [(1, None), (0.99, None), (1 / 2, 6)], ids=["at the end", "near it", "where it stops early"]
+)
+def test_statistics_are_those_of_the_strict_network_where_the_last_step_hardens(
+    harden_at: float, stop: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Estimated once, whatever ends training: the mean over the batches in front of batch norm."""
+    calls: list[int] = []
+    estimate = torch.optim.swa_utils.update_bn
+    callback, module, watch = HardenInTraining(harden_at), Classifier(), Watch(stop)
+
+    def counted(*arguments: Any, **options: Any) -> None:
+        calls.append(len(watch.seen))
+        estimate(*arguments, **options)
+
+    monkeypatch.setattr("escnn_relaxed.learning.lightning_callbacks.update_bn", counted)
+    trainer(callback, watch).fit(module, loader())
+    steps = stop or 4 * BATCHES
+    # The last batch of a run is counted after its callbacks.
+    assert len(calls) == 1
+    assert [strict for _, strict in watch.seen] == [False] * (steps - 1) + [True]
+    with torch.no_grad():
+        answers = [module.network[0](module.network.in_type(features)).tensor.flatten() for features, _ in loader()]
+    mean, variance = (torch.stack([of(a) for a in answers]).mean().item() for of in (torch.mean, torch.var))
+    assert module.statistics.running_mean.item() == pytest.approx(mean, rel=ROUNDING)
+    assert module.statistics.running_var.item() == pytest.approx(variance, rel=ROUNDING)
+
+
+def test_training_without_an_end_is_refused_and_one_that_ends_early_says_that_the_network_is_soft() -> None:
     with pytest.raises(ValueError, match="HardenInTraining needs max_epochs or max_steps"):
         trainer(HardenInTraining(), max_epochs=-1).fit(Classifier(), loader())
-
-
-def test_training_that_ends_early_says_that_the_network_is_soft() -> None:
-    class Stop(Callback):
-        def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-            trainer.should_stop = True
-
     module = Classifier()
     with pytest.warns(UserWarning, match="ended before its step, the network is soft"):
-        trainer(HardenInTraining(), Stop()).fit(module, loader())
-    assert module.hardened == [(), ()]
-
-
-def test_steps_may_be_given_in_place_of_epochs() -> None:
-    module, watch = Classifier(), Watch()
-    trainer(HardenInTraining(0.5), watch, max_epochs=-1, max_steps=8).fit(module, loader())
+        trainer(HardenInTraining(), Watch(stop=3)).fit(module, loader())
+    assert module.hardened == SOFT
+    watch = Watch()
+    trainer(HardenInTraining(0.5), watch, max_epochs=-1, max_steps=8).fit(Classifier(), loader())
     assert watch.seen == [(step, step >= 4) for step in range(1, 9)]
 
 
@@ -151,13 +220,13 @@ CALLBACKS = {
 
 
 @pytest.mark.parametrize("name", CALLBACKS)
-@pytest.mark.parametrize("accumulate", [1, 2])
+@ACCUMULATE
 def test_run_resumed_from_a_checkpoint_ends_as_the_run_that_went_on(accumulate: int, name: str, tmp_path: Path) -> None:
     path = tmp_path / "middle.ckpt"
     module, callback = Classifier(), CALLBACKS[name]()
-    trainer(callback, SaveAfterEpoch(path, 1), accumulate_grad_batches=accumulate).fit(module, loader())
+    trainer(callback, SaveAfterEpoch(path, 1), accumulate=accumulate).fit(module, loader())
     resumed, other, watch = Classifier(), CALLBACKS[name](), Watch()
-    trainer(other, watch, accumulate_grad_batches=accumulate).fit(resumed, loader(), ckpt_path=path)
+    trainer(other, watch, accumulate=accumulate).fit(resumed, loader(), ckpt_path=path)
     assert len(watch.seen) == 2 * BATCHES
     assert resumed.hardened == module.hardened == (SOFT if name == "bound" else STRICT)
     assert watch.seen[0][1] == (name == "after hardening")
@@ -165,28 +234,82 @@ def test_run_resumed_from_a_checkpoint_ends_as_the_run_that_went_on(accumulate: 
     assert other.rule.state_dict() == callback.rule.state_dict()
 
 
-def test_callback_that_trained_nothing_keeps_the_state_of_its_checkpoint(tmp_path: Path) -> None:
-    """As where a finished run is tested and saved again."""
+def test_finished_run_goes_on_is_tested_and_saved_again_as_it_is(tmp_path: Path) -> None:
+    """In a process of its own, where nothing was trained; the step that hardened was the last."""
     first, second = tmp_path / "first.ckpt", tmp_path / "second.ckpt"
-    trained = trainer(HardenInTraining(1 / 2))
-    trained.fit(Classifier(), loader())
+    module, trained = Classifier(), trainer(HardenInTraining(1))
+    trained.fit(module, loader())
     trained.save_checkpoint(first)
-    tested = trainer(HardenInTraining(1 / 2))
-    tested.test(Classifier(), loader(), ckpt_path=first, verbose=False)
+    (expected,) = trained.test(module, loader(), verbose=False)
+    resumed, fresh, tested = Classifier(), Classifier(), trainer(HardenInTraining(1))
+    trainer(HardenInTraining(1)).fit(resumed, loader(), ckpt_path=first)
+    assert_same_state(resumed, module)
+    (found,) = tested.test(fresh, loader(), ckpt_path=first, verbose=False)
+    assert fresh.hardened == STRICT
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-6)  # logged in float32
     tested.save_checkpoint(second)
     states = [torch.load(path, weights_only=False)["callbacks"] for path in (first, second)]
     assert states[1] == states[0] == {"HardenInTraining": {"step": 4 * BATCHES, "is_hardened": True}}
 
 
-def test_network_of_a_hardened_checkpoint_is_tested_strict(tmp_path: Path) -> None:
-    """In a process of its own, where nothing was trained."""
-    path = tmp_path / "end.ckpt"
-    module = Classifier()
-    trained = trainer(HardenInTraining(1 / 2))
-    trained.fit(module, loader())
-    trained.save_checkpoint(path)
-    (expected,) = trained.test(module, loader(), verbose=False)
-    fresh = Classifier()
-    (found,) = trainer(HardenInTraining(1 / 2)).test(fresh, loader(), ckpt_path=path, verbose=False)
-    assert fresh.hardened == STRICT
-    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-6)  # logged in float32
+# Logging.
+
+
+class Keep(DummyLogger):
+    """A logger that keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logged: dict[str, list[float]] = {}
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        for tag, value in metrics.items():
+            self.logged.setdefault(tag, []).append(value)
+
+
+def test_softness_of_a_run_is_logged_at_the_start_and_after_each_epoch_and_changes_nothing() -> None:
+    module, callback, logger = Classifier(), LogRelaxation(), Keep()
+    first_images = next(iter(loader()))[0]
+    before = relaxation_scalars(module, first_images)
+    trainer(callback, max_epochs=2, logger=logger).fit(module, loader())
+    after = relaxation_scalars(module, first_images)
+    assert before.keys() == after.keys() == callback.history.keys() == logger.logged.keys() - {"epoch"}
+    for tag, value in before.items():
+        assert callback.history[tag][0] == (0, value)
+        assert callback.history[tag][2] == (2 * BATCHES, after[tag])
+        assert [step for step, _ in callback.history[tag]] == [0, BATCHES, 2 * BATCHES]
+        assert logger.logged[tag] == pytest.approx([of for _, of in callback.history[tag]], rel=1e-6)  # in float32
+    assert after["softness/network.0"] != before["softness/network.0"]
+    # 4 images of 5×5 pixels in C4 fields, all of whose turns are exact: the layers are soft.
+    assert after["equivariance_error/network.3"] > 0.01
+    plain = Classifier()
+    trainer(max_epochs=2).fit(plain, loader())
+    assert all(torch.equal(value, plain.state_dict()[name]) for name, value in module.state_dict().items())
+
+
+IMAGES = torch.ones(2, 4, 5, 5)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        IMAGES,
+        [torch.zeros(2, dtype=torch.long), IMAGES],
+        {"label": torch.zeros(2), "more": ({"image": IMAGES}, "name")},
+    ],
+)
+def test_images_are_found_in_a_batch(batch: Any) -> None:
+    (found,) = _images(batch)
+    assert found is IMAGES
+
+
+def test_history_goes_on_from_a_checkpoint_without_errors_if_not_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "middle.ckpt"
+    whole, resumed = LogRelaxation(measure=False), LogRelaxation(measure=False)
+    trainer(whole, SaveAfterEpoch(path, 1)).fit(Classifier(), loader())
+    trainer(resumed).fit(Classifier(), loader(), ckpt_path=path)
+    assert "softness/network.0" in whole.history
+    for tag, values in whole.history.items():
+        assert not tag.startswith("equivariance_error")
+        assert [step for step, _ in resumed.history[tag]] == [BATCHES * epoch for epoch in range(5)]
+        assert dict(resumed.history[tag]) == pytest.approx(dict(values), rel=1e-9)

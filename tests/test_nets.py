@@ -9,8 +9,7 @@ import torch
 from tolerances import ROUNDING
 from torch import Tensor
 
-from escnn_relaxed.kernel.domain_means import DomainMeans
-from escnn_relaxed.kernel.nets import FourierKernel, KernelNet, SirenKernel
+from escnn_relaxed.continuous import FourierKernel, KernelNet, SirenKernel
 
 NETS = {
     "fourier": lambda filter_dimension, domain_dimension: FourierKernel(filter_dimension, domain_dimension, 5, 7),
@@ -77,31 +76,17 @@ def test_leading_dimensions_broadcast(name: str) -> None:
 
 @pytest.mark.whole
 @torch.no_grad()
-@pytest.mark.parametrize(("elements", "sets"), [(4, 5), (1, 5), (4, 1), (1, 1)])
+@pytest.mark.parametrize(("elements", "positions"), [(4, 5), (1, 5), (4, 1), (1, 1)])
 @pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("other", [None, (4, 5), (1, 1)])
 @pytest.mark.parametrize("name", NETS)
-def test_domain_mean_is_the_mean_over_points_less_that_over_others(
-    monkeypatch: pytest.MonkeyPatch, name: str, other: tuple[int, int] | None, count: int, elements: int, sets: int
-) -> None:
+def test_domain_mean_is_the_mean_over_points(name: str, count: int, elements: int, positions: int) -> None:
     kernel = net(name, 3, 2)
-    filter_points, domain_points = points(4, 6, 3), points(elements, sets, count, 2)
-    others = None if other is None else points(*other, 7, 2)
-
-    def mean(of: Tensor) -> Tensor:
-        values = [kernel(filter_points[:, None], of[:, :, None, number]) for number in range(of.shape[2])]
-        return sum(values) / len(values)
-
-    expected = mean(domain_points) if others is None else mean(domain_points) - mean(others)
-    sets = [of for of in (domain_points, others) if of is not None]
-    features = kernel.domain_features(torch.cat([of.flatten(0, 2) for of in sets]))
-    for largest_matrix in (2**20, 0):
-        monkeypatch.setattr("escnn_relaxed.kernel.domain_means._LARGEST_MATRIX", largest_matrix)
-        means = DomainMeans.over([of.shape[:3] for of in sets], features)
-        assert (means.matrix is None) == (largest_matrix == 0)
-        found = kernel.domain_mean(kernel.filter_features(filter_points), features, means)
-        assert found.shape == expected.shape
-        assert torch.allclose(found, expected, rtol=0, atol=ROUNDING)
+    filter_points, domain_points = points(4, 6, 3), points(elements, positions, count, 2)
+    values = [kernel(filter_points[:, None], domain_points[:, :, None, number]) for number in range(count)]
+    expected = sum(values) / count
+    found = kernel.domain_mean(filter_points, domain_points)
+    assert found.shape == expected.shape == (5, 4, positions, 6)
+    assert torch.allclose(found, expected, rtol=0, atol=ROUNDING)
 
 
 @torch.no_grad()
@@ -112,9 +97,7 @@ def test_net_without_domain_coordinates_takes_an_empty_domain(name: str) -> None
     filter_points = points(4, 6, 3)
     hidden = kernel(filter_points, points(4, 1, 0))
     assert hidden.shape == (5, 4, 6)
-    domain = points(4, 0)
-    mean = kernel.domain_mean(kernel.filter_features(filter_points), domain, DomainMeans.over([(1, 1, 4)], domain))
-    mean = mean.squeeze(2)
+    mean = kernel.domain_mean(filter_points, points(1, 1, 1, 0)).squeeze(2)
     assert torch.allclose(mean, hidden, rtol=0, atol=ROUNDING)
 
 

@@ -8,8 +8,8 @@ import pytest
 from escnn.nn import R2Conv
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
+from escnn_relaxed.baselines import STRICT_KEYWORDS
 from escnn_relaxed.layer.options import SOFTENING, Softening, check_keywords
-from escnn_relaxed.layer.relaxed_r2conv import STRICT_KEYWORDS
 
 
 @pytest.mark.parametrize("layer", [RelaxedR2Conv, RelaxedR2ConvTransposed])
@@ -19,15 +19,11 @@ def test_keywords_of_a_layer_are_the_options_with_their_defaults(layer: type) ->
     assert keywords == vars(Softening())
 
 
-def test_softening_leaves_the_form_of_the_strict_kernel_out() -> None:
-    assert {*SOFTENING, "strict_kernel"} == set(vars(Softening()))
-
-
 def test_a_strict_layer_takes_everything_after_the_padding_that_softens_nothing() -> None:
-    soft = {"relax", "learn_relaxation", "keep", "initial_softness", "regions", "random_offset"}
+    soft = {"relax", "learn_relaxation", "keep", "initial_softness", "regions"}
     place = {"in_type", "out_type", "kernel_size", "padding"}
     assert set(STRICT_KEYWORDS) == set(inspect.signature(RelaxedR2Conv).parameters) - soft - place
-    assert set(STRICT_KEYWORDS) - {"strict_kernel", "samples", "kernel"} <= set(inspect.signature(R2Conv).parameters)
+    assert set(STRICT_KEYWORDS) - {"samples", "kernel"} <= set(inspect.signature(R2Conv).parameters)
 
 
 def test_another_keyword_is_named() -> None:

@@ -19,8 +19,8 @@ from torch.nn import functional
 from transformations import relative_error
 
 from escnn_relaxed.group.regions import LEAST_SIDE, RegionPartition, Tiling, region_limit
-from escnn_relaxed.integral.regions import integrate_regions
-from escnn_relaxed.integral.stationary import ConvolutionGeometry, integrate_stationary
+from escnn_relaxed.integral.regions import integrate
+from escnn_relaxed.integral.geometry import ConvolutionGeometry, integrate_stationary
 
 EVERY_NUMBER = pytest.mark.parametrize("regions", range(1, 10))
 
@@ -268,7 +268,7 @@ def test_grouped_convolution_is_one_of_each_region(
         assert len(banks) > 1
         inputs = [features, banks, *([bias] if biased else [])]
         given = bias if biased else None
-        found = integrate_regions(features, banks, given, geometry, partition)
+        found = integrate(features, banks, given, geometry, partition)
         expected = region_by_region(features, banks, given, geometry, output_size)
         assert found.shape == expected.shape
         assert relative_error(found.detach(), expected.detach()) <= ROUNDING
@@ -284,7 +284,7 @@ def test_second_derivatives(name: str) -> None:
     features, banks, bias, partition = problem(geometry, (8, 13))
 
     def convolved(*inputs: Tensor) -> Tensor:
-        return integrate_regions(*inputs, geometry, partition)
+        return integrate(*inputs, geometry, partition)
 
     assert torch.autograd.gradcheck(convolved, (features, banks, bias), fast_mode=True)
     assert torch.autograd.gradgradcheck(convolved, (features, banks, bias), fast_mode=True)
@@ -294,7 +294,7 @@ def test_second_derivatives(name: str) -> None:
 def test_one_region_is_a_convolution(geometry: ConvolutionGeometry) -> None:
     features, banks, bias, partition = problem(geometry, (7, 7))
     assert len(banks) == 1
-    found = integrate_regions(features, banks, bias, geometry, partition)
+    found = integrate(features, banks, bias, geometry, partition)
     assert torch.equal(found, integrate_stationary(features, banks[0], bias, geometry))
 
 
@@ -306,7 +306,7 @@ def test_result_under_autocast_has_its_dtype(output_size: tuple[int, int], biase
     features, banks, bias, partition = problem(geometry, output_size)
     single = [value.detach().float() for value in (features, banks)]
     with torch.autocast("cpu", torch.bfloat16):
-        found = integrate_regions(*single, bias.detach().float() if biased else None, geometry, partition)
+        found = integrate(*single, bias.detach().float() if biased else None, geometry, partition)
     assert found.dtype == torch.bfloat16
     expected = region_by_region(features, banks, bias if biased else None, geometry, output_size)
     # Image, bank and sum are rounded to 8 bits each, the sum with the bias once more.
@@ -316,7 +316,7 @@ def test_result_under_autocast_has_its_dtype(output_size: tuple[int, int], biase
 def test_channels_last_and_empty_batches_are_taken() -> None:
     geometry = GEOMETRIES["groups"]
     features, banks, bias, partition = problem(geometry, (8, 13))
-    expected = integrate_regions(features, banks, bias, geometry, partition).detach()
+    expected = integrate(features, banks, bias, geometry, partition).detach()
     last = features.detach().contiguous(memory_format=torch.channels_last)
-    assert relative_error(integrate_regions(last, banks, bias, geometry, partition).detach(), expected) <= ROUNDING
-    assert integrate_regions(features[:0], banks, bias, geometry, partition).shape == (0, *expected.shape[1:])
+    assert relative_error(integrate(last, banks, bias, geometry, partition).detach(), expected) <= ROUNDING
+    assert integrate(features[:0], banks, bias, geometry, partition).shape == (0, *expected.shape[1:])

@@ -1,4 +1,4 @@
-"""The relaxed layers of a network, by name and in order, and the size of their ω′."""
+"""The relaxed layers of a network, by name and in order, the size of their ω′, and eval mode for a while."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from layers import build
 from torch import nn
 
+from escnn_relaxed.network.relaxed_layers import in_eval_mode
 from escnn_relaxed.network.relaxed_layers import frequency_energy, named_relaxed_layers, relaxed_layers
 
 
@@ -20,10 +21,7 @@ def test_relaxed_layers_are_found_by_name_and_in_order() -> None:
     network = nn.ModuleDict({"body": nn.Sequential(first, nn.ReLU(), second), "head": third, "plain": nn.Linear(2, 2)})
     assert list(named_relaxed_layers(network)) == [("body.0", first), ("body.2", second), ("head", third)]
     assert relaxed_layers(network) == {"body.0": first, "body.2": second, "head": third}
-
-
-def test_network_without_a_relaxed_layer_is_refused() -> None:
-    assert list(named_relaxed_layers(nn.Linear(2, 2))) == []
+    assert relaxed_layers(first) == {"": first}
     with pytest.raises(ValueError, match="no relaxed layer"):
         relaxed_layers(nn.Linear(2, 2))
 
@@ -32,3 +30,17 @@ def test_frequency_energy_is_the_sum_of_squares() -> None:
     layers = [layer_of(rotation=0.2, reflection=0.5), layer_of(translation=0.3), layer_of()]
     assert frequency_energy(layers).item() == pytest.approx(0.2**2 + 0.5**2 + 2 * 0.3**2)
     assert torch.equal(frequency_energy(layers[2:]), torch.zeros(()))
+
+
+def test_every_module_gets_its_own_mode_back_also_after_an_error() -> None:
+    """A frozen block in a network that trains, with a module that trains inside."""
+    network = nn.Sequential(nn.Sequential(nn.BatchNorm2d(2), nn.ReLU()), nn.ReLU())
+    network[0].eval()
+    network[0][1].train()
+    before = [module.training for module in network.modules()]
+    with in_eval_mode(network):
+        assert not any(module.training for module in network.modules())
+    assert [module.training for module in network.modules()] == before
+    with pytest.raises(RuntimeError, match="inside"), in_eval_mode(network):
+        raise RuntimeError("inside")
+    assert [module.training for module in network.modules()] == before

@@ -17,7 +17,7 @@ from transformations import answer_to, relative_error
 from transposed_layers import EACH_GEOMETRY, GEOMETRIES, soft_transposed_layer
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR2ConvTransposed
-from escnn_relaxed.integral.plain_layers import RegionConvolution
+from escnn_relaxed.integral.exported import RegionConvolution
 
 EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
 

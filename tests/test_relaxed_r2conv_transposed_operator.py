@@ -18,8 +18,8 @@ from transposed_layers import EACH_GEOMETRY, GEOMETRIES, ROUGH, soft_transposed_
 
 from escnn_relaxed import RelaxedR2ConvTransposed
 from escnn_relaxed.group.regions import RegionPartition
-from escnn_relaxed.integral.regions import integrate_regions
-from escnn_relaxed.integral.stationary import integrate_stationary
+from escnn_relaxed.integral.regions import integrate
+from escnn_relaxed.integral.geometry import integrate_stationary
 
 EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
 
@@ -80,7 +80,7 @@ def test_matrix_is_the_transpose_of_that_of_a_convolution(kind: str, geometry: s
         if kind == "stationary":
             return integrate_stationary(images, layer.filter_bank(), None, layer.geometry.adjoint)
         partition = RegionPartition.of(size, 2)
-        return integrate_regions(
+        return integrate(
             images, layer.region_banks(size).flatten(0, 1), None, layer.geometry.adjoint, partition
         )
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 import volumes
 from escnn import nn
+from transformations import transform
 
 from escnn_relaxed import RelaxedR3Conv
 from escnn_relaxed.measure import softness_by_axis
@@ -18,7 +19,7 @@ def softness_about(layer: RelaxedR3Conv, axis: tuple[float, float, float]) -> fl
     for element in volumes.voxel_symmetries(layer.space):
         matrix = np.asarray(layer.space.basespace_action(element))
         if np.linalg.det(matrix) > 0 and np.allclose(matrix @ axis, axis, atol=1e-6):
-            turned = volumes.moved(kernel.transpose(0, 1), layer.out_type, element)
+            turned = transform(kernel.transpose(0, 1), layer.out_type, element)
             inverse = torch.from_numpy(np.asarray(layer.in_type.representation(~element)))
             turned = torch.einsum("boxyz,bc->ocxyz", turned, inverse)
             changes.append(float((turned - kernel).square().sum() / kernel.square().sum()))

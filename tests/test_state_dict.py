@@ -30,7 +30,7 @@ from transformations import relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
 from escnn_relaxed.baselines import WeightedR2Conv
-from escnn_relaxed.kernel import SirenKernel
+from escnn_relaxed.continuous import SirenKernel
 from escnn_relaxed.layer.state_dict import FORMAT_VERSION
 
 

@@ -8,7 +8,7 @@ from geometries import EACH_GEOMETRY
 from torch import Tensor, nn
 from torch.nn import functional
 
-from escnn_relaxed.integral.stationary import ConvolutionGeometry, integrate_stationary
+from escnn_relaxed.integral.geometry import ConvolutionGeometry, integrate_stationary
 
 
 def problem(geometry: ConvolutionGeometry) -> tuple[Tensor, Tensor, Tensor]:

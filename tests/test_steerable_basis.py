@@ -13,7 +13,7 @@ from tolerances import ROUNDING, SINGLE_REORDERED
 from transformations import relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
-from escnn_relaxed.kernel import grid_exact_basis
+from escnn_relaxed.on_escnn import grid_exact_basis
 from escnn_relaxed.kernel.steerable_basis import SteerableBasis
 
 CASES = [

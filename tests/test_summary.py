@@ -11,6 +11,8 @@ from soft_networks import Network
 from torch import nn
 
 from escnn_relaxed import RelaxedR2Conv, equivariance_error, relaxation_summary
+from escnn_relaxed.measure import AblationRow
+from escnn_relaxed.measure.tables import plain_table
 
 
 @pytest.fixture
@@ -22,14 +24,15 @@ def network() -> nn.Module:
 
 def test_every_relaxed_layer_has_a_row_with_its_own_numbers(network: nn.Module) -> None:
     strict, soft = relaxation_summary(network).rows
-    assert (strict.name, strict.domain_frequency, strict.softness) == ("strict", {}, {"all": 0})
-    assert (strict.own_error, strict.error) == (None, None)
+    assert (strict.name, strict.domain_frequency, strict.frequency_energy) == ("strict", {}, 0)
+    assert (strict.frequency_share, soft.frequency_share) == (0, 1)
+    assert (strict.own_error, strict.error, strict.hardened_value) == (None, None, None)
+    assert strict.softness == {"all": 0}
     assert soft.domain_frequency == {name: tuple(v.tolist()) for name, v in network["soft"].domain_frequency.items()}
-    assert soft.softness == {
-        "translation": network["soft"].softness("translation").item(),
-        "rotation": network["soft"].softness("rotation").item(),
-        "all": network["soft"].softness().item(),
-    }
+    assert soft.frequency_energy == pytest.approx(0.2**2 + 0.1**2 + 0.3**2, rel=1e-6)  # ω′ is drawn up in float32
+    of = network["soft"].softness
+    expected = {"translation": of("translation"), "rotation": of("rotation"), "all": of()}
+    assert soft.softness == {name: value.item() for name, value in expected.items()}
 
 
 def test_the_table_has_a_row_a_layer(network: nn.Module) -> None:
@@ -41,10 +44,16 @@ def test_the_table_has_a_row_a_layer(network: nn.Module) -> None:
     assert "translation 0.1 0.3" in lines[-3]
     assert "rotation 0.2" in lines[-2]
     strict, soft = (sum(p.numel() for p in network[name].parameters()) for name in ("strict", "soft"))
-    more = sum(p.numel() for p in network["soft"].bank.soft_parameters())
+    more = sum(p.numel() for p in network["soft"].soft_parameters())
     assert f" {soft:,} " in lines[-3]
     assert f" {more:,} soft" in lines[-2]
     assert below.startswith(f"parameters: {strict + soft - more:,} strict, {more:,} soft (")
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    lines = (("body.first", "0.1"), ("b", "0.25"))
+    assert plain_table(("layer", "s"), lines) == "layer       s\nbody.first  0.1\nb           0.25"
+    assert plain_table(("layer", "s"), ()) == "layer  s"
 
 
 def test_layer_in_which_nothing_can_be_soft_says_so() -> None:
@@ -57,11 +66,22 @@ def test_layer_in_which_nothing_can_be_soft_says_so() -> None:
     assert "cannot be soft" in str(relaxation_summary(layer))
 
 
+def test_an_ablation_adds_a_column(network: nn.Module) -> None:
+    rows = [AblationRow("nothing", "network", 90.0, 0.0, 0.1), AblationRow("soft", "layer", 51.25, -38.75, 0.1)]
+    summary = relaxation_summary(network, rows)
+    assert [row.hardened_value for row in summary.rows] == [None, 51.25]
+    (line,) = (line for line in str(summary).splitlines() if line.startswith("soft "))
+    assert line.endswith("51.25")
+
+
 def test_measured_errors_are_of_each_layer_alone_and_of_the_network_up_to_it() -> None:
     network = Network().eval()
     data = network.features
     summary = relaxation_summary(network, data=data)
     assert [row.name for row in summary.rows] == ["first", "body.0", "body.3", "strict"]
+    energies = [0.15**2, 0.5**2, 0.1**2 + 2 * 0.3**2, 0]
+    expected = [energy / sum(energies) for energy in energies]
+    assert [row.frequency_share for row in summary.rows] == pytest.approx(expected, rel=1e-6)  # in float32
     features = network.first.in_type(data)
     with torch.no_grad():
         reaching = {"first": features, "body.0": network.plain(network.first(features))}
@@ -72,15 +92,32 @@ def test_measured_errors_are_of_each_layer_alone_and_of_the_network_up_to_it() -
         assert row.own_error == max(r.error for r in alone.exact)
         assert row.error == max(r.error for r in equivariance_error(network, data=data, layer=row.name).exact)
     assert summary.rows[-1].own_error < 1e-12 < summary.rows[-1].error
-    assert "own error  error so far" in str(summary).splitlines()[0]
+    header = str(summary).splitlines()[0]
+    assert "own error  error so far" in header
+    assert "hardened" not in header
+
+
+def test_rich_shows_the_same_table(network: nn.Module) -> None:
+    console = pytest.importorskip("rich.console").Console(width=200)
+    with console.capture() as capture:
+        console.print(relaxation_summary(network))
+    rows = [line for line in capture.get().splitlines() if "regular" in line]
+    cells = [[cell.strip() for cell in row.split("│")[1:-1]] for row in rows]
+    assert [line[:3] for line in cells] == [
+        ["strict", "2 regular -> 2 regular", "strict"],
+        ["soft", "2 regular -> 2 regular", "translation 0.1 0.3, rotation 0.2"],
+    ]
+    assert "parameters: " in capture.get()
 
 
 def test_a_network_without_relaxed_layers_is_refused() -> None:
     with pytest.raises(ValueError, match="network has no relaxed layer"):
         relaxation_summary(nn.Linear(2, 2))
+    with pytest.raises(TypeError, match="ablation must be the report of softness_ablation"):
+        relaxation_summary(RelaxedR2Conv(*battery.types("C4", "trivial -> regular"), 3), [("0", 90.0)])
 
 
-def test_lines_of_mixed_fields_fit_on_a_screen() -> None:
+def test_lines_of_mixed_fields_and_of_long_names_fit_on_a_screen() -> None:
     gspace = battery.gspace("D4")
     kinds = [gspace.regular_repr, gspace.trivial_repr, *gspace.irreps, gspace.quotient_repr((None, 2))]
     mixed = enn.FieldType(gspace, kinds * 2)
@@ -90,10 +127,6 @@ def test_lines_of_mixed_fields_fit_on_a_screen() -> None:
     line = str(summary).splitlines()[1]
     assert f"1 regular + {len(mixed) - 1} more -> 1 regular + {len(mixed) - 1} more " in line
     assert len(line) <= 120
-
-
-def test_a_long_name_of_a_field_keeps_both_ends() -> None:
-    gspace = battery.gspace("D4")
     many = enn.FieldType(gspace, [gspace.quotient_repr((None, 2))] * 16)
     line = str(relaxation_summary(RelaxedR2Conv(many, many, 3, relax={"rotation": 0.25}))).splitlines()[1]
     assert "16 " in line

@@ -1,4 +1,4 @@
-"""Group elements acting on feature maps: exactly where they map the pixel grid to itself."""
+"""Group elements acting on feature maps of the plane and of space: exactly where they map the grid to itself."""
 
 from __future__ import annotations
 
@@ -7,67 +7,60 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from escnn.group import GroupElement, Representation
-from escnn.gspaces import GSpace2D
+from escnn.group import GroupElement
+from escnn.gspaces import GSpace
 from escnn.nn import EquivariantModule, FieldType
+from reference_group import matrix, sampled
 from torch import Tensor
 
 
 @functools.cache
-def on_grid_elements(space: GSpace2D) -> list[GroupElement]:
-    """Elements that map a square pixel grid to itself, without the identity."""
+def on_grid_elements(space: GSpace) -> list[GroupElement]:
+    """Elements that map a grid of equal sides to itself, without the identity; of a continuous group quarter turns."""
     group = space.fibergroup
-    elements = group.grid(type="regular", N=4) if group.continuous else group.elements
-    return [g for g in elements if g != group.identity and _is_integer(space.basespace_action(g))]
+    # escnn's cosines are exact to rounding.
+    return [
+        g
+        for g in sampled(group, samples=4)
+        if g != group.identity and np.abs((of := space.basespace_action(g)) - of.round()).max() < 1e-9
+    ]
 
 
-def rotations(space: GSpace2D) -> list[GroupElement]:
+def rotations(space: GSpace) -> list[GroupElement]:
     """Those of :func:`on_grid_elements` that are rotations."""
     return [g for g in on_grid_elements(space) if np.linalg.det(space.basespace_action(g)) > 0]
 
 
-def reflections(space: GSpace2D) -> list[GroupElement]:
+def reflections(space: GSpace) -> list[GroupElement]:
     """Those of :func:`on_grid_elements` that reflect."""
     return [g for g in on_grid_elements(space) if np.linalg.det(space.basespace_action(g)) < 0]
-
-
-def _is_integer(action: np.ndarray) -> bool:
-    # escnn's cosines are exact to rounding.
-    return np.allclose(action, action.round(), rtol=0, atol=1e-9)
 
 
 def fiber_action(features: Tensor, field_type: FieldType, element: GroupElement) -> Tensor:
     """ρ(g) on the channels, from escnn's matrices field by field."""
     parts = features.split([field.size for field in field_type.representations], dim=1)
-    matrices = [_matrix(field, element) for field in field_type.representations]
-    return torch.cat(
-        [torch.einsum("oc,bchw->bohw", m.to(part), part) for m, part in zip(matrices, parts, strict=True)], dim=1
-    )
-
-
-@functools.cache
-def _matrix(field: Representation, element: GroupElement) -> Tensor:
-    """ρ(g) of one field, which escnn puts together from irreps in every call."""
-    return torch.from_numpy(np.array(field(element), dtype=np.float64))
+    matrices = [torch.from_numpy(matrix(field, element)) for field in field_type.representations]
+    acted = [torch.einsum("oc,bc...->bo...", m.to(part), part) for m, part in zip(matrices, parts, strict=True)]
+    return torch.cat(acted, dim=1)
 
 
 def transform(features: Tensor, field_type: FieldType, element: GroupElement) -> Tensor:
-    """(g f)(x) = ρ(g) f(g⁻¹x) about the centre of the image; a quarter turn swaps height and width."""
-    action = field_type.gspace.basespace_action(element).round().astype(int)
-    height, width = features.shape[-2:]
-    swaps = action[0, 0] == 0
-    new_height, new_width = (width, height) if swaps else (height, width)
-    rows, columns = np.meshgrid(np.arange(new_height), np.arange(new_width), indexing="ij")
-    # Twice the position, so that it is an integer for odd and for even sizes; y up.
-    doubled = np.stack([2 * columns - (new_width - 1), (new_height - 1) - 2 * rows])
-    source = np.einsum("ji,jhw->ihw", action, doubled)
-    source_columns, source_rows = (source[0] + width - 1) // 2, (height - 1 - source[1]) // 2
-    return fiber_action(features[..., source_rows, source_columns], field_type, element)
+    """(g f)(x) = ρ(g) f(g⁻¹x) about the centre of the image; a quarter turn swaps two of its sides."""
+    size = np.array(features.shape[2:])
+    # Of (x, y, z): y and z are against the rows and the planes, which come first.
+    signs = np.diag([1] + [-1] * (len(size) - 1))
+    action = (signs @ field_type.gspace.basespace_action(element).round().astype(int) @ signs)[::-1, ::-1]
+    new_size = np.abs(action) @ size
+    # Twice the position, so that it is an integer for odd and for even sides.
+    doubled = [2 * at - (side - 1) for at, side in zip(np.indices(new_size), new_size, strict=True)]
+    source = np.einsum("ji,j...->i...", action, np.stack(doubled))
+    places = [(at + side - 1) // 2 for at, side in zip(source, size, strict=True)]
+    return fiber_action(features[(..., *places)], field_type, element)
 
 
-def shift(features: Tensor, rows: int, columns: int) -> Tensor:
+def shift(features: Tensor, *pixels: int) -> Tensor:
     """Shift on the torus."""
-    return features.roll((rows, columns), dims=(-2, -1))
+    return features.roll(pixels, dims=tuple(range(-len(pixels), 0)))
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
@@ -90,7 +83,7 @@ def equivariance_error(module: EquivariantModule, features: Tensor, element: Gro
 def largest_error(
     module: EquivariantModule,
     features: Tensor,
-    elements: Callable[[GSpace2D], list[GroupElement]] = on_grid_elements,
+    elements: Callable[[GSpace], list[GroupElement]] = on_grid_elements,
 ) -> float:
     """The largest error ‖f(gx) − g f(x)‖ / ‖f(x)‖ over elements g of the module's symmetry."""
     chosen = elements(module.in_type.gspace)
@@ -105,7 +98,8 @@ def largest_error(
     )
 
 
-def shift_error(module: EquivariantModule, features: Tensor, rows: int = 1, columns: int = 2) -> float:
-    """Relative error under a shift on the torus."""
-    answer_to_shifted = answer_to(module, shift(features, rows, columns))
-    return relative_error(answer_to_shifted, shift(answer_to(module, features), rows, columns))
+def shift_error(module: EquivariantModule, features: Tensor, *pixels: int) -> float:
+    """Relative error under a shift on the torus, by default of a row and two columns."""
+    pixels = pixels or (*[0] * (features.dim() - 4), 1, 2)
+    answer_to_shifted = answer_to(module, shift(features, *pixels))
+    return relative_error(answer_to_shifted, shift(answer_to(module, features), *pixels))

@@ -12,10 +12,9 @@ from escnn import gspaces
 from escnn.group import GroupElement
 from escnn.gspaces import GSpace3D
 from escnn.nn import FieldType
-from torch import Tensor
+from transformations import equivariance_error, on_grid_elements
 
-from escnn_relaxed import ContinuousKernel, RelaxedR3Conv
-from escnn_relaxed.group.elements import sample_group
+from escnn_relaxed import RelaxedR3Conv
 
 _SPACES: dict[str, Callable[[], GSpace3D]] = {
     "octahedral": gspaces.octaOnR3,
@@ -68,16 +67,14 @@ def fields(name: str) -> FieldType:
 
 
 def layer(in_type: FieldType, kernel_size: int = 3, out_type: FieldType | None = None, **options: Any) -> RelaxedR3Conv:
-    """A layer in float64 that is far from strict, of the form whose kernel is drawn."""
-    options = {"initial_softness": 0.05, "kernel": ContinuousKernel(), **options}
+    """A layer in float64 that is far from strict."""
+    options = {"initial_softness": 0.05, **options}
     return RelaxedR3Conv(in_type, out_type or in_type, kernel_size, **options).double()
 
 
 def voxel_symmetries(space: GSpace3D) -> list[GroupElement]:
-    """The elements of a gspace, of a continuous one those sampled, that map voxels to voxels."""
-    sample = sample_group(space)
-    exact = np.isclose(sample.action, sample.action.round(), rtol=0, atol=1e-9).all((1, 2))
-    return [element for element, is_exact in zip(sample.elements, exact, strict=True) if is_exact]
+    """The elements of a gspace that map voxels to voxels."""
+    return [space.fibergroup.identity, *on_grid_elements(space)]
 
 
 def about_z(space: GSpace3D, element: GroupElement) -> bool:
@@ -85,24 +82,7 @@ def about_z(space: GSpace3D, element: GroupElement) -> bool:
     return bool(np.isclose(np.asarray(space.basespace_action(element))[2, 2], 1))
 
 
-def moved(volumes: Tensor, field_type: FieldType, element: GroupElement) -> Tensor:
-    """ρ(g) f(g⁻¹x) on cubes (batch, C, n, n, n): the coordinates of a voxel are (x, y, z), its axes (−z, −y, x)."""
-    size = volumes.shape[-1]
-    middle = (size - 1) / 2
-    planes, rows, columns = torch.meshgrid(*[torch.arange(size) - middle] * 3, indexing="ij")
-    points = torch.stack([columns, -rows, -planes], -1).double()
-    x, y, z = (points @ torch.from_numpy(np.asarray(field_type.gspace.basespace_action(element)))).unbind(-1)
-    places = [(axis + middle).round().long() for axis in (-z, -y, x)]
-    return field_type.transform_fibers(volumes[..., places[0], places[1], places[2]], element)
-
-
 def errors(of: RelaxedR3Conv, elements: list[GroupElement], size: int = 7) -> list[float]:
     """‖f(gx) − g f(x)‖ / ‖f(x)‖ on white noise for each element."""
     volumes = torch.randn(2, of.in_type.size, size, size, size, dtype=torch.float64)
-    with torch.no_grad():
-        still = of(of.in_type(volumes)).tensor
-        found = [of(of.in_type(moved(volumes, of.in_type, element))).tensor for element in elements]
-    return [
-        float((turned - moved(still, of.out_type, element)).norm() / still.norm())
-        for turned, element in zip(found, elements, strict=True)
-    ]
+    return [equivariance_error(of, volumes, element) for element in elements]

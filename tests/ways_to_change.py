@@ -1,15 +1,85 @@
-"""Every way in which what a filter bank is made of can change, in the soft layers of :mod:`forms`."""
+"""Every way in which the values of a tensor can be written, and in which the tensors of a layer can change."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
-from forms import another_draw, evaluated, train_a_step
-from torch import Tensor, nn
+from forms import another_draw, answer, train_a_step
+from torch import Tensor, distributed, nn
 from torch.nn.utils import parametrizations, parametrize
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from escnn_relaxed import RelaxedR2Conv
+
+# --- values of a tensor -----------------------------------------------------------------------------------------------
+
+
+def in_place(tensor: Tensor, new: Tensor) -> None:
+    with torch.no_grad():
+        tensor.copy_(new)
+
+
+def in_inference_mode(tensor: Tensor, new: Tensor) -> None:
+    with torch.inference_mode():
+        tensor.copy_(new)
+
+
+def by_its_data(tensor: Tensor, new: Tensor) -> None:
+    tensor.data.copy_(new)
+
+
+def by_other_data(tensor: Tensor, new: Tensor) -> None:
+    tensor.data = new.clone()
+
+
+def by_numpy(tensor: Tensor, new: Tensor) -> None:
+    tensor.detach().numpy()[...] = new.numpy()
+
+
+def by_a_vector(tensor: Tensor, new: Tensor) -> None:
+    nn.utils.vector_to_parameters(new.flatten(), [tensor])
+
+
+def by_a_collective(tensor: Tensor, new: Tensor) -> None:
+    """As ``broadcast`` writes on the processes that receive: no version counter rises."""
+    version = tensor._version
+    distributed.scatter(tensor.detach(), [new], src=0)
+    assert tensor._version == version
+
+
+def by_an_average(tensor: Tensor, new: Tensor) -> None:
+    get_ema_multi_avg_fn(0.0)([tensor.data], [new], 1)
+
+
+def by_many_at_once(tensor: Tensor, new: Tensor) -> None:
+    torch._foreach_lerp_([tensor.data], [new], 1.0)
+
+
+def _stepped(tensor: Tensor, new: Tensor, optimiser: Callable[[list[Tensor]], torch.optim.Optimizer]) -> None:
+    before, tensor.grad = tensor.requires_grad, (tensor - new).detach()
+    optimiser([tensor.requires_grad_()]).step()
+    tensor.grad = None
+    tensor.requires_grad_(before)
+
+
+def by_a_fused_step(tensor: Tensor, new: Tensor) -> None:
+    _stepped(tensor, new, lambda parameters: torch.optim.SGD(parameters, lr=1.0, fused=True))
+
+
+def by_a_step_of_many(tensor: Tensor, new: Tensor) -> None:
+    _stepped(tensor, new, lambda parameters: torch.optim.SGD(parameters, lr=1.0, foreach=True))
+
+
+WRITES: dict[str, Callable[[Tensor, Tensor], None]] = {
+    write.__name__.replace("_", " "): write
+    for write in (
+        *(in_place, in_inference_mode, by_its_data, by_other_data, by_numpy, by_a_vector, by_a_collective),
+        *(by_an_average, by_many_at_once, by_a_fused_step, by_a_step_of_many),
+    )
+}
+
+# --- tensors of a layer -----------------------------------------------------------------------------------------------
 
 
 class Doubled(nn.Module):
@@ -18,45 +88,7 @@ class Doubled(nn.Module):
 
 
 def optimizer_step(layer: RelaxedR2Conv) -> None:
-    train_a_step(layer, torch.optim.Adam(layer.parameters(), lr=0.01))
-
-
-def in_place(layer: RelaxedR2Conv) -> None:
-    with torch.no_grad():
-        layer.weights.mul_(1.5)
-
-
-def in_inference_mode(layer: RelaxedR2Conv) -> None:
-    with torch.inference_mode():
-        layer.weights.mul_(1.5)
-
-
-def vector_to_parameters(layer: RelaxedR2Conv) -> None:
-    vector = nn.utils.parameters_to_vector(layer.parameters())
-    nn.utils.vector_to_parameters(1.5 * vector, layer.parameters())
-
-
-def fused_step(layer: RelaxedR2Conv) -> None:
     train_a_step(layer, torch.optim.Adam(layer.parameters(), lr=0.01, fused=True))
-
-
-def foreach_step(layer: RelaxedR2Conv) -> None:
-    train_a_step(layer, torch.optim.SGD(layer.parameters(), lr=0.01, foreach=True))
-
-
-def average_of_models(layer: RelaxedR2Conv) -> None:
-    """As exponential moving averages write them."""
-    torch._foreach_lerp_(
-        [weights.data for weights in layer.parameters()], [*map(torch.ones_like, layer.parameters())], 0.1
-    )
-
-
-def of_the_data(layer: RelaxedR2Conv) -> None:
-    layer.weights.data.mul_(1.5)
-
-
-def through_numpy(layer: RelaxedR2Conv) -> None:
-    layer.weights.detach().numpy()[:] *= 1.5
 
 
 def other_state(layer: RelaxedR2Conv) -> dict[str, Tensor]:
@@ -72,19 +104,18 @@ def loaded_by_assignment(layer: RelaxedR2Conv) -> None:
 
 
 def frequency_set(layer: RelaxedR2Conv) -> None:
-    layer.set_domain_frequency(rotation=0.3)
+    layer.set_domain_frequency(**dict.fromkeys(layer.domain_frequency, 0.45))
 
 
 def frequency_zero(layer: RelaxedR2Conv) -> None:
+    layer.set_domain_frequency(**dict.fromkeys(layer.domain_frequency, 0.0))
+
+
+def frequency_zero_and_back(layer: RelaxedR2Conv) -> None:
+    """Whether a layer is soft at all may be kept as well."""
     layer.set_domain_frequency(rotation=0.0)
-
-
-def frequency_in_place(layer: RelaxedR2Conv) -> None:
-    layer.domain_frequency["rotation"].mul_(1.5)
-
-
-def frequency_data(layer: RelaxedR2Conv) -> None:
-    layer.domain_frequency["rotation"].data.fill_(0.35)
+    answer(layer)
+    layer.domain_frequency["rotation"].data.fill_(0.4)
 
 
 def dtype(layer: RelaxedR2Conv) -> None:
@@ -93,6 +124,14 @@ def dtype(layer: RelaxedR2Conv) -> None:
 
 def hardened(layer: RelaxedR2Conv) -> None:
     layer.harden()
+
+
+def hardened_in_rotation(layer: RelaxedR2Conv) -> None:
+    layer.harden("rotation")
+
+
+def softness_set(layer: RelaxedR2Conv) -> None:
+    layer.set_softness(0.01)
 
 
 def hardened_and_dropped(layer: RelaxedR2Conv) -> None:
@@ -109,28 +148,19 @@ def tensor_in_place_of_a_parameter(layer: RelaxedR2Conv) -> None:
     weights = layer.weights.detach()
     del layer.weights
     layer.weights = weights
-    evaluated(layer)
+    answer(layer)
     layer.weights = 2 * weights
 
 
 def replica(layer: RelaxedR2Conv) -> None:
-    """As ``nn.DataParallel`` makes them: the tensors are attributes, the cache is that of the first."""
+    """As ``nn.DataParallel`` makes them: the tensors are attributes, what is kept is that of the first."""
     for module in layer.modules():
         for name, parameter in list(module._parameters.items()):
             if parameter is not None and name != "bias":
                 del module._parameters[name]
                 setattr(module, name, parameter.detach().clone())
-    evaluated(layer)
+    answer(layer)
     layer.weights = 2 * layer.weights
-
-
-def replaced_buffer(layer: RelaxedR2Conv) -> None:
-    layer.bank.units = 2 * layer.bank.units
-
-
-def soft_weights_in_place(layer: RelaxedR2Conv) -> None:
-    with torch.no_grad():
-        layer.bank.weights.mul_(1.5)
 
 
 def parametrization(layer: RelaxedR2Conv) -> None:
@@ -139,80 +169,16 @@ def parametrization(layer: RelaxedR2Conv) -> None:
 
 def parametrization_and_step(layer: RelaxedR2Conv) -> None:
     parametrizations.weight_norm(layer, "weights")
-    evaluated(layer)
+    answer(layer)
     with torch.no_grad():
         layer.parametrizations.weights.original0.mul_(2)
 
 
-def turned(layer: RelaxedR2Conv) -> None:
-    layer.bank.turn(0.3)
-
-
-def frequency_of_translation_set(layer: RelaxedR2Conv) -> None:
-    layer.set_domain_frequency(translation=(0.4, 0.1))
-
-
-def frequency_of_translation_zero(layer: RelaxedR2Conv) -> None:
-    layer.set_domain_frequency(translation=0.0)
-
-
-def frequency_of_translation_in_place(layer: RelaxedR2Conv) -> None:
-    layer.domain_frequency["translation"].mul_(1.5)
-
-
-def frequency_of_translation_data(layer: RelaxedR2Conv) -> None:
-    layer.domain_frequency["translation"].data.fill_(0.35)
-
-
-def hardened_in_translation(layer: RelaxedR2Conv) -> None:
-    layer.harden("translation")
-
-
-def hardened_in_the_group(layer: RelaxedR2Conv) -> None:
-    """The kernel still depends on the position."""
-    layer.harden("rotation")
-    assert not layer.is_stationary
-
-
-Change = Callable[[RelaxedR2Conv], None]
-
-
-def named(*changes: Change) -> dict[str, Change]:
-    return {change.__name__.replace("_", " "): change for change in changes}
-
-
-CHANGES_IN_TRANSLATION = named(
-    frequency_of_translation_set,
-    frequency_of_translation_zero,
-    frequency_of_translation_in_place,
-    frequency_of_translation_data,
-    hardened_in_translation,
-    hardened_in_the_group,
-)
-CHANGES = named(
-    optimizer_step,
-    in_place,
-    in_inference_mode,
-    vector_to_parameters,
-    fused_step,
-    foreach_step,
-    average_of_models,
-    of_the_data,
-    through_numpy,
-    loaded,
-    loaded_by_assignment,
-    frequency_set,
-    frequency_zero,
-    frequency_in_place,
-    frequency_data,
-    dtype,
-    hardened,
-    hardened_and_dropped,
-    replaced_parameter,
-    tensor_in_place_of_a_parameter,
-    replica,
-    replaced_buffer,
-    soft_weights_in_place,
-    parametrization,
-    parametrization_and_step,
-)
+CHANGES: dict[str, Callable[[RelaxedR2Conv], None]] = {
+    change.__name__.replace("_", " "): change
+    for change in (
+        *(optimizer_step, loaded, loaded_by_assignment, frequency_set, frequency_zero, frequency_zero_and_back, dtype),
+        *(hardened, hardened_in_rotation, softness_set, hardened_and_dropped, replaced_parameter),
+        *(tensor_in_place_of_a_parameter, replica, parametrization, parametrization_and_step),
+    )
+}

@@ -1,4 +1,4 @@
-"""Learned ω′: where it ends for penalties, starts and coordinates, and what it is worth, on real digits.
+"""Learned ω′: where it ends for penalties and starts, and what it is worth, on real digits.
 
     python -m benchmarks.accuracy.learning --data FOLDER [--parts PARTS] [--seeds 3] [--images 1000] [--pictures FOLDER]
 
@@ -26,37 +26,18 @@ from benchmarks.shared.networks import build_network
 from benchmarks.shared.run_log import Log, run_missing
 from benchmarks.shared.tasks import Split, image_task
 from benchmarks.shared.training import accuracy, fit
-from escnn_relaxed import equivariance_error, equivariance_penalty, harden_network, relaxation_summary
-from escnn_relaxed.layer.domain_frequency import DomainFrequency
+from escnn_relaxed import (
+    equivariance_error,
+    equivariance_penalty,
+    harden_network,
+    parameter_groups,
+    relaxation_summary,
+)
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 from experiments.mean_and_error import mean_and_error
 
 RATE, FREQUENCY_RATE = 1e-2, 3e-2
 TEST_IMAGES = 2000
-
-
-class RoundedFrequency(DomainFrequency):
-    """ω′ rounded to integers, with the gradient of what is rounded."""
-
-    def values(self) -> dict[str, Tensor]:
-        """Subgroup name → tensor of its ω′."""
-        return {name: value + (value.round() - value).detach() for name, value in super().values().items()}
-
-
-def build(run: Run) -> nn.Module:
-    """The network of a run, before training."""
-    network = build_network("C8 regular", run.widths, 5, run.options)
-    if run.rounded:
-        for _, layer in named_relaxed_layers(network):
-            layer._domain_frequency = RoundedFrequency(run.options["relax"], learn=True)
-    return network
-
-
-def optimiser_of(network: nn.Module) -> torch.optim.Optimizer:
-    """Adam, ω′ with a rate of its own; a rounded one is a parameter behind what its layer shows."""
-    frequencies = [value for name, value in network.named_parameters() if "_domain_frequency" in name]
-    rest = [value for name, value in network.named_parameters() if "_domain_frequency" not in name]
-    return torch.optim.Adam([{"params": frequencies, "lr": FREQUENCY_RATE}, {"params": rest}], lr=RATE)
 
 
 def train(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]:
@@ -65,7 +46,8 @@ def train(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]
     torch.manual_seed(seed)
     train_split, test_split = image_task(run.task, round(run.images * images), seed, root)
     test_split = test_split[0][:TEST_IMAGES], test_split[1][:TEST_IMAGES]
-    network = build(run)
+    network = build_network("C8 regular", run.widths, 5, run.options)
+    optimiser = torch.optim.Adam(parameter_groups(network, FREQUENCY_RATE), lr=RATE)
     history = [_frequencies(network)]
     start, step, steps = time.process_time(), 0, len(train_split[0]) // 64
 
@@ -79,7 +61,7 @@ def train(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]
             history.append(_frequencies(network))
 
     chosen = penalty if run.penalty else None
-    losses = fit(network, train_split, optimiser_of(network), EPOCHS[run.task], penalty=chosen, after_step=after_step)
+    losses = fit(network, train_split, optimiser, EPOCHS[run.task], penalty=chosen, after_step=after_step)
     return {
         "losses": losses,
         "history": history,

@@ -28,7 +28,7 @@ BY_DEPTH = "0.1 Σ√s"
 def draw(folder: Path, results: Results) -> None:
     """Each picture for which there are runs."""
     folder.mkdir(parents=True, exist_ok=True)
-    learned = [(run, found) for run, found in results if _start(run) is not None and run.part != "circle"]
+    learned = [(run, found) for run, found in results if _start(run) is not None]
     pictures: list[tuple[str, Callable[[Results], pyplot.Figure], Results]] = [
         ("error_against_frequency_and_softness.png", _draw_errors, learned),
         ("softness_by_depth.png", _draw_depth, [(run, found) for run, found in learned if run.name == BY_DEPTH]),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from escnn_relaxed import ContinuousKernel
-
 __all__ = ["EPOCHS", "NARROW", "RUNS", "Run"]
 
 WIDTHS = (4, 4, 4, 8)
@@ -25,7 +23,6 @@ class Run:
         task: of :mod:`tasks`.
         name: of the way.
         options: of ``RelaxedR2Conv``.
-        rounded: ω′ is rounded to an integer, with a straight-through gradient.
         kind: of penalty.
         penalty: λ.
         widths: fields of each layer.
@@ -37,7 +34,6 @@ class Run:
     task: str
     name: str
     options: dict[str, Any] = field(default_factory=dict)
-    rounded: bool = False
     kind: str = "frequency"
     penalty: float = 0.0
     widths: tuple[int, ...] = WIDTHS
@@ -56,23 +52,6 @@ RUNS = [
         Run("starts", task, f"from {start:g}", learned(start), penalty=0.1, widths=NARROW, images=0.6, seeds=5)
         for task in ("MNIST6-180", "turned")
         for start in (0.0, 0.05, 0.25, 1.0)
-    ),
-    *(
-        Run(
-            "circle",
-            task,
-            name,
-            learned(start, kernel=ContinuousKernel(rotation_coordinates=form)),
-            rounded,
-            penalty=0.01,
-            images=0.6,
-        )
-        for task in ("MNIST6-180", "within 60°")
-        for name, form, start, rounded in (
-            ("circle", "circle", 0.25, False),
-            ("log, real", "log", 1.0, False),
-            ("log, rounded", "log", 1.0, True),
-        )
     ),
     *(Run("strict", task, "strict", {"relax": None}, widths=WIDE) for task in ("turned", "within 60°")),
     Run("strict", "turned", "strict, as many fields", {"relax": None}),

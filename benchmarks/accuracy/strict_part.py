@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from benchmarks.shared.networks import build_network
 from benchmarks.shared.run_log import Log, run_missing
 from benchmarks.shared.tasks import image_task
-from benchmarks.shared.training import accuracy, build_optimiser, change_under_quarter_turn, count_steps, fit
+from benchmarks.shared.training import accuracy, change_under_quarter_turn, count_steps, fit
 from escnn_relaxed import HardeningSchedule, SoftnessBound, equivariance_penalty, relax_network, softness_ablation
 from escnn_relaxed.measure import AblationRow
 from experiments.mean_and_error import mean_and_error
@@ -79,7 +79,7 @@ def train(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]
     train_split, test_split = image_task(run.task, images, seed, root)
     network = build_network("C8 regular", WIDTHS, 5, None if run.relax_at else run.options)
     if run.relax_at:
-        fit(network, train_split, build_optimiser("Adam", network, RATE), run.relax_at)
+        fit(network, train_split, torch.optim.Adam(network.parameters(), lr=RATE), run.relax_at)
         network = relax_network(network, **run.options)
     steps = count_steps(len(train_split[0]), EPOCHS)
     bound = None if run.bound is None else SoftnessBound(network, run.bound)
@@ -97,7 +97,7 @@ def train(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]
             if rule is not None:
                 rule.step()
 
-    optimiser = build_optimiser("Adam", network, RATE)
+    optimiser = torch.optim.Adam(network.parameters(), lr=RATE)
     fit(network, train_split, optimiser, EPOCHS - run.relax_at, penalty=penalty, after_step=after_step)
     rows = softness_ablation(network, lambda net: accuracy(net, test_split))
     return {
@@ -111,7 +111,7 @@ def train(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]
 
 
 def _frequencies(network: nn.Module) -> list[float]:
-    return [float(value) for name, value in network.state_dict().items() if name.endswith("_domain_frequency.rotation")]
+    return [float(value) for name, value in network.state_dict().items() if name.endswith("kernel.frequency.rotation")]
 
 
 def _short(values: list[float]) -> str:

@@ -26,7 +26,7 @@ from benchmarks.shared.networks import build_network
 from benchmarks.shared.run_log import Log, run_missing
 from benchmarks.shared.tasks import SIDE, Split, image_task
 from benchmarks.shared.timing import alternate
-from benchmarks.shared.training import accuracy, build_optimiser, fit
+from benchmarks.shared.training import accuracy, fit
 from escnn_relaxed import RelaxedR2Conv, equivariance_penalty
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv, WeightedR2Conv, free_weight_penalty
 from experiments.mean_and_error import mean_and_error
@@ -130,13 +130,8 @@ def train(run: Run, root: Path | None) -> dict[str, Any]:
     held_out: Split = images[run.images :], labels[run.images :]
     network = build(WAYS[run.way], run.setting)
     start = time.process_time()
-    fit(
-        network,
-        known,
-        build_optimiser("Adam", network, run.rate),
-        EPOCHS,
-        penalty=penalty_of(network, run.setting, run.images),
-    )
+    optimiser = torch.optim.Adam(network.parameters(), lr=run.rate)
+    fit(network, known, optimiser, EPOCHS, penalty=penalty_of(network, run.setting, run.images))
     return {
         "validation": accuracy(network, held_out),
         "test": accuracy(network, test),

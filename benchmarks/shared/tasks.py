@@ -22,10 +22,12 @@ __all__ = ["SIDE", "TASKS", "Split", "image_task"]
 Split = tuple[Tensor, Tensor]
 SIDE = 33
 # Largest angle in radians by which the digits of a task are turned.
-ANGLES = {"upright": 0.0, "within 60°": math.pi / 3, "turned": math.pi}
+MIRRORED = "turned, half of them mirrored"
+ANGLES = {"upright": 0.0, "within 60°": math.pi / 3, "turned": math.pi, MIRRORED: math.pi}
 QUADRANT_TASKS = ("quadrant", "in a quadrant")
+ON_TORUS = "anywhere on the torus"
 SIXES = "MNIST6-180"
-TASKS = (*ANGLES, *QUADRANT_TASKS, SIXES, "CIFAR-10")
+TASKS = (*ANGLES, *QUADRANT_TASKS, ON_TORUS, SIXES, "CIFAR-10")
 TEST_IMAGES = 4000
 
 
@@ -37,6 +39,7 @@ def image_task(name: str, images: int, seed: int, root: Path | None) -> tuple[Sp
 
     ``"quadrant"`` instead puts each digit, halved in size, into a random quadrant, and the class is the digit
     plus the number of the quadrant modulo 10: position matters. ``"in a quadrant"`` asks for the digit alone.
+    ``"anywhere on the torus"`` shifts each by any number of pixels; what leaves the image comes in on the other side.
     ``"MNIST6-180"`` has the sixes alone, half of them turned by 180°, and asks which: an invariant network cannot tell.
     """
     generator = torch.Generator().manual_seed(1000 + seed)
@@ -69,7 +72,13 @@ def _posed(name: str, images: Tensor, labels: Tensor, generator: torch.Generator
     images = functional.pad(images, (before, SIDE - images.shape[-1] - before) * 2)
     if name in ANGLES:
         angles = (torch.rand(len(images), generator=generator) * 2 - 1) * ANGLES[name]
+        if name == MIRRORED:
+            is_mirrored = torch.rand(len(images), generator=generator) < 1 / 2
+            images = torch.where(is_mirrored.view(-1, 1, 1, 1), images.flip(3), images)
         return _turned(images, angles), labels
+    if name == ON_TORUS:
+        shifts = torch.randint(SIDE, (len(images), 2), generator=generator).tolist()
+        return torch.stack([image.roll(by, (1, 2)) for image, by in zip(images, shifts, strict=True)]), labels
     if name in QUADRANT_TASKS:
         quadrants = torch.randint(4, (len(images),), generator=generator)
         return _in_quadrants(images, quadrants), (labels + quadrants) % 10 if name == "quadrant" else labels

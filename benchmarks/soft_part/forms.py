@@ -12,23 +12,10 @@ from torch import nn
 
 from benchmarks.shared.networks import build_network
 from benchmarks.smoke.smoke_networks import Forecaster, Way
-from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
+from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.baselines import PartialR2Conv
 
-__all__ = [
-    "CELLS",
-    "DIGITS",
-    "FORMS",
-    "GROWN",
-    "SMOKE",
-    "Form",
-    "Run",
-    "build",
-    "can",
-    "network_of",
-    "rate_of",
-    "widths_of",
-]
+__all__ = ["CELLS", "DIGITS", "FORMS", "SMOKE", "Form", "Run", "build", "can", "network_of", "rate_of", "widths_of"]
 
 KERNEL_SIZE = 5
 TASKS = ("upright", "within 60°", "turned")
@@ -70,16 +57,9 @@ FORMS = {
     "strict": Form(R2Conv, None),
     "partial": Form(PartialR2Conv, {"initial_softness": 0.1}),
     "tied": Form(RelaxedR2Conv, {}),
-    "net, J = 8": Form(RelaxedR2Conv, {"kernel": ContinuousKernel()}),
-    "net, J = 2": Form(RelaxedR2Conv, {"kernel": ContinuousKernel(hidden_size=2)}),
-    # For the scatter of rollouts: the same fields without a soft part.
-    "strict, as wide as J = 8": Form(R2Conv, None),
 }
 
-# Those whose growth is told apart.
-GROWN = ("tied", "net, J = 8", "net, J = 2")
-
-# Fields of each layer: of strict networks, and of forms that must have fewer for as many parameters.
+# Fields of each layer.
 WIDTHS: dict[str, tuple[int, ...]] = {
     "C8 regular": (6, 6, 6, 12),
     "C4 regular": (7, 7, 7, 12),
@@ -88,17 +68,8 @@ WIDTHS: dict[str, tuple[int, ...]] = {
     "plain CNN on the torus": (7, 7, 7, 7),
     "smoke": (6, 6, 6),
 }
-EQUAL: dict[tuple[str, str], tuple[int, ...]] = {
-    ("C8 regular", "net, J = 2"): (6, 4, 7, 12),
-    ("C4 regular", "net, J = 2"): (7, 7, 6, 12),
-    ("D4 regular", "net, J = 2"): (4, 3, 4, 8),
-    ("SO(2) irreps, gated", "net, J = 2"): (5, 4, 5, 6),
-    ("smoke", "strict, as wide as J = 8"): (3, 4, 3),
-    ("smoke", "net, J = 8"): (3, 4, 3),
-    ("smoke", "net, J = 2"): (6, 4, 8),
-    ("plain CNN on the torus", "tied"): (7, 6, 7, 7),
-    ("plain CNN on the torus", "net, J = 2"): (6, 6, 6, 7),
-}
+# One field less, for as many parameters as the strict network has.
+EQUAL = {("plain CNN on the torus", "tied"): (7, 6, 7, 7)}
 
 
 @dataclass(frozen=True)
@@ -120,10 +91,10 @@ def network_of(cell: str) -> str:
     return "smoke" if cell in SMOKE else DIGITS[cell][0]
 
 
-def widths_of(cell: str, form: str, side: str) -> tuple[int, ...]:
+def widths_of(cell: str, form: str) -> tuple[int, ...]:
     """Fields of the layers."""
     network = network_of(cell)
-    return EQUAL.get((network, form), WIDTHS[network]) if side == "equal" else WIDTHS[network]
+    return EQUAL.get((network, form), WIDTHS[network])
 
 
 def rate_of(cell: str) -> float:
@@ -133,11 +104,7 @@ def rate_of(cell: str) -> float:
 
 def can(form: str, network: str) -> bool:
     """Whether a form is there for the network's fields."""
-    if form == "strict, as wide as J = 8":
-        return network == "smoke"
-    if form == "partial":
-        return network.endswith("regular") or network == "smoke"
-    return True
+    return form != "partial" or network.endswith("regular") or network == "smoke"
 
 
 def build(form: str, network: str, widths: tuple[int, ...]) -> nn.Module:

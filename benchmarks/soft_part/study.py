@@ -1,14 +1,10 @@
-"""The forms that the soft part of a layer may have, beside ``R2Conv`` and ``PartialR2Conv``, on digits and smoke.
+"""Relaxed layers beside ``R2Conv`` and ``PartialR2Conv``, with as many parameters, on digits and smoke.
 
     python -m benchmarks.soft_part.study --data DIRECTORY [--cells …] [--forms …] [--seeds 10,11] [--report]
 
-A *cell* is a task for a network, a *form* a way to build its layers (``FORMS``), and a *side* says with what fields:
-``same`` as the strict network, or ``equal``, as many of them as give its number of parameters within 3.5 %. Digits are
-1,000 of MNIST (3,000 on the torus), 12 epochs of Adam; smoke is that of ``smoke/levels.py``, rotation. Runs are logged
-as they end, and a second call goes on from the log; ``--report`` trains nothing.
-
-The rule, fixed before the runs: the form is taken that wins most of the cells and is nowhere more than one standard
-error (of the difference of two means) below strict, over both sides.
+A *cell* is a task for a network, and a *form* a way to build its layers (``FORMS``). Digits are 1,000 of MNIST (3,000
+on the torus), 12 epochs of Adam; smoke is that of ``smoke/levels.py``, rotation. Runs are logged as they end, and a
+second call goes on from the log; ``--report`` trains nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from torch import Tensor, nn
 
 from benchmarks.shared.run_log import Log, run_missing
 from benchmarks.shared.tasks import image_task
-from benchmarks.shared.training import accuracy, build_optimiser, fit
+from benchmarks.shared.training import accuracy, fit
 from benchmarks.smoke import levels
 from benchmarks.smoke.smoke_data import Puffs, simulated
 from benchmarks.soft_part.forms import CELLS, DIGITS, FORMS, SMOKE, Run, build, can, network_of, rate_of, widths_of
@@ -52,7 +48,7 @@ def _digits(run: Run, network: nn.Module, root: Path | None) -> dict[str, Any]:
     # With 1,000 no form learns the digit and the quadrant.
     count = 3 * IMAGES if network_of(run.cell).startswith("plain") else IMAGES
     (images, labels), test = image_task(DIGITS[run.cell][1], count + VALIDATION, run.seed, root)
-    fit(network, (images[:count], labels[:count]), build_optimiser("Adam", network, run.rate), EPOCHS)
+    fit(network, (images[:count], labels[:count]), torch.optim.Adam(network.parameters(), lr=run.rate), EPOCHS)
     held_out = images[count:], labels[count:]
     return {"validation": accuracy(network, held_out), "test": accuracy(network, test)}
 
@@ -88,17 +84,15 @@ def worst_window(network: nn.Module, films: Tensor) -> float:
     return float((errors / parts[:, -1, :2].flatten(1).norm(dim=1)).max())
 
 
-def wanted_runs(cells: Sequence[str], forms: Sequence[str], seeds: Sequence[int], sides: Sequence[str]) -> list[Run]:
-    """All runs of these, each once; seed by seed."""
-    choices = (
-        Run(cell, form, widths_of(cell, form, side), rate_of(cell), seed)
+def wanted_runs(cells: Sequence[str], forms: Sequence[str], seeds: Sequence[int]) -> list[Run]:
+    """All runs of these, seed by seed."""
+    return [
+        Run(cell, form, widths_of(cell, form), rate_of(cell), seed)
         for seed in seeds
         for cell in cells
-        for side in sides
         for form in forms
         if can(form, network_of(cell))
-    )
-    return list(dict.fromkeys(choices))
+    ]
 
 
 def train_missing(runs: Sequence[Run], root: Path | None, cache: Path, log: Log, workers: int) -> None:
@@ -118,7 +112,6 @@ def main() -> None:
     parser.add_argument("--cells", default=";".join(CELLS), help="separated by ;")
     parser.add_argument("--forms", default=";".join(FORMS), help="separated by ;")
     parser.add_argument("--seeds", default="10", help="separated by commas")
-    parser.add_argument("--sides", default="same;equal", help="separated by ;")
     parser.add_argument("--output", type=Path, default=Path("runs/soft-part"), help="folder of the log and the table")
     parser.add_argument("--cache", type=Path, default=Path("data/smoke"), help="folder of what is simulated")
     parser.add_argument("--workers", type=int, default=1, help="processes of one thread each")
@@ -128,8 +121,7 @@ def main() -> None:
     log = Log(arguments.output / "runs.jsonl")
     if not arguments.report:
         seeds = [int(seed) for seed in arguments.seeds.split(",")]
-        cells, forms, sides = (value.split(";") for value in (arguments.cells, arguments.forms, arguments.sides))
-        runs = wanted_runs(cells, forms, seeds, sides)
+        runs = wanted_runs(arguments.cells.split(";"), arguments.forms.split(";"), seeds)
         train_missing(runs, arguments.data, arguments.cache, log, arguments.workers)
     text = report(log)
     print(f"\n{text}")

@@ -2,7 +2,7 @@
 
     python -m benchmarks.speed.filter_bank [--repetitions 20] [--fields PART]
 
-Ratios of medians of CPU time in one process and one thread, the two sides alternating. Filter banks are built and
+Medians of ratios of CPU time in one process and one thread, the two sides alternating. Filter banks are built and
 differentiated, as in a training step; construction is with escnn's cache of bases warm.
 """
 
@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +17,7 @@ import torch
 from escnn import gspaces
 from escnn import nn as enn
 
+from benchmarks.shared.timing import alternate
 from escnn_relaxed import RelaxedR2Conv
 
 
@@ -38,18 +37,6 @@ CASES: list[tuple[str, Callable[[], enn.FieldType]]] = [
     ("D4, 16 regular", lambda: _regular(gspaces.flipRot2dOnR2(4), 16)),
     ("SO(2), 3 × 8 irreps", lambda: _irreps(gspaces.rot2dOnR2(-1), 8)),
 ]
-
-
-def ratio(ours: Callable[[], object], theirs: Callable[[], object], repetitions: int) -> tuple[float, float]:
-    """Median time of ours over theirs, and theirs in milliseconds."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(repetitions + 2):
-        for side, call in zip(times, (ours, theirs), strict=True):
-            start = time.process_time()
-            call()
-            side.append(time.process_time() - start)
-    medians = [statistics.median(side[2:]) for side in times]
-    return medians[0] / medians[1], 1000 * medians[1]
 
 
 def bank_step(layer: Any) -> Callable[[], None]:
@@ -83,12 +70,12 @@ def row(name: str, fields: enn.FieldType, repetitions: int) -> str:
         return enn.R2Conv(fields, fields, 5, padding=2, bias=False)
 
     strict, soft, few = relaxed(None), relaxed("default"), max(repetitions // 4, 1)
-    banks = [ratio(bank_step(layer), bank_step(original()), repetitions) for layer in (strict, soft)]
-    constructions = [ratio(lambda relax=relax: relaxed(relax), original, few) for relax in (None, "default")]
-    softness, _ = ratio(lambda: soft.softness().backward(), training_step(soft, fields), few)
+    banks = [alternate(bank_step(layer), bank_step(original()), repetitions) for layer in (strict, soft)]
+    built = [alternate(lambda relax=relax: relaxed(relax), original, few) for relax in (None, "default")]
+    softness = alternate(lambda: soft.softness().backward(), training_step(soft, fields), few)
     return (
-        f"| {name} | {banks[0][1]:.1f} ms | {banks[0][0]:.2f} | {banks[1][0]:.2f} | {constructions[0][1]:.0f} ms | "
-        f"{constructions[0][0]:.2f} | {constructions[1][0]:.2f} | {softness:.1%} |"
+        f"| {name} | {1000 * banks[0].seconds:.1f} ms | {banks[0].median:.2f} | {banks[1].median:.2f} | "
+        f"{1000 * built[0].seconds:.0f} ms | {built[0].median:.2f} | {built[1].median:.2f} | {softness.median:.1%} |"
     )
 
 

@@ -37,7 +37,7 @@ from experiments.data_files import save
 warnings.filterwarnings("ignore", message=".*py3nj.*")
 
 PARTS = ("tests", "training", "paper", "speed")
-TESTS = ("tests/test_cuda.py", "tests/test_cuda_graphs.py")
+TESTS = ("tests/test_devices.py", "tests/test_cuda_graphs.py")
 ROOT = Path(__file__).parents[2]
 GRAPHS = "CUDA graphs"
 # Half a minute for each that is compiled: not all are.
@@ -60,7 +60,7 @@ def settings(device: str, smoke: bool) -> dict[str, Setting]:
 
 def sides(smoke: bool) -> dict[str, Callable[[Setting], Call]]:
     """Name → makes a step of training, forward and backward; the first is what others are compared with."""
-    rotations, fields, batch, size = (4, 1, 1, 9) if smoke else (8, 16, 64, 32)
+    rotations, fields, batch, size = (4, 1, 1, 8) if smoke else (8, 16, 64, 32)
     channels, kernel_size = rotations * fields, 3 if smoke else 7
     types, images = regular(rotations, fields), (batch, channels, size)
     plane = regular(1, channels)

@@ -118,10 +118,7 @@ def main() -> None:
         table[name] = figures(fields_of, kernel_size, arguments.repetitions)
         print(name)
         for figure, value in table[name].items():
-            words = (
-                f"{value.median:.2f} ({value.low:.2f}–{value.high:.2f})" if isinstance(value, Ratio) else f"{value:.2f}"
-            )
-            print(f"  {figure:<12} {words}, aimed at {REACH[figure]:g}", flush=True)
+            print(f"  {figure:<12} {in_words(value)}, aimed at {REACH[figure]:g}", flush=True)
     if arguments.json:
         plain = {
             name: {key: vars(of) if isinstance(of, Ratio) else of for key, of in each.items()}

@@ -7,8 +7,7 @@ training and evaluation where something wrote to the buffer.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,20 +17,13 @@ from torch import Tensor, nn
 
 from ..torch_modes import has_values
 
-__all__ = ["ExactConstants", "put_back"]
+__all__ = ["ExactConstants"]
 
 
 class ExactConstants(nn.Module):
     """A module whose constants follow ``.to()`` and ``.double()`` without losing digits.
 
     Constants are not state: they are derived from the arguments of the layer and stay out of the state dict.
-
-    Example:
-        >>> import numpy as np
-        >>> constants = ExactConstants()
-        >>> constants.set_constant("third", np.array([1 / 3]))
-        >>> constants.double().third.item() == 1 / 3
-        True
     """
 
     def __init__(self) -> None:
@@ -81,27 +73,3 @@ class ExactConstants(nn.Module):
             if has_values(buffer) and not torch.equal(self._cast(name, buffer, copy=False), buffer):
                 setattr(self, name, self._cast(name, buffer))
         return self
-
-
-@contextlib.contextmanager
-def put_back(module: nn.Module) -> Iterator[None]:
-    """Put back the constants of a module and its submodules that are replaced in a ``with`` block: the same tensors.
-
-    Example:
-        >>> import numpy as np
-        >>> constants = ExactConstants()
-        >>> constants.set_constant("angle", np.array([0.0]))
-        >>> with put_back(constants):
-        ...     constants.set_constant("angle", np.array([0.3]))
-        >>> constants.angle.item()
-        0.0
-    """
-    holders = [inside for inside in module.modules() if isinstance(inside, ExactConstants)]
-    before = [(dict(holder._buffers), dict(holder._masters), dict(holder._singles)) for holder in holders]
-    try:
-        yield
-    finally:
-        for holder, (buffers, masters, singles) in zip(holders, before, strict=True):
-            holder._buffers.update(buffers)
-            holder._masters.update(masters)
-            holder._singles.update(singles)

@@ -31,19 +31,6 @@ def channel_elements(
     Returns:
         The means, (C, M): a row averages over the channel's elements, or over all where it has none. And whether each
         channel has elements, (C,).
-
-    Example:
-        >>> from escnn import gspaces
-        >>> from escnn_relaxed.group.elements import sample_group
-        >>> gspace = gspaces.rot2dOnR2(4)
-        >>> sample = sample_group(gspace, samples=4)
-        >>> elements, has_any = channel_elements(
-        ...     [gspace.quotient_repr(2), gspace.trivial_repr], sample
-        ... )
-        >>> elements.tolist()
-        [[0.5, 0.0, 0.5, 0.0], [0.0, 0.5, 0.0, 0.5], [0.25, 0.25, 0.25, 0.25]]
-        >>> has_any.tolist()
-        [True, True, False]
     """
     rows, has_any = [], []
     for field in fields:

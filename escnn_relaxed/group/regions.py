@@ -7,7 +7,7 @@ of the cells that it covers. So the mean of K over an image of any size is the m
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -15,9 +15,14 @@ import torch
 from einops import einsum
 from torch import Tensor
 
+from ..torch_modes import has_no_values, has_values
+
 __all__ = ["LEAST_SIDE", "RegionPartition", "Tiling", "region_limit"]
 
 
+# Partitions of images of some sizes. So many that training on changing sizes finds its own.
+_KNOWN: dict[Any, RegionPartition] = {}
+_MOST_KNOWN = 1024
 # The fewest pixels of a region along an axis. With fewer, making filter banks would cost more than applying them.
 LEAST_SIDE = 4
 
@@ -42,11 +47,20 @@ class Tiling:
         size: number of pixels.
         count: number of tiles.
         side: pixels of a tile.
+        doubles_centre: whether the pixel at the centre is in two tiles.
+        cut: pixels of the first and of the last tile that lie beyond the image.
     """
 
     size: int
     count: int
     side: int
+    doubles_centre: bool = field(init=False, compare=False, repr=False)
+    cut: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        doubles_centre = self.size % 2 == 1 and self.count % 2 == 0
+        object.__setattr__(self, "doubles_centre", doubles_centre)
+        object.__setattr__(self, "cut", (self.count * self.side - self.size - doubles_centre) // 2)
 
     @staticmethod
     def of(size: int, regions: int) -> Tiling:
@@ -60,16 +74,6 @@ class Tiling:
             if kept >= LEAST_SIDE and kept > side / 2:
                 return tiling
         return Tiling(size, 1, size)
-
-    @property
-    def doubles_centre(self) -> bool:
-        """Whether the pixel at the centre is in two tiles."""
-        return self.size % 2 == 1 and self.count % 2 == 0
-
-    @property
-    def cut(self) -> int:
-        """Pixels of the first and of the last tile that lie beyond the image."""
-        return (self.count * self.side - self.size - self.doubles_centre) // 2
 
     @property
     def starts(self) -> list[int]:
@@ -128,11 +132,19 @@ class RegionPartition:
 
     axes: tuple[Tiling, ...]
     cells: int
+    _weights: dict[Any, tuple[Tensor, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
     def of(output_size: tuple[int, ...], cells: int) -> RegionPartition:
-        """Return at most G regions along each axis of an output of some size in pixels."""
-        return RegionPartition(tuple(Tiling.of(size, cells) for size in output_size), cells)
+        """Return at most G regions along each axis of an output of some size in pixels; the same object each time."""
+        if has_no_values():
+            return RegionPartition(tuple(Tiling.of(size, cells) for size in output_size), cells)
+        key = output_size, cells
+        if key not in _KNOWN:
+            if len(_KNOWN) >= _MOST_KNOWN:
+                _KNOWN.clear()
+            _KNOWN[key] = RegionPartition(tuple(Tiling.of(size, cells) for size in output_size), cells)
+        return _KNOWN[key]
 
     @staticmethod
     def of_cells(cells: int, dimension: int = 2) -> RegionPartition:
@@ -150,21 +162,25 @@ class RegionPartition:
         return all(axis.count * axis.side == axis.size and axis.count == self.cells for axis in self.axes)
 
     def weights(self, like: Tensor) -> tuple[Tensor, ...]:
-        """Return the cell weights of each axis, on the device of ``like``; empty where regions are cells."""
-        if self.is_of_cells:
-            return ()
-        # Compilers take Python's own numbers for constants.
-        return tuple(
-            torch.tensor(axis.cell_weights(self.cells), dtype=like.dtype, device=like.device) for axis in self.axes
-        )
+        """Return the cell weights of each axis, on the device of ``like``, made once."""
+        key = like.dtype, like.device
+        if key in self._weights:
+            return self._weights[key]
+        with torch.inference_mode(False):
+            # Compilers take Python's own numbers for constants.
+            weights = tuple(
+                torch.tensor(axis.cell_weights(self.cells), dtype=key[0], device=key[1]) for axis in self.axes
+            )
+        if has_values(like):
+            self._weights[key] = weights
+        return weights
 
-    def means(self, values: Tensor, dimension: int, weights: tuple[Tensor, ...] | None = None) -> Tensor:
+    def means(self, values: Tensor, dimension: int) -> Tensor:
         """Return the means over the regions of values at the cells, which follow each other along a dimension.
 
         Args:
             values: the values at the cells, in the order of a flattened image.
             dimension: the dimension along which they follow each other.
-            weights: the result of :meth:`weights`. By default it is made anew, which waits for an accelerator.
         """
         if self.is_of_cells:
             return values
@@ -173,6 +189,6 @@ class RegionPartition:
         names = [(f"region{number}", f"cell{number}") for number in range(len(self.axes))]
         regions, cells = (" ".join(of) for of in zip(*names, strict=True))
         pattern = f"{', '.join(map(' '.join, names))}, ... {cells} -> ... {regions}"
-        parts: tuple[Any, ...] = (*(self.weights(values) if weights is None else weights), at_cells, pattern)
+        parts: tuple[Any, ...] = (*self.weights(values), at_cells, pattern)
         means: Tensor = einsum(*parts)
         return means.flatten(-len(self.axes)).movedim(last, dimension)

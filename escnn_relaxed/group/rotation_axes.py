@@ -44,12 +44,7 @@ class RotationAxis:
 
 
 def axis_in_words(axis: Sequence[float] | Array) -> str:
-    """Return x, y or z, or else the components of an axis, the largest of them 1 or −1.
-
-    Example:
-        >>> axis_in_words((0.0, 0.0, 1.0)), axis_in_words((math.sqrt(0.5), -math.sqrt(0.5), 0.0))
-        ('z', '(1, −1, 0)')
-    """
+    """Return x, y or z, or else the components of an axis, the largest of them 1 or −1."""
     scaled = np.asarray(axis) / np.abs(axis).max()
     named = [name for name, component in zip("xyz", scaled, strict=True) if abs(component) > _SAME]
     if len(named) == 1:
@@ -62,11 +57,6 @@ def axis_and_angle(rotation: Array) -> tuple[Array, float]:
     """Return the axis (3,) of a rotation of space and the angle about it in [0, 2π).
 
     The first component of the axis that is not 0 is positive. The axis of the identity is 0.
-
-    Example:
-        >>> quarter_turn = np.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
-        >>> axis_and_angle(quarter_turn)
-        (array([0., 0., 1.]), 1.5707963267948966)
     """
     cosine = (np.trace(rotation) - 1) / 2
     skew = rotation - rotation.T
@@ -83,16 +73,7 @@ def axis_and_angle(rotation: Array) -> tuple[Array, float]:
 
 
 def rotation_axes(gspace: GSpace) -> list[RotationAxis]:
-    """Return the axes of a gspace of space, those of the finest rotations first; of a continuous one, of its sample.
-
-    Example:
-        >>> from escnn import gspaces
-        >>> axes = rotation_axes(gspaces.rot3dOnR3())
-        >>> [axis.fold for axis in axes]
-        [4, 4, 4, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2]
-        >>> [axis.name for axis in axes[:4]]
-        ['x', 'y', 'z', '(1, 1, 1)']
-    """
+    """Return the axes of a gspace of space, those of the finest rotations first; of a continuous one, of its sample."""
     sample = sample_group(gspace)
     least: dict[tuple[int, ...], tuple[float, RotationAxis]] = {}
     for element, action in zip(sample.elements, sample.action, strict=True):

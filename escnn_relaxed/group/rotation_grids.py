@@ -29,14 +29,6 @@ def sampled_elements(group: Group, samples: int) -> list[GroupElement]:
     Args:
         group: SO(2), O(2), SO(3), O(3), or a direct product of one with a finite group.
         samples: N. Of SO(3) and O(3) a multiple of 24.
-
-    Raises:
-        ValueError: for another number.
-
-    Example:
-        >>> from escnn import gspaces
-        >>> len(sampled_elements(gspaces.flipRot3dOnR3().fibergroup, 24))
-        48
     """
     if both := factors(group):
         parts = [sampled_elements(of, samples) if of.continuous else list(of.elements) for of in both]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..group.regions import RegionPartition, Tiling
-from .stationary import (
+from .geometry import (
     ConvolutionGeometry,
     Geometry,
     TransposedGeometry,
@@ -19,25 +19,27 @@ from .stationary import (
     integrate_stationary,
 )
 
-__all__ = ["integrate_regions"]
+__all__ = ["integrate"]
 
 
-def integrate_regions(
-    features: Tensor, banks: Tensor, bias: Tensor | None, geometry: Geometry, partition: RegionPartition
+def integrate(
+    features: Tensor, banks: Tensor, bias: Tensor | None, geometry: Geometry, partition: RegionPartition | None = None
 ) -> Tensor:
-    """Return h(x) = Σ_d K(d; x) f(x + d), where K is a filter bank for each region of x, or its adjoint.
+    """Return h(x) = Σ_d K(d; x) f(x + d), where K may be a filter bank for each region of x, or its adjoint.
 
     The image is cut into tiles, each with the pixels around it that its taps read. They lie side by side as channels
     of one grouped convolution. The adjoint has tiles of the input, and their outputs are added where they overlap.
 
     Args:
         features: f, the feature map, (batch, C_in, H, W).
-        banks: (regions, C_out, C_in/groups, k, k), regions row after row; those of a transposed convolution are
-            (regions, C_in, C_out/groups, k, k).
+        banks: (C_out, C_in/groups, k, …), those of a transposed convolution (C_in, C_out/groups, k, …). With regions,
+            one for each, row after row: (regions, …).
         bias: (C_out,) or None.
         geometry: padding, stride and the like.
         partition: the regions of the output; for a transposed convolution those of the input.
     """
+    if partition is None:
+        return integrate_stationary(features, banks, bias, geometry)
     regions = prod(partition.counts)
     if regions == 1:
         return integrate_stationary(features, banks.squeeze(0), bias, geometry)

@@ -1,13 +1,12 @@
-"""Coordinates → hidden values φ → filter bank K; its strict part, its softness and its start.
+"""Kernels: K, its mean PK over subgroups, and its strict part.
 
-The public names are the parts of a layer's ``kernel`` and ``KernelNet``, the base class of a kernel net of one's
-own, with the ``DomainMeans`` that it may take.
+The public names are the base class of a kernel of one's own, the place that it is built from, and the default.
 """
 
 from __future__ import annotations
 
-from .continuous_kernel import ContinuousKernel
-from .domain_means import DomainMeans
-from .nets import FourierKernel, KernelNet, SirenKernel
+from .kernel import Kernel, KernelPlace
+from .strict import StrictKernel
+from .tied import TiedKernel
 
-__all__ = ["ContinuousKernel", "DomainMeans", "FourierKernel", "KernelNet", "SirenKernel"]
+__all__ = ["Kernel", "KernelPlace", "StrictKernel", "TiedKernel"]

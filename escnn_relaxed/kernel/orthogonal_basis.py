@@ -26,13 +26,6 @@ class OrthogonalBasis(ExactConstants):
     Args:
         in_fields: fields of (one group of) the input.
         out_fields: fields of the output.
-
-    Example:
-        >>> from escnn import gspaces
-        >>> regular = gspaces.rot2dOnR2(4).regular_repr
-        >>> kernel = torch.randn(4, 8, 3, 3)
-        >>> OrthogonalBasis([regular] * 2, [regular])(kernel) is kernel
-        True
     """
 
     def __init__(self, in_fields: Sequence[Representation], out_fields: Sequence[Representation]) -> None:

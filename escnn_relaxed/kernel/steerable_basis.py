@@ -1,4 +1,4 @@
-"""The strict part of a layer in the steerable basis of ``escnn.nn.R2Conv`` (equation (9)).
+"""The steerable basis of ``escnn.nn.R2Conv`` (equation (9)), with which strict kernels are made of weights.
 
 The basis is escnn's own: the same elements, order and normalisation. So weights mean the same as in
 ``R2Conv`` and can be exchanged with it. Layers share the exact basis, which is never written to.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +18,15 @@ from escnn.nn import FieldType
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..group.channels import RowOrder
 from ..group.elements import grid_symmetries
 from ..group.exact_constants import ExactConstants
-from ..group.fields import PairChannels
 from ..group.points import tap_grid
-from .basis_elements import BasisElements
-from .grid_exact_basis import grid_exact_basis
+from ..group.projection import GroupAverage
+from ..group.row_order import RowOrder
+from ..on_escnn.basis_elements import BasisElements
+from ..on_escnn.grid_exact_basis import grid_exact_basis
 
-__all__ = ["SteerableBasis", "StrictPart"]
+__all__ = ["SteerableBasis"]
 
 
 class SteerableBasis(ExactConstants):
@@ -37,7 +37,6 @@ class SteerableBasis(ExactConstants):
         out_type: field type of the output.
         kernel_size: k.
         dilation: spacing of the taps.
-        groups: as in ``R2Conv``.
         expansion: escnn's sampled basis, from ``sampled_basis`` or an ``R2Conv`` with these arguments;
             None where no steerable kernel fits into the support.
 
@@ -52,59 +51,61 @@ class SteerableBasis(ExactConstants):
         out_type: FieldType,
         kernel_size: int,
         dilation: int,
-        groups: int,
         expansion: Any,
     ) -> None:
         super().__init__()
-        in_part = in_type.index_select(list(range(len(in_type) // groups)))
         dimension = in_type.gspace.dimensionality
-        self._size = (out_type.size, in_part.size, *[kernel_size] * dimension)
+        self._size = (out_type.size, in_type.size, *[kernel_size] * dimension)
         self._pairs: list[_PairLayout] = []
-        self._numbers: dict[PairChannels, int] = {}
         self._deviations: list[Tensor] = []
         self.dimension = 0
         self.fingerprint: list[float] = []
-        self._fields = in_part, out_type
+        self._fields = in_type, out_type
         self._attributes: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self._ranges: dict[tuple[str, str], tuple[int, int]] = {}
         if expansion is None:
-            self.order = RowOrder(np.arange(out_type.size * in_part.size))
+            self.order = RowOrder(np.arange(out_type.size * in_type.size))
+            self._missing, self._is_one_pair = out_type.size * in_type.size, False
             return
         self.dimension = expansion.dimension()
         self._ranges = dict(expansion._weights_ranges)
         taps = tap_grid(kernel_size, dilation, dimension)
         symmetries = functools.cache(lambda: grid_symmetries(in_type.gspace, taps))
         for number, names in enumerate(expansion._representations_pairs):
-            self._pairs.append(_PairLayout(names, in_part, out_type, self._ranges[names]))
+            self._pairs.append(_PairLayout(names, in_type, out_type, self._ranges[names]))
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
-            fields = _field_named(names[0], in_part), _field_named(names[1], out_type)
-            basis = grid_exact_basis(block, expansion.points, *fields, symmetries)
+            fields = _field_named(names[0], in_type), _field_named(names[1], out_type)
+            basis = grid_exact_basis(block, expansion.points, *fields, symmetries, _averaged)
             self._attributes[names] = basis.attributes
             self.set_constant(f"basis_{number}", basis.values, single=basis.single)
             if basis.orbits is not None:
                 self.set_constant(f"orbits_{number}", basis.orbits)
             self.set_constant(f"gram_{number}", basis.gram)
             self.fingerprint.append(basis.fingerprint)
-        self._numbers = {pair.channels: number for number, pair in enumerate(self._pairs)}
         self._deviations = _he_deviations(self._pairs, list(self._attributes.values()))
-        self.order = RowOrder(_row_numbers(self._pairs, out_type.size, in_part.size))
+        self.order = RowOrder(_row_numbers(self._pairs, out_type.size, in_type.size))
+        self._counts = [pair.end - pair.start for pair in self._pairs]
+        rows = sum(pair.in_count * pair.out_count * math.prod(pair.sizes) for pair in self._pairs)
+        self._missing = out_type.size * in_type.size - rows
+        self._is_one_pair = len(self._pairs) == 1 and not self._missing
 
     @property
     def elements(self) -> BasisElements:
         """The elements that the weights multiply; made anew, so that no two objects hold each other."""
         return BasisElements(*self._fields, self._attributes, self._ranges, self)
 
-    def by_name(self) -> Iterator[tuple[tuple[str, str], slice, Tensor]]:
-        """Yield each pair of representations, the place of its weights, and its exact basis (B, |A|, |B|, taps)."""
-        for number, (names, pair) in enumerate(zip(self._attributes, self._pairs, strict=True)):
-            orbits = self.exact(f"orbits_{number}") if f"orbits_{number}" in self._buffers else None
-            basis = _of_entries(self.exact(f"basis_{number}"), orbits, pair.sizes)
-            yield names, slice(pair.start, pair.end), basis
+    def by_pair(self, exact: bool = False) -> Iterator[tuple[tuple[str, str], slice, Tensor]]:
+        """Yield each pair of representations, the place of its weights, and its basis (B, |A|, |B|, taps).
 
-    def of_pairs(self) -> Iterator[Tensor]:
-        """Yield the basis (B, |A|, |B|, taps) of each pair of representations, in the dtype of the module."""
-        for number, pair in enumerate(self._pairs):
-            yield _of_entries(getattr(self, f"basis_{number}"), self._buffers.get(f"orbits_{number}"), pair.sizes)
+        Args:
+            exact: give the values of float64, in place of those in the dtype of the module.
+        """
+        for number, (names, pair) in enumerate(zip(self._attributes, self._pairs, strict=True)):
+            values, orbits = (
+                None if name not in self._buffers else self.exact(name) if exact else self.get_buffer(name)
+                for name in (f"basis_{number}", f"orbits_{number}")
+            )
+            yield names, slice(pair.start, pair.end), _of_entries(values, orbits, pair.sizes)
 
     def start_weights(self) -> Tensor:
         """Return weights drawn as ``R2Conv`` draws them (escnn's generalised He rule), in float32."""
@@ -117,40 +118,24 @@ class SteerableBasis(ExactConstants):
 
     def forward(self, weights: Tensor) -> Tensor:
         """Return the filter bank (C_out, C_in/groups, k, k) of the weights (dimension,)."""
-        out_size, in_size, *axes = self._size
-        taps = math.prod(axes)
-        rows = [of.reshape(-1, taps) for of in self.products(weights)]
-        missing = out_size * in_size - sum(len(of) for of in rows)
-        if missing:
-            rows.append(weights.new_zeros(missing, taps))
-        return self.order(torch.cat(rows)).view(self._size)
-
-    def products_between(self, weights: Tensor, groups: Sequence[Sequence[PairChannels]]) -> list[Tensor] | None:
-        """Return the kernel between the channels of pairs of fields, (pairs, o·i, |A|·|B|·k²) for each group of pairs.
-
-        A group of a single pair has (o·i, |A|·|B|·k²). All tensors are new and may be written to.
-
-        Args:
-            weights: (dimension,).
-            groups: output and input channels of each pair, field after field.
-
-        Returns:
-            The kernels, or None where these are not the pairs of representations.
-        """
-        if self._numbers.keys() != {channels for group in groups for channels in group}:
-            return None
-        products = self.products(weights)
-        parts = [[products[self._numbers[channels]] for channels in group] for group in groups]
-        return [torch.stack(part) if len(part) > 1 else part[0] for part in parts]
-
-    def products(self, weights: Tensor) -> list[Tensor]:
-        """Return the kernel of each pair of representations, (pairs of fields, |A|·|B|·k²), of weights (dimension,)."""
-        bases = [getattr(self, f"basis_{number}").flatten(1) for number in range(len(self._pairs))]
-        parts = weights.split([pair.end - pair.start for pair in self._pairs]) if len(bases) > 1 else [weights]
-        products = [part.view(-1, len(basis)) @ basis for part, basis in zip(parts, bases, strict=False)]
-        # Of a large basis these are the values of orbits of entries.
-        orbits = [self._buffers.get(f"orbits_{number}") for number in range(len(products))]
-        return [of if at is None else of.index_select(1, at) for of, at in zip(products, orbits, strict=True)]
+        # The kernel of each pair of representations, (pairs of fields, |A|·|B|·k²).
+        products: list[Tensor] = []
+        parts = weights.split(self._counts) if len(self._pairs) > 1 else (weights,)
+        for number, part in enumerate(parts[: len(self._pairs)]):
+            basis = getattr(self, f"basis_{number}").flatten(1)
+            product, orbits = part.view(-1, len(basis)) @ basis, self._buffers.get(f"orbits_{number}")
+            # Of a large basis these are the values of orbits of entries.
+            products.append(product if orbits is None else product.index_select(1, orbits))
+        if self._is_one_pair:
+            pair = self._pairs[0]
+            fields = products[0].view(pair.out_count, pair.in_count, *pair.sizes, -1)
+            return fields.transpose(1, 2).reshape(self._size)
+        taps = math.prod(self._size[2:])
+        for number, product in enumerate(products):
+            products[number] = product.reshape(-1, taps)
+        if self._missing:
+            products.append(weights.new_zeros(self._missing, taps))
+        return self.order(torch.cat(products)).view(self._size)
 
     def energy(self, weights: Tensor) -> Tensor:
         """Return ‖K‖² in the basis of permutations and irreps, where ρ is orthogonal."""
@@ -162,31 +147,21 @@ class SteerableBasis(ExactConstants):
         return energy
 
 
-def _of_entries(basis: Tensor, orbits: Tensor | None, sizes: tuple[int, int]) -> Tensor:
+def _averaged(
+    basis: NDArray[np.float64], in_field: Representation, out_field: Representation, symmetries: Any
+) -> NDArray[np.float64]:
+    """Return the mean of a basis (B, |A|, |B|, taps) over elements that map taps to taps."""
+    if not symmetries:
+        return np.zeros_like(basis)
+    average = GroupAverage([in_field], [out_field], symmetries).double()
+    mean: NDArray[np.float64] = average(torch.from_numpy(basis)).numpy()
+    return mean
+
+
+def _of_entries(basis: Any, orbits: Tensor | None, sizes: tuple[int, int]) -> Tensor:
     """Return a basis (B, |A|, |B|, taps), given its values of entries or of orbits."""
-    entries = basis.flatten(1) if orbits is None else basis.index_select(1, orbits)
+    entries: Tensor = basis.flatten(1) if orbits is None else basis.index_select(1, orbits)
     return entries.view(len(basis), *sizes, -1)
-
-
-class StrictPart(NamedTuple):
-    """The strict part of a layer: a steerable basis and its weights."""
-
-    basis: SteerableBasis
-    weights: Tensor
-
-    def kernel(self) -> Tensor:
-        """Return the filter bank, (C_out, C_in/groups, k, k)."""
-        kernel: Tensor = self.basis(self.weights)
-        return kernel
-
-    def energy(self) -> Tensor:
-        """Return ‖·‖² in the basis of permutations and irreps, where ρ is orthogonal."""
-        return self.basis.energy(self.weights)
-
-    def between(self, groups: Sequence[Sequence[PairChannels]] | None) -> Tensor | list[Tensor]:
-        """Return the kernel as :class:`SteeredAverage` adds it: between its pairs of blocks if possible, else whole."""
-        parts = None if groups is None else self.basis.products_between(self.weights, groups)
-        return self.kernel().flatten(2) if parts is None else parts
 
 
 def _he_deviations(pairs: list[_PairLayout], elements: list[list[dict[str, Any]]]) -> list[Tensor]:
@@ -220,7 +195,6 @@ class _PairLayout:
         self.out_name = names[1]
         self.in_channels = _channels_of(names[0], in_type)
         self.out_channels = _channels_of(names[1], out_type)
-        self.channels = tuple(self.out_channels.tolist()), tuple(self.in_channels.tolist())
         self.in_count = [field.name for field in in_type.representations].count(names[0])
         self.out_count = [field.name for field in out_type.representations].count(names[1])
         self.sizes = len(self.out_channels) // self.out_count, len(self.in_channels) // self.in_count

@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from escnn.gspaces import GSpace, GSpace2D, GSpace3D
 from escnn.nn import FieldType, GeometricTensor
-from torch import Tensor
 
-from ..checks import check_bool, check_choice, check_integer, check_number, warn_once
-from ..group.elements import NOTHING_KEPT, SUBGROUPS, KeptGroup
-from ..group.frame import GroupFrame
-from ..integral.stationary import ConvolutionGeometry, Geometry, TransposedGeometry
-from ..kernel.continuous_kernel import ContinuousKernel
+from ..checks import check_choice, check_integer
+from ..integral.geometry import ConvolutionGeometry, Geometry, TransposedGeometry
 from ..torch_modes import has_no_values, is_traced
-from .domain_frequency import Frequency, frequency_values
 
 __all__ = [
     "check_field_type",
     "check_field_types",
     "check_input",
-    "check_kept",
-    "check_kernel",
-    "check_random_offset",
     "check_shape",
-    "check_softness",
     "checked_geometry",
     "checked_transposed_geometry",
-    "nominal_frequency",
-    "resolve_relaxation",
-    "warn_ignored",
 ]
 
-DEFAULT_DOMAIN_FREQUENCY = 0.25
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
@@ -61,21 +46,6 @@ def check_field_types(in_type: Any, out_type: Any, space: type[GSpace] = GSpace2
     check_field_type("out_type", out_type, space)
     if in_type.gspace != out_type.gspace:
         raise ValueError(f"in_type and out_type must share a gspace, got {in_type.gspace!r} and {out_type.gspace!r}")
-
-
-def check_softness(value: Any, name: str = "initial_softness") -> float:
-    """Return a part of the kernel's energy, in [0, 1)."""
-    softness = check_number(name, value)
-    if not 0 <= softness < 1:
-        raise ValueError(f"{name} must be in [0, 1), got {value}")
-    return softness
-
-
-def check_kernel(value: Any) -> ContinuousKernel | None:
-    """Return the options of κ, None where none are given."""
-    if value is not None and not isinstance(value, ContinuousKernel):
-        raise TypeError(f"kernel must be an escnn_relaxed.ContinuousKernel, got {type(value).__name__}: {value!r}")
-    return value
 
 
 def checked_geometry(
@@ -181,75 +151,6 @@ def _check_groups(in_type: FieldType, out_type: FieldType, groups: Any) -> int:
     return int(groups)
 
 
-def resolve_relaxation(
-    relax: Mapping[str, Frequency] | str | None,
-    frame: GroupFrame,
-) -> dict[str, Frequency]:
-    """Return the starting ω′ of each subgroup that gets a domain coordinate, in a fixed order."""
-    if relax is None:
-        return {}
-    if isinstance(relax, str) and relax == "default":
-        available = [name for name in frame.subgroups if name not in frame.kept_subgroups]
-        if frame.subgroups and not available:
-            raise ValueError("keep leaves nothing of rotation and reflection to be soft; relax=None is a strict layer")
-        rotation = 1.0 if frame.form == "log" else DEFAULT_DOMAIN_FREQUENCY
-        start = {"rotation": min(rotation, frame.resolved_frequency()), "reflection": DEFAULT_DOMAIN_FREQUENCY}
-        return {name: start[name] for name in available}
-    if not isinstance(relax, Mapping):
-        name = relax if relax in SUBGROUPS else "rotation"
-        message = (
-            f"relax must be a dict from subgroup to domain frequency, as relax={{{name!r}: 0.25}}, or None or "
-            f"'default', got {relax!r}"
-        )
-        raise ValueError(message) if isinstance(relax, str) else TypeError(message)
-    for name, value in relax.items():
-        if name not in SUBGROUPS:
-            raise ValueError(f"relax: unknown subgroup {name!r}; subgroups are {list(SUBGROUPS)}")
-        if name not in (*frame.subgroups, "translation"):
-            raise ValueError(f"relax: {frame.gspace.name} has no {name} to relax, got {name!r}: {value!r}")
-        if name in frame.kept_subgroups:
-            raise ValueError(f"relax: all of the {name} is in the group to keep, got {name!r}: {value!r}")
-        frequency_values("relax", name, value, frame.dimension)
-    return {name: relax[name] for name in ("translation", "rotation", "reflection") if name in relax}
-
-
-def check_kept(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
-    """Return the subgroup that ``"C4"``, ``"D4"`` or the like names, for a layer of ``samples`` rotations."""
-    if keep is None:
-        return NOTHING_KEPT
-    if not isinstance(keep, str):
-        raise TypeError(f"keep must be the name of a group, as 'C4' or 'D4', or None, got {keep!r}")
-    name = re.fullmatch(r"([CD])([1-9]\d*)", keep)
-    if name is None:
-        raise ValueError(f"keep must be 'C' or 'D' and a number of rotations, as 'C4' or 'D4', got {keep!r}")
-    kept, frame = KeptGroup(int(name[2]), name[1] == "D"), GroupFrame(gspace, samples)
-    if kept.reflection and "reflection" not in frame.subgroups:
-        raise ValueError(f"keep={keep!r} has a reflection, which {gspace.name} has not: 'C{kept.rotations}' is without")
-    if frame.rotations % kept.rotations:
-        raise ValueError(
-            f"keep={keep!r} must have a number of rotations that divides {frame.rotations}, those of the layer"
-        )
-    return kept
-
-
-def check_random_offset(value: Any, gspace: GSpace) -> bool:
-    """Whether to turn the grid of a continuous group. A finite group has no grid to turn, and gives a warning."""
-    if check_bool("random_offset", value) and not gspace.fibergroup.continuous:
-        warn_once(f"random_offset: ignored, because the kernel is averaged over all of the finite group {gspace.name}")
-        return False
-    return bool(value)
-
-
-def warn_ignored(arguments: Mapping[str, Any]) -> None:
-    """Warn once of arguments of ``R2Conv`` that only shape escnn's own basis."""
-    given = sorted(name for name, value in arguments.items() if value is not None and value is not False)
-    if given:
-        warn_once(
-            f"{', '.join(given)}: ignored, because these only shape the basis of escnn's R2Conv; "
-            f"strict_kernel='steerable' uses them"
-        )
-
-
 def check_input(input: Any, in_type: FieldType, geometry: Geometry) -> None:
     """Return the tensor of a floating-point GeometricTensor of the layer's input type, not smaller than the kernel."""
     if not isinstance(input, GeometricTensor):
@@ -312,10 +213,3 @@ def _check_output(size: tuple[int, ...], geometry: TransposedGeometry) -> None:
 def _by(size: Sequence[int]) -> str:
     """Return a size as people write it."""
     return "x".join(map(str, size))
-
-
-def nominal_frequency(frequencies: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return ω′ with the default in place of 0. The start of a layer that may become soft later is fixed at it."""
-    return {
-        name: torch.where(value == 0, DEFAULT_DOMAIN_FREQUENCY, value.detach()) for name, value in frequencies.items()
-    }

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from ..checks import check_bool, check_number
-from ..group.elements import SUBGROUPS, KeptGroup, principal_angle, sample_group
-from ..integral.stationary import Geometry, TransposedGeometry
+from ..checks import FIBER_SUBGROUPS, check_bool, check_number
+from ..group.elements import sample_group
+from ..integral.geometry import Geometry, TransposedGeometry
 
 if TYPE_CHECKING:
     from escnn.group import GroupElement
@@ -44,13 +44,12 @@ SOFTNESS_OF_ROUNDING = 1e-10
 
 @torch.no_grad()
 def check_equivariance(
-    layer: Any, kept: KeptGroup, atol: float, rtol: float, assertion: bool, verbose: bool, device: str
+    layer: Any, atol: float, rtol: float, assertion: bool, verbose: bool, device: str
 ) -> list[tuple[GroupElement, float]]:
-    """The mean error for each element in which the layer is strict; see :meth:`Convolution.check_equivariance`.
+    """Return the mean error for each element in which a layer is strict; see :meth:`EscnnLayer.check_equivariance`.
 
     Args:
-        layer: any :class:`~escnn_relaxed.layer.convolution.Convolution` of the plane; it is left as it is.
-        kept: the group to which it is strict, whatever is soft.
+        layer: a layer of the plane; it is left as it is.
         atol: error allowed of any value of the output.
         rtol: error allowed as a part of the value.
         assertion: raise an error beyond the tolerance.
@@ -61,7 +60,7 @@ def check_equivariance(
     images = _Images(layer.in_type.size, layer.geometry)
     still = _output(layer, images.turned(np.eye(2)))
     errors = []
-    for element in _strict_elements(layer, kept):
+    for element in _strict_elements(layer):
         action = np.asarray(layer.space.basespace_action(element), dtype=np.float64)
         expected = _at_centre(_turned(still, layer.out_type, element, action), layer.geometry)
         image = layer.in_type.transform_fibers(images.turned(action), element)
@@ -113,19 +112,18 @@ def warn_of_softness(is_soft: Mapping[str, bool], left_out: int, elements: int) 
         )
 
 
-def _strict_elements(layer: Any, kept: KeptGroup) -> list[GroupElement]:
+def _strict_elements(layer: Any) -> list[GroupElement]:
     """The elements in which a layer is strict of those that escnn tests; a warning names what it is soft in."""
-    is_soft = {name: layer.softness(name).item() > SOFTNESS_OF_ROUNDING for name in SUBGROUPS[:2]}
+    is_soft = {name: layer.softness(name).item() > SOFTNESS_OF_ROUNDING for name in FIBER_SUBGROUPS}
     is_soft["translation"] = not layer.is_stationary
-    reflection = sample_group(layer.space, samples=1).reflection
+    reflection, kept = sample_group(layer.space, samples=1).reflection, layer.kernel.place.domain.kept
     elements = list(layer.space.testing_elements)
     strict = []
     for element in elements:
         action = np.asarray(layer.space.basespace_action(element), dtype=np.float64)
         is_reflected = bool(np.linalg.det(action) < 0)
         rotation = action @ reflection.T if is_reflected else action
-        turns = float(principal_angle(rotation)) / (2 * math.pi) * kept.rotations
-        if is_soft["rotation"] and not _is_whole(turns):
+        if is_soft["rotation"] and not kept.holds(rotation):
             continue
         if is_soft["reflection"] and is_reflected:
             continue
@@ -137,7 +135,7 @@ def _strict_elements(layer: Any, kept: KeptGroup) -> list[GroupElement]:
     return strict
 
 
-def _is_whole(value: float | Array) -> bool:
+def _is_whole(value: Array) -> bool:
     return np.allclose(value, np.round(value), rtol=0, atol=1e-6)
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from escnn.nn import FieldType
+from escnn.nn import FieldType, R2Conv
 
-from ..kernel.continuous_kernel import ContinuousKernel
+from ..kernel.domain_frequency import Frequency
+from ..kernel.kernel import KernelBuilder
+from ..on_escnn.default_device import built_on_the_cpu
 from .arguments import check_field_types, checked_geometry
-from .default_device import built_on_the_cpu
-from .domain_frequency import Frequency
+from .convolution import RelaxedConvolution
 from .options import DEFAULT_REGIONS, Softening
-from .planar_convolution import PlanarConvolution
 
-__all__ = ["STRICT_KEYWORDS", "RelaxedR2Conv"]
+__all__ = ["RelaxedR2Conv"]
 
 
-class RelaxedR2Conv(PlanarConvolution):
+class RelaxedR2Conv(RelaxedConvolution):
     r"""A planar convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2Conv`.
 
     .. math::
@@ -31,13 +30,11 @@ class RelaxedR2Conv(PlanarConvolution):
 
     The domain frequency ω′ of a subgroup says how steeply f may change over it: 0 is strict equivariance. The
     kernel is one of van der Ouderaa, Romero and van der Wilk (NeurIPS 2022), section "Non-stationary Integral
-    Operator", in which the strict and the soft part have the same weights. ``kernel=ContinuousKernel(…)`` gives the
-    soft part weights of its own. ``strict_kernel="continuous"`` is the paper's form, one continuous kernel for both
-    parts.
+    Operator", in which the strict and the soft part have the same weights. ``kernel=ContinuousKernel(…)`` is the
+    paper's form, one continuous kernel for both parts.
 
     Arguments up to ``initialize`` are those of ``R2Conv``, in its order and with its meaning. Those that shape
-    escnn's own basis (``sigma`` … ``basis_filter``) are ignored, with a warning, if ``strict_kernel`` is
-    ``"continuous"``.
+    escnn's own basis (``sigma`` … ``basis_filter``) are ignored, with a warning, by a continuous kernel.
 
     Args:
         in_type: field type of the input.
@@ -57,29 +54,25 @@ class RelaxedR2Conv(PlanarConvolution):
         basis_filter: a function that says which elements of the basis to keep.
         initialize: draw the strict weights; otherwise they are 0. The soft part is always drawn, of the size that fits
             drawn weights.
-        relax: starting ω′ of each subgroup that may be soft: ``"rotation"``, ``"reflection"``,
-            ``"translation"`` (one value, or a pair for x and y). A subgroup that is left out stays strict. One at 0.0
-            is strict until ω′ changes. None: strict everywhere. Default: rotation and reflection, where the group has
-            them, at 0.25, and rotation at most at N/4π for N rotations.
+        relax: the subgroups that may be soft, of ``"rotation"``, ``"reflection"`` and ``"translation"``, as
+            ``relax=("rotation",)``; or a dict from them to the starting ω′ (of translation one value, or a pair for x
+            and y). A subgroup that is left out stays strict. One at 0.0 is strict until ω′ changes. None: strict
+            everywhere. Default: rotation and reflection, where the group has them, at ω′ = 0.25, and rotation at most
+            at N/4π for N rotations.
         learn_relaxation: make ω′ parameters, one for each layer and axis
             (:func:`~escnn_relaxed.learning.share_domain_frequency` makes one for several). Training moves ω′ away from
             0.0 too where the task asks for it.
         keep: group to which the layer stays exactly equivariant, however soft it is: ``"C4"`` for quarter turns,
             ``"D4"`` with the reflection too. Its number of rotations divides the layer's. Default: no such group.
         initial_softness: part of the kernel's energy that depends on the domain at the start; 0 for a soft part that
-            starts at 0 and learns. Default: 0.001; 0.01 for ``strict_kernel="continuous"``.
+            starts at 0 and learns. A layer of ω′ below about 0.13 starts less soft. Default: 0.001; 0.01 for a
+            continuous kernel.
         regions: G. Where translation is soft, the output is divided into at most G×G regions, symmetric about its
             centre and of at least 4 pixels a side. The kernel is one filter bank in each, and the layer is one grouped
-            convolution. More regions follow the position more finely (ω′ up to G/4) and cost more. None: a kernel for
-            every pixel, the paper's form, which is slow. Default: 4.
-        strict_kernel: ``"steerable"``: a strict part in ``R2Conv``'s basis, weight for weight, and a soft part.
-            ``"continuous"``: the paper's form, one continuous kernel for both, whose number of weights does not grow
-            with the group. Default: ``"steerable"``.
+            convolution. More regions follow the position more finely and cost more. Default: 4.
         samples: number N of rotations by which a continuous group is sampled. Default: 16.
-        random_offset: turn the grid of a continuous group by a random angle at each training step.
-        kernel: the options of a continuous kernel κ: its net, frequencies, coordinates and support. With
-            ``strict_kernel="steerable"`` the soft part is then such a kernel. Default: none; ``ContinuousKernel()`` for
-            ``strict_kernel="continuous"``.
+        kernel: the form of the kernel. ``ContinuousKernel(…)`` is the paper's. A subclass of
+            :class:`~escnn_relaxed.kernel.Kernel` is one of your own. Default: the form above.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -121,15 +114,13 @@ class RelaxedR2Conv(PlanarConvolution):
         basis_filter: Callable[[dict[str, Any]], bool] | None = None,
         initialize: bool = True,
         *,
-        relax: Mapping[str, Frequency] | str | None = "default",
+        relax: Mapping[str, Frequency] | Iterable[str] | str | None = "default",
         learn_relaxation: bool = False,
         keep: str | None = None,
         initial_softness: float | None = None,
-        regions: int | None = DEFAULT_REGIONS,
-        strict_kernel: str = "steerable",
+        regions: int = DEFAULT_REGIONS,
         samples: int = 16,
-        random_offset: bool = False,
-        kernel: ContinuousKernel | None = None,
+        kernel: KernelBuilder | None = None,
     ) -> None:
         check_field_types(in_type, out_type)
         place = (kernel_size, padding, stride, dilation, padding_mode, groups)
@@ -148,23 +139,9 @@ class RelaxedR2Conv(PlanarConvolution):
             bias,
             basis_arguments,
             initialize,
-            Softening(
-                relax=relax,
-                learn_relaxation=learn_relaxation,
-                keep=keep,
-                initial_softness=initial_softness,
-                regions=regions,
-                strict_kernel=strict_kernel,
-                samples=samples,
-                random_offset=random_offset,
-                kernel=kernel,
-            ),
+            Softening(relax, learn_relaxation, keep, initial_softness, regions, samples, kernel),
         )
 
 
-# The arguments of a strict layer that follow the padding.
-_names = list(inspect.signature(RelaxedR2Conv).parameters)
-STRICT_KEYWORDS = (
-    *_names[_names.index("stride") : _names.index("relax")],
-    *("strict_kernel", "samples", "kernel"),
-)
+# Code that asks isinstance(layer, R2Conv), as loops that draw weights do, means this layer too.
+R2Conv.register(RelaxedR2Conv)

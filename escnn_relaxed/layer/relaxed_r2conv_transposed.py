@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from escnn.nn import FieldType
-from torch import Tensor
+from escnn.nn import FieldType, R2ConvTransposed
 
-from ..checks import check_integer
-from ..integral.stationary import TransposedGeometry
-from ..kernel.continuous_kernel import ContinuousKernel
+from ..integral.geometry import TransposedGeometry
+from ..kernel.domain_frequency import Frequency
+from ..kernel.kernel import KernelBuilder
+from ..on_escnn.default_device import built_on_the_cpu
 from .arguments import check_field_types, checked_transposed_geometry
-from .convolution import first_group
-from .default_device import built_on_the_cpu
-from .domain_frequency import Frequency
+from .convolution import RelaxedConvolution
 from .options import DEFAULT_REGIONS, Softening
-from .planar_convolution import PlanarConvolution
 
 __all__ = ["RelaxedR2ConvTransposed"]
 
 
-class RelaxedR2ConvTransposed(PlanarConvolution):
+class RelaxedR2ConvTransposed(RelaxedConvolution):
     r"""A transposed convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2ConvTransposed`.
 
     .. math::
         h(y) = \sum_x K(y - sx;\ x) f(x)
 
-    s is the stride. K is that of :class:`~escnn_relaxed.RelaxedR2Conv`: by default a strict part in the basis of
-    ``R2ConvTransposed``, with its weights, and a soft part that modulates it; ``strict_kernel="continuous"`` is the
-    paper's form. This layer is the adjoint of that one: it adds the kernel of each pixel of the *input* to the output
-    around it. Where translation is soft, K depends on the position in the input.
+    s is the stride. K is that of :class:`~escnn_relaxed.RelaxedR2Conv`: a strict part in the basis of
+    ``R2ConvTransposed``, with its weights, modulated by a soft part. This layer is the adjoint of that one: it adds the
+    kernel of each pixel of the *input* to the output around it. Where translation is soft, K depends on the position in
+    the input.
 
     Arguments up to ``initialize`` are those of ``R2ConvTransposed``, in its order and with its meaning. With
     ``relax=None`` the layer is ``R2ConvTransposed``, and its state dicts load, saved in training or evaluation. The
@@ -54,16 +51,14 @@ class RelaxedR2ConvTransposed(PlanarConvolution):
         recompute: build the basis anew instead of taking escnn's cached one.
         basis_filter: a function that says which elements of the basis to keep.
         initialize: draw the strict weights; otherwise they are 0.
-        relax: starting ω′ of each subgroup that may be soft.
+        relax: the subgroups that may be soft, or a dict from them to ω′.
         learn_relaxation: make ω′ parameters.
         keep: group to which the layer stays exactly equivariant, ``"C4"`` or the like.
         initial_softness: part of the kernel's energy that depends on the domain at the start.
         regions: G: where translation is soft, the *input* is divided into at most G×G regions, and the kernel is one
             filter bank in each.
-        strict_kernel: ``"steerable"`` or ``"continuous"``.
         samples: number N of rotations by which a continuous group is sampled.
-        random_offset: turn the grid of a continuous group by a random angle at each training step.
-        kernel: the options of κ.
+        kernel: the form of the kernel.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -108,15 +103,13 @@ class RelaxedR2ConvTransposed(PlanarConvolution):
         basis_filter: Callable[[dict[str, Any]], bool] | None = None,
         initialize: bool = True,
         *,
-        relax: Mapping[str, Frequency] | str | None = "default",
+        relax: Mapping[str, Frequency] | Iterable[str] | str | None = "default",
         learn_relaxation: bool = False,
         keep: str | None = None,
         initial_softness: float | None = None,
         regions: int = DEFAULT_REGIONS,
-        strict_kernel: str = "steerable",
         samples: int = 16,
-        random_offset: bool = False,
-        kernel: ContinuousKernel | None = None,
+        kernel: KernelBuilder | None = None,
     ) -> None:
         check_field_types(in_type, out_type)
         place = (kernel_size, padding, output_padding, stride, dilation, groups)
@@ -135,17 +128,7 @@ class RelaxedR2ConvTransposed(PlanarConvolution):
             bias,
             basis_arguments,
             initialize,
-            Softening(
-                relax=relax,
-                learn_relaxation=learn_relaxation,
-                keep=keep,
-                initial_softness=initial_softness,
-                regions=check_integer("regions", regions, 1),
-                strict_kernel=strict_kernel,
-                samples=samples,
-                random_offset=random_offset,
-                kernel=kernel,
-            ),
+            Softening(relax, learn_relaxation, keep, initial_softness, regions, samples, kernel),
         )
 
     @property
@@ -153,15 +136,6 @@ class RelaxedR2ConvTransposed(PlanarConvolution):
         """The pixels added to the output below and on the right."""
         return self.geometry.output_padding
 
-    @property
-    def kernel_types(self) -> tuple[FieldType, FieldType]:
-        """The fields that the kernel connects, of the output those of one group, as in ``R2ConvTransposed``."""
-        return self.in_type, first_group(self.out_type, self.groups)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the facts that decide which function a state dict's tensors stand for; kept in its metadata."""
-        return {**super().describe(), "operator": "transposed convolution"}
-
-    def _laid_out(self, banks: Tensor) -> Tensor:
-        """Transpose banks for ``conv_transpose2d``: (…, C_out/groups, C_in, k, k) → (…, C_in, C_out/groups, k, k)."""
-        return banks.transpose(-4, -3).contiguous()
+# Code that asks isinstance(layer, R2ConvTransposed), as loops that draw weights do, means this layer too.
+R2ConvTransposed.register(RelaxedR2ConvTransposed)

@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from escnn.group import GroupElement
 from escnn.gspaces import GSpace3D
-from escnn.nn import FieldType
+from escnn.nn import FieldType, R3Conv
 from torch import Tensor
 
-from ..group.elements import sample_group
-from ..group.kept_in_space import AXIS, KeptInSpace, kept_in_space, subgroup_elements
+from ..group.elements import grid_symmetries, sample_group
+from ..group.kept import AXIS, subgroup_elements
+from ..group.points import tap_grid
+from ..group.projection import GroupAverage
 from ..group.rotation_grids import CUBE
-from ..kernel.continuous_kernel import ContinuousKernel
+from ..kernel.domain_frequency import Frequency
+from ..kernel.kernel import KernelBuilder
 from ..kernel.softness import soft_share
+from ..on_escnn.default_device import built_on_the_cpu
+from ..on_escnn.heavy_basis import warn_of_heavy_basis
 from ..torch_modes import full_precision
 from .arguments import check_field_types, checked_geometry
-from .default_device import built_on_the_cpu
-from .domain_frequency import Frequency
-from .heavy_basis import warn_of_heavy_basis
-from .options import Softening
-from .projection import projected_energies
-from .softened_convolution import SoftenedConvolution
-from .voxel_check import check_on_voxels
+from .convolution import RelaxedConvolution
+from .options import DEFAULT_REGIONS, Softening
 
 __all__ = ["RelaxedR3Conv"]
 
 
-class RelaxedR3Conv(SoftenedConvolution):
+class RelaxedR3Conv(RelaxedConvolution):
     r"""A convolution of volumes whose equivariance can be relaxed, in place of :class:`escnn.nn.R3Conv`.
 
     .. math::
-        h(x) = \sum_d K(d) f(x + d), \qquad K = K_{\mathrm{strict}} + (K_{\mathrm{soft}} - P K_{\mathrm{soft}})
+        h(x) = \sum_d K(d) f(x + d), \qquad K(d) = K_{\mathrm{strict}}(d) \odot \bigl(1 + f(c, d)\bigr)
 
     It is :class:`~escnn_relaxed.RelaxedR2Conv` in three dimensions: a strict kernel in ``R3Conv``'s own basis, with its
-    weights, and a soft part that may depend on the absolute rotation or reflection. With ``relax=None`` the layer is
+    weights, times a modulation that may depend on the absolute rotation or reflection. With ``relax=None`` the layer is
     ``R3Conv``, and state dicts of ``R3Conv`` load. Translation stays strict.
 
     A rotation g is its matrix over √2, so that ω′ means the same per radian as in the plane. Improper elements are the
@@ -63,9 +62,9 @@ class RelaxedR3Conv(SoftenedConvolution):
         basis_filter: a function that says which elements of the basis to keep.
         initialize: draw the strict weights; otherwise they are 0. The soft part is always drawn, of the size that fits
             drawn weights.
-        relax: starting ω′ of each subgroup that may be soft: ``"rotation"``, ``"reflection"``. A subgroup that is left
-            out stays strict. One at 0.0 is strict until ω′ changes. None: strict everywhere. Default: both, where the
-            group has them, at 0.25.
+        relax: the subgroups that may be soft, of ``"rotation"`` and ``"reflection"``, or a dict from them to the
+            starting ω′. A subgroup that is left out stays strict. One at 0.0 is strict until ω′ changes. None: strict
+            everywhere. Default: both, where the group has them, at 0.25.
         learn_relaxation: make ω′ parameters, one for each layer.
         keep: group to which the layer stays exactly equivariant, however soft it is: ``"SO(2)"`` for all rotations
             about the axis z, the first axis of a volume, or the id of a subgroup, as ``gspace.fibergroup.subgroup``
@@ -75,7 +74,7 @@ class RelaxedR3Conv(SoftenedConvolution):
             starts at 0 and learns. Default: 0.001.
         samples: number of rotations by which a continuous group is sampled. SO(3) and O(3) take the 24 of the cube, or
             a multiple of 24: those of escnn's Thomson grids. Default: 24.
-        kernel: the options of κ. Default: ``ContinuousKernel()``.
+        kernel: the form of the kernel, as in :class:`~escnn_relaxed.RelaxedR2Conv`.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -116,24 +115,22 @@ class RelaxedR3Conv(SoftenedConvolution):
         basis_filter: Callable[[dict[str, Any]], bool] | None = None,
         initialize: bool = True,
         *,
-        relax: Mapping[str, Frequency] | str | None = "default",
+        relax: Mapping[str, Frequency] | Iterable[str] | str | None = "default",
         learn_relaxation: bool = False,
         keep: Any = None,
         initial_softness: float | None = None,
         samples: int = CUBE,
-        kernel: ContinuousKernel | None = None,
+        kernel: KernelBuilder | None = None,
     ) -> None:
         check_field_types(in_type, out_type, GSpace3D)
-        if isinstance(relax, Mapping) and "translation" in relax:
-            raise ValueError(f"relax: a layer of volumes is strict in translation, got {dict(relax)!r}")
-        if kernel is not None and getattr(kernel, "rotation_coordinates", "circle") != "circle":
+        if getattr(kernel, "rotation_coordinates", "circle") != "circle":
             raise ValueError(
                 f"kernel: a rotation of space has no angle that a kernel could see as a coordinate: "
-                f"rotation_coordinates must be 'circle', got {kernel.rotation_coordinates!r}"
+                f"rotation_coordinates must be 'circle', got {kernel!r}"
             )
         place = (kernel_size, padding, stride, dilation, padding_mode, groups)
         geometry = checked_geometry(in_type, out_type, *place)
-        warn_of_heavy_basis(in_type, out_type, geometry)
+        warn_of_heavy_basis(in_type, out_type, geometry.kernel_size, geometry.dilation)
         basis_arguments: dict[str, Any] = {
             "sigma": sigma,
             "frequencies_cutoff": frequencies_cutoff,
@@ -148,30 +145,17 @@ class RelaxedR3Conv(SoftenedConvolution):
             bias,
             basis_arguments,
             initialize,
-            Softening(
-                relax=relax,
-                learn_relaxation=learn_relaxation,
-                keep=keep,
-                initial_softness=initial_softness,
-                samples=samples,
-                kernel=kernel,
-            ),
+            Softening(relax, learn_relaxation, keep, initial_softness, DEFAULT_REGIONS, samples, kernel),
         )
-
-    def _checked_kept(self, keep: Any) -> KeptInSpace | Any:
-        return kept_in_space(keep, self.space)
 
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function a state dict's tensors stand for; kept in its metadata."""
         facts = super().describe()
-        if self.bank is not None and self.space.fibergroup.continuous:
+        if self.relaxed_subgroups and self.space.fibergroup.continuous:
             # escnn optimises its finer grids on each machine anew.
-            values = sample_group(self.space, self.samples).action.ravel()
+            values = sample_group(self.space, self.kernel.place.domain.samples).action.ravel()
             facts["fingerprint of the samples"] = [round(float(values @ np.cos(np.arange(values.size))), 6)]
         return facts
-
-    def _checked(self, *options: Any) -> list[tuple[GroupElement, float]]:
-        return check_on_voxels(self, self._kept, *options)
 
     def softness_in(self, subgroup: Any) -> Tensor:
         """Return the softness in a subgroup by its id: the part of K that is not equivariant to its elements.
@@ -197,5 +181,19 @@ class RelaxedR3Conv(SoftenedConvolution):
         elements, axis = ([], AXIS) if subgroup == AXIS else subgroup_elements("subgroup", subgroup, self.space)
         if axis is not None:
             raise ValueError(f"subgroup must be finite, got {subgroup!r}: all of it moves voxels off their grid")
-        with full_precision(self._state(self)[0]):
-            return soft_share(*projected_energies(self._kernel(), *self.kernel_types, elements, self.dilation))
+        taps = tap_grid(self.kernel_size, self.dilation, 3)
+        symmetries = grid_symmetries(self.space, taps, elements)
+        if len(symmetries) < len(elements):
+            moved = next(of for of in elements if of not in [element for element, _ in symmetries])
+            raise ValueError(f"subgroup must map voxels to voxels, got one with the element {moved}")
+        average = GroupAverage(*(of.representations for of in self.kernel_types), symmetries)
+        like = next(self.parameters())
+        with full_precision(like):
+            kernel = self.kernel(self.weights, None, self.hardened).flatten(2)
+            mean = average.to(like)(kernel)
+            energy = self.kernel.orthogonal_basis.energy
+            return soft_share(energy(kernel - mean), energy(mean))
+
+
+# Code that asks isinstance(layer, R3Conv), as loops that draw weights do, means this layer too.
+R3Conv.register(RelaxedR3Conv)

@@ -1,30 +1,33 @@
-"""State dicts: the description of a layer beside its tensors, and the states of ``escnn.nn.R2Conv``.
+"""State dicts: the description of a layer beside its tensors, and states of ``R2Conv`` and of earlier versions.
 
-The description is in the metadata of the state dict, not among its keys. So all values are tensors.
+The description is in the metadata of the state dict, not among its keys. So all values are tensors. Subgroups to which
+a layer is hardened are among the keys, since a plain dict of tensors has no metadata.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, MutableMapping
 from itertools import groupby
 from typing import Any
 
+import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
-__all__ = ["FORMAT_VERSION", "DescribedState", "adopt_r2conv_state", "describe_fields", "differences"]
+from ..checks import SUBGROUPS
+from ..kernel.kernel import Kernel
+from ..on_escnn.adopted_basis import adopt_basis
 
-FORMAT_VERSION = 2
+__all__ = ["FORMAT_VERSION", "DescribedState", "describe_fields", "differences"]
 
-# The entries of a description that a layer takes over from a state.
-_ADOPTED = ("hardened",)
+FORMAT_VERSION = 3
 
 # Numbers of two bases differ by more, those of one basis by less.
 _SAME = 1e-4
-
 # The keys that R2Conv saves besides its parameters. Their values follow from the parameters.
 _DERIVED = ("filter", "expanded_bias", "bias_expansion", "_basisexpansion.")
+# The key of a hardened layer: whether it is hardened in each subgroup.
+_HARDENED = "hardened"
 
 
 class DescribedState(nn.Module):
@@ -32,26 +35,39 @@ class DescribedState(nn.Module):
 
     _version = FORMAT_VERSION
     hardened: tuple[str, ...]
+    kernel: Kernel
 
     def __init__(self) -> None:
         super().__init__()
         self._register_state_dict_hook(_describe)
 
-    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors stand for."""
+        return {}
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.hardened:
+            destination[prefix + _HARDENED] = torch.tensor([name in self.hardened for name in SUBGROUPS])
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *arguments: Any
     ) -> None:
+        error_messages: list[str] = arguments[-1]
         saved = local_metadata.get("layer", {})
         found = differences(saved, self.describe(), local_metadata.get("version"))
         if found:
-            *_, error_messages = arguments
-            error_messages.append(
-                f"the state of {prefix.rstrip('.') or 'this layer'!r} does not fit: {'; '.join(found)}"
-            )
-        self.hardened = tuple(saved.get("hardened", self.hardened))
+            name = prefix.rstrip(".") or "this layer"
+            error_messages.append(f"the state of {name!r} does not fit: {'; '.join(found)}")
+        if any(key.startswith(prefix) for key in state_dict):
+            flags = state_dict.pop(prefix + _HARDENED, None)
+            names = SUBGROUPS if flags is None else [n for n, flag in zip(SUBGROUPS, flags, strict=True) if flag]
+            self.hardened = tuple(saved.get("hardened", ()) if flags is None else names)
+        self.kernel.adopt_earlier_state(state_dict, prefix)
+        basis = self.kernel.basis
+        if basis is not None:
+            error_messages.extend(adopt_basis(state_dict, prefix, basis))
+            _adopt_r2conv_state(state_dict, prefix, self)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
 
 
@@ -59,25 +75,20 @@ def _describe(layer: DescribedState, state: Any, prefix: str, metadata: dict[str
     metadata["layer"] = layer.describe()
 
 
-def adopt_r2conv_state(state: MutableMapping[str, Tensor], prefix: str, own: Mapping[str, Tensor]) -> None:
+def _adopt_r2conv_state(state: MutableMapping[str, Tensor], prefix: str, layer: DescribedState) -> None:
     """If ``state`` was saved by an ``R2Conv``, make it a state of the layer that takes its place.
 
-    The strict weights are those of the ``R2Conv``. The output weights of a soft part become 0, so that the
-    layer computes what the ``R2Conv`` computed; the rest of the soft part stays as it is.
-
-    Args:
-        state: the state dict that is being loaded, changed in place.
-        prefix: where the layer's entries start.
-        own: the layer's own state dict.
+    The strict weights are those of the ``R2Conv``. The soft weights become 0, so that the layer computes what the
+    ``R2Conv`` computed; the rest of the soft part stays as it is.
     """
     derived = [key for key in state if key.startswith(tuple(prefix + name for name in _DERIVED))]
     if not derived:
         return
     for key in derived:
         del state[key]
-    for name, value in own.items():
-        is_output_weight = name.startswith("bank.") and name.endswith(".weights")
-        state.setdefault(prefix + name, value * 0 if is_output_weight else value)
+    soft = {parameter.data_ptr() for of in layer.kernel.weight_groups().values() for parameter, _ in of}
+    for name, value in layer.state_dict().items():
+        state.setdefault(prefix + name, value * 0 if value.data_ptr() in soft else value)
 
 
 def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int | None) -> list[str]:
@@ -91,18 +102,11 @@ def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int |
     found = []
     if version is not None and version > FORMAT_VERSION:
         found.append(f"its format version is {version}, newer than {FORMAT_VERSION}: update escnn_relaxed")
-    if "translation" in saved.get("soft in", ()) and "regions" not in saved:
-        found.append("it was saved when soft translation had a kernel for every pixel of the input: train it again")
-    if saved.get("strict kernel", "steerable") == own.get("strict kernel") == "steerable":
-        if own.get("soft part") == "tied" and "kernel net" in saved:
-            found.append(
-                "its soft part is a continuous kernel of its own: build the layer with kernel=ContinuousKernel()"
-            )
-        if saved.get("soft part") == "tied" and "kernel net" in own:
-            found.append("its soft part is tied to the strict part: build the layer without kernel")
+    if saved.get("strict kernel") == own.get("strict kernel") == "steerable" and "kernel net" in saved:
+        found.append("its soft part is a continuous kernel beside steerable weights, a form that is gone")
     for name, value in own.items():
         # Numbers that follow from the facts before them say nothing where these differ.
-        is_known = name in _ADOPTED or (_is_of_numbers(value) and bool(found))
+        is_known = _is_of_numbers(value) and bool(found)
         if not is_known and not _agree(saved.get(name, value), value):
             found.append(f"{name} is {saved[name]}, here {value}")
     return found

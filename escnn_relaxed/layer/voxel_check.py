@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..group.elements import KeptGroup, sample_group, steered_taps
-from ..group.kept_in_space import KeptInSpace
+from ..group.elements import sample_group, steered_taps
 from ..group.points import tap_grid
 from .equivariance_check import SOFTNESS_OF_ROUNDING, compared, copy_to_check, warn_of_softness
 
@@ -25,13 +24,12 @@ _SEED = 3_407
 
 @torch.no_grad()
 def check_on_voxels(
-    layer: Any, kept: KeptGroup | KeptInSpace, atol: float, rtol: float, assertion: bool, verbose: bool, device: str
+    layer: Any, atol: float, rtol: float, assertion: bool, verbose: bool, device: str
 ) -> list[tuple[GroupElement, float]]:
     """Return the mean error of each element that maps voxels to voxels and in which the layer is strict.
 
     Args:
         layer: a layer of volumes; it is left as it is.
-        kept: the group to which it is strict, whatever is soft.
         atol: error allowed of any value of the output.
         rtol: error allowed as a part of the value.
         assertion: raise an error beyond the tolerance.
@@ -42,14 +40,15 @@ def check_on_voxels(
     noise = _noise(layer)
     still = _output(layer, noise)
     errors = []
-    for element in _strict_elements(layer, kept):
+    for element in _strict_elements(layer):
         found = _output(layer, _turned(noise, layer.in_type, element))
         expected = _turned(still, layer.out_type, element)
         errors.append((element, compared(element, found, expected, atol, rtol, assertion, verbose)))
     return errors
 
 
-def _strict_elements(layer: Any, kept: KeptGroup | KeptInSpace) -> list[GroupElement]:
+def _strict_elements(layer: Any) -> list[GroupElement]:
+    kept = layer.kernel.place.domain.kept
     sample = sample_group(layer.space)
     identity = np.eye(sample.dimension)
     is_soft = {name: name in layer.relaxed_subgroups for name in ("rotation", "reflection")}
@@ -62,8 +61,7 @@ def _strict_elements(layer: Any, kept: KeptGroup | KeptInSpace) -> list[GroupEle
             continue
         elements += 1
         is_turned = not np.allclose(rotation, identity, rtol=0, atol=1e-6)
-        is_kept = isinstance(kept, KeptInSpace) and kept.holds(action)
-        if is_kept or not ((is_soft["rotation"] and is_turned) or (is_soft["reflection"] and reflected)):
+        if kept.holds(action) or not ((is_soft["rotation"] and is_turned) or (is_soft["reflection"] and reflected)):
             strict.append(element)
     warn_of_softness(is_soft, elements - len(strict), elements)
     return strict

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ..checks import check_module, check_positive
-from ..layer.softened_convolution import SoftenedConvolution
+from ..layer.convolution import RelaxedConvolution
 
 __all__ = ["parameter_groups", "share_domain_frequency"]
 
@@ -37,10 +37,8 @@ def parameter_groups(network: nn.Module, frequency_rate: float | None = None) ->
         >>> [(group["lr"], group["weight_decay"]) for group in optimiser.param_groups]
         [(0.01, 0.0), (0.001, 0.01)]
     """
-    layers = [
-        module for module in check_module("network", network).modules() if isinstance(module, SoftenedConvolution)
-    ]
-    frequencies = {id(value): value for layer in layers for value in layer._domain_frequency.parameters()}
+    layers = [module for module in check_module("network", network).modules() if isinstance(module, RelaxedConvolution)]
+    frequencies = {id(value): value for layer in layers for value in layer.kernel.frequency.parameters()}
     rest = [parameter for parameter in network.parameters() if id(parameter) not in frequencies]
     own: dict[str, Any] = {"params": list(frequencies.values()), "weight_decay": 0.0}
     if frequency_rate is not None:
@@ -77,7 +75,7 @@ def share_domain_frequency(network: nn.Module) -> None:
         [[0.375], [0.375]]
     """
     check_module("network", network)
-    frequencies = [module._domain_frequency for module in network.modules() if isinstance(module, SoftenedConvolution)]
+    frequencies = [module.kernel.frequency for module in network.modules() if isinstance(module, RelaxedConvolution)]
     learning = [frequency for frequency in frequencies if frequency.learn]
     subgroups = dict.fromkeys(name for frequency in learning for name in frequency.names)
     if not subgroups:

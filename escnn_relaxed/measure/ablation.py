@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from ..checks import check_callable
-from ..group.elements import SUBGROUPS
+from ..checks import SUBGROUPS, check_callable
 from ..network.relaxed_layers import copy_network, relaxed_layers
 from .reports import AblationReport, AblationRow
 

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..group.points import image_axes
-from ..integral.stationary import Geometry, TransposedGeometry
+from ..integral.geometry import Geometry, TransposedGeometry
 from .pixel_grid import PixelGrid
 
 __all__ = ["ModuleOutput", "Output", "outputs"]

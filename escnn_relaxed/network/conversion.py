@@ -7,22 +7,21 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, TypeAlias, TypeGuard, get_args
 
-import torch
 from escnn.nn import R2Conv, R2ConvTransposed, R3Conv
 from torch import nn
 from torch.nn.utils import parametrize
 
 from ..checks import check_bool, check_callable, check_module, check_no_hooks, check_subgroups, warn_once
-from ..integral.stationary import ConvolutionGeometry, TransposedGeometry
+from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..kernel.steerable_basis import SteerableBasis
-from ..layer.options import SOFTENING, check_keywords
+from ..layer.options import SOFTENING, check_keywords, check_softness
 from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
 from .relaxed_layers import RELAXED_FORMS, Relaxed, copied_parameters, copy_network, relaxed_layers, strict_layers
 
 __all__ = ["harden_network", "relax_network"]
 
 # A layer that can be relaxed: escnn's, or a strict one of this package.
-StrictLayer: TypeAlias = R2Conv | R2ConvTransposed | R3Conv | Relaxed
+StrictLayer: TypeAlias = Relaxed | R2Conv | R2ConvTransposed | R3Conv
 
 
 def relax_network(
@@ -36,7 +35,7 @@ def relax_network(
     Every ``R2ConvTransposed`` is a :class:`~escnn_relaxed.RelaxedR2ConvTransposed`, every ``R3Conv`` a
     :class:`~escnn_relaxed.RelaxedR3Conv`, and layers of this package that are strict in escnn's basis (``relax=None``,
     or of :func:`harden_network`) get a soft part, too. The copy computes what the network computed: the trained kernel
-    is and stays the layer's strict part (equation (9)), the soft part starts at 0, and :func:`harden_network` returns
+    is and stays the layer's strict part, the soft weights are 0 at the start, and :func:`harden_network` returns
     the kernel to the last bit. A layer with hooks, parametrizations or methods of a subclass is refused, since these
     would be lost. escnn's other linear maps (``Linear``, ``R3ConvTransposed``) have no relaxed form and stay strict,
     with a warning.
@@ -48,9 +47,8 @@ def relax_network(
         freeze: keep the trained kernels fixed, so that only soft parts learn, with the rest of the network: biases,
             which are as equivariant as before, go on learning.
         **softening: arguments of ``RelaxedR2Conv`` that say how it is soft: ``relax``, ``learn_relaxation``, ``keep``,
-            ``initial_softness``, ``regions``, ``samples``, ``random_offset``, ``kernel``. What is left out has the
-            default of the layer's class, whatever a strict layer was built with. Layers of volumes take neither
-            ``regions`` nor ``random_offset``.
+            ``initial_softness`` (here 0 by default), ``regions``, ``samples``, ``kernel``. What is left out has the
+            default of the layer's class, whatever a strict layer was built with. Layers of volumes take no ``regions``.
 
     Raises:
         TypeError: for a network that is no module, or another keyword: the trained layers decide the rest.
@@ -125,7 +123,7 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
 def _can_be_relaxed(module: nn.Module) -> TypeGuard[StrictLayer]:
     """Return whether a module is a layer of escnn's, or a strict one of this package with escnn's weights."""
     if isinstance(module, Relaxed):
-        return not module.relaxed_subgroups and module.steerable_basis is not None
+        return not module.relaxed_subgroups and module.kernel.basis is not None
     return isinstance(module, tuple(RELAXED_FORMS))
 
 
@@ -156,27 +154,22 @@ def _own_methods(module: StrictLayer, kind: type[nn.Module]) -> list[str]:
 
 
 def _relaxed(convolution: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]) -> Relaxed:
-    """Return a layer with a soft part beside the weights of a trained strict one."""
+    """Return a layer with the weights of a trained strict one, and a soft part that is 0 unless it is asked for."""
     is_transposed = isinstance(convolution, (R2ConvTransposed, RelaxedR2ConvTransposed))
     geometry = TransposedGeometry.of(convolution) if is_transposed else ConvolutionGeometry.of(convolution)
     arguments: dict[str, Any] = {**asdict(geometry), "bias": convolution.bias is not None, **softening}
+    softness = check_softness(arguments.pop("initial_softness", None) or 0.0)
     build = next(own for form in RELAXED_FORMS.items() for own in form[1:] if isinstance(convolution, form))
     layer = build(convolution.in_type, convolution.out_type, **arguments).to(convolution.weights)
-    place = *layer.kernel_types, layer.kernel_size, layer.dilation, 1
-    with torch.no_grad():
-        drawn = layer.strict_energy()
-        layer.steerable_basis = (
-            copy.deepcopy(convolution.steerable_basis)
-            if isinstance(convolution, Relaxed)
-            else SteerableBasis(*place, convolution.basisexpansion).to(convolution.weights)
-        )
-        layer.weights = parameters[id(convolution.weights)]
-        if layer.bias is not None:
-            layer.bias = parameters[id(convolution.bias)]
-        bank: Any = layer.bank
-        if bank is not None:
-            # The soft part starts at 0. Its units have the same proportion to the trained kernel as to the drawn one.
-            trained = layer.strict_energy()
-            scale = float((trained / drawn).sqrt()) if drawn > 0 and trained > 0 else 1.0
-            bank.start_at_zero(scale)
+    if layer.kernel.basis is None:
+        raise ValueError(f"kernel must have a strict part in escnn's basis, for the trained weights, got {layer}")
+    if isinstance(convolution, Relaxed):
+        basis = copy.deepcopy(convolution.kernel.basis)
+    else:
+        basis = SteerableBasis(*layer.kernel_types, layer.kernel_size, layer.dilation, convolution.basisexpansion)
+    layer.kernel.basis = basis
+    layer.weights = parameters[id(convolution.weights)]
+    if layer.bias is not None:
+        layer.bias = parameters[id(convolution.bias)]
+    layer.to(convolution.weights).kernel.start(layer.weights, softness)
     return layer.train(convolution.training)

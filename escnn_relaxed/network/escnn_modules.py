@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_no_hooks
-from ..group.elements import SUBGROUPS
-from ..kernel.sampled_basis import as_escnn_builds
-from ..layer.convolution import Convolution
+from ..checks import SUBGROUPS, check_no_hooks
+from ..layer.convolution import RelaxedConvolution
 from ..layer.options import check_keywords
+from ..on_escnn.sampled_basis import as_escnn_builds
 from .relaxed_layers import RELAXED_FORMS, copied_parameters, copy_network, relaxed_layers
 
 __all__ = ["to_escnn"]
@@ -66,16 +65,14 @@ def to_escnn(network: nn.Module, **basis: Any) -> nn.Module:
     return copy_network(network, {**strict, **parameters})
 
 
-def _check_is_hardened(name: str, layer: Convolution) -> None:
+def _check_is_hardened(name: str, layer: RelaxedConvolution) -> None:
     """Refuse a layer that escnn's layers cannot represent."""
     if type(layer) not in _ESCNN_FORMS:
         forms = ", ".join(kind.__name__ for kind in _ESCNN_FORMS)
         raise ValueError(f"{name} is a {type(layer).__name__}, which has no form in escnn: make it one of {forms}")
-    if layer.steerable_basis is None:
-        raise ValueError(
-            f"{name} has a continuous strict part (strict_kernel='continuous'), which has no weights in escnn's basis"
-        )
-    if layer.bank is not None and layer.hardened != SUBGROUPS:
+    if layer.kernel.basis is None:
+        raise ValueError(f"{name} has a continuous kernel, which has no weights in escnn's basis")
+    if layer.relaxed_subgroups and layer.hardened != SUBGROUPS:
         raise ValueError(f"{name} is not hardened, and escnn has no soft layer: harden_network makes it strict")
     check_no_hooks(name, layer, "remove them, and register them on the result")
 
@@ -110,7 +107,6 @@ def _with_the_same_basis(layer: Any, basis: Mapping[str, Any]) -> Any:
     form = _ESCNN_FORMS[type(layer)]
     taken = inspect.signature(form).parameters
     place = {name: getattr(layer, name) for name in _PLACE if name in taken}
-    place["padding"] = layer.padding[0] if len(set(layer.padding)) == 1 else layer.padding
     place |= {"bias": layer.bias is not None, "initialize": False}
     for arguments in ({}, {name: value for name, value in basis.items() if name in taken}):
         try:
@@ -131,5 +127,5 @@ def _with_the_same_basis(layer: Any, basis: Mapping[str, Any]) -> Any:
 def _bases(strict: Any, layer: Any) -> Iterator[tuple[Any, Tensor]]:
     """Yield escnn's block for each pair of representations, with the layer's own basis of that pair."""
     expansion = strict.basisexpansion
-    for pair, basis in zip(expansion._representations_pairs, layer.steerable_basis.of_pairs(), strict=True):
+    for pair, _, basis in layer.kernel.basis.by_pair():
         yield getattr(expansion, f"block_expansion_{expansion._escape_pair(pair)}"), basis

@@ -11,7 +11,7 @@ from escnn.nn import EquivariantModule, FieldType, GeometricTensor, SequentialMo
 from torch import Tensor, nn
 
 from ..checks import check_module, check_no_hooks, warn_once
-from ..layer.convolution import Convolution
+from ..layer.convolution import RelaxedConvolution
 from .export_modules import NoPlainFormError, plain_module
 from .relaxed_layers import copy_network, in_eval_mode
 
@@ -72,7 +72,7 @@ def export_network(network: nn.Module) -> nn.Module:
             return nn.Sequential(OrderedDict(parts))
         if _has_forward_of_its_own(module):
             raise NoPlainFormError
-        if isinstance(module, Convolution) or not isinstance(module, EquivariantModule):
+        if isinstance(module, RelaxedConvolution) or not isinstance(module, EquivariantModule):
             refuse_hooks(*module.modules())
             return module.export()
         plain = plain_module(module, export)

@@ -18,7 +18,7 @@ import torch
 from escnn import nn as enn
 from torch import Tensor, nn
 
-from ..integral.stationary import ConvolutionGeometry, TransposedGeometry, as_convolution
+from ..integral.geometry import ConvolutionGeometry, TransposedGeometry, as_convolution
 from . import plain_modules as plain
 
 __all__ = ["NoPlainFormError", "plain_module"]

@@ -3,7 +3,14 @@
 Every function draws into the axes it is given, or into new ones of the width of a column, and returns them.
 """
 
-from .charts import plot_ablation, plot_accuracy, plot_domain_frequency, plot_equivariance_error, plot_softness
+from .charts import (
+    plot_ablation,
+    plot_accuracy,
+    plot_domain_frequency,
+    plot_equivariance_error,
+    plot_evidence,
+    plot_softness,
+)
 from .filters import plot_filter_over_positions, plot_filters_over_rotations
 from .space import plot_filters_in_space, plot_softness_by_axis
 
@@ -12,6 +19,7 @@ __all__ = [
     "plot_accuracy",
     "plot_domain_frequency",
     "plot_equivariance_error",
+    "plot_evidence",
     "plot_filter_over_positions",
     "plot_filters_in_space",
     "plot_filters_over_rotations",

@@ -15,11 +15,19 @@ from matplotlib.ticker import MaxNLocator
 from torch import nn
 
 from ..checks import check_mapping, check_number, check_sequence
+from ..learning import EvidenceRow
 from ..measure.reports import AblationRow, EquivarianceReport, ErrorRow
 from ..network.relaxed_layers import relaxed_layers
 from .style import COLOURS, FONT, WIDTH, by_label, labelled, new_axes
 
-__all__ = ["plot_ablation", "plot_accuracy", "plot_domain_frequency", "plot_equivariance_error", "plot_softness"]
+__all__ = [
+    "plot_ablation",
+    "plot_accuracy",
+    "plot_domain_frequency",
+    "plot_equivariance_error",
+    "plot_evidence",
+    "plot_softness",
+]
 
 # A colour for each kind of part, distinct in grey too.
 _KINDS = {"network": "0.45", "layer": COLOURS[0], "subgroup": COLOURS[4]}
@@ -97,6 +105,38 @@ def _bars(axes: Axes | None, names: list[str], heights: list[float], colours: li
     axes.bar(range(len(names)), heights, color=colours)
     axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
     return axes
+
+
+def plot_evidence(rows: Sequence[EvidenceRow], axes: Axes | None = None) -> Axes:
+    """A bar of γ/n for each layer and subgroup, by depth, in a colour for each subgroup.
+
+    Args:
+        rows: ``evidence.table()`` of a :class:`~escnn_relaxed.SoftnessEvidence`, after an update.
+        axes: where to draw, a new figure by default.
+
+    Raises:
+        TypeError: for an argument of another type.
+        ValueError: without rows.
+
+    Example:
+        >>> rows = [EvidenceRow("conv", "rotation", 20, 3.0, 0.002, 50.0)]
+        >>> [bar.get_height() for bar in plot_evidence(rows).patches]
+        [0.15]
+    """
+    if not all(isinstance(row, EvidenceRow) for row in check_sequence("rows", rows, "EvidenceRow")):
+        raise TypeError(f"rows must be the table of SoftnessEvidence, or EvidenceRows of it, got {rows!r}")
+    if not rows:
+        raise ValueError("rows must have one or more, got none: the network is strict")
+    layers, subgroups = (list(dict.fromkeys(names)) for names in ([r.layer for r in rows], [r.subgroup for r in rows]))
+    axes = new_axes(axes, 2.6, max(WIDTH, 0.55 * len(rows)))
+    width = 0.8 / len(subgroups)
+    for number, subgroup in enumerate(subgroups):
+        own = [row for row in rows if row.subgroup == subgroup]
+        places = [layers.index(row.layer) + (number - (len(subgroups) - 1) / 2) * width for row in own]
+        axes.bar(places, [row.share for row in own], width, color=COLOURS[number % len(COLOURS)], label=subgroup)
+    axes.set_ylim(0, 1)
+    axes.set_xticks(range(len(layers)), layers, rotation=30, ha="right")
+    return labelled(axes, "layer", "determined by the data, γ/n")
 
 
 def plot_domain_frequency(history: Mapping[str, Sequence[tuple[int, float]]], axes: Axes | None = None) -> Axes:

@@ -16,7 +16,7 @@ from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
 from ..checks import check_integer, check_size
-from ..layer.convolution import Convolution
+from ..layer.convolution import RelaxedConvolution
 from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
 from .style import DIVERGING, FONT, WIDTH, by_label, labelled, new_axes, without_frame
 
@@ -168,7 +168,7 @@ def _channels(name: str, field_type: FieldType, number: Any, kind: str) -> NDArr
 
 
 def _check_layer(name: str, layer: Any, dimension: int) -> None:
-    is_one = isinstance(layer, (Convolution, R2Conv, R3Conv)) and not isinstance(layer, RelaxedR2ConvTransposed)
+    is_one = isinstance(layer, (RelaxedConvolution, R2Conv, R3Conv)) and not isinstance(layer, RelaxedR2ConvTransposed)
     if not is_one or layer.in_type.gspace.dimensionality != dimension:
         kind = f"R{dimension}Conv"
         raise TypeError(f"{name} must be Relaxed{kind}, another relaxed layer, or {kind}, got {layer!r}")

@@ -1,0 +1,237 @@
+"""How soft by the evidence of the data, beside strict layers, soft ones without it, and other ways to say how soft.
+
+    python -m benchmarks.accuracy.evidence --data FOLDER [--runs RUNS] [--seeds 3] [--images 1000]
+
+Four layers (7×7, then 5×5) on 33×33 pixels, Adam with one cycle up to 1e-2, 12 epochs. Of the test images 1,000 are
+held out: weights λ are chosen by them, and hardening is tried on them. Runs are logged as they end, and a second call
+goes on from the log. docs/results/learning.md says what was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.shared.networks import build_network
+from benchmarks.shared.run_log import Log, run_missing
+from benchmarks.shared.tasks import Split, image_task
+from benchmarks.shared.training import accuracy
+from escnn_relaxed import HardeningSchedule, SoftnessBound, SoftnessEvidence, equivariance_penalty, parameter_groups
+from escnn_relaxed.baselines import LAYERS, free_weight_penalty
+from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
+from experiments.mean_and_error import mean_and_error
+
+EPOCHS, BATCH, RATE = 12, 32, 1e-2
+# Updates begin with the third epoch, and see so many images.
+FIRST_EPOCH, UPDATE = 2, 128
+HELD_OUT = 1000
+WIDTHS = {
+    "C4 regular": (7, 7, 7, 12),
+    "C8 regular": (4, 4, 4, 8),
+    "D4 regular": (4, 4, 4, 8),
+    "plain CNN on the torus": (5, 5, 5, 8),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A way to train on a task.
+
+    Attributes:
+        network: name of the network.
+        task: name of the task.
+        way: name of what says how soft.
+        weight: its λ, or bound.
+        options: arguments of the soft layers; None for ``R2Conv``.
+    """
+
+    network: str
+    task: str
+    way: str
+    weight: float = 0.0
+    options: dict[str, Any] | None = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What it goes by."""
+        return f"{self.network}, {self.task}, {self.way}" + (f" {self.weight:g}" if self.weight else "")
+
+
+LEARNED: dict[str, Any] = {"learn_relaxation": True}
+# Name of a way → its weights, and the options of the layers.
+WAYS: dict[str, tuple[tuple[float, ...], dict[str, Any] | None]] = {
+    "R2Conv": ((0.0,), None),
+    "soft": ((0.0,), {}),
+    "evidence": ((0.0,), {}),
+    "Σ√s": ((0.01, 0.1, 1.0), {}),
+    "bound": ((0.001, 0.01), {}),
+    "learned ω′": ((0.01, 0.1, 1.0), LEARNED),
+    "schedule": ((0.0,), {}),
+    "residual": ((0.1, 1.0, 10.0), {}),
+}
+PLACES = [
+    *((network, task) for network in ("C4 regular", "C8 regular") for task in ("turned", "within 60°", "upright")),
+    ("C8 regular", "MNIST6-180"),
+    *(("D4 regular", task) for task in ("turned, half of them mirrored", "turned", "upright")),
+    *(("plain CNN on the torus", task) for task in ("anywhere on the torus", "quadrant", "in a quadrant")),
+]
+ON_TORUS: dict[str, Any] = {"relax": {"translation": 0.5}}
+
+
+def all_runs() -> list[Run]:
+    """Every way on every task that it is for."""
+    runs = []
+    for network, task in PLACES:
+        for way, (weights, options) in WAYS.items():
+            is_of_shifts = network == "plain CNN on the torus"
+            if is_of_shifts and way in ("residual", "learned ω′"):
+                continue
+            given = {**options, **ON_TORUS} if is_of_shifts and options is not None else options
+            runs += [Run(network, task, way, weight, given) for weight in weights]
+    return runs
+
+
+def penalty_of(run: Run, network: nn.Module, steps: int) -> tuple[Callable[[], Tensor], Callable[[], None]]:
+    """What is added to the loss, and what is done after each step."""
+    if run.way == "Σ√s":
+        return lambda: run.weight * equivariance_penalty(network), lambda: None
+    if run.way == "learned ω′":
+        return lambda: run.weight * equivariance_penalty(network, "frequency"), lambda: None
+    if run.way == "residual":
+        # The prior of all observations, as a mean over them.
+        return lambda: free_weight_penalty(network, 1 / run.weight) / 1000, lambda: None
+    if run.way == "bound":
+        bound = SoftnessBound(network, run.weight)
+        return bound.penalty, bound.step
+    if run.way == "schedule":
+        schedule = HardeningSchedule(network, steps)
+        return schedule.penalty, schedule.step
+    return lambda: torch.zeros(()), lambda: None
+
+
+def train(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]:
+    """One network: accuracies, softness and what the data determine by layer, what hardening costs, seconds."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    (pixels, labels), test = image_task(run.task, images, seed, root)
+    count = min(HELD_OUT, len(test[0]) // 2)
+    held_out, test = (test[0][:count], test[1][:count]), (test[0][count:], test[1][count:])
+    layer = LAYERS["residual" if run.way == "residual" else "relaxed"]
+    network = build_network(run.network, WIDTHS[run.network], 5, run.options, layer)
+    steps = EPOCHS * (len(pixels) // BATCH)
+    optimiser = torch.optim.Adam(parameter_groups(network), lr=RATE)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=steps, pct_start=0.2)
+    evidence = None if run.options is None else SoftnessEvidence(network, len(pixels))
+    penalty, after_step = penalty_of(run, network, steps)
+    start, history, seconds = time.process_time(), [], 0.0
+    for epoch in range(EPOCHS):
+        network.train()
+        for batch in torch.randperm(len(pixels))[: len(pixels) // BATCH * BATCH].view(-1, BATCH):
+            loss = functional.cross_entropy(network(pixels[batch]), labels[batch]) + penalty()
+            if run.way == "evidence" and evidence is not None:
+                loss = loss + evidence.penalty()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+            after_step()
+        if run.way == "evidence" and evidence is not None and epoch >= FIRST_EPOCH:
+            before = time.process_time()
+            evidence.update(pixels[torch.randperm(len(pixels))[:UPDATE]])
+            seconds += time.process_time() - before
+            history.append([(row.share, row.softness) for row in evidence.table()])
+    result = {
+        "seconds": time.process_time() - start,
+        "seconds of updates": seconds,
+        "parameters": sum(parameter.numel() for parameter in network.parameters()),
+        "held out": accuracy(network, held_out),
+        "accuracy": accuracy(network, test),
+        "fit": accuracy(network, (pixels, labels)),
+        "history": history,
+    }
+    is_soft = any(layer.softness() > 0 for _, layer in named_relaxed_layers(network))
+    return result | (
+        read(network, evidence, (pixels, labels), held_out, test) if evidence is not None and is_soft else {}
+    )
+
+
+def read(
+    network: nn.Module, evidence: SoftnessEvidence, train_split: Split, held_out: Split, test: Split
+) -> dict[str, Any]:
+    """What the table says and what hardening does, of a trained network."""
+    evidence.update(train_split[0][torch.randperm(len(train_split[0]))[:UPDATE]])
+    rows = [asdict(row) for row in evidence.table()]
+    before = {layer: layer.hardened for _, layer in named_relaxed_layers(network)}
+    found: dict[str, Any] = {}
+    for name, split in (("train", train_split), ("held out", held_out)):
+        trials = [asdict(trial) for trial in evidence.harden(*split)]
+        found |= {f"trials, {name}": trials, f"hardened, {name}": accuracy(network, test)}
+        for layer, subgroups in before.items():
+            layer.hardened = subgroups
+    return {"rows": rows, **found}
+
+
+def report(run: Run, results: list[dict[str, Any]]) -> str:
+    """A run as lines of text: means over the seeds, the softness and the trials of each seed."""
+    keys = "accuracy", "held out", "fit"
+    means = ", ".join(f"{key} {mean_and_error([result[key] for result in results])}" for key in keys)
+    lines = [f"{run.name}: {means}, {results[0]['parameters']:,} parameters, {results[0]['seconds']:.0f} s"]
+    soft = [result for result in results if "rows" in result]
+    for name in ("train", "held out") if soft else ():
+        lines[0] += f", hardened by {name} {mean_and_error([result[f'hardened, {name}'] for result in soft])}"
+    for result in soft:
+        lines.append("    γ/n (s): " + ", ".join(_row(row) for row in result["rows"]))
+        lines += [
+            f"    Δ, {name}: " + "; ".join(_trial(trial) for trial in result[f"trials, {name}"])
+            for name in ("train", "held out")
+        ]
+    return "\n".join(lines)
+
+
+def _row(row: dict[str, Any]) -> str:
+    return f"{row['subgroup']} {row['determined'] / row['weights']:.2f} ({row['softness']:.0e})"
+
+
+def _trial(trial: dict[str, Any]) -> str:
+    where = f"{trial['subgroup']} in {len(trial['layers'])}"
+    numbers = f"{trial['rise']:.1f} ± {trial['error']:.1f} of {trial['price']:.1f}, n {trial['weights']}"
+    return f"{where}: {numbers}, {'strict' if trial['is_hardened'] else 'soft'}"
+
+
+def main() -> None:
+    """Parse the command line, train, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of MNIST's idx files; without, scikit-learn's digits")
+    parser.add_argument("--runs", default="", help="only runs whose name contains one of these, separated by ;")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--log", type=Path, default=Path("runs/evidence.jsonl"))
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of one thread each")
+    arguments = parser.parse_args()
+    runs = [run for run in all_runs() if any(part in run.name for part in arguments.runs.split(";"))]
+    log = Log(arguments.log)
+    wanted = {
+        json.dumps([asdict(run), seed, arguments.images]): (run, seed)
+        for seed in range(arguments.seeds)
+        for run in runs
+    }
+    described = {name: (*choice, arguments.images, arguments.data) for name, choice in wanted.items()}
+    for _, name in run_missing(described, train, log, arguments.workers):
+        print(report(wanted[name][0], [log.runs[name]]), flush=True)
+    print()
+    for run in runs:
+        print(report(run, [log.runs[name] for name, (other, _) in wanted.items() if other == run]))
+
+
+if __name__ == "__main__":
+    main()

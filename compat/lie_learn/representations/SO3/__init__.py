@@ -1,0 +1,1 @@
+"""The function that escnn imports is in ``wigner_d``."""

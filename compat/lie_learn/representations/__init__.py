@@ -1,0 +1,1 @@
+"""Representations of SO(3)."""

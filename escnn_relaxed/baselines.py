@@ -1,0 +1,314 @@
+"""Other ways to relax equivariance, as layers with the interface of ``RelaxedR2Conv``. One word chooses among them.
+
+Each relaxes a strict kernel as its paper does: by a window on the group, a free kernel with a prior, or weights that
+depend on the group element. docs/concepts/ways-to-relax.md compares them.
+
+Example:
+    >>> from escnn import gspaces, nn
+    >>> gspace = gspaces.rot2dOnR2(4)
+    >>> in_type = nn.FieldType(gspace, [gspace.trivial_repr])
+    >>> out_type = nn.FieldType(gspace, [gspace.regular_repr])
+    >>> for name, Layer in LAYERS.items():
+    ...     layer = Layer(in_type, out_type, 5, padding=2)
+    ...     print(name, sum(p.numel() for p in layer.parameters() if p.requires_grad))
+    relaxed 16
+    partial 13
+    residual 112
+    weighted 31
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from escnn.nn import FieldType, R2Conv
+from torch import Tensor, nn
+
+from .checks import check_bool, check_module, check_positive
+from .kernel.kernel import Kernel
+from .kernel.partial import PartialKernel, check_narrowing
+from .kernel.residual import ResidualKernel
+from .kernel.strict import StrictKernel
+from .kernel.weighted import WeightedKernel
+from .layer.arguments import check_field_types, checked_geometry
+from .layer.convolution import RelaxedConvolution
+from .layer.options import Softening, check_kernel, check_keywords
+from .layer.relaxed_r2conv import RelaxedR2Conv
+from .on_escnn.default_device import built_on_the_cpu
+
+__all__ = ["LAYERS", "PartialR2Conv", "ResidualR2Conv", "WeightedR2Conv", "free_weight_penalty"]
+
+_PLACE = {"stride": 1, "dilation": 1, "padding_mode": "zeros", "groups": 1}
+_BASIS = ("sigma", "frequencies_cutoff", "rings", "maximum_offset", "recompute", "basis_filter")
+# The arguments of a strict layer that follow the padding.
+STRICT_KEYWORDS = (*_PLACE, "bias", *_BASIS, "initialize", "samples", "kernel")
+
+
+class _Baseline(RelaxedConvolution):
+    """A convolution of the plane with a kernel that relaxes a strict one in some way."""
+
+    @built_on_the_cpu
+    def __init__(
+        self,
+        way: Callable[..., Kernel],
+        place: tuple[FieldType, FieldType, int, int | tuple[int, int]],
+        softness: float,
+        keywords: Mapping[str, Any],
+    ) -> None:
+        check_keywords(type(self).__name__, keywords, STRICT_KEYWORDS, "beside its own")
+        check_field_types(*place[:2])
+        strict = keywords.get("kernel")
+        check_kernel(strict)
+        kernel = partial(way, strict=StrictKernel if strict is None else strict)
+        super().__init__(
+            *place[:2],
+            checked_geometry(*place, *(keywords.get(name, value) for name, value in _PLACE.items())),
+            keywords.get("bias", True),
+            {name: value for name, value in keywords.items() if name in _BASIS},
+            keywords.get("initialize", True),
+            Softening(None, initial_softness=softness, samples=keywords.get("samples", 16), kernel=kernel),
+        )
+
+    def make_strict(self) -> None:
+        """Set the soft weights to 0 in place; training may relax the layer again."""
+        self.kernel.make_strict()
+
+
+R2Conv.register(_Baseline)
+
+
+class PartialR2Conv(_Baseline):
+    r"""A group convolution onto a part of the group, whose size is learned.
+
+    .. math::
+        K_{g, g'}(d) = w_\nu(g)\, k(g'^{-1}d,\ g'^{-1}g)
+
+    k is the kernel of a strict layer, and w is a window on the group, largest at the identity. The *narrowing* ν of a
+    subgroup says how much is cut off: 0 is strict, 1 leaves the identity of the subgroup alone. For rotations w falls
+    linearly over one step of the group, so that ν has a gradient everywhere. For reflections it is 1 − ν on the
+    elements that reflect. Channels of a quotient field take the mean of w over their coset.
+
+    Romero and Lohit, "Learning Partial Equivariances from Data" (arXiv 2110.10211, NeurIPS 2022), draw the elements of
+    the output from a uniform distribution on [−θ, θ], with θ learned. Here the elements are those of the field type.
+
+    Args:
+        in_type: field type of the input.
+        out_type: field type of the output, of regular and quotient fields unless nothing is relaxed.
+        kernel_size: k, odd or even.
+        padding: pixels on both sides, an integer or a pair (rows, columns).
+        relax: starting ν of ``"rotation"`` and ``"reflection"``, in [0, 1]. A subgroup that is left out stays strict.
+            None: strict everywhere. Default: those that the group has, as narrow as ``initial_softness`` says.
+        learn_relaxation: make ν parameters, as the paper does.
+        initial_softness: s at the start, for the default of ``relax``.
+        **keywords: ``R2Conv``'s further arguments by keyword; ``samples``; and ``kernel``, the form of the strict
+            kernel, as ``ContinuousKernel(…)``. Default: that of ``R2Conv``.
+
+    Raises:
+        TypeError: for an argument of the wrong type, or an unknown one.
+        ValueError: for a value that has no meaning, or output fields whose channels are not group elements.
+
+    Shape:
+        GeometricTensor (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> gspace = gspaces.rot2dOnR2(8)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> layer = PartialR2Conv(fields, fields, 5, padding=2, relax={"rotation": 0.5})
+        >>> layer(fields(torch.randn(2, 8, 28, 28))).shape
+        torch.Size([2, 8, 28, 28])
+        >>> layer.kernel.window().tolist()  # turns of 0, 45, …, 315 degrees
+        [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0]
+    """
+
+    kernel: PartialKernel
+
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        kernel_size: int,
+        padding: int | tuple[int, int] = 0,
+        *,
+        relax: Mapping[str, float] | str | None = "default",
+        learn_relaxation: bool = True,
+        initial_softness: float = 0.01,
+        **keywords: Any,
+    ) -> None:
+        way = partial(PartialKernel, relax=relax, learn=check_bool("learn_relaxation", learn_relaxation))
+        super().__init__(way, (in_type, out_type, kernel_size, padding), initial_softness, keywords)
+
+    @property
+    def narrowing(self) -> dict[str, Tensor]:
+        """ν of each subgroup; 0 is strict, 1 cuts off all but the identity."""
+        return self.kernel.window.narrowing()
+
+    @torch.no_grad()
+    def set_narrowing(self, **values: float) -> None:
+        """Set ν of subgroups in place.
+
+        Raises:
+            TypeError: for a value that is not a number.
+            ValueError: for a subgroup that was not named in ``relax``, or a value outside [0, 1].
+        """
+        for name, value in values.items():
+            if name not in self.narrowing:
+                raise ValueError(
+                    f"{name!r} has no narrowing in this layer, which has {list(self.narrowing)}: name it in `relax` "
+                    f"when the layer is built, with 0.0 for strict"
+                )
+            self.narrowing[name].fill_(check_narrowing("set_narrowing", name, value))
+
+
+class ResidualR2Conv(_Baseline):
+    r"""A strict convolution and a free one side by side, in one filter bank.
+
+    .. math::
+        K(d) = K_{strict}(d) + F(d)
+
+    F is any kernel. It has one weight for each channel pair and tap, as many as a ``Conv2d``, with the prior N(0, σ²),
+    whose negative logarithm is :func:`free_weight_penalty`. With F = 0 the layer is strict. Every field type and group
+    has it. Translations stay exact, because a free kernel for each position would depend on the size of the image.
+
+    The method is that of Finzi, Benton and Wilson, "Residual Pathway Priors for Soft Equivariance Constraints" (arXiv
+    2112.01388, NeurIPS 2021).
+
+    Args:
+        in_type: field type of the input.
+        out_type: field type of the output, on the same gspace.
+        kernel_size: k, odd or even.
+        padding: pixels on both sides, an integer or a pair (rows, columns).
+        initial_softness: s at the start.
+        **keywords: as of :class:`PartialR2Conv`.
+
+    Raises:
+        TypeError: for an argument of the wrong type, or an unknown one.
+        ValueError: for a value that has no meaning.
+
+    Shape:
+        GeometricTensor (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> gspace = gspaces.flipRot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> layer = ResidualR2Conv(fields, fields, 3, padding=1)
+        >>> layer(fields(torch.randn(2, 8, 28, 28))).shape
+        torch.Size([2, 8, 28, 28])
+    """
+
+    kernel: ResidualKernel
+
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        kernel_size: int,
+        padding: int | tuple[int, int] = 0,
+        *,
+        initial_softness: float = 0.01,
+        **keywords: Any,
+    ) -> None:
+        super().__init__(ResidualKernel, (in_type, out_type, kernel_size, padding), initial_softness, keywords)
+
+    @property
+    def free_weight(self) -> nn.Parameter:
+        """F, (C_out, C_in/groups, k, k)."""
+        return self.kernel.free_weight
+
+
+class WeightedR2Conv(_Baseline):
+    r"""A sum of strict convolutions whose weights depend on the group element.
+
+    .. math::
+        K_{g, g'}(d) = \sum_l w_l(g')\, k_l(g'^{-1}d,\ g'^{-1}g)
+
+    k_l are the kernels of L strict layers. Where the input field has no group elements (lifting, g′ is missing), the
+    weight is that of the output, w_l(g). Channels of a quotient field take the mean weight of their coset. With the
+    same weight at every element the layer is strict.
+
+    The method is the relaxed group convolution of Wang, Walters and Yu, "Approximately Equivariant Networks for
+    Imperfectly Symmetric Dynamics" (arXiv 2201.11969, ICML 2022).
+
+    Args:
+        in_type: field type of the input.
+        out_type: field type of the output. The channels of all fields of the input, or of all of the output, must be
+            group elements (regular or quotient fields).
+        kernel_size: k, odd or even.
+        padding: pixels on both sides, an integer or a pair (rows, columns).
+        banks: L, the number of strict kernels.
+        initial_softness: s at the start.
+        **keywords: as of :class:`PartialR2Conv`.
+
+    Raises:
+        TypeError: for an argument of the wrong type, or an unknown one.
+        ValueError: for a value that has no meaning, or fields whose channels are not group elements.
+
+    Shape:
+        GeometricTensor (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> gspace = gspaces.rot2dOnR2(8)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> layer = WeightedR2Conv(fields, fields, 5, padding=2, banks=3)
+        >>> layer(fields(torch.randn(2, 8, 28, 28))).shape, layer.group_weights.shape
+        (torch.Size([2, 8, 28, 28]), torch.Size([3, 8]))
+    """
+
+    kernel: WeightedKernel
+
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        kernel_size: int,
+        padding: int | tuple[int, int] = 0,
+        *,
+        banks: int = 2,
+        initial_softness: float = 0.01,
+        **keywords: Any,
+    ) -> None:
+        way = partial(WeightedKernel, banks=banks)
+        super().__init__(way, (in_type, out_type, kernel_size, padding), initial_softness, keywords)
+
+    @property
+    def group_weights(self) -> Tensor:
+        """w, (L, |G|), made of the kernel's ``means`` and ``deviations``."""
+        return self.kernel.group_weights()
+
+
+LAYERS: dict[str, Callable[..., RelaxedConvolution]] = {
+    "relaxed": RelaxedR2Conv,
+    "partial": PartialR2Conv,
+    "residual": ResidualR2Conv,
+    "weighted": WeightedR2Conv,
+}
+
+
+def free_weight_penalty(network: nn.Module, deviation: float = 1.0) -> Tensor:
+    """Return the loss of the prior on free kernels: Σ ‖F‖² / 2σ² over layers, −log N(F; 0, σ²) up to a constant.
+
+    Args:
+        network: any module with :class:`ResidualR2Conv` in it.
+        deviation: σ, the standard deviation of the prior; the smaller, the closer to strict.
+
+    Raises:
+        TypeError: for a network that is no module, or a σ that is no number.
+        ValueError: for a network without such a layer, or a σ that is not finite and positive.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> free_weight_penalty(ResidualR2Conv(fields, fields, 3, initial_softness=0.0)).item()
+        0.0
+    """
+    check_positive("deviation", deviation)
+    kernels = [module for module in check_module("network", network).modules() if isinstance(module, ResidualKernel)]
+    if not kernels:
+        raise ValueError("network has no ResidualR2Conv, and so no free weights")
+    return torch.stack([kernel.free_weight.square().sum() for kernel in kernels]).sum() / (2 * deviation**2)

@@ -1,0 +1,149 @@
+"""The points at which κ is evaluated: steered taps of the filter space, elements and positions of the domain.
+
+All of them are constants. What they mean is in docs/concepts/mathematics.md, "Coordinates".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..checks import FIBER_SUBGROUPS
+from ..group.domain import Domain
+from ..group.elements import steer
+from ..group.exact_constants import ExactConstants
+from ..group.points import support_window, tap_grid
+from ..kernel.domain_frequency import DomainFrequency
+from ..kernel.kernel import KernelPlace
+
+__all__ = ["DomainPoints", "FilterPoints"]
+
+Array = NDArray[np.float64]
+
+# Coordinates that differ by less are the same.
+_SAME = 1e-9
+
+
+class FilterPoints(ExactConstants):
+    """Coordinates α of the taps as each element steers them, scaled by ω.
+
+    Args:
+        place: the taps and the sampled elements.
+        frequency: ω of ``"position"``, ``"rotation"`` and ``"reflection"``.
+        sees_relative: whether κ sees the relative elements g′⁻¹g.
+        support: ``"smooth"``, a disk whose edge falls over one tap; ``"disk"``, a hard one.
+
+    Attributes:
+        taps: ω ⊙ α, (M, R, T, F), with T = kᵈ. R is M where κ sees g′⁻¹g, for all elements g beside each g′; else 1.
+        window: the weight of each tap, 0 off the support, (T,).
+        columns: the name of each coordinate.
+    """
+
+    taps: Tensor
+    window: Tensor
+
+    def __init__(self, place: KernelPlace, frequency: Mapping[str, float], sees_relative: bool, support: str) -> None:
+        super().__init__()
+        # k/2 taps: the ball that touches the outer side of the outermost pixels. The paper's hard disk is 7 pixels
+        # wide for k = 7 from centre to centre; for even k that would be empty at k = 2.
+        radius = place.dilation * place.kernel_size / 2
+        grid = tap_grid(place.kernel_size, place.dilation, place.domain.dimension)
+        if support == "smooth":
+            window = support_window(grid, radius, place.dilation)
+        else:
+            window = support_window(grid, radius - (place.dilation / 2 if place.kernel_size % 2 else 0), 0)
+        self.set_constant("window", window)
+        sample = place.domain.sample
+        names = place.domain.subgroups if sees_relative else ()
+        relative = [of[:, :, None] for of in place.domain.relative_coordinates(names)]
+        parts = {"position": steer(sample, grid / radius)[:, None], **dict(zip(names, relative, strict=True))}
+        self.columns = [name for name, part in parts.items() for _ in range(part.shape[-1])]
+        taps = _side_by_side(*parts.values())
+        self.set_constant("taps", taps * [frequency[name] for name in self.columns])
+
+
+class DomainPoints(ExactConstants):
+    """Coordinates a(g, x) of the domain, and of the points over which means are taken.
+
+    κ at g⁻¹x and g: the position of hx in the frame of hg is that of x in the frame of g, so a mean over h changes the
+    elements alone. A mean over positions is over all x as any element sees them. These are the same for every g, and
+    more than the cells where elements do not map the cells to themselves.
+
+    Args:
+        domain: the sampled elements and the positions.
+        subgroups: those that may be soft. κ sees nothing else.
+
+    Attributes:
+        columns: the subgroup of each coordinate.
+    """
+
+    def __init__(self, domain: Domain, subgroups: Sequence[str]) -> None:
+        super().__init__()
+        self._has_positions = "translation" in subgroups
+        names = [name for name in ("translation", *FIBER_SUBGROUPS) if name in subgroups]
+        self.columns = domain.columns(names)
+        positions = {"origin": np.zeros((1, 1, 1, 0))}
+        if self._has_positions:
+            centres = domain.positions().swapaxes(0, 1)
+            positions = {
+                "origin": np.zeros((1, 1, 1, domain.dimension)),
+                "cells": centres[:, :, None],
+                "everywhere": _seen_by_any(centres)[None, None],
+            }
+        elements = domain.elements(names)
+        for averaged in ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS):
+            numbers = domain.translates([name for name in averaged if name in domain.subgroups])
+            # Of the whole group, the elements hg are the same for every g.
+            translates = elements[numbers[:1] if numbers.shape[1] == len(numbers) else numbers]
+            translates = _one_of_equal(_one_of_equal(translates, 0), 1)
+            for place, of in positions.items():
+                points = _side_by_side(of[..., None, :], translates[:, None, None])
+                # (M, P, points, elements, D)
+                shape = *points.shape[:2], points.shape[2] * points.shape[3], points.shape[4]
+                self.set_constant(_name(place, averaged), points.reshape(shape))
+
+    def forward(self, frequency: DomainFrequency, averaged: Sequence[str] = (), at_cells: bool = False) -> Tensor:
+        """Return ω′ ⊙ a(hg, hx) for every h of the averaged subgroups, (M, P, L, D), with M or P 1 where all agree.
+
+        The mean over L of a kernel at these points is its projection on the kernels equivariant to these subgroups.
+
+        Args:
+            frequency: ω′.
+            averaged: the subgroups. The kept group is averaged over in any case.
+            at_cells: at the centre of each cell; else at that of the image, as where ω′ of translation is 0.
+        """
+        place = "cells" if at_cells else "origin"
+        if not self._has_positions:
+            place = "origin"
+        elif "translation" in averaged:
+            place = "everywhere"
+        points: Tensor = getattr(self, _name(place, averaged))
+        return points * frequency.scale(self.columns, points) if self.columns else points
+
+
+def _seen_by_any(positions: Array) -> Array:
+    """Return the positions (M, P, d) in the frame of any element: each set of P once, (points, d)."""
+    known: dict[bytes, Array] = {}
+    for seen in positions:
+        ordered = seen[np.lexsort(seen.round(6).T)]
+        known.setdefault((ordered.round(6) + 0.0).tobytes(), seen)
+    return np.concatenate(list(known.values()))
+
+
+def _one_of_equal(points: Array, axis: int) -> Array:
+    """Return the first of the points along an axis where all are the same."""
+    first = points.take([0], axis)
+    return first if np.abs(points - first).max(initial=0) < _SAME else points
+
+
+def _side_by_side(*coordinates: Array) -> Array:
+    """Return coordinates (…, Cᵢ) as one array (…, ΣCᵢ)."""
+    shape = np.broadcast_shapes(*(of.shape[:-1] for of in coordinates))
+    return np.concatenate([np.broadcast_to(of, (*shape, of.shape[-1])) for of in coordinates], axis=-1)
+
+
+def _name(place: str, averaged: Sequence[str]) -> str:
+    return "_".join(["points", place, *(name for name in FIBER_SUBGROUPS if name in averaged)])

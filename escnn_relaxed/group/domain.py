@@ -1,0 +1,132 @@
+"""The group as a kernel sees it: sampled elements with their coordinates, in any dimension of the base space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..checks import FIBER_SUBGROUPS
+from .elements import GroupSample, principal_angle, relative_elements, sample_group
+from .kept import KeptGroup
+from .means import translates
+from .points import pixel_positions
+
+if TYPE_CHECKING:
+    from escnn.gspaces import GSpace
+
+__all__ = ["Domain"]
+
+Array = NDArray[np.float64]
+
+
+class Domain:
+    """The domain of a kernel: sampled group elements g, and positions x, with their coordinates a(g, x).
+
+    Args:
+        gspace: a symmetry of the base space.
+        samples: number of rotations by which a continuous group is sampled.
+        kept: the group to which kernels are equivariant in any case.
+        cells: number of positions along each axis of the image over which a kernel may vary.
+        form: coordinates of a rotation of the plane: ``"circle"``, the point (cos θ, sin θ); ``"log"``, the paper's
+            principal angle over 2π. In space they are its matrix over √2, whose distances are the same chords.
+    """
+
+    def __init__(self, gspace: GSpace, samples: int, kept: KeptGroup, cells: int = 1, form: str = "circle") -> None:
+        self.gspace = gspace
+        self.samples = samples
+        self.kept = kept
+        self.cells = cells
+        self.form = form
+
+    @cached_property
+    def sample(self) -> GroupSample:
+        """The sampled elements."""
+        return sample_group(self.gspace, self.samples)
+
+    @property
+    def dimension(self) -> int:
+        """The dimension d of the base space."""
+        return self.sample.dimension
+
+    @property
+    def subgroups(self) -> tuple[str, ...]:
+        """The subgroups of the fiber group that have more than the identity."""
+        has = {"rotation": len(self.sample.rotations) > 1, "reflection": self.sample.reflected.any()}
+        return tuple(name for name in FIBER_SUBGROUPS if has[name])
+
+    @property
+    def kept_subgroups(self) -> tuple[str, ...]:
+        """The subgroups all of which is in the kept group."""
+        return self.kept.subgroups_of(self.sample)
+
+    def translates(self, subgroups: Sequence[str]) -> NDArray[np.int64]:
+        """Return the numbers of the elements hg for each g and each h of a subgroup, (M, L)."""
+        return translates(self.sample, subgroups, self.kept)
+
+    def elements(self, subgroups: Sequence[str]) -> Array:
+        """Return the coordinates of the elements of the sample, those of the subgroups side by side, (M, D)."""
+        coordinates = self._domain_coordinates(self.sample.rotation, self.sample.reflected)
+        nothing = np.zeros((len(self.sample), 0))
+        return np.concatenate([nothing, *(coordinates[name] for name in subgroups if name in coordinates)], axis=1)
+
+    def positions(self) -> Array:
+        """Return the centres x of the cells in the frame of each element, g⁻¹x, (P, M, d)."""
+        centres = pixel_positions(*[self.cells] * self.dimension)
+        return np.einsum("mji,pj->pmi", self.sample.action, centres)
+
+    def columns(self, subgroups: Sequence[str]) -> list[str]:
+        """Return the subgroup of each coordinate of the domain."""
+        sizes = {name: of.shape[-1] for name, of in self._domain_coordinates(np.eye(self.dimension), 0).items()}
+        return [name for name in subgroups for _ in range(sizes.get(name, self.dimension))]
+
+    def resolved_frequency(self) -> float:
+        """Return the largest ω′ of rotation that the samples resolve.
+
+        With N samples of the circle, log coordinates turn a feature ω′ times: the limit is N/2. In circle coordinates
+        exp(2πi ω′ w·(cos θ, sin θ)) holds the harmonics up to about 2π ω′ |w| (Jacobi–Anger), and |w| is of order one:
+        the limit is N/4π. In space N is 2π over the smallest angle between two samples.
+        """
+        rotations = self.sample.rotations
+        others = ~np.eye(len(rotations), dtype=bool)
+        traces = np.einsum("aij,bij->ab", rotations, rotations)[others] - (self.dimension - 2)
+        count = 2 * np.pi / np.arccos(np.clip(traces.max() / 2, -1, 1)) if len(traces) else 1.0
+        # The angles come from matrices: N is a whole number but for rounding.
+        steps = round(float(count), 9) / self._fold
+        return steps / 2 if self.form == "log" else steps / (4 * np.pi)
+
+    def relative_coordinates(self, subgroups: Sequence[str]) -> list[Array]:
+        """Return the coordinates of g′⁻¹g of a finite group by subgroup, entry [g′, g], each (M, M, …)."""
+        coordinates = self._coordinates(self.sample.rotation, self.sample.reflected)
+        numbers = relative_elements(self.sample) if subgroups else None
+        return [coordinates[name][numbers] for name in subgroups]
+
+    def _domain_coordinates(self, rotation: Array, reflected: NDArray[np.int64] | int) -> dict[str, Array]:
+        """Coordinates in which the domain knows elements r fˢ: what a kept axis or coset does not see is left out."""
+        coordinates = self._coordinates(np.linalg.matrix_power(rotation, self._fold), reflected)
+        if self.kept.axis is not None:
+            # r⁻¹u of the axis u: the chord of two axes is as long as that of two rotations of the plane.
+            coordinates["rotation"] = np.einsum("...ji,j->...i", rotation, self.kept.axis)
+        return coordinates
+
+    @property
+    def _fold(self) -> int:
+        """The number n of kept rotations about the only axis: coordinates are those of the n-th power of a rotation."""
+        has_one_axis = self.dimension == 2 or np.linalg.matrix_rank(self.sample.rotations.mean(0), tol=1e-6) == 1
+        return int((np.linalg.det(self.kept.members) > 0).sum()) if has_one_axis and self.kept.axis is None else 1
+
+    def _coordinates(self, rotation: Array, reflected: NDArray[np.int64] | int) -> dict[str, Array]:
+        """Coordinates of elements r fˢ by subgroup, (…, d, d), (…) → (…, coordinates).
+
+        See docs/concepts/mathematics.md, "Coordinates".
+        """
+        if self.dimension > 2:
+            of_rotation = rotation.reshape(*rotation.shape[:-2], -1) / np.sqrt(2)
+        elif self.form == "log":
+            of_rotation = principal_angle(rotation)[..., None] / (2 * np.pi)
+        else:
+            of_rotation = rotation[..., 0]
+        return {"rotation": of_rotation, "reflection": np.asarray(reflected)[..., None] / 2}

@@ -1,0 +1,188 @@
+"""A kept group: the subgroup of a fiber group to which a layer stays exactly equivariant, however soft it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .elements import GroupSample, rotation_matrix, sample_group
+from .rotation_grids import least_samples, sampled_elements
+
+if TYPE_CHECKING:
+    from escnn.group import GroupElement
+    from escnn.gspaces import GSpace
+
+__all__ = ["AXIS", "KeptGroup", "kept_group", "subgroup_elements"]
+
+Array = NDArray[np.float64]
+
+# All rotations about the third coordinate, the first axis of a volume.
+AXIS = "SO(2)"
+_SAME = 1e-6
+# Elements of the largest finite group that elements may generate.
+_LARGEST = 120
+
+
+@dataclass(frozen=True, eq=False)
+class KeptGroup:
+    """The products of a few elements with all rotations about an axis, if it has one.
+
+    Attributes:
+        name: the words of its user; empty where nothing is kept.
+        members: the few elements, (L, d, d).
+        axis: a vector along the axis, (3,), 0 where all rotations are kept; None for a finite group.
+    """
+
+    name: str
+    members: Array
+    axis: Array | None = None
+
+    def __str__(self) -> str:
+        return self.name or "C1"
+
+    @property
+    def has_reflections(self) -> bool:
+        """Whether an element reflects."""
+        return bool((np.linalg.det(self.members) < 0).any())
+
+    def holds(self, elements: Array) -> NDArray[np.bool_]:
+        """Return whether each of some elements (…, d, d) is in the group."""
+        others = elements[..., None, :, :]
+        if self.axis is None:
+            distances = np.abs(self.members - others).max((-1, -2))
+        else:
+            distances = np.abs((self.members - others) @ self.axis).max(-1)
+            distances += np.linalg.det(self.members) * np.linalg.det(others) < 0
+        held: NDArray[np.bool_] = distances.min(-1, initial=1.0) < _SAME
+        return held
+
+    def with_element(self, element: Array) -> KeptGroup:
+        """Return the group that this one and an element (d, d) generate."""
+        return replace(self, members=_closed(np.stack([*self.members, element])))
+
+    def subgroups_of(self, sample: GroupSample) -> tuple[str, ...]:
+        """Return the names of the subgroups of a sampled group all of which is kept."""
+        has_all = {"rotation": self.holds(sample.rotations).all(), "reflection": self.holds(sample.reflection)}
+        is_there = {"rotation": len(sample.rotations) > 1, "reflection": sample.reflected.any()}
+        return tuple(name for name, is_kept in has_all.items() if is_kept and is_there[name])
+
+
+def kept_group(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
+    """Return the kept group that the argument of a layer names.
+
+    Args:
+        keep: None; in the plane ``"C4"``, ``"D4"`` or the like; in space ``"SO(2)"`` about the axis z, escnn's id of a
+            subgroup, or elements that generate one.
+        gspace: the symmetry.
+        samples: number of rotations by which a continuous group is sampled.
+    """
+    if keep is None:
+        return KeptGroup("", np.eye(gspace.dimensionality)[None])
+    if gspace.dimensionality == 2:
+        return _kept_in_plane(keep, gspace, samples)
+    if keep == AXIS:
+        axis = np.array([0.0, 0.0, 1.0])
+        if (np.abs(sample_group(gspace).rotations @ axis - axis).max(-1) < _SAME).sum() < 2:
+            raise ValueError(f"keep={keep!r} needs rotations about the axis z, which {gspace.name} has not")
+        return KeptGroup(AXIS, np.eye(3)[None], axis)
+    elements, axis_of = subgroup_elements("keep", keep, gspace)
+    return KeptGroup(str(keep), _actions(elements, gspace), axis_of)
+
+
+def _kept_in_plane(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
+    if not isinstance(keep, str):
+        raise TypeError(f"keep must be the name of a group, as 'C4' or 'D4', or None, got {keep!r}")
+    name = re.fullmatch(r"([CD])([1-9]\d*)", keep)
+    if name is None:
+        raise ValueError(f"keep must be 'C' or 'D' and a number of rotations, as 'C4' or 'D4', got {keep!r}")
+    count, sample = int(name[2]), sample_group(gspace, samples)
+    has_flip = name[1] == "D"
+    if has_flip and not sample.reflected.any():
+        raise ValueError(f"keep={keep!r} has a reflection, which {gspace.name} has not: 'C{count}' is without")
+    if len(sample.rotations) % count:
+        raise ValueError(
+            f"keep={keep!r} must have a number of rotations that divides {len(sample.rotations)}, those of the layer"
+        )
+    turns = np.stack([rotation_matrix(2 * np.pi * turn / count) for turn in range(count)])
+    kept = KeptGroup("" if keep == "C1" else keep, turns)
+    return kept.with_element(sample.reflection) if has_flip else kept
+
+
+def subgroup_elements(argument: str, identifier: Any, gspace: GSpace) -> tuple[list[GroupElement], Array | None]:
+    """Return the elements of a subgroup; of a continuous one a few of them, and its axis.
+
+    A continuous subgroup is the products of these few with all rotations about the axis, 0 where it has all rotations.
+
+    Args:
+        argument: the name of the argument, for the error.
+        identifier: as ``gspace.fibergroup.subgroup`` takes it; or elements of a finite group, which generate it.
+        gspace: the symmetry.
+    """
+    if isinstance(identifier, (list, tuple)) and identifier and all(map(_is_element, identifier)):
+        return _generated(argument, identifier, gspace), None
+    try:
+        group, include, _ = gspace.fibergroup.subgroup(identifier)
+        members = sampled_elements(group, least_samples(group)) if group.continuous else group.elements
+        elements = [include(element) for element in members]
+    except (AssertionError, ValueError, TypeError, IndexError, KeyError, NotImplementedError) as error:
+        raise ValueError(
+            f"{argument} must be the id of a subgroup of {gspace.fibergroup.name}, as "
+            f"gspace.fibergroup.subgroup takes it, got {identifier!r}"
+        ) from error
+    if not group.continuous:
+        return elements, None
+    matrices = _actions(elements, gspace)
+    fixed = np.linalg.svd(np.concatenate(_turns_of(matrices[np.linalg.det(matrices) > 0]) - np.eye(3)))
+    axis = fixed[2][-1] if fixed[1][-1] < _SAME else np.zeros(3)
+    axis = axis * np.sign(axis[np.argmax(np.abs(axis))]) if axis.any() else axis
+    known: list[int] = []
+    for number, matrix in enumerate(matrices):
+        if not KeptGroup("", matrices[known], axis).holds(matrix):
+            known.append(number)
+    return [elements[number] for number in known], axis
+
+
+def _actions(elements: Sequence[GroupElement], gspace: GSpace) -> Array:
+    """Return the matrices of elements on the base space, (L, d, d)."""
+    return np.stack([gspace.basespace_action(element) for element in elements]).astype(np.float64)
+
+
+def _is_element(value: object) -> bool:
+    from escnn.group import GroupElement
+
+    return isinstance(value, GroupElement)
+
+
+def _generated(argument: str, generators: Sequence[GroupElement], gspace: GSpace) -> list[GroupElement]:
+    """Return all products of some elements."""
+    group = gspace.fibergroup
+    if any(element.group != group for element in generators):
+        raise ValueError(f"{argument} must be elements of {group.name}, got {generators!r}")
+    known = [group.identity]
+    for element in known:
+        known += [product for of in generators if (product := of @ element) not in known]
+        if len(known) > _LARGEST:
+            raise ValueError(f"{argument} must generate a finite group, got {generators!r}")
+    return known
+
+
+def _turns_of(rotations: Array) -> Array:
+    """Return the rotations that are not half turns: those about the axis of a group that has one."""
+    turns: Array = rotations[np.trace(rotations, axis1=1, axis2=2) > -1 + _SAME]
+    return turns
+
+
+def _closed(members: Array) -> Array:
+    """Return the group that some matrices (L, d, d) generate."""
+    known = [np.eye(members.shape[-1])]
+    for element in known:
+        for member in members:
+            product = member @ element
+            if all(np.abs(product - other).max() > _SAME for other in known):
+                known.append(product)
+    return np.stack(known)

@@ -1,0 +1,212 @@
+"""The interface of a kernel K, which knows its mean PK over any subgroups and owns its strict part."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from escnn.nn import FieldType
+from torch import Tensor, nn
+
+from ..checks import SUBGROUPS
+from ..group.domain import Domain
+from ..group.regions import RegionPartition
+from .domain_frequency import DomainFrequency, Frequency
+from .orthogonal_basis import OrthogonalBasis
+from .softness import soft_share
+from .steerable_basis import SteerableBasis
+
+__all__ = ["Kernel", "KernelBuilder", "KernelPlace", "joint"]
+
+
+@dataclass(frozen=True)
+class KernelPlace:
+    """All that a kernel is built from.
+
+    Attributes:
+        in_type: fields of (one group of) the input.
+        out_type: fields of (one group of) the output.
+        kernel_size: k.
+        dilation: spacing of the taps in pixels.
+        domain: the sampled group and the positions.
+        relax: ω′ at the start of each subgroup that may be soft.
+        learn_relaxation: make ω′ parameters.
+        basis_arguments: escnn's arguments that shape the steerable basis, where they are given.
+    """
+
+    in_type: FieldType
+    out_type: FieldType
+    kernel_size: int
+    dilation: int
+    domain: Domain
+    relax: Mapping[str, Frequency] = field(default_factory=dict)
+    learn_relaxation: bool = False
+    basis_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+# A kernel class, or the options of one: called with a place, it returns a kernel that is not started.
+KernelBuilder = Callable[[KernelPlace], "Kernel"]
+
+
+class Kernel(nn.Module, ABC):
+    """A kernel K between two lists of fields, (C_out, C_in, k, …). A new kernel is a subclass and nothing else.
+
+    The weights of the strict part are the layer's, so that state dicts of ``R2Conv`` keep their keys. A kernel takes
+    them as an argument, None where it has a strict part of its own.
+
+    Args:
+        place: where the kernel stands.
+
+    Attributes:
+        frequency: ω′ of each subgroup that it may be soft in.
+        default_softness: the softness s at the start.
+        basis: the steerable basis of the strict part, None without one.
+        cannot_be_soft: subgroups that were to be soft where no weights would make K so.
+        relaxed_by: the quantity that relaxes K in words; empty where it is ω′.
+    """
+
+    default_softness = 0.001
+    cannot_be_soft: tuple[str, ...] = ()
+    basis: SteerableBasis | None
+
+    def __init__(self, place: KernelPlace) -> None:
+        super().__init__()
+        self.place = place
+        self.cells = place.domain.cells
+        self.frequency = DomainFrequency({})
+        self.basis = None
+        self.orthogonal_basis = OrthogonalBasis(place.in_type.representations, place.out_type.representations)
+
+    @abstractmethod
+    def forward(
+        self, weights: Tensor | None, partition: RegionPartition | None = None, averaged: Sequence[str] = ()
+    ) -> Tensor:
+        """Return K, (C_out, C_in, k, …), or in each region of an output, (regions, C_out, C_in, k, …).
+
+        Args:
+            weights: those of the layer.
+            partition: the regions; None where K does not depend on the position.
+            averaged: subgroups over which K is averaged. This projects it on the kernels that are equivariant to them.
+        """
+
+    @property
+    def relaxed_subgroups(self) -> tuple[str, ...]:
+        """The subgroups that K may be soft in."""
+        return self.frequency.names
+
+    @property
+    def relaxed_by(self) -> str:
+        """The quantity that relaxes K in words; empty where it is ω′."""
+        return ""
+
+    def start_weights(self) -> Tensor | None:
+        """Return newly drawn weights for the layer; None where K has a strict part of its own."""
+        return None
+
+    @torch.no_grad()
+    def start(self, weights: Tensor | None, softness: float) -> None:
+        """Draw the soft weights, and scale them until the softness is s."""
+        for parameter, numbers in self._soft_entries():
+            parameter.view(-1)[numbers] = torch.randn(len(numbers)).to(parameter)
+        soft, strict = (float(energy) for energy in self.energies(weights, (), SUBGROUPS))
+        if soft > 0:
+            self.scale_soft_part(math.sqrt(softness / (1 - softness) * strict / soft))
+
+    def soft_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters that a strict kernel does without."""
+        yield from self.parameters()
+
+    def weight_groups(self) -> dict[str, list[tuple[nn.Parameter, Tensor]]]:
+        """Return the soft weights that belong to each subgroup: parameters, with the numbers of their entries.
+
+        They are 0 where K is strict. Functions of two subgroups have an entry of their own, "rotation × reflection".
+        """
+        return {}
+
+    def varies(self, averaged: Sequence[str] = ()) -> bool:
+        """Whether K may depend on the position after an average; on an accelerator this does not wait for ω′."""
+        is_there = "translation" in self.frequency.names and "translation" not in averaged
+        return is_there and self.frequency.may_vary("translation")
+
+    def softness(self, weights: Tensor | None, hardened: Sequence[str], subgroups: Sequence[str]) -> Tensor:
+        """Return s of K, which is averaged over ``hardened`` before: the part that is not equivariant to subgroups."""
+        return soft_share(*self.energies(weights, hardened, joint(hardened, subgroups)))
+
+    def energies(
+        self, weights: Tensor | None, hardened: Sequence[str], averaged: Sequence[str]
+    ) -> tuple[Tensor, Tensor]:
+        """Return ‖K − PK‖² and ‖PK‖² in the same unit, as means over the positions.
+
+        Args:
+            weights: those of the layer.
+            hardened: subgroups over which K is averaged.
+            averaged: those over which PK is.
+        """
+        cells = RegionPartition.of_cells(self.cells, self.place.domain.dimension) if self.varies(hardened) else None
+        kernel, projected = self(weights, cells, hardened), self(weights, cells, averaged)
+        # A square might overflow, or vanish.
+        peak = kernel.detach().abs().amax()
+        unit = torch.where(peak > 0, peak, 1)
+        soft, strict = (kernel - projected) / unit, projected / unit
+        if cells is None:
+            return self.orthogonal_basis.energy(soft), self.orthogonal_basis.energy(strict)
+        # The position last, as another axis of the taps.
+        soft, strict = (self.orthogonal_basis.energy(part.movedim(0, -1)) for part in (soft, strict))
+        return soft / len(kernel), strict / len(kernel)
+
+    @torch.no_grad()
+    def scale_soft_part(self, factor: float) -> None:
+        """Multiply the soft weights by a factor.
+
+        Raises:
+            ValueError: where K has none.
+        """
+        if not self._soft_entries():
+            raise ValueError(f"softness cannot be set, since a {type(self).__name__} has no soft weights of its own")
+        for parameter, numbers in self._soft_entries():
+            parameter.view(-1)[numbers] *= factor
+
+    def _soft_entries(self) -> list[tuple[nn.Parameter, Tensor]]:
+        """Return the soft weights of all subgroups."""
+        return [entry for of in self.weight_groups().values() for entry in of]
+
+    def strict_kernel(self) -> Kernel:
+        """Return the kernel that K is once it has been averaged over all subgroups; itself where it cannot be split."""
+        return self
+
+    def adopt_earlier_state(self, state: dict[str, Any], prefix: str) -> None:
+        """Rename the entries of a state that an earlier version saved, in place.
+
+        Args:
+            state: the state dict that is being loaded.
+            prefix: where the layer's entries start.
+        """
+        for key in [key for key in state if key.startswith((f"{prefix}bank.", f"{prefix}_domain_frequency."))]:
+            name = key.removeprefix(prefix).replace("_domain_frequency.", "kernel.frequency.")
+            state[prefix + name.replace("bank.", "kernel.", 1)] = state.pop(key)
+
+    def make_strict(self) -> None:
+        """Set the soft weights to 0 in place; training may relax K again."""
+        if self._soft_entries():
+            self.scale_soft_part(0.0)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the facts that decide which function the tensors of a state dict stand for."""
+        place = self.place
+        is_continuous, is_soft_in = place.domain.gspace.fibergroup.continuous, list(self.relaxed_subgroups)
+        return {
+            "strict kernel": "steerable",
+            "soft in": is_soft_in,
+            "keeps": str(place.domain.kept),
+            "regions": self.cells if "translation" in is_soft_in else None,
+            "samples": place.domain.samples if is_continuous and is_soft_in else None,
+        }
+
+
+def joint(*names: Sequence[str]) -> tuple[str, ...]:
+    """Return the subgroups that are named anywhere, in a fixed order."""
+    return tuple(name for name in SUBGROUPS if any(name in of for of in names))

@@ -1,0 +1,182 @@
+"""Partial equivariance: the kernel has a support on the group, around the identity (Romero & Lohit 2021)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..checks import FIBER_SUBGROUPS, SUBGROUPS, check_choice, check_number
+from ..group.domain import Domain
+from ..group.field_elements import channel_elements
+from ..group.regions import RegionPartition
+from ..torch_modes import has_values
+from .kernel import KernelBuilder, KernelPlace
+from .relaxing import GroupMeans, RelaxingKernel
+from .softness import soft_share
+from .strict import StrictKernel
+
+__all__ = ["GroupWindow", "PartialKernel", "check_narrowing"]
+
+
+class PartialKernel(RelaxingKernel):
+    """K = w_ν(g) ⊙ K_strict, with a window w on the group that ν narrows around the identity.
+
+    ``relax`` is ν of ``"rotation"`` and ``"reflection"`` at the start, or ``"default"``: as the softness says.
+    """
+
+    way = "partial"
+    earlier: ClassVar[Mapping[str, str]] = {"window.": "kernel.window."}
+
+    def __init__(
+        self, place: KernelPlace, strict: KernelBuilder = StrictKernel, relax: Any = "default", learn: bool = True
+    ) -> None:
+        super().__init__(place, strict)
+        available, fields = super().relaxed_subgroups, place.out_type.representations
+        self._starts_as_told = isinstance(relax, str) and bool(check_choice("relax", relax, ("default",)))
+        start = dict.fromkeys(available, 0.0) if self._starts_as_told else _checked(relax, available)
+        elements, has_any = channel_elements(fields, place.domain.sample)
+        if start and not has_any.all():
+            raise ValueError(
+                f"out_type must be of regular and quotient fields, whose channels are the group elements that the "
+                f"window weighs, got {[field.name for field in fields]}; relax=None makes a strict layer of any fields"
+            )
+        self.window = GroupWindow(place.domain, elements, start, learn)
+
+    def forward(
+        self, weights: Tensor | None, partition: RegionPartition | None = None, averaged: Sequence[str] = ()
+    ) -> Tensor:
+        """Return K, (C_out, C_in, k, k); its mean over subgroups has the mean of the window."""
+        kernel: Tensor = self.strict(weights)
+        return kernel * self.window(averaged).view(-1, 1, 1, 1) if self.relaxed_subgroups else kernel
+
+    @property
+    def relaxed_subgroups(self) -> tuple[str, ...]:
+        """The subgroups that have a ν."""
+        return tuple(self.window.narrowing())
+
+    @property
+    def relaxed_by(self) -> str:
+        """ν of each subgroup, in words."""
+        values = self.window.narrowing().items()
+        words = [f"{name} {f'{value.item():.3g}' if has_values(value) else 'not here'}" for name, value in values]
+        return f"narrowing {', '.join(words) or 'of nothing'}"
+
+    def weight_groups(self) -> dict[str, list[tuple[nn.Parameter, Tensor]]]:
+        """Return ν of each subgroup, where it is learned."""
+        values = self.window.narrowing().items()
+        return {name: [(value, torch.tensor([0]))] for name, value in values if isinstance(value, nn.Parameter)}
+
+    @torch.no_grad()
+    def make_strict(self) -> None:
+        """Set every ν to 0 in place, those that are not learned too."""
+        for value in self.window.narrowing().values():
+            value.zero_()
+
+    @torch.no_grad()
+    def start(self, weights: Tensor | None, softness: float) -> None:
+        """Set each ν so that the softness is s, where none is given. On regular fields each subgroup has its share."""
+        super().start(weights, softness)
+        names = self.relaxed_subgroups
+        if not (self._starts_as_told and names):
+            return
+        whole = GroupWindow(self.place.domain, np.eye(len(self.place.domain.sample)), {}, learn=False)
+        # Windows multiply, and so do 1 − s.
+        share = 1 - (1 - softness) ** (1 / len(names))
+        shares = {name: whole.narrowing_for(share, {name: 1.0}, torch.ones(1), f"in {name}") for name in names}
+        # Cosets, and elements that move taps off their grid, make the softness another.
+        energy = self.orthogonal_basis(self.strict(weights)).square().flatten(1).sum(1)
+        along = {name: value / (min(shares.values()) or 1.0) for name, value in shares.items()}
+        factor = self.window.narrowing_for(softness, along, energy, "for these fields")
+        for name, value in self.window.narrowing().items():
+            value.fill_(min(factor * along[name], 1.0))
+
+
+class GroupWindow(GroupMeans):
+    """The window w on the group, and its value for each channel, given the elements of each as a mean, (C, M).
+
+    ν are parameters where they are learned. Otherwise they are buffers, which are part of the state too.
+    """
+
+    distance: Tensor
+    reflected: Tensor
+
+    def __init__(self, domain: Domain, channels: NDArray[np.float64], start: Mapping[str, float], learn: bool) -> None:
+        super().__init__(domain, channels=channels)
+        angle = np.abs(domain.sample.angle)
+        self.set_constant("distance", angle / max(angle.max(), 1e-12))
+        self.set_constant("reflected", domain.sample.reflected.astype(np.float64))
+        # The steps to the largest angle: w falls over one.
+        self._steps = max(len(domain.sample.rotations) // 2, 1)
+        self._names = tuple(start)
+        for name, value in start.items():
+            tensor = torch.tensor(float(value))
+            self.register_parameter(name, nn.Parameter(tensor)) if learn else self.register_buffer(name, tensor)
+
+    def narrowing(self) -> dict[str, Tensor]:
+        """Return ν of each subgroup."""
+        return {name: getattr(self, name) for name in self._names}
+
+    def elements(self, narrowing: Mapping[str, Tensor]) -> Tensor:
+        """Return w at each group element, (M,)."""
+        window = torch.ones_like(self.distance)
+        # |ν| has a slope at 0 too. So a step of the optimiser below 0 narrows as well, and a strict layer can learn.
+        sizes = {name: torch.where(value < 0, -value, value) for name, value in narrowing.items()}
+        if "rotation" in sizes:
+            outside = self.distance - (1 - sizes["rotation"])
+            window = window * (1 - outside * self._steps).clamp(0, 1)
+        if "reflection" in sizes:
+            window = window * (1 - sizes["reflection"] * self.reflected).clamp(0, 1)
+        return window
+
+    def forward(self, averaged: Sequence[str] = ()) -> Tensor:
+        """Return the value for each channel, (C,), of the mean of w over some subgroups."""
+        return self.averaged("channels", averaged) @ self.elements(self.narrowing())
+
+    def narrowing_for(self, softness: float, along: Mapping[str, float], energy: Tensor, where: str) -> float:
+        """Return the factor of some ν, cut off at 1, that makes a kernel of this energy in each channel so soft."""
+        exact = copy.deepcopy(self).double()
+
+        def softness_at(factor: float) -> float:
+            narrowing = {name: min(factor * value, 1.0) for name, value in along.items()}
+            elements = exact.elements({name: torch.tensor(value).double() for name, value in narrowing.items()})
+            rows, means = (exact.averaged("channels", of) @ elements for of in ((), SUBGROUPS))
+            return float(soft_share(((rows - means).square() * energy).sum(), (means.square() * energy).sum()))
+
+        if softness > softness_at(1.0):
+            raise ValueError(
+                f"initial_softness must be at most {softness_at(1.0):.3g} {where}, which leaves the identity alone, "
+                f"got {softness:.3g}"
+            )
+        # By bisection.
+        low, high = 0.0, 1.0 if softness else 0.0
+        for _ in range(30):
+            middle = (low + high) / 2
+            low, high = (middle, high) if softness_at(middle) < softness else (low, middle)
+        return high
+
+
+def check_narrowing(argument: str, name: str, value: Any) -> float:
+    """Return ν of a subgroup, a number in [0, 1]."""
+    narrowing = check_number(f"{argument}: the narrowing of {name!r}", value)
+    if not 0 <= narrowing <= 1:
+        raise ValueError(f"{argument}: the narrowing of {name!r} must be in [0, 1], got {value!r}")
+    return narrowing
+
+
+def _checked(relax: Any, available: Sequence[str]) -> dict[str, float]:
+    """Return ν of each subgroup at the start."""
+    if relax is not None and not isinstance(relax, Mapping):
+        raise TypeError(f"relax must be a dict from subgroup to narrowing, or None, got {relax!r}")
+    given: Mapping[Any, Any] = relax or {}
+    for name, value in given.items():
+        if name not in FIBER_SUBGROUPS:
+            raise ValueError(f"relax: a window must be on one of {list(FIBER_SUBGROUPS)}, got {name!r}: {value!r}")
+        if name not in available:
+            raise ValueError(f"relax: the group has no {name} to relax, got {name!r}: {value!r}")
+    return {name: check_narrowing("relax", name, given[name]) for name in available if name in given}

@@ -1,0 +1,125 @@
+"""Residual pathway: a strict kernel plus a free one that a prior keeps small (Finzi, Benton & Wilson 2021)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..group.elements import grid_symmetries
+from ..group.exact_constants import ExactConstants
+from ..group.points import tap_grid
+from ..group.projection import GroupAverage
+from ..group.regions import RegionPartition
+from ..on_escnn.sampled_basis import sampled_basis
+from .kernel import KernelBuilder, KernelPlace
+from .orthogonal_basis import OrthogonalBasis
+from .relaxing import RelaxingKernel
+from .steerable_basis import SteerableBasis
+from .strict import StrictKernel
+
+__all__ = ["NearestSteerable", "ResidualKernel"]
+
+# Directions of a basis that are smaller than this part of the largest count as dependent on the others.
+_DEPENDENT = 1e-10
+
+
+class ResidualKernel(RelaxingKernel):
+    """K = K_strict + F, with any kernel F, ``free_weight``."""
+
+    way = "residual"
+    earlier: ClassVar[Mapping[str, str]] = {"free_weight": "kernel.free_weight"}
+
+    def __init__(self, place: KernelPlace, strict: KernelBuilder = StrictKernel) -> None:
+        super().__init__(place, strict)
+        self.free_weight = nn.Parameter(torch.zeros(place.out_type.size, place.in_type.size, *[place.kernel_size] * 2))
+        choices = dict.fromkeys([*((name,) for name in self.relaxed_subgroups), self.relaxed_subgroups])
+        self.projections = nn.ModuleDict({"_".join(names): self._projection(names) for names in choices if names})
+
+    def forward(
+        self, weights: Tensor | None, partition: RegionPartition | None = None, averaged: Sequence[str] = ()
+    ) -> Tensor:
+        """Return K, (C_out, C_in, k, k); its mean over subgroups has the mean of F, or the nearest strict kernel."""
+        kernel: Tensor = self.strict(weights) + self._projected(averaged)
+        return kernel
+
+    def _projected(self, averaged: Sequence[str]) -> Tensor:
+        """Return PF."""
+        name = "_".join(name for name in self.relaxed_subgroups if name in averaged)
+        if not name:
+            return self.free_weight
+        projected: Tensor = self.projections[name](self.free_weight.flatten(2))
+        return projected.view_as(self.free_weight)
+
+    def _projection(self, subgroups: tuple[str, ...]) -> nn.Module:
+        """Return P: the mean where all elements map taps to taps, else the nearest kernel of ``R2Conv``'s basis."""
+        place, domain = self.place, self.place.domain
+        at = place.in_type, place.out_type, place.kernel_size, place.dilation
+        if not (domain.gspace.fibergroup.continuous and "rotation" in subgroups):
+            identity = np.abs(domain.sample.action - np.eye(2)).max((1, 2)).argmin()
+            elements = [domain.sample.elements[number] for number in domain.translates(subgroups)[identity]]
+            symmetries = grid_symmetries(domain.gspace, tap_grid(place.kernel_size, place.dilation), elements)
+            if len(symmetries) == len(elements):
+                return GroupAverage(place.in_type.representations, place.out_type.representations, symmetries)
+        if subgroups != self.relaxed_subgroups:
+            restriction = (None, domain.gspace.rotations_order) if subgroups == ("rotation",) else (0, 1)
+            at = place.in_type.restrict(restriction), place.out_type.restrict(restriction), *at[2:]
+        elif self.basis is not None:
+            return NearestSteerable(self.basis, self.orthogonal_basis)
+        basis = SteerableBasis(*at, sampled_basis(*at, rings=None, frequencies_cutoff=None))
+        return NearestSteerable(basis, self.orthogonal_basis)
+
+    @property
+    def relaxed_by(self) -> str:
+        """The size of the free kernel, in words."""
+        return f"free kernel of {self.free_weight.numel():,} weights"
+
+    def weight_groups(self) -> dict[str, list[tuple[nn.Parameter, Tensor]]]:
+        """Return F, which belongs to all subgroups together, "rotation, reflection"."""
+        together = ", ".join(self.relaxed_subgroups)
+        return {together: [(self.free_weight, torch.arange(self.free_weight.numel()))]} if together else {}
+
+    @torch.no_grad()
+    def start(self, weights: Tensor | None, softness: float) -> None:
+        """Draw F so that the softness is s."""
+        super().start(weights, softness)
+        strict = self.strict(weights)
+        free = torch.randn_like(strict)
+        self.free_weight.copy_(free * (math.sqrt(softness / (1 - softness)) * strict.norm() / free.norm()))
+        self._scale_to(weights, softness)
+
+    @torch.no_grad()
+    def scale_soft_part(self, factor: float) -> None:
+        """Multiply F − PF by a factor; PF is strict, and stays."""
+        strict = self._projected(self.relaxed_subgroups)
+        self.free_weight.copy_(strict + factor * (self.free_weight - strict))
+
+
+class NearestSteerable(ExactConstants):
+    """The projection of kernels (C_out, C_in, k, k) on a steerable basis, where ρ is orthogonal."""
+
+    def __init__(self, basis: SteerableBasis, orthogonal: OrthogonalBasis) -> None:
+        super().__init__()
+        self.basis, self.orthogonal = basis, orthogonal
+        for number, _ in enumerate(basis.by_pair()):
+            gram = basis.exact(f"gram_{number}").numpy()
+            self.set_constant(f"inverse_{number}", np.linalg.pinv(gram, rcond=_DEPENDENT, hermitian=True))
+
+    def forward(self, kernel: Tensor) -> Tensor:
+        """Return the nearest kernel of the basis."""
+        rows = self.orthogonal.adjoint(self.orthogonal(kernel)).flatten(2).flatten(0, 1)
+        # Pair after pair of representations, as the basis has them.
+        rows = rows.index_select(0, self.basis.order.inverse)
+        weights, first = [kernel.new_zeros(0)], 0
+        for number, (_, place, elements) in enumerate(self.basis.by_pair()):
+            count = (place.stop - place.start) // len(elements)
+            end = first + count * elements.shape[1] * elements.shape[2]
+            products = rows[first:end].reshape(count, -1) @ elements.flatten(1).mT
+            weights.append((products @ self.get_buffer(f"inverse_{number}")).flatten())
+            first = end
+        nearest: Tensor = self.basis(torch.cat(weights))
+        return nearest

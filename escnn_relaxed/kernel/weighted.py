@@ -1,0 +1,137 @@
+"""Relaxed group convolution: a sum of kernels whose weights depend on the group element (Wang et al. 2022)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..checks import check_integer
+from ..group.field_elements import channel_elements
+from ..group.regions import RegionPartition
+from .kernel import KernelBuilder, KernelPlace
+from .relaxing import GroupMeans, RelaxingKernel, adopt_kernel, rename
+from .strict import StrictKernel
+
+__all__ = ["WeightedKernel"]
+
+
+class WeightedKernel(RelaxingKernel):
+    """K = Σ_l w_l(g′) K_l, with the kernels K_l of L strict layers.
+
+    The weights are w_l = a_l + Σ_i b_li c_i, where the c_i are an orthonormal basis of the functions of mean 0 on the
+    group. With b = 0 the kernel is strict.
+
+    Attributes:
+        means: a, (L,).
+        deviations: b, (L, M − 1).
+        further_weights: those of all K_l but the first, whose weights are the layer's.
+        further: these K_l, where they have weights of their own.
+    """
+
+    way = "weighted"
+    further: Any
+
+    def __init__(self, place: KernelPlace, strict: KernelBuilder = StrictKernel, banks: int = 2) -> None:
+        others = range(1, check_integer("banks", banks, 1))
+        super().__init__(place, strict)
+        sides, sample = (place.in_type.representations, place.out_type.representations), place.domain.sample
+        (in_elements, in_has_any), (out_elements, out_has_any) = (channel_elements(fields, sample) for fields in sides)
+        # With one element there is nothing to tell apart.
+        if len(sample) > 1 and not (in_has_any.all() or out_has_any.all()):
+            names = [[field.name for field in fields] for fields in sides]
+            raise ValueError(
+                f"in_type or out_type must be of regular and quotient fields, whose channels are the group elements "
+                f"that weights are for, got {names[0]} and {names[1]}"
+            )
+        self.elements = GroupMeans(place.domain, contrasts=_contrasts(len(sample)))
+        self.elements.set_constant("of_columns", in_elements.T)
+        self.elements.set_constant("of_rows", out_elements.T)
+        self.elements.set_constant("weighs_columns", in_has_any[:, None, None])
+        self._weighs_columns_alone = bool(in_has_any.all())
+        self.means = nn.Parameter(torch.zeros(banks))
+        self.deviations = nn.Parameter(torch.zeros(banks, len(sample) - 1))
+        # Weights are drawn at the start.
+        with torch.random.fork_rng(devices=[]):
+            weights = self.strict.start_weights()
+        self.further_weights = nn.ParameterList([] if weights is None else [torch.zeros_like(weights) for _ in others])
+        self.further = nn.ModuleList([strict(self.strict.place) for _ in others] if weights is None else [])
+
+    def group_weights(self, averaged: Sequence[str] = ()) -> Tensor:
+        """Return w of each element, (L, M), or their means over some subgroups."""
+        return torch.addmm(self.means[:, None], self.deviations, self.elements.averaged("contrasts", averaged))
+
+    def forward(
+        self, weights: Tensor | None, partition: RegionPartition | None = None, averaged: Sequence[str] = ()
+    ) -> Tensor:
+        """Return K, (C_out, C_in, k, k); its mean over subgroups has the means of the weights."""
+        kernels = [self.strict(of) for of in (weights, *self.further_weights)]
+        kernels += [kernel(None) for kernel in self.further]
+        of, elements = self.group_weights(averaged), self.elements
+        factors = (of @ elements.get_buffer("of_columns"))[:, None, :, None, None]
+        if not self._weighs_columns_alone:
+            rows = (of @ elements.get_buffer("of_rows"))[:, :, None, None, None]
+            factors = torch.where(elements.get_buffer("weighs_columns"), factors, rows)
+        parts = [factor * kernel for factor, kernel in zip(factors, kernels, strict=True)]
+        return sum(parts[1:], parts[0])
+
+    @property
+    def relaxed_by(self) -> str:
+        """The number of weights, in words."""
+        count, others = self.deviations.shape
+        return f"weights of {others + 1} elements, {count} kernel{'s' if count > 1 else ''}"
+
+    def weight_groups(self) -> dict[str, list[tuple[nn.Parameter, Tensor]]]:
+        """Return b, which belongs to all subgroups together, "rotation, reflection"."""
+        numbers = torch.arange(self.deviations.numel())
+        return {", ".join(self.relaxed_subgroups): [(self.deviations, numbers)]} if len(numbers) else {}
+
+    @torch.no_grad()
+    def start(self, weights: Tensor | None, softness: float) -> None:
+        """Draw all weights so that the softness is s: a is 1/√L, which keeps the variance of one strict kernel."""
+        super().start(weights, softness)
+        for further in self.further_weights:
+            further.copy_(self.strict.start_weights())
+        for kernel in self.further:
+            kernel.start(None, kernel.default_softness)
+        count, others = self.deviations.shape
+        self.means.fill_(1 / math.sqrt(count))
+        self.deviations.copy_(torch.randn(count, others + 1) @ self.elements.averaged("contrasts").mT)
+        self._scale_to(weights, softness)
+
+    @torch.no_grad()
+    def scale_soft_part(self, factor: float) -> None:
+        """Multiply b by a factor."""
+        self.deviations.mul_(factor)
+
+    def strict_state(self) -> dict[str, Tensor]:
+        """Return weights of 1 for the first kernel and 0 for the others."""
+        first = (torch.arange(len(self.means)) == 0).to(self.means)
+        return {"means": first, "deviations": torch.zeros_like(self.deviations)}
+
+    def adopt_earlier_state(self, state: dict[str, Any], prefix: str) -> None:
+        """Rename the entries of a state that an earlier version saved, and split its weights into a and b."""
+        rename(state, f"{prefix}strict.0.", f"{prefix}strict.")
+        super().adopt_earlier_state(state, prefix)
+        for number, kernel in enumerate(self.further):
+            adopt_kernel(kernel, state, f"{prefix}strict.{number + 1}.source.", f"{prefix}kernel.further.{number}.")
+        for number in range(len(self.further_weights)):
+            rename(state, f"{prefix}strict.{number + 1}.weights", f"{prefix}kernel.further_weights.{number}")
+        weights = state.pop(f"{prefix}group_weights", None)
+        if weights is not None:
+            contrasts = self.elements.exact("contrasts").to(weights.device)
+            state[f"{prefix}kernel.means"] = weights.mean(1)
+            state[f"{prefix}kernel.deviations"] = (weights.to(contrasts) @ contrasts.mT).to(weights)
+
+
+def _contrasts(count: int) -> NDArray[np.float64]:
+    """Return an orthonormal basis of the functions of mean 0 on some elements, (count − 1, count)."""
+    steps = np.arange(1, count)[:, None]
+    # Each is the mean of those before, less the next.
+    rows = np.tril(np.ones((count - 1, count))) - steps * np.eye(count - 1, count, 1)
+    return rows / np.sqrt(steps * (steps + 1))

@@ -1,0 +1,165 @@
+"""Gradients of some parameters for each input of a batch alone, and the likelihoods that they are of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from escnn.nn import GeometricTensor
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from ..layer.convolution import RelaxedConvolution
+
+__all__ = ["LIKELIHOODS", "count_inputs", "fisher_direction", "gradients", "input_chunks", "losses", "plain"]
+
+LIKELIHOODS = "categorical", "binary", "gaussian"
+
+
+class _Call(NamedTuple):
+    """A call of a layer in a forward pass: what went in and what came out."""
+
+    layer: RelaxedConvolution
+    features: Tensor
+    output: Tensor
+
+
+def plain(value: Any, name: str) -> Tensor:
+    """Return the tensor of a tensor or a GeometricTensor."""
+    tensor = value.tensor if isinstance(value, GeometricTensor) else value
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a tensor or a GeometricTensor, got {type(value).__name__}")
+    return tensor
+
+
+def count_inputs(inputs: Any) -> int:
+    """Return the number of inputs in a batch, or in a tuple of all arguments of a network that starts with one."""
+    if isinstance(inputs, tuple) and not inputs:
+        raise ValueError("inputs must have a batch, got an empty tuple")
+    return len(plain(inputs[0] if isinstance(inputs, tuple) else inputs, "inputs"))
+
+
+def input_chunks(inputs: Any, size: int) -> Iterator[tuple[Any, ...]]:
+    """Yield the arguments of a network for so many inputs at a time; what is no batch of them is in each."""
+    count = count_inputs(inputs)
+
+    def part(value: Any, start: int) -> Any:
+        if isinstance(value, GeometricTensor):
+            return value.type(part(value.tensor, start))
+        is_batch = isinstance(value, Tensor) and value.dim() > 0 and len(value) == count
+        return value[start : start + size] if is_batch else value
+
+    for start in range(0, count, size):
+        yield tuple(part(value, start) for value in (inputs if isinstance(inputs, tuple) else (inputs,)))
+
+
+def losses(output: Tensor, targets: Tensor, likelihood: str, noise: float) -> Tensor:
+    """Return the negative log likelihood of each input, (batch,).
+
+    Args:
+        output: of the network, (batch, …).
+        targets: classes, or what has the shape of the output.
+        likelihood: one of :data:`LIKELIHOODS`.
+        noise: the variance of a Gaussian.
+    """
+    if likelihood == "categorical":
+        each = functional.cross_entropy(output, targets, reduction="none")
+    elif targets.shape != output.shape:
+        raise ValueError(
+            f"targets must have the shape of the outputs, {tuple(output.shape)}, got {tuple(targets.shape)}"
+        )
+    elif likelihood == "binary":
+        each = functional.binary_cross_entropy_with_logits(output, targets.to(output), reduction="none")
+    else:
+        each = (output - targets).square() / (2 * noise) + math.log(2 * math.pi * noise) / 2
+    return each.flatten(1).sum(1) if each.dim() > 1 else each
+
+
+def fisher_direction(output: Tensor, likelihood: str, noise: float, generator: torch.Generator) -> Tensor:
+    """Return random numbers whose covariance is the Fisher matrix of the output, as that of drawn labels is.
+
+    The gradient of the loss with a label drawn from the prediction has this covariance, too. That of a network that
+    is sure is nearly always nearly 0, and seldom large; this one is of its usual size in every draw.
+    """
+    signs = torch.randint(2, output.shape, generator=generator, device="cpu").to(output) * 2 - 1
+    if likelihood == "gaussian":
+        return signs / noise**0.5
+    if likelihood == "binary":
+        return signs * (output.sigmoid() * (-output).sigmoid()).sqrt()
+    chances = output.softmax(1)
+    roots = chances.sqrt() * signs
+    return roots - chances * roots.sum(1, keepdim=True)
+
+
+def gradients(
+    network: nn.Module,
+    parameters: Sequence[nn.Parameter],
+    arguments: tuple[Any, ...],
+    direction: Callable[[Tensor], Tensor],
+) -> list[Tensor]:
+    """Return the gradients of ⟨output, direction(output)⟩ of each input, (batch, …) of each parameter.
+
+    One pass through the network gives the gradients of the layers' outputs. Those of the parameters of each layer then
+    follow input by input from that layer alone.
+
+    Args:
+        network: maps each input of a batch on its own, as networks do in eval mode.
+        parameters: of layers of this package.
+        arguments: a batch of inputs, and all other arguments.
+        direction: numbers in the shape of the output, given the output.
+    """
+    count = count_inputs(arguments)
+    wanted = {id(parameter) for parameter in parameters}
+    calls: list[_Call] = []
+
+    def note(layer: nn.Module, given: tuple[Any, ...], output: Any) -> GeometricTensor:
+        # What is done in place with features later must not reach those that are noted.
+        calls.append(_Call(layer, given[0].tensor.detach().clone(), output.tensor))  # type: ignore[arg-type]
+        return GeometricTensor(output.tensor.clone(), output.type)
+
+    layers = [
+        module
+        for module in network.modules()
+        if isinstance(module, RelaxedConvolution) and any(id(parameter) in wanted for parameter in module.parameters())
+    ]
+    handles = [layer.register_forward_hook(note) for layer in layers]
+    try:
+        output = plain(network(*arguments), "network: its output")
+    finally:
+        for handle in handles:
+            handle.remove()
+    noted = [call for call in calls if call.output.requires_grad]
+    if not noted or not output.requires_grad:
+        raise ValueError("network: its output does not depend on the soft weights of its layers")
+    if count > 1 and any(len(call.features) != count for call in noted):
+        # Where a layer sees several images of an input, each input goes through the network alone.
+        alone = [gradients(network, parameters, one, direction) for one in input_chunks(arguments, 1)]
+        return [torch.cat(of) for of in zip(*alone, strict=True)]
+    product = (output * direction(output.detach())).sum()
+    slopes = torch.autograd.grad(product, [call.output for call in noted], materialize_grads=True)
+    found = {id(parameter): parameter.new_zeros(count, *parameter.shape) for parameter in parameters}
+    for call, slope in zip(noted, slopes, strict=True):
+        own = {name: parameter for name, parameter in call.layer.named_parameters() if id(parameter) in wanted}
+        for name, of_inputs in _of_layer(call, slope, own, count).items():
+            found[id(own[name])] += of_inputs
+    return [found[id(parameter)] for parameter in parameters]
+
+
+def _of_layer(call: _Call, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
+    """Return the gradients of a layer's parameters for each input, given that of the layer's output."""
+    values = {name: parameter.detach() for name, parameter in own.items()}
+
+    def product(values: dict[str, Any], features: Tensor, slope: Tensor) -> Tensor:
+        output = functional_call(call.layer, values, (GeometricTensor(features, call.layer.in_type),))
+        return (output.tensor * slope).sum()
+
+    per_input = [of.unflatten(0, (count, -1)) for of in (call.features, slope)]
+    try:
+        return vmap(grad(product), in_dims=(None, 0, 0))(values, *per_input)
+    except RuntimeError:
+        # A layer that cannot be mapped over: one input after the other.
+        each = [torch.autograd.grad(product(own, *of), list(own.values())) for of in zip(*per_input, strict=True)]
+        return dict(zip(own, (torch.stack(of) for of in zip(*each, strict=True)), strict=True))

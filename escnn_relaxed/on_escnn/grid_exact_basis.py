@@ -1,0 +1,174 @@
+"""A basis that escnn sampled in float32, made exact to float64 on the grid of taps, with its inner products."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from escnn.group import GroupElement, Representation
+from escnn.nn.modules.basismanager import SingleBlockBasisExpansion
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["GridExactBasis", "grid_exact_basis"]
+
+
+Symmetries = list[tuple[GroupElement, list[int]]]
+
+# Numbers in a basis above which one value of each orbit of its entries is kept: 4 MB in float32.
+_LARGE = 2**20
+# Values of each element of a basis that make its fingerprint.
+_FINGERPRINT = 1000
+
+
+class GridExactBasis(NamedTuple):
+    """A basis (B, |A|, |B|, taps) that escnn sampled in float32, exact to float64.
+
+    Attributes:
+        values: (B, |A|, |B|, taps), or (B, orbits) with the values that orbits of entries share.
+        single: escnn's samples, which dtypes below float64 take; None where ``values`` are those of orbits.
+        orbits: the number of the orbit of each entry, (|A|·|B|·taps); None where ``values`` are those of entries.
+        gram: inner products of the elements, (B, B).
+        fingerprint: a number of the basis: another basis has another one.
+        attributes: those of each element, as escnn gives them.
+    """
+
+    values: NDArray[np.float64]
+    single: NDArray[np.float32] | None
+    orbits: NDArray[np.int64] | None
+    gram: NDArray[np.float64]
+    fingerprint: float
+    attributes: list[dict[str, Any]]
+
+
+# escnn keeps the sampled basis of a pair of representations for all layers. The exact basis is kept as long. The key is
+# the identity, since escnn compares such modules by their values.
+_PREPARED: dict[int, GridExactBasis] = {}
+
+
+def grid_exact_basis(
+    block: Any,
+    points: NDArray[np.float64],
+    in_field: Representation,
+    out_field: Representation,
+    symmetries: Callable[[], Symmetries],
+    average: Callable[..., NDArray[np.float64]],
+) -> GridExactBasis:
+    """Return the exact basis of a block that escnn sampled, made once for each block.
+
+    Args:
+        block: escnn's ``SingleBlockBasisExpansion``.
+        points: the points at which it is sampled, in escnn's order.
+        in_field: representation of its input.
+        out_field: representation of its output.
+        symmetries: returns the elements that map taps to taps, each with the number of the tap g⁻¹d for every tap d.
+        average: takes a basis, its two fields and symmetries to the mean of the basis over these.
+    """
+    if id(block) not in _PREPARED:
+        _PREPARED[id(block)] = _prepared(block, points, in_field, out_field, symmetries(), average)
+        weakref.finalize(block, _PREPARED.pop, id(block), None)
+    return _PREPARED[id(block)]
+
+
+def _prepared(
+    block: Any,
+    points: NDArray[np.float64],
+    in_field: Representation,
+    out_field: Representation,
+    symmetries: Symmetries,
+    average: Callable[..., NDArray[np.float64]],
+) -> GridExactBasis:
+    """Return the exact basis of a block."""
+    single = _sampled(block, points)
+    orbits = _orbits(in_field, out_field, symmetries)
+    is_large = orbits is not None and single.size > _LARGE
+    if orbits is None:
+        # escnn samples in float32 and is equivariant to 1e-7. The average is equivariant to float64.
+        exact = average(single.astype(np.float64), in_field, out_field, symmetries)
+        values, orbits = exact.reshape(len(exact), -1), np.arange(exact[0].size)
+    else:
+        values = _means_over(orbits, single)
+    gram, fingerprint = _gram(values, orbits, in_field, out_field), _fingerprint(values, orbits)
+    attributes = [dict(element) for element in block.get_basis_info()]
+    if is_large:
+        return GridExactBasis(values, None, orbits, gram, fingerprint, attributes)
+    # In C order, so that layers share it.
+    exact = values.take(orbits, axis=1).reshape(single.shape)
+    return GridExactBasis(exact, single, None, gram, fingerprint, attributes)
+
+
+def _sampled(block: Any, points: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return escnn's samples; new ones where a network that shares the block was cast, which rounds or removes them."""
+    sampled = block.sampled_basis
+    if not _is_intact(sampled):
+        device = next((buffer.device for buffer in block.basis.buffers()), torch.device("cpu"))
+        with device:
+            sampled = SingleBlockBasisExpansion(block.basis, points, block._mask.cpu().numpy()).sampled_basis.cpu()
+    single: NDArray[np.float32] = sampled.numpy().copy()
+    return single
+
+
+def _is_intact(sampled: Tensor) -> bool:
+    """Whether samples are in single precision, use it, and have the size that escnn gives them, about one."""
+    if sampled.dtype != torch.float32 or sampled.device.type != "cpu":
+        return False
+    if any(torch.equal(sampled.to(dtype).float(), sampled) for dtype in (torch.float16, torch.bfloat16)):
+        return False
+    energy = sampled.square().sum((1, 2, 3))
+    return bool(((energy > 0.01) & (energy < 10)).all())
+
+
+def _fingerprint(values: NDArray[np.float64], orbits: NDArray[np.int64]) -> float:
+    """Return the mean of a sample of the entries of a basis, with weights that no symmetry shares."""
+    sample = values[:, orbits[:: max(1, len(orbits) // _FINGERPRINT)]].ravel()
+    scale = float(np.sqrt(np.square(sample).sum())) or 1.0
+    return round(float(sample @ np.cos(np.sqrt(2) * np.arange(len(sample)) + 1)) / scale, 6)
+
+
+def _gram(
+    values: NDArray[np.float64], orbits: NDArray[np.int64], in_field: Representation, out_field: Representation
+) -> NDArray[np.float64]:
+    """Return the inner products of the elements of a basis where ρ is orthogonal, (B, B)."""
+    left, right = out_field.change_of_basis_inv, in_field.change_of_basis.T
+    if all(np.allclose(of @ of.T, np.eye(len(of)), rtol=0, atol=1e-12) for of in (left, right)):
+        orthogonal = values * np.sqrt(np.bincount(orbits))
+    else:
+        basis = values[:, orbits].reshape(len(values), len(left), len(right), -1)
+        turned = right[None, None] @ (left @ basis.transpose(0, 3, 1, 2)).swapaxes(2, 3)
+        orthogonal = turned.reshape(len(basis), -1)
+    gram: NDArray[np.float64] = orthogonal @ orthogonal.T
+    return gram
+
+
+def _orbits(in_field: Representation, out_field: Representation, symmetries: Symmetries) -> NDArray[np.int64] | None:
+    """Return the number of the orbit of each entry (|A|·|B|·k²) between permutation fields; None between others."""
+    labels = np.arange(out_field.size * in_field.size * len(symmetries[0][1])) if symmetries else np.zeros(0)
+    entries = labels.reshape(out_field.size, in_field.size, -1)
+    for element, steered in symmetries:
+        rows, columns = _permutation(out_field(~element)), _permutation(in_field(~element))
+        if rows is None or columns is None:
+            return None
+        labels = np.minimum(labels, entries[np.ix_(rows, columns, np.array(steered))].ravel())
+    return np.unique(labels, return_inverse=True)[1]
+
+
+def _permutation(matrix: NDArray[np.float64]) -> NDArray[np.int64] | None:
+    """Return the row of the 1 in each column of a matrix that permutes, None of another."""
+    exact = np.abs(matrix).round()
+    is_permutation = np.allclose(matrix, exact, rtol=0, atol=1e-6) and (exact.sum(0) == 1).all()
+    return exact.argmax(axis=0) if is_permutation and (exact.sum(1) == 1).all() else None
+
+
+def _means_over(orbits: NDArray[np.int64], basis: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the means of a basis (B, |A|, |B|, k²) over orbits of its entries, (B, orbits).
+
+    They are the values of its average over the group.
+    """
+    order = np.argsort(orbits, kind="stable")
+    starts = np.flatnonzero(np.diff(orbits[order], prepend=-1))
+    sizes = np.diff(np.append(starts, len(order)))
+    elements = (element.ravel()[order].astype(np.float64) for element in basis)
+    return np.stack([np.add.reduceat(element, starts) / sizes for element in elements])

@@ -1,0 +1,55 @@
+"""Other packages with which nothing works, and whose errors name something else: refused on import."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+
+import torch
+
+__all__ = ["check_lie_learn", "check_torch"]
+
+# torch.compiler.set_stance; before 2.3 there is no torch.compiler.is_compiling either.
+_LEAST_TORCH = (2, 6)
+
+
+def check_torch(version: str) -> None:
+    """Refuse a torch that is too old.
+
+    Raises:
+        ImportError: which says what to type.
+
+    Example:
+        >>> check_torch("2.13.0+cpu")
+        >>> check_torch("2.2.2")
+        Traceback (most recent call last):
+        ImportError: escnn_relaxed needs torch 2.6 or newer, and ... has 2.2.2: pip install "torch>=2.6"
+    """
+    major, minor, *_ = version.split(".")
+    if (int(major), int(minor)) < _LEAST_TORCH:
+        least = ".".join(map(str, _LEAST_TORCH))
+        raise ImportError(
+            f"escnn_relaxed needs torch {least} or newer, and this environment has {version}: "
+            f'pip install "torch>={least}"'
+        )
+
+
+def check_lie_learn() -> None:
+    """Refuse a lie_learn whose compiled parts are missing, or are made for another NumPy.
+
+    Raises:
+        ImportError: which says what to type.
+    """
+    try:
+        import_module("lie_learn.representations.SO3.wigner_d")
+    except (ImportError, ValueError) as error:  # a ValueError where arrays have another size in memory
+        raise ImportError(
+            "escnn needs lie_learn, which does not import here: its compiled parts are missing, or made for another "
+            "NumPy. A stand-in lies in the folder of escnn_relaxed. Type there: pip install ./compat"
+        ) from error
+
+
+# Exported networks run without escnn and lie_learn.
+if find_spec("escnn") is not None and find_spec("lie_learn") is not None:
+    check_torch(torch.__version__)
+    check_lie_learn()

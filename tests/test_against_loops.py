@@ -1,0 +1,333 @@
+"""Layers equal equations (1) and (2) of docs/concepts/mathematics.md by plain loops: values and gradients.
+
+A layer is built at the ω′ at which weights of a modulation have their units, and set to others.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import battery
+import numpy as np
+import pytest
+import torch
+import volumes
+from escnn import gspaces
+from escnn.group import GroupElement
+from escnn.gspaces import GSpace
+from escnn.nn import FieldType
+from layers import EVERY_KERNEL, EVERY_KIND, KINDS, ROUGH, SIZES, SOFT_PARTS, build, shake
+from reference import Layer, Oracle
+from reference_group import Elements
+from reference_kappas import REFERENCE, ContinuousKappa, TiedKappa
+from tolerances import BROKEN, ROUNDING
+from transformations import relative_error
+
+from escnn_relaxed import RelaxedR2ConvTransposed, RelaxedR3Conv
+from escnn_relaxed.continuous import SirenKernel
+
+# Units of weights are constants, and drawn numbers are the same in both: built in float32 they would lose digits.
+pytestmark = pytest.mark.usefixtures("float64_default")
+
+FREQUENCIES = {"rotation": 0.2, "reflection": 0.35, "translation": (0.3, 0.5)}
+OF_KAPPA = ("frame", "support")
+
+
+def layer_and_loops(
+    space: str, pair: str, kind: str = "stationary", soft_part: str = "tied", keep: str | None = None, **arguments: Any
+) -> tuple[Layer, Oracle]:
+    """A layer that is soft in all that its symmetry has, but for what it keeps, and the loops that evaluate it."""
+    names = [*battery.subgroups(space, REFERENCE), *(["translation"] if kind != "stationary" else [])]
+    names = [name for name in names if keep is None or not (keep.startswith("D") and name == "reflection")]
+    # Three rotations resolve no larger ω′ of a continuous kernel, whose weights need no reference.
+    start = REFERENCE if soft_part == "tied" else 0.2
+    arguments = {"relax": dict.fromkeys(names, start), "samples": 4, "initial_softness": 0.3, **arguments}
+    if soft_part == "continuous":
+        arguments = {"hidden_size": 3, "filter_frequency": ROUGH, **arguments}
+    kept = {} if keep is None else {"keep": keep}
+    layer = build(*battery.types(space, pair), **KINDS[kind], soft_part=soft_part, **kept, **arguments)
+    names = [name for name in layer.domain_frequency if arguments["relax"] is not None]
+    layer.set_domain_frequency(**{name: FREQUENCIES[name] for name in names})
+    form = arguments.get("rotation_coordinates", "circle")
+    elements = Elements(layer.in_type.gspace, arguments["samples"], **kept_elements(layer, keep), form=form)
+    if soft_part == "tied":
+        return layer, Oracle(layer, TiedKappa(layer, elements), elements)
+    shape = {name: arguments[name] for name in OF_KAPPA if name in arguments}
+    return layer, Oracle(layer, ContinuousKappa(layer, elements, **shape), elements)
+
+
+def kept_elements(layer: Layer, keep: str | None) -> dict[str, Any]:
+    if keep is None:
+        return {}
+    space, count = layer.in_type.gspace, int(keep[1:])
+    angles = [2 * math.pi * turn / count for turn in range(count)]
+    flips = range(2 if keep.startswith("D") else 1)
+    values = [(flip, angle) if space.flips_order else angle for flip in flips for angle in angles]
+    return {"kept": [space.fibergroup.element(value, param="radians") for value in values], "fold": count}
+
+
+def compare(layer: Layer, oracle: Oracle, *size: int) -> float:
+    """Relative difference on white noise."""
+    features = battery.random_input(layer.in_type, *size)
+    with torch.no_grad():
+        found, expected = layer(layer.in_type(features)).tensor, oracle(features)
+    assert found.shape == expected.shape
+    return relative_error(found, expected)
+
+
+# Every kind of pair for symmetries of every kind; the loops of a continuous kernel take seconds for many elements.
+CASES = battery.covering("C4", step=4)
+OF_FEW_ELEMENTS = [case for case in CASES if case[0] not in ("C6", "C8", "D4", "D6", "D8")][::2]
+IN_TRANSLATION = [
+    ("flip", "irreps -> two regular"),
+    ("C4", "quotient -> irreps"),
+    ("C4", "induced + quotient + trivial -> regular + induced"),
+    ("C3", "reordered regular -> regular"),
+    ("D4", "trivial -> regular"),
+    ("D2", "mixed, sheared -> regular"),
+    ("SO(2)", "mixed -> irreps"),
+    ("O(2)", "induced -> induced"),
+]
+
+
+@pytest.mark.parametrize(
+    ("space", "pair", "soft_part"),
+    [*((*case, "tied") for case in CASES), *((*case, "continuous") for case in OF_FEW_ELEMENTS)],
+)
+def test_stationary_layer_equals_the_loops(space: str, pair: str, soft_part: str) -> None:
+    layer, oracle = layer_and_loops(space, pair, soft_part=soft_part)
+    with torch.no_grad():
+        assert relative_error(layer.filter_bank().flatten(2), oracle.filter_bank()) <= ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("space", "pair", "soft_part"),
+    [*((*case, "tied") for case in IN_TRANSLATION), *((*case, "continuous") for case in IN_TRANSLATION[::3])],
+)
+def test_layer_soft_in_translation_equals_the_loops(space: str, pair: str, soft_part: str) -> None:
+    assert compare(*layer_and_loops(space, pair, "by regions", soft_part), *SIZES["by regions"]) <= ROUNDING
+
+
+@EVERY_KERNEL
+@pytest.mark.parametrize(
+    ("regions", "size"), [(2, (8, 16)), (3, (9, 13)), (4, (17, 5)), (5, (22, 8)), (7, (12, 19))], ids=str
+)
+def test_regions_of_any_image_are_those_of_the_loops(regions: int, size: tuple[int, int], soft_part: str) -> None:
+    """Cells, means of cells, tiles that stick out of the image or share a pixel, and one region along an axis."""
+    layer = build(
+        *battery.types("C4", "trivial -> irreps"), relax={"translation": REFERENCE}, regions=regions, padding=1,
+        soft_part=soft_part, initial_softness=0.3, **({"filter_frequency": ROUGH} if soft_part != "tied" else {}),
+    )  # fmt: skip
+    layer.set_domain_frequency(translation=FREQUENCIES["translation"])
+    elements = Elements(layer.in_type.gspace)
+    kappa = {"tied": TiedKappa, "continuous": ContinuousKappa}[soft_part](layer, elements)
+    assert compare(layer, Oracle(layer, kappa, elements), *size) <= ROUNDING
+
+
+# The smallest image that the loops take for layers with one kernel.
+OPTIONS: dict[str, tuple[tuple[int, int], dict[str, object]]] = {
+    "strict": ((4, 4), {"relax": None}),
+    "kernel 1": ((2, 3), {"kernel_size": 1}),
+    "kernel 2": ((3, 2), {"kernel_size": 2}),
+    "kernel 4": ((4, 4), {"kernel_size": 4}),
+    "stride": ((4, 5), {"stride": 2, "padding": 1}),
+    "stride that does not fit": ((5, 4), {"stride": 2, "kernel_size": 2, "padding": 1, "padding_mode": "circular"}),
+    "dilation": ((3, 4), {"dilation": 2, "padding": 2}),
+    "unequal padding": ((3, 4), {"padding": (0, 2)}),
+    "reflect": ((3, 3), {"padding_mode": "reflect", "padding": (2, 1)}),
+    "replicate": ((3, 2), {"padding_mode": "replicate", "padding": 2}),
+    "circular": ((3, 3), {"padding_mode": "circular", "padding": (1, 3)}),
+    "groups": ((3, 3), {"groups": 2}),
+    "no bias": ((3, 3), {"bias": False}),
+}
+OPTIONS_OF_KAPPA: dict[str, tuple[tuple[int, int], dict[str, object]]] = {
+    "image frame": ((3, 4), {"frame": "image"}),
+    "hard disk": ((3, 3), {"support": "disk"}),
+    "log coordinates": ((3, 3), {"rotation_coordinates": "log"}),
+    "siren": ((3, 3), {"net": SirenKernel}),
+}
+
+
+@EVERY_KIND
+@pytest.mark.parametrize(
+    ("option", "soft_part"),
+    [*((option, "tied") for option in OPTIONS), *((option, "continuous") for option in ("groups", *OPTIONS_OF_KAPPA))],
+)
+def test_every_option_equals_the_loops(option: str, soft_part: str, kind: str) -> None:
+    size, arguments = (OPTIONS | OPTIONS_OF_KAPPA)[option]
+    if kind == "by regions":
+        # Seven pixels of the output more: eight at least.
+        size = tuple(side + 7 * arguments.get("stride", 1) for side in size)
+    space = "C4" if kind == "stationary" else "C2"
+    layer, oracle = layer_and_loops(space, "regular + regular -> irreps + irreps", kind, soft_part, **arguments)
+    assert compare(layer, oracle, *size) <= ROUNDING
+
+
+@pytest.mark.parametrize("space", ["C6", "C8", "D3"])
+def test_angles_are_principal(space: str) -> None:
+    """A half turn is +π, whatever the sign of its rounding error, and three quarters of a turn are −π/2."""
+    arguments = {"rotation_coordinates": "log", "relax": {"rotation": 0.3}, "hidden_size": 2}
+    layer, oracle = layer_and_loops(space, "trivial -> regular", soft_part="continuous", **arguments)
+    with torch.no_grad():
+        assert relative_error(layer.filter_bank().flatten(2), oracle.filter_bank()) <= ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("space", "pair", "keep", "kind"),
+    [
+        ("C8", "regular -> quotient + irreps", "C4", "by regions"),
+        ("C8", "regular -> irreps", "C2", "stationary"),
+        ("D4", "trivial -> regular + irreps", "D2", "stationary"),
+        ("D4", "trivial -> regular", "D1", "by regions"),
+        ("SO(2)", "trivial -> irreps", "C2", "by regions"),
+        ("O(2)", "trivial -> irreps", "C2", "stationary"),
+    ],
+)
+def test_layer_that_keeps_a_subgroup_equals_the_loops(space: str, pair: str, keep: str, kind: str) -> None:
+    assert compare(*layer_and_loops(space, pair, kind, keep=keep, padding=1), *SIZES[kind]) <= ROUNDING
+
+
+# Padding, stride and the like of transposed layers.
+TRANSPOSED: dict[str, tuple[str, str, str, dict[str, object]]] = {
+    "plain": ("SO(2)", "irreps -> trivial", "by regions", {}),
+    "padding pair": ("D4", "trivial -> regular", "stationary", {"padding": (1, 0)}),
+    "stride": ("C4", "regular -> irreps", "by regions", {"padding": 1, "stride": 2}),
+    "output padding": ("flip", "mixed, sheared -> regular", "stationary", {"stride": 3, "output_padding": (2, 0)}),
+    "dilation": ("C8", "regular -> irreps", "stationary", {"padding": 2, "dilation": 2}),
+    "stride beyond the kernel": ("O(2)", "irreps -> trivial", "stationary", {"stride": 3, "kernel_size": 2}),
+    "everything": (
+        *("C4", "trivial + trivial -> irreps + irreps", "by regions"),
+        {"padding": (1, 2), "stride": 2, "output_padding": (1, 0), "dilation": 2, "groups": 2},
+    ),
+}
+
+
+@EVERY_KERNEL
+@pytest.mark.parametrize("geometry", TRANSPOSED)
+def test_transposed_layer_equals_the_loops(geometry: str, soft_part: str) -> None:
+    space, pair, kind, arguments = TRANSPOSED[geometry]
+    layer, oracle = layer_and_loops(space, pair, kind, soft_part, make=RelaxedR2ConvTransposed, **arguments)
+    assert compare(layer, oracle, *SIZES[kind]) <= ROUNDING
+
+
+@EVERY_KERNEL
+@EVERY_KIND
+@pytest.mark.parametrize(
+    ("space", "pair"),
+    [
+        ("C4", "regular -> quotient"),
+        ("D2", "regular + irreps -> mixed, sheared + regular"),
+        ("SO(2)", "trivial -> irreps"),
+        ("flip", "irreps -> regular"),
+    ],
+)
+def test_gradients_equal_those_of_the_loops(space: str, pair: str, kind: str, soft_part: str) -> None:
+    layer, oracle = layer_and_loops(space, pair, kind, soft_part, learn_relaxation=True, padding=1)
+    features = battery.random_input(layer.in_type, *SIZES[kind]).requires_grad_()
+    answers = layer(layer.in_type(features)).tensor, oracle(features)
+    cotangent = torch.randn_like(answers[0])
+    names = ["input", *[name for name, _ in layer.named_parameters()]]
+    gradients = [torch.autograd.grad(answer, [features, *layer.parameters()], cotangent) for answer in answers]
+    for name, found, expected in zip(names, *gradients, strict=True):
+        assert expected.norm() > 0, name
+        assert relative_error(found, expected) <= ROUNDING, name
+
+
+# --- volumes ----------------------------------------------------------------------------------------------------------
+
+
+def volumes_and_loops(
+    fields: FieldType, keep: object = None, place: dict[str, Any] | None = None, **elements: Any
+) -> tuple[RelaxedR3Conv, Oracle]:
+    sample = Elements(fields.gspace, 24, **elements)
+    proper = [action for action in sample.actions if np.linalg.det(action) > 0]
+    is_kept = any(np.linalg.det(action) < 0 for action in sample.kept)
+    has = {"rotation": len(proper) > 1, "reflection": len(proper) < len(sample.actions) and not is_kept}
+    names = [name for name, is_there in has.items() if is_there]
+    layer = RelaxedR3Conv(
+        fields, fields, 3, relax=dict.fromkeys(names, REFERENCE), keep=keep, initial_softness=0.3, **place or {}
+    )
+    shake(layer)
+    layer.set_domain_frequency(**{name: FREQUENCIES[name] for name in layer.domain_frequency})
+    return layer, Oracle(layer, TiedKappa(layer, sample), sample)
+
+
+SLOW = ("icosahedral",)
+
+
+@pytest.mark.parametrize(
+    "space", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in volumes.SPACES]
+)
+def test_layer_of_volumes_equals_the_loops(space: str) -> None:
+    layer, oracle = volumes_and_loops(volumes.fields(space))
+    with torch.no_grad():
+        assert relative_error(layer.filter_bank().flatten(2), oracle.filter_bank()) <= ROUNDING
+    assert space == "trivial" or layer.softness().item() > 0.05
+
+
+PLACES = [{"stride": 2, "padding": (0, 1, 2)}, {"dilation": 2, "padding": 1, "padding_mode": "replicate"}]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_volumes_are_convolved_as_the_loops_do(place: dict[str, object]) -> None:
+    assert compare(*volumes_and_loops(volumes.fields("mirror"), place=place), 3, 4, 5) <= ROUNDING
+
+
+def turns_about_z(space: GSpace, order: int) -> list[GroupElement]:
+    """The identity and the other turns of a cyclic group of this order; the second generates it."""
+    turn = space.fibergroup.identity
+    for element in space.fibergroup.elements:
+        angle = 2 * math.pi / order
+        if np.allclose(space.basespace_action(element)[:2, 0], [math.cos(angle), math.sin(angle)], atol=1e-6):
+            turn = element if volumes.about_z(space, element) else turn
+    powers = [space.fibergroup.identity]
+    for _ in range(order - 1):
+        powers.append(powers[-1] @ turn)
+    return powers
+
+
+def element_by(space: GSpace, *diagonal: int) -> GroupElement:
+    actions = {element: np.asarray(space.basespace_action(element)) for element in space.fibergroup.elements}
+    return next(element for element, of in actions.items() if np.allclose(of, np.diag(diagonal)))
+
+
+def in_space(case: str) -> tuple[FieldType, object, dict[str, Any]]:
+    """Fields, what is kept, and this as the loops take it."""
+    octahedral, turns_of_8, cone = gspaces.octaOnR3(), gspaces.rot2dOnR3(8), gspaces.conicalOnR3(8)
+    mixed = FieldType(octahedral, [octahedral.irrep(1), octahedral.regular_repr])
+    if case == "an axis":
+        return volumes.fields("octahedral"), "SO(2)", {"about_axis": True}
+    if case.startswith("dihedral"):
+        turns, flip = turns_about_z(octahedral, int(case[-1])), element_by(octahedral, 1, -1, -1)
+        return mixed, [*turns[1:2], flip], {"kept": [*turns, *(turn @ flip for turn in turns)]}
+    if case.startswith("turns"):
+        order = int(case[-1])
+        fields = FieldType(turns_of_8, [turns_of_8.regular_repr, turns_of_8.irrep(1)])
+        # The coordinate of a rotation by θ is that of a rotation by nθ, as in the plane.
+        return fields, order, {"kept": turns_about_z(turns_of_8, order), "fold": order}
+    half_turn, mirror = element_by(cone, -1, -1, 1), element_by(cone, 1, -1, 1)
+    kept = [cone.fibergroup.identity, half_turn, mirror, half_turn @ mirror]
+    # Turns count without mirrors.
+    return FieldType(cone, [cone.regular_repr]), [half_turn, mirror], {"kept": kept, "fold": 2}
+
+
+@pytest.mark.parametrize("case", ["an axis", "dihedral 1", "dihedral 4", "turns 2", "turns 4", "turn and mirror"])
+def test_layer_of_volumes_that_keeps_a_group_equals_the_loops(case: str) -> None:
+    fields, keep, elements = in_space(case)
+    layer, oracle = volumes_and_loops(fields, keep, **elements)
+    with torch.no_grad():
+        assert relative_error(layer.filter_bank().flatten(2), oracle.filter_bank()) <= ROUNDING
+
+
+# --- the comparison can fail ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
+def test_oracle_sees_a_kernel_in_the_wrong_place(soft_part: str) -> None:
+    """The same numbers with coordinates of other elements, and with positions in the image's axes."""
+    layer, oracle = layer_and_loops("C4", "regular -> regular", "by regions", soft_part, padding=1)
+    assert compare(layer, oracle, 8, 12) <= ROUNDING
+    kappa = oracle.kappa
+    for wrong in (lambda g, tap, x: kappa((g + 1) % 4, tap, x), lambda g, tap, x: kappa(g, tap, (-x[0], x[1]))):
+        assert compare(layer, Oracle(layer, wrong, kappa.elements), 8, 12) > BROKEN

@@ -1,0 +1,286 @@
+"""What each form of a layer inherits: one battery, in which a new form is a line in ``forms``.
+
+State in both modes, copies, equivariance, the strict part and softness, hardening, gradients, precision and export.
+``test_never_stale`` is a part of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from forms import (
+    ALL,
+    EVERY_LAYER,
+    EVERY_MODE,
+    EVERY_SOFT_LAYER,
+    another_draw,
+    answer,
+    answer_in_eval,
+    features_of,
+    layer_of,
+    loss_and_gradients,
+    tensors_of,
+    train_a_step,
+)
+from group_average import check_strict_part
+from layers import shake
+from tolerances import BROKEN, FEW_TERMS, ROUNDING, SINGLE_REORDERED
+from torch import Tensor, nn
+from torch.func import functional_call
+from transformations import largest_error, relative_error
+
+from escnn_relaxed import harden_network
+
+STATIONARY = [form for form in ALL if "translation" not in form]
+
+
+def through_a_file(thing: Any, **arguments: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(thing, file)
+    file.seek(0)
+    return torch.load(file, **arguments)
+
+
+# --- state and copies -------------------------------------------------------------------------------------------------
+
+
+@EVERY_LAYER
+@pytest.mark.parametrize(("save", "load"), [("train", "eval"), ("eval", "train")])
+def test_any_mode_loads_the_state_of_any_mode(form: str, save: str, load: str) -> None:
+    layer, other = layer_of(form).train(save == "train"), another_draw(form).train(load == "train")
+    answer(layer)  # what is kept, if it were state, would be there now
+    expected = answer_in_eval(layer)
+    assert relative_error(answer_in_eval(other), expected) > BROKEN
+    state = through_a_file(layer.state_dict(), weights_only=True)
+    assert list(state) == list(other.state_dict())
+    other.load_state_dict(state)
+    assert other.training == (load == "train")
+    assert torch.equal(answer_in_eval(other), expected)
+
+
+COPIES = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda module: pickle.loads(pickle.dumps(module)),
+    "torch.save": lambda module: through_a_file(module, weights_only=False),
+}
+
+
+@EVERY_LAYER
+@EVERY_MODE
+@pytest.mark.parametrize("how", COPIES)
+def test_copies_compute_the_same_and_are_of_their_own(form: str, mode: str, how: str) -> None:
+    layer = layer_of(form)
+    train_a_step(layer)
+    layer.harden("reflection")
+    answer(layer.train(mode == "train"))
+    other = COPIES[how](layer)
+    assert other.training == layer.training
+    assert (other.in_type, other.out_type, other.hardened) == (layer.in_type, layer.out_type, layer.hardened)
+    assert other.describe() == layer.describe()
+    assert not {of.data_ptr() for of in tensors_of(layer)} & {of.data_ptr() for of in tensors_of(other)}
+    expected = answer_in_eval(layer)
+    shake(layer)
+    assert torch.equal(answer_in_eval(other), expected)
+
+
+@EVERY_LAYER
+@pytest.mark.parametrize("subgroups", [(), ("rotation",)], ids=["all", "rotation"])
+def test_layer_that_loads_the_state_of_a_hardened_one_is_hardened(form: str, subgroups: tuple[str, ...]) -> None:
+    layer, other = layer_of(form), another_draw(form)
+    layer.harden(*subgroups)
+    other.load_state_dict(through_a_file(layer.state_dict(), weights_only=True))
+    assert other.hardened == layer.hardened
+    assert torch.equal(answer_in_eval(other), answer_in_eval(layer))
+    other.load_state_dict(layer_of(form).state_dict())
+    assert other.hardened == ()
+
+
+# --- the strict part --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", STATIONARY)
+@pytest.mark.parametrize("subgroups", [(), ("rotation",), ("reflection",), ("rotation", "reflection")])
+def test_strict_part_is_the_mean_over_the_group(form: str, subgroups: tuple[str, ...]) -> None:
+    layer = layer_of(form)
+    softness = check_strict_part(layer, *subgroups)
+    is_soft = "strict" not in form and (not subgroups or set(subgroups) & set(layer.relaxed_subgroups))
+    assert softness > 1e-3 if is_soft else softness == 0
+    assert layer.softness("translation").item() == 0
+
+
+@EVERY_LAYER
+def test_hardened_layer_is_equivariant_and_stays_so_in_training(form: str) -> None:
+    layer = layer_of(form)
+    features = features_of(layer)
+    hardened = harden_network(layer)
+    assert hardened.softness().item() == 0
+    assert largest_error(hardened, features) <= ROUNDING
+    # What no strict layer can prefer.
+    found = hardened(hardened.in_type(features)).tensor
+    nn.functional.mse_loss(found, torch.randn_like(found)).backward()
+    torch.optim.SGD(hardened.parameters(), lr=0.1).step()
+    assert largest_error(hardened, features) <= ROUNDING
+    assert hardened.softness().item() == 0
+    # The layer itself is left as it is.
+    assert "strict" in form or largest_error(layer, features) > BROKEN
+    assert not {of.data_ptr() for of in tensors_of(layer)} & {of.data_ptr() for of in tensors_of(hardened)}
+
+
+@EVERY_SOFT_LAYER
+def test_hardening_in_place_keeps_parameters_and_state(form: str) -> None:
+    """An optimiser that holds them goes on."""
+    layer = layer_of(form).eval()
+    soft, expected = answer(layer), answer(harden_network(layer))
+    parameters, keys = dict(layer.named_parameters()), list(layer.state_dict())
+    layer.harden()
+    assert relative_error(answer(layer), expected) <= ROUNDING
+    assert relative_error(soft, expected) > BROKEN
+    assert list(layer.state_dict()) == keys
+    assert all(parameters[name] is parameter for name, parameter in layer.named_parameters())
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+class Softness(nn.Module):
+    """The softness of a layer as the answer of a module."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self) -> Tensor:
+        softness: Tensor = self.layer.softness()
+        return softness
+
+
+def small_features(form: str) -> Tensor:
+    layer = layer_of(form)
+    return features_of(layer, side=9 if "translation" in form else 3, batch=1)
+
+
+@EVERY_LAYER
+def test_gradients_are_those_of_finite_differences(form: str) -> None:
+    """torch's gradcheck in float64 (atol 1e-5, rtol 1e-3, its defaults) for the image and every parameter."""
+    layer = layer_of(form)
+    names = [name for name, _ in layer.named_parameters()]
+
+    def call(values: Tensor, *parameters: Tensor) -> Tensor:
+        state = dict(zip(names, parameters, strict=True))
+        return functional_call(layer, state, (layer.in_type(values),)).tensor
+
+    parameters = [parameter.detach().clone().requires_grad_() for parameter in layer.parameters()]
+    # Random combinations of all entries of a Jacobian: they miss an error with probability 0.
+    assert torch.autograd.gradcheck(call, [small_features(form).requires_grad_(), *parameters], fast_mode=True)
+
+
+@EVERY_SOFT_LAYER
+def test_gradients_of_softness_are_those_of_finite_differences(form: str) -> None:
+    module = Softness(layer_of(form))
+    names = [name for name, _ in module.named_parameters() if name != "layer.bias"]
+    parameters = [module.get_parameter(name).detach().clone().requires_grad_() for name in names]
+
+    def call(*values: Tensor) -> Tensor:
+        return functional_call(module, dict(zip(names, values, strict=True)), ())
+
+    assert torch.autograd.gradcheck(call, parameters, fast_mode=True)
+
+
+@EVERY_LAYER
+def test_every_parameter_learns(form: str) -> None:
+    layer = layer_of(form)
+    layer(layer.in_type(features_of(layer))).tensor.square().sum().backward()
+    for name, parameter in layer.named_parameters():
+        assert parameter.grad.any(), name
+        assert parameter.grad.isfinite().all(), name
+
+
+# --- precision --------------------------------------------------------------------------------------------------------
+
+
+@EVERY_LAYER
+def test_constants_are_exact_whatever_the_dtype_was(form: str) -> None:
+    """The same state after a walk through other dtypes is the same layer."""
+    layer = layer_of(form)
+    expected, state = answer(layer), copy.deepcopy(layer.state_dict())
+    for dtype in (torch.float16, torch.float32, torch.bfloat16, torch.float64):
+        layer.to(dtype)
+    layer.load_state_dict(state)
+    assert relative_error(answer(layer), expected) <= FEW_TERMS
+    # float32 is as near as its rounding.
+    assert relative_error(answer(layer.float()).double(), expected) <= SINGLE_REORDERED
+
+
+# Input, filter bank and output are rounded once each: some units of the last place, 2^-9 and 2^-12.
+PRECISIONS = {torch.bfloat16: 2**-7, torch.float16: 2**-10}
+
+
+@EVERY_LAYER
+@pytest.mark.parametrize("dtype", PRECISIONS)
+def test_autocast_rounds_the_convolution_alone(form: str, dtype: torch.dtype) -> None:
+    layer = layer_of(form, torch.float32)
+    features = features_of(layer)
+    expected, gradients, softness = answer(layer), loss_and_gradients(layer, features), layer.softness()
+    with torch.autocast("cpu", dtype):
+        found, found_gradients = answer(layer), loss_and_gradients(layer, features)
+        assert torch.equal(layer.softness(), softness)
+    assert found.dtype == dtype
+    assert relative_error(found.float(), expected) <= PRECISIONS[dtype]
+    assert all(gradient.dtype == torch.float32 for gradient in found_gradients)
+    # The gradient of a square has the error of the output, and as much of its own. All parameters are in one vector,
+    # since the gradients that are small beside the others are differences of larger ones.
+    for part in (slice(0, 1), slice(1, 2), slice(2, None)):
+        a, b = (torch.cat([value.flatten() for value in values[part]]) for values in (found_gradients, gradients))
+        assert relative_error(a, b) <= 4 * PRECISIONS[dtype]
+
+
+@EVERY_SOFT_LAYER
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_softness_is_known_in_any_precision(form: str, dtype: torch.dtype) -> None:
+    layer = layer_of(form)
+    exact = layer.softness().item()
+    # Weights of order one are rounded: to 8 bits, 1 % of the energy and as much again in ω′.
+    assert layer.to(dtype).softness().item() == pytest.approx(exact, rel=1e-4 if dtype == torch.float32 else 0.05)
+    layer.harden()
+    assert layer.softness().item() == 0
+
+
+# --- plain PyTorch ----------------------------------------------------------------------------------------------------
+
+
+@EVERY_LAYER
+@EVERY_MODE
+def test_exported_layer_gives_the_same_numbers_and_leaves_the_layer_alone(form: str, mode: str) -> None:
+    layer = layer_of(form).train(mode == "train")
+    features, expected = features_of(layer), answer_in_eval(layer)
+    random, state = torch.random.get_rng_state(), copy.deepcopy(layer.state_dict())
+    exported = layer.export()
+    assert torch.equal(torch.random.get_rng_state(), random)
+    assert all(torch.equal(value, state[name]) for name, value in layer.state_dict().items())
+    assert {module.training for module in layer.modules()} == {mode == "train"}
+    assert not exported.training
+    assert not {of.data_ptr() for of in tensors_of(layer)} & {of.data_ptr() for of in tensors_of(exported)}
+    found = exported(features).detach()
+    assert relative_error(found, expected) <= ROUNDING
+    shake(layer)
+    assert torch.equal(exported(features), found)
+    layer.harden()
+    assert relative_error(layer.export()(features).detach(), answer_in_eval(layer)) <= ROUNDING
+
+
+@EVERY_LAYER
+def test_exported_layer_can_be_trained_and_saved(form: str) -> None:
+    exported, features = layer_of(form).export(), features_of(layer_of(form))
+    other, found = layer_of(form).export(), exported(features)
+    found.square().mean().backward()
+    with torch.no_grad():
+        for parameter in exported.parameters():
+            parameter.sub_(0.1 * parameter.grad)
+    assert relative_error(exported(features).detach(), found.detach()) > 1e-3  # a step of 0.1; found: 6e-3 and more
+    other.load_state_dict(exported.state_dict())
+    assert torch.equal(other(features), exported(features))

@@ -1,0 +1,157 @@
+"""The Lightning callback that learns how soft, of which the user gives nothing, against a plain loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tolerances import ROUNDING
+from torch import Tensor, nn
+
+from escnn_relaxed import SoftnessEvidence
+
+pytest.importorskip("lightning")
+
+from lightning.pytorch import Trainer
+from lightning_runs import Classifier, SaveAfterEpoch, trainer
+from torch.utils.data import DataLoader, TensorDataset
+
+from escnn_relaxed.learning.lightning_callbacks import LearnSoftness
+
+pytestmark = [
+    # Lightning's own: what it uses of torch, and advice on loaders and logging that is none for a few images
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:The number of training batches .* is smaller than the logging interval"),
+]
+
+BATCH, IMAGES, EPOCHS = 8, 24, 4
+
+
+def data(targets: Tensor | None = None) -> TensorDataset:
+    generator = torch.Generator().manual_seed(2)
+    features = torch.randn(IMAGES, 4, 5, 5, dtype=torch.float64, generator=generator)
+    labels = torch.randint(0, 2, (IMAGES,), generator=generator) if targets is None else targets
+    return TensorDataset(features, labels)
+
+
+def loader(targets: Tensor | None = None) -> DataLoader:
+    return DataLoader(data(targets), batch_size=BATCH)
+
+
+def plain_loop(accumulate: int = 1, inputs: int = 128) -> tuple[Classifier, SoftnessEvidence]:
+    """The penalty once in a step, however many batches it takes, and an update after each epoch from the third on."""
+    module = Classifier()
+    optimiser, evidence = module.configure_optimizers(), SoftnessEvidence(module, IMAGES)
+    batches = list(loader())
+    for epoch in range(EPOCHS):
+        for start in range(0, len(batches), accumulate):
+            chunk = batches[start : start + accumulate]
+            optimiser.zero_grad()
+            for batch in chunk:
+                (module.loss(batch) / accumulate).backward()
+            evidence.penalty().backward()
+            optimiser.step()
+        if epoch >= 2:
+            evidence.update(data().tensors[0][:inputs])
+    return module, evidence
+
+
+@pytest.mark.parametrize(("accumulate", "inputs"), [(1, 128), (1, 12), (3, 128)])
+def test_callback_is_a_plain_loop_with_an_update_after_each_epoch(accumulate: int, inputs: int) -> None:
+    module, callback = Classifier(), LearnSoftness(inputs=inputs)
+    run = trainer(callback, accumulate_grad_batches=accumulate)
+    run.fit(module, loader())
+    expected, evidence = plain_loop(accumulate, inputs)
+    for name, value in expected.state_dict().items():
+        assert torch.allclose(module.state_dict()[name], value, rtol=ROUNDING, atol=ROUNDING), name
+    assert callback.evidence is not None
+    assert callback.evidence.observations == IMAGES
+    rows, wanted = callback.evidence.table(), evidence.table()
+    assert [row.determined for row in rows] == pytest.approx([row.determined for row in wanted], rel=1e-9)
+    logged = {name: value.item() for name, value in run.callback_metrics.items()}
+    shares = {f"determined/{row.layer}/{row.subgroup}": row.share for row in wanted}
+    assert logged == pytest.approx(shares, rel=1e-6)  # in float32
+
+
+def test_run_resumed_from_a_checkpoint_ends_as_the_run_that_went_on(tmp_path: Path) -> None:
+    path = tmp_path / "middle.ckpt"
+    module, callback = Classifier(), LearnSoftness()
+    trainer(callback, SaveAfterEpoch(path, 2)).fit(module, loader())
+    resumed, other = Classifier(), LearnSoftness()
+    trainer(other).fit(resumed, loader(), ckpt_path=path)
+    for name, value in module.state_dict().items():
+        assert torch.allclose(resumed.state_dict()[name], value, rtol=ROUNDING, atol=ROUNDING), name
+    assert other.evidence is not None
+    assert list(other.evidence.table()) == list(callback.evidence.table())
+
+
+def test_network_may_be_hardened_within_a_run() -> None:
+    class Hardens(LearnSoftness):
+        def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+            super().on_train_epoch_end(trainer, pl_module)
+            if trainer.current_epoch == 2:
+                for layer in (pl_module.network[0], pl_module.network[3]):
+                    layer.harden()
+                self.evidence.update(data().tensors[0])
+
+    module, callback = Classifier(), Hardens()
+    trainer(callback).fit(module, loader())
+    assert module.hardened == [("rotation", "reflection", "translation")] * 2
+    assert len(callback.evidence.table()) == 0
+
+
+class OfTargets(Classifier):
+    """A module whose loss is of the targets that it is given."""
+
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+        self.of_targets = loss
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        return self.of_targets(self(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize(
+    ("targets", "loss", "likelihood"),
+    [
+        (torch.randint(0, 2, (IMAGES,)), nn.CrossEntropyLoss(), "categorical"),
+        (torch.randint(0, 2, (IMAGES, 2)).double(), nn.BCEWithLogitsLoss(), "binary"),
+        (torch.randn(IMAGES, 2, dtype=torch.float64), nn.MSELoss(), "gaussian"),
+    ],
+)
+def test_targets_say_the_likelihood(targets: Tensor, loss: nn.Module, likelihood: str) -> None:
+    callback = LearnSoftness()
+    trainer(callback).fit(OfTargets(loss), loader(targets))
+    assert callback.evidence is not None
+    assert callback.evidence.likelihood == likelihood
+    assert callback.evidence.penalty() > 0
+
+
+def test_likelihood_may_be_given() -> None:
+    callback = LearnSoftness("gaussian")
+    targets = torch.randint(0, 2, (IMAGES, 2)).double()
+    trainer(callback).fit(OfTargets(nn.MSELoss()), loader(targets))
+    assert callback.evidence is not None
+    assert callback.evidence.likelihood == "gaussian"
+
+
+def test_batches_without_images_are_refused() -> None:
+    labels = TensorDataset(torch.zeros(12, dtype=torch.long), torch.zeros(12, dtype=torch.long))
+    with pytest.raises(ValueError, match="LearnSoftness: a training batch has no floating-point tensor"):
+        trainer(LearnSoftness()).fit(Classifier(), DataLoader(labels, batch_size=4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"likelihood": "poisson"}, "likelihood must be one of"),
+        ({"first_epoch": -1}, "first_epoch must be >= 0, got -1"),
+        ({"inputs": 9}, "inputs must be >= 10, got 9"),
+    ],
+)
+def test_argument_out_of_range_is_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LearnSoftness(**arguments)

@@ -1,0 +1,221 @@
+"""Filter banks are kept in evaluation and never stale, in training neither; a part of the battery of every form."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from forms import (
+    ALL,
+    EVERY_LAYER,
+    EVERY_MODE,
+    SOFT_IN_TRANSLATION,
+    answer,
+    features_of,
+    layer_of,
+    soft_weights,
+    train_a_step,
+    uncached,
+)
+from layers import shake
+from operations import CountOperations
+from tolerances import BROKEN, ROUNDING
+from torch import Tensor, distributed, nn
+from transformations import relative_error
+from ways_to_change import CHANGES, WRITES
+
+CONTEXTS = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
+# Operations that make a filter bank or expand a bias: none of them is left where both are kept.
+PRODUCTS = {"addmm", "addmm_", "baddbmm", "baddbmm_", "bmm", "dot", "matmul", "mm", "mv"}
+
+
+@pytest.fixture(scope="module")
+def group_of_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    store: Path = tmp_path_factory.mktemp("group") / "store"
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def products(layer: nn.Module, features: Tensor | None = None) -> int:
+    """The number of matrix products of a forward pass."""
+    with CountOperations() as count:
+        answer(layer, features)
+    return sum(count.operations[name] for name in PRODUCTS)
+
+
+# --- kept -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+@EVERY_LAYER
+def test_bank_is_made_once_in_evaluation(form: str, context: str) -> None:
+    layer = layer_of(form).eval()
+    with CONTEXTS[context]():
+        first = answer(layer)
+        assert products(layer) == 0
+        assert torch.equal(answer(layer), first)
+        layer.training = True
+        assert products(layer) > 0
+        assert relative_error(answer(layer), first) <= ROUNDING
+
+
+@pytest.mark.parametrize("form", SOFT_IN_TRANSLATION)
+def test_banks_of_regions_are_those_of_the_size_of_the_image(form: str) -> None:
+    layer = layer_of(form).eval()
+    images = [torch.randn(1, layer.in_type.size, *size, dtype=torch.float64) for size in [(8, 8), (8, 9), (13, 9)]]
+    expected = [answer(copy.deepcopy(layer), image) for image in images]
+    for number in (0, 1, 2, 0, 1, 0):
+        assert torch.equal(answer(layer, images[number]), expected[number])
+    assert products(layer, images[0]) == 0
+
+
+@pytest.mark.parametrize("form", ["soft", "soft in translation"])
+def test_images_of_ever_new_sizes_leave_nothing_behind(form: str) -> None:
+    layer, sizes = layer_of(form, torch.float32), random.Random(1)
+
+    def tensors_alive() -> int:
+        for _ in range(30):
+            side = sizes.randint(8, 40)
+            layer.train()(layer.in_type(features_of(layer, side, batch=1))).tensor.square().mean().backward()
+            answer(layer.eval(), features_of(layer, side, batch=1))
+        layer.zero_grad()
+        gc.collect()
+        # Asking an object for its class, as isinstance does, warns of some that torch has deprecated.
+        return sum(issubclass(type(value), Tensor) for value in gc.get_objects())
+
+    first = tensors_alive()
+    # Whether a size has one region along an axis, or several, decides over a few tensors.
+    assert tensors_alive() <= first + 8
+
+
+@EVERY_LAYER
+def test_bank_serves_no_gradient_that_is_wanted(form: str) -> None:
+    """Two backward passes in evaluation, as in fine-tuning with frozen statistics; and through a frozen layer."""
+    layer = layer_of(form).eval()
+    answer(layer)
+    features = features_of(layer).requires_grad_()
+    gradients = []
+    for _ in range(2):
+        loss = layer(layer.in_type(features)).tensor.square().mean()
+        gradients.append(torch.autograd.grad(loss, [features, *layer.parameters()]))
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    assert all(gradient.any() for gradient in gradients[0])
+    layer.requires_grad_(False)
+    with torch.inference_mode():
+        answer(layer)
+    (found,) = torch.autograd.grad(layer(layer.in_type(features)).tensor.square().mean(), features)
+    assert relative_error(found, gradients[0][0]) <= ROUNDING
+
+
+@pytest.mark.parametrize("form", ["soft", "soft in translation", "partial"])
+def test_what_is_kept_is_no_state_and_of_no_copy(form: str) -> None:
+    layer = layer_of(form).eval()
+    keys, size = list(layer.state_dict()), len(pickle.dumps(layer))
+    answer(layer)
+    assert (list(layer.state_dict()), len(pickle.dumps(layer))) == (keys, size)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        shake(other)
+        assert relative_error(answer(other), uncached(other)) <= ROUNDING
+
+
+@EVERY_LAYER
+def test_threads_that_share_a_layer_see_what_another_has_changed(form: str) -> None:
+    layer = layer_of(form).eval()
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(2):
+            shake(layer)
+            expected = uncached(layer)
+            answers = list(pool.map(lambda _: answer(layer), range(8)))
+            assert all(relative_error(found, expected) <= ROUNDING for found in answers)
+
+
+# --- never stale ------------------------------------------------------------------------------------------------------
+
+
+def seen(layer: nn.Module) -> list[Tensor]:
+    """The answer with gradients and without, and the softness."""
+    found: Tensor = layer(layer.in_type(features_of(layer))).tensor.detach()
+    return [found, answer(layer), layer.softness().detach()]
+
+
+def fresh(form: str, like: nn.Module) -> nn.Module:
+    """Another layer in the same state and mode."""
+    other = layer_of(form).train(like.training)
+    other.load_state_dict(copy.deepcopy(like.state_dict()))
+    return other
+
+
+@pytest.mark.usefixtures("group_of_one")
+@EVERY_MODE
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("form", ALL)
+def test_write_to_any_tensor_of_the_state_is_seen(form: str, write: str, mode: str) -> None:
+    """One after the other, each of those without which the answer is another."""
+    layer = layer_of(form).train(mode == "train")
+    tensors = {"strict weights": getattr(layer, "weights", None), "bias": layer.bias}
+    tensors |= {f"soft weights {number}": weights for number, weights in enumerate(soft_weights(layer))}
+    tensors |= {f"ω′ of {name}": value for name, value in layer.domain_frequency.items()}
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            before = seen(layer)
+            WRITES[write](tensor, 1.3 * tensor.detach())
+            after = seen(layer)
+            for found, expected in zip(after, seen(fresh(form, layer)), strict=True):
+                assert (found - expected).norm() <= ROUNDING * (1 + expected.norm()), name
+            # More than rounding: the largest of what would be seen if something were stale.
+            assert relative_error(after[0], before[0]) > 1e-4, name
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode", "train"])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("form", ["soft", "soft in translation"])
+def test_change_of_a_layer_is_seen_at_the_next_call(form: str, change: str, mode: str) -> None:
+    layer = layer_of(form).train(mode == "train")
+    with CONTEXTS.get(mode, torch.no_grad)():
+        before = answer(layer).clone()
+    CHANGES[change](layer)
+    with CONTEXTS.get(mode, torch.no_grad)():
+        after = answer(layer).clone()
+    assert relative_error(uncached(layer), after) <= ROUNDING
+    assert after.dtype == (torch.float32 if change == "dtype" else torch.float64)
+    assert change == "dtype" or relative_error(after, before) > 1e-4
+
+
+def test_projection_for_a_while_is_seen_at_both_ends() -> None:
+    layer = layer_of("soft").eval()
+    before = answer(layer)
+    layer.hardened = ("rotation",)
+    assert relative_error(answer(layer), uncached(layer)) <= ROUNDING
+    assert relative_error(answer(layer), before) > BROKEN
+    layer.hardened = ()
+    assert torch.equal(answer(layer), before)
+
+
+def test_layer_that_was_made_in_inference_mode_evaluates() -> None:
+    """Such tensors have no version counter."""
+    with torch.inference_mode():
+        layer = layer_of("soft").float().eval()
+        first = answer(layer)
+        assert layer.weights.is_inference()
+        layer.weights.mul_(1.5)
+        layer.set_domain_frequency(rotation=0.3)
+        changed = answer(layer)
+    assert relative_error(changed, first) > BROKEN
+    # Sums of some hundred terms in float32.
+    assert relative_error(changed, uncached(layer)) <= 1e-5
+
+
+def test_values_and_modes_may_change_together() -> None:
+    layer = layer_of("learned")
+    for mode in (False, True, False):
+        answer(layer.train(mode))
+        train_a_step(layer)
+        assert relative_error(answer(layer), uncached(layer)) <= ROUNDING

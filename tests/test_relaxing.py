@@ -1,0 +1,209 @@
+"""What kernels that relax a strict one share: an exact start, soft weights, and states of R2Conv and of version 0.1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import battery
+import pytest
+import torch
+from baseline_layers import EVERY_WAY, baseline
+from escnn import gspaces, nn
+from forms import answer, features_of
+from group_average import acted, energy, subgroup_elements
+from tolerances import ROUNDING, SINGLE_REORDERED
+from torch import Tensor
+from transformations import relative_error
+
+from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv
+from escnn_relaxed.baselines import LAYERS, PartialR2Conv
+from escnn_relaxed.kernel import StrictKernel
+from escnn_relaxed.kernel.kernel import KernelPlace
+from escnn_relaxed.kernel.residual import ResidualKernel
+
+REGULAR = "regular -> regular"
+
+
+class OwnWeights(StrictKernel):
+    """A strict kernel that has weights of its own, as a continuous one."""
+
+    def __init__(self, place: KernelPlace) -> None:
+        super().__init__(place)
+        self.steerable, self.basis = self.basis, None
+        self.own = torch.nn.Parameter(torch.zeros(self.steerable.dimension))
+
+    def forward(self, weights: Tensor | None, *_: Any) -> Tensor:
+        assert weights is None
+        return self.steerable(self.own)
+
+    def start_weights(self) -> None:
+        return None
+
+    @torch.no_grad()
+    def start(self, weights: Tensor | None, softness: float) -> None:
+        self.own.copy_(self.steerable.start_weights())
+
+    def describe(self) -> dict[str, Any]:
+        return {"strict kernel": "own"}
+
+
+@EVERY_WAY
+@pytest.mark.parametrize("kernel", [None, OwnWeights])
+@pytest.mark.parametrize("softness", [0.001, 0.2, 0.4])
+@pytest.mark.parametrize(
+    ("space", "pair"),
+    [
+        ("C4", "trivial -> regular"),
+        ("C8", REGULAR),
+        ("C8", "regular -> quotient"),
+        ("D4", REGULAR),
+        ("D4", "regular -> quotient"),
+        ("D6", REGULAR),
+        ("flip", REGULAR),
+    ],
+)
+def test_start_is_as_soft_as_it_is_told_on_any_field(
+    way: str, space: str, pair: str, softness: float, kernel: type[StrictKernel] | None
+) -> None:
+    layer = LAYERS[way](*battery.types(space, pair), 5, initial_softness=softness, kernel=kernel)
+    assert layer.softness().item() == pytest.approx(softness, rel=1e-4)
+
+
+def soft_weights(layer: RelaxedR2Conv) -> list[torch.nn.Parameter]:
+    return [parameter for of in layer.weight_groups().values() for parameter, _ in of]
+
+
+@EVERY_WAY
+def test_start_at_zero_is_strict(way: str) -> None:
+    layer = LAYERS[way](*battery.types("D4", REGULAR), 5, initial_softness=0.0)
+    assert not any(parameter.any() for parameter in soft_weights(layer))
+    assert layer.softness().item() == 0
+
+
+@EVERY_WAY
+def test_soft_weights_are_those_that_are_0_in_a_strict_layer(way: str) -> None:
+    layer = baseline(way, "D4", REGULAR)
+    labels = ["rotation", "reflection"] if way == "partial" else ["rotation, reflection"]
+    assert list(layer.weight_groups()) == labels
+    soft = {id(parameter) for parameter in layer.soft_parameters()}
+    assert {id(parameter) for parameter in soft_weights(layer)} <= soft
+    assert id(layer.weights) not in soft
+    layer.make_strict()
+    assert layer.softness().item() == 0
+    for label in labels:
+        for parameter, numbers in layer.weight_groups()[label]:
+            with torch.no_grad():
+                parameter.view(-1)[numbers[:1]] = 0.25
+        assert layer.softness(*label.split(", ")).item() > 0
+
+
+def test_strict_weighted_kernel_is_the_mean_over_the_group() -> None:
+    layer = baseline("weighted", "D4", REGULAR)
+    bank = layer.filter_bank()
+    mean = acted(layer, bank, subgroup_elements(layer.space)).mean(dim=0)
+    layer.make_strict()
+    assert relative_error(layer.filter_bank().detach(), mean.detach()) <= ROUNDING
+
+
+@pytest.mark.parametrize("way", ["residual", "weighted"])
+@torch.no_grad()
+def test_softness_is_set_and_the_strict_part_stays(way: str) -> None:
+    layer = baseline(way, "D4", REGULAR)
+    elements = subgroup_elements(layer.space)
+    before = acted(layer, layer.filter_bank(), elements).mean(dim=0)
+    layer.set_softness(0.07)
+    bank = layer.filter_bank()
+    strict = acted(layer, bank, elements).mean(dim=0)
+    assert relative_error(strict, before) <= ROUNDING
+    assert float(energy(layer, bank - strict) / energy(layer, bank)) == pytest.approx(0.07, rel=ROUNDING)
+
+
+def test_softness_of_a_window_is_set_by_its_narrowing_alone() -> None:
+    layer = baseline("partial", "D4", REGULAR)
+    with pytest.raises(ValueError, match="softness cannot be set, since a PartialKernel has no soft part of its own"):
+        layer.set_softness(0.1)
+
+
+@EVERY_WAY
+def test_softness_does_not_depend_on_the_scale_and_is_nan_of_nan(way: str) -> None:
+    layer = baseline(way, "C4", REGULAR).float()
+    linear = [layer.free_weight] if way == "residual" else getattr(layer.kernel, "further_weights", [])
+    expected = layer.softness().item()
+    for scale in (1e20, 1e-22):
+        with torch.no_grad():
+            before = [parameter.clone() for parameter in (layer.weights, *linear)]
+            for parameter in (layer.weights, *linear):
+                parameter.mul_(scale)
+            assert layer.softness().item() == pytest.approx(expected, rel=SINGLE_REORDERED)
+            for parameter, value in zip((layer.weights, *linear), before, strict=True):
+                parameter.copy_(value)
+    for value in (torch.nan, torch.inf):
+        with torch.no_grad():
+            layer.weights[0] = value
+        assert layer.softness().isnan()
+
+
+EARLIER = {
+    "partial": {"kernel.window.rotation": "window.rotation", "kernel.window.reflection": "window.reflection"},
+    "residual": {"kernel.free_weight": "free_weight"},
+    "weighted": {},
+}
+
+
+@EVERY_WAY
+@pytest.mark.parametrize("kernel", [None, OwnWeights])
+@pytest.mark.parametrize("prefix", ["", "0.strict."])
+def test_state_of_the_earlier_version_loads(way: str, kernel: type[StrictKernel] | None, prefix: str) -> None:
+    layer, other = (baseline(way, "D4", REGULAR, kernel=kernel) for _ in range(2))
+    is_weighted = way == "weighted"
+    first, second = ("strict.0.", "strict.1.") if is_weighted else ("strict.", "")
+    names = {"weights": f"{first}weights", "kernel.strict.own": f"{first}source.own", **EARLIER[way]}
+    names |= {"kernel.further_weights.0": f"{second}weights", "kernel.further.0.own": f"{second}source.own"}
+    saved = {names.get(key, key): value for key, value in layer.state_dict().items()}
+    if is_weighted:
+        saved = {key: value for key, value in saved.items() if not key.startswith("kernel.")}
+        saved["group_weights"] = layer.group_weights.detach()
+    assert not any(key.startswith("kernel.") for key in saved)
+    around = torch.nn.ModuleDict({"0": torch.nn.ModuleDict({"strict": other})}) if prefix else other
+    around.load_state_dict({prefix + key: value for key, value in saved.items()})
+    assert relative_error(answer(other), answer(layer)) <= ROUNDING
+
+
+@EVERY_WAY
+@pytest.mark.parametrize("space", ["D4", "trivial"])
+@pytest.mark.parametrize("learn", [True, False])
+def test_state_of_r2conv_makes_the_layer_compute_what_it_computed(way: str, space: str, learn: bool) -> None:
+    arguments = {"learn_relaxation": learn} if way == "partial" else {"bias": learn}
+    fields = battery.types(space, REGULAR if space == "D4" else "trivial -> trivial")
+    layer = LAYERS[way](*fields, 3, initial_softness=0.2, **arguments)
+    convolution = nn.R2Conv(*fields, 3, bias=arguments.get("bias", True)).eval()
+    layer.load_state_dict(convolution.state_dict())
+    assert relative_error(answer(layer), answer(convolution)) < SINGLE_REORDERED
+    layer(layer.in_type(features_of(layer))).tensor[:, 1:].square().sum().backward()
+    assert all(parameter.grad.any() for parameter in soft_weights(layer))
+
+
+@EVERY_WAY
+def test_state_of_another_way_is_refused(way: str) -> None:
+    layer = baseline(way, "C4", REGULAR)
+    others = {name: kind(layer.in_type, layer.out_type, 3) for name, kind in LAYERS.items() if name != way}
+    for other in others.values():
+        with pytest.raises(RuntimeError, match=f"does not fit: soft part is {way}, here "):
+            other.load_state_dict(layer.state_dict())
+
+
+def test_kernel_is_one_of_relaxed_r2conv_too() -> None:
+    fields = battery.types("C4", REGULAR)
+    layer = RelaxedR2Conv(*fields, 3, kernel=ResidualKernel)
+    assert layer.softness().item() == pytest.approx(0.01, rel=1e-4)
+    with pytest.raises(ValueError, match=r"a ResidualKernel must be a kernel of the plane, with keep=None, got .*'C2'"):
+        RelaxedR2Conv(*fields, 3, keep="C2", kernel=ResidualKernel)
+    scalars = nn.FieldType(gspaces.octaOnR3(), [gspaces.octaOnR3().trivial_repr])
+    with pytest.raises(ValueError, match="a ResidualKernel must be a kernel of the plane"):
+        RelaxedR3Conv(scalars, scalars, 3, kernel=ResidualKernel)
+
+
+def test_window_that_no_narrowing_makes_so_soft_is_refused() -> None:
+    types = battery.types("C4", "regular -> quotient")
+    with pytest.raises(ValueError, match=r"initial_softness must be at most 0.5 for these fields.*got 0.6"):
+        PartialR2Conv(*types, 3, initial_softness=0.6)

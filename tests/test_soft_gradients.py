@@ -1,0 +1,195 @@
+"""Gradients of soft weights input by input against a loop through the whole network, and their likelihoods."""
+
+from __future__ import annotations
+
+import baseline_layers
+import forms
+import pytest
+import torch
+import volumes
+from escnn import nn as enn
+from escnn.nn import EquivariantModule, GeometricTensor
+from soft_networks import network_of, soft_regular_layer
+from tolerances import ROUNDING
+from torch import Tensor, nn
+from torch.nn import functional
+from transposed_layers import soft_transposed_layer
+
+from escnn_relaxed.learning.soft_gradients import fisher_direction, gradients, input_chunks, losses
+
+LAYERS = {
+    **{form: (lambda form=form: forms.layer_of(form)) for form in forms.FORMS if not form.startswith("strict")},
+    **{
+        way: (lambda way=way: baseline_layers.baseline(way, "C4", "regular -> regular")) for way in baseline_layers.WAYS
+    },
+    "transposed": lambda: soft_transposed_layer("C4", "regular -> regular", stride=2, padding=1),
+    "of volumes": lambda: volumes.layer(volumes.fields("octahedral"), kernel=None),
+}
+
+
+def soft_parameters(network: nn.Module) -> list[nn.Parameter]:
+    return [p for m in network.modules() if hasattr(m, "soft_parameters") for p in m.soft_parameters()]
+
+
+def one_by_one(network: nn.Module, inputs: list[tuple[object, ...]], direction: Tensor) -> list[Tensor]:
+    """A loop through the whole network."""
+    rows = []
+    for number, arguments in enumerate(inputs):
+        output = network(*arguments)
+        output = output.tensor if isinstance(output, GeometricTensor) else output
+        product = (output * direction[number : number + 1]).sum()
+        rows.append(torch.autograd.grad(product, soft_parameters(network), allow_unused=True, materialize_grads=True))
+    return [torch.stack(of) for of in zip(*rows, strict=True)]
+
+
+def assert_as_one_by_one(network: nn.Module, arguments: tuple[object, ...]) -> None:
+    network.eval()
+    with torch.no_grad():
+        output = network(*arguments)
+    direction = torch.randn_like(output.tensor if isinstance(output, GeometricTensor) else output)
+    single = list(input_chunks(arguments, 1))
+    # A network that goes through one input after the other asks for the direction of each.
+    asked = iter(direction.split(1))
+    found = gradients(
+        network, soft_parameters(network), arguments, lambda o: direction if o.shape == direction.shape else next(asked)
+    )
+    expected = one_by_one(network, single, direction)
+    assert any(of.abs().max() > 0 for of in expected)
+    for of, wanted in zip(found, expected, strict=True):
+        assert of.shape == wanted.shape
+        assert (of - wanted).abs().max() <= 10 * ROUNDING * (1 + wanted.abs().max())  # sums over 8³ voxels too
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_of_every_form_are_those_of_a_loop(name: str) -> None:
+    layer: EquivariantModule = LAYERS[name]()
+    features = forms.features_of(layer, side=6, batch=3)
+    assert_as_one_by_one(layer, (layer.in_type(features),))
+
+
+class Classifier(nn.Module):
+    """Two soft layers, batch norm between them, and a linear one."""
+
+    def __init__(self, in_place: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = soft_regular_layer(), soft_regular_layer()
+        fields = self.first.out_type
+        self.norm, self.relu = enn.InnerBatchNorm(fields).double(), enn.ReLU(fields, inplace=in_place)
+        self.head = nn.Linear(fields.size, 3).double()
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.relu(self.first(self.first.in_type(images)))
+        features = self.relu(self.second(self.norm(features)))
+        return self.head(features.tensor.mean((2, 3)))
+
+
+class OfFrames(nn.Module):
+    """A network that sees several frames of each input as a batch of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_frame = Classifier()
+
+    def forward(self, frames: Tensor) -> Tensor:
+        return self.of_frame(frames.flatten(0, 1)).unflatten(0, frames.shape[:2]).mean(1)
+
+
+def images(count: int = 4) -> Tensor:
+    return torch.randn(count, 4, 6, 6, dtype=torch.float64)
+
+
+def test_what_is_done_in_place_behind_a_layer_makes_no_difference() -> None:
+    assert_as_one_by_one(Classifier(in_place=True), (images(),))
+
+
+def test_inputs_of_several_frames_go_through_the_network_alone() -> None:
+    assert_as_one_by_one(OfFrames(), (images(6).unflatten(0, (3, 2)),))
+
+
+def test_layer_that_is_called_twice_has_the_sum_of_both_gradients() -> None:
+    layer = soft_regular_layer()
+    assert_as_one_by_one(enn.SequentialModule(layer, enn.ReLU(layer.out_type), layer), (layer.in_type(images()),))
+
+
+def test_layer_that_cannot_be_mapped_over_is_called_for_one_input_after_the_other() -> None:
+    network = network_of(soft_regular_layer(), soft_regular_layer())
+    # A value that is read, which torch refuses in its maps.
+    network[0].register_forward_hook(lambda layer, given, output: output.tensor.sum().item() and None)
+    assert_as_one_by_one(network, (network.in_type(images()),))
+
+
+class Scaled(nn.Module):
+    """A network of two arguments and an option."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = Classifier()
+
+    def forward(self, features: Tensor, scale: Tensor, is_doubled: bool) -> Tensor:
+        return self.network(features) * scale * (2 if is_doubled else 1)
+
+
+def test_all_arguments_of_a_network_are_taken_apart() -> None:
+    assert_as_one_by_one(Scaled(), (images(), torch.randn(4, 1, dtype=torch.float64), True))
+
+
+def test_networks_are_left_without_hooks() -> None:
+    network = Classifier().eval()
+    gradients(network, soft_parameters(network), (images(),), torch.ones_like)
+    assert not any(module._forward_hooks for module in network.modules())
+    assert all(parameter.grad is None for parameter in network.parameters())
+
+
+def test_network_that_does_not_use_its_layers_is_refused() -> None:
+    network = Classifier().eval()
+    network.forward = lambda features: features.mean((2, 3)) * network.head.weight.sum()
+    with pytest.raises(ValueError, match="does not depend on the soft weights"):
+        gradients(network, soft_parameters(network), (images(),), torch.ones_like)
+
+
+def fisher_of_labels(output: Tensor, likelihood: str, noise: float) -> Tensor:
+    """The covariance of the gradient of −log p over all labels, each as often as it is drawn, for one input."""
+    if likelihood == "gaussian":
+        return torch.eye(len(output), dtype=output.dtype) / noise
+    if likelihood == "binary":
+        chance = output.sigmoid()
+        return torch.diag(chance * (1 - chance))
+    labels = torch.eye(len(output), dtype=output.dtype)
+    slopes = output.softmax(0) - labels
+    return torch.einsum("c,ci,cj->ij", output.softmax(0), slopes, slopes)
+
+
+@pytest.mark.parametrize("likelihood", ["categorical", "binary", "gaussian"])
+def test_directions_have_the_covariance_of_the_gradients_of_drawn_labels(likelihood: str) -> None:
+    output = torch.tensor([2.0, -1.0, 0.5, 0.0], dtype=torch.float64)
+    expected = fisher_of_labels(output, likelihood, 0.5)
+    generator, errors = torch.Generator().manual_seed(1), []
+    for draws in (400, 40_000):
+        found = fisher_direction(output.expand(draws, -1), likelihood, 0.5, generator)
+        errors.append(float((found.mT @ found / draws - expected).norm() / expected.norm()))
+    # A hundred times the draws: a tenth of the error, give or take what chance does.
+    assert errors[0] < 0.3
+    assert errors[1] < 0.3 * errors[0]
+
+
+def test_directions_of_pixels_are_those_of_each_pixel() -> None:
+    output = torch.randn(2, 3, 4, dtype=torch.float64)
+    found = fisher_direction(output, "categorical", 1.0, torch.Generator().manual_seed(3))
+    assert found.sum(1).abs().max() <= ROUNDING  # as of a softmax minus a label
+    assert (found.abs().amax((0, 1)) > 0).all()
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (5, 3, 2, 2)])
+def test_losses_are_those_of_torch(shape: tuple[int, ...]) -> None:
+    output = torch.randn(shape, dtype=torch.float64)
+    labels, numbers = torch.randint(0, 3, (5, *shape[2:])), torch.rand(shape, dtype=torch.float64)
+    pixels = output[0, 0].numel()
+    found = losses(output, labels, "categorical", 1.0)
+    assert found.shape == (5,)
+    assert found.mean() / pixels == pytest.approx(functional.cross_entropy(output, labels).item(), rel=ROUNDING)
+    found = losses(output, numbers, "binary", 1.0).mean() / (3 * pixels)
+    expected = functional.binary_cross_entropy_with_logits(output, numbers)
+    assert found == pytest.approx(expected.item(), rel=ROUNDING)
+    normal = torch.distributions.Normal(output, 0.5**0.5)
+    expected = -normal.log_prob(numbers).flatten(1).sum(1)
+    assert torch.allclose(losses(output, numbers, "gaussian", 0.5), expected, rtol=ROUNDING, atol=ROUNDING)

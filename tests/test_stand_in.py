@@ -1,0 +1,101 @@
+"""compat/ stands in for lie_learn: the same matrices, and what escnn imports of it."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.metadata
+import importlib.util
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import escnn
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILE = ROOT / "compat" / "lie_learn" / "representations" / "SO3" / "wigner_d.py"
+# Entries are at most 1, sums of products that are at most 1 together, of constants rounded once on either side.
+ROUNDING = 2 * np.finfo(np.float64).eps
+# Products of five matrices, each of whose rows adds up some dozen rounded terms.
+ROUNDING_OF_PRODUCTS = 16 * np.finfo(np.float64).eps
+
+pytestmark = pytest.mark.skipif(not FILE.exists(), reason="no compat/ beside the tests")
+
+
+@pytest.fixture(scope="module")
+def stand_in() -> ModuleType:
+    """The file itself, whichever lie_learn is installed."""
+    spec = importlib.util.spec_from_file_location("stand_in", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def angles(count: int) -> np.ndarray:
+    """Drawn ones, and the quarter turns, at which cosines and sines vanish."""
+    drawn = np.random.default_rng(0).uniform(-math.pi, math.pi, (count, 3))
+    quarters = [(0, 0, 0), (0, 1, 0), (1, 1, 1), (0, 2, 0), (2, 1, -1), (-1, 2, 1)]
+    return np.concatenate([drawn, np.array(quarters) * math.pi / 2])
+
+
+@pytest.mark.skipif(
+    "standin" in importlib.metadata.version("lie_learn"), reason="lie_learn itself has no build for this environment"
+)
+@pytest.mark.parametrize("degree", range(41))
+def test_matrices_are_those_of_lie_learn(degree: int, stand_in: ModuleType) -> None:
+    from lie_learn.representations.SO3.wigner_d import wigner_D_matrix
+
+    for turns in angles(8):
+        expected = wigner_D_matrix(degree, *turns, field="real")
+        assert np.abs(stand_in.wigner_D_matrix(degree, *turns) - expected).max() <= ROUNDING
+
+
+@pytest.mark.parametrize("degree", [0, 1, 2, 5, 20])
+def test_matrices_are_orthogonal_and_multiply_as_rotations_do(degree: int, stand_in: ModuleType) -> None:
+    matrix: Callable[..., np.ndarray] = stand_in.wigner_D_matrix
+    identity = np.eye(2 * degree + 1)
+    for alpha, beta, gamma in angles(4):
+        found = matrix(degree, alpha, beta, gamma)
+        assert np.abs(found @ found.T - identity).max() <= ROUNDING_OF_PRODUCTS
+        # Rz(α) Ry(β) Rz(γ) · Rz(−γ) Ry(β) Rz(γ) = Rz(α) Ry(2β) Rz(γ)
+        product = found @ matrix(degree, -gamma, beta, gamma)
+        assert np.abs(product - matrix(degree, alpha, 2 * beta, gamma)).max() <= ROUNDING_OF_PRODUCTS
+
+
+def test_degree_one_is_the_rotation_itself(stand_in: ModuleType) -> None:
+    """Its harmonics are y, z and x."""
+    for alpha, beta, gamma in angles(4):
+        about_y = np.array([[math.cos(beta), 0, math.sin(beta)], [0, 1, 0], [-math.sin(beta), 0, math.cos(beta)]])
+        rotation = about_z(alpha) @ about_y @ about_z(gamma)
+        expected = rotation[np.ix_([1, 2, 0], [1, 2, 0])]
+        assert np.abs(stand_in.wigner_D_matrix(1, alpha, beta, gamma) - expected).max() <= ROUNDING_OF_PRODUCTS
+
+
+def about_z(angle: float) -> np.ndarray:
+    cosine, sine = math.cos(angle), math.sin(angle)
+    return np.array([[cosine, -sine, 0], [sine, cosine, 0], [0, 0, 1]])
+
+
+def test_other_fields_are_refused(stand_in: ModuleType) -> None:
+    with pytest.raises(ValueError, match=r"field is 'complex', .* has 'real' alone"):
+        stand_in.wigner_D_matrix(1, 0.0, 0.0, 0.0, field="complex")
+
+
+def test_escnn_imports_nothing_else_of_lie_learn() -> None:
+    files = Path(escnn.__path__[0]).rglob("*.py")
+    lines = [line.strip() for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    imports = [line for line in lines if line.startswith(("from lie_learn", "import lie_learn"))]
+    assert imports == ["from lie_learn.representations.SO3.wigner_d import wigner_D_matrix"]
+
+
+def test_no_index_takes_it() -> None:
+    text = (ROOT / "compat" / "pyproject.toml").read_text(encoding="utf-8")
+    assert '"Private :: Do Not Upload"' in text
+
+
+def test_its_example_runs(stand_in: ModuleType) -> None:
+    assert doctest.testmod(stand_in) == (0, 1)
