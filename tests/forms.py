@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import io
+import pickle
+from typing import Any
 
 import battery
 import pytest
@@ -132,6 +135,21 @@ def loss_and_gradients(layer: EquivariantModule, features: Tensor) -> list[Tenso
     found = layer(layer.in_type(features)).tensor
     loss = found.to(features.dtype).square().mean()
     return [loss.detach(), *torch.autograd.grad(loss, [features, *layer.parameters()])]
+
+
+def through_a_file(thing: Any, **arguments: Any) -> Any:
+    """What is saved by torch and loaded again."""
+    file = io.BytesIO()
+    torch.save(thing, file)
+    file.seek(0)
+    return torch.load(file, **arguments)
+
+
+COPIES = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda module: pickle.loads(pickle.dumps(module)),
+    "torch.save": lambda module: through_a_file(module, weights_only=False),
+}
 
 
 def tensors_of(module: nn.Module) -> list[Tensor]:

@@ -7,14 +7,12 @@ State in both modes, copies, equivariance, the strict part and softness, hardeni
 from __future__ import annotations
 
 import copy
-import io
-import pickle
-from typing import Any
 
 import pytest
 import torch
 from forms import (
     ALL,
+    COPIES,
     EVERY_LAYER,
     EVERY_MODE,
     EVERY_SOFT_LAYER,
@@ -25,6 +23,7 @@ from forms import (
     layer_of,
     loss_and_gradients,
     tensors_of,
+    through_a_file,
     train_a_step,
 )
 from group_average import check_strict_part
@@ -37,13 +36,6 @@ from transformations import largest_error, relative_error
 from escnn_relaxed import harden_network
 
 STATIONARY = [form for form in ALL if "translation" not in form]
-
-
-def through_a_file(thing: Any, **arguments: Any) -> Any:
-    file = io.BytesIO()
-    torch.save(thing, file)
-    file.seek(0)
-    return torch.load(file, **arguments)
 
 
 # --- state and copies -------------------------------------------------------------------------------------------------
@@ -61,13 +53,6 @@ def test_any_mode_loads_the_state_of_any_mode(form: str, save: str, load: str) -
     other.load_state_dict(state)
     assert other.training == (load == "train")
     assert torch.equal(answer_in_eval(other), expected)
-
-
-COPIES = {
-    "deepcopy": copy.deepcopy,
-    "pickle": lambda module: pickle.loads(pickle.dumps(module)),
-    "torch.save": lambda module: through_a_file(module, weights_only=False),
-}
 
 
 @EVERY_LAYER

@@ -1,104 +1,139 @@
-"""gradcheck of the layer with respect to the input, every weight and ω′, stationary and soft in translation."""
+"""Gradients where a layer is not soft, and of ω′; those of every form are in the battery."""
 
 from __future__ import annotations
 
 import battery
 import pytest
 import torch
-from layers import EVERY_KIND, SIZES, SOFT_PARTS, build, relaxation
+from forms import soft_weights
+from layers import EVERY_KERNEL, EVERY_KIND, ROUGH, SIZES, relaxation, soft_layer
+from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.continuous import SirenKernel
 
+ROTATION = {"rotation": 0.2}
 CASES = [
-    ("C4", "trivial -> regular"),
-    ("C4", "regular -> quotient"),
-    ("D2", "regular -> irreps"),
-    ("D2", "mixed, sheared -> trivial"),
-    ("flip", "regular -> regular"),
-    ("SO(2)", "trivial -> irreps"),
-    ("O(2)", "last irrep -> last irrep"),
+    ("C4", "irreps -> regular", ROTATION | {"translation": (0.2, 0.4)}),
+    ("D2", "mixed, sheared -> regular", ROTATION | {"reflection": 0.5}),
+    ("O(2)", "last irrep -> trivial", ROTATION | {"reflection": 0.5}),
 ]
 
 
-def check(layer: RelaxedR2Conv, features: torch.Tensor, fast: bool) -> bool:
-    """torch's gradcheck: numerical against analytical Jacobian in float64 (atol 1e-5, rtol 1e-3, its defaults).
+def learning_layer(space: str, pair: str, relax: dict, soft_part: str = "tied", **arguments: object) -> RelaxedR2Conv:
+    arguments |= {"filter_frequency": ROUGH, "hidden_size": 3} if soft_part == "continuous" else {}
+    options = {"learn_relaxation": True, "samples": 4, "padding": 1}
+    return soft_layer(space, pair, relax=relax, soft_part=soft_part, **options, **arguments)
 
-    The fast mode compares random combinations of all entries of a Jacobian: it misses an error with probability 0.
-    """
-    names = [name for name, _ in layer.named_parameters()]
 
-    def call(values: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
-        state = dict(zip(names, parameters, strict=True))
-        return torch.func.functional_call(layer, state, (layer.in_type(values),)).tensor
+def gradients(layer: RelaxedR2Conv, value: Tensor) -> dict[str, Tensor]:
+    names, parameters = zip(*layer.named_parameters(), strict=True)
+    found = torch.autograd.grad(value, parameters, allow_unused=True)
+    return {name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None}
+
+
+class Answer(nn.Module):
+    """A layer from tensor to tensor."""
+
+    def __init__(self, layer: RelaxedR2Conv) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.layer(self.layer.in_type(features)).tensor
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("arguments", [{}, {"stride": 2}, {"rotation_coordinates": "log", "hidden_size": 2}], ids=str)
+def test_whole_jacobians_of_a_small_layer(kind: str, arguments: dict[str, object]) -> None:
+    """torch's gradcheck of every entry; the battery's is of random combinations."""
+    given = relaxation(kind, ROTATION)
+    given["relax"] = {
+        name: value for name, value in given["relax"].items() if name != "rotation" or "net" not in arguments
+    }
+    layer = soft_layer("C2", "trivial -> regular", padding=1, learn_relaxation=True, **given, **arguments)
+    module, names = Answer(layer), [f"layer.{name}" for name, _ in layer.named_parameters()]
+    size = tuple(side * arguments.get("stride", 1) for side in SIZES[kind])
+
+    def call(features: Tensor, *values: Tensor) -> Tensor:
+        return torch.func.functional_call(module, dict(zip(names, values, strict=True)), (features,))
 
     parameters = [parameter.detach().clone().requires_grad_() for parameter in layer.parameters()]
-    return torch.autograd.gradcheck(call, [features.requires_grad_(), *parameters], fast_mode=fast)
+    features = battery.random_input(layer.in_type, *size, batch=1).requires_grad_()
+    assert torch.autograd.gradcheck(call, [features, *parameters])
 
 
-def learning_layer(space: str, pair: str, kind: str, **arguments: object) -> RelaxedR2Conv:
-    return build(
-        *battery.types(space, pair),
-        **relaxation(kind, battery.subgroups(space, 0.2), (0.2, 0.4)),
-        learn_relaxation=True,
-        initial_softness=0.3,
-        hidden_size=3,
-        samples=4,
-        padding=1,
-        **arguments,
-    )
-
-
-@pytest.mark.parametrize("soft_part", SOFT_PARTS)
+@EVERY_KERNEL
 @EVERY_KIND
-@pytest.mark.parametrize(("space", "pair"), CASES)
-def test_gradients_of_a_soft_layer(space: str, pair: str, kind: str, soft_part: str) -> None:
-    layer = learning_layer(space, pair, kind, soft_part=soft_part)
-    names = {name for name, _ in layer.named_parameters()}
-    assert any("domain_frequency" in name for name in names)
-    assert check(layer, battery.random_input(layer.in_type, *SIZES[kind], batch=1), fast=True)
-
-
-@pytest.mark.parametrize("kind", ["stationary", "by regions"])
-def test_whole_jacobians_of_a_small_layer(kind: str) -> None:
-    layer = learning_layer("flip", "trivial -> regular", kind)
-    assert check(layer, battery.random_input(layer.in_type, *SIZES[kind], batch=1), fast=False)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"net": SirenKernel},
-        {"rotation_coordinates": "log"},
-        {"stride": 2},
-        {"frame": "image", "padding_mode": "circular"},
-    ],
-    ids=["siren", "log", "stride", "image"],
-)
-@pytest.mark.parametrize(("kind", "side"), [("by regions", 16), ("per pixel", 3)])
-def test_gradients_of_other_forms(arguments: dict[str, object], kind: str, side: int) -> None:
-    layer = learning_layer("C4", "regular -> irreps", kind, **arguments)
-    assert check(layer, battery.random_input(layer.in_type, side, side, batch=1), fast=True)
-
-
-@pytest.mark.parametrize("soft_part", SOFT_PARTS)
-@EVERY_KIND
-def test_every_parameter_learns_and_a_learned_frequency_moves_from_zero(kind: str, soft_part: str) -> None:
+def test_learned_frequency_moves_from_zero(kind: str, soft_part: str) -> None:
     """Features have a slope at ω′ = 0."""
     # Fields of irreps see reflection through its products with rotation alone, which have no slope at 0.
-    layer = learning_layer("D4", "irreps -> regular", kind, soft_part=soft_part)
-    features = layer.in_type(battery.random_input(layer.in_type, *SIZES[kind]))
-    for zero in (False, True):
-        if zero:
-            layer.set_domain_frequency(**{name: 0.0 for name in layer.domain_frequency})
-        layer.zero_grad()
-        layer(features).tensor.square().sum().backward()
-        for name, parameter in layer.named_parameters():
-            if not zero or "domain_frequency" in name:
-                assert parameter.grad.abs().max() > 0, name
-                assert torch.isfinite(parameter.grad).all(), name
+    given = relaxation(kind, {"rotation": 0.2, "reflection": 0.2})
+    layer = learning_layer("D4", "irreps -> regular", soft_part=soft_part, **given)
+    layer.set_domain_frequency(**dict.fromkeys(layer.domain_frequency, 0.0))
+    layer(layer.in_type(battery.random_input(layer.in_type, *SIZES[kind]))).tensor.square().sum().backward()
+    assert layer.is_stationary == (kind == "stationary")
+    for name, parameter in layer.named_parameters():
+        if "domain_frequency" in name:
+            assert (parameter.grad.abs() > 1e-6).all(), name  # rounding would be 1e-15
 
 
 def test_fixed_frequency_gets_no_gradient() -> None:
-    layer = build(*battery.types("C4", "regular -> regular"), relax={"rotation": 0.2})
+    layer = soft_layer("C4", "regular -> regular", relax=ROTATION)
     assert not any(value.requires_grad for value in layer.domain_frequency.values())
+
+
+@EVERY_KERNEL
+@pytest.mark.parametrize(("space", "pair", "relax"), CASES)
+def test_gradient_of_softness_is_zero_where_nothing_is_soft(space, pair, relax, soft_part: str) -> None:
+    """At ω′ = 0 softness has its smallest value, and is smooth there."""
+    layer = learning_layer(space, pair, relax, soft_part)
+    # Rotation gives all directions that a tied kernel between irreps of O(2) has.
+    idle = {"reflection"} if soft_part == "tied" and space == "O(2)" else set()
+    found = gradients(layer, layer.softness())
+    assert {name.rpartition(".")[2] for name, gradient in found.items() if not gradient.any()} <= idle
+    layer.set_domain_frequency(**dict.fromkeys(relax, 0.0))
+    softness = layer.softness()
+    assert softness.item() <= 1e-15
+    found = gradients(layer, softness)
+    assert found
+    assert all(gradient.abs().max() <= 1e-12 for gradient in found.values())  # no nan either
+
+
+@EVERY_KERNEL
+def test_gradient_of_softness_is_finite_without_a_soft_part(soft_part: str) -> None:
+    layer = learning_layer(*CASES[0], soft_part)
+    with torch.no_grad():
+        for weights in soft_weights(layer):
+            weights.zero_()
+    softness = layer.softness()
+    assert softness.item() <= 1e-15
+    found = gradients(layer, softness)
+    assert found
+    assert all(gradient.isfinite().all() for gradient in found.values())
+
+
+@EVERY_KERNEL
+def test_softness_grows_with_the_square_of_the_frequency(soft_part: str) -> None:
+    layer = learning_layer("C4", "irreps -> regular", ROTATION, soft_part)
+
+    def softness(frequency: float) -> float:
+        layer.set_domain_frequency(rotation=frequency)
+        return layer.softness().item()
+
+    # The next order is ω′ itself, relative.
+    for frequency in (1e-5, 1e-4):
+        assert softness(2 * frequency) / softness(frequency) == pytest.approx(4, rel=100 * frequency)
+        (slope,) = torch.autograd.grad(layer.softness(), [layer.domain_frequency["rotation"]])
+        assert slope.item() == pytest.approx(2 * softness(frequency) / frequency, rel=100 * frequency)
+
+
+@EVERY_KERNEL
+def test_descending_the_softness_makes_a_layer_strict(soft_part: str) -> None:
+    layer = learning_layer("C2", "irreps -> regular", ROTATION, soft_part)
+    optimiser = torch.optim.Adam(layer.parameters(), lr=0.03)
+    before = layer.softness().item()
+    for _ in range(30):
+        optimiser.zero_grad()
+        layer.softness().backward()
+        optimiser.step()
+    assert 0 <= layer.softness().item() < 0.05 * before

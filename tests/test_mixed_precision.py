@@ -1,4 +1,4 @@
-"""Low precision: under autocast the convolution alone, its filter bank and gradients in full; norms of half layers."""
+"""Low precision beyond the battery: strict layers, exported ones, and deep networks beside those of R2Conv."""
 
 from __future__ import annotations
 
@@ -6,62 +6,17 @@ import battery
 import pytest
 import torch
 from escnn.nn import EquivariantModule, FieldType, InnerBatchNorm, R2Conv, ReLU, SequentialModule
-from forms import EVERY_FORM, SOFT_IN_TRANSLATION, answer, features_of, layer_of, loss_and_gradients
-from soft_networks import soft_regular_layer
-from torch import Tensor
+from forms import SOFT_IN_TRANSLATION, answer, features_of, layer_of
+from layers import EVERY_KERNEL, soft_layer
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, equivariance_penalty
 
-# Input, filter bank and output are rounded once each, with a kernel for every pixel sums once a tap: some units of the
-# last place, 2^-9 and 2^-12.
+# Units of the last place, of an input, a filter bank and an output that are rounded once each.
 PRECISIONS = {torch.bfloat16: 2**-7, torch.float16: 2**-10}
-EVERY_PRECISION = pytest.mark.parametrize("dtype", PRECISIONS)
 
 
-@EVERY_PRECISION
-@EVERY_FORM
-def test_autocast_rounds_the_convolution_alone(form: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = layer_of(form, torch.float32)
-    if layer.random_offset:
-        layer.eval()
-    features = features_of(layer)
-    expected, gradients = answer(layer, features), loss_and_gradients(layer, features)
-    banks = banks_of(layer, monkeypatch)
-    with torch.autocast("cpu", dtype):
-        found = layer(layer.in_type(features)).tensor
-        found_gradients = loss_and_gradients(layer, features)
-    assert banks
-    assert all(bank.dtype == torch.float32 for bank in banks)
-    assert found.dtype == dtype
-    assert relative_error(found.detach().float(), expected) <= PRECISIONS[dtype]
-    assert all(gradient.dtype == torch.float32 for gradient in found_gradients)
-    # The gradient of a square has the error of the output, and as much of its own. All parameters are in one vector,
-    # since the gradients that are small beside the others are differences of larger ones.
-    for part in (slice(0, 1), slice(1, 2), slice(2, None)):
-        a, b = (torch.cat([value.flatten() for value in values[part]]) for values in (found_gradients, gradients))
-        assert relative_error(a, b) <= 4 * PRECISIONS[dtype]
-
-
-def banks_of(layer: RelaxedR2Conv, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """Every filter bank that the layer builds from now on: one, those of regions, or of pixels tap by tap."""
-    banks: list[Tensor] = []
-
-    def recorded(build):
-        def record(*arguments: object) -> Tensor:
-            banks.append(build(*arguments))
-            return banks[-1]
-
-        return record
-
-    monkeypatch.setattr(layer, "_kernel", recorded(layer._kernel))
-    if layer.bank is not None:
-        monkeypatch.setattr(layer.bank, "forward", recorded(layer.bank.forward))
-        monkeypatch.setattr(layer.bank, "at_pixels", recorded(layer.bank.at_pixels))
-    return banks
-
-
-@EVERY_PRECISION
+@pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("form", SOFT_IN_TRANSLATION)
 def test_autocast_rounds_the_convolution_alone_in_exported_layers(form: str, dtype: torch.dtype) -> None:
     layer = layer_of(form, torch.float32)
@@ -73,42 +28,36 @@ def test_autocast_rounds_the_convolution_alone_in_exported_layers(form: str, dty
     assert relative_error(found.detach().float(), expected) <= PRECISIONS[dtype]
 
 
-def test_r2conv_rounds_its_filter_too() -> None:
-    in_type, out_type = battery.types("C4", "regular -> regular")
-    with torch.autocast("cpu", torch.bfloat16):
-        assert R2Conv(in_type, out_type, 3).expand_parameters()[0].dtype == torch.bfloat16
-
-
-def _assert_autocast_leaves_softness_alone(layer: RelaxedR2Conv) -> None:
-    answer(layer)  # whatever a forward pass keeps for later
-    expected = [layer.softness(), *(equivariance_penalty(layer, kind) for kind in ("softness", "frequency"))]
-    with torch.autocast("cpu", torch.bfloat16):
-        answer(layer)
-        found = [layer.softness(), *(equivariance_penalty(layer, kind) for kind in ("softness", "frequency"))]
-    assert all(value.dtype == torch.float32 for value in found)
-    assert torch.equal(torch.stack(found), torch.stack(expected))
-
-
-@EVERY_FORM
-def test_autocast_leaves_softness_and_penalties_alone(form: str) -> None:
-    """They are small differences of large numbers."""
-    _assert_autocast_leaves_softness_alone(layer_of(form, torch.float32))
-
-
+@EVERY_KERNEL
 @pytest.mark.parametrize("space", ["C4", "D4", "C8"])
-def test_autocast_leaves_the_softness_of_a_strict_layer_at_zero(space: str) -> None:
+def test_autocast_leaves_softness_and_penalties_alone(space: str, soft_part: str) -> None:
+    """They are small differences of large numbers; 0 stays 0."""
     relax = battery.subgroups(space, 0.2)
-    layer = soft_regular_layer("continuous", space, relax, learn_relaxation=True, initial_softness=0.3).float()
-    layer.set_domain_frequency(**dict.fromkeys(relax, 0.0))
-    _assert_autocast_leaves_softness_alone(layer)
+    layer = soft_layer(space, "regular -> regular", relax=relax, learn_relaxation=True, soft_part=soft_part).float()
+    for frequency in (0.2, 0.0):
+        layer.set_domain_frequency(**dict.fromkeys(relax, frequency))
+        answer(layer)  # whatever a forward pass keeps for later
+        found = []
+        for enabled in (False, True):
+            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                answer(layer)
+                penalties = [equivariance_penalty(layer, kind) for kind in ("softness", "frequency")]
+                found.append(torch.stack([layer.softness(), *penalties]))
+        assert found[1].dtype == torch.float32
+        assert torch.equal(*found)
+        assert found[1].any() == (frequency > 0)
+
+
+def test_r2conv_rounds_its_filter_too() -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        assert equivariance_penalty(layer).item() == 0
+        convolution = R2Conv(*battery.types("C4", "regular -> regular"), 3)
+        assert convolution.expand_parameters()[0].dtype == torch.bfloat16
 
 
 DEPTH = 10
 
 
-def _deep(make: type[EquivariantModule], image: FieldType, fields: FieldType, **arguments: object) -> SequentialModule:
+def deep(make: type[EquivariantModule], image: FieldType, fields: FieldType, **arguments: object) -> SequentialModule:
     """Ten layers from images to fields, the same weights for each class."""
     torch.manual_seed(2)
     layers: list[EquivariantModule] = []
@@ -121,14 +70,13 @@ def _deep(make: type[EquivariantModule], image: FieldType, fields: FieldType, **
 def test_autocast_of_a_deep_network_errs_no_more_than_that_of_r2conv() -> None:
     """With equal weights: R2Conv's filter is rounded where it is computed, ours once."""
     image, fields = battery.types("D4", "trivial -> two regular")
-    plain = _deep(R2Conv, image, fields)
-    strict, soft = (_deep(RelaxedR2Conv, image, fields, **of) for of in ({"relax": None}, {"initial_softness": 0.1}))
+    plain = deep(R2Conv, image, fields)
+    strict, soft = (deep(RelaxedR2Conv, image, fields, **of) for of in ({"relax": None}, {"initial_softness": 0.1}))
     strict.load_state_dict(plain.state_dict())
-    weights = {name: value for name, value in plain.named_parameters() if name.endswith("weights")}
     with torch.no_grad():
-        for name, parameter in soft.named_parameters():
-            if name in weights:
-                parameter.copy_(weights[name])
+        for ours, theirs in zip(soft, plain, strict=True):
+            if isinstance(theirs, R2Conv):
+                ours.weights.copy_(theirs.weights)
     features = features_of(plain, side=16, batch=4)
     errors = []
     for network in (plain, strict, soft):

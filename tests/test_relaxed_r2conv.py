@@ -1,48 +1,52 @@
-"""RelaxedR2Conv as a module: in the place of R2Conv, state, modes, shapes, random offsets."""
+"""RelaxedR2Conv and RelaxedR2ConvTransposed in the place of escnn's layers, and what is their own."""
 
 from __future__ import annotations
 
-import copy
 import inspect
 
 import battery
 import pytest
 import torch
-from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
-from layers import SOFT_PARTS, build, options_of, shake
+from escnn.nn import FieldType, GeometricTensor, R2Conv, R2ConvTransposed, init
+from escnn.nn.modules.equivariant_module import EquivariantModule
+from layers import EVERY_KERNEL, build, options_of, shake, soft_layer
+from reference import Layer
 from tolerances import ROUNDING
-from transformations import relative_error
+from torch import Tensor
+from transformations import answer_to, relative_error
 
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
+from escnn_relaxed.baselines import LAYERS
 
-EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
+KINDS: dict[str, tuple[type[EquivariantModule], type[Layer]]] = {
+    "convolution": (R2Conv, RelaxedR2Conv),
+    "transposed": (R2ConvTransposed, RelaxedR2ConvTransposed),
+}
+EVERY_CLASS = pytest.mark.parametrize(("theirs", "ours"), KINDS.values(), ids=KINDS)
 SOFT = {
     "strict": None,
     "default": "default",
     "soft rotation": {"rotation": 0.2},
     "soft translation": {"rotation": 0.2, "translation": (0.2, 0.4)},
 }
-EVERY_SOFTNESS = pytest.mark.parametrize("relax", SOFT.values(), ids=SOFT.keys())
 
 
 def small_types() -> tuple[FieldType, FieldType]:
     return battery.types("C4", "regular + irreps -> irreps + regular")
 
 
-def answer(layer: EquivariantModule, features: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
-        return layer(layer.in_type(features)).tensor
-
-
-def test_arguments_of_r2conv_come_first_in_its_order() -> None:
-    expected = list(inspect.signature(R2Conv.__init__).parameters.values())
-    found = list(inspect.signature(RelaxedR2Conv.__init__).parameters.values())
-    assert [p.name for p in found[: len(expected)]] == [p.name for p in expected]
-    assert [p.default for p in found[: len(expected)]] == [p.default for p in expected]
+@EVERY_CLASS
+def test_arguments_of_escnns_layer_come_first_in_its_order(theirs: type, ours: type) -> None:
+    expected = list(inspect.signature(theirs.__init__).parameters.values())
+    found = list(inspect.signature(ours.__init__).parameters.values())
+    assert [(p.name, p.default) for p in found[: len(expected)]] == [(p.name, p.default) for p in expected]
     assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in found[len(expected) :])
+    own = inspect.signature(RelaxedR2Conv.__init__).parameters.values()
+    keywords = [(p.name, p.default) for p in own if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    assert [(p.name, p.default) for p in found[len(expected) :]] == keywords
 
 
-GEOMETRIES = {
+GEOMETRIES: dict[str, dict[str, object]] = {
     "plain": {},
     "padding": {"padding": 1},
     "stride": {"padding": 1, "stride": 2},
@@ -54,102 +58,84 @@ GEOMETRIES = {
     "no bias": {"bias": False},
     "kernel 4": {"kernel_size": 4, "padding": 1},
 }
+TRANSPOSED: dict[str, dict[str, object]] = {
+    "plain": {},
+    "padding pair": {"padding": (1, 0)},
+    "stride": {"padding": 1, "stride": 2},
+    "output padding": {"padding": 1, "stride": 2, "output_padding": 1},
+    "dilation": {"padding": 2, "dilation": 2},
+    "groups": {"groups": 2},
+    "no bias": {"bias": False},
+    "everything": {"padding": (1, 2), "stride": 2, "output_padding": (1, 0), "dilation": 2, "groups": 2},
+}
 
 
 @EVERY_KERNEL
-@pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_arguments_of_the_convolution_mean_what_they_mean_in_r2conv(geometry: str, soft_part: str) -> None:
-    """R2Conv with the layer's filter bank and bias in its place gives the same answer."""
-    in_type, out_type = battery.types("C4", "regular + regular -> trivial + irreps + trivial + irreps")
-    arguments = {"kernel_size": 3, **GEOMETRIES[geometry]}
-    layer = RelaxedR2Conv(in_type, out_type, relax={"rotation": 0.2}, **options_of(soft_part), **arguments)
+@pytest.mark.parametrize(
+    ("kind", "geometry"),
+    [*(("convolution", name) for name in GEOMETRIES), *(("transposed", name) for name in TRANSPOSED)],
+)
+def test_arguments_of_the_convolution_mean_what_they_mean_in_escnns_layer(kind, geometry, soft_part: str) -> None:
+    """escnn's layer with the filter bank and bias in their place gives the same answer, to the last bit."""
+    types = battery.types("C4", "regular + regular -> trivial + irreps + trivial + irreps")
+    arguments = {"kernel_size": 3, **(GEOMETRIES if kind == "convolution" else TRANSPOSED)[geometry]}
+    theirs, ours = KINDS[kind]
+    layer = ours(*types, relax={"rotation": 0.2}, **options_of(soft_part), **arguments)
     shake(layer)
-    convolution = R2Conv(in_type, out_type, **arguments).eval()
-    features = battery.random_input(in_type, 7, 8, dtype=torch.float32)
+    convolution = theirs(*types, **arguments).eval()
+    features = battery.random_input(layer.in_type, 7, 8, dtype=torch.float32)
     with torch.no_grad():
         convolution.filter, bias = layer.expand_parameters()
         assert (bias is None) == (convolution.bias is None)
         convolution.expanded_bias = bias
-        expected = convolution(in_type(features)).tensor
-    assert torch.equal(answer(layer, features), expected)
-    assert layer.evaluate_output_shape(tuple(features.shape)) == tuple(expected.shape)
-
-
-@pytest.mark.usefixtures("uncalibrated")
-@EVERY_KERNEL
-@EVERY_SOFTNESS
-@pytest.mark.parametrize(("kernel_size", "padding"), [(1, 0), (2, (1, 2)), (3, 0)])
-def test_output_shape_is_evaluated_without_evaluating(kernel_size, padding, relax, soft_part) -> None:
-    in_type, out_type = small_types()
-    layer = RelaxedR2Conv(in_type, out_type, kernel_size, padding, stride=2, relax=relax, **options_of(soft_part))
-    features = battery.random_input(in_type, 5, 8, dtype=torch.float32)
-    output = layer(in_type(features))
+    output = layer(layer.in_type(features))
     assert isinstance(output, GeometricTensor)
-    assert output.type == out_type
-    assert layer.evaluate_output_shape(features.shape) == tuple(output.shape)
+    assert output.type == layer.out_type
+    assert torch.equal(output.tensor.detach(), answer_to(convolution, features))
+    assert layer.evaluate_output_shape(tuple(features.shape)) == tuple(output.shape)
+    for name in ("kernel_size", "stride", "dilation", "groups"):
+        assert getattr(layer, name) == getattr(convolution, name)
 
 
-@pytest.mark.usefixtures("uncalibrated")
-@EVERY_KERNEL
-@EVERY_SOFTNESS
-def test_state_has_the_same_keys_in_both_modes_and_loads_into_another_draw(relax, soft_part: str) -> None:
-    in_type, out_type = small_types()
-    features = battery.random_input(in_type, 4, 4, dtype=torch.float32)
-    arguments = {"kernel_size": 3, "relax": relax, "initial_softness": 0.3, **options_of(soft_part)}
-    layer = RelaxedR2Conv(in_type, out_type, **arguments)
-    shake(layer)
-    trained = layer.train().state_dict()
-    answer(layer, features)
-    evaluated = layer.eval().state_dict()
-    assert trained.keys() == evaluated.keys()
-    assert all(torch.equal(trained[key], evaluated[key]) for key in trained)
-    torch.manual_seed(1)
-    other = RelaxedR2Conv(in_type, out_type, **arguments)
-    assert not torch.allclose(answer(other, features), answer(layer, features))
-    other.load_state_dict(trained)
-    assert torch.equal(answer(other, features), answer(layer, features))
-    assert torch.equal(answer(other.eval(), features), answer(layer.train(), features))
+@EVERY_CLASS
+@pytest.mark.parametrize("relax", SOFT.values(), ids=SOFT)
+@pytest.mark.parametrize(("kernel_size", "padding"), [(1, 0), (2, (1, 2)), (3, 0)])
+def test_output_shape_is_evaluated_without_evaluating(kernel_size: int, padding, relax, theirs, ours: type) -> None:
+    layer = ours(*small_types(), kernel_size, padding, stride=2, relax=relax)
+    features = battery.random_input(layer.in_type, 5, 8, dtype=torch.float32)
+    assert layer.evaluate_output_shape(features.shape) == tuple(answer_to(layer, features).shape)
 
 
 @pytest.mark.parametrize(
-    ("space", "pair"), [("D4", "irreps -> irreps"), ("O(2)", "band-limited -> irreps"), ("C8", "induced -> quotient")]
+    ("space", "fields"),
+    [("C4", "irreps + regular"), ("D4", "mixed, sheared + quotient"), ("O(2)", "band-limited + induced + trivial")],
 )
-@pytest.mark.parametrize("kernel_size", [1, 3])
-def test_state_has_the_same_shapes_whatever_the_seed(space: str, pair: str, kernel_size: int) -> None:
-    shapes = []
-    for seed in range(3):
-        torch.manual_seed(seed)
-        relax = battery.subgroups(space, 0.2)
-        layer = RelaxedR2Conv(*battery.types(space, pair), kernel_size, relax=relax, strict_kernel="continuous")
-        shapes.append({name: value.shape for name, value in layer.state_dict().items()})
-    assert all(shape == shapes[0] for shape in shapes)
+def test_bias_is_that_of_r2conv(space: str, fields: str) -> None:
+    layers = [make(*battery.types(space, f"trivial -> {fields}"), 3) for make in (RelaxedR2Conv, R2Conv)]
+    values = torch.randn_like(layers[0].bias)
+    for layer in layers:
+        layer.bias.data.copy_(values)
+    # escnn expands by float32 matrices of this size.
+    biases = [layer.expand_parameters()[1] for layer in layers]
+    assert torch.allclose(*biases, rtol=0, atol=1e-6)
+    without = RelaxedR2Conv(*battery.types("C4", "regular -> last irrep"), 3)
+    assert without.bias is without.expanded_bias() is None
 
 
-@EVERY_KERNEL
-def test_filter_bank_is_never_stale_in_evaluation(soft_part: str) -> None:
-    """R2Conv keeps its filter in evaluation, whatever becomes of its weights."""
-    in_type, out_type = small_types()
-    layer = RelaxedR2Conv(in_type, out_type, 3, relax={"rotation": 0.2}, **options_of(soft_part)).eval()
-    features = battery.random_input(in_type, 4, 4, dtype=torch.float32)
-    before = answer(layer, features)
-    shake(layer)
-    changed = answer(layer, features)
-    assert not torch.allclose(before, changed)
-    layer.set_domain_frequency(rotation=0.0)
-    assert not torch.allclose(answer(layer, features), changed)
+@EVERY_CLASS
+@pytest.mark.parametrize("groups", [1, 2])
+def test_weights_are_drawn_by_escnns_rule(groups: int, theirs: type, ours: type) -> None:
+    types = battery.types("D4", "regular + trivial + regular + trivial -> irreps + quotient + irreps + quotient")
+    drawn = []
+    for make in (theirs, ours):
+        layer = make(*types, 3, groups=groups)
+        torch.manual_seed(0)
+        init.generalized_he_init(layer.weights.data, layer.basisexpansion)
+        drawn.append(layer.weights.detach())
+    assert torch.equal(*drawn)
 
 
-@EVERY_KERNEL
-@EVERY_SOFTNESS
-def test_layer_can_be_copied_in_evaluation(relax, soft_part: str) -> None:
-    """After eval(), R2Conv cannot."""
-    in_type, out_type = small_types()
-    layer = RelaxedR2Conv(in_type, out_type, 3, relax=relax, **options_of(soft_part)).eval()
-    features = battery.random_input(in_type, 4, 4, dtype=torch.float32)
-    expected = answer(layer, features)
-    other = copy.deepcopy(layer)
-    shake(layer)
-    assert torch.equal(answer(other, features), expected)
+# --- its own face -----------------------------------------------------------------------------------------------------
 
 
 def test_repr_says_types_arguments_and_softness() -> None:
@@ -159,7 +145,9 @@ def test_repr_says_types_arguments_and_softness() -> None:
         assert part in text
     assert "stride=1" in text
     assert "dilation" not in text
-    assert "strict" in repr(RelaxedR2Conv(in_type, out_type, 3, relax=None))
+    layer = RelaxedR2ConvTransposed(in_type, out_type, 3, padding=1, stride=2, output_padding=1, relax=None)
+    assert repr(layer).startswith("RelaxedR2ConvTransposed([")
+    assert "stride=2, padding=(1, 1), output_padding=(1, 1), domain_frequency=strict" in repr(layer)
 
 
 def test_default_softens_rotation_and_reflection_where_the_group_has_them() -> None:
@@ -171,85 +159,137 @@ def test_default_softens_rotation_and_reflection_where_the_group_has_them() -> N
 
 
 def test_domain_frequency_is_a_parameter_only_where_it_is_learned() -> None:
-    in_type, out_type = small_types()
     relax = {"translation": (0.1, 0.2), "rotation": 0.2}
     for learn in (False, True):
-        layer = RelaxedR2Conv(in_type, out_type, 3, relax=relax, learn_relaxation=learn)
-        assert {name: value.tolist() for name, value in layer.domain_frequency.items()} == {
-            "translation": pytest.approx([0.1, 0.2]),
-            "rotation": pytest.approx([0.2]),
-        }
+        layer = RelaxedR2Conv(*small_types(), 3, relax=relax, learn_relaxation=learn)
+        found = {name: value.tolist() for name, value in layer.domain_frequency.items()}
+        assert found == {"translation": pytest.approx([0.1, 0.2]), "rotation": pytest.approx([0.2])}
         parameters = {id(parameter) for parameter in layer.parameters()}
         assert all((id(value) in parameters) == learn for value in layer.domain_frequency.values())
-        saved = [name for name in layer.state_dict() if name.startswith("_domain_frequency.")]
-        assert len(saved) == 2
+        assert len([name for name in layer.state_dict() if "domain_frequency" in name]) == 2
+        # An optimiser that holds it must go on to change it.
+        before = layer.domain_frequency["rotation"]
+        layer.set_domain_frequency(rotation=0.1)
+        assert layer.domain_frequency["rotation"] is before
 
 
-def test_setting_the_frequency_keeps_the_same_tensor() -> None:
-    """An optimiser that holds it must go on to change it."""
-    in_type, out_type = small_types()
-    layer = RelaxedR2Conv(in_type, out_type, 3, relax={"rotation": 0.2}, learn_relaxation=True)
-    before = layer.domain_frequency["rotation"]
-    layer.set_domain_frequency(rotation=0.1)
-    assert layer.domain_frequency["rotation"] is before
-    assert before.item() == pytest.approx(0.1)
-
-
-def test_layer_soft_in_translation_has_no_filter_bank() -> None:
-    in_type, out_type = small_types()
-    layer = RelaxedR2Conv(in_type, out_type, 3, relax={"translation": 0.2})
+def test_layer_has_one_filter_bank_or_one_of_each_region() -> None:
+    layer = RelaxedR2Conv(*small_types(), 3, relax={"translation": 0.2})
     assert not layer.is_stationary
     with pytest.raises(RuntimeError, match="soft in translation and has several filter banks, see region_banks"):
         layer.filter_bank()
-
-
-@EVERY_KERNEL
-def test_layer_soft_in_translation_has_a_bank_for_each_region(soft_part: str) -> None:
-    """Fewer on small outputs; of equal regions the mean is that of all pixels, the same for each size."""
-    in_type, out_type = battery.types("C4", "regular + regular -> irreps + irreps")
-    relax = {"translation": (0.3, 0.5)}
-    layer = build(in_type, out_type, 3, groups=2, relax=relax, soft_part=soft_part, initial_softness=0.3)
-    means = []
-    with torch.no_grad():
-        for side, regions in ((5, 1), (8, 2), (12, 3), (16, 4), (20, 4)):
-            banks = layer.region_banks((side, 16))
-            assert banks.shape == (regions, 4, out_type.size, in_type.size // 2, 3, 3)
-            assert relative_error(banks[0], banks[-1]) > 1e-2 or regions == 1
-            means.append(banks.mean(dim=(0, 1)))
-        assert all(relative_error(mean, means[0]) <= ROUNDING for mean in means)
-        layer.harden("translation")
-        assert relative_error(layer.filter_bank(), means[0]) <= ROUNDING
+    assert not hasattr(layer, "filter")
+    layer.harden()
+    assert torch.equal(layer.filter, layer.filter_bank())
     with pytest.raises(RuntimeError, match="region_banks: this layer has one filter bank, see filter_bank"):
         layer.region_banks((16, 16))
 
 
 @EVERY_KERNEL
-def test_layer_that_may_become_soft_in_translation_by_learning_is_not_stationary(soft_part: str) -> None:
-    in_type, out_type = battery.types("C4", "trivial -> regular")
-    relax = {"translation": 0.0}
-    assert RelaxedR2Conv(in_type, out_type, 3, relax=relax, **options_of(soft_part)).is_stationary
-    layer = build(in_type, out_type, relax=relax, learn_relaxation=True, initial_softness=0.3, soft_part=soft_part)
-    assert not layer.is_stationary
-    layer(in_type(battery.random_input(in_type, 10, 11))).tensor.square().sum().backward()
-    assert (layer.domain_frequency["translation"].grad.abs() > 1e-3).all()  # rounding would be 1e-15
+@pytest.mark.parametrize("make", [RelaxedR2Conv, RelaxedR2ConvTransposed])
+def test_banks_of_regions_have_the_mean_of_every_size(make: type[Layer], soft_part: str) -> None:
+    """Fewer on small outputs; of equal regions the mean is that of all pixels, the same for each size."""
+    pair = "regular + regular -> irreps + irreps"
+    relax = {"translation": (0.3, 0.5)}
+    layer = soft_layer("C4", pair, groups=2, relax=relax, soft_part=soft_part, make=make)
+    means = []
+    with torch.no_grad():
+        for side, regions in ((5, 1), (8, 2), (12, 3), (16, 4), (20, 4)):
+            banks = layer.region_banks((side, 16))
+            assert banks.shape[:2] == (regions, 4)
+            assert banks.shape[4:] == (3, 3)
+            assert relative_error(banks[0], banks[-1]) > 1e-2 or regions == 1
+            means.append(banks.mean(dim=(0, 1)))
+        assert all(relative_error(mean, means[0]) <= ROUNDING for mean in means)
+        layer.harden("translation")
+        assert relative_error(layer.filter_bank(), means[0]) <= ROUNDING
 
 
-@EVERY_KERNEL
 @pytest.mark.parametrize("form", ["stationary", "soft in translation"])
-def test_empty_batch_and_single_image(form: str, soft_part: str) -> None:
-    in_type, out_type = small_types()
+def test_empty_batch_and_single_image(form: str) -> None:
     relax = {"rotation": 0.2} if form == "stationary" else {"translation": 0.2}
-    layer = build(in_type, out_type, padding=1, relax=relax, soft_part=soft_part)
-    features = battery.random_input(in_type, 8, 8, batch=3)
-    whole = answer(layer, features)
-    assert relative_error(answer(layer, features[1:2]), whole[1:2]) <= ROUNDING
-    assert answer(layer, features[:0]).shape == (0, *whole.shape[1:])
+    layer = build(*small_types(), padding=1, relax=relax)
+    features = battery.random_input(layer.in_type, 8, 8, batch=3)
+    whole = answer_to(layer, features)
+    assert relative_error(answer_to(layer, features[1:2]), whole[1:2]) <= ROUNDING
+    empty = layer(layer.in_type(features[:0])).tensor
+    assert empty.shape == (0, *whole.shape[1:])
+    empty.sum().backward()
+    assert all(not parameter.grad.any() for parameter in layer.parameters())
 
 
-def test_arguments_of_the_convolution_can_be_read_as_of_r2conv() -> None:
-    types = battery.types("C4", "regular -> regular")
-    arguments = {"padding": 2, "stride": 2, "dilation": 2, "padding_mode": "circular", "groups": 1}
-    layer, convolution = RelaxedR2Conv(*types, 3, **arguments), R2Conv(*types, 3, **arguments)
-    for name in ("kernel_size", "stride", "dilation", "padding_mode", "groups"):
-        assert getattr(layer, name) == getattr(convolution, name)
-    assert layer.padding == (2, 2)
+# --- inputs -----------------------------------------------------------------------------------------------------------
+
+C4, D4 = battery.gspace("C4"), battery.gspace("D4")
+REGULAR = FieldType(C4, [C4.regular_repr] * 2)
+BAD_INPUT = {
+    "a tensor": (lambda: torch.randn(1, 8, 5, 5), TypeError, ["input", "GeometricTensor", "Tensor"]),
+    "None": (lambda: None, TypeError, ["input", "GeometricTensor", "None"]),
+    "another type": (
+        lambda: FieldType(C4, [C4.regular_repr])(torch.randn(1, 4, 5, 5)),
+        TypeError,
+        ["input", "type", "regular"],
+    ),
+    "another gspace": (
+        lambda: FieldType(D4, [D4.regular_repr])(torch.randn(1, 8, 5, 5)),
+        TypeError,
+        ["input", "type", D4.name],
+    ),
+    "integers": (lambda: REGULAR(torch.ones(1, 8, 5, 5, dtype=torch.int64)), TypeError, ["input", "int64", "floating"]),
+    "complex": (lambda: REGULAR(torch.ones(1, 8, 5, 5, dtype=torch.complex64)), TypeError, ["complex64", "real"]),
+    "a low image": (lambda: REGULAR(torch.randn(1, 8, 2, 5)), ValueError, ["input", "2x5", "3", "smaller"]),
+    "a narrow image": (lambda: REGULAR(torch.randn(1, 8, 5, 2)), ValueError, ["input", "5x2", "3", "smaller"]),
+}
+
+
+@pytest.mark.parametrize("relax", [None, {"translation": 0.2}], ids=["stationary", "soft in translation"])
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_raises_an_error_that_says_so(case: str, relax: dict[str, float] | None) -> None:
+    make, error, words = BAD_INPUT[case]
+    with pytest.raises(error) as raised:
+        RelaxedR2Conv(REGULAR, REGULAR, 3, relax=relax)(make())
+    assert all(word in str(raised.value) for word in words), raised.value
+
+
+def input_of(*size: int) -> GeometricTensor:
+    return REGULAR(torch.randn(1, 8, *size))
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    dilated = RelaxedR2Conv(REGULAR, REGULAR, 3, dilation=2, padding=1)
+    assert dilated(input_of(3, 3)).tensor.shape[2:] == (1, 1)
+    with pytest.raises(ValueError, match=r"4x5.*5"):
+        dilated(input_of(2, 3))
+    for shape in ((1, 8, 5), (1, 7, 5, 5), (8, 5, 5)):
+        with pytest.raises(ValueError, match=r"input_shape must be .*got"):
+            dilated.evaluate_output_shape(shape)
+    for relax in (None, {"translation": 0.2}):
+        # Reflection has n − 1 pixels to copy, a circle n.
+        for mode, padding, side in (
+            ("reflect", 3, 3),
+            ("reflect", (0, 4), 4),
+            ("circular", 4, 3),
+            ("circular", (5, 0), 4),
+        ):
+            layer = RelaxedR2Conv(REGULAR, REGULAR, 3, padding=padding, padding_mode=mode, relax=relax)
+            with pytest.raises(ValueError, match=f"padding .*{mode}"):
+                layer(input_of(side, side))
+        for size in ((0, 5), (5, 0)):
+            layer = RelaxedR2Conv(REGULAR, REGULAR, 3, padding=2, relax=relax)
+            with pytest.raises(ValueError, match=f"a pixel along each axis, got an image of {size[0]}x{size[1]}"):
+                layer(REGULAR(torch.zeros(2, 8, *size)))
+    up = RelaxedR2ConvTransposed(REGULAR, REGULAR, 3, padding=2)
+    with pytest.raises(
+        ValueError, match=r"padding \(2, 2\) leaves a pixel of the output, got an image of 2x4 for .* 0x2"
+    ):
+        up(input_of(2, 4))
+    assert up(input_of(3, 3)).tensor.shape[2:] == (1, 1)
+
+
+def test_every_layer_takes_vmap_over_images() -> None:
+    for make in (*LAYERS.values(), RelaxedR2ConvTransposed):
+        layer = make(*battery.types("C4", "regular -> regular"), 3).double()
+        many = torch.randn(3, 2, 4, 5, 5, dtype=torch.float64)
+        with torch.no_grad():
+            found: Tensor = torch.vmap(layer.linear)(many)
+            assert relative_error(found, torch.stack([layer.linear(one) for one in many])) <= ROUNDING

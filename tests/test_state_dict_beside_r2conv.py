@@ -1,4 +1,4 @@
-"""States of R2Conv load; nothing is shared between layers; what R2Conv itself does with state, copies and pickles."""
+"""States of R2Conv load, in its basis and in others; nothing is shared between layers; and what R2Conv itself does."""
 
 from __future__ import annotations
 
@@ -6,50 +6,59 @@ import copy
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import battery
 import pytest
 import torch
+import volumes
+from escnn import gspaces
 from escnn import nn as enn
-from escnn.nn import R2Conv
-from forms import EVERY_MODE, FEW, answer, answer_in_eval, features_of, layer_of, tensors_of
+from escnn.nn import FieldType, R2Conv, R2ConvTransposed, R3Conv
+from forms import EVERY_MODE, answer, answer_in_eval, features_of, soft_weights, tensors_of
 from layers import shake
-from tolerances import SINGLE
+from reference import Layer
+from tolerances import BROKEN, SINGLE, SINGLE_REORDERED
 from transformations import relative_error
 
-from escnn_relaxed import RelaxedR2Conv, relax_network
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3Conv, relax_network
 
 C4 = ("C4", "regular + irreps -> irreps + regular")
 RELAXED = {"strict": None, "soft": {"rotation": 0.2}, "soft in translation": {"translation": 0.3}}
 EVERY_RELAXED = pytest.mark.parametrize("relax", RELAXED.values(), ids=RELAXED)
+KINDS = {"convolution": (R2Conv, RelaxedR2Conv), "transposed": (R2ConvTransposed, RelaxedR2ConvTransposed)}
 
 
-def r2conv(kernel_size: int = 3, **arguments: object) -> R2Conv:
+def r2conv(kernel_size: int = 3, make: type = R2Conv, **arguments: object) -> R2Conv:
     """A trained layer: weights and bias away from their start."""
-    layer = R2Conv(*battery.types(*C4), kernel_size, padding=1, **arguments)
+    layer = make(*battery.types(*C4), kernel_size, padding=1, **arguments)
     shake(layer)
     return layer
 
 
-def relaxed(relax: dict[str, float] | None, kernel_size: int = 3, **arguments: object) -> RelaxedR2Conv:
-    return RelaxedR2Conv(*battery.types(*C4), kernel_size, padding=1, relax=relax, initial_softness=0.3, **arguments)
+def relaxed(relax: dict | None, kernel_size: int = 3, make: type[Layer] = RelaxedR2Conv, **arguments: object) -> Layer:
+    return make(*battery.types(*C4), kernel_size, padding=1, relax=relax, initial_softness=0.3, **arguments)
 
 
 @EVERY_MODE
 @EVERY_RELAXED
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
-def test_state_of_r2conv_in_any_mode_makes_the_layer_compute_what_it_did(relax, mode: str, bias: bool) -> None:
-    trained = r2conv(bias=bias).train(mode == "train")
-    layer = relaxed(relax, bias=bias).train(mode == "train")
-    features = features_of(trained)
-    assert relative_error(answer(layer, features), answer(trained, features)) > 1e-2
-    assert not layer.load_state_dict(trained.state_dict()).missing_keys
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_of_r2conv_in_any_mode_makes_the_layer_compute_what_it_did(relax, mode, bias: bool, kind: str) -> None:
+    theirs, ours = KINDS[kind]
+    trained = r2conv(bias=bias, make=theirs).train(mode == "train")
+    layer = relaxed(relax, bias=bias, make=ours).train(mode == "train")
+    features, state = features_of(trained), trained.state_dict()
+    assert relative_error(answer(layer, features), answer(trained, features)) > BROKEN
+    assert not layer.load_state_dict(state).missing_keys
+    assert set(state) == set(trained.state_dict()), "the caller's state dict was changed"
     assert torch.equal(layer.weights, trained.weights)
     assert relative_error(answer(layer, features), answer(trained, features)) <= SINGLE
     # The soft part is at 0 and learns.
     assert layer.softness().item() == 0
     layer(layer.in_type(features)).tensor.square().mean().backward()
-    assert relax is None or layer.bank.weights.grad.any()
+    assert all(weights.grad.any() for weights in soft_weights(layer))
 
 
 @EVERY_MODE
@@ -74,27 +83,70 @@ def test_state_of_an_r2conv_of_another_size_is_refused() -> None:
         relaxed(None).load_state_dict(r2conv(5).state_dict())
 
 
-SHARED_CASTS = {
-    "half": lambda layer: layer.half(),
-    "half and back": lambda layer: layer.half().float(),
-    "meta": lambda layer: layer.to("meta"),
-}
+# --- other bases ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cast", SHARED_CASTS)
-def test_layer_is_right_whatever_was_done_to_the_basis_that_escnn_shares(cast: str) -> None:
-    """A cast of one R2Conv rounds or takes away the basis of all that are built after it."""
-    # Arguments that no other test has, so that nothing is known of their basis.
-    arguments = {"kernel_size": 3, "sigma": [0.61 + 0.01 * list(SHARED_CASTS).index(cast)] * 2, "rings": [0.0, 1.0]}
-    own = r2conv(**arguments, recompute=True)
-    SHARED_CASTS[cast](r2conv(**arguments))
-    layer = relaxed(None, **arguments)
-    layer.load_state_dict({"weights": own.weights, "bias": own.bias})
-    features = features_of(layer)
-    assert relative_error(answer(layer, features), answer(own, features)) <= SINGLE
+def layers(dimension: int) -> tuple[Any, Any, FieldType]:
+    if dimension == 2:
+        gspace = gspaces.flipRot2dOnR2(4)
+        return R2Conv, RelaxedR2Conv, FieldType(gspace, [gspace.regular_repr, gspace.irrep(1, 1)])
+    return R3Conv, RelaxedR3Conv, volumes.fields("SO(3)")
 
 
-CASTS = {
+EVERY_DIMENSION = pytest.mark.parametrize("dimension", [2, 3])
+
+
+def in_another_basis(layer: Any) -> dict[str, torch.Tensor]:
+    """The state of the same layer by a process that drew other bases; only some are others."""
+    state = {name: value.clone() for name, value in layer.state_dict().items()}
+    expansion = layer.basisexpansion
+    for pair in expansion._representations_pairs[::2]:
+        name = f"_basisexpansion.block_expansion_{expansion._escape_pair(pair)}.sampled_basis"
+        change = torch.linalg.qr(torch.randn(*[len(state[name])] * 2))[0]
+        state[name] = torch.einsum("ab,b...->a...", change, state[name])
+        place = slice(*expansion._weights_ranges[pair])
+        state["weights"][place] = (state["weights"][place].view(-1, len(change)) @ change.T).flatten()
+    return state
+
+
+@EVERY_DIMENSION
+@pytest.mark.parametrize("relax", [None, "default"])
+def test_state_in_another_basis_is_the_same_layer(dimension: int, relax: str | None) -> None:
+    theirs, ours, fields = layers(dimension)
+    trained = theirs(fields, fields, 3, bias=False)
+    shake(trained)
+    state, layer = in_another_basis(trained), ours(fields, fields, 3, bias=False, relax=relax)
+    assert not torch.allclose(state["weights"], trained.weights, atol=1e-2)
+    layer.load_state_dict(state)
+    # Kernels go through a least-squares solution of float32 samples.
+    assert relative_error(layer.filter.detach(), trained.expand_parameters()[0].detach()) <= SINGLE_REORDERED
+    layer.load_state_dict(trained.state_dict())
+    assert torch.equal(layer.weights, trained.weights)
+
+
+@EVERY_DIMENSION
+def test_state_of_other_kernels_is_refused_by_name(dimension: int) -> None:
+    theirs, ours, fields = layers(dimension)
+    state = theirs(fields, fields, 3).state_dict()
+    name = next(name for name in state if name.endswith(".sampled_basis"))
+    state[name] = torch.randn_like(state[name])
+    with pytest.raises(RuntimeError, match=r"steerable basis of 'this layer' from .* to .* holds other kernels"):
+        ours(fields, fields, 3).load_state_dict(state)
+
+
+@EVERY_DIMENSION
+def test_own_state_of_another_basis_is_refused_by_name(dimension: int) -> None:
+    _, ours, fields = layers(dimension)
+    state = ours(fields, fields, 3).state_dict()
+    facts: Mapping[str, Any] = state._metadata[""]["layer"]
+    facts["fingerprint of the steerable basis"][0] *= -1
+    with pytest.raises(RuntimeError, match=r"does not fit: fingerprint of the steerable basis is \["):
+        ours(fields, fields, 3).load_state_dict(state)
+
+
+# --- nothing is shared ------------------------------------------------------------------------------------------------
+
+CASTS: dict[str, Callable[[Any], Any]] = {
     "double": lambda layer: layer.double(),
     "half": lambda layer: layer.half(),
     "to(bfloat16)": lambda layer: layer.to(torch.bfloat16),
@@ -102,28 +154,35 @@ CASTS = {
 }
 
 
-@pytest.mark.parametrize(("form", "cast"), [("soft", cast) for cast in CASTS] + [(form, "double") for form in FEW[1:]])
-def test_cast_of_one_layer_leaves_all_others_alone(form: str, cast: str) -> None:
+@pytest.mark.parametrize("cast", CASTS)
+@EVERY_RELAXED
+def test_cast_of_one_layer_leaves_all_others_alone(relax: dict | None, cast: str) -> None:
     """The others, R2Convs among them, have the same types and kernel size, and so the same objects of escnn's cache."""
-    layer = layer_of(form, torch.float32)
-    arguments = {"kernel_size": 3, "padding": 1}
-    twins = [RelaxedR2Conv(layer.in_type, layer.out_type, **arguments), layer_of(form, torch.float32)]
-    convolution = R2Conv(layer.in_type, layer.out_type, **arguments)
-    twins += [relax_network(convolution), convolution]
-    before = [answer(twin) for twin in twins]
+    layer, convolution = relaxed(relax), r2conv()
+    others = [relaxed(relax), relax_network(convolution), convolution]
+    before = [answer(other) for other in others]
     CASTS[cast](layer)
-    for twin, expected in zip(twins, before, strict=True):
-        assert all(tensor.dtype in (torch.float32, torch.int64, torch.bool) for tensor in tensors_of(twin))
-        assert all(tensor.device.type == "cpu" for tensor in tensors_of(twin))
-        assert torch.equal(answer(twin), expected)
-    if cast == "double":
-        assert relative_error(answer(layer), answer(layer_of(form))) <= 1e-6  # of weights in float32
+    for other, expected in zip(others, before, strict=True):
+        assert all(tensor.dtype in (torch.float32, torch.int64, torch.bool) for tensor in tensors_of(other))
+        assert all(tensor.device.type == "cpu" for tensor in tensors_of(other))
+        assert torch.equal(answer(other), expected)
+    addresses = [{of.data_ptr() for of in tensors_of(other)} for other in others[:2]]
+    assert not addresses[0] & addresses[1]
 
 
-def test_layers_of_the_same_types_hold_no_tensor_in_common() -> None:
-    for form in ("strict", "soft", "soft in translation"):
-        a, b = (relaxed(RELAXED[form]) for _ in range(2))
-        assert not {t.data_ptr() for t in tensors_of(a)} & {t.data_ptr() for t in tensors_of(b)}
+@pytest.mark.parametrize("cast", ["half", "half and back", "to(meta)"])
+def test_layer_is_right_whatever_was_done_to_the_basis_that_escnn_shares(cast: str) -> None:
+    """A cast of one R2Conv rounds or takes away the basis of all that are built after it."""
+    # Arguments that no other test has, so that nothing is known of their basis.
+    arguments = {"kernel_size": 3, "sigma": [0.61 + 0.01 * len(cast)] * 2, "rings": [0.0, 1.0]}
+    own = r2conv(**arguments, recompute=True)
+    shared = CASTS[cast.removesuffix(" and back")](r2conv(**arguments))
+    if cast.endswith("back"):
+        shared.float()
+    layer = relaxed(None, **arguments)
+    layer.load_state_dict({"weights": own.weights, "bias": own.bias})
+    features = features_of(layer)
+    assert relative_error(answer(layer, features), answer(own, features)) <= SINGLE
 
 
 @pytest.mark.parametrize("basis", ["the same", "another"])
@@ -135,8 +194,7 @@ def test_state_that_an_r2conv_loads_reaches_no_layer(basis: str) -> None:
     features = features_of(layer)
     expected = answer(layer, features)
     sign = -1 if basis == "another" else 1
-    state = {name: sign * value for name, value in convolution.state_dict().items()}
-    convolution.load_state_dict(state)
+    convolution.load_state_dict({name: sign * value for name, value in convolution.state_dict().items()})
     copies = [pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer), layer, relaxed(RELAXED["soft"], **arguments)]
     copies[-1].load_state_dict(layer.state_dict())
     for of in copies:
@@ -144,7 +202,7 @@ def test_state_that_an_r2conv_loads_reaches_no_layer(basis: str) -> None:
             assert torch.equal(found, expected) if basis == "the same" else relative_error(found, expected) <= SINGLE
 
 
-# escnn's R2Conv, for the table in the docs. Its failures are tests too, so that their mending is noticed.
+# --- escnn's R2Conv, for the table in the docs: its failures are tests too, so that their mending is noticed -------
 
 
 def test_r2conv_casts_its_neighbours_with_it() -> None:
@@ -172,15 +230,11 @@ def test_r2conv_in_evaluation_is_stale_and_computes_with_zeros_after_loading() -
     assert relative_error(answer(other.train(), features), expected) <= SINGLE
 
 
-def test_r2conv_in_evaluation_cannot_be_copied() -> None:
+def test_r2conv_in_evaluation_has_one_backward_pass_and_no_copy() -> None:
     convolution = r2conv()
     copy.deepcopy(convolution)
     with pytest.raises(RuntimeError, match="Only Tensors created explicitly by the user"):
         copy.deepcopy(convolution.eval())
-
-
-def test_r2conv_in_evaluation_has_one_backward_pass() -> None:
-    convolution = r2conv().eval()
     features = convolution.in_type(features_of(convolution))
     convolution(features).tensor.sum().backward()
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):

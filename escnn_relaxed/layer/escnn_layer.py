@@ -15,7 +15,6 @@ from .bias import InvariantBias
 from .equivariance_check import check_equivariance
 from .soft_layer import SoftLayer
 from .state_dict import DescribedState, describe_fields
-from .voxel_check import check_on_voxels
 
 if TYPE_CHECKING:
     from escnn.group import GroupElement
@@ -147,8 +146,7 @@ class EscnnLayer(SoftLayer, DescribedState, EquivariantModule):
             >>> [round(error, 4) for _, error in layer.check_equivariance(verbose=False)]
             [0.0, 0.0, 0.0, 0.0]
         """
-        check = check_equivariance if self.space.dimensionality == 2 else check_on_voxels
-        return check(self, atol, rtol, assertion, verbose, device)
+        return check_equivariance(self, atol, rtol, assertion, verbose, device)
 
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function a state dict's tensors stand for; kept in its metadata."""
