@@ -11,6 +11,7 @@ import battery
 import pytest
 import torch
 from escnn.nn import R2Conv
+from layers import options_of
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
@@ -91,7 +92,7 @@ def test_hardened_layer_of_every_way_to_relax_passes(make: Callable[..., Convolu
 
 def test_strict_layer_of_the_papers_form_is_exact_on_the_grid() -> None:
     """Between pixels its kernel turns less well than one of the steerable basis."""
-    layer = RelaxedR2Conv(*battery.types("D4", "regular -> irreps"), 5, relax=None, strict_kernel="continuous")
+    layer = RelaxedR2Conv(*battery.types("D4", "regular -> irreps"), 5, relax=None, **options_of("continuous"))
     # Rounding in float32, of sums of some hundred terms of order one.
     layer.check_equivariance(atol=1e-4, rtol=0.0, verbose=False)
 
@@ -108,12 +109,6 @@ SOFT = {
     "reflection": ("D4", {"relax": {"reflection": 0.25}}, "reflection", [f"(+, {n}[2pi/4])" for n in range(4)]),
     "both": ("D4", {"relax": {"rotation": 0.25, "reflection": 0.25}}, "rotation, reflection", ["(+, 0[2pi/4])"]),
     "translation": ("C8", {"relax": {"translation": 0.5}}, "translation", [f"{n}[2pi/8]" for n in (0, 2, 4, 6)]),
-    "by pixels": (
-        "C4",
-        {"relax": {"translation": 0.5}, "regions": None},
-        "translation",
-        [f"{n}[2pi/4]" for n in range(4)],
-    ),
 }
 
 
