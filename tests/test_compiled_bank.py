@@ -13,7 +13,7 @@ from tolerances import SINGLE
 from torch import Tensor
 from transformations import relative_error
 
-from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
+from escnn_relaxed import RelaxedR2Conv
 
 BANKS: dict[str, tuple[dict[str, object], Callable[[RelaxedR2Conv], Tensor]]] = {
     "soft rotation": ({}, lambda layer: layer.filter_bank()),

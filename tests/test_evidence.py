@@ -51,7 +51,9 @@ def images(count: int = 12) -> Tensor:
 def entries(network: nn.Module, label: str = "") -> list[tuple[nn.Parameter, Tensor]]:
     """All soft weights, or those of a label."""
     layers = [module for module in network.modules() if isinstance(module, RelaxedR2Conv | ResidualR2Conv)]
-    return [pair for layer in layers for name, of in layer.weight_groups().items() if label in ("", name) for pair in of]
+    return [
+        pair for layer in layers for name, of in layer.weight_groups().items() if label in ("", name) for pair in of
+    ]
 
 
 # Closed forms: a layer whose output is one number, which is an affine function of α.
@@ -149,7 +151,9 @@ def test_penalty_is_that_of_the_prior_beside_the_mean_square_error() -> None:
     evidence.update(regression.inputs, regression.targets.view(-1, 1, 1, 1))
     assert [row.precision for row in evidence.table()] == pytest.approx(delta.tolist(), rel=BROKEN)
     loss = functional.mse_loss(regression.layer(regression.inputs).tensor.flatten(), regression.targets)
-    slopes = [torch.autograd.grad(of, regression.layer.kernel.modulation.weights)[0] for of in (loss, evidence.penalty())]
+    slopes = [
+        torch.autograd.grad(of, regression.layer.kernel.modulation.weights)[0] for of in (loss, evidence.penalty())
+    ]
     # Three steps of the fixed point from a start that is not it come near; then the two slopes cancel.
     assert (slopes[0] + slopes[1]).norm() < BROKEN * slopes[0].norm()
 

@@ -295,4 +295,6 @@ def test_every_layer_takes_vmap_over_images() -> None:
             def evaluated(image: Tensor, layer: nn.Module = layer) -> Tensor:
                 return layer(layer.in_type(image)).tensor
 
-            assert relative_error(torch.vmap(evaluated)(many), torch.stack([evaluated(one) for one in many])) <= ROUNDING
+            assert (
+                relative_error(torch.vmap(evaluated)(many), torch.stack([evaluated(one) for one in many])) <= ROUNDING
+            )

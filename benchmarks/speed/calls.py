@@ -1,6 +1,6 @@
 """The calls of this package's functions in a forward of a layer: how many, how deep, in how many files.
 
-    python -m benchmarks.speed.calls
+python -m benchmarks.speed.calls
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def count_calls(call: Callable[[], Any]) -> Calls:
         if event == "call":
             deepest = max(deepest, depth)
             visited.append(file)
-            names.append(f"{Path(file).stem}.{frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name}")
+            names.append(
+                f"{Path(file).stem}.{frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name}"
+            )
 
     before = sys.getprofile()
     sys.setprofile(see)
