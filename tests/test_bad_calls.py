@@ -61,6 +61,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     escnn_relaxed.export_network: {"network": NETWORK},
     escnn_relaxed.HardeningSchedule: {"network": NETWORK, "steps": 4},
     escnn_relaxed.SoftnessBound: {"network": NETWORK, "bound": 0.1},
+    escnn_relaxed.SoftnessEvidence: {"network": NETWORK, "observations": 100},
     escnn_relaxed.equivariance_penalty: {"network": NETWORK},
     escnn_relaxed.parameter_groups: {"network": NETWORK},
     learning.share_domain_frequency: {"network": NETWORK},
@@ -72,6 +73,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     measure.relaxation_scalars: {"network": NETWORK, "data": images()},
     measure.RelaxationMonitor: {"network": NETWORK},
     plots.plot_ablation: {"rows": ROWS},
+    plots.plot_evidence: {"rows": [learning.EvidenceRow("0", "rotation", 20, 3.0, 0.002, 50.0)]},
     plots.plot_accuracy: {"results": {0.0: [95.0], 0.25: [98.0]}},
     plots.plot_domain_frequency: {"history": {"domain_frequency/first/rotation": [(0, 0.25), (10, 0.2)]}},
     plots.plot_equivariance_error: {"reports": REPORT},
@@ -90,7 +92,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
 
 # Classes of results, which this package fills and not users.
 RESULTS = ("AblationReport", "AblationRow", "AgreementReport", "AxisSoftness", "EquivarianceReport", "ErrorRow")
-RESULTS += ("LayerSummary", "RelaxationSummary")
+RESULTS += ("LayerSummary", "RelaxationSummary", "EvidenceRow", "EvidenceTable", "HardeningReport", "HardeningTrial")
 
 BAD: dict[str, Any] = {
     "None": None,

@@ -180,7 +180,9 @@ def test_layer_with_one_region_has_no_softness_in_translation_left() -> None:
 def on_the_torus(layer: RelaxedR2ConvTransposed, side: int) -> Tensor:
     """The matrix, (C_out, side, side, C_in, side, side), where what lies beyond one edge is added at the other."""
     channels = layer.in_type.size
-    columns = matrix_of(layer.linear, channels, (side, side)).mT.unflatten(1, (-1, side + 2, side + 2))
+    columns = matrix_of(lambda image: layer(layer.in_type(image)).tensor, channels, (side, side)).mT.unflatten(
+        1, (-1, side + 2, side + 2)
+    )
     found = columns.new_zeros(len(columns), layer.out_type.size, side, side)
     for row, column in itertools.product(range(side + 2), repeat=2):
         found[..., (row - 1) % side, (column - 1) % side] += columns[..., row, column]

@@ -20,7 +20,7 @@ from .orthogonal_basis import OrthogonalBasis
 from .softness import soft_share
 from .steerable_basis import SteerableBasis
 
-__all__ = ["Kernel", "KernelBuilder", "KernelPlace", "joint"]
+__all__ = ["Kernel", "KernelBuilder", "KernelOptions", "KernelPlace", "joint"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,15 @@ class KernelPlace:
     basis_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-# A kernel class, or the options of one: called with a place, it returns a kernel that is not started.
+class KernelOptions(ABC):
+    """The options of a kernel in one object: called with a place, they return the kernel, not started."""
+
+    @abstractmethod
+    def __call__(self, place: KernelPlace) -> Kernel:
+        """Return a kernel with these options."""
+
+
+# A kernel class, or the options of one.
 KernelBuilder = Callable[[KernelPlace], "Kernel"]
 
 

@@ -107,7 +107,7 @@ def _with_the_same_basis(layer: Any, basis: Mapping[str, Any]) -> Any:
     form = _ESCNN_FORMS[type(layer)]
     taken = inspect.signature(form).parameters
     place = {name: getattr(layer, name) for name in _PLACE if name in taken}
-    place |= {"bias": layer.bias is not None, "initialize": False}
+    place |= {"padding": layer.padding, "bias": layer.bias is not None, "initialize": False}
     for arguments in ({}, {name: value for name, value in basis.items() if name in taken}):
         try:
             with as_escnn_builds():
