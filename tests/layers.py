@@ -87,7 +87,7 @@ def soft_layer(space: str, pair: str, **arguments: object) -> RelaxedR2Conv:
 def shake(layer: nn.Module) -> None:
     """Move every weight and bias from its start; claims about a layer hold for any of them. ω′ stays."""
     for name, parameter in layer.named_parameters():
-        if "domain_frequency" in name:
+        if "kernel.frequency" in name:
             continue
         if (parameter == 0).all():
             parameter.copy_(torch.randn_like(parameter) / 4)

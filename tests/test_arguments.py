@@ -301,7 +301,6 @@ def test_warning_points_at_the_line_outside_the_package(warnings_not_yet_given: 
     calls = (
         lambda: RelaxedR2Conv(*types, 1, relax={"rotation": 3.0}, **CONTINUOUS),
         lambda: layer.set_domain_frequency(rotation=4.0),
-        lambda: relax_network(R2Conv(*types, 1), relax={"rotation": 5.0}, kernel=ContinuousKernel()),
     )
     for call in calls:
         with pytest.warns(UserWarning, match="aliases") as caught:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from typing import Any
 
 import battery
 import pytest
@@ -37,16 +38,17 @@ GEOMETRIES: dict[str, tuple[type[RelaxedConvolution], dict[str, object]]] = {
 class Rolled(RelaxedR2Conv):
     """A layer whose kernel lies beside its taps."""
 
-    def filter_bank(self) -> Tensor:
-        return super().filter_bank().roll(1, -1)
+    def _banks_and_bias(self, *setting: Any) -> tuple[Tensor, Tensor | None]:
+        bank, bias = super()._banks_and_bias(*setting)
+        return bank.roll(1, -1), bias
 
 
 class Swapped(RelaxedR2Conv):
     """A layer with two channels of its output exchanged."""
 
-    def filter_bank(self) -> Tensor:
-        bank = super().filter_bank()
-        return torch.cat([bank[1:2], bank[:1], bank[2:]])
+    def _banks_and_bias(self, *setting: Any) -> tuple[Tensor, Tensor | None]:
+        bank, bias = super()._banks_and_bias(*setting)
+        return torch.cat([bank[1:2], bank[:1], bank[2:]]), bias
 
 
 def checked_elements(layer: RelaxedConvolution, **arguments: object) -> list[str]:
