@@ -13,14 +13,14 @@ import pytest
 import torch
 import volumes
 from escnn import nn as enn
+from layers import soft_layer
 from pretend_device import DEVICE, pretend
 from soft_networks import soft_regular_layer
 from tolerances import BROKEN, ROUNDING
 from torch import Tensor, distributed, nn
 from torch.nn import functional
-from transposed_layers import soft_transposed_layer
 
-from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, SoftnessEvidence
 from escnn_relaxed.baselines import ResidualR2Conv
 from escnn_relaxed.learning.evidence import LEAST_PRECISION, MOST_PRECISION
 
@@ -211,7 +211,7 @@ LAYERS = {
     **{
         way: (lambda way=way: baseline_layers.baseline(way, "D4", "regular -> regular")) for way in baseline_layers.WAYS
     },
-    "transposed": lambda: soft_transposed_layer("C4", "regular -> regular", soft_part="tied"),
+    "transposed": lambda: soft_layer("C4", "regular -> regular", make=RelaxedR2ConvTransposed),
     "of volumes": lambda: volumes.layer(volumes.fields("D4"), kernel=None),
 }
 

@@ -76,7 +76,9 @@ SOFTENING = tuple(field.name for field in fields(Softening))
 
 def check_kernel(kernel: Any) -> None:
     """Raise a ``TypeError`` for a value from which no kernel can be built."""
-    if kernel is not None and (not callable(kernel) or isinstance(kernel, (nn.Module, FieldType))):
+    is_other_class = isinstance(kernel, type) and not issubclass(kernel, Kernel)
+    is_no_builder = is_other_class or isinstance(kernel, (nn.Module, FieldType)) or not callable(kernel)
+    if kernel is not None and is_no_builder:
         raise TypeError(
             f"kernel must be an escnn_relaxed.ContinuousKernel or a subclass of escnn_relaxed.kernel.Kernel, got "
             f"{type(kernel).__name__}: {kernel!r}"
