@@ -16,7 +16,7 @@ from escnn import gspaces
 from escnn.nn import FieldType, R2Conv
 from layers import with_kernel
 
-from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR2ConvTransposed, relax_network
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR2ConvTransposed
 
 C4, D4 = battery.gspace("C4"), battery.gspace("D4")
 REGULAR, TRIVIAL = FieldType(C4, [C4.regular_repr] * 2), FieldType(C4, [C4.trivial_repr])

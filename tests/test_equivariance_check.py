@@ -11,9 +11,10 @@ import battery
 import pytest
 import torch
 from escnn.nn import R2Conv
+from layers import options_of
 from torch import Tensor
 
-from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR2ConvTransposed
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.baselines import LAYERS
 from escnn_relaxed.layer.convolution import RelaxedConvolution
 
@@ -90,7 +91,7 @@ def test_hardened_layer_of_every_way_to_relax_passes(make: Callable[..., Relaxed
 
 def test_strict_layer_of_the_papers_form_is_exact_on_the_grid() -> None:
     """Between pixels its kernel turns less well than one of the steerable basis."""
-    layer = RelaxedR2Conv(*battery.types("D4", "regular -> irreps"), 5, relax=None, kernel=ContinuousKernel())
+    layer = RelaxedR2Conv(*battery.types("D4", "regular -> irreps"), 5, relax=None, **options_of("continuous"))
     # Rounding in float32, of sums of some hundred terms of order one.
     layer.check_equivariance(atol=1e-4, rtol=0.0, verbose=False)
 

@@ -13,14 +13,14 @@ import pytest
 import torch
 import volumes
 from escnn import nn as enn
-from layers import soft_layer
+from layers import soft_transposed_layer
 from pretend_device import DEVICE, pretend
 from soft_networks import soft_regular_layer
 from tolerances import BROKEN, ROUNDING
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
-from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, SoftnessEvidence
+from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.baselines import ResidualR2Conv
 from escnn_relaxed.learning.evidence import LEAST_PRECISION, MOST_PRECISION
 
@@ -51,7 +51,9 @@ def images(count: int = 12) -> Tensor:
 def entries(network: nn.Module, label: str = "") -> list[tuple[nn.Parameter, Tensor]]:
     """All soft weights, or those of a label."""
     layers = [module for module in network.modules() if isinstance(module, RelaxedR2Conv | ResidualR2Conv)]
-    return [pair for layer in layers for name, of in layer.weight_groups().items() if label in ("", name) for pair in of]
+    return [
+        pair for layer in layers for name, of in layer.weight_groups().items() if label in ("", name) for pair in of
+    ]
 
 
 # Closed forms: a layer whose output is one number, which is an affine function of α.
@@ -149,7 +151,9 @@ def test_penalty_is_that_of_the_prior_beside_the_mean_square_error() -> None:
     evidence.update(regression.inputs, regression.targets.view(-1, 1, 1, 1))
     assert [row.precision for row in evidence.table()] == pytest.approx(delta.tolist(), rel=BROKEN)
     loss = functional.mse_loss(regression.layer(regression.inputs).tensor.flatten(), regression.targets)
-    slopes = [torch.autograd.grad(of, regression.layer.kernel.modulation.weights)[0] for of in (loss, evidence.penalty())]
+    slopes = [
+        torch.autograd.grad(of, regression.layer.kernel.modulation.weights)[0] for of in (loss, evidence.penalty())
+    ]
     # Three steps of the fixed point from a start that is not it come near; then the two slopes cancel.
     assert (slopes[0] + slopes[1]).norm() < BROKEN * slopes[0].norm()
 
@@ -211,7 +215,7 @@ LAYERS = {
     **{
         way: (lambda way=way: baseline_layers.baseline(way, "D4", "regular -> regular")) for way in baseline_layers.WAYS
     },
-    "transposed": lambda: soft_layer("C4", "regular -> regular", make=RelaxedR2ConvTransposed),
+    "transposed": lambda: soft_transposed_layer("C4", "regular -> regular", soft_part="tied"),
     "of volumes": lambda: volumes.layer(volumes.fields("D4"), kernel=None),
 }
 

@@ -9,13 +9,12 @@ import torch
 import volumes
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, GeometricTensor
-from layers import soft_layer
+from layers import soft_transposed_layer
 from soft_networks import network_of, soft_regular_layer
 from tolerances import ROUNDING
 from torch import Tensor, nn
 from torch.nn import functional
 
-from escnn_relaxed import RelaxedR2ConvTransposed
 from escnn_relaxed.learning.soft_gradients import fisher_direction, gradients, input_chunks, losses
 
 LAYERS = {
@@ -23,9 +22,7 @@ LAYERS = {
     **{
         way: (lambda way=way: baseline_layers.baseline(way, "C4", "regular -> regular")) for way in baseline_layers.WAYS
     },
-    "transposed": lambda: soft_layer(
-        "C4", "regular -> regular", make=RelaxedR2ConvTransposed, stride=2, padding=1
-    ),
+    "transposed": lambda: soft_transposed_layer("C4", "regular -> regular", stride=2, padding=1),
     "of volumes": lambda: volumes.layer(volumes.fields("octahedral"), kernel=None),
 }
 
