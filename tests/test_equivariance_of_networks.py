@@ -278,7 +278,7 @@ def test_other_measures_take_all_inputs() -> None:
     some = images[:32], VECTOR(action[:32]), 2.0
     scalars = relaxation_scalars(soft, data, in_type=IMAGE)
     assert scalars["equivariance_error/network"] == pytest.approx(max(errors(soft, some)), rel=1e-9)
-    ablation = softness_ablation(soft, lambda net: max(errors(net, some)), progress=False)
+    ablation = softness_ablation(soft, lambda net: max(errors(net, some)))
     assert ablation[-1].value <= ROUNDING
 
 

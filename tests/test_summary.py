@@ -97,19 +97,6 @@ def test_measured_errors_are_of_each_layer_alone_and_of_the_network_up_to_it() -
     assert "hardened" not in header
 
 
-def test_rich_shows_the_same_table(network: nn.Module) -> None:
-    console = pytest.importorskip("rich.console").Console(width=200)
-    with console.capture() as capture:
-        console.print(relaxation_summary(network))
-    rows = [line for line in capture.get().splitlines() if "regular" in line]
-    cells = [[cell.strip() for cell in row.split("│")[1:-1]] for row in rows]
-    assert [line[:3] for line in cells] == [
-        ["strict", "2 regular -> 2 regular", "strict"],
-        ["soft", "2 regular -> 2 regular", "translation 0.1 0.3, rotation 0.2"],
-    ]
-    assert "parameters: " in capture.get()
-
-
 def test_a_network_without_relaxed_layers_is_refused() -> None:
     with pytest.raises(ValueError, match="network has no relaxed layer"):
         relaxation_summary(nn.Linear(2, 2))
