@@ -69,7 +69,7 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("arguments", [{}, {"soft_part": "continuous", "frame": "image"}], ids=["tied", "continuous"])
+@pytest.mark.parametrize("arguments", [{}, {"soft_part": "continuous"}], ids=["tied", "continuous"])
 @pytest.mark.parametrize("subgroups", EXACT, ids=str)
 def test_hardened_in_some_subgroups_is_equivariant_to_them_alone(subgroups: tuple[str, ...], arguments: dict) -> None:
     soft = network("D4", EVERYTHING, **arguments).eval()

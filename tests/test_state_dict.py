@@ -54,7 +54,6 @@ MISFITS: dict[str, tuple[dict[str, object], str]] = {
 MISFITS_OF_KAPPA: dict[str, tuple[dict[str, object], str]] = {
     "kernel net": ({"net": SirenKernel}, r"kernel net is \['siren', 32\], here \['fourier', 32\]"),
     "hidden size": ({"hidden_size": 5}, r"kernel net is \['fourier', 5\], here \['fourier', 32\]"),
-    "frame": ({"frame": "image"}, "frame is image, here group"),
     "support": ({"support": "disk"}, "support is disk, here smooth"),
     "filter frequency": (
         {"filter_frequency": 0.5},
