@@ -13,12 +13,12 @@ import pytest
 import torch
 import volumes
 from escnn import nn as enn
+from layers import soft_transposed_layer
 from pretend_device import DEVICE, pretend
 from soft_networks import soft_regular_layer
 from tolerances import BROKEN, ROUNDING
 from torch import Tensor, distributed, nn
 from torch.nn import functional
-from transposed_layers import soft_transposed_layer
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.baselines import ResidualR2Conv

@@ -17,6 +17,7 @@ from transformations import answer_to, relative_error
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.baselines import LAYERS
+from escnn_relaxed.layer.convolution import RelaxedConvolution
 
 KINDS: dict[str, tuple[type[EquivariantModule], type[Layer]]] = {
     "convolution": (R2Conv, RelaxedR2Conv),
@@ -292,7 +293,7 @@ def test_every_layer_takes_vmap_over_images() -> None:
         many = torch.randn(3, 2, 4, 5, 5, dtype=torch.float64)
         with torch.no_grad():
 
-            def evaluated(image: Tensor, layer: nn.Module = layer) -> Tensor:
+            def evaluated(image: Tensor, layer: RelaxedConvolution = layer) -> Tensor:
                 return layer(layer.in_type(image)).tensor
 
             assert (
