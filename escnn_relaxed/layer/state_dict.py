@@ -82,9 +82,9 @@ def _adopt_r2conv_state(state: MutableMapping[str, Tensor], prefix: str, layer: 
         return
     for key in derived:
         del state[key]
-    soft = {parameter.data_ptr() for of in layer.kernel.weight_groups().values() for parameter, _ in of}
-    for name, value in layer.state_dict().items():
-        state.setdefault(prefix + name, value * 0 if value.data_ptr() in soft else value)
+    strict = {f"kernel.{name}": value for name, value in layer.kernel.strict_state().items()}
+    for name, value in {**layer.state_dict(), **strict}.items():
+        state.setdefault(prefix + name, value)
 
 
 def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int | None) -> list[str]:
