@@ -120,6 +120,11 @@ class Kernel(nn.Module, ABC):
         """Draw the soft weights, and scale them until the softness is s."""
         for parameter, numbers in self._soft_entries():
             parameter.view(-1)[numbers] = torch.randn(len(numbers)).to(parameter)
+        self._scale_to(weights, softness)
+
+    @torch.no_grad()
+    def _scale_to(self, weights: Tensor | None, softness: float) -> None:
+        """Scale the soft weights until the softness is s; nothing where K has no soft part."""
         soft, strict = (float(energy) for energy in self.energies(weights, (), SUBGROUPS))
         if soft > 0:
             self.scale_soft_part(math.sqrt(softness / (1 - softness) * strict / soft))
@@ -196,6 +201,11 @@ class Kernel(nn.Module, ABC):
         for key in [key for key in state if key.startswith((f"{prefix}bank.", f"{prefix}_domain_frequency."))]:
             name = key.removeprefix(prefix).replace("_domain_frequency.", "kernel.frequency.")
             state[prefix + name.replace("bank.", "kernel.", 1)] = state.pop(key)
+
+    def strict_state(self) -> dict[str, Tensor]:
+        """Return the entries of the state with which K is the strict kernel: those of soft weights are 0."""
+        soft = {parameter.data_ptr() for parameter, _ in self._soft_entries()}
+        return {name: value * 0 if value.data_ptr() in soft else value for name, value in self.state_dict().items()}
 
     def make_strict(self) -> None:
         """Set the soft weights to 0 in place; training may relax K again."""

@@ -41,12 +41,7 @@ class Softening:
         dilation: int,
         basis_arguments: Mapping[str, Any],
     ) -> Kernel:
-        """Return a kernel between (one group of) these fields, not started.
-
-        Raises:
-            TypeError: for an option of the wrong type.
-            ValueError: for a value that has no meaning for these fields.
-        """
+        """Return a kernel between (one group of) these fields, not started."""
         check_kernel(self.kernel)
         gspace = in_type.gspace
         samples = check_integer("samples", self.samples, 1)
@@ -95,14 +90,7 @@ def check_softness(value: Any, name: str = "initial_softness") -> float:
 
 
 def check_keywords(taker: str, given: Mapping[str, Any], known: tuple[str, ...], others: str) -> None:
-    """Raise a ``TypeError`` for a keyword that is not known.
-
-    Args:
-        taker: the name of the function or class that was called.
-        given: the keywords.
-        known: the names that it takes.
-        others: its other arguments, in words.
-    """
+    """Raise a ``TypeError`` for a keyword that ``taker`` does not know; ``others`` names its other arguments."""
     unknown = [name for name in given if name not in known]
     if unknown:
         raise TypeError(
