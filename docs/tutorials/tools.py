@@ -59,7 +59,7 @@ def show(images: Tensor, titles: Sequence[object]) -> None:
 
 
 class SteerableCNN(torch.nn.Module):
-    """Three convolutions of C8 regular fields, a maximum over the group, a linear layer."""
+    """Three convolutions of C8 regular fields, group pooling, a linear layer."""
 
     def __init__(
         self, convolution: Callable[..., Any], fields: int = 6, classes: int = 10
