@@ -12,11 +12,15 @@ from layers import TORUS, shake
 from reference_group import Elements, coset
 from torch import Tensor
 
-from escnn_relaxed.baselines import LAYERS
+from escnn_relaxed import ContinuousKernel
+from escnn_relaxed.baselines import LAYERS, WeightedR2Conv
 from escnn_relaxed.layer.convolution import RelaxedConvolution
 
 WAYS = tuple(name for name in LAYERS if name != "relaxed")
 EVERY_WAY = pytest.mark.parametrize("way", WAYS)
+EVERY_STRICT_KERNEL = pytest.mark.parametrize(
+    "kernel", [None, ContinuousKernel(hidden_size=2)], ids=["steerable", "continuous"]
+)
 SOFTNESS = 0.2
 
 
@@ -37,9 +41,15 @@ def strict_bank(way: str, layer: RelaxedConvolution, number: int = 0) -> Tensor:
     elif way == "residual":
         strict.free_weight.zero_()
     else:
-        strict.group_weights.zero_()
-        strict.group_weights[number] = 1
+        set_group_weights(strict, torch.zeros_like(strict.group_weights).index_fill(0, torch.tensor(number), 1))
     return strict.filter_bank()
+
+
+@torch.no_grad()
+def set_group_weights(layer: WeightedR2Conv, weights: Tensor) -> None:
+    """Set w of each kernel and element, (L, M)."""
+    layer.kernel.means.copy_(weights.mean(1))
+    layer.kernel.deviations.copy_(weights @ layer.kernel.elements.averaged("contrasts").mT)
 
 
 def members(field: Representation, elements: Elements, channel: int) -> list[int]:

@@ -15,7 +15,7 @@ from tolerances import ROUNDING, SINGLE_REORDERED
 from torch import Tensor
 from transformations import relative_error
 
-from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv
 from escnn_relaxed.kernel import StrictKernel
 from escnn_relaxed.kernel.kernel import KernelPlace
@@ -120,7 +120,7 @@ def test_softness_is_set_and_the_strict_part_stays(way: str) -> None:
 
 def test_softness_of_a_window_is_set_by_its_narrowing_alone() -> None:
     layer = baseline("partial", "D4", REGULAR)
-    with pytest.raises(ValueError, match="softness cannot be set, since a PartialKernel has no soft part of its own"):
+    with pytest.raises(ValueError, match="softness cannot be set where a window relaxes a layer: set_narrowing"):
         layer.set_softness(0.1)
 
 
@@ -201,6 +201,15 @@ def test_kernel_is_one_of_relaxed_r2conv_too() -> None:
     scalars = nn.FieldType(gspaces.octaOnR3(), [gspaces.octaOnR3().trivial_repr])
     with pytest.raises(ValueError, match="a ResidualKernel must be a kernel of the plane"):
         RelaxedR3Conv(scalars, scalars, 3, kernel=ResidualKernel)
+
+
+@pytest.mark.parametrize("coordinates", ["circle", "log"])
+def test_strict_kernel_is_that_of_a_strict_layer_of_the_same_options(coordinates: str) -> None:
+    types, kernel = battery.types("C8", REGULAR), ContinuousKernel(rotation_coordinates=coordinates)
+    torch.manual_seed(1)
+    layer = PartialR2Conv(*types, 3, relax={"rotation": 0.0}, kernel=kernel)
+    torch.manual_seed(1)
+    assert torch.equal(layer.filter_bank(), RelaxedR2Conv(*types, 3, relax=None, kernel=kernel).filter_bank())
 
 
 def test_window_that_no_narrowing_makes_so_soft_is_refused() -> None:

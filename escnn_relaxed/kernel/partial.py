@@ -72,6 +72,10 @@ class PartialKernel(RelaxingKernel):
         values = self.window.narrowing().items()
         return {name: [(value, torch.tensor([0]))] for name, value in values if isinstance(value, nn.Parameter)}
 
+    def scale_soft_part(self, factor: float) -> None:
+        """Raise a ``ValueError``, since softness does not rise as ν²."""
+        raise ValueError("softness cannot be set where a window relaxes a layer: set_narrowing sets its narrowing")
+
     @torch.no_grad()
     def make_strict(self) -> None:
         """Set every ν to 0 in place, those that are not learned too."""

@@ -104,11 +104,6 @@ class WeightedKernel(RelaxingKernel):
         self.deviations.copy_(torch.randn(count, others + 1) @ self.elements.averaged("contrasts").mT)
         self._scale_to(weights, softness)
 
-    @torch.no_grad()
-    def scale_soft_part(self, factor: float) -> None:
-        """Multiply b by a factor."""
-        self.deviations.mul_(factor)
-
     def strict_state(self) -> dict[str, Tensor]:
         """Return weights of 1 for the first kernel and 0 for the others."""
         first = (torch.arange(len(self.means)) == 0).to(self.means)
