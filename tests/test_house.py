@@ -27,7 +27,6 @@ ORDER = (
     "learning",
     "plots",
     "models",
-    "tutorials",
     "__init__",
 )
 
