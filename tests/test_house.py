@@ -28,7 +28,6 @@ ORDER = (
     "learning",
     "plots",
     "models",
-    "tutorials",
     "__init__",
 )
 

@@ -36,6 +36,14 @@ class KernelPlace:
         relax: ω′ at the start of each subgroup that may be soft.
         learn_relaxation: make ω′ parameters.
         basis_arguments: escnn's arguments that shape the steerable basis, where they are given.
+
+    Example:
+        >>> from escnn import gspaces
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
+        >>> place = RelaxedR2Conv(image, image, 3).kernel.place
+        >>> place.kernel_size, place.relax
+        (3, {'rotation': 0.25})
     """
 
     in_type: FieldType
@@ -75,6 +83,19 @@ class Kernel(nn.Module, ABC):
         basis: the steerable basis of the strict part, None without one.
         cannot_be_soft: subgroups that were to be soft where no weights would make K so.
         relaxed_by: the quantity that relaxes K in words; empty where it is ω′.
+
+    Example:
+        >>> from escnn import gspaces
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = gspace.type(gspace.regular_repr)
+        >>> layer = RelaxedR2Conv(fields, fields, 3)
+        >>> whole, projected = (
+        ...     layer.kernel(layer.weights),
+        ...     layer.kernel(layer.weights, None, ("rotation",)),
+        ... )
+        >>> torch.equal(projected, layer.kernel.strict_kernel()(layer.weights))
+        True
     """
 
     default_softness = 0.001
