@@ -155,43 +155,14 @@ def test_schedule_is_that_of_a_plain_loop(accumulate: int) -> None:
 @pytest.mark.parametrize("bound", [0.02, {"network.3": 0.01}], ids=["one", "by name"])
 def test_bound_is_that_of_a_plain_loop(bound: float | dict[str, float], accumulate: int) -> None:
     module, callback = Classifier(), BoundSoftness(bound, rate=2.0)
-    assert callback.multipliers == {}
     run = trainer(callback, accumulate=accumulate)
     run.fit(module, loader())
     expected, rule = plain_loop(lambda m: SoftnessBound(m, bound, rate=2.0), accumulate)
     assert_same_state(module, expected)
-    assert callback.multipliers == pytest.approx(rule.multipliers, rel=ROUNDING)
-    assert max(callback.multipliers.values()) > 0.1
+    assert callback.rule.multipliers == pytest.approx(rule.multipliers, rel=ROUNDING)
+    assert max(callback.rule.multipliers.values()) > 0.1
     logged = {name: value.item() for name, value in run.callback_metrics.items()}
     assert logged == pytest.approx({f"multiplier/{n}": m for n, m in rule.multipliers.items()}, rel=1e-6)  # in float32
-
-
-@pytest.mark.parametrize(
-    ("harden_at", "stop"), [(1, None), (0.99, None), (1 / 2, 6)], ids=["at the end", "near it", "where it stops early"]
-)
-def test_statistics_are_those_of_the_strict_network_where_the_last_step_hardens(
-    harden_at: float, stop: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Estimated once, whatever ends training: the mean over the batches in front of batch norm."""
-    calls: list[int] = []
-    estimate = torch.optim.swa_utils.update_bn
-    callback, module, watch = HardenInTraining(harden_at), Classifier(), Watch(stop)
-
-    def counted(*arguments: Any, **options: Any) -> None:
-        calls.append(len(watch.seen))
-        estimate(*arguments, **options)
-
-    monkeypatch.setattr("escnn_relaxed.learning.lightning_callbacks.update_bn", counted)
-    trainer(callback, watch).fit(module, loader())
-    steps = stop or 4 * BATCHES
-    # The last batch of a run is counted after its callbacks.
-    assert len(calls) == 1
-    assert [strict for _, strict in watch.seen] == [False] * (steps - 1) + [True]
-    with torch.no_grad():
-        answers = [module.network[0](module.network.in_type(features)).tensor.flatten() for features, _ in loader()]
-    mean, variance = (torch.stack([of(a) for a in answers]).mean().item() for of in (torch.mean, torch.var))
-    assert module.statistics.running_mean.item() == pytest.approx(mean, rel=ROUNDING)
-    assert module.statistics.running_var.item() == pytest.approx(variance, rel=ROUNDING)
 
 
 def test_training_without_an_end_is_refused_and_one_that_ends_early_says_that_the_network_is_soft() -> None:

@@ -130,7 +130,7 @@ def test_measures_and_tools_take_layers_of_volumes() -> None:
     assert "reflection" in text
     equivariance_penalty(network).backward()
     assert all(parameter.grad.any() for parameter in network.first.soft_parameters())
-    report = softness_ablation(network, lambda of: float(answer(of, images).square().mean()), progress=False)
+    report = softness_ablation(network, lambda of: float(answer(of, images).square().mean()))
     assert [row.part for row in report][:3] == ["nothing", "first", "last"]
     bound = SoftnessBound(network, 1e-4)
     bound.penalty().backward()
