@@ -20,8 +20,8 @@ from torch.nn import functional
 from transformations import answer_to, largest_error, relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
-from escnn_relaxed.continuous import FourierKernel, SirenKernel, weight_units
-from escnn_relaxed.kernel.weight_units import weight_units as units_of
+from escnn_relaxed.continuous import FourierKernel, SirenKernel, units
+from escnn_relaxed.continuous.units import weight_units as units_of
 
 CONSTANT = {"position": 0.0, "rotation": 0.0, "reflection": 0.0}
 NAN = float("nan")
@@ -31,7 +31,6 @@ BAD = {
     "unknown coordinates": ({"rotation_coordinates": "angle"}, ValueError, ["rotation_coordinates", "'angle'", "log"]),
     "unknown kernel net": ({"net": "mlp"}, TypeError, ["net", "'mlp'", "KernelNet"]),
     "unknown support": ({"support": "square"}, ValueError, ["support", "'square'", "disk"]),
-    "unknown frame": ({"frame": "world"}, ValueError, ["frame", "'world'", "group", "image"]),
     "hidden size 0": ({"hidden_size": 0}, ValueError, ["hidden_size", "0", ">= 1"]),
     "hidden size a float": ({"hidden_size": 8.0}, TypeError, ["hidden_size", "8.0", "integer"]),
     "filter frequency negative": ({"filter_frequency": -1.0}, ValueError, ["filter_frequency", "-1.0", ">= 0"]),
@@ -297,13 +296,13 @@ def test_no_direction_lies_so_near_the_threshold_that_rounding_decides(
 
     def recorded(features: Tensor) -> Tensor:
         size = svdvals(features)
-        threshold = max(weight_units._SMALLEST * float(size[0]), weight_units._ROUNDING)
+        threshold = max(units._SMALLEST * float(size[0]), units._ROUNDING)
         distances.append(float((size / threshold - 1).abs().min()))
         return size
 
     monkeypatch.setattr(torch.linalg, "svdvals", recorded)
     # How large each direction is drawn takes most of the time, and does not decide which there are.
-    monkeypatch.setattr(weight_units, "_whitened", lambda _, combination, size, rank, least: combination[:rank])
+    monkeypatch.setattr(units, "_whitened", lambda _, combination, size, rank, least: combination[:rank])
     for space in battery.GSPACES:
         RelaxedR2Conv(*battery.types(space, "irreps -> irreps"), kernel_size, **options_of("continuous"))
     assert len(distances) > 50

@@ -75,7 +75,7 @@ def test_swap_by_name_trains_and_loads_the_state_of_r3conv(name: str) -> None:
 @EVERY_NETWORK
 def test_relaxed_network_hardens_to_the_last_bit_and_goes_back_to_escnn(name: str) -> None:
     theirs, images = built(name, enn.R3Conv), volumes_for(name)
-    relaxed = relax_network(theirs, initial_softness=0.01)
+    relaxed = relax_network(theirs)
     assert relative_error(answer(relaxed, images), answer(theirs, images)) <= SINGLE_REORDERED
     before = answer(harden_network(relaxed), images)
     shake(relaxed)
