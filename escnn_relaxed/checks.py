@@ -133,13 +133,7 @@ def check_module(name: str, value: Any) -> nn.Module:
 
 
 def check_no_hooks(name: str, module: nn.Module, remedy: str) -> None:
-    """Raise a ``ValueError`` for a module with hooks, since the module in its place would not have them.
-
-    Args:
-        name: the module's name in its network.
-        module: the module that is replaced.
-        remedy: what the user may do about it.
-    """
+    """Raise a ``ValueError`` for a module with hooks, since the module in its place would not have them."""
     hooks = [kind.strip("_") for kind in _HOOKS if getattr(module, kind)]
     if hooks:
         raise ValueError(f"{name} has {', '.join(hooks)}, which would be lost: {remedy}")

@@ -42,7 +42,7 @@ FORMS: dict[str, tuple[str, str, dict[str, object]]] = {
     "learned in translation": (
         "C4",
         "regular -> regular",
-        {"relax": {"translation": 0.3}, "learn_relaxation": True, "net": SirenKernel, "frame": "image"},
+        {"relax": {"translation": 0.3}, "learn_relaxation": True, "net": SirenKernel},
     ),
 }
 _TRANSPOSED = {"make": RelaxedR2ConvTransposed, "stride": 2}
@@ -159,5 +159,5 @@ def tensors_of(module: nn.Module) -> list[Tensor]:
 
 def soft_weights(layer: RelaxedR2Conv) -> list[Tensor]:
     """The weights that a strict layer does without; ω′ is not among them."""
-    fixed = {id(parameter) for name, parameter in layer.named_parameters() if "domain_frequency" in name}
+    fixed = {id(parameter) for name, parameter in layer.named_parameters() if "kernel.frequency" in name}
     return [parameter for parameter in layer.soft_parameters() if id(parameter) not in fixed]

@@ -83,11 +83,17 @@ def soft_layer(space: str, pair: str, **arguments: object) -> RelaxedR2Conv:
     return build(*battery.types(space, pair), **{"initial_softness": 0.3, **arguments})
 
 
+def soft_transposed_layer(space: str, pair: str, **arguments: object) -> RelaxedR2ConvTransposed:
+    """The adjoint of such a layer."""
+    place = {"make": RelaxedR2ConvTransposed, "initial_softness": 0.3, "samples": 4}
+    return build(*battery.types(space, pair), **{**place, **arguments})
+
+
 @torch.no_grad()
 def shake(layer: nn.Module) -> None:
     """Move every weight and bias from its start; claims about a layer hold for any of them. ω′ stays."""
     for name, parameter in layer.named_parameters():
-        if "domain_frequency" in name:
+        if "kernel.frequency" in name:
             continue
         if (parameter == 0).all():
             parameter.copy_(torch.randn_like(parameter) / 4)

@@ -30,10 +30,6 @@ class Classifier(LightningModule):
     def hardened(self) -> list[tuple[str, ...]]:
         return [self.network[0].hardened, self.network[3].hardened]
 
-    @property
-    def statistics(self) -> nn.BatchNorm3d:
-        return next(module for module in self.modules() if isinstance(module, nn.BatchNorm3d))
-
     def forward(self, features: Tensor) -> Tensor:
         return self.head(self.network(self.network.in_type(features)).tensor.mean(dim=(2, 3)))
 

@@ -62,7 +62,7 @@ def count_evaluation(module: nn.Module, features: Tensor) -> CountOperations:
 
 
 def _third_call(call: Callable[[], object]) -> CountOperations:
-    # The kept values of ω′ are read again after the first filter bank of evaluation is built.
+    # Constants that are made once are not counted.
     for _ in range(2):
         call()
     with CountOperations() as count:

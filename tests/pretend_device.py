@@ -45,6 +45,11 @@ MIXES |= {"__getitem__", "__setitem__", "index_put", "index_put_"}
 STRICT = {"cat", "stack", "matmul", "mm", "bmm", "dot", "mv", "einsum", "conv2d", "equal", "index_select", "gather"}
 
 
+# The memory on the device, by identity, and kept: a freed one would give its place to another. It outlives a device, as
+# constants do that a package keeps for each device.
+_STORAGES: dict[int, UntypedStorage] = {}
+
+
 class PretendDevice(TorchFunctionMode):
     """The device, with what waited for it.
 
@@ -55,8 +60,7 @@ class PretendDevice(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.waits: Counter[str] = Counter()
-        # By identity, and kept: a freed one would give its place to another.
-        self._storages: dict[int, UntypedStorage] = {}
+        self._storages = _STORAGES
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, arguments: tuple[Any, ...] = (), keywords: Any = None
@@ -190,6 +194,8 @@ def pretend() -> Iterator[PretendDevice]:
 
     with PretendDevice() as device, patch.object(torch._C._nn, "_parse_to", parse_to):
         yield device
+    for number in [number for number in _STORAGES if torch._C._storage_Use_Count(number) == 1]:
+        del _STORAGES[number]
 
 
 @contextlib.contextmanager

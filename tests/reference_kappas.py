@@ -189,7 +189,6 @@ class ContinuousKappa:
         layer: gives its numbers.
         elements: those over which the mean is taken.
         filter_frequency: ω.
-        frame: whether positions are those in the frame of g or in that of the image.
         support: the window.
     """
 
@@ -198,10 +197,9 @@ class ContinuousKappa:
         layer: Layer,
         elements: Elements,
         filter_frequency: Mapping[str, float] = ROUGH,
-        frame: str = "group",
         support: str = "smooth",
     ) -> None:
-        self.layer, self.elements, self.frame, self.support = layer, elements, frame, support
+        self.layer, self.elements, self.support = layer, elements, support
         self.filter_frequency = filter_frequency
         self.fields = [list(of.representations) for of in kernel_types(layer)]
         self.blocks = [_blocks(fields, elements) for fields in self.fields]
@@ -209,8 +207,8 @@ class ContinuousKappa:
         is_permutation = [[self._images(field) is not None for field in fields] for fields in self.fields]
         self.sees_relative = all(map(any, is_permutation))
         # The only places where the oracle looks into a layer.
-        self.net = layer.bank.kernel
-        self.pairs = [(pair.weights, pair.units) for pair in layer.bank.steered_average.pairs]
+        self.net = layer.kernel.net
+        self.pairs = [(pair.weights, pair.units) for pair in layer.kernel.steered_average.block_pairs]
 
     def __call__(self, number: int, tap: Point, position: Point) -> Tensor:
         @functools.cache
@@ -271,8 +269,7 @@ class ContinuousKappa:
             has = {"rotation": len(proper) > 1, "reflection": len(proper) < len(elements.actions)}
             for name, values in elements.coordinates(action).items():
                 point += [value * self.filter_frequency[name] for value in values] if has[name] else []
-        own = elements.own(number, position) if self.frame == "group" else position
-        seen = {"translation": own, **elements.coordinates(elements.actions[number])}
+        seen = {"translation": elements.own(number, position), **elements.coordinates(elements.actions[number])}
         frequency = layer.domain_frequency
         domain = [torch.tensor(seen[name], dtype=torch.float64) * frequency[name] for name in frequency]
         domain_point = torch.cat([torch.zeros(0, dtype=torch.float64), *domain])

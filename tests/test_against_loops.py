@@ -31,7 +31,7 @@ from escnn_relaxed.continuous import SirenKernel
 pytestmark = pytest.mark.usefixtures("float64_default")
 
 FREQUENCIES = {"rotation": 0.2, "reflection": 0.35, "translation": (0.3, 0.5)}
-OF_KAPPA = ("frame", "support")
+OF_KAPPA = ("support",)
 
 
 def layer_and_loops(
@@ -142,7 +142,6 @@ OPTIONS: dict[str, tuple[tuple[int, int], dict[str, object]]] = {
     "no bias": ((3, 3), {"bias": False}),
 }
 OPTIONS_OF_KAPPA: dict[str, tuple[tuple[int, int], dict[str, object]]] = {
-    "image frame": ((3, 4), {"frame": "image"}),
     "hard disk": ((3, 3), {"support": "disk"}),
     "log coordinates": ((3, 3), {"rotation_coordinates": "log"}),
     "siren": ((3, 3), {"net": SirenKernel}),

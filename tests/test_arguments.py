@@ -16,7 +16,7 @@ from escnn import gspaces
 from escnn.nn import FieldType, R2Conv
 from layers import with_kernel
 
-from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR2ConvTransposed, relax_network
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR2ConvTransposed
 
 C4, D4 = battery.gspace("C4"), battery.gspace("D4")
 REGULAR, TRIVIAL = FieldType(C4, [C4.regular_repr] * 2), FieldType(C4, [C4.trivial_repr])
@@ -301,7 +301,6 @@ def test_warning_points_at_the_line_outside_the_package(warnings_not_yet_given: 
     calls = (
         lambda: RelaxedR2Conv(*types, 1, relax={"rotation": 3.0}, **CONTINUOUS),
         lambda: layer.set_domain_frequency(rotation=4.0),
-        lambda: relax_network(R2Conv(*types, 1), relax={"rotation": 5.0}, kernel=ContinuousKernel()),
     )
     for call in calls:
         with pytest.warns(UserWarning, match="aliases") as caught:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from escnn import gspaces
 from escnn.nn import FieldType
+from layers import options_of
 from tolerances import SINGLE
 from torch import Tensor
 from transformations import relative_error
@@ -16,7 +17,7 @@ from escnn_relaxed import RelaxedR2Conv
 
 BANKS: dict[str, tuple[dict[str, object], Callable[[RelaxedR2Conv], Tensor]]] = {
     "soft rotation": ({}, lambda layer: layer.filter_bank()),
-    "continuous": ({"strict_kernel": "continuous"}, lambda layer: layer.filter_bank()),
+    "continuous": (options_of("continuous"), lambda layer: layer.filter_bank()),
     "learned": ({"learn_relaxation": True}, lambda layer: layer.filter_bank()),
     "cells": ({"relax": {"translation": 0.25}}, lambda layer: layer.region_banks((16, 16))),
     "other regions": ({"relax": {"translation": 0.25}}, lambda layer: layer.region_banks((18, 18))),

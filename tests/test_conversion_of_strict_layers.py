@@ -88,7 +88,7 @@ def test_soft_layers_are_left_alone() -> None:
 def test_options_are_those_of_a_layer_beside_its_strict_part() -> None:
     """In the signature, in the docstring, and one that is passed on."""
     arguments = inspect.signature(RelaxedR2Conv).parameters.values()
-    own = [each.name for each in arguments if each.kind is each.KEYWORD_ONLY and each.name != "strict_kernel"]
+    own = [each.name for each in arguments if each.kind is each.KEYWORD_ONLY]
     assert list(SOFTENING) == own
     (listed,) = re.findall(r"\*\*softening: .*?:(.*?)\.", relax_network.__doc__, re.DOTALL)
     assert re.findall("``(.*?)``", listed) == own

@@ -161,12 +161,6 @@ def test_soft_translation_keeps_the_group_about_the_image_centre_alone(space: st
     assert shift_error(layer, features) > BROKEN
 
 
-@pytest.mark.parametrize(("space", "pair"), [CASES[2][:2], CASES[6][:2], CASES[-1][:2]])
-def test_position_in_the_axes_of_the_image_breaks_the_group(space: str, pair: str) -> None:
-    layer = soft_layer(space, pair, relax={"translation": (0.1, 0.6)}, padding=1, frame="image")
-    assert largest_error(layer, battery.random_input(layer.in_type, 13, 13)) > BROKEN
-
-
 @pytest.mark.parametrize("axis", [0, 1], ids=["x", "y"])
 def test_one_frequency_at_zero_keeps_translation_along_that_axis(axis: int) -> None:
     relax = {"translation": [(0.0, 0.4), (0.4, 0.0)][axis]}

@@ -13,12 +13,12 @@ import pytest
 import torch
 import volumes
 from escnn import nn as enn
+from layers import soft_transposed_layer
 from pretend_device import DEVICE, pretend
 from soft_networks import soft_regular_layer
 from tolerances import BROKEN, ROUNDING
 from torch import Tensor, distributed, nn
 from torch.nn import functional
-from transposed_layers import soft_transposed_layer
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.baselines import ResidualR2Conv
@@ -51,7 +51,9 @@ def images(count: int = 12) -> Tensor:
 def entries(network: nn.Module, label: str = "") -> list[tuple[nn.Parameter, Tensor]]:
     """All soft weights, or those of a label."""
     layers = [module for module in network.modules() if isinstance(module, RelaxedR2Conv | ResidualR2Conv)]
-    return [pair for layer in layers for name, of in layer.weight_groups().items() if label in ("", name) for pair in of]
+    return [
+        pair for layer in layers for name, of in layer.weight_groups().items() if label in ("", name) for pair in of
+    ]
 
 
 # Closed forms: a layer whose output is one number, which is an affine function of α.
@@ -149,7 +151,9 @@ def test_penalty_is_that_of_the_prior_beside_the_mean_square_error() -> None:
     evidence.update(regression.inputs, regression.targets.view(-1, 1, 1, 1))
     assert [row.precision for row in evidence.table()] == pytest.approx(delta.tolist(), rel=BROKEN)
     loss = functional.mse_loss(regression.layer(regression.inputs).tensor.flatten(), regression.targets)
-    slopes = [torch.autograd.grad(of, regression.layer.bank.weights)[0] for of in (loss, evidence.penalty())]
+    slopes = [
+        torch.autograd.grad(of, regression.layer.kernel.modulation.weights)[0] for of in (loss, evidence.penalty())
+    ]
     # Three steps of the fixed point from a start that is not it come near; then the two slopes cancel.
     assert (slopes[0] + slopes[1]).norm() < BROKEN * slopes[0].norm()
 
@@ -242,7 +246,7 @@ def test_functions_of_two_subgroups_are_apart() -> None:
     layer = soft_regular_layer("tied", "D4", {"rotation": 0.25, "reflection": 0.25, "translation": 0.25})
     rows = SoftnessEvidence(layer, 100).table()
     assert {row.subgroup for row in rows} == {"rotation", "reflection", "translation", "rotation × reflection"}
-    assert sum(row.weights for row in rows) == layer.bank.weights.numel()
+    assert sum(row.weights for row in rows) == layer.kernel.modulation.weights.numel()
     assert all(math.isnan(row.determined) for row in rows)
 
 
@@ -256,10 +260,10 @@ def test_weights_that_are_frozen_hardened_or_shared_are_left_out() -> None:
     network.second = network.first
     assert [(row.layer, row.subgroup) for row in SoftnessEvidence(network, 100).table()] == [("first", "reflection")]
     other = copy.deepcopy(network.first)
-    other.bank.weights = network.first.bank.weights
+    other.kernel.modulation.weights = network.first.kernel.modulation.weights
     network.second = other
     assert len(SoftnessEvidence(network, 100).table()) == 1
-    network.first.bank.weights.requires_grad_(False)
+    network.first.kernel.modulation.weights.requires_grad_(False)
     with pytest.raises(ValueError, match="network has no soft weights that learn"):
         SoftnessEvidence(network, 100)
 
@@ -286,7 +290,7 @@ def test_penalty_is_nothing_before_an_update_and_the_prior_after_it() -> None:
 def test_precisions_are_bounded(value: float, bound: float) -> None:
     network = Classifier()
     with torch.no_grad():
-        network.second.bank.weights.fill_(value)
+        network.second.kernel.modulation.weights.fill_(value)
     evidence = SoftnessEvidence(network, 1000)
     evidence.update(images(20))
     assert [row.precision for row in evidence.table()][3:] == [bound] * 3
@@ -500,7 +504,7 @@ def test_every_likelihood_takes_outputs_of_any_shape(likelihood: str) -> None:
     evidence.update(inputs, targets)
     (row,) = evidence.table()
     outputs = {"binary": 50, "gaussian": 50, "categorical": 25}[likelihood]
-    energy = row.precision * layer.bank.weights.detach().square().sum().item() / 2
+    energy = row.precision * layer.kernel.modulation.weights.detach().square().sum().item() / 2
     with torch.no_grad():
         noise = functional.mse_loss(layer(inputs).tensor, torch.zeros(()) + targets).item() if outputs == 50 else 0.0
     unit = 2 * noise if likelihood == "gaussian" else 1.0

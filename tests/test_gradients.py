@@ -73,7 +73,7 @@ def test_learned_frequency_moves_from_zero(kind: str, soft_part: str) -> None:
     layer(layer.in_type(battery.random_input(layer.in_type, *SIZES[kind]))).tensor.square().sum().backward()
     assert layer.is_stationary == (kind == "stationary")
     for name, parameter in layer.named_parameters():
-        if "domain_frequency" in name:
+        if "kernel.frequency" in name:
             assert (parameter.grad.abs() > 1e-6).all(), name  # rounding would be 1e-15
 
 

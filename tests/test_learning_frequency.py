@@ -43,7 +43,7 @@ def test_at_zero_the_task_moves_the_frequency_and_no_soft_weight(soft_part: str)
     assert layer.domain_frequency["rotation"].grad.abs().item() > 1e-4
     if soft_part == "tied":
         # In the continuous form the output weights serve the strict part too.
-        assert layer.bank.weights.grad.abs().max().item() < 1e-12  # sums of zeros to rounding
+        assert layer.kernel.modulation.weights.grad.abs().max().item() < 1e-12  # sums of zeros to rounding
 
 
 @EVERY_KERNEL
@@ -75,7 +75,7 @@ def test_the_sum_of_squares_can_be_evaded_and_softness_not() -> None:
     penalty = equivariance_penalty(layer, "frequency").item()
     with torch.no_grad():
         layer.domain_frequency["rotation"].div_(10)
-        layer.bank.scale(10.0)
+        layer.kernel.scale_soft_part(10.0)
     change = (layer.filter_bank() - before).norm() / before.norm()
     # Terms of second order in 2πω′ ~ 0.06 of the soft part, which is √0.2 of the kernel.
     assert change.item() < 0.003

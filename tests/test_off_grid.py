@@ -1,4 +1,4 @@
-"""Angles that the pixel grid does not have: the error at ω′ = 0, against R2Conv's and by the number of samples.
+"""Angles that the pixel grid does not have: the error at ω′ = 0 against R2Conv's, and by the number of samples.
 
 No image is resampled: inputs are sums of waves, turned in closed form, and the answer is read at the centre of
 the image, which a rotation keeps. What is left is the layer's own error.
@@ -12,6 +12,7 @@ import pytest
 import torch
 from escnn.nn import R2Conv
 from layers import SOFT_PARTS, build, with_kernel
+from transformations import relative_error
 from waves import Waves, error_at_centre
 
 from escnn_relaxed import RelaxedR2Conv
@@ -77,3 +78,27 @@ def test_soft_layer_with_the_weights_of_an_r2conv_errs_like_it_at_zero() -> None
     errors = [error_at_centre(module.double(), waves, turn) for module in (convolution, layer)]
     # escnn's basis is exact to float32 alone, 1e-7 of the answers.
     assert errors[1] == pytest.approx(errors[0], abs=1e-5)
+
+
+def layers_of_samples(soft_part: str, *numbers: int) -> list[RelaxedR2Conv]:
+    """Layers of SO(2) in the same state, by so many samples each; no state says its number of samples."""
+    types = battery.types("SO(2)", "irreps -> irreps")
+    arguments = {"relax": {"rotation": 0.25}, "initial_softness": 0.3, "soft_part": soft_part}
+    layers = [build(*types, 5, samples=samples, **arguments) for samples in numbers]
+    for layer in layers[1:]:
+        layer.load_state_dict(dict(layers[0].state_dict()))
+    return layers
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("soft_part", "bounds"),
+    # Band-limited kernels: once the samples resolve their harmonics the error falls faster than any power of N.
+    # Functions of the angle alone, which a tied kernel has, are resolved by eight samples.
+    [("continuous", {16: 0.01, 32: 1e-6}), ("tied", {8: 0.05, 16: 1e-5, 32: 1e-10})],
+)
+def test_kernel_of_a_continuous_group_comes_near_the_integral_as_samples_grow(soft_part: str, bounds: dict) -> None:
+    dense, *others = (layer.filter_bank() for layer in layers_of_samples(soft_part, 256, *bounds))
+    errors = [relative_error(bank, dense) for bank in others]
+    assert errors == sorted(errors, reverse=True)
+    assert all(error <= bound for error, bound in zip(errors, bounds.values(), strict=True)), errors

@@ -8,8 +8,7 @@ import torch
 from layers import build
 from torch import nn
 
-from escnn_relaxed.network.relaxed_layers import in_eval_mode
-from escnn_relaxed.network.relaxed_layers import frequency_energy, named_relaxed_layers, relaxed_layers
+from escnn_relaxed.network.relaxed_layers import frequency_energy, in_eval_mode, named_relaxed_layers, relaxed_layers
 
 
 def layer_of(**relax: float) -> nn.Module:

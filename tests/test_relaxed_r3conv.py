@@ -20,7 +20,6 @@ from torch import Tensor
 from transformations import relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv
-from escnn_relaxed.integral.geometry import ConvolutionGeometry
 from escnn_relaxed.on_escnn.heavy_basis import basis_bytes, warn_of_heavy_basis
 
 # --- the strict part and softness -------------------------------------------------------------------------------------
@@ -206,8 +205,9 @@ def test_fields_of_another_base_space_and_inputs_of_another_shape_are_refused() 
 class Rolled(RelaxedR3Conv):
     """A layer whose kernel lies beside its taps."""
 
-    def filter_bank(self) -> Tensor:
-        return super().filter_bank().roll(1, -1)
+    def _banks_and_bias(self, *setting: Any) -> tuple[Tensor, Tensor | None]:
+        bank, bias = super()._banks_and_bias(*setting)
+        return bank.roll(1, -1), bias
 
 
 @pytest.mark.parametrize("space", ["octahedral", "O(3)", "cone 4"])
@@ -231,10 +231,10 @@ def test_memory_of_a_basis_is_known_before_it_is_spent() -> None:
         expansion = enn.R3Conv(fields, fields, kernel_size).basisexpansion
         (pair,) = expansion._representations_pairs
         sampled = getattr(expansion, f"block_expansion_{expansion._escape_pair(pair)}").sampled_basis
-        assert basis_bytes(regular, regular, ConvolutionGeometry(kernel_size, (0, 0, 0))) == sampled.nbytes
+        assert basis_bytes(regular, regular, kernel_size) == sampled.nbytes
     fields = FieldType(gspaces.fullOctaOnR3(), [gspaces.fullOctaOnR3().regular_repr])
     with pytest.warns(UserWarning, match=r"takes 1\.0 GB, and about 6\.\d GB while escnn samples it.*irreps"):
-        warn_of_heavy_basis(fields, fields, ConvolutionGeometry(5, (0, 0, 0)))
+        warn_of_heavy_basis(fields, fields, 5, 1)
 
 
 def test_gspace_on_which_escnn_builds_no_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def test_swap_by_name_trains_and_loads_the_state_of_r3conv(name: str) -> None:
 @EVERY_NETWORK
 def test_relaxed_network_hardens_to_the_last_bit_and_goes_back_to_escnn(name: str) -> None:
     theirs, images = built(name, enn.R3Conv), volumes_for(name)
-    relaxed = relax_network(theirs, initial_softness=0.01)
+    relaxed = relax_network(theirs)
     assert relative_error(answer(relaxed, images), answer(theirs, images)) <= SINGLE_REORDERED
     before = answer(harden_network(relaxed), images)
     shake(relaxed)
@@ -130,7 +130,7 @@ def test_measures_and_tools_take_layers_of_volumes() -> None:
     assert "reflection" in text
     equivariance_penalty(network).backward()
     assert all(parameter.grad.any() for parameter in network.first.soft_parameters())
-    report = softness_ablation(network, lambda of: float(answer(of, images).square().mean()), progress=False)
+    report = softness_ablation(network, lambda of: float(answer(of, images).square().mean()))
     assert [row.part for row in report][:3] == ["nothing", "first", "last"]
     bound = SoftnessBound(network, 1e-4)
     bound.penalty().backward()

@@ -30,7 +30,7 @@ def test_torch_that_is_too_old_is_refused() -> None:
 def test_import_checks_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.5.1")
     with pytest.raises(ImportError, match=r"has 2\.5\.1"):
-        importlib.reload(_requirements)
+        importlib.reload(versions)
 
 
 WITHOUT_LIE_LEARN = """

@@ -9,11 +9,11 @@ import torch
 import volumes
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, GeometricTensor
+from layers import soft_transposed_layer
 from soft_networks import network_of, soft_regular_layer
 from tolerances import ROUNDING
 from torch import Tensor, nn
 from torch.nn import functional
-from transposed_layers import soft_transposed_layer
 
 from escnn_relaxed.learning.soft_gradients import fisher_direction, gradients, input_chunks, losses
 

@@ -109,14 +109,6 @@ def test_hardened_layer_is_the_mean_of_its_matrix_and_softness_what_it_leaves_ou
         assert expected > 1e-3 or names not in ((), ("translation",))
 
 
-def test_softness_in_the_group_depends_on_the_frame() -> None:
-    """In the frame of g the position of what is soft leaves the group exact, in the image's axes it does not."""
-    for name, is_exact in (("C4", True), ("C4, continuous", True), ("C4, continuous, in the image", False)):
-        layer = rough_layer(name, relax=TRANSLATION)
-        assert (layer.softness("rotation").item() <= 1e-15) == is_exact
-        assert is_exact or layer.softness("rotation").item() > 1e-3
-
-
 @pytest.mark.parametrize("name", ["C4", "C4, continuous, in the image"])
 @pytest.mark.parametrize("first", [("translation",), ("rotation",)])
 def test_one_subgroup_after_the_other_is_both(first: tuple[str, ...], name: str) -> None:

@@ -83,17 +83,6 @@ def test_state_of_other_regions_is_refused_where_translation_is_soft() -> None:
     built().load_state_dict(state_of(regions=8))
 
 
-@pytest.mark.parametrize("relax", [{"translation": 0.25}, {"rotation": 0.25}], ids=["translation", "rotation"])
-def test_state_from_before_regions_loads_where_it_means_the_same(relax: dict[str, float]) -> None:
-    state, layer = state_of(relax=relax), built(relax=relax)
-    del state._metadata[""]["layer"]["regions"]
-    if "translation" in relax:
-        with pytest.raises(RuntimeError, match="soft translation had a kernel for every pixel of the input: train it"):
-            layer.load_state_dict(state)
-    else:
-        layer.load_state_dict(state)
-
-
 def test_state_of_another_operator_is_refused() -> None:
     types = battery.types("C4", "regular -> regular")
     for saved, loaded, words in (

@@ -12,7 +12,7 @@ from torch import nn
 
 from escnn_relaxed import RelaxedR2Conv, equivariance_error, relaxation_summary
 from escnn_relaxed.measure import AblationRow
-from escnn_relaxed.measure.tables import plain_table
+from escnn_relaxed.measure.reports import plain_table
 
 
 @pytest.fixture

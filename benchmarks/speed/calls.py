@@ -1,10 +1,11 @@
 """The calls of this package's functions in a forward of a layer: how many, how deep, in how many files.
 
-    python -m benchmarks.speed.calls
+python -m benchmarks.speed.calls
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +47,9 @@ def count_calls(call: Callable[[], Any]) -> Calls:
         if event == "call":
             deepest = max(deepest, depth)
             visited.append(file)
-            names.append(f"{Path(file).stem}.{frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name}")
+            names.append(
+                f"{Path(file).stem}.{frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name}"
+            )
 
     before = sys.getprofile()
     sys.setprofile(see)
@@ -54,7 +57,7 @@ def count_calls(call: Callable[[], Any]) -> Calls:
         call()
     finally:
         sys.setprofile(before)
-    changes = sum(first != second for first, second in zip(visited, visited[1:], strict=False))
+    changes = sum(first != second for first, second in itertools.pairwise(visited))
     return Calls(len(visited), deepest, len(set(visited)), changes, names)
 
 
@@ -84,7 +87,7 @@ def main() -> None:
             cells += [count_calls(lambda layer=layer, features=features: layer(features)), first]
         print(f"| {name} | {' | '.join(', '.join(map(str, of[:4])) for of in cells)} |")
         if name == "default" and "--names" in sys.argv:
-            print("\n".join(cells[0].names + ["----"] + cells[1].names))
+            print("\n".join([*cells[0].names, "----", *cells[1].names]))
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ class RelaxedConvolution(EscnnLayer):
         self, partition: RegionPartition | None, hardened: tuple[str, ...]
     ) -> tuple[Tensor, Tensor | None]:
         """Return K as the integral takes it, and the bias of each channel, in full precision."""
-        with full_precision(next(self.parameters())):
+        with full_precision(self.like):
             banks = self.kernel(self.weights, partition, hardened)
             if isinstance(self.geometry, TransposedGeometry):
                 banks = banks.transpose(-4, -3).contiguous()

@@ -66,4 +66,9 @@ def _state(module: nn.Module) -> tuple[list[Tensor], bool]:
             if tensor is not None and name not in part._non_persistent_buffers_set:
                 tensors.append(tensor if tensor.is_meta else tensor.detach().reshape(-1).view(torch.uint8))
                 is_learned |= tensor.requires_grad
+    for tensor in vars(module).values():
+        # Weights may be plain tensors, which another network makes.
+        if isinstance(tensor, Tensor):
+            tensors.append(tensor.detach().reshape(-1).view(torch.uint8))
+            is_learned |= tensor.requires_grad
     return tensors, is_learned

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from escnn.nn import FieldType
+from torch import nn
 
 from ..checks import check_bool, check_integer, check_number
 from ..group.domain import Domain
@@ -75,7 +76,7 @@ SOFTENING = tuple(field.name for field in fields(Softening))
 
 def check_kernel(kernel: Any) -> None:
     """Raise a ``TypeError`` for a value from which no kernel can be built."""
-    if kernel is not None and not callable(kernel):
+    if kernel is not None and (not callable(kernel) or isinstance(kernel, (nn.Module, FieldType))):
         raise TypeError(
             f"kernel must be an escnn_relaxed.ContinuousKernel or a subclass of escnn_relaxed.kernel.Kernel, got "
             f"{type(kernel).__name__}: {kernel!r}"

@@ -187,10 +187,9 @@ class RelaxedR3Conv(RelaxedConvolution):
             moved = next(of for of in elements if of not in [element for element, _ in symmetries])
             raise ValueError(f"subgroup must map voxels to voxels, got one with the element {moved}")
         average = GroupAverage(*(of.representations for of in self.kernel_types), symmetries)
-        like = next(self.parameters())
-        with full_precision(like):
+        with full_precision(self.like):
             kernel = self.kernel(self.weights, None, self.hardened).flatten(2)
-            mean = average.to(like)(kernel)
+            mean = average.to(self.like)(kernel)
             energy = self.kernel.orthogonal_basis.energy
             return soft_share(energy(kernel - mean), energy(mean))
 

@@ -31,6 +31,11 @@ class SoftLayer(nn.Module):
     hardened: tuple[str, ...]
 
     @property
+    def like(self) -> Tensor:
+        """A tensor with the device and dtype of the layer."""
+        return next(self.parameters()) if self.weights is None else self.weights
+
+    @property
     def domain_frequency(self) -> dict[str, Tensor]:
         """ω′ of each subgroup that may be soft; 2 values (x, y) for translation, else 1.
 
@@ -126,7 +131,7 @@ class SoftLayer(nn.Module):
         """
         wanted = check_subgroups(subgroups)
         # Half precision would lose the differences of kernels that are nearly equal.
-        with full_precision(next(self.parameters())):
+        with full_precision(self.like):
             return self.kernel.softness(self.weights, self.hardened, wanted)
 
     @torch.no_grad()

@@ -2,50 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 
-from ..checks import SUBGROUPS, check_callable, check_mapping, check_sequence
+from ..checks import SUBGROUPS, check_callable
 from ..network.relaxed_layers import copy_network, relaxed_layers
 from .reports import AblationReport, AblationRow
 
 __all__ = ["softness_ablation"]
 
 
-def softness_ablation(
-    network: nn.Module,
-    evaluate: Callable[[nn.Module], float],
-    groups: Mapping[str, Sequence[str]] | None = None,
-) -> AblationReport:
+def softness_ablation(network: nn.Module, evaluate: Callable[[nn.Module], float]) -> AblationReport:
     """Evaluate a network with each of its parts replaced by its strict part PK.
 
-    What softness is needed for cannot be seen from a penalty, which later layers and batch norm can make up for; it can
-    be seen from what is lost without it.
+    Whether softness is needed cannot be seen from a penalty, which later layers and batch norm can make up for; it can
+    be seen from what is lost without it. The report, whose text is a table, has rows for nothing hardened, each layer
+    that is soft, each subgroup that is soft somewhere, and everything.
 
     Args:
         network: any module that can be copied; it is not changed.
         evaluate: from a network to a number, its test accuracy for instance. It gets a copy of ``network`` in eval
             mode for each row, the row's part hardened, and is called without gradients.
-        groups: names of groups of layers → the names of their layers, or of modules that hold them.
-
-    Returns:
-        A report, whose text is a table, with rows for nothing hardened, each layer that is soft, each group, each
-        subgroup that is soft somewhere, and everything.
 
     Raises:
         TypeError: for an argument of another type.
-        ValueError: for a network without a relaxed layer, or a group without one.
+        ValueError: for a network without a relaxed layer.
 
     Example:
         >>> from escnn import gspaces, nn
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> network = nn.SequentialModule(
-        ...     RelaxedR2Conv(fields, fields, 3), RelaxedR2Conv(fields, fields, 3)
-        ... )
+        >>> network = nn.SequentialModule(*(RelaxedR2Conv(fields, fields, 3) for _ in range(2)))
         >>> print(softness_ablation(network, lambda net: 10000 * net[0].softness().item()))
         hardened          value   change  softness
         nothing           10.00             0.0010
@@ -56,12 +46,10 @@ def softness_ablation(
     """
     layers = relaxed_layers(network)
     check_callable("evaluate", evaluate)
-    named = {} if groups is None else check_mapping("groups", groups, "names of layers by group")
     soft = [name for name, layer in layers.items() if layer.softness() > 0]
     # The name of a part, its kind, the names of its layers, and the subgroups in which they are hardened.
     parts: list[tuple[str, str, list[str], tuple[str, ...]]] = [("nothing", "network", [], ())]
     parts += [(name, "layer", [name], SUBGROUPS) for name in soft]
-    parts += [(name, "group", _members(name, group, list(layers)), SUBGROUPS) for name, group in named.items()]
     subgroups = [subgroup for subgroup in SUBGROUPS if any(layers[name].softness(subgroup) > 0 for name in soft)]
     parts += [(subgroup, "subgroup", list(layers), (subgroup,)) for subgroup in subgroups]
     parts.append(("everything", "network", list(layers), SUBGROUPS))
@@ -70,15 +58,6 @@ def softness_ablation(
         value, softness = _evaluated_without(network, members, averaged, evaluate)
         rows.append(AblationRow(part, kind, value, value - rows[0].value if rows else 0.0, softness))
     return AblationReport(rows)
-
-
-def _members(name: str, group: Sequence[str], layers: list[str]) -> list[str]:
-    """Return the names of the relaxed layers that a group names, or that lie in modules that it names."""
-    check_sequence(f"groups: {name!r}", group, "names of layers")
-    members = [layer for layer in layers if any(f"{layer}.".startswith(f"{prefix}.") for prefix in group)]
-    if not members:
-        raise ValueError(f"groups: {name!r} ({list(group)}) has no relaxed layer; those are {layers}")
-    return members
 
 
 @torch.no_grad()

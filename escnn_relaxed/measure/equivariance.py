@@ -51,9 +51,8 @@ def equivariance_error(
     Exact rows compare all pixels. What a shift pushes out comes in again on the other side where all padding is
     circular; elsewhere it is set to 0 before, and what has come in is not compared. For interpolated rows the input is
     faded to 0 outside of the image's inscribed circle (cos² over its outer quarter), and the output is compared within
-    it. ``resampling`` is half of ‖f(g⁻¹gx) − f(x)‖ / ‖f(x)‖ plus half of ‖g⁻¹g f(x) − f(x)‖ / ‖f(x)‖, x and f(x)
-    turned there and back: what a module would be charged that is exactly equivariant on the plane or in space, once
-    for its input and once for its output.
+    it. ``resampling`` is half of ‖f(g⁻¹gx) − f(x)‖ / ‖f(x)‖ plus half of ‖g⁻¹g f(x) − f(x)‖ / ‖f(x)‖: what a module
+    would be charged that is exactly equivariant on the plane or in space.
 
     Args:
         module: a layer or network, of ``RelaxedR2Conv``, ``R3Conv`` or anything; its forward takes a GeometricTensor,
@@ -167,10 +166,7 @@ def prediction_agreement(
 def largest_exact_errors(
     module: nn.Module, data: Data, layers: Sequence[str], in_type: FieldType | None = None, shifts: Shifts = ()
 ) -> dict[str, float]:
-    """Return the largest exact error of the outputs of several modules inside, over elements and shifts, by name.
-
-    Modules for which nothing is exact, or whose output is a map of unknown fields, are left out.
-    """
+    """Return the largest exact error of the outputs of modules inside by name, where one is exact and fields known."""
     network = MeasuredNetwork(module, None, data, in_type, None, layers)
     largest: dict[str, float] = {}
     with in_eval_mode(module):

@@ -47,10 +47,10 @@ class ModuleOutput:
 def outputs(
     network: nn.Module, arguments: Sequence[Any], names: Sequence[str], output: Output = None
 ) -> dict[str, ModuleOutput]:
-    """Return the outputs of some modules by name, ``""`` for the network itself, of one forward pass.
+    """Return the outputs of some modules by name, ``""`` for the network itself; the first argument is the image.
 
-    The first of the arguments is the image. Strides, kernels and paddings of all modules say where pixels lie;
-    functions in between leave them there, or keep the centre where they change the size.
+    Strides, kernels and paddings of all modules say where pixels lie; functions in between leave them there, or keep
+    the centre where they change the size.
     """
     grids = _Grids(_tensor(arguments[0]))
     found: dict[str, ModuleOutput] = {}
@@ -92,11 +92,7 @@ def _picked(returned: Any, output: Output, name: str) -> Tensor | GeometricTenso
 
 
 class _Grids(TorchFunctionMode):
-    """The grids of the tensors of a forward pass, passed on by all functions of torch while it is entered.
-
-    Args:
-        image: the input (batch, C, H, W) or (batch, C, D, H, W), whose pixels are those of the image.
-    """
+    """The grids of the tensors of a forward pass, passed on by all functions of torch while it is entered."""
 
     def __init__(self, image: Tensor) -> None:
         super().__init__()

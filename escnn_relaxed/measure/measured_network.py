@@ -80,10 +80,7 @@ class Pass:
 
 
 class MeasuredNetwork:
-    """A network, an input for it, and the modules whose outputs are looked at; to be used in eval mode.
-
-    The arguments are those of :func:`~escnn_relaxed.equivariance_error`; ``layers`` are names of modules.
-    """
+    """A network, an input for it, and the names of the modules whose outputs are looked at; to be used in eval mode."""
 
     def __init__(
         self,
@@ -167,14 +164,12 @@ class MeasuredNetwork:
         return Pass(isometry, before, self._outputs(there), returned, image, on_torus and _are_on_torus(before))
 
     def _input(self, isometry: Isometry) -> tuple[list[_Argument], dict[str, ModuleOutput]]:
-        """Return the arguments on which an isometry is measured, and the network's outputs to them.
-
-        Smooth and faded where the isometry interpolates; without the pixels that a shift would push out.
-        """
+        """Return the arguments on which an isometry is measured, and the network's outputs to them."""
         if not isometry.keeps_axes:
             return self._faded
         if isometry.subgroup != "translation" or _are_on_torus(self._whole):
             return self._white, self._whole
+        # Without the pixels that the shift would push out.
         kept = [a.with_pixels(lambda image: _without_what_leaves(image, isometry.pixels)) for a in self._white]
         return kept, self._outputs(kept)
 

@@ -67,7 +67,7 @@ class RelaxationMonitor:
         network: any module with relaxed layers.
         data: a batch to measure the error on; not measured without.
         in_type: fields of the input, where the network does not say.
-        shifts: (rows, columns) or (planes, rows, columns) in pixels, to measure beside the group elements.
+        shifts: in pixels, to measure beside the group elements.
 
     Raises:
         TypeError: for a network that is no module.
@@ -96,12 +96,7 @@ class RelaxationMonitor:
         self.history: dict[str, list[tuple[int, float]]] = {}
 
     def record(self, step: int) -> dict[str, float]:
-        """Take the numbers of now, keep them, and return them.
-
-        Raises:
-            TypeError: for a step that is no integer.
-            ValueError: for one below 0.
-        """
+        """Take the numbers of now at a step from 0 on, keep them, and return them."""
         check_integer("step", step, 0)
         scalars = relaxation_scalars(self._network, self.data, self._in_type, self._shifts)
         for tag, value in scalars.items():

@@ -75,10 +75,9 @@ class PixelGrid:
 def moved(
     features: Tensor, source: PixelGrid, target: PixelGrid, isometry: Isometry, on_torus: bool
 ) -> tuple[Tensor, Tensor]:
-    """Carry features (batch, C, …) on one grid by an isometry to another: f(A⁻¹(x − τ)). Channels stay as they are.
+    """Return features (batch, C, …) carried from grid to grid, f(A⁻¹(x − τ)), and which pixels have a source, bool.
 
-    Also return which pixels of the target have a source, bool; on the torus all have. Between pixels values are
-    interpolated by Keys' cubic convolution (a = −½).
+    Between pixels values are interpolated by Keys' cubic convolution (a = −½).
     """
     index = source.index((target.positions() - isometry.translation) @ isometry.matrix)  # rows p become A⁻¹p
     nearest = index.round()

@@ -24,8 +24,7 @@ class ErrorRow:
             not in all maps, since a stride does not fit the size (or the shift); else ``"interpolated"``.
         error: ‖f(gx) − g f(x)‖ / ‖f(x)‖; of :func:`~escnn_relaxed.prediction_agreement` the part of the images that
             get another class.
-        resampling: what interpolation alone costs, in the same unit: 0 for exact rows, NaN for strided ones whose
-            output has no pixels.
+        resampling: what interpolation alone costs: 0 for exact rows, NaN for strided ones whose output has no pixels.
 
     Example:
         >>> row = ErrorRow(
@@ -116,8 +115,8 @@ class AblationRow:
     """One row of the ablation; ``pandas.DataFrame(report.rows)`` makes a table of them.
 
     Attributes:
-        part: the part that was hardened: a layer, a group of layers, a subgroup, ``"everything"`` or ``"nothing"``.
-        kind: ``"layer"``, ``"group"``, ``"subgroup"`` or ``"network"``.
+        part: the part that was hardened: a layer, a subgroup, ``"everything"`` or ``"nothing"``.
+        kind: ``"layer"``, ``"subgroup"`` or ``"network"``.
         value: what ``evaluate`` gave.
         change: value less that of the whole network.
         softness: s of that part; the largest where it has several layers.
@@ -136,9 +135,7 @@ class AblationRow:
 
 
 class AblationReport(tuple[AblationRow, ...]):
-    """A row for each part that was hardened, in the order nothing, layers, groups, subgroups, everything.
-
-    It is a tuple, and its text is a table.
+    """A tuple of a row for each part that was hardened: nothing, layers, subgroups, everything; its text is a table.
 
     Example:
         >>> whole = AblationRow("nothing", "network", 99.5, 0.0, 0.01)

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 # A colour for each kind of part, distinct in grey too.
-_KINDS = {"network": "0.45", "layer": COLOURS[0], "group": COLOURS[5], "subgroup": COLOURS[4]}
+_KINDS = {"network": "0.45", "layer": COLOURS[0], "subgroup": COLOURS[4]}
 _TAG = "domain_frequency/"
 _LINES = {"rotation": "-", "reflection": "--", "translation_x": ":", "translation_y": "-."}
 _MARKERS = "os^Dv"
