@@ -37,7 +37,7 @@ from .layer.arguments import check_field_types, checked_geometry
 from .layer.convolution import RelaxedConvolution
 from .layer.options import Softening, check_kernel, check_keywords
 from .layer.relaxed_r2conv import RelaxedR2Conv
-from .on_escnn.default_device import built_on_the_cpu
+from .on_escnn.sampled_basis import built_on_the_cpu
 
 __all__ = ["LAYERS", "PartialR2Conv", "ResidualR2Conv", "WeightedR2Conv", "free_weight_penalty"]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..checks import FIBER_SUBGROUPS, SUBGROUPS, check_choice, check_number
 from ..group.domain import Domain
-from ..group.field_elements import channel_elements
+from ..group.fields import channel_elements
 from ..group.regions import RegionPartition
 from ..torch_modes import has_values
 from .kernel import KernelBuilder, KernelPlace

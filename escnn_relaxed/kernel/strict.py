@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..group.regions import RegionPartition
-from ..on_escnn.basis_arguments import check_basis_arguments
-from ..on_escnn.sampled_basis import refuse_emptied_basis, sampled_basis
+from ..on_escnn.sampled_basis import check_basis_arguments, refuse_emptied_basis, sampled_basis
 from .kernel import Kernel, KernelPlace
 from .steerable_basis import SteerableBasis
 

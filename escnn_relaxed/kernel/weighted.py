@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..checks import check_integer
-from ..group.field_elements import channel_elements
+from ..group.fields import channel_elements
 from ..group.regions import RegionPartition
 from .kernel import KernelBuilder, KernelPlace
 from .relaxing import GroupMeans, RelaxingKernel

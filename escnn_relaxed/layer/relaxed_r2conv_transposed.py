@@ -10,7 +10,7 @@ from escnn.nn import FieldType, R2ConvTransposed
 from ..integral.geometry import TransposedGeometry
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
-from ..on_escnn.default_device import built_on_the_cpu
+from ..on_escnn.sampled_basis import built_on_the_cpu
 from .arguments import check_field_types, checked_transposed_geometry
 from .convolution import RelaxedConvolution
 from .options import DEFAULT_REGIONS, Softening

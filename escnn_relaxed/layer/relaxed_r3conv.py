@@ -10,16 +10,14 @@ from escnn.gspaces import GSpace3D
 from escnn.nn import FieldType, R3Conv
 from torch import Tensor
 
-from ..group.elements import grid_symmetries, sample_group
+from ..group.elements import CUBE, grid_symmetries, sample_group
 from ..group.kept import AXIS, subgroup_elements
+from ..group.means import GroupAverage
 from ..group.points import tap_grid
-from ..group.projection import GroupAverage
-from ..group.rotation_grids import CUBE
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
 from ..kernel.softness import soft_share
-from ..on_escnn.default_device import built_on_the_cpu
-from ..on_escnn.heavy_basis import warn_of_heavy_basis
+from ..on_escnn.sampled_basis import built_on_the_cpu, warn_of_heavy_basis
 from ..torch_modes import full_precision
 from .arguments import check_field_types, checked_geometry
 from .convolution import RelaxedConvolution
@@ -186,7 +184,8 @@ class RelaxedR3Conv(RelaxedConvolution):
         if len(symmetries) < len(elements):
             moved = next(of for of in elements if of not in [element for element, _ in symmetries])
             raise ValueError(f"subgroup must map voxels to voxels, got one with the element {moved}")
-        average = GroupAverage(*(of.representations for of in self.kernel_types), symmetries)
+        in_type, out_type = self.kernel_types
+        average = GroupAverage(in_type.representations, out_type.representations, symmetries)
         with full_precision(self.like):
             kernel = self.kernel(self.weights, None, self.hardened).flatten(2)
             mean = average.to(self.like)(kernel)

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from ..checks import check_callable, check_integer, check_module, check_sequence, check_size, is_number
 from ..layer.arguments import check_field_type
 from .forward_probe import ModuleOutput, Output, outputs
-from .isometry import Isometry, isometries_of, on_fibers, rotation, shift
-from .pixel_grid import PixelGrid, moved
+from .isometry import Isometry, PixelGrid, isometries_of, moved, on_fibers, rotation, shift
 
 __all__ = ["Data", "MeasuredNetwork", "Pass", "Shifts"]
 
