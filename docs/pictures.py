@@ -20,6 +20,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         figures.accuracy_by_frequency,
         figures.accuracy_by_epoch,
         layers.filters_in_space,
+        layers.filters_over_rotations,
         layers.parts_of_a_kernel,
         layers.regions_of_an_image,
         layers.softness_by_axis,

@@ -12,11 +12,16 @@ from torch.nn import functional
 
 from drawing import FONT, SOFT, arrow, box, new_figure, show
 from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, harden_network
-from escnn_relaxed.plots import plot_filters_in_space, plot_softness_by_axis
+from escnn_relaxed.plots import (
+    plot_filters_in_space,
+    plot_filters_over_rotations,
+    plot_softness_by_axis,
+)
 
 __all__ = [
     "digit",
     "filters_in_space",
+    "filters_over_rotations",
     "lifting_layer",
     "parts_of_a_kernel",
     "regions_of_an_image",
@@ -35,9 +40,16 @@ def lifting_layer(initial_softness: float, seed: int) -> RelaxedR2Conv:
         7,
         padding=3,
         bias=False,
-        relax={"rotation": 0.5},
+        relax=("rotation",),
         initial_softness=initial_softness,
     )
+
+
+def filters_over_rotations() -> Figure:
+    """The filters of a strict and of a soft layer over the rotations of C8."""
+    soft = lifting_layer(initial_softness=0.4, seed=3)
+    strict = harden_network(nn.SequentialModule(soft))[0]
+    return plot_filters_over_rotations({"strict": strict, "soft": soft}).figure
 
 
 def parts_of_a_kernel() -> Figure:
@@ -79,7 +91,7 @@ def regions_of_an_image() -> Figure:
     gspace = gspaces.trivialOnR2()
     fields = nn.FieldType(gspace, [gspace.trivial_repr])
     layer = RelaxedR2Conv(
-        fields, fields, 7, padding=3, relax={"translation": 0.4}, initial_softness=0.6
+        fields, fields, 7, padding=3, relax=("translation",), initial_softness=0.6
     )
     size = 32
     figure, (left, right) = pyplot.subplots(
@@ -147,7 +159,7 @@ def which_subgroup() -> Figure:
     for number, (question, subgroup) in enumerate(questions):
         y = 3 - number
         box(axes, (1.3, y), question, "0.95")
-        words = f'relax={{\n "{subgroup}": 0.25}}'
+        words = f'relax=(\n "{subgroup}",)'
         box(axes, (4.6, y), words, "#fbe6d6", family="monospace")
         arrow(axes, (2.5, y), (3.2, y), "yes")
         arrow(axes, (1.3, y - 0.31), (1.3, y - 0.69), "no")

@@ -2,8 +2,9 @@
 
     python scripts/notebooks.py [TUTORIAL …]    # numbers; by default those whose code has changed. Or: make notebooks
 
-A tutorial is kept as text, and the site runs it when it is built. Its notebook is the same cells with their outputs,
-and a cell more, which installs the package where it is missing.
+A tutorial is kept as text, and the site runs it when it is built. Its notebook is the same cells with their outputs and
+two cells more: one installs the package where it is missing, and a folded one has the code of docs/tutorials/tools.py
+where the tutorial imports it. So a notebook runs alone.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ if importlib.util.find_spec("escnn_relaxed") is None:
     %pip install -q --no-deps escnn {{REPOSITORY}}
     %pip install -q matplotlib "scikit-learn<1.7"
 {more}"""
+TOOLS = re.compile(r"^from tools import (?:\([^)]*\)|.*)\n+", re.MULTILINE)
+# Links of a page to its notebook, and code of the tools, which a notebook has.
+OF_THE_PAGE = re.compile(r"^\{download\}[^\n]*\n+|^```\{literalinclude\}.*?^```\n*", re.MULTILINE | re.DOTALL)
 # By the number of the tutorial.
 MORE_PACKAGES = {"4": "onnx onnxruntime onnxscript", "7": "phiflow"}
 
@@ -58,12 +62,19 @@ ENVIRONMENT = {
 
 def notebook_of(tutorial: Path) -> NotebookNode:
     """The notebook of a page, not executed: without the links to itself, and with links that lead on from it."""
-    notebook = jupytext.read(tutorial)
+    notebook, tools = jupytext.read(tutorial), None
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            source = re.sub(r"^\{download\}.*\n+", "", cell.source, flags=re.MULTILINE)
+            source = OF_THE_PAGE.sub("", cell.source)
             cell.source = re.sub(r"(?<=\]\()(?!https?:)[^)\s]+", lambda link: link_from_notebook(link.group()), source)
-        elif "hide-input" in cell.metadata.get("tags", ()):
+        elif TOOLS.search(cell.source):
+            cell.source = TOOLS.sub("", cell.source)
+            tools = nbformat.v4.new_code_cell((TUTORIALS / "tools.py").read_text(encoding="utf-8").strip())
+            tools.metadata["tags"] = ["hide-input"]
+    if tools is not None:
+        notebook.cells.insert(1, tools)
+    for cell in notebook.cells:
+        if "hide-input" in cell.metadata.get("tags", ()):
             cell.metadata["jupyter"] = {"source_hidden": True}
     packages = MORE_PACKAGES.get(tutorial.name[0])
     more = f"    %pip install -q {packages}\n" if packages else ""

@@ -26,7 +26,6 @@ from escnn_relaxed.plots import (
     plot_domain_frequency,
     plot_equivariance_error,
     plot_filter_over_positions,
-    plot_filters_over_rotations,
 )
 
 WIDTHS, KERNEL_SIZE, RATE = (4, 4, 4, 8), 5, 1e-2
@@ -53,8 +52,9 @@ def train(options: dict[str, object] | None, images: int, epochs: int, root: Pat
     return network.eval(), {} if monitor is None else monitor.history
 
 
-def draw(networks: dict[str, nn.Module], reports: dict[str, object], history: dict, folder: Path) -> None:
+def draw(reports: dict[str, object], history: dict, folder: Path) -> None:
     """The pictures of the documentation."""
+    folder.mkdir(parents=True, exist_ok=True)
     axes = plot_equivariance_error(reports)
     axes.figure.savefig(folder / "error_by_angle.png", dpi=150)
     frequencies = [pairs for tag, pairs in history.items() if tag.startswith("domain_frequency/")]
@@ -62,8 +62,6 @@ def draw(networks: dict[str, nn.Module], reports: dict[str, object], history: di
         {f"domain_frequency/layer {number}/rotation": pairs for number, pairs in enumerate(frequencies, 1)}
     )
     axes.figure.savefig(folder / "frequency_over_training.png", dpi=150)
-    axes = plot_filters_over_rotations({name: network.body[0] for name, network in networks.items()})
-    axes.figure.savefig(folder / "filters_over_rotations.png", dpi=150)
     torch.manual_seed(0)
     soft = build_network("plain CNN", (2,), 5, {"relax": {"translation": 0.3}, "initial_softness": 0.5}).body[0]
     plot_filter_over_positions(soft, 33).figure.savefig(folder / "filter_over_positions.png", dpi=150)
@@ -97,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             name: equivariance_error(network, data=images[:64], elements=(), angles=ANGLES)
             for name, network in networks.items()
         }
-        draw(networks, reports, history, options.pictures)
+        draw(reports, history, options.pictures)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from ..checks import check_choice, check_integer, check_number, warn_once
 from ..group.fields import FieldStructure
 from ..group.regions import RegionPartition, region_limit
 from ..kernel.domain_frequency import DEFAULT_FREQUENCY, DomainFrequency, Limit
-from ..kernel.kernel import Kernel, KernelPlace
+from ..kernel.kernel import Kernel, KernelOptions, KernelPlace
 from .coordinates import DomainPoints, FilterPoints
 from .nets import FourierKernel, KernelNet
 from .start import SyntheticMaps, few_of, gain, in_double_precision, spread, start_weights, synthetic_maps
@@ -205,7 +205,7 @@ _BANDWIDTH_PER_PIXEL = 0.12
 
 
 @dataclass(frozen=True)
-class ContinuousKernel:
+class ContinuousKernel(KernelOptions):
     r"""The paper's form of a kernel, as the ``kernel`` of a layer: one continuous κ for the strict and the soft part.
 
     .. math::

@@ -121,8 +121,11 @@ class DomainFrequency(nn.Module):
         return any(name in self.names and (self.learn or not self._is_zero(name)) for name in names or self.names)
 
     def is_zero(self, name: str) -> bool:
-        """Whether ω′ of a subgroup is missing, or 0 and not learned; this may wait for an accelerator."""
-        return name not in self.names or (not self.learn and not bool(getattr(self, name).any()))
+        """Whether ω′ of a subgroup is missing, or known to be 0 and not learned; this may wait for an accelerator."""
+        if name not in self.names or self.learn:
+            return name not in self.names
+        value: Tensor = getattr(self, name)
+        return has_values(value) and not bool(value.any())
 
     def _is_zero(self, name: str) -> bool:
         value: Tensor = getattr(self, name)

@@ -19,7 +19,7 @@ from .domain_frequency import DomainFrequency, Frequency
 from .softness import OrthogonalBasis, soft_share
 from .steerable_basis import SteerableBasis
 
-__all__ = ["Kernel", "KernelBuilder", "KernelPlace", "joint"]
+__all__ = ["Kernel", "KernelBuilder", "KernelOptions", "KernelPlace", "joint"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,14 @@ class KernelPlace:
         relax: ω′ at the start of each subgroup that may be soft.
         learn_relaxation: make ω′ parameters.
         basis_arguments: escnn's arguments that shape the steerable basis, where they are given.
+
+    Example:
+        >>> from escnn import gspaces
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
+        >>> place = RelaxedR2Conv(image, image, 3).kernel.place
+        >>> place.kernel_size, place.relax
+        (3, {'rotation': 0.25})
     """
 
     in_type: FieldType
@@ -47,7 +55,15 @@ class KernelPlace:
     basis_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-# A kernel class, or the options of one: called with a place, it returns a kernel that is not started.
+class KernelOptions(ABC):
+    """The options of a kernel in one object: called with a place, they return the kernel, not started."""
+
+    @abstractmethod
+    def __call__(self, place: KernelPlace) -> Kernel:
+        """Return a kernel with these options."""
+
+
+# A kernel class, or the options of one.
 KernelBuilder = Callable[[KernelPlace], "Kernel"]
 
 
@@ -66,6 +82,19 @@ class Kernel(nn.Module, ABC):
         basis: the steerable basis of the strict part, None without one.
         cannot_be_soft: subgroups that were to be soft where no weights would make K so.
         relaxed_by: the quantity that relaxes K in words; empty where it is ω′.
+
+    Example:
+        >>> from escnn import gspaces
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = gspace.type(gspace.regular_repr)
+        >>> layer = RelaxedR2Conv(fields, fields, 3)
+        >>> whole, projected = (
+        ...     layer.kernel(layer.weights),
+        ...     layer.kernel(layer.weights, None, ("rotation",)),
+        ... )
+        >>> torch.equal(projected, layer.kernel.strict_kernel()(layer.weights))
+        True
     """
 
     default_softness = 0.001

@@ -22,6 +22,14 @@ class StrictKernel(Kernel):
     Args:
         place: where the kernel stands.
         basis: the steerable basis; by default escnn's for this place.
+
+    Example:
+        >>> from escnn import gspaces
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
+        >>> layer = RelaxedR2Conv(image, image, 3, relax=None, kernel=StrictKernel)
+        >>> layer.kernel(layer.weights).shape
+        torch.Size([1, 1, 3, 3])
     """
 
     basis: SteerableBasis

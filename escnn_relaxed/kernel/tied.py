@@ -35,6 +35,14 @@ class TiedKernel(StrictKernel):
 
     Attributes:
         modulation: f, None where no weights would make K soft.
+
+    Example:
+        >>> from escnn import gspaces
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
+        >>> layer = RelaxedR2Conv(image, image, 3)
+        >>> type(layer.kernel).__name__, len(layer.kernel.modulation.weights)
+        ('TiedKernel', 2)
     """
 
     modulation: Modulation | None

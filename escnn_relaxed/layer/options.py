@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from escnn.nn import FieldType
-from torch import nn
 
-from ..checks import check_bool, check_integer, check_number
+from ..checks import check_bool, check_integer, check_number, warn_once
 from ..group.domain import Domain
 from ..group.kept import kept_group
 from ..kernel.domain_frequency import Frequency, starting_frequency
-from ..kernel.kernel import Kernel, KernelBuilder, KernelPlace
+from ..kernel.kernel import Kernel, KernelBuilder, KernelOptions, KernelPlace
 from ..kernel.tied import TiedKernel
 
 __all__ = ["DEFAULT_REGIONS", "SOFTENING", "Softening", "check_kernel", "check_keywords", "check_softness"]
@@ -45,6 +45,8 @@ class Softening:
         check_kernel(self.kernel)
         gspace = in_type.gspace
         samples = check_integer("samples", self.samples, 1)
+        if samples == 1 and gspace.fibergroup.continuous and self.relax is not None:
+            warn_once(f"samples: 1 rotation of {gspace.name} leaves no rotation in which the layer could be soft")
         domain = Domain(
             gspace,
             samples,
@@ -71,7 +73,8 @@ SOFTENING = tuple(field.name for field in fields(Softening))
 
 def check_kernel(kernel: Any) -> None:
     """Raise a ``TypeError`` for a value from which no kernel can be built."""
-    if kernel is not None and (not callable(kernel) or isinstance(kernel, (nn.Module, FieldType))):
+    is_class = isinstance(kernel, type) and issubclass(kernel, Kernel)
+    if not (kernel is None or is_class or isinstance(kernel, (KernelOptions, partial))):
         raise TypeError(
             f"kernel must be an escnn_relaxed.ContinuousKernel or a subclass of escnn_relaxed.kernel.Kernel, got "
             f"{type(kernel).__name__}: {kernel!r}"
