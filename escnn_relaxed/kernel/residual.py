@@ -16,10 +16,9 @@ from ..group.points import tap_grid
 from ..group.regions import RegionPartition
 from ..on_escnn.sampled_basis import sampled_basis
 from .kernel import KernelBuilder, KernelPlace
-from .relaxing import RelaxingKernel
 from .softness import OrthogonalBasis
 from .steerable_basis import SteerableBasis
-from .strict import StrictKernel
+from .strict import RelaxingKernel, StrictKernel
 
 __all__ = ["NearestSteerable", "ResidualKernel"]
 

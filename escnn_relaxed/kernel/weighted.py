@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from ..checks import check_integer
 from ..group.fields import channel_elements
+from ..group.means import GroupMeans
 from ..group.regions import RegionPartition
 from .kernel import KernelBuilder, KernelPlace
-from .relaxing import GroupMeans, RelaxingKernel
-from .strict import StrictKernel
+from .strict import RelaxingKernel, StrictKernel
 
 __all__ = ["WeightedKernel"]
 
