@@ -101,10 +101,8 @@ HOLDS = {
     "test_plots.py": ["plots/charts", "plots/style"],
     "test_relaxed_r2conv.py": [
         *("integral/geometry", "kernel/domain_frequency", "layer/convolution"),
-        "layer/relaxed_r2conv_transposed",
     ],
     "test_relaxed_r3conv.py": ["group/means"],
-    "test_relaxing.py": ["layer/options"],
     "test_requirements.py": ["on_escnn/versions"],
     "test_softness.py": ["layer/soft_layer"],
     "test_state_dict.py": ["on_escnn/pickling"],

@@ -15,10 +15,9 @@ from ..group.regions import RegionPartition
 from ..integral.geometry import Geometry, TransposedGeometry, as_convolution
 from ..integral.regions import RegionConvolution, integrate
 from ..torch_modes import full_precision
-from .arguments import check_input
+from .arguments import Softening, check_input, check_softness
 from .escnn_layer import EscnnLayer, InvariantBias, has_trivial_irrep
 from .memo import EvaluationMemo
-from .options import Softening, check_softness
 
 __all__ = ["RelaxedConvolution"]
 
