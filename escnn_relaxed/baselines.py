@@ -81,18 +81,13 @@ R2Conv.register(_Baseline)
 
 
 class PartialR2Conv(_Baseline):
-    r"""A group convolution onto a part of the group, whose size is learned.
+    """A group convolution onto a part of the group, whose size is learned: K_{g, g′}(d) = w_ν(g) k(g′⁻¹d, g′⁻¹g).
 
-    .. math::
-        K_{g, g'}(d) = w_\nu(g)\, k(g'^{-1}d,\ g'^{-1}g)
-
-    k is the kernel of a strict layer, and w is a window on the group, largest at the identity. The *narrowing* ν of a
-    subgroup says how much is cut off: 0 is strict, 1 leaves the identity of the subgroup alone. For rotations w falls
-    linearly over one step of the group, so that ν has a gradient everywhere. For reflections it is 1 − ν on the
-    elements that reflect. Channels of a quotient field take the mean of w over their coset.
-
-    Romero and Lohit, "Learning Partial Equivariances from Data" (arXiv 2110.10211, NeurIPS 2022), draw the elements of
-    the output from a uniform distribution on [−θ, θ], with θ learned. Here the elements are those of the field type.
+    k is the kernel of a strict layer, w a window on the group, largest at the identity. The *narrowing* ν of a subgroup
+    says how much is cut off: 0 is strict, 1 leaves the identity alone. For rotations w falls linearly over one step of
+    the group, for reflections it is 1 − ν on the elements that reflect. Channels of a quotient field take the mean of w
+    over their coset. After Romero and Lohit (arXiv 2110.10211, NeurIPS 2022), who draw the elements of the output from
+    a uniform distribution on [−θ, θ], with θ learned.
 
     Args:
         in_type: field type of the input.
@@ -105,13 +100,6 @@ class PartialR2Conv(_Baseline):
         initial_softness: s at the start, for the default of ``relax``.
         **keywords: ``R2Conv``'s further arguments by keyword; ``samples``; and ``kernel``, the form of the strict
             kernel, as ``ContinuousKernel(…)``. Default: that of ``R2Conv``.
-
-    Raises:
-        TypeError: for an argument of the wrong type, or an unknown one.
-        ValueError: for a value that has no meaning, or output fields whose channels are not group elements.
-
-    Shape:
-        GeometricTensor (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
 
     Example:
         >>> from escnn import gspaces, nn
@@ -148,12 +136,7 @@ class PartialR2Conv(_Baseline):
 
     @torch.no_grad()
     def set_narrowing(self, **values: float) -> None:
-        """Set ν of subgroups in place.
-
-        Raises:
-            TypeError: for a value that is not a number.
-            ValueError: for a subgroup that was not named in ``relax``, or a value outside [0, 1].
-        """
+        """Set ν of subgroups that were named in ``relax``, each in [0, 1], in place."""
         for name, value in values.items():
             if name not in self.narrowing:
                 raise ValueError(
@@ -164,16 +147,10 @@ class PartialR2Conv(_Baseline):
 
 
 class ResidualR2Conv(_Baseline):
-    r"""A strict convolution and a free one side by side, in one filter bank.
+    """A strict convolution and a free one side by side, in one filter bank: K(d) = K_strict(d) + F(d).
 
-    .. math::
-        K(d) = K_{strict}(d) + F(d)
-
-    F is any kernel. It has one weight for each channel pair and tap, as many as a ``Conv2d``, with the prior N(0, σ²),
-    whose negative logarithm is :func:`free_weight_penalty`. With F = 0 the layer is strict. Every field type and group
-    has it. Translations stay exact, because a free kernel for each position would depend on the size of the image.
-
-    The method is that of Finzi, Benton and Wilson, "Residual Pathway Priors for Soft Equivariance Constraints" (arXiv
+    F has a weight for each channel pair and tap, with the prior N(0, σ²) of :func:`free_weight_penalty`. With F = 0 the
+    layer is strict. Every field type and group has it. Translations stay exact. After Finzi, Benton and Wilson (arXiv
     2112.01388, NeurIPS 2021).
 
     Args:
@@ -183,13 +160,6 @@ class ResidualR2Conv(_Baseline):
         padding: pixels on both sides, an integer or a pair (rows, columns).
         initial_softness: s at the start.
         **keywords: as of :class:`PartialR2Conv`.
-
-    Raises:
-        TypeError: for an argument of the wrong type, or an unknown one.
-        ValueError: for a value that has no meaning.
-
-    Shape:
-        GeometricTensor (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
 
     Example:
         >>> from escnn import gspaces, nn
@@ -221,17 +191,14 @@ class ResidualR2Conv(_Baseline):
 
 
 class WeightedR2Conv(_Baseline):
-    r"""A sum of strict convolutions whose weights depend on the group element.
+    r"""A sum of L strict convolutions whose weights depend on the group element.
 
     .. math::
         K_{g, g'}(d) = \sum_l w_l(g')\, k_l(g'^{-1}d,\ g'^{-1}g)
 
-    k_l are the kernels of L strict layers. Where the input field has no group elements (lifting, g′ is missing), the
-    weight is that of the output, w_l(g). Channels of a quotient field take the mean weight of their coset. With the
-    same weight at every element the layer is strict.
-
-    The method is the relaxed group convolution of Wang, Walters and Yu, "Approximately Equivariant Networks for
-    Imperfectly Symmetric Dynamics" (arXiv 2201.11969, ICML 2022).
+    Where the input field has no group elements the weight is that of the output, w_l(g). Channels of a quotient field
+    take the mean weight of their coset. Equal weights at all elements are strict. After Wang, Walters and Yu (arXiv
+    2201.11969, ICML 2022).
 
     Args:
         in_type: field type of the input.
@@ -239,16 +206,9 @@ class WeightedR2Conv(_Baseline):
             group elements (regular or quotient fields).
         kernel_size: k, odd or even.
         padding: pixels on both sides, an integer or a pair (rows, columns).
-        banks: L, the number of strict kernels.
+        banks: L.
         initial_softness: s at the start.
         **keywords: as of :class:`PartialR2Conv`.
-
-    Raises:
-        TypeError: for an argument of the wrong type, or an unknown one.
-        ValueError: for a value that has no meaning, or fields whose channels are not group elements.
-
-    Shape:
-        GeometricTensor (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
 
     Example:
         >>> from escnn import gspaces, nn

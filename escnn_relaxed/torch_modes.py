@@ -16,7 +16,6 @@ __all__ = [
     "has_no_values",
     "has_tangents",
     "has_values",
-    "is_captured",
     "is_traced",
     "reads_without_waiting",
     "untraced",
@@ -50,11 +49,6 @@ def reads_without_waiting(*tensors: Tensor) -> bool:
 def has_tangents() -> bool:
     """True in forward-mode differentiation, under ``torch.autograd.forward_ad``."""
     return forward_ad._current_level >= 0
-
-
-def is_captured() -> bool:
-    """Whether a CUDA graph is captured, in which nothing may wait."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def is_traced() -> bool:

@@ -108,15 +108,6 @@ def warnings_not_yet_given(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def uncalibrated() -> Iterator[None]:
-    """Layers are built without their calibration in this test: see :func:`layers.uncalibrated`."""
-    import layers
-
-    with layers.uncalibrated():
-        yield
-
-
-@pytest.fixture
 def float64_default() -> Iterator[None]:
     """Torch builds in float64 during this test."""
     import torch

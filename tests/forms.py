@@ -42,7 +42,7 @@ FORMS: dict[str, tuple[str, str, dict[str, object]]] = {
     "learned in translation": (
         "C4",
         "regular -> regular",
-        {"relax": {"translation": 0.3}, "learn_relaxation": True, "net": SirenKernel},
+        {"relax": {"rotation": 0.2, "translation": 0.3}, "learn_relaxation": True, "net": SirenKernel},
     ),
 }
 _TRANSPOSED = {"make": RelaxedR2ConvTransposed, "stride": 2}

@@ -61,6 +61,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     escnn_relaxed.export_network: {"network": NETWORK},
     escnn_relaxed.HardeningSchedule: {"network": NETWORK, "steps": 4},
     escnn_relaxed.SoftnessBound: {"network": NETWORK, "bound": 0.1},
+    escnn_relaxed.SoftnessEvidence: {"network": NETWORK, "observations": 100},
     escnn_relaxed.equivariance_penalty: {"network": NETWORK},
     escnn_relaxed.parameter_groups: {"network": NETWORK},
     learning.share_domain_frequency: {"network": NETWORK},
@@ -74,6 +75,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     plots.plot_ablation: {"rows": ROWS},
     plots.plot_accuracy: {"results": {0.0: [95.0], 0.25: [98.0]}},
     plots.plot_domain_frequency: {"history": {"domain_frequency/first/rotation": [(0, 0.25), (10, 0.2)]}},
+    plots.plot_evidence: {"rows": [learning.EvidenceRow("conv", "rotation", 20, 3.0, 0.002, 50.0)]},
     plots.plot_equivariance_error: {"reports": REPORT},
     plots.plot_filter_over_positions: {"layer": soft_regular_layer(), "size": 7, "positions": 2},
     plots.plot_filters_over_rotations: {"layers": soft_regular_layer()},
@@ -90,7 +92,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
 
 # Classes of results, which this package fills and not users.
 RESULTS = ("AblationReport", "AblationRow", "AgreementReport", "AxisSoftness", "EquivarianceReport", "ErrorRow")
-RESULTS += ("LayerSummary", "RelaxationSummary")
+RESULTS += ("EvidenceRow", "EvidenceTable", "HardeningReport", "HardeningTrial", "LayerSummary", "RelaxationSummary")
 
 BAD: dict[str, Any] = {
     "None": None,
@@ -137,7 +139,7 @@ BAD: dict[str, Any] = {
 # Functions of the user's, whose errors are their own.
 CALLED = {("relax_network", "where"), ("softness_ablation", "evaluate")}
 for _layer in ("RelaxedR2Conv", "RelaxedR2ConvTransposed", "RelaxedR3Conv"):
-    CALLED |= {(_layer, "basis_filter"), (_layer, "frequencies_cutoff")}
+    CALLED |= {(_layer, "basis_filter"), (_layer, "frequencies_cutoff"), (_layer, "kernel")}
 CALLED |= {(name, "output") for name in ("equivariance_error", "prediction_agreement")}
 
 # Bad values that end otherwise, and why.

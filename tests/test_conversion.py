@@ -183,7 +183,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: relax_network(RelaxedR2Conv(*battery.types("C4", "trivial -> regular"), 3)), "to relax, nor a layer of"),
     (lambda: relax_network("net"), r"network must be a torch\.nn\.Module, got str: 'net'"),
     (lambda: harden_network("net"), r"network must be a torch\.nn\.Module, got str: 'net'"),
-    (lambda: harden_network(network()), "network has no relaxed layer to harden: relax_network"),
+    (lambda: harden_network(network()), "network has no relaxed layer: relax_network"),
 ]
 
 

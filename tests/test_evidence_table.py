@@ -30,11 +30,3 @@ def test_texts_are_tables() -> None:
         "rotation  2 layers  48         300.0 ± 12.0  20.0   soft",
         "rotation  first     40         1.2 ± 0.5     3.0    strict",
     ]
-
-
-@pytest.mark.parametrize("table", [EvidenceTable(ROWS), HardeningReport(TRIALS)])
-def test_rich_has_the_same_cells(table: EvidenceTable | HardeningReport) -> None:
-    pytest.importorskip("rich")
-    found = table.__rich__()
-    assert [column.header for column in found.columns] == [*table._header]
-    assert list(found.columns[0].cells) == [row.cells()[0] for row in table]

@@ -289,7 +289,7 @@ def test_recipe_for_so2_is_exported_as_a_whole() -> None:
     layers = soft_layer(FieldType(SO2, [SO2.trivial_repr]), function.in_type), enn.GNormBatchNorm(function.in_type)
     network = settled(enn.SequentialModule(*layers, function))
     exported = export_network(network)
-    assert [type(module).__name__ for module in exported] == ["Conv2d", "Conv2d", "Fourier"]
+    assert [type(module).__name__ for module in exported] == ["Conv2d", "Conv2d", "Sequential"]
     expected, found = answers(network, exported)
     assert relative_error(found, expected) <= SINGLE
 

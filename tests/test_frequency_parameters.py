@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
-from itertools import pairwise
 
 import battery
 import pytest
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 
 from escnn_relaxed import (
     RelaxedR2Conv,
-    equivariance_penalty,
     export_network,
     harden_network,
     parameter_groups,
@@ -27,7 +25,6 @@ from escnn_relaxed.learning import share_domain_frequency
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 BOTH = {"rotation": 0.2, "translation": (0.1, 0.3)}
-ACROSS_AXES = pytest.mark.parametrize("across_axes", [False, True])
 
 
 def learning(*starts: dict[str, object]) -> nn.Module:
@@ -99,34 +96,17 @@ def test_gradient_of_a_shared_frequency_is_the_sum_of_the_layers() -> None:
     assert all(gradient.abs().item() > 1e-6 for gradient in apart)
 
 
-def test_layer_with_tied_axes_computes_what_one_with_equal_axes_does() -> None:
-    free = learning({"rotation": 0.2, "translation": (0.2, 0.2)}, {"translation": (0.2, 0.2)})
-    tied = copy.deepcopy(free)
-    share_domain_frequency(tied, across_layers=False, across_axes=True)
-    assert [len(value) for value in frequencies_of(tied)] == [1, 1, 1]
-    assert equivariance_penalty(tied[0], "frequency").item() == pytest.approx(0.2**2 + 2 * 0.2**2)
-    assert torch.equal(answer(tied), answer(free))
-    assert layers_of(tied)[0].softness().item() == layers_of(free)[0].softness().item()
-    for network in (tied, free):
-        answer(network).square().sum().backward()
-    assert tied[0].domain_frequency["translation"].tolist() == pytest.approx([0.2, 0.2])
-    for found, expected in zip(frequencies_of(tied), frequencies_of(free), strict=True):
-        assert found.grad.sum().item() == pytest.approx(expected.grad.sum().item(), rel=1e-10)  # float64
-
-
-@ACROSS_AXES
-def test_an_optimiser_moves_what_is_shared_for_all(across_axes: bool) -> None:
+def test_an_optimiser_moves_what_is_shared_for_all() -> None:
     network = learning(BOTH, BOTH)
-    share_domain_frequency(network, across_axes=across_axes)
+    share_domain_frequency(network)
     frequencies, rest = (group["params"] for group in parameter_groups(network, 0.1))
-    assert sorted(len(value) for value in frequencies) == ([1, 1] if across_axes else [1, 2])
+    assert sorted(len(value) for value in frequencies) == [1, 2]
     assert len(frequencies) + len(rest) == len(list(network.parameters()))
     optimiser = torch.optim.SGD(parameter_groups(network, 0.1), lr=1e-3)
     answer(network).square().sum().backward()
     optimiser.step()
     first, second = (layer.domain_frequency for layer in layers_of(network))
     assert first["rotation"].item() == second["rotation"].item() != pytest.approx(0.2)
-    assert (first["translation"][0] == first["translation"][1]).item() == across_axes
 
 
 @pytest.mark.parametrize(
@@ -134,12 +114,9 @@ def test_an_optimiser_moves_what_is_shared_for_all(across_axes: bool) -> None:
     [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network)), lambda network: network.double().float()],
     ids=["deepcopy", "pickle", "to another type and back"],
 )
-@ACROSS_AXES
-def test_copies_share_too_and_not_with_the_original(
-    copied: Callable[[nn.Module], nn.Module], across_axes: bool
-) -> None:
+def test_copies_share_too_and_not_with_the_original(copied: Callable[[nn.Module], nn.Module]) -> None:
     network = learning(BOTH, BOTH).float()
-    share_domain_frequency(network, across_axes=across_axes)
+    share_domain_frequency(network)
     other = copied(network)
     assert len(frequencies_of(other)) == 2
     layers_of(other)[0].set_domain_frequency(rotation=0.25, translation=0.5)
@@ -149,16 +126,15 @@ def test_copies_share_too_and_not_with_the_original(
         assert layers_of(network)[1].domain_frequency["rotation"].item() == pytest.approx(0.2)
 
 
-@ACROSS_AXES
-def test_state_dicts_have_the_keys_of_before_and_load(across_axes: bool) -> None:
+def test_state_dicts_have_the_keys_of_before_and_load() -> None:
     network, other, apart = (learning(BOTH, BOTH) for _ in range(3))
     for each in (network, other):
-        share_domain_frequency(each, across_axes=across_axes)
+        share_domain_frequency(each)
     layers_of(network)[1].set_domain_frequency(rotation=0.3, translation=0.7)
     state = network.state_dict()
     assert state.keys() == apart.state_dict().keys()
-    # Where each layer has its own, too, if its axes are two.
-    for each, count in ((other, 2), *([] if across_axes else [(apart, 4)])):
+    # Where each layer has its own, too.
+    for each, count in ((other, 2), (apart, 4)):
         each.load_state_dict(state)
         assert len(frequencies_of(each)) == count
         assert torch.equal(answer(each), answer(network))
@@ -167,7 +143,7 @@ def test_state_dicts_have_the_keys_of_before_and_load(across_axes: bool) -> None
 
 def test_networks_that_share_can_be_hardened_relaxed_exported_and_summed_up() -> None:
     network = learning(BOTH, BOTH).eval()
-    share_domain_frequency(network, across_axes=True)
+    share_domain_frequency(network)
     assert harden_network(network)[0].softness().item() == 0
     assert len(frequencies_of(harden_network(network, ("reflection",)))) == 2
     in_type, _ = battery.types("C4", "regular -> regular")
@@ -176,20 +152,7 @@ def test_networks_that_share_can_be_hardened_relaxed_exported_and_summed_up() ->
     image = battery.random_input(in_type, 8, 8)
     assert torch.allclose(export_network(network)(image), network(in_type(image)).tensor)
     frequency = relaxation_summary(network).rows[1].domain_frequency
-    assert frequency["translation"] == pytest.approx((0.2, 0.2))
-
-
-def test_tied_axes_can_be_shared_across_layers_afterwards_and_take_one_value() -> None:
-    network = learning(BOTH, BOTH, BOTH)
-    share_domain_frequency(network[:3], across_layers=False, across_axes=True)
-    share_domain_frequency(network[:3])
-    assert [len(value) for value in frequencies_of(network[:3])] == [1, 1]
-    with pytest.raises(ValueError, match=r"axes of 'translation' are tied .*got \(0.1, 0.2\)"):
-        network[0].set_domain_frequency(translation=(0.1, 0.2))
-    share_domain_frequency(network)  # the third layer has two axes: so have all
-    assert sorted(len(value) for value in frequencies_of(network)) == [1, 2]
-    for one, other in pairwise(layers_of(network)):
-        assert one.domain_frequency["translation"] is other.domain_frequency["translation"]
+    assert frequency["translation"] == pytest.approx((0.1, 0.3))
 
 
 def test_fixed_frequencies_and_frozen_ones_stay_so() -> None:
@@ -208,8 +171,6 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: share_domain_frequency(soft_regular_layer()), "no layer that learns .*learn_relaxation=True"),
     (lambda: share_domain_frequency("net"), "network must be a torch.nn.Module, got str: 'net'"),
     (lambda: share_domain_frequency(learning({})), "no layer that learns"),
-    (lambda: share_domain_frequency(learning(BOTH), across_layers=False), "across_layers or across_axes must be True"),
-    (lambda: share_domain_frequency(learning(BOTH), across_axes="yes"), "across_axes must be True or False, got 'yes'"),
 ]
 
 

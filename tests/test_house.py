@@ -15,10 +15,11 @@ PACKAGE = ROOT / "escnn_relaxed"
 ORDER = (
     "_version",
     "torch_modes",
-    "_requirements",
-    "group",
     "checks",
+    "on_escnn",
+    "group",
     "kernel",
+    "continuous",
     "integral",
     "layer",
     "baselines",
@@ -78,41 +79,43 @@ def test_order_names_every_folder_and_file() -> None:
     assert {room(file) for file in PACKAGE.rglob("*.py")} == set(ORDER)
 
 
-# Modules that no file of tests is named after, and the one that holds theirs.
-HELD_BY = {
-    "layer/heavy_basis.py": "test_groups_of_space.py",
-    "group/kept_in_space.py": "test_groups_of_space.py",
-    "group/rotation_grids.py": "test_groups_of_space.py",
-    "kernel/basis_elements.py": "test_drop_in.py",
-    "kernel/steered_average.py": "test_steering.py",
-    "layer/default_device.py": "test_devices.py",
-    "kernel/filter_bank.py": "test_special_cases.py",
-    "kernel/grid_exact_basis.py": "test_steerable_basis.py",
-    "kernel/sampled_basis.py": "test_steerable_basis.py",
-    "integral/plain_layers.py": "test_export.py",
-    "torch_modes.py": "test_export_tools.py",
-    "layer/escnn_globals.py": "test_state_dict.py",
-    "layer/convolution.py": "test_relaxed_r2conv.py",
-    "layer/remembering.py": "test_filter_bank_cache.py",
-    "layer/softened_convolution.py": "test_relaxed_r2conv.py",
-    "kernel/centred_kernel.py": "test_soft_part.py",
-    "kernel/modulation_maps.py": "test_tied_kernel.py",
-    "layer/projection.py": "test_relaxed_r3conv.py",
-    "layer/voxel_check.py": "test_relaxed_r3conv.py",
-    "kernel/domain_means.py": "test_nets.py",
-    "kernel/single_kernel.py": "test_soft_part.py",
-    "kernel/partial.py": "test_baselines_partial.py",
-    "kernel/residual.py": "test_baselines.py",
-    "kernel/weighted.py": "test_baselines.py",
-    "kernel/orthogonal_basis.py": "test_baselines_softness.py",
-    "network/export_modules.py": "test_export_escnn.py",
-    "network/plain_modules.py": "test_export_escnn.py",
-    "learning/penalties.py": "test_penalty.py",
-    "measure/forward_probe.py": "test_exact_or_interpolated.py",
-    "measure/measured_network.py": "test_equivariance_of_networks.py",
-    "measure/reports.py": "test_tables.py",
-    "plots/charts.py": "test_plots_curves.py",
-    "plots/style.py": "test_plots_bars.py",
+# Files of tests, and the modules beside those of their name that they are of.
+HOLDS = {
+    "test_against_loops.py": [
+        *("continuous/steered_average", "continuous/steering", "group/elements", "group/field_elements"),
+        *("group/fields", "group/means", "group/points", "group/row_order", "kernel/kernel"),
+    ],
+    "test_arguments.py": ["checks"],
+    "test_baselines.py": ["kernel/residual", "kernel/weighted"],
+    "test_baselines_partial.py": ["kernel/partial"],
+    "test_continuous_kernel.py": ["continuous/calibration", "continuous/nets", "continuous/start", "continuous/units"],
+    "test_devices.py": ["on_escnn/default_device"],
+    "test_drop_in.py": ["layer/escnn_layer", "on_escnn/basis_elements"],
+    "test_equivariance_of_networks.py": ["measure/measured_network"],
+    "test_escnn_solutions.py": ["on_escnn/solutions"],
+    "test_exact_or_interpolated.py": ["measure/forward_probe"],
+    "test_export.py": ["integral/exported"],
+    "test_export_escnn.py": ["network/export_modules", "network/plain_modules"],
+    "test_export_tools.py": ["torch_modes"],
+    "test_mixed_precision.py": ["group/exact_constants"],
+    "test_never_stale.py": ["layer/memo"],
+    "test_penalty.py": ["learning/penalties"],
+    "test_plots.py": ["plots/charts", "plots/style"],
+    "test_relaxed_r2conv.py": [
+        *("integral/geometry", "kernel/domain_frequency", "layer/bias", "layer/convolution"),
+        "layer/relaxed_r2conv_transposed",
+    ],
+    "test_relaxed_r3conv.py": ["group/projection", "group/rotation_grids", "on_escnn/heavy_basis"],
+    "test_relaxing.py": ["layer/options"],
+    "test_requirements.py": ["on_escnn/versions"],
+    "test_softness.py": ["kernel/orthogonal_basis", "layer/soft_layer"],
+    "test_state_dict.py": ["on_escnn/pickling"],
+    "test_steerable_basis.py": [
+        *("kernel/strict", "on_escnn/adopted_basis", "on_escnn/basis_arguments", "on_escnn/grid_exact_basis"),
+        "on_escnn/sampled_basis",
+    ],
+    "test_summary.py": ["measure/reports"],
+    "test_tied_kernel.py": ["group/domain", "kernel/modulation"],
 }
 
 
@@ -123,8 +126,7 @@ def own_tests(file: Path) -> list[str]:
 
 
 def test_every_module_has_its_file_of_tests() -> None:
-    modules = {file.relative_to(PACKAGE).as_posix(): file for file in PACKAGE.rglob("[!_]*.py")}
-    without = {module for module, file in modules.items() if module not in HELD_BY and not own_tests(file)}
-    assert not without
-    assert set(HELD_BY) <= set(modules)
-    assert all((TESTS / held_by).is_file() for held_by in HELD_BY.values())
+    modules = {file.relative_to(PACKAGE).with_suffix("").as_posix(): file for file in PACKAGE.rglob("[!_]*.py")}
+    held = [module for of in HOLDS.values() for module in of]
+    assert {module for module, file in modules.items() if not own_tests(file)} <= set(held) <= set(modules)
+    assert all((TESTS / holder).is_file() for holder in HOLDS)

@@ -128,10 +128,13 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (refused("C4", "irreps -> two regular", in_field=1), "in_field must be a trivial or regular field, got 1"),
     (refused("C4", "trivial -> regular", out_field=1), "out_field must be below 1, the fields of the layer, got 1"),
     (two_groups, "layers must be of one group"),
-    (lambda: plot_filters_over_rotations({}), "layers must have a layer"),
+    (lambda: plot_filters_over_rotations({}), "layers must have one to draw"),
     (over_positions(out_channel=4), "out_channel must be below 4"),
     (transposed, "layer must be RelaxedR2Conv, another relaxed layer, or R2Conv, got RelaxedR2ConvTransposed"),
-    (lambda: plot_filters_over_rotations(volumes.layer(volumes.fields("mirror"))), "layers must be of the plane"),
+    (
+        lambda: plot_filters_over_rotations(volumes.layer(volumes.fields("mirror"))),
+        "layers must be RelaxedR2Conv",
+    ),
     (over_positions(2), "size must be at least 3"),
     (over_positions(positions=1.5), "positions must be an integer"),
 ]

@@ -127,11 +127,14 @@ def two_groups() -> object:
 
 
 BAD: list[tuple[Callable[[], object], str]] = [
-    (lambda: plot_filters_in_space(torch.nn.Conv3d(1, 1, 3)), "layers must be RelaxedR3Conv or R3Conv, got Conv3d"),
-    (lambda: plot_filters_in_space({}), "layers must have a layer"),
+    (
+        lambda: plot_filters_in_space(torch.nn.Conv3d(1, 1, 3)),
+        "layers must be RelaxedR3Conv.*got Conv3d",
+    ),
+    (lambda: plot_filters_in_space({}), "layers must have one to draw"),
     (lambda: plot_filters_in_space(volumes.layer(volumes.fields("octahedral"))), "out_field must be a regular field"),
     (two_groups, "layers must be of one group"),
-    (lambda: plot_softness_by_axis({}), "networks must have a network"),
+    (lambda: plot_softness_by_axis({}), "networks must have one to draw"),
     (lambda: plot_softness_by_axis(torch.nn.Identity()), "networks must have layers RelaxedR3Conv"),
 ]
 

@@ -1,4 +1,4 @@
-"""What kernels that relax a strict one share: an exact start, soft weights, and states of R2Conv and of version 0.1."""
+"""What kernels that relax a strict one share: an exact start, soft weights, and states of R2Conv."""
 
 from __future__ import annotations
 
@@ -141,32 +141,6 @@ def test_softness_does_not_depend_on_the_scale_and_is_nan_of_nan(way: str) -> No
         with torch.no_grad():
             layer.weights[0] = value
         assert layer.softness().isnan()
-
-
-EARLIER = {
-    "partial": {"kernel.window.rotation": "window.rotation", "kernel.window.reflection": "window.reflection"},
-    "residual": {"kernel.free_weight": "free_weight"},
-    "weighted": {},
-}
-
-
-@EVERY_WAY
-@pytest.mark.parametrize("kernel", [None, OwnWeights])
-@pytest.mark.parametrize("prefix", ["", "0.strict."])
-def test_state_of_the_earlier_version_loads(way: str, kernel: type[StrictKernel] | None, prefix: str) -> None:
-    layer, other = (baseline(way, "D4", REGULAR, kernel=kernel) for _ in range(2))
-    is_weighted = way == "weighted"
-    first, second = ("strict.0.", "strict.1.") if is_weighted else ("strict.", "")
-    names = {"weights": f"{first}weights", "kernel.strict.own": f"{first}source.own", **EARLIER[way]}
-    names |= {"kernel.further_weights.0": f"{second}weights", "kernel.further.0.own": f"{second}source.own"}
-    saved = {names.get(key, key): value for key, value in layer.state_dict().items()}
-    if is_weighted:
-        saved = {key: value for key, value in saved.items() if not key.startswith("kernel.")}
-        saved["group_weights"] = layer.group_weights.detach()
-    assert not any(key.startswith("kernel.") for key in saved)
-    around = torch.nn.ModuleDict({"0": torch.nn.ModuleDict({"strict": other})}) if prefix else other
-    around.load_state_dict({prefix + key: value for key, value in saved.items()})
-    assert relative_error(answer(other), answer(layer)) <= ROUNDING
 
 
 @EVERY_WAY

@@ -82,12 +82,12 @@ def test_softness_is_a_part(initial_softness: float, frequency: float, soft_part
             assert 0 <= layer.softness(*subgroups).item() <= 1
 
 
-@pytest.mark.parametrize(("frame", "soft_part"), [("group", "tied"), ("image", "continuous")])
+@pytest.mark.parametrize("soft_part", ["tied", "continuous"])
 @pytest.mark.parametrize(("space", "pair"), [("C8", "trivial -> irreps"), ("O(2)", "irreps -> trivial")])
-def test_soft_translation_is_hardened_with_the_group_and_alone(space, pair, frame: str, soft_part: str) -> None:
+def test_soft_translation_is_hardened_with_the_group_and_alone(space, pair, soft_part: str) -> None:
     """The positions that all sampled elements share are averaged over, so that none of them is preferred."""
     relax = {"rotation": 0.2, "translation": (0.3, 0.5)}
-    place = {"padding_mode": "circular", "relax": relax} | ({"frame": frame} if soft_part == "continuous" else {})
+    place = {"padding_mode": "circular", "relax": relax}
     layer = smooth_layer(space, pair, soft_part, **place)
     features = battery.random_input(layer.in_type, 9, 9)
     assert min(layer.softness(name).item() for name in ("rotation", "translation")) > 1e-3

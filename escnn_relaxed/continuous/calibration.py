@@ -32,15 +32,10 @@ _LEAST_GAIN = 0.1
 
 
 class SyntheticMaps(NamedTuple):
-    """Feature maps of many fields, of which only a few of each kind differ: the others are copies.
+    """Feature maps of many fields, of which only a few of each kind differ: the others are copies."""
 
-    Attributes:
-        few: the feature maps of a few fields of each kind, (4, C′, H, W).
-        channels: the number of the channel of ``few`` that each channel of all fields equals, (C,).
-    """
-
-    few: Tensor
-    channels: Tensor
+    few: Tensor  # of a few fields of each kind, (4, C′, H, W)
+    channels: Tensor  # the channel of ``few`` that each channel of all fields equals, (C,)
 
     def energy(self) -> float:
         """Return the mean square of all channels."""
@@ -67,15 +62,7 @@ def few_of(fields: Sequence[Representation]) -> tuple[Representation, ...]:
 def synthetic_maps(
     fields: Sequence[Representation], kernel_size: int, gspace: GSpace, draw_bank: Callable[[], Tensor], layers: int
 ) -> Tensor:
-    """Return noise after a few random strict layers with rectification, of unit energy: (4, C, H, W).
-
-    Args:
-        fields: the fields that make up C.
-        kernel_size: k.
-        gspace: their symmetry.
-        draw_bank: draws a new filter bank (C, C, k, k) from these fields to themselves at each call.
-        layers: the number of layers.
-    """
+    """Return noise after a few random strict layers with rectification, of unit energy: (4, C, H, W)."""
     axes = gspace.dimensionality
     size = [max(_SIZE, 2 * kernel_size)] * axes
     margins = [(kernel_size - 1) // 2, kernel_size // 2] * axes
@@ -107,14 +94,7 @@ def spread(fields: Sequence[Representation]) -> Tensor:
 
 
 def gain(bank: Tensor, maps: SyntheticMaps, out_fields: Sequence[Representation], gspace: GSpace) -> float:
-    """Return the root of the energy of a bank's rectified output over that of its input; 1 where the output is 0.
-
-    Args:
-        bank: (C_out, C_in, k, k).
-        maps: the feature maps of its input.
-        out_fields: the fields of its output.
-        gspace: their symmetry.
-    """
+    """Return the root of the energy of a bank's rectified output over that of its input; 1 where the output is 0."""
     with torch.no_grad():
         # Neighbouring outputs are alike: one for each half kernel is enough.
         output = maps.convolved(bank, stride=max(1, bank.shape[-1] // 2))
@@ -124,15 +104,12 @@ def gain(bank: Tensor, maps: SyntheticMaps, out_fields: Sequence[Representation]
 
 
 def rectified(maps: Tensor, fields: Sequence[Representation], gspace: GSpace) -> Tensor:
-    """Return feature maps after the usual non-linearity of each field.
-
-    It is ReLU where channels may be rectified one by one, and ReLU on the group (escnn's ``FourierPointwise``) for
-    sums of irreps. A single irrep stays as it is, since the ReLU of its norm changes nothing.
-    """
+    """Return feature maps after ReLU, on the group for sums of irreps (escnn's ``FourierPointwise``)."""
     parts = maps.split([field.size for field in fields], dim=1)
     outputs = []
     matrices: dict[Representation, tuple[Tensor, Tensor] | None] = {}
     for part, field in zip(parts, fields, strict=True):
+        # A single irrep stays as it is, since the ReLU of its norm changes nothing.
         if "pointwise" in field.supported_nonlinearities:
             outputs.append(part.relu())
             continue

@@ -28,20 +28,9 @@ _SAME = 1e-9
 
 
 class FilterPoints(ExactConstants):
-    """Coordinates α of the taps as each element steers them, scaled by ω.
+    """Coordinates ω ⊙ α of the taps as each element steers them, and the weight of each tap."""
 
-    Args:
-        place: the taps and the sampled elements.
-        frequency: ω of ``"position"``, ``"rotation"`` and ``"reflection"``.
-        sees_relative: whether κ sees the relative elements g′⁻¹g.
-        support: ``"smooth"``, a disk whose edge falls over one tap; ``"disk"``, a hard one.
-
-    Attributes:
-        taps: ω ⊙ α, (M, R, T, F), with T = kᵈ. R is M where κ sees g′⁻¹g, for all elements g beside each g′; else 1.
-        window: the weight of each tap, 0 off the support, (T,).
-        columns: the name of each coordinate.
-    """
-
+    # ω ⊙ α, (M, R, T, F): R is M where κ sees g′⁻¹g, for all elements g beside each g′; else 1.
     taps: Tensor
     window: Tensor
 
@@ -66,22 +55,13 @@ class FilterPoints(ExactConstants):
 
 
 class DomainPoints(ExactConstants):
-    """Coordinates a(g, x) of the domain, and of the points over which means are taken.
-
-    κ at g⁻¹x and g: the position of hx in the frame of hg is that of x in the frame of g, so a mean over h changes the
-    elements alone. A mean over positions is over all x as any element sees them. These are the same for every g, and
-    more than the cells where elements do not map the cells to themselves.
-
-    Args:
-        domain: the sampled elements and the positions.
-        subgroups: those that may be soft. κ sees nothing else.
-
-    Attributes:
-        columns: the subgroup of each coordinate.
-    """
+    """Coordinates a(g, x) of the domain, and of the points over which means are taken."""
 
     def __init__(self, domain: Domain, subgroups: Sequence[str]) -> None:
         super().__init__()
+        # The position of hx in the frame of hg is that of x in the frame of g, so a mean over h changes the elements
+        # alone. A mean over positions is over all x as any element sees them: the same for every g, and more than the
+        # cells where elements do not map the cells to themselves.
         self._has_positions = "translation" in subgroups
         names = [name for name in ("translation", *FIBER_SUBGROUPS) if name in subgroups]
         self.columns = domain.columns(names)
@@ -106,15 +86,7 @@ class DomainPoints(ExactConstants):
                 self.set_constant(_name(place, averaged), points.reshape(shape))
 
     def forward(self, frequency: DomainFrequency, averaged: Sequence[str] = (), at_cells: bool = False) -> Tensor:
-        """Return ω′ ⊙ a(hg, hx) for every h of the averaged subgroups, (M, P, L, D), with M or P 1 where all agree.
-
-        The mean over L of a kernel at these points is its projection on the kernels equivariant to these subgroups.
-
-        Args:
-            frequency: ω′.
-            averaged: the subgroups. The kept group is averaged over in any case.
-            at_cells: at the centre of each cell; else at that of the image, as where ω′ of translation is 0.
-        """
+        """Return ω′ ⊙ a(hg, hx) for every h of the averaged subgroups, (M, P, L, D), with M or P 1 where all agree."""
         place = "cells" if at_cells else "origin"
         if not self._has_positions:
             place = "origin"

@@ -32,18 +32,7 @@ _LAYERS = 6
 
 
 class SteeredKernel(Kernel):
-    """K of equation (2): the mean over the group of κ, steered. Its mean over the domain is the strict part.
-
-    κ is linear in its features, the hidden values φ of the kernel net within the window, and a constant. So a mean of
-    K is K of the means of the features.
-
-    Args:
-        place: where the kernel stands.
-        net: the class of the kernel net.
-        hidden_size: J.
-        filter_frequency: ω of ``"position"``, ``"rotation"`` and ``"reflection"``.
-        support: ``"smooth"`` or ``"disk"``.
-    """
+    """K of equation (2): the mean over the group of κ, steered. Its mean over the domain is the strict part."""
 
     default_softness = 0.01
 
@@ -92,15 +81,7 @@ class SteeredKernel(Kernel):
     def features(
         self, net: KernelNet, frequency: DomainFrequency, averaged: Sequence[str] = (), at_cells: bool = False
     ) -> Tensor:
-        """Return the features of κ: φ times the window, and the window, (J + 1, M, P, R, T).
-
-        Args:
-            net: gives φ.
-            frequency: ω′ of each subgroup.
-            averaged: subgroups over which the mean of φ is taken. This projects K on the kernels that are equivariant
-                to them (equation (6)).
-            at_cells: at the centre of each cell; else P is 1, as where φ does not depend on the position.
-        """
+        """Return the features of κ: φ times the window, and the window, (J + 1, M, P, R, T)."""
         window = self.filter_points.window
         hidden = net.domain_mean(
             self.filter_points.taps.flatten(1, 2), self.domain_points(frequency, averaged, at_cells)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..checks import check_choice, check_integer, check_number
-from ..kernel.kernel import KernelPlace
+from ..kernel.kernel import KernelOptions, KernelPlace
 from .kernel import SteeredKernel
 from .nets import FourierKernel, KernelNet
 
@@ -22,7 +22,7 @@ _BANDWIDTH_PER_PIXEL = 0.12
 
 
 @dataclass(frozen=True)
-class ContinuousKernel:
+class ContinuousKernel(KernelOptions):
     r"""The paper's form of a kernel, as the ``kernel`` of a layer: one continuous κ for the strict and the soft part.
 
     .. math::

@@ -25,10 +25,7 @@ _MOST_SCALE = 3.0
 
 @contextlib.contextmanager
 def in_double_precision(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Put a module of some dtype into float64 for a ``with`` block, so that no rounding is scaled up to a kernel.
-
-    Rounding is all that an average leaves of some features.
-    """
+    """Put a module into float64 for a ``with`` block, so that no rounding is scaled up to a kernel."""
     module.double()
     try:
         yield
@@ -43,15 +40,7 @@ def start_weights(
     features: Features,
     softness: float | None,
 ) -> None:
-    """Fix the softness at which a continuous kernel starts and the units of its weights, and draw the weights.
-
-    Args:
-        average: holds the weights.
-        net: the newly drawn kernel net.
-        new_net: draws another one.
-        features: makes the features of a net.
-        softness: expected part of the energy of K that depends on the domain; None where it depends on nothing.
-    """
+    """Fix the softness at the start and the units of the weights of a continuous kernel, and draw the weights."""
     ranks = average.count_directions(features(_reference_net(new_net), ()))
     if softness is not None and net.domain_weight is not None:
         _soften(average, net, net.domain_weight, features, ranks, softness)
@@ -59,10 +48,7 @@ def start_weights(
 
 
 def _reference_net(new_net: Callable[[], KernelNet]) -> KernelNet:
-    """Return a net on which directions are counted, so that layers agree everywhere.
-
-    It depends neither on the seed nor on torch's default dtype, with which other numbers are drawn.
-    """
+    """Return a net on which directions are counted: the same for every seed and default dtype of torch."""
     default = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -81,10 +67,8 @@ def _soften(
     ranks: list[int | None],
     wanted: float,
 ) -> None:
-    """Scale the domain weights of the kernel net until the expected softness is the wanted one.
-
-    Small domain weights start a layer nearly strict while ω′ keeps its meaning (docs/results/soft-part.md).
-    """
+    """Scale the domain weights of the kernel net until the expected softness is the wanted one."""
+    # Small domain weights start a layer nearly strict while ω′ keeps its meaning (docs/results/soft-part.md).
     scale = 0.1
     domain_weight.mul_(scale)
     for _ in range(6):

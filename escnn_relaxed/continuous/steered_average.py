@@ -21,19 +21,10 @@ __all__ = ["BlockPair", "SteeredAverage"]
 
 
 class BlockPair(nn.Module):
-    """The output weights of all pairs of fields of one pair of blocks, in the units in which they are trained.
+    """The output weights of all pairs of fields of one pair of blocks, in the units in which they are trained."""
 
-    Args:
-        steering: of the pair.
-        counts: how many output and input fields it stands for, o and i.
-
-    Attributes:
-        weights: (o, i, D).
-        units: the map from the F plain features to D normalised ones, (D, F).
-    """
-
-    weights: nn.Parameter
-    units: Tensor
+    weights: nn.Parameter  # (o, i, D), of o output and i input fields
+    units: Tensor  # the map from the F plain features to D normalised ones, (D, F)
 
     def __init__(self, steering: PairSteering, counts: tuple[int, int]) -> None:
         super().__init__()
@@ -62,15 +53,7 @@ class BlockPair(nn.Module):
 
 
 class SteeredAverage(ExactConstants):
-    """The map from features to the filter bank between two lists of fields, linear in the features.
-
-    The features are the hidden values φ within the window, and the window itself: a constant hidden value.
-
-    Args:
-        in_structure: blocks of (one group of) the input type.
-        out_structure: blocks of the output type.
-        sample: the group elements to steer by.
-    """
+    """The map from features to the filter bank between two lists of fields, linear in the features."""
 
     in_basis_inverse: Tensor
     out_basis: Tensor
@@ -120,12 +103,7 @@ class SteeredAverage(ExactConstants):
         return [pair.count_directions(features) for pair in self.block_pairs]
 
     def initialize(self, features: Tensor, ranks: list[int | None]) -> None:
-        """Fix the units of the weights on features and draw the weights.
-
-        Args:
-            features: those at the start.
-            ranks: number of directions to keep for each pair, None for all.
-        """
+        """Fix the units of the weights on features, of ``ranks`` directions (None: all), and draw the weights."""
         for pair, rank in zip(self.block_pairs, ranks, strict=True):
             pair.units = pair.units_of(features, rank)
         variances = self.weight_variances([pair.units for pair in self.block_pairs])

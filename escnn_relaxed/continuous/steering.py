@@ -30,18 +30,7 @@ def sees_relative_element(in_block: Block, out_block: Block) -> bool:
 
 
 class PairSteering(ExactConstants):
-    """The linear map from hidden values to the steered features of one pair of blocks.
-
-    Args:
-        in_block: B.
-        out_block: A.
-        sample: the group elements to steer by.
-
-    Attributes:
-        sizes: |A| and |B|.
-        entries: the number of entries of κ that have weights, F over the number of hidden values.
-        is_average: whether S is a mean over the group, so that most directions of κ make no difference.
-    """
+    """The linear map from hidden values to the steered features of one pair of blocks."""
 
     coefficients: Tensor
     out_elements: Tensor
@@ -50,8 +39,10 @@ class PairSteering(ExactConstants):
     def __init__(self, in_block: Block, out_block: Block, sample: GroupSample) -> None:
         super().__init__()
         self.sizes = out_block.size, in_block.size
+        # The entries of κ that have weights: F over the number of hidden values.
         self.entries = 1
         self.is_relative = sees_relative_element(in_block, out_block)
+        # Most directions of κ make no difference to a mean over the group.
         self.is_average = len(sample) > 1 and not (in_block.is_permutation or out_block.is_permutation)
         self.is_gather = self.is_relative and min(self.sizes) == len(sample)
         self.is_in_order = False

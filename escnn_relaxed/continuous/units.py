@@ -27,33 +27,21 @@ _SAME = 1e-8
 
 
 def count_directions(steered: Tensor) -> int:
-    """Return the number of directions of which steering leaves more than a tenth of the largest.
-
-    Args:
-        steered: features (P, |A|, |B|, T).
-    """
+    """Return the number of directions of features (P, |A|, |B|, T) above a tenth of the largest."""
     size = torch.linalg.svdvals(steered.double().flatten(1))
     return int((size > max(_SMALLEST * float(size[0]), _ROUNDING)).sum())
 
 
 def weight_units(steered: Tensor, entries: int, rank: int | None, unsteered: float = 0.0) -> Tensor:
-    """Return the map from P plain features to r normalised ones, (r, P).
-
-    Args:
-        steered: features (P, |A|, |B|, T) on the support. The constant feature is the last of each entry of κ.
-        entries: number of entries of κ, P = entries·(J + 1).
-        rank: r, the number of directions to keep, for irreps about the dimension of the space of equivariant
-            kernels. None keeps all, r = P.
-        unsteered: root of the energy of a feature over the taps before steering. Directions of which steering
-            leaves less than a tenth are scaled up no further. Otherwise directions that are only soft would start
-            as large as strict ones.
-    """
+    """Return the map from P = entries·(J + 1) plain features (P, |A|, |B|, T) to r = rank normalised ones, (r, P)."""
     out_size = steered.shape[1]
+    # Directions of which steering leaves less than a tenth would otherwise start as large as strict ones.
     smallest = _SMALLEST * unsteered / out_size**0.5
     features = steered.double().flatten(1)
     identity = torch.eye(len(features), dtype=features.dtype, device=features.device)
     # The sum of a feature over input channels and taps is its output for a constant input.
     sums = steered.double().sum(dim=(2, 3)).mean(dim=1)
+    # The constant feature is the last of each entry of κ.
     constant = len(features) - 1
     # Each value has the rounding error of single precision, and the error of the sum grows with their number.
     rounding = _ROUNDING * steered.shape[2] * steered.shape[3]
@@ -77,11 +65,9 @@ def _whitened(features: Tensor, combination: Tensor, out_size: int, rank: int | 
 
 
 def _canonical(energy: Tensor, direction: Tensor, wanted: int) -> Tensor:
-    """Return eigenvectors whose first ``wanted`` columns do not depend on the order of the solver's sums.
-
-    Each of distinct energy gets a fixed sign. Those of equal energies could be any basis of a space. They become the
-    projections of the coordinate axes on it: the longest first, then the longest of what is left.
-    """
+    """Return eigenvectors whose first ``wanted`` columns do not depend on the order of the solver's sums."""
+    # Each of distinct energy gets a fixed sign. Those of equal energies could be any basis of a space. They become the
+    # projections of the coordinate axes on it: the longest first, then the longest of what is left.
     result = direction * direction.gather(0, _longest(direction.square())).sign()
     starts = [0, *(torch.nonzero(-energy.diff() > _SAME * energy[0].abs()).flatten() + 1).tolist(), len(energy)]
     for start, end in itertools.pairwise(starts):

@@ -24,22 +24,15 @@ Array = NDArray[np.float64]
 
 
 class Domain:
-    """The domain of a kernel: sampled group elements g, and positions x, with their coordinates a(g, x).
-
-    Args:
-        gspace: a symmetry of the base space.
-        samples: number of rotations by which a continuous group is sampled.
-        kept: the group to which kernels are equivariant in any case.
-        cells: number of positions along each axis of the image over which a kernel may vary.
-        form: coordinates of a rotation of the plane: ``"circle"``, the point (cos θ, sin θ); ``"log"``, the paper's
-            principal angle over 2π. In space they are its matrix over √2, whose distances are the same chords.
-    """
+    """The domain of a kernel: sampled group elements g, and positions x, with their coordinates a(g, x)."""
 
     def __init__(self, gspace: GSpace, samples: int, kept: KeptGroup, cells: int = 1, form: str = "circle") -> None:
         self.gspace = gspace
         self.samples = samples
         self.kept = kept
         self.cells = cells
+        # Of a rotation of the plane "circle", (cos θ, sin θ), or "log", the paper's angle over 2π. In space coordinates
+        # are its matrix over √2, whose distances are the same chords.
         self.form = form
 
     @cached_property
@@ -84,12 +77,10 @@ class Domain:
         return [name for name in subgroups for _ in range(sizes.get(name, self.dimension))]
 
     def resolved_frequency(self) -> float:
-        """Return the largest ω′ of rotation that the samples resolve.
-
-        With N samples of the circle, log coordinates turn a feature ω′ times: the limit is N/2. In circle coordinates
-        exp(2πi ω′ w·(cos θ, sin θ)) holds the harmonics up to about 2π ω′ |w| (Jacobi–Anger), and |w| is of order one:
-        the limit is N/4π. In space N is 2π over the smallest angle between two samples.
-        """
+        """Return the largest ω′ of rotation that the samples resolve."""
+        # With N samples of the circle, log coordinates turn a feature ω′ times: the limit is N/2. In circle coordinates
+        # exp(2πi ω′ w·(cos θ, sin θ)) holds harmonics up to about 2π ω′ |w| (Jacobi–Anger), |w| of order one: the limit
+        # is N/4π. In space N is 2π over the smallest angle between two samples.
         rotations = self.sample.rotations
         others = ~np.eye(len(rotations), dtype=bool)
         traces = np.einsum("aij,bij->ab", rotations, rotations)[others] - (self.dimension - 2)
@@ -119,10 +110,7 @@ class Domain:
         return int((np.linalg.det(self.kept.members) > 0).sum()) if has_one_axis and self.kept.axis is None else 1
 
     def _coordinates(self, rotation: Array, reflected: NDArray[np.int64] | int) -> dict[str, Array]:
-        """Coordinates of elements r fˢ by subgroup, (…, d, d), (…) → (…, coordinates).
-
-        See docs/concepts/mathematics.md, "Coordinates".
-        """
+        """Coordinates of elements r fˢ by subgroup, (…, d, d), (…) → (…, coordinates)."""
         if self.dimension > 2:
             of_rotation = rotation.reshape(*rotation.shape[:-2], -1) / np.sqrt(2)
         elif self.form == "log":

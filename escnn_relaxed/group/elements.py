@@ -40,22 +40,13 @@ _SAME = 1e-6
 
 @dataclass(frozen=True)
 class GroupSample:
-    """A finite sample of a fiber group as arrays: M elements g = r fˢ in d dimensions.
-
-    Attributes:
-        elements: escnn's group elements.
-        action: their matrices on the base space, (M, d, d).
-        rotation: the matrix of r for each element, (M, d, d).
-        reflected: s, 1 where the element reflects, else 0, (M,).
-        reflection: the matrix of f, (d, d): the inversion of space where the group has it; the identity without
-            reflections.
-    """
+    """A finite sample of a fiber group as arrays: M elements g = r fˢ in d dimensions."""
 
     elements: tuple[GroupElement, ...]
-    action: Array
-    rotation: Array
-    reflected: NDArray[np.int64]
-    reflection: Array
+    action: Array  # their matrices on the base space, (M, d, d)
+    rotation: Array  # the matrix of r for each element, (M, d, d)
+    reflected: NDArray[np.int64]  # s, 1 where the element reflects, else 0, (M,)
+    reflection: Array  # the matrix of f, (d, d): the inversion of space where the group has it; 1 without reflections
     _matrices: dict[Representation, Array] = field(default_factory=dict, compare=False, repr=False)
 
     def matrices(self, representation: Representation) -> Array:
@@ -95,13 +86,7 @@ def has_subgroup(gspace: GSpace, subgroup: str) -> bool:
 
 
 def sample_group(gspace: GSpace, samples: int | None = None) -> GroupSample:
-    """Return all elements of a finite fiber group, or escnn's regular grid of a continuous one.
-
-    Args:
-        gspace: a symmetry of the base space.
-        samples: number N of rotations sampled where the group is continuous (2N elements of O(2)); by default those
-            that map a grid of pixels to itself.
-    """
+    """Return all elements of a finite fiber group, or N rotations of another, by default those of a pixel grid."""
     return _sampled(gspace, least_samples(gspace.fibergroup) if samples is None else samples)
 
 
@@ -144,13 +129,7 @@ def relative_elements(sample: GroupSample) -> NDArray[np.int64]:
 def grid_symmetries(
     gspace: GSpace, taps: Array, elements: Sequence[GroupElement] | None = None
 ) -> list[tuple[GroupElement, list[int]]]:
-    """Return the elements that map the grid of taps to itself, each with the number of the tap g⁻¹d for every tap d.
-
-    Args:
-        gspace: the symmetry.
-        taps: offsets in pixels, (T, d).
-        elements: those that are tried; by default all, of a continuous group the quarter turns and those of the cube.
-    """
+    """Return the elements that map the grid of taps to itself, each with the number of the tap g⁻¹d for every tap d."""
     tried = sample_group(gspace).elements if elements is None else elements
     actions = [np.asarray(gspace.basespace_action(element), dtype=np.float64) for element in tried]
     steered = [steered_taps(action, taps) for action in actions]

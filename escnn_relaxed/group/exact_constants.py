@@ -21,10 +21,7 @@ __all__ = ["ExactConstants"]
 
 
 class ExactConstants(nn.Module):
-    """A module whose constants follow ``.to()`` and ``.double()`` without losing digits.
-
-    Constants are not state: they are derived from the arguments of the layer and stay out of the state dict.
-    """
+    """A module whose constants, which are not state, follow ``.to()`` and ``.double()`` without losing digits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,13 +29,7 @@ class ExactConstants(nn.Module):
         self._singles: dict[str, Tensor] = {}
 
     def set_constant(self, name: str, value: NDArray[Any], single: NDArray[Any] | None = None) -> None:
-        """Add or replace the constant ``name``; floating values take torch's default dtype.
-
-        Args:
-            name: the attribute under which the tensor is found.
-            value: a float64 or integer array.
-            single: the values for dtypes below float64, where these are not ``value`` rounded.
-        """
+        """Add or replace a constant; ``single`` are other values for dtypes below float64."""
         master = torch.from_numpy(np.ascontiguousarray(value))
         self._masters[name] = master
         self._singles.pop(name, None)

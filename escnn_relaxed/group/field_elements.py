@@ -20,18 +20,7 @@ __all__ = ["channel_elements"]
 def channel_elements(
     fields: Sequence[Representation], sample: GroupSample
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the group elements of each channel of some fields, as a mean over the group.
-
-    A channel of a regular field belongs to one element, of a quotient field to a coset.
-
-    Args:
-        fields: C channels together.
-        sample: M elements.
-
-    Returns:
-        The means, (C, M): a row averages over the channel's elements, or over all where it has none. And whether each
-        channel has elements, (C,).
-    """
+    """Return the mean over each channel's elements, (C, M), over all where it has none; and whether it has, (C,)."""
     rows, has_any = [], []
     for field in fields:
         blocks = FieldStructure([field], sample).blocks

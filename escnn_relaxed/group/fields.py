@@ -27,19 +27,12 @@ PairChannels = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A representation that steering treats as a whole.
-
-    Attributes:
-        name: the same for equal blocks.
-        size: its dimension.
-        matrices: ρ(g) for each element of the sample, (M, size, size), float64.
-        image: for a permutation field, the channel that g moves channel 0 to, (M,); None for an irrep.
-    """
+    """A representation that steering treats as a whole."""
 
     name: str
     size: int
-    matrices: NDArray[np.float64]
-    image: NDArray[np.int64] | None
+    matrices: NDArray[np.float64]  # ρ(g) for each element of the sample, (M, size, size)
+    image: NDArray[np.int64] | None  # of a permutation, the channel that g moves channel 0 to, (M,); None of an irrep
 
     @property
     def is_permutation(self) -> bool:
@@ -54,16 +47,7 @@ class Block:
 
 
 class FieldStructure:
-    """The blocks of a list of representations and how channels are assembled from them.
-
-    Attributes:
-        blocks: the distinct blocks.
-        counts: how often each occurs.
-        channels: position in block order of each channel in the basis of permutations and irreps, (C,).
-        basis: change from that basis to the field type's, (C, C), None where it is the identity.
-        basis_inverse: its inverse.
-        size: C.
-    """
+    """The blocks of a list of representations and how channels are assembled from them."""
 
     def __init__(self, representations: Sequence[Representation], sample: GroupSample) -> None:
         known: dict[str, Block] = {}
@@ -81,6 +65,7 @@ class FieldStructure:
         self.blocks = list(known.values())
         self.counts = [order.count(block.name) for block in self.blocks]
         self.size = sum(block.size * count for block, count in zip(self.blocks, self.counts, strict=True))
+        # The position in block order of each channel in the basis of permutations and irreps, and the change from it.
         self.channels = self._channel_order(order)
         self.basis: NDArray[np.float64] | None = None
         self.basis_inverse: NDArray[np.float64] | None = None

@@ -30,17 +30,11 @@ _LARGEST = 120
 
 @dataclass(frozen=True, eq=False)
 class KeptGroup:
-    """The products of a few elements with all rotations about an axis, if it has one.
+    """The products of a few elements with all rotations about an axis, if it has one."""
 
-    Attributes:
-        name: the words of its user; empty where nothing is kept.
-        members: the few elements, (L, d, d).
-        axis: a vector along the axis, (3,), 0 where all rotations are kept; None for a finite group.
-    """
-
-    name: str
-    members: Array
-    axis: Array | None = None
+    name: str  # the words of its user; empty where nothing is kept
+    members: Array  # the few elements, (L, d, d)
+    axis: Array | None = None  # along the axis, (3,), 0 where all rotations are kept; None for a finite group
 
     def __str__(self) -> str:
         return self.name or "C1"
@@ -73,14 +67,7 @@ class KeptGroup:
 
 
 def kept_group(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
-    """Return the kept group that the argument of a layer names.
-
-    Args:
-        keep: None; in the plane ``"C4"``, ``"D4"`` or the like; in space ``"SO(2)"`` about the axis z, escnn's id of a
-            subgroup, or elements that generate one.
-        gspace: the symmetry.
-        samples: number of rotations by which a continuous group is sampled.
-    """
+    """Return the kept group that the argument of a layer names, for a sample of so many rotations."""
     if keep is None:
         return KeptGroup("", np.eye(gspace.dimensionality)[None])
     if gspace.dimensionality == 2:
@@ -114,15 +101,7 @@ def _kept_in_plane(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
 
 
 def subgroup_elements(argument: str, identifier: Any, gspace: GSpace) -> tuple[list[GroupElement], Array | None]:
-    """Return the elements of a subgroup; of a continuous one a few of them, and its axis.
-
-    A continuous subgroup is the products of these few with all rotations about the axis, 0 where it has all rotations.
-
-    Args:
-        argument: the name of the argument, for the error.
-        identifier: as ``gspace.fibergroup.subgroup`` takes it; or elements of a finite group, which generate it.
-        gspace: the symmetry.
-    """
+    """Return the elements of a subgroup; of a continuous one a few, to multiply by rotations about its axis."""
     if isinstance(identifier, (list, tuple)) and identifier and all(map(_is_element, identifier)):
         return _generated(argument, identifier, gspace), None
     try:

@@ -14,16 +14,7 @@ __all__ = ["mean_matrix", "translates"]
 
 
 def translates(sample: GroupSample, subgroups: Sequence[str], kept: KeptGroup) -> NDArray[np.int64]:
-    """Return the numbers of the elements hg of a sample for each g and each h of a subgroup H, (M, L).
-
-    Of a kept group with an axis, which no sample holds, they are the elements of the sample that are in Hg.
-
-    Args:
-        sample: M elements.
-        subgroups: the subgroups that generate H together with the kept group: ``"rotation"``, all rotations, and
-            ``"reflection"``, the identity and f.
-        kept: the kept group.
-    """
+    """Return the numbers of the elements hg of a sample, (M, L), h in subgroups and a kept group."""
     steps = sample.action @ sample.action[:, None].swapaxes(-1, -2)
     group = kept.with_element(sample.reflection) if "reflection" in subgroups and sample.reflected.any() else kept
     if "rotation" in subgroups:
@@ -32,6 +23,7 @@ def translates(sample: GroupSample, subgroups: Sequence[str], kept: KeptGroup) -
         is_held |= group.has_reflections
     else:
         is_held = group.holds(steps)
+        # No sample holds a kept group with an axis: these are the elements of the sample in Hg.
         size = int(is_held[0].sum()) if group.axis is not None else len(group.members)
     if (is_held.sum(1) != size).any():
         raise ValueError(

@@ -21,13 +21,7 @@ def tap_grid(kernel_size: int, dilation: int = 1, dimension: int = 2) -> Array:
 
 
 def support_window(grid: Array, radius: float, edge: float) -> Array:
-    """Weight of each tap: 1 inside, falling as cos² over the outer ``edge`` of the radius, 0 outside, (T,).
-
-    Args:
-        grid: taps in pixels, (T, d).
-        radius: radius of the support in pixels.
-        edge: width of the smooth edge in pixels; 0 gives the hard disk of the paper.
-    """
+    """Return the weight of taps (T, d): 1 inside, falling as cos² over an outer edge, 0 outside, (T,)."""
     distance = np.linalg.norm(grid, axis=-1)
     inside = distance <= radius + 1e-9
     if edge == 0:
@@ -37,18 +31,13 @@ def support_window(grid: Array, radius: float, edge: float) -> Array:
 
 
 def pixel_positions(*size: int) -> Array:
-    """Position of each pixel from the image centre, over half of the image along each axis, (pixels, d).
-
-    The coordinates are in [−1, 1]. They are the same for the pixels of an image and the centres of as many regions.
-    """
+    """Return the position of each pixel, or centre of a region, from the image centre, in [−1, 1], (pixels, d)."""
     return _grid_points([(2 * np.arange(count) - (count - 1)) / count for count in size])
 
 
 def image_axes(dimension: int) -> Array:
-    """Return the directions of an image's axes as rows, (d, d): (0, −1) of the rows and (1, 0) of the columns.
-
-    Steps along the axes @ the result are vectors in escnn's order; vectors @ its transpose are steps.
-    """
+    """Return the directions of an image's axes as rows, (d, d): (0, −1) of the rows and (1, 0) of the columns."""
+    # Steps along the axes @ the result are vectors in escnn's order; vectors @ its transpose are steps.
     against_rows = np.append(-np.ones(dimension - 1), 1.0)
     directions: Array = np.diag(against_rows)[:, ::-1].copy()
     return directions

@@ -17,13 +17,7 @@ __all__ = ["GroupAverage"]
 
 
 class GroupAverage(ExactConstants):
-    """The map K → mean_h ρ_out(h) K(h⁻¹d) ρ_in(h)⁻¹ of kernels (…, C_out, C_in, T).
-
-    Args:
-        in_fields: fields of (one group of) the input.
-        out_fields: fields of the output.
-        symmetries: all elements h of a subgroup, each with the number of the tap h⁻¹d for every tap d.
-    """
+    """The map K → mean_h ρ_out(h) K(h⁻¹d) ρ_in(h)⁻¹ of kernels (…, C_out, C_in, T), h in a subgroup."""
 
     steered: Tensor
     left: Tensor

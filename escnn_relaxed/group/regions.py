@@ -28,32 +28,20 @@ LEAST_SIDE = 4
 
 
 def region_limit(regions: int) -> float:
-    """The largest ω′ of translation that G regions resolve: G/4.
-
-    Centres lie 2/G apart, and a feature makes ω′ |w| waves over a distance of 1, where |w| is of order one: half a wave
-    from one centre to the next is ω′ = G/4.
-    """
+    """The largest ω′ of translation that G regions resolve: G/4."""
+    # Centres lie 2/G apart, and a feature makes about ω′ waves over a distance of 1: half a wave to the next centre.
     return regions / 4
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """The tiles of one size into which the pixels of an axis are cut, symmetric about the centre.
+    """The tiles of one size into which the pixels of an axis are cut, symmetric about the centre."""
 
-    The outermost tiles are cut at the border of the image. An even number of tiles on an odd number of pixels has
-    the pixel at the centre twice, and takes its mean.
-
-    Attributes:
-        size: number of pixels.
-        count: number of tiles.
-        side: pixels of a tile.
-        doubles_centre: whether the pixel at the centre is in two tiles.
-        cut: pixels of the first and of the last tile that lie beyond the image.
-    """
-
-    size: int
+    size: int  # pixels of the axis
     count: int
-    side: int
+    side: int  # pixels of a tile
+    # Whether the pixel at the centre is in two tiles, which takes their mean, and pixels of an outermost tile beyond
+    # the image.
     doubles_centre: bool = field(init=False, compare=False, repr=False)
     cut: int = field(init=False, compare=False, repr=False)
 
@@ -105,10 +93,7 @@ class Tiling:
         return torch.cat([before, (first + second) / 2, behind], dimension)
 
     def divide(self, values: Tensor, dimension: int) -> Tensor:
-        """Return the tiles of an axis, cut from its pixels: the adjoint of :meth:`join`.
-
-        Tiles are 0 beyond the image. Where two share the pixel at the centre, each has half of it.
-        """
+        """Return the tiles of an axis, 0 beyond the image, cut from its pixels: the adjoint of :meth:`join`."""
         if self.doubles_centre:
             half = self.size // 2
             before, centre, behind = values.split([half, 1, half], dimension)
@@ -123,12 +108,7 @@ class Tiling:
 
 @dataclass(frozen=True)
 class RegionPartition:
-    """The regions of an output.
-
-    Attributes:
-        axes: the tiles along each axis; in the plane these are height and width.
-        cells: G, along each axis.
-    """
+    """The regions of an output: the tiles along each axis, (height, width), and the number G of cells along each."""
 
     axes: tuple[Tiling, ...]
     cells: int
@@ -176,12 +156,7 @@ class RegionPartition:
         return weights
 
     def means(self, values: Tensor, dimension: int) -> Tensor:
-        """Return the means over the regions of values at the cells, which follow each other along a dimension.
-
-        Args:
-            values: the values at the cells, in the order of a flattened image.
-            dimension: the dimension along which they follow each other.
-        """
+        """Return the means over the regions of values at the cells, which follow each other along a dimension."""
         if self.is_of_cells:
             return values
         last = values.dim() - 1  # ONNX takes no negative axis of a transposition

@@ -25,17 +25,11 @@ _SAME = 1e-6
 
 @dataclass(frozen=True)
 class RotationAxis:
-    """An axis and the least rotation about it that maps voxels to voxels.
+    """An axis and the least rotation about it that maps voxels to voxels."""
 
-    Attributes:
-        direction: a vector of length 1 along the axis, (x, y, z).
-        fold: n, where the rotation is by 360°/n.
-        element: the rotation, counter-clockwise seen from the tip of the direction.
-    """
-
-    direction: tuple[float, float, float]
-    fold: int
-    element: GroupElement
+    direction: tuple[float, float, float]  # of length 1, (x, y, z)
+    fold: int  # n, where the rotation is by 360°/n
+    element: GroupElement  # the rotation, counter-clockwise seen from the tip of the direction
 
     @property
     def name(self) -> str:
@@ -54,10 +48,7 @@ def axis_in_words(axis: Sequence[float] | Array) -> str:
 
 
 def axis_and_angle(rotation: Array) -> tuple[Array, float]:
-    """Return the axis (3,) of a rotation of space and the angle about it in [0, 2π).
-
-    The first component of the axis that is not 0 is positive. The axis of the identity is 0.
-    """
+    """Return the axis (3,) of a rotation of space, 0 of the identity, and the angle about it in [0, 2π)."""
     cosine = (np.trace(rotation) - 1) / 2
     skew = rotation - rotation.T
     # 2 (1 − cos α) u uᵀ, whose longest row is along the axis u. The sine is 0 for half a turn.

@@ -24,12 +24,7 @@ def least_samples(group: Group) -> int:
 
 
 def sampled_elements(group: Group, samples: int) -> list[GroupElement]:
-    """Return escnn's grid of a continuous group: N rotations, and as many elements that reflect where it has some.
-
-    Args:
-        group: SO(2), O(2), SO(3), O(3), or a direct product of one with a finite group.
-        samples: N. Of SO(3) and O(3) a multiple of 24.
-    """
+    """Return escnn's grid of a continuous group: N rotations, and as many elements that reflect where it has some."""
     if both := factors(group):
         parts = [sampled_elements(of, samples) if of.continuous else list(of.elements) for of in both]
         return [_product(group, *pair) for pair in itertools.product(*parts)]

@@ -16,11 +16,7 @@ __all__ = ["RowOrder"]
 
 
 class RowOrder(ExactConstants):
-    """A permutation of rows of taps, (…, rows, T): a gather forwards and a gather backwards.
-
-    Args:
-        order: the number of the row that goes to each place, a permutation.
-    """
+    """A permutation of rows of taps, (…, rows, T), given the number of the row that goes to each place."""
 
     order: Tensor
     inverse: Tensor

@@ -12,20 +12,7 @@ __all__ = ["RegionConvolution"]
 
 
 class RegionConvolution(nn.Module):
-    """A convolution with a filter bank for each region of the output, for images of any size.
-
-    A transposed convolution has one for each region of the input.
-
-    Args:
-        banks: the banks of all cells, row after row, (cells², C_out, C_in/groups, k, k); those of a transposed
-            convolution are (cells², C_in, C_out/groups, k, k).
-        bias: (C_out,) or None.
-        geometry: padding, stride and the like.
-        cells: number of cells along each axis into which every image is divided.
-
-    Shape:
-        (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
-    """
+    """A convolution with a bank for each region of the output (of an adjoint: input), for images of any size."""
 
     def __init__(self, banks: Tensor, bias: Tensor | None, geometry: Geometry, cells: int) -> None:
         super().__init__()

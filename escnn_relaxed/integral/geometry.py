@@ -132,13 +132,7 @@ def image_size(features: Tensor) -> tuple[int, ...]:
 
 
 def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry) -> Convolutions:
-    """Return a ``Conv2d`` or ``ConvTranspose2d`` with a copy of these weights.
-
-    Args:
-        filter_bank: (C_out, C_in/groups, k, k); (C_in, C_out/groups, k, k) of a transposed convolution.
-        bias: (C_out,) or None.
-        geometry: padding, stride and the like.
-    """
+    """Return a ``Conv2d`` or ``ConvTranspose2d``, or those of volumes, with a copy of these weights."""
     given, made = filter_bank.shape[0], filter_bank.shape[1] * geometry.groups
     axes = len(geometry.padding)
     kind: type[nn.Module]
@@ -169,14 +163,7 @@ def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry)
 
 
 def integrate_stationary(features: Tensor, filter_bank: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
-    """Return h(x) = Σ_d K(d) f(x + d), or its adjoint, h(sx + d) = Σ K(d) f(x) for stride s.
-
-    Args:
-        features: f, the feature map, (batch, C_in, H, W).
-        filter_bank: (C_out, C_in/groups, k, k); (C_in, C_out/groups, k, k) of a transposed convolution.
-        bias: (C_out,) or None.
-        geometry: padding, stride and the like.
-    """
+    """Return h(x) = Σ_d K(d) f(x + d), or its adjoint, h(sx + d) = Σ K(d) f(x) for stride s."""
     padding, stride, dilation, groups = geometry.padding, geometry.stride, geometry.dilation, geometry.groups
     axes = len(padding)
     if isinstance(geometry, TransposedGeometry):

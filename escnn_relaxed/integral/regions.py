@@ -25,19 +25,9 @@ __all__ = ["integrate"]
 def integrate(
     features: Tensor, banks: Tensor, bias: Tensor | None, geometry: Geometry, partition: RegionPartition | None = None
 ) -> Tensor:
-    """Return h(x) = Σ_d K(d; x) f(x + d), where K may be a filter bank for each region of x, or its adjoint.
-
-    The image is cut into tiles, each with the pixels around it that its taps read. They lie side by side as channels
-    of one grouped convolution. The adjoint has tiles of the input, and their outputs are added where they overlap.
-
-    Args:
-        features: f, the feature map, (batch, C_in, H, W).
-        banks: (C_out, C_in/groups, k, …), those of a transposed convolution (C_in, C_out/groups, k, …). With regions,
-            one for each, row after row: (regions, …).
-        bias: (C_out,) or None.
-        geometry: padding, stride and the like.
-        partition: the regions of the output; for a transposed convolution those of the input.
-    """
+    """Return h(x) = Σ_d K(d; x) f(x + d), where K may be a filter bank for each region of x, or its adjoint."""
+    # The image is cut into tiles, each with the pixels around it that its taps read. They lie side by side as channels
+    # of one grouped convolution. The adjoint has tiles of the input, and their outputs are added where they overlap.
     if partition is None:
         return integrate_stationary(features, banks, bias, geometry)
     regions = prod(partition.counts)
@@ -78,17 +68,11 @@ def _cut(features: Tensor, geometry: ConvolutionGeometry, partition: RegionParti
 
 @dataclass(frozen=True)
 class _Slices:
-    """The slices of the image that the tiles of one axis read.
+    """The slices of the image that the tiles of one axis read."""
 
-    Attributes:
-        starts: the first pixel of each slice, counted from the first pixel that any reads.
-        side: number of pixels of a slice.
-        before: number of pixels that the first slice reads before the image.
-    """
-
-    starts: list[int]
+    starts: list[int]  # the first pixel of each, counted from the first that any reads
     side: int
-    before: int
+    before: int  # pixels that the first reads before the image
 
     @staticmethod
     def of(axis: Tiling, geometry: ConvolutionGeometry, padding: int) -> _Slices:

@@ -32,13 +32,7 @@ class Limit(NamedTuple):
 
 
 class DomainFrequency(nn.Module):
-    """The ω′ of the subgroups that a kernel may be soft in: one value each, for translation one for each axis (x, y).
-
-    Args:
-        start: starting value of each subgroup.
-        learn: make them parameters. Otherwise they are buffers, which are part of the state too.
-        axes: number of axes of the base space.
-    """
+    """The ω′ of the subgroups that a kernel may be soft in: one value each, for translation one an axis (x, y)."""
 
     def __init__(self, start: Mapping[str, Frequency], learn: bool = False, axes: int = 2) -> None:
         super().__init__()
@@ -123,15 +117,15 @@ class DomainFrequency(nn.Module):
                 getattr(self, name).copy_(value)
 
     def may_vary(self, *names: str) -> bool:
-        """Whether the kernel depends on any of these subgroups (default: all), or may come to in training.
-
-        On an accelerator this is not known without waiting for a value. There the answer is yes.
-        """
+        """Whether the kernel may depend on any of these subgroups; yes where nothing says so without waiting."""
         return any(name in self.names and (self.learn or not self._is_zero(name)) for name in names or self.names)
 
     def is_zero(self, name: str) -> bool:
-        """Whether ω′ of a subgroup is missing, or 0 and not learned; this may wait for an accelerator."""
-        return name not in self.names or (not self.learn and not bool(getattr(self, name).any()))
+        """Whether ω′ of a subgroup is missing, or known to be 0 and not learned; this may wait for an accelerator."""
+        if name not in self.names or self.learn:
+            return name not in self.names
+        value: Tensor = getattr(self, name)
+        return has_values(value) and not bool(value.any())
 
     def _is_zero(self, name: str) -> bool:
         value: Tensor = getattr(self, name)
@@ -148,13 +142,7 @@ class DomainFrequency(nn.Module):
 
 
 def starting_frequency(relax: Any, domain: Domain, axes_of_translation: bool = True) -> dict[str, Frequency]:
-    """Return the ω′ at the start of each subgroup that may be soft, in a fixed order.
-
-    Args:
-        relax: the argument of a layer: names of subgroups, a mapping from them to ω′, ``"default"``, or None.
-        domain: the symmetry.
-        axes_of_translation: whether the layer can be soft in translation.
-    """
+    """Return the ω′ at the start of each subgroup that may be soft, in a fixed order."""
     if relax is None:
         return {}
     if isinstance(relax, str) and relax == "default":

@@ -20,7 +20,7 @@ from .orthogonal_basis import OrthogonalBasis
 from .softness import soft_share
 from .steerable_basis import SteerableBasis
 
-__all__ = ["Kernel", "KernelBuilder", "KernelPlace", "joint"]
+__all__ = ["Kernel", "KernelBuilder", "KernelOptions", "KernelPlace", "joint"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,15 @@ class KernelPlace:
     basis_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-# A kernel class, or the options of one: called with a place, it returns a kernel that is not started.
+class KernelOptions(ABC):
+    """The options of a kernel in one object: called with a place, they return the kernel, not started."""
+
+    @abstractmethod
+    def __call__(self, place: KernelPlace) -> Kernel:
+        """Return a kernel with these options."""
+
+
+# A kernel class, or the options of one.
 KernelBuilder = Callable[[KernelPlace], "Kernel"]
 
 
@@ -133,6 +141,11 @@ class Kernel(nn.Module, ABC):
         """Draw the soft weights, and scale them until the softness is s."""
         for parameter, numbers in self._soft_entries():
             parameter.view(-1)[numbers] = torch.randn(len(numbers)).to(parameter)
+        self._scale_to(weights, softness)
+
+    @torch.no_grad()
+    def _scale_to(self, weights: Tensor | None, softness: float) -> None:
+        """Scale the soft weights until the softness is s; nothing where K has no soft part."""
         soft, strict = (float(energy) for energy in self.energies(weights, (), SUBGROUPS))
         if soft > 0:
             self.scale_soft_part(math.sqrt(softness / (1 - softness) * strict / soft))
@@ -209,6 +222,11 @@ class Kernel(nn.Module, ABC):
         for key in [key for key in state if key.startswith((f"{prefix}bank.", f"{prefix}_domain_frequency."))]:
             name = key.removeprefix(prefix).replace("_domain_frequency.", "kernel.frequency.")
             state[prefix + name.replace("bank.", "kernel.", 1)] = state.pop(key)
+
+    def strict_state(self) -> dict[str, Tensor]:
+        """Return the entries of the state with which K is the strict kernel: those of soft weights are 0."""
+        soft = {parameter.data_ptr() for parameter, _ in self._soft_entries()}
+        return {name: value * 0 if value.data_ptr() in soft else value for name, value in self.state_dict().items()}
 
     def make_strict(self) -> None:
         """Set the soft weights to 0 in place; training may relax K again."""

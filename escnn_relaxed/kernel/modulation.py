@@ -39,17 +39,11 @@ _NOTHING = 1e-3
 
 
 class _Kind(NamedTuple):
-    """Output fields of one representation.
-
-    Attributes:
-        fields: their number.
-        elements: the group elements of each channel, as a mean over the sample, (channels, M).
-        functions: numbers of the functions h that their weights multiply.
-    """
+    """Output fields of one representation."""
 
     fields: int
-    elements: Array
-    functions: list[int]
+    elements: Array  # those of each channel, as a mean over the sample, (channels, M)
+    functions: list[int]  # numbers of the functions h that their weights multiply
 
 
 class _Side(NamedTuple):
@@ -74,14 +68,7 @@ class Modulation(ExactConstants):
     from the border, and an axis of space from other axes, whichever way it points. A function is left out if it is a
     sum of others at all elements and positions.
 
-    Args:
-        fields: the output's fields.
-        domain: the sampled group and the positions.
-        subgroups: those that the kernel may be soft in.
-        taps: offsets of the taps in pixels, (T, d).
-
-    Attributes:
-        weights: α of each kind of fields, and then μ of all fields, (n,).
+    ``weights`` are α of each kind of fields, and then μ of all fields.
     """
 
     elements: Tensor
@@ -124,13 +111,7 @@ class Modulation(ExactConstants):
         averaged: Sequence[str] = (),
         partition: RegionPartition | None = None,
     ) -> Tensor:
-        """Return f at all taps, (P, C_out, T), for each region of an output; P is 1 without regions.
-
-        Args:
-            frequency: ω′ of each subgroup.
-            averaged: subgroups over which the mean of f is taken.
-            partition: the regions over whose cells means of f are taken.
-        """
+        """Return f at all taps, (P, C_out, T), the mean over the cells of each region; P is 1 without."""
         moved = frequency.scale(self._of_positions, self.elements) if self._of_positions else self.elements
         scale = frequency.scale(self._of_elements, self.elements) if self._of_elements else moved
         columns = self.functions(scale, moved, averaged, partition is not None).flatten(1) @ self.maps
@@ -190,10 +171,7 @@ class Modulation(ExactConstants):
 
     @torch.no_grad()
     def _reference_values(self) -> Array:
-        """Return the functions h at the reference ω′, (P, J, M), in double precision.
-
-        The number of weights and their units must not depend on the ω′ of a layer.
-        """
+        """Return the functions h at the reference ω′, whatever that of the layer is, (P, J, M), in double precision."""
         dtype = self.elements.dtype
         scale = self.double().elements.new_full((1,), DEFAULT_FREQUENCY)
         values: Array = self.functions(scale, scale).numpy()
@@ -201,10 +179,7 @@ class Modulation(ExactConstants):
         return values
 
     def _maps(self, values: Array, action: Array, taps: Array) -> Array:
-        """Return the map from h at all elements to the functions of channels and taps, in their units, (J·M, columns).
-
-        Columns are the channels of each function of each kind of fields, and then the taps of each side.
-        """
+        """Return the map from h at all elements to channels of kinds, then taps of sides, (J·M, columns)."""
         directions = _directions(taps)
         parts = [(number, kind.elements.T) for kind in self._kinds for number in kind.functions]
         parts += [
@@ -263,10 +238,8 @@ def _independent(functions: Array) -> list[int]:
 
 
 def _independent_sides(values: Array, action: Array, taps: Array) -> list[_Side]:
-    """Return the sides that do not depend on each other, given h (P, J, M) and the elements (M, d, d).
-
-    n is 1, or for a function h of elements alone the least power whose mean is not 0.
-    """
+    """Return the sides that do not depend on each other, given h (P, J, M) and the elements (M, d, d)."""
+    # n is 1, or for a function h of elements alone the least power whose mean is not 0.
     sides: list[_Side] = []
     functions: list[Array] = []
     along = np.einsum("mij,it->jmt", action, _directions(taps))

@@ -19,14 +19,7 @@ __all__ = ["OrthogonalBasis"]
 
 
 class OrthogonalBasis(ExactConstants):
-    """The map K → B_out⁻¹ K B_in of kernels (C_out, C_in/groups, k, k), where B takes irreps to the basis of fields.
-
-    Fields whose B is orthogonal are left as they are, which changes no norm.
-
-    Args:
-        in_fields: fields of (one group of) the input.
-        out_fields: fields of the output.
-    """
+    """The map K → B_out⁻¹ K B_in of kernels (C_out, C_in/groups, k, k), where B takes irreps to the basis of fields."""
 
     def __init__(self, in_fields: Sequence[Representation], out_fields: Sequence[Representation]) -> None:
         super().__init__()

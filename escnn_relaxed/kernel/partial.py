@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +31,6 @@ class PartialKernel(RelaxingKernel):
     """
 
     way = "partial"
-    earlier: ClassVar[Mapping[str, str]] = {"window.": "kernel.window."}
 
     def __init__(
         self, place: KernelPlace, strict: KernelBuilder = StrictKernel, relax: Any = "default", learn: bool = True

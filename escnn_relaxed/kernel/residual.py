@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -32,7 +31,6 @@ class ResidualKernel(RelaxingKernel):
     """K = K_strict + F, with any kernel F, ``free_weight``."""
 
     way = "residual"
-    earlier: ClassVar[Mapping[str, str]] = {"free_weight": "kernel.free_weight"}
 
     def __init__(self, place: KernelPlace, strict: KernelBuilder = StrictKernel) -> None:
         super().__init__(place, strict)

@@ -13,11 +13,9 @@ _MOST_ROUNDING = 5e-3
 
 
 def soft_share(soft: Tensor, strict: Tensor) -> Tensor:
-    """Return ‖K − PK‖² / (‖PK‖² + ‖K − PK‖²) from both energies; 0 where the first is rounding, NaN of NaN.
-
-    The denominator is ‖K‖² where the group maps the pixel grid to itself. Elsewhere K − PK and PK are only nearly
-    orthogonal, and this form keeps the result in [0, 1].
-    """
+    """Return ‖K − PK‖² / (‖PK‖² + ‖K − PK‖²) from both energies; 0 where the first is rounding, NaN of NaN."""
+    # ‖K‖² where the group maps the pixel grid to itself. Elsewhere K − PK and PK are only nearly orthogonal, and this
+    # form keeps the result in [0, 1].
     total = soft + strict
     # Equal kernels differ by rounding alone. There the gradient of √s would point in a random direction.
     rounding = min(_ROUNDING * torch.finfo(total.dtype).eps, _MOST_ROUNDING)

@@ -30,20 +30,7 @@ __all__ = ["SteerableBasis"]
 
 
 class SteerableBasis(ExactConstants):
-    """The map from weights of ``R2Conv`` to its filter bank: one matrix product for each pair of representations.
-
-    Args:
-        in_type: field type of the input.
-        out_type: field type of the output.
-        kernel_size: k.
-        dilation: spacing of the taps.
-        expansion: escnn's sampled basis, from ``sampled_basis`` or an ``R2Conv`` with these arguments;
-            None where no steerable kernel fits into the support.
-
-    Attributes:
-        dimension: number of weights.
-        fingerprint: a number for each pair of representations. Another basis has other numbers.
-    """
+    """The map from weights of ``R2Conv`` to its filter bank: one matrix product for each pair of representations."""
 
     def __init__(
         self,
@@ -95,11 +82,7 @@ class SteerableBasis(ExactConstants):
         return BasisElements(*self._fields, self._attributes, self._ranges, self)
 
     def by_pair(self, exact: bool = False) -> Iterator[tuple[tuple[str, str], slice, Tensor]]:
-        """Yield each pair of representations, the place of its weights, and its basis (B, |A|, |B|, taps).
-
-        Args:
-            exact: give the values of float64, in place of those in the dtype of the module.
-        """
+        """Yield each pair of representations, the place of its weights, its basis (B, |A|, |B|, taps)."""
         for number, (names, pair) in enumerate(zip(self._attributes, self._pairs, strict=True)):
             values, orbits = (
                 None if name not in self._buffers else self.exact(name) if exact else self.get_buffer(name)
@@ -165,11 +148,7 @@ def _of_entries(basis: Any, orbits: Tensor | None, sizes: tuple[int, int]) -> Te
 
 
 def _he_deviations(pairs: list[_PairLayout], elements: list[list[dict[str, Any]]]) -> list[Tensor]:
-    """Return the standard deviation of the weight of each basis element, for each pair of representations.
-
-    The rule is escnn's: 1/√(irreps that reach an output irrep · basis elements from this irrep to it). It is computed
-    for each pair of representations instead of each weight.
-    """
+    """Return the deviation of the weight of each basis element by escnn's rule, for each pair of representations."""
     counts: dict[tuple[str, int], dict[Any, int]] = {}
     for pair, attributes in zip(pairs, elements, strict=True):
         for element in attributes:

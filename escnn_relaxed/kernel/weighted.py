@@ -15,7 +15,7 @@ from ..checks import check_integer
 from ..group.field_elements import channel_elements
 from ..group.regions import RegionPartition
 from .kernel import KernelBuilder, KernelPlace
-from .relaxing import GroupMeans, RelaxingKernel, adopt_kernel, rename
+from .relaxing import GroupMeans, RelaxingKernel
 from .strict import StrictKernel
 
 __all__ = ["WeightedKernel"]
@@ -108,20 +108,6 @@ class WeightedKernel(RelaxingKernel):
         """Return weights of 1 for the first kernel and 0 for the others."""
         first = (torch.arange(len(self.means)) == 0).to(self.means)
         return {"means": first, "deviations": torch.zeros_like(self.deviations)}
-
-    def adopt_earlier_state(self, state: dict[str, Any], prefix: str) -> None:
-        """Rename the entries of a state that an earlier version saved, and split its weights into a and b."""
-        rename(state, f"{prefix}strict.0.", f"{prefix}strict.")
-        super().adopt_earlier_state(state, prefix)
-        for number, kernel in enumerate(self.further):
-            adopt_kernel(kernel, state, f"{prefix}strict.{number + 1}.source.", f"{prefix}kernel.further.{number}.")
-        for number in range(len(self.further_weights)):
-            rename(state, f"{prefix}strict.{number + 1}.weights", f"{prefix}kernel.further_weights.{number}")
-        weights = state.pop(f"{prefix}group_weights", None)
-        if weights is not None:
-            contrasts = self.elements.exact("contrasts").to(weights.device)
-            state[f"{prefix}kernel.means"] = weights.mean(1)
-            state[f"{prefix}kernel.deviations"] = (weights.to(contrasts) @ contrasts.mT).to(weights)
 
 
 def _contrasts(count: int) -> NDArray[np.float64]:

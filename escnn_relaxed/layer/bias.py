@@ -17,14 +17,7 @@ def has_trivial_irrep(field_type: FieldType) -> bool:
 
 
 class InvariantBias(ExactConstants):
-    """The map from one value for each trivial irrep, in ``R2Conv``'s order, to the bias of each channel.
-
-    Args:
-        out_type: the field type.
-
-    Attributes:
-        dimension: number of trivial irreps.
-    """
+    """The map from one value for each trivial irrep, in ``R2Conv``'s order, to the bias of each channel."""
 
     expansion: Tensor
 

@@ -26,23 +26,7 @@ __all__ = ["RelaxedConvolution"]
 
 
 class RelaxedConvolution(EscnnLayer):
-    """A convolution of fields, or its adjoint, with a kernel that may be soft.
-
-    Args:
-        in_type: field type of the input.
-        out_type: field type of the output, on the same gspace.
-        geometry: padding, stride and the like.
-        bias: add a bias to the trivial irreps of the output.
-        basis_arguments: escnn's arguments that shape the steerable basis.
-        initialize: draw the weights of the strict part; otherwise they are 0.
-        softening: the options of softness.
-
-    Attributes:
-        kernel: K, which owns its strict part.
-        weights: those of ``R2Conv``, for the strict part; None where the kernel has weights of its own.
-        bias: one value for each trivial irrep of the output, or None.
-        hardened: subgroups to which the kernel has been made equivariant.
-    """
+    """A convolution of fields, or its adjoint, with a kernel that may be soft."""
 
     def __init__(
         self,

@@ -23,11 +23,7 @@ __all__ = ["EscnnLayer"]
 
 
 class EscnnLayer(SoftLayer, DescribedState, EquivariantModule):
-    """A layer with the face of escnn's convolutions.
-
-    Attributes:
-        geometry: padding, stride and the like.
-    """
+    """A layer with the face of escnn's convolutions."""
 
     in_type: FieldType
     out_type: FieldType

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from escnn.nn import FieldType
-from torch import nn
 
-from ..checks import check_bool, check_integer, check_number
+from ..checks import check_bool, check_integer, check_number, warn_once
 from ..group.domain import Domain
 from ..group.kept import kept_group
 from ..kernel.domain_frequency import Frequency, starting_frequency
-from ..kernel.kernel import Kernel, KernelBuilder, KernelPlace
+from ..kernel.kernel import Kernel, KernelBuilder, KernelOptions, KernelPlace
 from ..kernel.tied import TiedKernel
 
 __all__ = ["DEFAULT_REGIONS", "SOFTENING", "Softening", "check_kernel", "check_keywords", "check_softness"]
@@ -41,15 +41,12 @@ class Softening:
         dilation: int,
         basis_arguments: Mapping[str, Any],
     ) -> Kernel:
-        """Return a kernel between (one group of) these fields, not started.
-
-        Raises:
-            TypeError: for an option of the wrong type.
-            ValueError: for a value that has no meaning for these fields.
-        """
+        """Return a kernel between (one group of) these fields, not started."""
         check_kernel(self.kernel)
         gspace = in_type.gspace
         samples = check_integer("samples", self.samples, 1)
+        if samples == 1 and gspace.fibergroup.continuous and self.relax is not None:
+            warn_once(f"samples: 1 rotation of {gspace.name} leaves no rotation in which the layer could be soft")
         domain = Domain(
             gspace,
             samples,
@@ -76,7 +73,8 @@ SOFTENING = tuple(field.name for field in fields(Softening))
 
 def check_kernel(kernel: Any) -> None:
     """Raise a ``TypeError`` for a value from which no kernel can be built."""
-    if kernel is not None and (not callable(kernel) or isinstance(kernel, (nn.Module, FieldType))):
+    is_class = isinstance(kernel, type) and issubclass(kernel, Kernel)
+    if not (kernel is None or is_class or isinstance(kernel, (KernelOptions, partial))):
         raise TypeError(
             f"kernel must be an escnn_relaxed.ContinuousKernel or a subclass of escnn_relaxed.kernel.Kernel, got "
             f"{type(kernel).__name__}: {kernel!r}"
@@ -92,14 +90,7 @@ def check_softness(value: Any, name: str = "initial_softness") -> float:
 
 
 def check_keywords(taker: str, given: Mapping[str, Any], known: tuple[str, ...], others: str) -> None:
-    """Raise a ``TypeError`` for a keyword that is not known.
-
-    Args:
-        taker: the name of the function or class that was called.
-        given: the keywords.
-        known: the names that it takes.
-        others: its other arguments, in words.
-    """
+    """Raise a ``TypeError`` for a keyword that ``taker`` does not know; ``others`` names its other arguments."""
     unknown = [name for name in given if name not in known]
     if unknown:
         raise TypeError(

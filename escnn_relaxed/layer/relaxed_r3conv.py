@@ -186,7 +186,8 @@ class RelaxedR3Conv(RelaxedConvolution):
         if len(symmetries) < len(elements):
             moved = next(of for of in elements if of not in [element for element, _ in symmetries])
             raise ValueError(f"subgroup must map voxels to voxels, got one with the element {moved}")
-        average = GroupAverage(*(of.representations for of in self.kernel_types), symmetries)
+        in_type, out_type = self.kernel_types
+        average = GroupAverage(in_type.representations, out_type.representations, symmetries)
         with full_precision(self.like):
             kernel = self.kernel(self.weights, None, self.hardened).flatten(2)
             mean = average.to(self.like)(kernel)

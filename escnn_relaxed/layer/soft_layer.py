@@ -18,13 +18,7 @@ __all__ = ["SoftLayer"]
 
 
 class SoftLayer(nn.Module):
-    """A layer with a kernel that may be soft.
-
-    Attributes:
-        kernel: K, which owns its strict part.
-        weights: those of the strict part; None where the kernel has weights of its own.
-        hardened: subgroups to which the kernel has been made equivariant.
-    """
+    """A layer with a kernel that may be soft."""
 
     kernel: Kernel
     weights: nn.Parameter

@@ -76,29 +76,19 @@ def _describe(layer: DescribedState, state: Any, prefix: str, metadata: dict[str
 
 
 def _adopt_r2conv_state(state: MutableMapping[str, Tensor], prefix: str, layer: DescribedState) -> None:
-    """If ``state`` was saved by an ``R2Conv``, make it a state of the layer that takes its place.
-
-    The strict weights are those of the ``R2Conv``. The soft weights become 0, so that the layer computes what the
-    ``R2Conv`` computed; the rest of the soft part stays as it is.
-    """
+    """Make a state of ``R2Conv`` one of the layer in its place: its soft weights are 0, the rest stays."""
     derived = [key for key in state if key.startswith(tuple(prefix + name for name in _DERIVED))]
     if not derived:
         return
     for key in derived:
         del state[key]
-    soft = {parameter.data_ptr() for of in layer.kernel.weight_groups().values() for parameter, _ in of}
-    for name, value in layer.state_dict().items():
-        state.setdefault(prefix + name, value * 0 if value.data_ptr() in soft else value)
+    strict = {f"kernel.{name}": value for name, value in layer.kernel.strict_state().items()}
+    for name, value in {**layer.state_dict(), **strict}.items():
+        state.setdefault(prefix + name, value)
 
 
 def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int | None) -> list[str]:
-    """Return in words why a saved state does not fit a layer; nothing where the state has no description.
-
-    Args:
-        saved: description of the layer that was saved, empty if the state has none.
-        own: description of the layer that loads the state.
-        version: format version of the state, None if it has none.
-    """
+    """Return in words why a saved state does not fit a layer; nothing where the state has no description."""
     found = []
     if version is not None and version > FORMAT_VERSION:
         found.append(f"its format version is {version}, newer than {FORMAT_VERSION}: update escnn_relaxed")

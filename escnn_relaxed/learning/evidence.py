@@ -32,13 +32,7 @@ _CHUNK, _LARGE_CHUNK = 32, 256
 
 
 class _Group(NamedTuple):
-    """The soft weights of a layer and subgroup.
-
-    Attributes:
-        layer: name of the layer.
-        label: the subgroup.
-        entries: parameters, each with the places of its entries.
-    """
+    """The soft weights of a layer and subgroup: parameters, each with the places of its entries."""
 
     layer: str
     label: str
@@ -313,11 +307,9 @@ class SoftnessEvidence:
         return torch.cat([_taken(parameter.flatten(), places) for parameter, places in entries])
 
     def _posterior(self, groups: Sequence[_Group]) -> tuple[dict[str, float], float]:
-        """Return γ of each of some groups, and the price of their weights: what log p(data) has beside the loss.
-
-        Σ is never made. With A = G δ^(−½) and H = GᵀG, δ(H + δ)⁻¹ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for
-        every H; and log det(Σ⁻¹/δ) is log det(1 + AAᵀ).
-        """
+        """Return γ of each of some groups, and the price of their weights: what log p(data) has beside the loss."""
+        # Σ is never made. With A = G δ^(−½) and H = GᵀG, δ(H + δ)⁻¹ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for
+        # every H; and log det(Σ⁻¹/δ) is log det(1 + AAᵀ).
         if not groups:
             return {}, 0.0
         scaled = torch.cat([self._rows[of.key] / self._precision[of.key] ** 0.5 for of in groups], 1)

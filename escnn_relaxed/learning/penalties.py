@@ -197,12 +197,16 @@ class HardeningSchedule:
         return {"step": self._step, "is_hardened": self.is_hardened}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Continue from a saved step; a network that was hardened by then is hardened."""
+        """Continue from a saved step; the network is hardened if it was by then, and soft again if it was not."""
         if check_mapping("state", state, "what state_dict gave").keys() != self.state_dict().keys():
             raise ValueError(f"state must have {list(self.state_dict())}, got {list(state)}")
         self._step = int(state["step"])
         if state["is_hardened"]:
             self._harden()
+        elif self.is_hardened:
+            self.is_hardened = False
+            for layer in self._layers.values():
+                layer.hardened = ()
 
     def _harden(self) -> None:
         for layer in self._layers.values():

@@ -57,14 +57,7 @@ def input_chunks(inputs: Any, size: int) -> Iterator[tuple[Any, ...]]:
 
 
 def losses(output: Tensor, targets: Tensor, likelihood: str, noise: float) -> Tensor:
-    """Return the negative log likelihood of each input, (batch,).
-
-    Args:
-        output: of the network, (batch, …).
-        targets: classes, or what has the shape of the output.
-        likelihood: one of :data:`LIKELIHOODS`.
-        noise: the variance of a Gaussian.
-    """
+    """Return the negative log likelihood of each input, (batch,); ``noise`` is the variance of a Gaussian."""
     if likelihood == "categorical":
         each = functional.cross_entropy(output, targets, reduction="none")
     elif targets.shape != output.shape:
@@ -79,11 +72,9 @@ def losses(output: Tensor, targets: Tensor, likelihood: str, noise: float) -> Te
 
 
 def fisher_direction(output: Tensor, likelihood: str, noise: float, generator: torch.Generator) -> Tensor:
-    """Return random numbers whose covariance is the Fisher matrix of the output, as that of drawn labels is.
-
-    The gradient of the loss with a label drawn from the prediction has this covariance, too. That of a network that
-    is sure is nearly always nearly 0, and seldom large; this one is of its usual size in every draw.
-    """
+    """Return random numbers whose covariance is the Fisher matrix of the output, as that of drawn labels is."""
+    # The gradient of the loss with a label drawn from the prediction has this covariance, too. That of a network
+    # that is sure is nearly always nearly 0, and seldom large; this one is of its usual size in every draw.
     signs = torch.randint(2, output.shape, generator=generator, device="cpu").to(output) * 2 - 1
     if likelihood == "gaussian":
         return signs / noise**0.5
@@ -100,17 +91,9 @@ def gradients(
     arguments: tuple[Any, ...],
     direction: Callable[[Tensor], Tensor],
 ) -> list[Tensor]:
-    """Return the gradients of ⟨output, direction(output)⟩ of each input, (batch, …) of each parameter.
-
-    One pass through the network gives the gradients of the layers' outputs. Those of the parameters of each layer then
-    follow input by input from that layer alone.
-
-    Args:
-        network: maps each input of a batch on its own, as networks do in eval mode.
-        parameters: of layers of this package.
-        arguments: a batch of inputs, and all other arguments.
-        direction: numbers in the shape of the output, given the output.
-    """
+    """Return the gradients of ⟨output, direction(output)⟩ of each input, (batch, …) of each parameter."""
+    # One pass through the network gives the gradients of the layers' outputs. Those of the parameters of each layer
+    # then follow input by input from that layer alone.
     count = count_inputs(arguments)
     wanted = {id(parameter) for parameter in parameters}
     calls: list[_Call] = []

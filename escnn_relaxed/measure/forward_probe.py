@@ -47,11 +47,7 @@ class ModuleOutput:
 def outputs(
     network: nn.Module, arguments: Sequence[Any], names: Sequence[str], output: Output = None
 ) -> dict[str, ModuleOutput]:
-    """Return the outputs of some modules by name, ``""`` for the network itself; the first argument is the image.
-
-    Strides, kernels and paddings of all modules say where pixels lie; functions in between leave them there, or keep
-    the centre where they change the size.
-    """
+    """Return the outputs of some modules by name, ``""`` for the network itself; the first argument is the image."""
     grids = _Grids(_tensor(arguments[0]))
     found: dict[str, ModuleOutput] = {}
 
@@ -147,10 +143,7 @@ class _Grids(TorchFunctionMode):
 
 
 def _slid(module: nn.Module, grid: PixelGrid, size: tuple[int, ...]) -> tuple[PixelGrid, bool] | None:
-    """Return the grid, of a size in pixels, of what a module makes by sliding a window over a map; None for others.
-
-    Also return whether a map on the torus stays one: with circular padding, or none.
-    """
+    """Return the grid of what a module makes by sliding a window over a map, and whether a torus stays one; or None."""
     geometry = getattr(module, "geometry", None)
     source: Any = geometry if isinstance(geometry, Geometry) else module
     if not all(hasattr(source, name) for name in ("kernel_size", "stride", "padding")):

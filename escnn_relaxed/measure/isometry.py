@@ -102,10 +102,7 @@ def isometries_of(gspace: GSpace, elements: Sequence[GroupElement] | None) -> li
 
 
 def on_fibers(features: Tensor, field_type: FieldType, isometry: Isometry, place: str) -> Tensor:
-    """Apply ρ(g) to the channels (batch, C, …) of the input or the output, g the element that acts as the isometry.
-
-    Trivial fields are left as they are by every isometry, of their group or not.
-    """
+    """Apply ρ(g) to the channels (batch, C, …) of the input or the output, g the element that acts as the isometry."""
     fields = field_type.representations
     if isometry.subgroup == "translation" or all(field.is_trivial() for field in fields):
         return features
@@ -122,10 +119,7 @@ def on_fibers(features: Tensor, field_type: FieldType, isometry: Isometry, place
 
 
 def _name(subgroup: str, matrix: Array) -> str:
-    """Return a turn or a flip in words.
-
-    In space "reflection along z" is z → −z, and "rotation 90° about z, inverted" is the turn of the inverted volume.
-    """
+    """Return a turn or a flip in words: in space "reflection along z" is z → −z."""
     angle, axis = _turn(matrix)
     if len(matrix) == 2:
         return f"{subgroup} {_degrees(angle)}"

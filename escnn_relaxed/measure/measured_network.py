@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..checks import check_callable, check_integer, check_module, check_sequence, check_size, is_number
 from ..layer.arguments import check_field_type
+from ..layer.convolution import RelaxedConvolution
 from .forward_probe import ModuleOutput, Output, outputs
 from .isometry import Isometry, isometries_of, on_fibers, rotation, shift
 from .pixel_grid import PixelGrid, moved
@@ -95,7 +96,9 @@ class MeasuredNetwork:
         known = dict(check_module("module", module).named_modules())
         unknown = [name for name in layers if not isinstance(name, str) or name not in known]
         if unknown:
-            names = [name for name in known if name]
+            # What is inside of a relaxed layer gives no output of the network.
+            inside = tuple(f"{name}." for name, of in known.items() if isinstance(of, RelaxedConvolution))
+            names = [name for name in known if name and not name.startswith(inside)]
             raise ValueError(f"layer must be the name of a module inside, got {unknown[0]!r}; there are {names}")
         if (input_size is None) == (data is None):
             raise ValueError(f"give input_size or data, one of them; got input_size={input_size!r}")

@@ -75,10 +75,7 @@ class PixelGrid:
 def moved(
     features: Tensor, source: PixelGrid, target: PixelGrid, isometry: Isometry, on_torus: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return features (batch, C, …) carried from grid to grid, f(A⁻¹(x − τ)), and which pixels have a source, bool.
-
-    Between pixels values are interpolated by Keys' cubic convolution (a = −½).
-    """
+    """Return features (batch, C, …) carried from grid to grid, f(A⁻¹(x − τ)), and which pixels have a source, bool."""
     index = source.index((target.positions() - isometry.translation) @ isometry.matrix)  # rows p become A⁻¹p
     nearest = index.round()
     is_exact = bool(np.abs(index - nearest).max() < TOLERANCE)
@@ -102,11 +99,9 @@ def _at(features: Tensor, index: Array) -> Tensor:
 
 
 def _interpolated(features: Tensor, index: Array, on_torus: bool) -> Tensor:
-    """Return Keys' cubic convolution at fractional indices (…, d).
-
-    Off the torus the outermost pixels go on for ever, so that constant fields stay constant.
-    """
+    """Return Keys' cubic convolution (a = −½) at fractional indices (…, d)."""
     size = np.array(features.shape[2:])
+    # Off the torus the outermost pixels go on for ever, so that constant fields stay constant.
     if not on_torus:
         index = np.clip(index, 0, size - 1)
     low = np.floor(index)

@@ -14,6 +14,7 @@ from torch.nn.utils import parametrize
 from ..checks import check_bool, check_callable, check_module, check_no_hooks, check_subgroups, warn_once
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..kernel.steerable_basis import SteerableBasis
+from ..layer.convolution import RelaxedConvolution
 from ..layer.options import SOFTENING, check_keywords, check_softness
 from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
 from .relaxed_layers import RELAXED_FORMS, Relaxed, copied_parameters, copy_network, relaxed_layers, strict_layers
@@ -122,8 +123,9 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
 
 def _can_be_relaxed(module: nn.Module) -> TypeGuard[StrictLayer]:
     """Return whether a module is a layer of escnn's, or a strict one of this package with escnn's weights."""
-    if isinstance(module, Relaxed):
-        return not module.relaxed_subgroups and module.kernel.basis is not None
+    if isinstance(module, RelaxedConvolution):
+        # escnn's classes know the other ways to relax, too, which no soft part replaces.
+        return isinstance(module, Relaxed) and not module.relaxed_subgroups and module.kernel.basis is not None
     return isinstance(module, tuple(RELAXED_FORMS))
 
 

@@ -20,7 +20,7 @@ __all__ = ["to_escnn"]
 
 # escnn's layer with the weights of each layer of this package.
 _ESCNN_FORMS: dict[type[nn.Module], Any] = {relaxed: strict for strict, relaxed in RELAXED_FORMS.items()}
-_PLACE = ("kernel_size", "output_padding", "stride", "dilation", "padding_mode", "groups")
+_PLACE = ("kernel_size", "padding", "output_padding", "stride", "dilation", "padding_mode", "groups")
 # Arguments of ``R2Conv`` that shape its basis.
 _BASIS = ("sigma", "frequencies_cutoff", "rings", "maximum_offset", "basis_filter")
 # In float32 two samples of the same basis differ by less than this, samples of two bases by more.
@@ -107,7 +107,7 @@ def _with_the_same_basis(layer: Any, basis: Mapping[str, Any]) -> Any:
     form = _ESCNN_FORMS[type(layer)]
     taken = inspect.signature(form).parameters
     place = {name: getattr(layer, name) for name in _PLACE if name in taken}
-    place |= {"bias": layer.bias is not None, "initialize": False}
+    place |= {"padding": layer.padding, "bias": layer.bias is not None, "initialize": False}
     for arguments in ({}, {name: value for name, value in basis.items() if name in taken}):
         try:
             with as_escnn_builds():

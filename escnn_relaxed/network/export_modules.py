@@ -47,10 +47,7 @@ class NoPlainFormError(Exception):
 
 @functools.singledispatch
 def plain_module(module: Any, export: Export) -> nn.Module:
-    """Return a module on plain tensors with the numbers of escnn's in eval mode, and memory of its own.
-
-    ``export`` exports the parts of it that are modules.
-    """
+    """Return a module on plain tensors with the numbers of escnn's in eval mode, and memory of its own."""
     values = [value for value in chain(module.parameters(), module.buffers()) if value.is_floating_point()]
     device = values[0].device if values else torch.device("cpu")
     before = torch.get_default_dtype()
@@ -136,10 +133,8 @@ def _batch_norm(module: Any) -> nn.Module:
 
 
 def _affine_map(module: Any) -> nn.Module:
-    """Return the convolution of a module that maps the channels of a pixel affinely in eval mode.
-
-    0 gives the bias, each unit vector a column.
-    """
+    """Return the convolution of a module that maps the channels of a pixel affinely in eval mode."""
+    # 0 gives the bias, each unit vector a column.
     if not getattr(module, "track_running_stats", True):
         raise NoPlainFormError
     tensors = [*module.parameters(), *module.buffers()]

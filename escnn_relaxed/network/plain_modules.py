@@ -29,10 +29,8 @@ __all__ = [
 
 
 def _channels_by_field(features: Tensor, size: int) -> Tensor:
-    """(batch, fields · size, …) → (batch, fields, size, …).
-
-    Not by ``unflatten``, after which torch's older exporter to ONNX holds the batch size for constant.
-    """
+    """(batch, fields · size, …) → (batch, fields, size, …)."""
+    # Not by `unflatten`, after which torch's older exporter to ONNX holds the batch size for constant.
     batch, channels, *pixels = features.shape
     return features.reshape(batch, channels // size, size, *pixels)
 
@@ -96,10 +94,7 @@ class NormMaxPool(_ByField):
 
 
 class NormNonLinearity(_ByField):
-    """Fields keep their direction; their norms, less the exponential of ``log_bias`` (fields,), go through a function.
-
-    Fields of a norm below ``least`` become 0.
-    """
+    """Norms of fields, less exp ``log_bias`` (fields,), go through a function, those below ``least`` to 0."""
 
     log_bias: Tensor | None
 

@@ -18,16 +18,7 @@ _SAME = 1e-4
 
 
 def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: Any) -> list[str]:
-    """Express the weights that escnn saved with a basis of its own in the basis of a layer.
-
-    Args:
-        state: the state dict that is being loaded; its weights are replaced where its basis is another one.
-        prefix: where the layer's entries start.
-        basis: the layer's own ``SteerableBasis``.
-
-    Returns:
-        In words why a basis does not fit, one entry for each pair of representations.
-    """
+    """Express weights that escnn saved with another basis in a layer's; return in words what does not fit."""
     found: list[str] = []
     weights = state.get(f"{prefix}weights")
     if weights is None or len(weights) != basis.dimension:

@@ -19,14 +19,7 @@ _SHAPING = ("sigma", "frequencies_cutoff", "rings", "basis_filter")
 def check_basis_arguments(
     kernel_size: int, dilation: int, arguments: Mapping[str, Any], axes: int = 2
 ) -> dict[str, Any]:
-    """Return the arguments in the types that escnn takes: lists of floats, and numbers that are floats.
-
-    Args:
-        kernel_size: k.
-        dilation: spacing of the taps.
-        arguments: ``R2Conv``'s sigma, frequencies_cutoff, rings, maximum_offset, recompute, basis_filter.
-        axes: number of axes of the base space.
-    """
+    """Return the arguments in the types that escnn takes: lists of floats, and numbers that are floats."""
     rings = None if arguments["rings"] is None else _rings(arguments["rings"], kernel_size, dilation, axes)
     count = math.ceil(kernel_size / 2) if rings is None else len(rings)
     keep = arguments["basis_filter"]

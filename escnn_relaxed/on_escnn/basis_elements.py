@@ -13,26 +13,7 @@ __all__ = ["BasisElements"]
 
 
 class BasisElements(BasisManager):
-    """The face of an ``R2Conv``'s ``basisexpansion``, which is no module here: it holds nothing of a layer's state.
-
-    Args:
-        in_type: field type of (one group of) the input.
-        out_type: field type of the output.
-        elements: attributes of the elements of each pair of representations, input first, as escnn's bases give them.
-        ranges: first and last weight of each pair.
-        expand: weights (dimension,) → filter bank (C_out, C_in/groups, k, k).
-
-    Example:
-        >>> from escnn import gspaces, nn
-        >>> from escnn_relaxed import RelaxedR2Conv
-        >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
-        >>> layer = RelaxedR2Conv(fields, fields, 3)
-        >>> elements = layer.basisexpansion
-        >>> elements.dimension(), elements.get_element_info(5)["in_irrep"]
-        (24, (1,))
-        >>> elements(layer.weights).shape
-        torch.Size([4, 4, 9])
-    """
+    """The face of an ``R2Conv``'s ``basisexpansion``, which is no module here: it holds nothing of a layer's state."""
 
     def __init__(
         self,
@@ -51,11 +32,7 @@ class BasisElements(BasisManager):
         self._expand = expand
 
     def __call__(self, weights: Tensor) -> Tensor:
-        """The filter of these weights, (C_out, C_in/groups, k²), as of an ``R2Conv``; of a soft layer its strict part.
-
-        Raises:
-            ValueError: for another number of weights.
-        """
+        """The filter of these weights, (C_out, C_in/groups, k²), as of an ``R2Conv``; of a soft layer the strict."""
         if weights.shape != (self.dimension(),):
             raise ValueError(f"weights must be of shape ({self.dimension()},), got {tuple(weights.shape)}")
         return self._expand(weights).flatten(2)
@@ -85,11 +62,7 @@ class BasisElements(BasisManager):
                         number += 1
 
     def get_element_info(self, name: int) -> dict[str, Any]:
-        """Return the attributes of the element that one weight multiplies.
-
-        Raises:
-            ValueError: for a number that no weight has.
-        """
+        """Return the attributes of the element that one weight multiplies."""
         for element in self.get_basis_info():
             if element["id"] == name:
                 return element

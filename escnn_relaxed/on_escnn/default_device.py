@@ -18,15 +18,10 @@ _Arguments = ParamSpec("_Arguments")
 def built_on_the_cpu(
     build: Callable[Concatenate[_Layer, _Arguments], None],
 ) -> Callable[Concatenate[_Layer, _Arguments], None]:
-    """Return an ``__init__`` that runs on the CPU and then moves its module to the default ``torch.device``.
+    """Return an ``__init__`` that runs on the CPU and then moves its module to the default ``torch.device``."""
 
-    escnn keeps its results for all layers of a kind on the device where the first of them is built. And so the same
-    seed draws the same weights for every device.
-
-    Args:
-        build: the ``__init__`` of a module.
-    """
-
+    # escnn keeps its results for all layers of a kind on the device where the first of them is built. And so the same
+    # seed draws the same weights for every device.
     @functools.wraps(build)
     def build_and_move(layer: _Layer, /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs) -> None:
         device = torch.get_default_device()

@@ -25,23 +25,14 @@ _FINGERPRINT = 1000
 
 
 class GridExactBasis(NamedTuple):
-    """A basis (B, |A|, |B|, taps) that escnn sampled in float32, exact to float64.
+    """A basis (B, |A|, |B|, taps) that escnn sampled in float32, exact to float64."""
 
-    Attributes:
-        values: (B, |A|, |B|, taps), or (B, orbits) with the values that orbits of entries share.
-        single: escnn's samples, which dtypes below float64 take; None where ``values`` are those of orbits.
-        orbits: the number of the orbit of each entry, (|A|·|B|·taps); None where ``values`` are those of entries.
-        gram: inner products of the elements, (B, B).
-        fingerprint: a number of the basis: another basis has another one.
-        attributes: those of each element, as escnn gives them.
-    """
-
-    values: NDArray[np.float64]
-    single: NDArray[np.float32] | None
-    orbits: NDArray[np.int64] | None
-    gram: NDArray[np.float64]
-    fingerprint: float
-    attributes: list[dict[str, Any]]
+    values: NDArray[np.float64]  # (B, |A|, |B|, taps), or (B, orbits) with the values that orbits of entries share
+    single: NDArray[np.float32] | None  # escnn's samples, for dtypes below float64; None beside values of orbits
+    orbits: NDArray[np.int64] | None  # the number of the orbit of each entry, (|A|·|B|·taps); None beside values of all
+    gram: NDArray[np.float64]  # inner products of the elements, (B, B)
+    fingerprint: float  # another basis has another one
+    attributes: list[dict[str, Any]]  # those of each element, as escnn gives them
 
 
 # escnn keeps the sampled basis of a pair of representations for all layers. The exact basis is kept as long. The key is
@@ -57,16 +48,7 @@ def grid_exact_basis(
     symmetries: Callable[[], Symmetries],
     average: Callable[..., NDArray[np.float64]],
 ) -> GridExactBasis:
-    """Return the exact basis of a block that escnn sampled, made once for each block.
-
-    Args:
-        block: escnn's ``SingleBlockBasisExpansion``.
-        points: the points at which it is sampled, in escnn's order.
-        in_field: representation of its input.
-        out_field: representation of its output.
-        symmetries: returns the elements that map taps to taps, each with the number of the tap g⁻¹d for every tap d.
-        average: takes a basis, its two fields and symmetries to the mean of the basis over these.
-    """
+    """Return the exact basis of escnn's ``SingleBlockBasisExpansion``, sampled at points, made once for each block."""
     if id(block) not in _PREPARED:
         _PREPARED[id(block)] = _prepared(block, points, in_field, out_field, symmetries(), average)
         weakref.finalize(block, _PREPARED.pop, id(block), None)
@@ -163,10 +145,7 @@ def _permutation(matrix: NDArray[np.float64]) -> NDArray[np.int64] | None:
 
 
 def _means_over(orbits: NDArray[np.int64], basis: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the means of a basis (B, |A|, |B|, k²) over orbits of its entries, (B, orbits).
-
-    They are the values of its average over the group.
-    """
+    """Return the means of a basis (B, |A|, |B|, k²) over orbits of its entries, (B, orbits)."""
     order = np.argsort(orbits, kind="stable")
     starts = np.flatnonzero(np.diff(orbits[order], prepend=-1))
     sizes = np.diff(np.append(starts, len(order)))

@@ -20,14 +20,7 @@ _DEGREES = range(64)
 
 
 def warn_of_heavy_basis(in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int) -> None:
-    """Warn once of a pair of representations whose sampled basis is large, with the memory that it will take.
-
-    Args:
-        in_type: field type of the input.
-        out_type: field type of the output.
-        kernel_size: k.
-        dilation: spacing of the taps.
-    """
+    """Warn once of a pair of representations whose sampled basis is large, with the memory that it will take."""
     for in_field in set(in_type.representations):
         for out_field in set(out_type.representations):
             size = basis_bytes(in_field, out_field, kernel_size, dilation)
@@ -40,11 +33,7 @@ def warn_of_heavy_basis(in_type: FieldType, out_type: FieldType, kernel_size: in
 
 
 def basis_bytes(in_field: Representation, out_field: Representation, kernel_size: int, dilation: int = 1) -> float:
-    """Return the size in bytes of escnn's sampled basis between two fields; 0 for a continuous group.
-
-    It is exact where one of the fields is regular, and there are as many functions of a tap as with the default
-    arguments.
-    """
+    """Return the size in bytes of escnn's basis between two fields, exact for a regular one."""
     group = in_field.group
     if group.continuous:
         return 0.0

@@ -38,15 +38,7 @@ def as_escnn_builds() -> Iterator[None]:
 def sampled_basis(
     in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, **basis_arguments: Any
 ) -> Any:
-    """Return escnn's sampled basis, or None where no steerable kernel fits into the support.
-
-    Args:
-        in_type: field type of the input.
-        out_type: field type of the output.
-        kernel_size: k.
-        dilation: spacing of the taps.
-        **basis_arguments: ``R2Conv``'s sigma, frequencies_cutoff, rings, maximum_offset, recompute, basis_filter.
-    """
+    """Return escnn's sampled basis, or None where no steerable kernel fits into the support."""
     if kernel_size == 2 and basis_arguments["rings"] is None:
         # escnn's default ring of a 2×2 kernel is the origin, where it has no tap, and its basis is empty.
         # The ring is placed at the taps, a bit inside of their distance ½√d.

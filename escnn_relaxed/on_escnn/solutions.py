@@ -31,12 +31,7 @@ _DECIDES = 0.618
 
 
 def canonical_embeddings(embeddings: Array, endomorphisms: Array) -> Array:
-    """Return the orthonormal embeddings of an irrep that follow from the space that some embeddings span.
-
-    Args:
-        embeddings: maps with independent images, (m, n, d), from the irrep's d dimensions.
-        endomorphisms: a basis of the maps of the irrep to itself that commute with it, (e, d, d).
-    """
+    """Return embeddings (m, n, d) of an irrep that follow from their span alone, orthonormal."""
     count, rows, size = embeddings.shape
     spanned = np.einsum("mnd,edc->menc", embeddings, endomorphisms).reshape(-1, rows * size)
     rest = np.linalg.qr(spanned.T)[0]

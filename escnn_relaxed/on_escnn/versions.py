@@ -14,17 +14,7 @@ _LEAST_TORCH = (2, 6)
 
 
 def check_torch(version: str) -> None:
-    """Refuse a torch that is too old.
-
-    Raises:
-        ImportError: which says what to type.
-
-    Example:
-        >>> check_torch("2.13.0+cpu")
-        >>> check_torch("2.2.2")
-        Traceback (most recent call last):
-        ImportError: escnn_relaxed needs torch 2.6 or newer, and ... has 2.2.2: pip install "torch>=2.6"
-    """
+    """Raise an ``ImportError``, which says what to type, for a torch that is too old."""
     major, minor, *_ = version.split(".")
     if (int(major), int(minor)) < _LEAST_TORCH:
         least = ".".join(map(str, _LEAST_TORCH))
@@ -35,11 +25,7 @@ def check_torch(version: str) -> None:
 
 
 def check_lie_learn() -> None:
-    """Refuse a lie_learn whose compiled parts are missing, or are made for another NumPy.
-
-    Raises:
-        ImportError: which says what to type.
-    """
+    """Raise an ``ImportError`` for a lie_learn whose compiled parts are missing, or are made for another NumPy."""
     try:
         import_module("lie_learn.representations.SO3.wigner_d")
     except (ImportError, ValueError) as error:  # a ValueError where arrays have another size in memory

@@ -123,7 +123,8 @@ def plot_evidence(rows: Sequence[EvidenceRow], axes: Axes | None = None) -> Axes
         >>> [bar.get_height() for bar in plot_evidence(rows).patches]
         [0.15]
     """
-    if not all(isinstance(row, EvidenceRow) for row in check_sequence("rows", rows, "EvidenceRow")):
+    rows = check_sequence("rows", rows, "EvidenceRow")
+    if not all(isinstance(row, EvidenceRow) for row in rows):
         raise TypeError(f"rows must be the table of SoftnessEvidence, or EvidenceRows of it, got {rows!r}")
     if not rows:
         raise ValueError("rows must have one or more, got none: the network is strict")
