@@ -24,7 +24,8 @@ from ..network.modes import in_eval_mode
 from ..network.relaxed_layers import named_relaxed_layers
 from .evidence import SoftnessEvidence
 from .hardening_schedule import HardeningSchedule
-from .soft_gradients import LIKELIHOODS, plain
+from .likelihoods import LIKELIHOODS
+from .soft_gradients import plain
 from .softness_bound import SoftnessBound
 
 __all__ = ["BoundSoftness", "HardenInTraining", "LearnSoftness", "LogRelaxation"]
