@@ -30,6 +30,8 @@ _STEPS = 3
 _NOTHING = 1e-300
 # Softness stays where the data speak for it at odds of 20 to 1 or more.
 _ODDS = math.log(20)
+# The largest second derivative of the penalty, so that SGD without Adam's scaling is stable up to a rate of 0.2.
+_STEEPEST = 10.0
 _LEAST_NOISE = 1e-30
 _FEWEST_INPUTS = 10
 # Inputs at a time, for gradients of single ones and for losses.
@@ -113,7 +115,10 @@ class SoftnessEvidence:
         return self._likelihood.name
 
     def penalty(self) -> Tensor:
-        """Return Σ δ‖α‖² / 2N in the units of the loss, 0 before the first update. Nothing waits for a device."""
+        """Return Σ δ‖α‖² / 2N in the units of the loss; 0 before the first update.
+
+        Nothing waits for a device. δ beyond 10 N counts as 10 N, so that SGD is stable at rates up to 0.2.
+        """
         if not self._groups:
             return torch.zeros(())
         alpha = self._weights()
@@ -277,7 +282,8 @@ class SoftnessEvidence:
         """Set the factor of each α² in the penalty."""
         delta = torch.tensor([self._precision[of.key] for of in self._groups], dtype=torch.float64, device="cpu")
         widths = torch.tensor([group.width for group in self._groups], dtype=torch.long, device="cpu")
-        self._scale = delta.repeat_interleave(widths) * self._likelihood.unit / (2 * self.observations)
+        factors = delta * self._likelihood.unit / (2 * self.observations)
+        self._scale = factors.clamp_max(_STEEPEST / 2).repeat_interleave(widths)
 
     def _weights(self) -> Tensor:
         """Return α of all groups, one after the other."""
