@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import baseline_layers
+import drop_in_networks
 import forms
 import pytest
 import torch
@@ -10,10 +13,11 @@ import volumes
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, GeometricTensor
 from soft_networks import network_of, soft_regular_layer
-from tolerances import ROUNDING
+from tolerances import ROUNDING, SINGLE_REORDERED
 from torch import Tensor, nn
 from transposed_layers import soft_transposed_layer
 
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.learning.soft_gradients import gradients, input_chunks
 
 LAYERS = {
@@ -41,7 +45,7 @@ def one_by_one(network: nn.Module, inputs: list[tuple[object, ...]], direction: 
     return [torch.stack(of) for of in zip(*rows, strict=True)]
 
 
-def assert_as_one_by_one(network: nn.Module, arguments: tuple[object, ...]) -> None:
+def assert_as_one_by_one(network: nn.Module, arguments: tuple[object, ...], tolerance: float = 10 * ROUNDING) -> None:
     network.eval()
     with torch.no_grad():
         output = network(*arguments)
@@ -56,7 +60,7 @@ def assert_as_one_by_one(network: nn.Module, arguments: tuple[object, ...]) -> N
     assert any(of.abs().max() > 0 for of in expected)
     for of, wanted in zip(found, expected, strict=True):
         assert of.shape == wanted.shape
-        assert (of - wanted).abs().max() <= 10 * ROUNDING * (1 + wanted.abs().max())  # sums over 8³ voxels too
+        assert (of - wanted).abs().max() <= tolerance * (1 + wanted.abs().max())  # sums over 8³ voxels too
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -144,3 +148,12 @@ def test_network_that_does_not_use_its_layers_is_refused() -> None:
     network.forward = lambda features: features.mean((2, 3)) * network.head.weight.sum()
     with pytest.raises(ValueError, match="does not depend on the soft weights"):
         gradients(network, soft_parameters(network), (images(),), torch.ones_like)
+
+
+@pytest.mark.parametrize("name", drop_in_networks.NETWORKS)
+def test_networks_that_know_nothing_of_it_are_taken_apart(name: str) -> None:
+    """Strides, skips, transposed convolutions, cells that are called again and again, gates, quotient fields."""
+    network = drop_in_networks.NETWORKS[name](
+        partial(RelaxedR2Conv, initial_softness=0.1), partial(RelaxedR2ConvTransposed, initial_softness=0.1)
+    )
+    assert_as_one_by_one(network, (drop_in_networks.images(name),), tolerance=SINGLE_REORDERED)
