@@ -5,7 +5,6 @@ They run from the root of the repository, with the packages of ``requirements.tx
     python -m experiments rows                                          # list the rows of the tables
     python -m experiments train se2-4-soft --data DIRECTORY --seed 0    # train one
     python -m experiments report runs                                   # write the tables
-    python -m experiments.kills /tmp                                    # kill a run again and again
 
 Data flow one way, a stage a file: files on disk (data_files.py, mnist_files.py, cifar_files.py) → training, validation
 and test images (tasks.py) → batches (batches.py) → augmented and normalised on the device (augmentation.py) → a network

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_warn
 
-from .data_files import DataError, read_bytes, save
+from .data_files import DataError, save
 
 __all__ = ["CheckpointEachEpoch", "RunCheckpoints"]
 
@@ -51,7 +51,7 @@ class RunCheckpoints(TorchCheckpointIO):
         """Write the file whole or not at all, and keep the one before.
 
         Raises:
-            DataError: if it cannot be written; the last one is as it was.
+            OSError: if it cannot be written; the last one is as it was.
         """
         content = io.BytesIO()
         torch.save({**checkpoint, "run": self._run}, content)
@@ -67,14 +67,12 @@ class RunCheckpoints(TorchCheckpointIO):
             module: what is to go on; it takes the weights.
 
         Raises:
-            DataError: for a checkpoint of something else, or one that cannot be read.
+            DataError: for a checkpoint of something else.
         """
         for candidate, instead in ((path, "from the one before, if there is one"), (_before(path), "from the start")):
             try:
-                content = read_bytes(candidate)
-            except DataError:
-                if candidate.exists():
-                    raise
+                content = candidate.read_bytes()
+            except FileNotFoundError:
                 continue
             damage = _damage(content)
             if damage is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .data_files import DataError, checksum, fetch, read_bytes
+from .data_files import DataError, checksum, fetch
 
 __all__ = ["DATA_SETS", "cifar_split"]
 
@@ -117,7 +117,7 @@ def _read_binaries(paths: list[Path], data_set: DataSet, split: str) -> tuple[ND
     expected = IMAGES[split] // len(paths) * record
     parts = []
     for path in paths:
-        content = read_bytes(path)
+        content = path.read_bytes()
         if len(content) != expected:
             raise DataError(f"{path} is damaged: {len(content)} bytes instead of {expected}; {_remedy(path)}")
         parts.append(np.frombuffer(content, np.uint8).reshape(-1, record))
@@ -133,7 +133,7 @@ def _read_binaries(paths: list[Path], data_set: DataSet, split: str) -> tuple[ND
 def _read_pickles(paths: list[Path], data_set: DataSet, split: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     images, labels = [], []
     for path in paths:
-        content = read_bytes(path)
+        content = path.read_bytes()
         expected = data_set.pickle_files[split][path.name]
         # Unpickling runs what the file says: only the published files are trusted.
         if checksum(content) != expected:
@@ -160,8 +160,5 @@ def _download(root: Path, data_set: DataSet) -> None:
         ) from error
     if checksum(content) != data_set.archive_checksum:
         raise DataError(f"{data_set.archive}: the download is damaged (MD5 {checksum(content)}), try again")
-    try:
-        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-            archive.extractall(root, filter="data")
-    except (OSError, tarfile.TarError) as error:
-        raise DataError(f"{data_set.archive} cannot be unpacked into {root}: {error}") from error
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        archive.extractall(root, filter="data")

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         _COMMANDS[options.command](options)
-    except (DataError, MemoryError, ModuleNotFoundError, OSError, TypeError, ValueError) as error:
+    except (DataError, ModuleNotFoundError, OSError, TypeError, ValueError) as error:
         parser.exit(2, f"{parser.prog}: error: {' '.join(str(error).split())}\n")
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-__all__ = ["DataError", "checksum", "fetch", "make_folder", "read_bytes", "read_json", "read_text", "save"]
+__all__ = ["DataError", "checksum", "fetch", "read_json", "save"]
 
 TIMEOUT_SECONDS = 60
 
 
 class DataError(Exception):
-    """A file is missing, damaged or not to be written; the message names it and says what to do."""
+    """A file is missing or damaged; the message names it and says what to do."""
 
 
 def checksum(content: bytes) -> str:
@@ -30,38 +30,15 @@ def checksum(content: bytes) -> str:
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-def read_bytes(path: Path) -> bytes:
-    """The content of a file.
-
-    Raises:
-        DataError: if it cannot be read.
-    """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
-def read_text(path: Path) -> str:
-    """The content of a file of text.
-
-    Raises:
-        DataError: if it cannot be read, or is none.
-    """
-    try:
-        return read_bytes(path).decode()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no text in UTF-8: {error}") from error
-
-
 def read_json(path: Path) -> Any:
     """The content of a file of JSON.
 
     Raises:
-        DataError: if it cannot be read, or is none.
+        DataError: if it is none.
+        OSError: if it cannot be read.
     """
     try:
-        return json.loads(read_bytes(path))
+        return json.loads(path.read_bytes())
     except ValueError as error:
         raise DataError(f"{path} is damaged, or no JSON: {error}; delete it to have it made again") from error
 
@@ -80,18 +57,6 @@ def fetch(address: str) -> bytes:
     return content
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder and those above it, where they are missing.
-
-    Raises:
-        DataError: if it cannot be made.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"the folder {path} cannot be made: {error.strerror or error}") from error
-
-
 def save(content: bytes, path: Path, before: Path | None = None) -> Path:
     """Write a file whole or not at all: beside its place under a temporary name first.
 
@@ -101,13 +66,11 @@ def save(content: bytes, path: Path, before: Path | None = None) -> Path:
         before: where the file that was there is kept; None to replace it.
 
     Raises:
-        DataError: if it cannot be written; what was there is as it was.
+        OSError: if it cannot be written; what was there is as it was.
     """
-    if path.exists() and not path.is_file():
-        raise DataError(f"{path} cannot be written: it is a folder or a device, and must be a file")
     # In the same folder, since a move from another file system is a copy, which can end half-way.
     partial = path.with_name(path.name + ".part")
-    make_folder(path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with partial.open("wb") as file:
             file.write(content)
@@ -117,8 +80,6 @@ def save(content: bytes, path: Path, before: Path | None = None) -> Path:
         if before is not None and path.exists():
             path.replace(before)
         return partial.replace(path)
-    except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror or error}") from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()

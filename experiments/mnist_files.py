@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .data_files import DataError, checksum, fetch, read_bytes, save
+from .data_files import DataError, checksum, fetch, save
 
 __all__ = ["mnist_split"]
 
@@ -59,9 +59,8 @@ def parse_idx(content: bytes) -> NDArray[np.uint8]:
 def _read(root: Path, name: str) -> bytes:
     """The checked content of one file, from ``root`` or from a mirror."""
     path = _find(root, name) or _download(root, name)
-    content = read_bytes(path)
     try:
-        return _checked(content, name, compressed=path.suffix == ".gz")
+        return _checked(path.read_bytes(), name, compressed=path.suffix == ".gz")
     except DataError as error:
         raise DataError(f"{path}: {error}; delete it to have it downloaded again") from error
 

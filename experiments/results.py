@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
-
-from escnn_relaxed.checks import check_integer, check_number
 
 from .configuration import Configuration, Row, read_row, row_names
 from .data_files import DataError, read_json
@@ -42,11 +39,6 @@ class Result:
         validation: accuracy on held-out images in %.
         test: accuracy on test images in %.
         epochs: what each epoch gave.
-
-    Raises:
-        KeyError: for a split without a number of images, or an epoch without its seconds.
-        TypeError: for what is no number.
-        ValueError: for a negative one, an accuracy above 100, or seconds that are not finite.
     """
 
     row: Row
@@ -57,25 +49,6 @@ class Result:
     validation: float
     test: float
     epochs: Sequence[Mapping[str, float]]
-
-    def __post_init__(self) -> None:
-        for name in ("seed", "parameters"):
-            check_integer(name, getattr(self, name), 0)
-        for split in ("train", "validation", "test"):
-            check_integer(f"images.{split}", self.images[split], 0)
-        for name in ("validation", "test"):
-            accuracy = check_number(f"{name}_accuracy", getattr(self, name))
-            if not 0 <= accuracy <= 100:
-                raise ValueError(f"{name}_accuracy must be in [0, 100], got {accuracy}")
-        for epoch in self.epochs:
-            seconds = check_number("seconds of an epoch", epoch["seconds"])
-            if not 0 <= seconds < math.inf:
-                raise ValueError(f"seconds of an epoch must be finite and >= 0, got {seconds}")
-
-    @property
-    def seconds(self) -> float:
-        """CPU seconds of training."""
-        return sum(epoch["seconds"] for epoch in self.epochs)
 
     @property
     def is_overridden(self) -> bool:
@@ -94,13 +67,13 @@ def as_result(content: Any, path: Path) -> Result:
 
     Args:
         content: what the file holds.
-        path: of the file; a folder ``seed-0`` holds results of seed 0 alone.
+        path: of the file.
 
     Raises:
         DataError: for anything else.
     """
     try:
-        result = Result(
+        return Result(
             read_row(content["row"]),
             Configuration(**content["configuration"]),
             content["seed"],
@@ -110,10 +83,6 @@ def as_result(content: Any, path: Path) -> Result:
             content["test_accuracy"],
             content["epochs"],
         )
-        folder = path.parent.name
-        if folder.startswith("seed-") and folder != f"seed-{result.seed}":
-            raise ValueError(f"seed must be that of the folder {folder}, got {result.seed}")
-        return result
     except (LookupError, TypeError, ValueError) as error:
         raise DataError(
             f"{path} is not the result of a run: {error!r}; delete it, and the run goes on when it is started again"

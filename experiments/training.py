@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
@@ -22,16 +21,14 @@ from escnn_relaxed.learning.lightning_callbacks import LogRelaxation
 from .batches import Batches, Examples
 from .checkpoints import CheckpointEachEpoch, RunCheckpoints
 from .configuration import Configuration
-from .data_files import make_folder, read_json, save
+from .data_files import read_json, save
 from .epoch_log import EpochLog
 from .module import ImageClassifier
-from .results import as_result
 from .tasks import load_task
 
 __all__ = ["Machine", "run", "run_folder"]
 
 EVALUATION_BATCH = 256
-LARGEST_SEED = 2**64 - 1  # torch's
 TENSORBOARD_PACKAGES = ("tensorboard", "tensorboardX")
 
 
@@ -86,23 +83,18 @@ def run(
         The content of ``result.json``.
 
     Raises:
-        DataError: for data or files of the run that are damaged, missing and not to be had, or cannot be written.
-        TypeError: for a seed that is no integer.
-        ValueError: for a seed that torch does not take, a batch that cannot be divided among the devices, or devices
-            that are not there.
+        DataError: for data or files of the run that are damaged, or missing and not to be had.
+        ValueError: for a batch that cannot be divided among the devices, or is larger than the training images.
     """
     folder = run_folder(output, name, configuration, seed)
     finished = folder / "result.json"
     if finished.exists():
         result: dict[str, Any] = read_json(finished)
-        as_result(result, finished)
         return result
-    if check_integer("seed", seed, 0) > LARGEST_SEED:
-        raise ValueError(f"seed must be <= {LARGEST_SEED}, got {seed}")
     world_size = machine.devices * machine.num_nodes
     if configuration.batch_size % world_size:
         raise ValueError(f"batch_size must be divisible by {world_size} devices, got {configuration.batch_size}")
-    make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     task = load_task(configuration, root)
     if len(task.train) < configuration.batch_size:
         raise ValueError(f"batch_size must be at most {len(task.train)} images, got {configuration.batch_size}")
@@ -111,15 +103,11 @@ def run(
     checkpoint = folder / "last.ckpt"
     checkpoints = RunCheckpoints(f"{configuration.digest()} with seed {seed}")
     trainer = _trainer(configuration, machine, folder, [log, CheckpointEachEpoch(checkpoint)], checkpoints)
-    loaders = _Loaders(trainer, configuration.batch_size // world_size)
-    trainer.fit(
-        module,
-        loaders.shuffled(task.train, seed),
-        loaders.in_order(task.validation),
-        ckpt_path=checkpoints.newest(checkpoint, module),
-    )
-    (validated,) = trainer.validate(module, loaders.in_order(task.validation), verbose=False)
-    (tested,) = trainer.test(module, loaders.in_order(task.test), verbose=False)
+    shuffled = _batches(trainer, task.train, configuration.batch_size // world_size, seed)
+    validation, test = (_batches(trainer, part, EVALUATION_BATCH) for part in (task.validation, task.test))
+    trainer.fit(module, shuffled, validation, ckpt_path=checkpoints.newest(checkpoint, module))
+    (validated,) = trainer.validate(module, validation, verbose=False)
+    (tested,) = trainer.test(module, test, verbose=False)
     result = {
         "row": name,
         "seed": seed,
@@ -147,50 +135,26 @@ def _trainer(
     if configuration.learn_relaxation:
         callbacks = [LogRelaxation(measure=False), *callbacks]
     has_tensorboard = any(find_spec(package) for package in TENSORBOARD_PACKAGES)
-    try:
-        return Trainer(
-            max_epochs=configuration.epochs,
-            precision=configuration.precision,  # type: ignore[arg-type]  # a word of Lightning's list, checked
-            accelerator=machine.accelerator,
-            devices=machine.devices,
-            num_nodes=machine.num_nodes,
-            callbacks=callbacks,
-            plugins=[checkpoints],
-            logger=TensorBoardLogger(folder, name="", version="tensorboard") if has_tensorboard else False,
-            log_every_n_steps=1,
-            check_val_every_n_epoch=configuration.validate_every,
-            num_sanity_val_steps=0,
-            enable_progress_bar=machine.progress_bar,
-            enable_model_summary=False,
-            # Batches of several processes are dealt out by Batches.
-            use_distributed_sampler=False,
-        )
-    except MisconfigurationException as error:
-        raise ValueError(
-            f"accelerator={machine.accelerator!r} with devices={machine.devices} cannot be had on this machine: {error}"
-        ) from error
+    return Trainer(
+        max_epochs=configuration.epochs,
+        precision=configuration.precision,  # type: ignore[arg-type]  # a word of Lightning's list, checked
+        accelerator=machine.accelerator,
+        devices=machine.devices,
+        num_nodes=machine.num_nodes,
+        callbacks=callbacks,
+        plugins=[checkpoints],
+        logger=TensorBoardLogger(folder, name="", version="tensorboard") if has_tensorboard else False,
+        log_every_n_steps=1,
+        check_val_every_n_epoch=configuration.validate_every,
+        num_sanity_val_steps=0,
+        enable_progress_bar=machine.progress_bar,
+        enable_model_summary=False,
+        # Batches of several processes are dealt out by Batches.
+        use_distributed_sampler=False,
+    )
 
 
-class _Loaders:
-    """Builds the batches of one process, on its device.
-
-    Args:
-        trainer: knows the process and the device.
-        batch_size: of this process, in training.
-    """
-
-    def __init__(self, trainer: Trainer, batch_size: int) -> None:
-        self._trainer = trainer
-        self._batch_size = batch_size
-
-    def shuffled(self, examples: Examples, seed: int) -> Batches:
-        """In another order each epoch."""
-        return self._batches(examples, self._batch_size, seed)
-
-    def in_order(self, examples: Examples) -> Batches:
-        """All of them, in their order."""
-        return self._batches(examples, EVALUATION_BATCH, None)
-
-    def _batches(self, examples: Examples, batch_size: int, seed: int | None) -> Batches:
-        on_device = examples.to(self._trainer.strategy.root_device)
-        return Batches(on_device, batch_size, seed, self._trainer.global_rank, self._trainer.world_size)
+def _batches(trainer: Trainer, examples: Examples, batch_size: int, seed: int | None = None) -> Batches:
+    """Return the batches of this process, on its device."""
+    on_device = examples.to(trainer.strategy.root_device)
+    return Batches(on_device, batch_size, seed, trainer.global_rank, trainer.world_size)

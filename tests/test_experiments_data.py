@@ -1,4 +1,4 @@
-"""Data files: formats read alike, damaged and missing ones named; splits that share no image."""
+"""Data files read alike, damaged and missing ones named; splits that share no image; batches and augmentation."""
 
 from __future__ import annotations
 
@@ -7,32 +7,43 @@ import hashlib
 import io
 import pickle
 import struct
+import subprocess
+import sys
 import tarfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.nn.functional import pad
 
-from experiments import cifar_files, data_files, mnist_files
-from experiments.batches import Examples
+from experiments import cifar_files, mnist_files
+from experiments.augmentation import SHIFT, Augmentation, Normalization
+from experiments.batches import Batches, Examples
 from experiments.configuration import Configuration
 from experiments.data_files import DataError
+from experiments.digits import both_ways_up, bundled_digits, half_turned, only_sixes
 from experiments.tasks import load_task
 
 IMAGES = 20
 
 
-@pytest.fixture
+def _refuse(address: str, timeout: float) -> None:
+    raise OSError("no network")
+
+
+@pytest.fixture(autouse=True)
 def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """Data sets of a few images, and no network."""
     monkeypatch.setattr(cifar_files, "IMAGES", {"train": IMAGES, "test": IMAGES})
     monkeypatch.setattr("experiments.data_files.urlopen", _refuse)
 
 
-def _refuse(address: str, timeout: float) -> None:
-    raise OSError("no network")
+def md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
 
 
 def draw(name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -41,7 +52,7 @@ def draw(name: str) -> tuple[np.ndarray, np.ndarray]:
     return pixels, generator.integers(0, cifar_files.DATA_SETS[name].classes, IMAGES, dtype=np.uint8)
 
 
-def write_binaries(root: Path, name: str) -> None:
+def write_binaries(root: Path, name: str) -> Path:
     """As the data sets' own page describes the format: label bytes, then the pixels plane by plane."""
     pixels, labels = draw(name)
     coarse = [np.full((IMAGES, 1), 77, np.uint8)] if name == "cifar100" else []
@@ -51,25 +62,24 @@ def write_binaries(root: Path, name: str) -> None:
     for files in cifar_files.DATA_SETS[name].binary_files.values():
         for file, part in zip(files, np.split(records, len(files)), strict=True):
             (folder / file).write_bytes(part.tobytes())
+    return folder
 
 
-def write_pickles(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def write_pickles(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     data_set = cifar_files.DATA_SETS[name]
-    pixels, labels = draw(name)
     folder = root / data_set.pickle_folder
     folder.mkdir(parents=True)
-    checksums = {}
+    checksums: dict[str, dict[str, str]] = {}
     for split, files in data_set.pickle_files.items():
-        checksums[split] = {}
-        for number, file in enumerate(files):
-            part = slice(number * IMAGES // len(files), (number + 1) * IMAGES // len(files))
-            content = {"data": pixels[part].reshape(-1, 3072), data_set.pickle_labels: labels[part].tolist()}
-            (folder / file).write_bytes(pickle.dumps(content))
-            checksums[split][file] = hashlib.md5((folder / file).read_bytes()).hexdigest()
+        parts = [np.split(array, len(files)) for array in draw(name)]
+        for file, pixels, labels in zip(files, *parts, strict=True):
+            content = pickle.dumps({"data": pixels.reshape(-1, 3072), data_set.pickle_labels: labels.tolist()})
+            (folder / file).write_bytes(content)
+            checksums.setdefault(split, {})[file] = md5(content)
     monkeypatch.setitem(cifar_files.DATA_SETS, name, replace(data_set, pickle_files=checksums))
+    return folder
 
 
-@pytest.mark.usefixtures("few_images")
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_binaries_and_pickles_hold_the_same(
@@ -82,95 +92,81 @@ def test_binaries_and_pickles_hold_the_same(
             np.testing.assert_array_equal(found, drawn)
 
 
-@pytest.mark.usefixtures("few_images")
-def test_a_cut_binary_is_named_with_its_size(tmp_path: Path) -> None:
-    write_binaries(tmp_path, "cifar10")
-    path = tmp_path / "cifar-10-batches-bin" / "data_batch_3.bin"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(
-        DataError, match=r"data_batch_3.bin is damaged: 12291 bytes instead of 12292; delete the folder"
-    ):
-        cifar_files.cifar_split(tmp_path, "cifar10", "train")
-
-
-@pytest.mark.usefixtures("few_images")
-def test_a_class_that_does_not_exist_is_damage(tmp_path: Path) -> None:
-    write_binaries(tmp_path, "cifar10")
-    path = tmp_path / "cifar-10-batches-bin" / "test_batch.bin"
-    path.write_bytes(bytes([10]) + path.read_bytes()[1:])
-    with pytest.raises(DataError, match="class 10 of 10"):
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content[:-1], r"test_batch.bin is damaged: 61459 bytes instead of 61460; delete the folder"),
+        (lambda content: bytes([10]) + content[1:], "class 10 of 10"),
+    ],
+)
+def test_a_damaged_binary_is_named(tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
+    path = write_binaries(tmp_path, "cifar10") / "test_batch.bin"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match=message):
         cifar_files.cifar_split(tmp_path, "cifar10", "test")
 
 
-@pytest.mark.usefixtures("few_images")
 def test_a_pickle_that_is_not_the_published_one_is_not_unpickled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_pickles(tmp_path, "cifar10", monkeypatch)
+    folder = write_pickles(tmp_path, "cifar10", monkeypatch)
 
     class Trap:
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return (Path.touch, (tmp_path / "sprung",))
 
-    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(pickle.dumps(Trap()))
+    (folder / "test_batch").write_bytes(pickle.dumps(Trap()))
     with pytest.raises(DataError, match=r"test_batch is damaged: MD5"):
         cifar_files.cifar_split(tmp_path, "cifar10", "test")
     assert not (tmp_path / "sprung").exists()
 
 
-@pytest.mark.usefixtures("few_images")
-def test_missing_files_are_named_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(DataError, match=r"has neither cifar-100-binary nor cifar-100-python.*no network; unpack"):
-        cifar_files.cifar_split(tmp_path, "cifar100", "train")
-    assert "downloading" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("few_images")
 def test_a_missing_data_set_is_downloaded_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_binaries(tmp_path / "source", "cifar10")
+    with pytest.raises(DataError, match=r"has neither cifar-10-batches-bin nor .*-py complete.*no network; unpack"):
+        cifar_files.cifar_split(tmp_path, "cifar10", "train")
+    folder = write_binaries(tmp_path / "source", "cifar10")
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        archive.add(tmp_path / "source" / "cifar-10-batches-bin", "cifar-10-batches-bin")
+        archive.add(folder, folder.name)
     monkeypatch.setattr(cifar_files, "fetch", lambda address: buffer.getvalue())
     with pytest.raises(DataError, match="the download is damaged"):
-        cifar_files.cifar_split(tmp_path / "new", "cifar10", "train")
-    data_set = replace(cifar_files.DATA_SETS["cifar10"], archive_checksum=data_files.checksum(buffer.getvalue()))
+        cifar_files.cifar_split(tmp_path, "cifar10", "train")
+    data_set = replace(cifar_files.DATA_SETS["cifar10"], archive_checksum=md5(buffer.getvalue()))
     monkeypatch.setitem(cifar_files.DATA_SETS, "cifar10", data_set)
-    images, _ = cifar_files.cifar_split(tmp_path / "new", "cifar10", "train")
+    images, _ = cifar_files.cifar_split(tmp_path, "cifar10", "train")
     np.testing.assert_array_equal(images, draw("cifar10")[0])
 
 
-def idx(array: np.ndarray) -> bytes:
-    """As LeCun's page describes the format."""
-    header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-    return header + array.astype(np.uint8).tobytes()
-
-
 def write_mnist(root: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
-    """Twenty images, half of them sixes; returns these."""
+    """Twenty images as LeCun's page describes the format, half of them sixes; returns these."""
     pixels = np.random.default_rng(0).integers(0, 256, (IMAGES, 28, 28), dtype=np.uint8)
-    labels = np.where(np.arange(IMAGES) % 2, 6, 3)
+    labels = np.where(np.arange(IMAGES) % 2, 6, 3).astype(np.uint8)
     checksums = {}
     for split in ("train", "t10k"):
         for name, array in ((f"{split}-images-idx3-ubyte", pixels), (f"{split}-labels-idx1-ubyte", labels)):
-            (root / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
-            checksums[name] = hashlib.md5(idx(array)).hexdigest()
+            content = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
+            (root / f"{name}.gz").write_bytes(gzip.compress(content))
+            checksums[name] = md5(content)
     monkeypatch.setattr(mnist_files, "CHECKSUMS", checksums)
     return pixels[1::2]
 
 
-def test_a_damaged_idx_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_and_missing_idx_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mnist(tmp_path, monkeypatch)
     path = tmp_path / "train-labels-idx1-ubyte.gz"
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(DataError, match=r"train-labels-idx1-ubyte.gz: damaged .*; delete it"):
         mnist_files.mnist_split(tmp_path, "train")
-
-
-@pytest.mark.usefixtures("few_images")
-def test_missing_idx_files_are_named_with_what_to_do(tmp_path: Path) -> None:
+    path.unlink()
     with pytest.raises(DataError, match=r"is in none of .*s3\.amazonaws\.com/mnist/\S+: no network.*; put MNIST"):
         mnist_files.mnist_split(tmp_path, "train")
+
+
+# Tasks.
+
+
+def turned(images: Tensor) -> Tensor:
+    return images.rot90(2, (2, 3))
 
 
 def test_sixes_are_half_turned_and_tested_both_ways_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,38 +174,111 @@ def test_sixes_are_half_turned_and_tested_both_ways_up(tmp_path: Path, monkeypat
     task = load_task(Configuration(rotations=8, task="mnist6-180"), tmp_path)
     assert (len(task.train), len(task.validation), len(task.test)) == (9, 2, 20)
     for part in (task.train, task.validation, task.test):
-        upright = torch.where(part.labels.bool().view(-1, 1, 1, 1), part.images.rot90(2, (2, 3)), part.images)
+        upright = torch.where(part.labels.bool().view(-1, 1, 1, 1), turned(part.images), part.images)
         assert all(any(torch.equal(image, six) for six in sixes) for image in upright)
     assert task.train.labels.sum() in (4, 5)
-    assert torch.equal(task.test.images[:10].rot90(2, (2, 3)), task.test.images[10:])
+    assert torch.equal(turned(task.test.images[:10]), task.test.images[10:])
+
+
+def test_digits_and_sixes_of_the_demos() -> None:
+    images, labels = bundled_digits()
+    assert (images.shape, images.dtype, labels.dtype) == ((1797, 1, 8, 8), torch.float32, torch.int64)
+    assert (images.min().item(), images.max().item()) == (0, 1)
+    sixes = only_sixes((images, labels))
+    assert len(sixes) == (labels == 6).sum() == 181
+    for found, classes in (half_turned(sixes, torch.Generator().manual_seed(0)), both_ways_up(sixes)):
+        both = torch.cat([sixes, sixes]) if len(found) == 2 * len(sixes) else sixes
+        assert torch.equal(found, torch.where(classes.bool().view(-1, 1, 1, 1), turned(both), both))
+        assert classes.sum() == len(classes) // 2
+
+
+@pytest.mark.slow
+def test_what_demos_take_needs_no_package_of_the_experiments() -> None:
+    """The packages are those that only the extra has. tomli is one: Python 3.10 needs it to read rows."""
+    blocked = "for name in ('lightning', 'kornia', 'sklearn', 'tomli', 'tomllib'): sys.modules[name] = None"
+    code = f"import sys\n{blocked}\nimport experiments.digits, experiments.mean_and_error"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
 
 
 def keys(examples: Examples) -> set[bytes]:
     return {image.numpy().tobytes() for image in examples.images}
 
 
-def test_no_image_is_in_two_splits_and_all_are_in_one() -> None:
-    task = load_task(Configuration(rotations=4, task="digits"), None)
-    parts = [keys(part) for part in (task.train, task.validation, task.test)]
+def test_no_image_is_in_two_splits_and_a_smaller_run_takes_part_of_each() -> None:
+    whole = load_task(Configuration(rotations=4, task="digits"), None)
+    parts = [keys(part) for part in (whole.train, whole.validation, whole.test)]
     assert len(set.union(*parts)) == sum(map(len, parts)) == 1797
     assert len(parts[1]) == round(0.1 * (len(parts[0]) + len(parts[1])))
-
-
-def test_a_smaller_run_takes_part_of_each_split() -> None:
-    whole = load_task(Configuration(rotations=4, task="digits"), None)
     small = load_task(Configuration(rotations=4, task="digits", images=50, evaluation_images=30), None)
-    for split, count in (("train", 50), ("validation", 30), ("test", 30)):
-        part = getattr(small, split)
+    for part, count, all_keys in zip((small.train, small.validation, small.test), (50, 30, 30), parts, strict=True):
         assert len(part) == count
-        assert keys(part) <= keys(getattr(whole, split))
+        assert keys(part) <= all_keys
 
 
-def test_more_images_than_there_are_is_an_error() -> None:
-    with pytest.raises(ValueError, match="images must be at most 1078 with digits, got 2000"):
-        load_task(Configuration(rotations=4, task="digits", images=2000), None)
+# Batches.
+
+COUNT = 22
+EXAMPLES = Examples(torch.arange(COUNT).to(torch.uint8).view(-1, 1, 1, 1), torch.arange(COUNT))
 
 
-@pytest.mark.parametrize("task", ["cifar10", "cifar100", "mnist6-180"])
-def test_data_that_must_be_given_are_asked_for(task: str) -> None:
-    with pytest.raises(DataError, match=f"'{task}' needs --data"):
-        load_task(Configuration(rotations=4, task=task), None)
+def labels_of(batches: Batches) -> list[int]:
+    for images, labels in batches:
+        assert torch.equal(images.flatten().long(), labels)
+    return [label for _, labels in batches for label in labels.tolist()]
+
+
+def test_an_epoch_is_the_same_whatever_was_drawn_before() -> None:
+    first, again = Batches(EXAMPLES, 5, seed=3), Batches(EXAMPLES, 5, seed=3)
+    again.set_epoch(1)
+    other = labels_of(again)
+    torch.rand(7)
+    again.set_epoch(0)
+    assert labels_of(first) == labels_of(again) != other
+    assert labels_of(Batches(EXAMPLES, 5, seed=4)) != labels_of(first)
+
+
+def test_processes_train_on_different_images_in_as_many_whole_batches_and_evaluate_all() -> None:
+    for seed, size, steps, images in ((0, 2, 3, 18), (None, 5, 2, COUNT)):
+        parts = [Batches(EXAMPLES, size, seed=seed, rank=rank, world_size=3) for rank in range(3)]
+        drawn = [label for part in parts for label in labels_of(part)]
+        assert len(set(drawn)) == len(drawn) == images
+        assert {len(list(part)) for part in parts} == {len(part) for part in parts} == {steps}
+
+
+# Augmentation.
+
+SIDE = 8
+
+
+def is_crop(image: Tensor, result: Tensor) -> bool:
+    padded = pad(image, 4 * [SHIFT])
+    places = [(row, column) for row in range(2 * SHIFT + 1) for column in range(2 * SHIFT + 1)]
+    return any(torch.equal(padded[:, row : row + SIDE, column : column + SIDE], result) for row, column in places)
+
+
+@pytest.mark.parametrize("flips", [True, False])
+def test_augmented_images_are_crops_of_themselves_or_their_mirror_images(flips: bool) -> None:
+    pytest.importorskip("kornia")
+    images, augmentation = torch.rand(40, 3, SIDE, SIDE), Augmentation(SIDE, flips)
+    torch.manual_seed(5)
+    results, drawn = augmentation(images, 1, 2), torch.rand(3)
+    torch.manual_seed(5)
+    assert torch.equal(drawn, torch.rand(3))  # other draws are left alone
+    plain, mirrored = (
+        [is_crop(image, result) for image, result in zip(of, results, strict=True)] for of in (images, images.flip(3))
+    )
+    assert all(a or b for a, b in zip(plain, mirrored, strict=True))
+    assert any(mirrored) == flips
+    assert any(plain)
+    assert not torch.equal(results, images)
+    assert torch.equal(augmentation(images, 1, 2), results)
+    assert not torch.equal(augmentation(images, 2, 1), results)
+
+
+def test_training_images_are_normalised_by_their_own_statistics() -> None:
+    pytest.importorskip("kornia")
+    task = load_task(Configuration(rotations=4, task="digits", images=100), None)
+    pixels = task.train.images.numpy() / 255
+    expected = (pixels - np.mean(pixels)) / np.std(pixels, ddof=1)
+    found = Normalization(task)(torch.from_numpy(pixels).float())
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)  # float32

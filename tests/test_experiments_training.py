@@ -1,15 +1,19 @@
-"""A run on digits: killed in the middle of an epoch it goes on to what it would have given; what it writes; errors."""
+"""A run on digits: killed in an epoch, or with a damaged checkpoint, it goes on as if nothing had been."""
 
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import math
 import multiprocessing
 import os
 import signal
 import socket
+import struct
 import sys
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
@@ -21,18 +25,20 @@ import torch
 pytest.importorskip("lightning")
 pytest.importorskip("kornia")
 
-from run_processes import killed_at_step, one_of_several
+from lightning.pytorch import LightningModule
 
 from escnn_relaxed import equivariance_penalty
+from experiments import module, training
+from experiments.checkpoints import RunCheckpoints
+from experiments.command_line import main
 from experiments.configuration import Configuration, read_row
+from experiments.data_files import DataError
 from experiments.module import ImageClassifier, build_network, learning_rate_factor
 from experiments.tasks import load_task
 from experiments.training import Machine, run, run_folder
 
-pytestmark = [
-    # Lightning's own: what it uses of torch
-    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
-]
+# Lightning's own: what it uses of torch
+pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
 
 TRIAL = read_row("digits-soft").configuration
 # Two learned layers deep enough to train, small enough for seconds: 4 steps an epoch.
@@ -41,11 +47,34 @@ LEARNED = replace(SMALL, learn_relaxation=True, penalty_weight=0.1)
 CPU = Machine("cpu", progress_bar=False)
 
 
+def killed_at_step(step: int, configuration: Configuration, output: Path) -> None:
+    """Train until a step, and die in it."""
+    torch.set_num_threads(1)
+    plain = module.ImageClassifier.training_step
+
+    def training_step(self: Any, batch: Any, number: int) -> Any:
+        if self.global_step == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(self, batch, number)
+
+    module.ImageClassifier.training_step = training_step
+    training.run("digits-soft", configuration, 0, None, output, CPU)
+
+
+def one_of_several(rank: int, local_rank: int, world_size: int, port: int, arguments: list[str]) -> None:
+    """The command line as a process of several, with what torchrun tells each."""
+    torch.set_num_threads(1)
+    told = {"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in told.items()})
+    os.environ.update({"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "test", "GROUP_RANK": str(rank - local_rank)})
+    main(arguments)
+
+
 @pytest.fixture(scope="module")
 def processes() -> Any:
     """Starts processes that are forked from one that has imported everything and run nothing."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["run_processes"])
+    context.set_forkserver_preload([__name__])
     with pytest.MonkeyPatch.context() as patch:
         # It looks for what it imports in the environment's path alone.
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
@@ -147,8 +176,8 @@ def test_test_images_do_not_change_what_is_trained_or_validated(
     for name, loaded in (("plain", task), ("other", other)):
         monkeypatch.setattr("experiments.training.load_task", lambda *_, loaded=loaded: loaded)
         results.append(without_time(run("digits-soft", SMALL, 0, None, tmp_path / name, CPU)))
-    assert results[0]["epochs"] == results[1]["epochs"]
-    assert results[0]["validation_accuracy"] == results[1]["validation_accuracy"]
+    for name in ("epochs", "validation_accuracy"):
+        assert results[0][name] == results[1][name]
 
 
 def test_the_loss_is_the_cross_entropy_and_the_weighted_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,29 +215,118 @@ def test_the_learning_rate_rises_linearly_then_falls_as_a_cosine() -> None:
     assert 0 < factors[-1] < math.pi**2 / 4 / 100**2 * 1.01
 
 
+# Checkpoints: one that is damaged, half-written or another run's costs an epoch at most, and is named.
+
+RUN = "some row with seed 0"
+WEIGHT = struct.pack("<f", 1.7)
+
+
+class Module(LightningModule):
+    def __init__(self, width: int = 3) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, width)
+        torch.nn.init.constant_(self.layer.weight, 1.7)
+
+
+def write(path: Path, epoch: int) -> None:
+    RunCheckpoints(RUN).save_checkpoint({"epoch": epoch, "state_dict": Module().state_dict()}, path)
+
+
+def newest_epoch(path: Path) -> int | None:
+    found = RunCheckpoints(RUN).newest(path, Module())
+    return None if found is None else torch.load(found, weights_only=True)["epoch"]
+
+
+def with_another_weight(content: bytes) -> bytes:
+    place = content.index(2 * WEIGHT)
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
 @pytest.mark.parametrize(
-    ("devices", "num_nodes", "message"), [(0, 1, "devices must be >= 1"), (1, 0, "num_nodes must")]
+    "damage", [lambda content: b"", lambda content: content[: len(content) // 2], with_another_weight]
 )
-def test_numbers_of_devices_are_checked(devices: int, num_nodes: int, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Machine("cpu", devices, num_nodes)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(tmp_path: Path, damage: Callable[..., bytes]) -> None:
+    path = tmp_path / "last.ckpt"
+    assert newest_epoch(path) is None
+    for epoch in range(3):
+        write(path, epoch)
+    assert newest_epoch(path) == 2
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.warns(UserWarning, match=r"last\.ckpt is damaged .* now called last\.ckpt\.damaged: .* the one before"):
+        assert newest_epoch(path) == 1
+    # The damaged one never takes the place of a sound one.
+    write(path, 2)
+    assert {file.name for file in tmp_path.iterdir()} == {"last.ckpt", "last.before.ckpt", "last.ckpt.damaged"}
+    path.unlink()
+    assert newest_epoch(path) == 1
+    path.with_name("last.before.ckpt").write_bytes(b"no checkpoint")
+    with pytest.warns(UserWarning, match=r"last\.before\.ckpt is damaged .* goes on from the start"):
+        assert newest_epoch(path) is None
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_devices_that_are_not_there_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="accelerator='gpu' with devices=1 cannot be had on this machine: No"):
-        run("digits-soft", SMALL, 0, None, tmp_path, Machine("gpu"))
+@pytest.mark.parametrize("place", ["os.fsync", "pathlib.Path.replace"])
+def test_a_write_that_fails_or_is_killed_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    path = tmp_path / "last.ckpt"
+    write(path, 0)
+
+    def fail(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(place, fail)
+    with pytest.raises(OSError, match="No space left on device"):
+        write(path, 1)
+    monkeypatch.undo()
+    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+    (tmp_path / "last.ckpt.part").write_bytes(b"half of")
+    assert newest_epoch(path) == 0
+    write(path, 1)
+    assert not (tmp_path / "last.ckpt.part").exists()
+    # Between the two renamings there is the one before alone.
+    path.unlink()
+    assert newest_epoch(path) == 0
+
+
+def test_nothing_is_written_outside_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A move from another file system would be a copy, of which a kill leaves half."""
+    opened: list[Path] = []
+    plain = Path.open
+    monkeypatch.setattr(Path, "open", lambda self, *rest, **named: opened.append(self) or plain(self, *rest, **named))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    write(tmp_path / "run" / "last.ckpt", 0)
+    assert opened == [tmp_path / "run" / "last.ckpt.part"]
 
 
 @pytest.mark.parametrize(
-    ("configuration", "machine", "message"),
+    ("content", "message"),
     [
-        (SMALL, Machine("cpu", devices=3), "divisible by 3 devices, got 16"),
-        (replace(SMALL, batch_size=128), CPU, "at most 64 images, got 128"),
+        (
+            {"epoch": 3, "state_dict": Module().state_dict(), "run": "other"},
+            "is a checkpoint of another run, other, not of some row",
+        ),
+        ({"epoch": 3, "state_dict": Module(4).state_dict(), "run": RUN}, "is not a checkpoint of this run, some row"),
+        (Module().state_dict(), "is not a checkpoint of this run"),
     ],
 )
-def test_batches_that_cannot_be_are_refused(
-    tmp_path: Path, configuration: Configuration, machine: Machine, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        run("digits-soft", configuration, 0, None, tmp_path, machine)
+def test_what_is_another_runs_is_named_and_left_alone(tmp_path: Path, content: Any, message: str) -> None:
+    path = tmp_path / "last.ckpt"
+    torch.save(content, path)
+    with pytest.raises(DataError, match=rf"last\.ckpt {message}.*: move it out of {tmp_path}"):
+        newest_epoch(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_no_cut_and_no_wrong_byte_is_taken_for_sound(tmp_path: Path) -> None:
+    """Whatever is wrong, the answer is a sound checkpoint."""
+    path = tmp_path / "last.ckpt"
+    write(path, 0)
+    write(path, 1)
+    content = path.read_bytes()
+    generator = torch.Generator().manual_seed(0)
+    for cut in torch.randint(len(content), (40,), generator=generator).tolist():
+        for wrong in (content[:cut], content[:cut] + b"\xa5" * 8 + content[cut + 8 :]):
+            path.write_bytes(wrong)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                assert newest_epoch(path) in (0, 1)

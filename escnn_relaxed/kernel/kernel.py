@@ -16,8 +16,7 @@ from ..checks import SUBGROUPS
 from ..group.domain import Domain
 from ..group.regions import RegionPartition
 from .domain_frequency import DomainFrequency, Frequency
-from .orthogonal_basis import OrthogonalBasis
-from .softness import soft_share
+from .softness import OrthogonalBasis, soft_share
 from .steerable_basis import SteerableBasis
 
 __all__ = ["Kernel", "KernelBuilder", "KernelOptions", "KernelPlace", "joint"]
@@ -57,7 +56,13 @@ class KernelPlace:
 
 
 class KernelOptions(ABC):
-    """The options of a kernel in one object: called with a place, they return the kernel, not started."""
+    """The options of a kernel in one object: called with a place, they return the kernel, not started.
+
+    Example:
+        >>> from escnn_relaxed import ContinuousKernel
+        >>> isinstance(ContinuousKernel(hidden_size=8), KernelOptions)
+        True
+    """
 
     @abstractmethod
     def __call__(self, place: KernelPlace) -> Kernel:
