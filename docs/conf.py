@@ -19,7 +19,7 @@ os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
 os.environ["MATPLOTLIBRC"] = str(HERE / "matplotlibrc")
 
 from escnn_relaxed import __version__  # noqa: E402  (after the filter)
-from escnn_relaxed.layer.options import DEFAULT_REGIONS  # noqa: E402
+from escnn_relaxed.layer.arguments import DEFAULT_REGIONS  # noqa: E402
 
 project = "escnn_relaxed"
 author = "The escnn_relaxed authors"

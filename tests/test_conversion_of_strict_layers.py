@@ -16,7 +16,7 @@ from trained_networks import answer, softnesses, train_a_step
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, harden_network, relax_network
-from escnn_relaxed.layer.options import SOFTENING
+from escnn_relaxed.layer.arguments import SOFTENING
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 SOFT = {"rotation": 0.2}

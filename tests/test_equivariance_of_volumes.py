@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR3Conv, equivariance_error, prediction_agreement
 from escnn_relaxed.measure import relaxation_scalars
-from escnn_relaxed.measure.isometry import turn_or_flip
-from escnn_relaxed.measure.pixel_grid import PixelGrid, moved
+from escnn_relaxed.measure.isometry import PixelGrid, moved, turn_or_flip
 
 TORUS = {"padding": 1, "padding_mode": "circular"}
 

@@ -19,7 +19,7 @@ from .elements import GroupSample
 if TYPE_CHECKING:
     from escnn.group import Representation
 
-__all__ = ["Block", "FieldStructure", "PairChannels", "block_diagonal"]
+__all__ = ["Block", "FieldStructure", "PairChannels", "block_diagonal", "channel_elements"]
 
 # The output's and the input's channels of a pair of kinds of fields, field after field.
 PairChannels = tuple[tuple[int, ...], tuple[int, ...]]
@@ -139,3 +139,17 @@ def block_diagonal(matrices: Sequence[NDArray[np.float64]]) -> NDArray[np.float6
         result[start:end, start:end] = matrix
         start = end
     return result
+
+
+def channel_elements(
+    fields: Sequence[Representation], sample: GroupSample
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return the mean over each channel's elements, (C, M), over all where it has none; and whether it has, (C,)."""
+    rows, has_any = [], []
+    for field in fields:
+        blocks = FieldStructure([field], sample).blocks
+        has_elements = len(blocks) == 1 and blocks[0].is_permutation
+        of_all = np.full((field.size, len(sample)), 1 / len(sample))
+        rows.append(blocks[0].element_means() if has_elements else of_all)
+        has_any += [has_elements] * field.size
+    return np.concatenate(rows), np.array(has_any)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .elements import GroupSample, rotation_matrix, sample_group
-from .rotation_grids import least_samples, sampled_elements
+from .elements import GroupSample, least_samples, rotation_matrix, sample_group, sampled_elements
 
 if TYPE_CHECKING:
     from escnn.group import GroupElement

@@ -16,8 +16,7 @@ from ..checks import SUBGROUPS
 from ..group.domain import Domain
 from ..group.regions import RegionPartition
 from .domain_frequency import DomainFrequency, Frequency
-from .orthogonal_basis import OrthogonalBasis
-from .softness import soft_share
+from .softness import OrthogonalBasis, soft_share
 from .steerable_basis import SteerableBasis
 
 __all__ = ["Kernel", "KernelBuilder", "KernelOptions", "KernelPlace", "joint"]

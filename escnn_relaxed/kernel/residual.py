@@ -11,15 +11,14 @@ from torch import Tensor, nn
 
 from ..group.elements import grid_symmetries
 from ..group.exact_constants import ExactConstants
+from ..group.means import GroupAverage
 from ..group.points import tap_grid
-from ..group.projection import GroupAverage
 from ..group.regions import RegionPartition
 from ..on_escnn.sampled_basis import sampled_basis
 from .kernel import KernelBuilder, KernelPlace
-from .orthogonal_basis import OrthogonalBasis
-from .relaxing import RelaxingKernel
+from .softness import OrthogonalBasis
 from .steerable_basis import SteerableBasis
-from .strict import StrictKernel
+from .strict import RelaxingKernel, StrictKernel
 
 __all__ = ["NearestSteerable", "ResidualKernel"]
 

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..group.elements import grid_symmetries
-from ..group.exact_constants import ExactConstants
+from ..group.exact_constants import ExactConstants, RowOrder
+from ..group.means import GroupAverage
 from ..group.points import tap_grid
-from ..group.projection import GroupAverage
-from ..group.row_order import RowOrder
 from ..on_escnn.basis_elements import BasisElements
 from ..on_escnn.grid_exact_basis import grid_exact_basis
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..checks import check_integer
-from ..group.field_elements import channel_elements
+from ..group.fields import channel_elements
+from ..group.means import GroupMeans
 from ..group.regions import RegionPartition
 from .kernel import KernelBuilder, KernelPlace
-from .relaxing import GroupMeans, RelaxingKernel
-from .strict import StrictKernel
+from .strict import RelaxingKernel, StrictKernel
 
 __all__ = ["WeightedKernel"]
 

@@ -24,7 +24,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..group.points import image_axes
 from ..integral.geometry import Geometry, TransposedGeometry
-from .pixel_grid import PixelGrid
+from .isometry import PixelGrid
 
 __all__ = ["ModuleOutput", "Output", "outputs"]
 

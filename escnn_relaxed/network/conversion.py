@@ -14,9 +14,9 @@ from torch.nn.utils import parametrize
 from ..checks import check_bool, check_callable, check_module, check_no_hooks, check_subgroups, warn_once
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..kernel.steerable_basis import SteerableBasis
+from ..layer.arguments import SOFTENING, check_keywords, check_softness
 from ..layer.convolution import RelaxedConvolution
-from ..layer.options import SOFTENING, check_keywords, check_softness
-from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
+from ..layer.relaxed_r2conv import RelaxedR2ConvTransposed
 from .relaxed_layers import RELAXED_FORMS, Relaxed, copied_parameters, copy_network, relaxed_layers, strict_layers
 
 __all__ = ["harden_network", "relax_network"]

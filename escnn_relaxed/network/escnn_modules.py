@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import SUBGROUPS, check_no_hooks
+from ..layer.arguments import check_keywords
 from ..layer.convolution import RelaxedConvolution
-from ..layer.options import check_keywords
 from ..on_escnn.sampled_basis import as_escnn_builds
 from .relaxed_layers import RELAXED_FORMS, copied_parameters, copy_network, relaxed_layers
 

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from ..checks import check_module
 from ..layer.convolution import RelaxedConvolution
-from ..layer.relaxed_r2conv import RelaxedR2Conv
-from ..layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
+from ..layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed
 from ..layer.relaxed_r3conv import RelaxedR3Conv
 
 __all__ = [
