@@ -177,12 +177,7 @@ def test_write_to_any_tensor_of_the_state_is_seen(form: str, write: str, mode: s
 @pytest.mark.parametrize("mode", ["no_grad", "inference_mode", "train"])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("form", ["soft", "soft in translation"])
-def test_change_of_a_layer_is_seen_at_the_next_call(
-    form: str, change: str, mode: str, device: torch.device, request: pytest.FixtureRequest
-) -> None:
-    if (change, mode) == ("frequency zero and back", "train") and device.type != "cpu":
-        reason = "issue 37.2: training on an accelerator reads the version of ω′ alone, which this write does not raise"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+def test_change_of_a_layer_is_seen_at_the_next_call(form: str, change: str, mode: str, device: torch.device) -> None:
     layer = layer_of(form).to(device).train(mode == "train")
     with CONTEXTS.get(mode, torch.no_grad)():
         before = answer(layer).clone()

@@ -49,7 +49,7 @@ class DomainFrequency(nn.Module):
                 self.register_buffer(name, tensor)
 
     def values(self) -> dict[str, Tensor]:
-        """Return the name of each subgroup → the tensor of its ω′."""
+        """Return the name of each subgroup → the tensor of its ω′, of translation with a value for each axis."""
         return {name: getattr(self, name) for name in self.names}
 
     def scale(self, columns: Sequence[str], like: Tensor) -> Tensor:

@@ -56,7 +56,13 @@ class KernelPlace:
 
 
 class KernelOptions(ABC):
-    """The options of a kernel in one object: called with a place, they return the kernel, not started."""
+    """The options of a kernel in one object: called with a place, they return the kernel, not started.
+
+    Example:
+        >>> from escnn_relaxed import ContinuousKernel
+        >>> isinstance(ContinuousKernel(hidden_size=8), KernelOptions)
+        True
+    """
 
     @abstractmethod
     def __call__(self, place: KernelPlace) -> Kernel:

@@ -1,8 +1,7 @@
-"""Gradients of some parameters for each input of a batch alone, and the likelihoods that they are of."""
+"""Gradients of some parameters for each input of a batch alone."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -10,13 +9,10 @@ import torch
 from escnn.nn import GeometricTensor
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn import functional
 
 from ..layer.convolution import RelaxedConvolution
 
-__all__ = ["LIKELIHOODS", "count_inputs", "fisher_direction", "gradients", "input_chunks", "losses", "plain"]
-
-LIKELIHOODS = "categorical", "binary", "gaussian"
+__all__ = ["count_inputs", "gradients", "input_chunks", "plain"]
 
 
 class _Call(NamedTuple):
@@ -56,44 +52,23 @@ def input_chunks(inputs: Any, size: int) -> Iterator[tuple[Any, ...]]:
         yield tuple(part(value, start) for value in (inputs if isinstance(inputs, tuple) else (inputs,)))
 
 
-def losses(output: Tensor, targets: Tensor, likelihood: str, noise: float) -> Tensor:
-    """Return the negative log likelihood of each input, (batch,); ``noise`` is the variance of a Gaussian."""
-    if likelihood == "categorical":
-        each = functional.cross_entropy(output, targets, reduction="none")
-    elif targets.shape != output.shape:
-        raise ValueError(
-            f"targets must have the shape of the outputs, {tuple(output.shape)}, got {tuple(targets.shape)}"
-        )
-    elif likelihood == "binary":
-        each = functional.binary_cross_entropy_with_logits(output, targets.to(output), reduction="none")
-    else:
-        each = (output - targets).square() / (2 * noise) + math.log(2 * math.pi * noise) / 2
-    return each.flatten(1).sum(1) if each.dim() > 1 else each
-
-
-def fisher_direction(output: Tensor, likelihood: str, noise: float, generator: torch.Generator) -> Tensor:
-    """Return random numbers whose covariance is the Fisher matrix of the output, as that of drawn labels is."""
-    # The gradient of the loss with a label drawn from the prediction has this covariance, too. That of a network
-    # that is sure is nearly always nearly 0, and seldom large; this one is of its usual size in every draw.
-    signs = torch.randint(2, output.shape, generator=generator, device="cpu").to(output) * 2 - 1
-    if likelihood == "gaussian":
-        return signs / noise**0.5
-    if likelihood == "binary":
-        return signs * (output.sigmoid() * (-output).sigmoid()).sqrt()
-    chances = output.softmax(1)
-    roots = chances.sqrt() * signs
-    return roots - chances * roots.sum(1, keepdim=True)
-
-
 def gradients(
     network: nn.Module,
     parameters: Sequence[nn.Parameter],
     arguments: tuple[Any, ...],
     direction: Callable[[Tensor], Tensor],
 ) -> list[Tensor]:
-    """Return the gradients of ⟨output, direction(output)⟩ of each input, (batch, …) of each parameter."""
-    # One pass through the network gives the gradients of the layers' outputs. Those of the parameters of each layer
-    # then follow input by input from that layer alone.
+    """Return the gradients of ⟨output, direction(output)⟩ of each input, (batch, …) of each parameter.
+
+    One pass through the network gives the gradients of the layers' outputs. Those of the parameters of each layer then
+    follow input by input from that layer alone.
+
+    Args:
+        network: maps each input of a batch on its own, as networks do in eval mode.
+        parameters: of layers of this package.
+        arguments: a batch of inputs, and all other arguments.
+        direction: numbers in the shape of the output, given the output.
+    """
     count = count_inputs(arguments)
     wanted = {id(parameter) for parameter in parameters}
     calls: list[_Call] = []
