@@ -14,7 +14,7 @@ from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.continuous import FourierKernel, KernelNet, SirenKernel, units
-from escnn_relaxed.continuous.units import weight_units
+from escnn_relaxed.continuous.steering import weight_units
 
 
 def gamma(projection: Tensor, point: Tensor) -> Tensor:

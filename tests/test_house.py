@@ -88,7 +88,7 @@ HOLDS = {
     "test_arguments.py": ["checks"],
     "test_baselines.py": ["kernel/residual", "kernel/weighted"],
     "test_baselines_partial.py": ["kernel/partial"],
-    "test_continuous_kernel.py": ["continuous/nets", "continuous/start", "continuous/units"],
+    "test_continuous_kernel.py": ["continuous/nets", "continuous/start"],
     "test_drop_in.py": ["layer/escnn_layer", "on_escnn/basis_elements"],
     "test_equivariance_of_networks.py": ["measure/measured_network"],
     "test_escnn_solutions.py": ["on_escnn/solutions"],
@@ -98,7 +98,7 @@ HOLDS = {
     "test_mixed_precision.py": ["group/exact_constants"],
     "test_never_stale.py": ["layer/memo"],
     "test_penalty.py": ["learning/penalties"],
-    "test_plots.py": ["plots/charts", "plots/style"],
+    "test_plots.py": ["plots/charts"],
     "test_relaxed_r2conv.py": [
         *("integral/geometry", "kernel/domain_frequency", "layer/convolution"),
     ],

@@ -52,7 +52,8 @@ def sampled_elements(group: Group, samples: int) -> list[GroupElement]:
     """Return escnn's grid of a continuous group: N rotations, and as many elements that reflect where it has some."""
     if both := factors(group):
         parts = [sampled_elements(of, samples) if of.continuous else list(of.elements) for of in both]
-        return [_product(group, *pair) for pair in itertools.product(*parts)]
+        products: Any = group
+        return [products.pair_elements(*pair) for pair in itertools.product(*parts)]
     if not is_of_space(group):
         return list(group.grid(type="regular", N=samples))
     if samples % CUBE:
@@ -79,11 +80,6 @@ def factors(group: Group) -> tuple[Group, ...]:
     from escnn.group import DirectProductGroup
 
     return (group.G1, group.G2) if isinstance(group, DirectProductGroup) else ()
-
-
-def _product(group: Any, first: GroupElement, second: GroupElement) -> GroupElement:
-    element: GroupElement = group.pair_elements(first, second)
-    return element
 
 
 def is_of_space(group: Group) -> bool:

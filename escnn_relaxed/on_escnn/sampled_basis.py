@@ -16,7 +16,7 @@ from escnn.nn import FieldType, R2Conv, R3Conv
 from escnn.nn.modules.conv.r3convolution import compute_basis_params
 from torch import nn
 
-from ..checks import check_bool, check_integer, check_number, warn_once
+from ..checks import check_integer, check_number, warn_once
 
 __all__ = [
     "as_escnn_builds",
@@ -105,7 +105,7 @@ def check_basis_arguments(
         "sigma": None if arguments["sigma"] is None else _sigma(arguments["sigma"], count),
         "frequencies_cutoff": _cutoff(arguments["frequencies_cutoff"]),
         "rings": rings,
-        "recompute": check_bool("recompute", arguments["recompute"]),
+        "recompute": arguments["recompute"],
         "basis_filter": keep,
     }
     if "maximum_offset" in arguments:  # R3Conv has none
