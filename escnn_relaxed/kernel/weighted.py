@@ -18,8 +18,6 @@ from ..group.regions import RegionPartition
 from .kernel import KernelBuilder, KernelPlace
 from .strict import RelaxingKernel, StrictKernel
 
-__all__ = ["WeightedKernel"]
-
 
 class WeightedKernel(RelaxingKernel):
     """K = Σ_l w_l(g′) K_l, with the kernels K_l of L strict layers.

@@ -18,8 +18,6 @@ from .likelihoods import Likelihood
 from .soft_gradients import count_inputs, gradients, input_chunks, plain
 from .soft_groups import SoftGroup, is_gone, soft_groups
 
-__all__ = ["LEAST_PRECISION", "MOST_PRECISION", "SoftnessEvidence"]
-
 # Bounds of δ. A weight of 1 modulates a kernel by about a fifth: below the first a prior asks for nothing, and beyond
 # the second it leaves a softness below 1e-7.
 LEAST_PRECISION, MOST_PRECISION = 1e-2, 1e6

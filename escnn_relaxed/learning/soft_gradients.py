@@ -12,8 +12,6 @@ from torch.func import functional_call, grad, vmap
 
 from ..layer.convolution import RelaxedConvolution
 
-__all__ = ["count_inputs", "gradients", "input_chunks", "plain"]
-
 
 class _Call(NamedTuple):
     """A call of a layer in a forward pass: what went in and what came out."""

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from ..network.relaxed_layers import relaxed_layers
 
-__all__ = ["SoftGroup", "is_gone", "soft_groups"]
-
 
 class SoftGroup(NamedTuple):
     """The soft weights of a layer and subgroup.
