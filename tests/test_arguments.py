@@ -119,6 +119,7 @@ BAD_BASIS = {
     "rings in words": ({"rings": "all"}, TypeError, ["rings", "'all'", "list"]),
     "offset in words": ({"maximum_offset": "x"}, TypeError, ["maximum_offset", "'x'", "integer"]),
     "offset negative": ({"maximum_offset": -1}, ValueError, ["maximum_offset", "-1", ">= 0"]),
+    "recompute in words": ({"recompute": "no"}, TypeError, ["recompute", "'no'", "True or False"]),
     "filter a number": ({"basis_filter": 3}, TypeError, ["basis_filter", "3", "function"]),
     "filter that keeps nothing": ({"basis_filter": lambda element: False}, ValueError, ["basis_filter", "element"]),
     "cutoff that keeps nothing": (

@@ -25,8 +25,6 @@ from ..group.elements import GroupSample
 from ..group.exact_constants import ExactConstants, RowOrder
 from ..group.fields import Block, FieldStructure
 
-__all__ = ["BlockPair", "PairSteering", "SteeredAverage", "count_directions", "sees_relative_element", "weight_units"]
-
 # Optimisers change every weight by about the same amount in each step. With features of unequal size that would be a
 # different step for each direction of the kernel, and layers with a right start would still learn slowly. So weights
 # multiply features that are centred, orthogonal and of unit energy on the grid at the start, by a linear map that is

@@ -20,23 +20,6 @@ if TYPE_CHECKING:
     from escnn.group import Group, GroupElement, Representation
     from escnn.gspaces import GSpace
 
-__all__ = [
-    "CUBE",
-    "GroupSample",
-    "factors",
-    "grid_symmetries",
-    "has_subgroup",
-    "is_of_space",
-    "least_samples",
-    "principal_angle",
-    "relative_elements",
-    "rotation_matrix",
-    "sample_group",
-    "sampled_elements",
-    "steer",
-    "steered_taps",
-]
-
 # The number of rotations of the cube.
 CUBE = 24
 # escnn optimises its grids in float32.

@@ -19,8 +19,6 @@ from .elements import GroupSample
 if TYPE_CHECKING:
     from escnn.group import Representation
 
-__all__ = ["Block", "FieldStructure", "block_diagonal", "channel_elements"]
-
 
 @dataclass(frozen=True, eq=False)
 class Block:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from escnn.group import GroupElement
     from escnn.gspaces import GSpace
 
-__all__ = ["AXIS", "KeptGroup", "kept_group", "subgroup_elements"]
-
 Array = NDArray[np.float64]
 
 # All rotations about the third coordinate, the first axis of a volume.

@@ -16,8 +16,6 @@ from ..checks import SUBGROUPS, is_number, warn_once
 from ..group.domain import Domain
 from ..torch_modes import has_values
 
-__all__ = ["DEFAULT_FREQUENCY", "DomainFrequency", "Frequency", "Limit", "starting_frequency"]
-
 # ω′ of one subgroup; of translation one number for all axes, or one for each.
 Frequency = float | Sequence[float]
 

@@ -19,8 +19,6 @@ from .domain_frequency import DomainFrequency, Frequency
 from .softness import OrthogonalBasis, soft_share
 from .steerable_basis import SteerableBasis
 
-__all__ = ["Kernel", "KernelBuilder", "KernelOptions", "KernelPlace", "joint"]
-
 
 @dataclass(frozen=True)
 class KernelPlace:

@@ -20,8 +20,6 @@ from .softness import OrthogonalBasis
 from .steerable_basis import SteerableBasis, field_named
 from .strict import RelaxingKernel, StrictKernel
 
-__all__ = ["NearestSteerable", "ResidualKernel"]
-
 # Directions of a basis that are smaller than this part of the largest count as dependent on the others.
 _DEPENDENT = 1e-10
 

@@ -25,8 +25,6 @@ from ..group.points import tap_grid
 from ..on_escnn.basis_elements import BasisElements
 from ..on_escnn.grid_exact_basis import grid_exact_basis
 
-__all__ = ["SteerableBasis", "field_named"]
-
 
 class SteerableBasis(ExactConstants):
     """The map from weights of ``R2Conv`` to its filter bank: one matrix product for each pair of representations."""

@@ -26,8 +26,6 @@ from ..integral.geometry import TransposedGeometry
 if TYPE_CHECKING:
     from escnn.group import GroupElement
 
-__all__ = ["check_equivariance"]
-
 Array = NDArray[np.float64]
 
 # Pixels of the output along an axis, at least, and those over which it is averaged, as in R2Conv's check; and voxels.

@@ -19,15 +19,6 @@ from .equivariance import largest_exact_errors
 from .measured_network import Data, MeasuredNetwork
 from .reports import AblationReport, AblationRow, plain_table
 
-__all__ = [
-    "AxisSoftness",
-    "LayerSummary",
-    "RelaxationSummary",
-    "relaxation_summary",
-    "softness_ablation",
-    "softness_by_axis",
-]
-
 
 @dataclass(frozen=True)
 class LayerSummary:

@@ -22,8 +22,6 @@ from ..layer.relaxed_r2conv import RelaxedR2ConvTransposed
 from ..on_escnn.sampled_basis import as_escnn_builds
 from .relaxed_layers import RELAXED_FORMS, Relaxed, copied_parameters, copy_network, relaxed_layers, strict_layers
 
-__all__ = ["harden_network", "relax_network", "to_escnn"]
-
 # A layer that can be relaxed: escnn's, or a strict one of this package.
 StrictLayer: TypeAlias = Relaxed | R2Conv | R2ConvTransposed | R3Conv
 

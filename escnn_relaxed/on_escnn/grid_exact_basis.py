@@ -13,9 +13,6 @@ from escnn.nn.modules.basismanager import SingleBlockBasisExpansion
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["GridExactBasis", "grid_exact_basis"]
-
-
 Symmetries = list[tuple[GroupElement, list[int]]]
 
 # Numbers in a basis above which one value of each orbit of its entries is kept: 4 MB in float32.

@@ -16,18 +16,7 @@ from escnn.nn import FieldType, R2Conv, R3Conv
 from escnn.nn.modules.conv.r3convolution import compute_basis_params
 from torch import nn
 
-from ..checks import check_integer, check_number, warn_once
-
-__all__ = [
-    "as_escnn_builds",
-    "basis_bytes",
-    "built_on_the_cpu",
-    "check_basis_arguments",
-    "refuse_emptied_basis",
-    "sampled_basis",
-    "shaping_arguments",
-    "warn_of_heavy_basis",
-]
+from ..checks import check_bool, check_integer, check_number, warn_once
 
 _CONVOLUTIONS = {2: R2Conv, 3: R3Conv}
 
@@ -105,7 +94,7 @@ def check_basis_arguments(
         "sigma": None if arguments["sigma"] is None else _sigma(arguments["sigma"], count),
         "frequencies_cutoff": _cutoff(arguments["frequencies_cutoff"]),
         "rings": rings,
-        "recompute": arguments["recompute"],
+        "recompute": check_bool("recompute", arguments["recompute"]),
         "basis_filter": keep,
     }
     if "maximum_offset" in arguments:  # R3Conv has none

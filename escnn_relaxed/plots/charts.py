@@ -19,23 +19,6 @@ from ..learning import EvidenceRow
 from ..measure.reports import AblationRow, EquivarianceReport, ErrorRow
 from ..network.relaxed_layers import relaxed_layers
 
-__all__ = [
-    "COLOURS",
-    "DIVERGING",
-    "FONT",
-    "WIDTH",
-    "by_label",
-    "labelled",
-    "new_axes",
-    "plot_ablation",
-    "plot_accuracy",
-    "plot_domain_frequency",
-    "plot_equivariance_error",
-    "plot_evidence",
-    "plot_softness",
-    "without_frame",
-]
-
 # The width of one of two columns, in inches.
 WIDTH = 3.3
 FONT = 8

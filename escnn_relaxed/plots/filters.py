@@ -20,8 +20,6 @@ from ..layer.convolution import RelaxedConvolution
 from ..layer.relaxed_r2conv import RelaxedR2ConvTransposed
 from .charts import DIVERGING, FONT, WIDTH, by_label, labelled, new_axes, without_frame
 
-__all__ = ["filters_over_group", "plot_filter_over_positions", "plot_filters_over_rotations"]
-
 # The distance of two filters, in sides of one.
 _STEP = 1.12
 

@@ -27,8 +27,6 @@ from ..measure.summary import AxisSoftness, softness_by_axis
 from .charts import DIVERGING, FONT, WIDTH, by_label, new_axes, without_frame
 from .filters import filters_over_group
 
-__all__ = ["plot_filters_in_space", "plot_softness_by_axis"]
-
 Array = NDArray[np.float64]
 
 # Seen from in front, x, a little from the right, and from above.
