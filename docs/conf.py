@@ -19,7 +19,7 @@ os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
 os.environ["MATPLOTLIBRC"] = str(HERE / "matplotlibrc")
 
 from escnn_relaxed import __version__  # noqa: E402  (after the filter)
-from escnn_relaxed.layer.options import DEFAULT_REGIONS  # noqa: E402
+from escnn_relaxed.layer.arguments import DEFAULT_REGIONS  # noqa: E402
 
 project = "escnn_relaxed"
 author = "The escnn_relaxed authors"
@@ -45,8 +45,9 @@ exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!escnn_relaxed\.).*"),
-    ("py:class", r"escnn_relaxed\.layer\.((planar|relaxed)_convolution|keywords)\..*"),
-    ("py:class", r"escnn_relaxed\.kernel\.basis_elements\..*"),
+    ("py:class", r"escnn_relaxed\.group\.(domain|regions)\..*"),
+    ("py:class", r"escnn_relaxed\.kernel\.(modulation|steerable_basis)\..*"),
+    ("py:class", r"escnn_relaxed\.on_escnn\.basis_elements\..*"),
 ]
 suppress_warnings = ["mystnb.unknown_mime_type"]
 

@@ -159,7 +159,7 @@ def which_subgroup() -> Figure:
     for number, (question, subgroup) in enumerate(questions):
         y = 3 - number
         box(axes, (1.3, y), question, "0.95")
-        words = f'relax=(\n "{subgroup}",)'
+        words = f'relax=\n("{subgroup}",)'
         box(axes, (4.6, y), words, "#fbe6d6", family="monospace")
         arrow(axes, (2.5, y), (3.2, y), "yes")
         arrow(axes, (1.3, y - 0.31), (1.3, y - 0.69), "no")

@@ -25,8 +25,7 @@ from ._version import __version__
 try:
     from . import on_escnn  # noqa: F401 — what it patches is patched before anything is built
     from .continuous import ContinuousKernel
-    from .layer.relaxed_r2conv import RelaxedR2Conv
-    from .layer.relaxed_r2conv_transposed import RelaxedR2ConvTransposed
+    from .layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed
     from .layer.relaxed_r3conv import RelaxedR3Conv
     from .learning import HardeningSchedule, SoftnessBound, SoftnessEvidence, equivariance_penalty, parameter_groups
     from .measure import equivariance_error, prediction_agreement, relaxation_summary, softness_ablation

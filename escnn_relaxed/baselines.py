@@ -33,11 +33,10 @@ from .kernel.partial import PartialKernel, check_narrowing
 from .kernel.residual import ResidualKernel
 from .kernel.strict import StrictKernel
 from .kernel.weighted import WeightedKernel
-from .layer.arguments import check_field_types, checked_geometry
+from .layer.arguments import Softening, check_field_types, check_kernel, check_keywords, checked_geometry
 from .layer.convolution import RelaxedConvolution
-from .layer.options import Softening, check_kernel, check_keywords
 from .layer.relaxed_r2conv import RelaxedR2Conv
-from .on_escnn.default_device import built_on_the_cpu
+from .on_escnn.sampled_basis import built_on_the_cpu
 
 __all__ = ["LAYERS", "PartialR2Conv", "ResidualR2Conv", "WeightedR2Conv", "free_weight_penalty"]
 

@@ -16,8 +16,8 @@ from .baselines import LAYERS, STRICT_KEYWORDS, PartialR2Conv
 from .checks import check_choice, check_integer
 from .continuous import ContinuousKernel, KernelNet, SirenKernel
 from .kernel.domain_frequency import Frequency
+from .layer.arguments import check_kernel
 from .layer.convolution import RelaxedConvolution
-from .layer.options import check_kernel
 from .layer.relaxed_r2conv import RelaxedR2Conv
 from .network.export import export_network
 from .network.plain_modules import FieldMaximum, Residual
@@ -40,8 +40,7 @@ class RelaxedResNet(nn.Module):
     the sum of each block and the last convolution by batch norm and ReLU. A block has a shortcut where the number of
     fields changes, and where rotation may be soft. With one rotation the symmetry is T(2), with N of them SE(2).
 
-    The details are those that give the paper's table of parameter counts exactly (test_models.py). ``features`` are all
-    modules on fields, ``classifier`` is the linear layer.
+    The details give the paper's table of parameter counts exactly. Its parts are ``features`` and ``classifier``.
 
     Args:
         classes: number of classes.
@@ -123,8 +122,8 @@ class RelaxedResNet(nn.Module):
     @torch.no_grad()
     def export(self) -> nn.Module:
         """Return the network on plain tensors in memory of its own, without escnn: its numbers in eval mode."""
-        sizes = [field.size for field in self.features.out_type.representations]
-        head = nn.Sequential(FieldMaximum(sizes), nn.AdaptiveMaxPool2d(1), nn.Flatten(), self.classifier)
+        maximum = FieldMaximum([field.size for field in self.features.out_type.representations])
+        head = nn.Sequential(maximum, nn.AdaptiveMaxPool2d(1), nn.Flatten(), self.classifier)
         return nn.Sequential(export_network(self.features), export_network(head)).eval()
 
 

@@ -13,7 +13,7 @@ from escnn.group import O3, o3_group
 from escnn.gspaces import GSpace
 from tolerances import DECOMPOSED
 
-from escnn_relaxed.group.acting_element import element_with_action
+from escnn_relaxed.group.rotation_axes import element_with_action
 
 
 def tilted() -> GSpace:

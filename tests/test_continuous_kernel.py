@@ -1,8 +1,9 @@
-"""The paper's form, one continuous kernel: its options, its nets, its limits, and the units of its weights."""
+"""The paper's form, one continuous kernel: its strict part, its limits, its start, and its states."""
 
 from __future__ import annotations
 
-import math
+import re
+from collections import OrderedDict
 from typing import Any
 
 import battery
@@ -12,101 +13,153 @@ import torch
 from escnn import gspaces
 from escnn.nn import EquivariantModule, FieldType, FourierPointwise, GeometricTensor, ReLU
 from forms import features_of
-from layers import build, options_of, soft_layer
+from layers import ROUGH, build, options_of, soft_layer
 from reference import position_of
-from tolerances import BROKEN, DECOMPOSED, ROUNDING
+from tolerances import BROKEN, ROUNDING
 from torch import Tensor
 from torch.nn import functional
 from transformations import answer_to, largest_error, relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
-from escnn_relaxed.continuous import FourierKernel, SirenKernel, units
-from escnn_relaxed.continuous.units import weight_units as units_of
+from escnn_relaxed.checks import SUBGROUPS
+from escnn_relaxed.continuous import SirenKernel
+from escnn_relaxed.group.regions import RegionPartition
 
 CONSTANT = {"position": 0.0, "rotation": 0.0, "reflection": 0.0}
-NAN = float("nan")
-
-# name: (arguments, the error, what its message must hold)
-BAD = {
-    "unknown coordinates": ({"rotation_coordinates": "angle"}, ValueError, ["rotation_coordinates", "'angle'", "log"]),
-    "unknown kernel net": ({"net": "mlp"}, TypeError, ["net", "'mlp'", "KernelNet"]),
-    "unknown support": ({"support": "square"}, ValueError, ["support", "'square'", "disk"]),
-    "hidden size 0": ({"hidden_size": 0}, ValueError, ["hidden_size", "0", ">= 1"]),
-    "hidden size a float": ({"hidden_size": 8.0}, TypeError, ["hidden_size", "8.0", "integer"]),
-    "filter frequency negative": ({"filter_frequency": -1.0}, ValueError, ["filter_frequency", "-1.0", ">= 0"]),
-    "filter frequency NaN": ({"filter_frequency": NAN}, ValueError, ["filter_frequency", "nan", "finite"]),
-    "filter frequency in words": ({"filter_frequency": "low"}, TypeError, ["filter_frequency", "'low'", "number"]),
-    "filter frequency True": ({"filter_frequency": True}, TypeError, ["filter_frequency", "True", "number"]),
-    "unknown filter coordinate": ({"filter_frequency": {"scale": 1.0}}, ValueError, ["filter_frequency", "'scale'"]),
-}
+EVERYWHERE = {"rotation": 0.2, "translation": (0.3, 0.5)}
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_bad_argument_raises_an_error_that_says_so(case: str) -> None:
-    arguments, error, words = BAD[case]
-    with pytest.raises(error) as raised:
-        ContinuousKernel(**arguments)
-    assert all(word in str(raised.value) for word in words), raised.value
+def soft(space: str, pair: str, relax: object = "default", **arguments: object) -> RelaxedR2Conv:
+    options = {"soft_part": "continuous", "filter_frequency": ROUGH, **arguments}
+    return soft_layer(space, pair, relax=relax, **options)
+
+
+@torch.no_grad()
+def test_kernel_of_a_region_is_the_mean_over_its_cells() -> None:
+    layer = soft("C4", "regular -> irreps", EVERYWHERE)
+    whole, two = RegionPartition.of_cells(4), RegionPartition.of((8, 8), 4)
+    cells, regions = layer.kernel(None, whole), layer.kernel(None, two)
+    assert (len(cells), len(regions)) == (16, 4)
+    means = cells.unflatten(0, (2, 2, 2, 2)).mean((1, 3)).flatten(0, 1)
+    assert relative_error(regions, means) <= ROUNDING
+    hardened = layer.kernel(None, two, ("translation",))
+    assert relative_error(hardened, hardened[:1].expand_as(hardened)) == 0
+    assert relative_error(hardened[0], cells.mean(0)) <= ROUNDING
+
+
+def test_layer_has_no_weights_of_r2conv_and_no_soft_part_of_its_own() -> None:
+    layer = soft("C4", "regular -> regular", learn_relaxation=True)
+    assert layer.weights is None
+    assert layer.basisexpansion is None
+    assert layer.weight_groups() == {}
+    assert set(layer.soft_parameters()) == {layer.domain_frequency["rotation"], layer.kernel.net.domain_weight}
+    with pytest.raises(ValueError, match="no soft weights of its own"):
+        layer.set_softness(0.1)
+    layer.harden()
+    layer.drop_soft_part()
+    assert layer.hardened == SUBGROUPS
+
+
+def test_start_without_softness_is_refused_where_something_is_soft() -> None:
+    types = battery.types("C4", "regular -> regular")
+    with pytest.raises(ValueError, match="initial_softness must be above 0 with kernel=ContinuousKernel"):
+        RelaxedR2Conv(*types, 3, kernel=ContinuousKernel(), initial_softness=0)
+    layer = RelaxedR2Conv(*types, 3, kernel=ContinuousKernel(), initial_softness=0, relax=None)
+    assert layer.filter_bank().abs().max() > 0
+
+
+@pytest.mark.usefixtures("warnings_not_yet_given")
+@pytest.mark.parametrize(
+    ("space", "relax", "form", "words"),
+    [
+        ("C8", {"rotation": 1.0}, "circle", "1 of rotation is above 0.637 (N/4π"),
+        ("C8", {"rotation": 5.0}, "log", "5 of rotation is above 4 (N/2 for N = 8"),
+        ("C4", {"translation": (0.5, 1.5)}, "circle", "1.5 of translation is above 1 (G/4 for regions = 4"),
+        ("C2", {"rotation": 9.0}, "circle", ""),
+    ],
+)
+def test_frequency_that_the_samples_do_not_resolve_is_warned_of(
+    space: str, relax: dict[str, object], form: str, words: str
+) -> None:
+    def make() -> RelaxedR2Conv:
+        kernel = ContinuousKernel(rotation_coordinates=form)
+        return RelaxedR2Conv(*battery.types(space, "trivial -> trivial"), 3, relax=relax, kernel=kernel)
+
+    if not words:
+        make()  # warnings are errors
+        return
+    with pytest.warns(UserWarning, match=re.escape(words)):
+        layer = make()
+    name, value = next(iter(relax.items()))
+    with pytest.warns(UserWarning, match="set_domain_frequency.*it aliases"):
+        layer.set_domain_frequency(**{name: value})
+
+
+@pytest.mark.usefixtures("warnings_not_yet_given")
+def test_arguments_of_the_steerable_basis_are_ignored_with_a_warning() -> None:
+    types = battery.types("C4", "trivial -> regular")
+    with pytest.warns(UserWarning, match="rings, sigma: ignored"):
+        RelaxedR2Conv(*types, 3, sigma=0.5, rings=[0.0, 1.0], kernel=ContinuousKernel())
+
+
+def earlier(state: dict[str, Tensor]) -> OrderedDict[str, Tensor]:
+    """A state as version 0.1 saved it."""
+    keys = {"kernel.frequency.": "_domain_frequency.", "kernel.net.": "bank.kernel.", "kernel.": "bank."}
+    renamed: OrderedDict[str, Tensor] = OrderedDict()
+    for key, value in state.items():
+        start = next((of for of in keys if key.startswith(of)), "")
+        renamed[keys.get(start, "") + key.removeprefix(start)] = value
+    renamed._metadata = state._metadata
+    return renamed
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("net", [ContinuousKernel().net, SirenKernel])
+@pytest.mark.parametrize("relax", [None, EVERYWHERE])
+def test_state_of_an_earlier_version_loads(net: type, relax: dict[str, object] | None) -> None:
+    saved, loaded = (soft("C4", "irreps + regular -> regular", relax, net=net) for _ in range(2))
+    state = earlier(saved.state_dict())
+    assert {"bank.steered_average.pairs.0.weights", "bank.kernel.filter_weight"} <= set(state)
+    assert loaded.load_state_dict(state).missing_keys == []
+    of_cells = RegionPartition.of_cells(4) if relax else None
+    assert torch.equal(loaded.kernel(None, of_cells), saved.kernel(None, of_cells))
 
 
 @pytest.mark.parametrize(
-    ("options", "hidden_size", "frequencies"),
-    [
-        ({}, 32, {"position": 0.12 * 5 / 2, "rotation": 0.3, "reflection": 1.0}),
-        (
-            {"hidden_size": 3, "filter_frequency": np.float64(0.5)},
-            3,
-            {"position": 0.5, "rotation": 0.3, "reflection": 1.0},
-        ),
-        ({"filter_frequency": {"reflection": 0.5}}, 32, {"position": 0.3, "rotation": 0.3, "reflection": 0.5}),
-    ],
+    ("keep", "fact", "value"),
+    [(None, "frame", "image"), ("C2", "rotation coordinates", "circle")],
+    ids=["frame", "keep"],
 )
-def test_what_is_not_given_follows_the_size(options: dict[str, Any], hidden_size: int, frequencies: dict) -> None:
-    layer = RelaxedR2Conv(*battery.types("D4", "trivial -> regular"), 5, **options_of("continuous", **options))
-    described = layer.describe()
-    assert described["kernel net"] == ["fourier", hidden_size]
-    assert described["filter frequency"] == pytest.approx(frequencies)
+def test_state_of_an_earlier_version_that_means_another_kernel_is_refused(
+    keep: str | None, fact: str, value: str
+) -> None:
+    """Positions in the frame of the image, and kept elements that κ told apart."""
+    layer = soft("C4", "regular -> regular", EVERYWHERE, keep=keep)
+    state = earlier(layer.state_dict())
+    assert state._metadata[""]["layer"][fact] != value
+    state._metadata[""]["layer"][fact] = value
+    with pytest.raises(RuntimeError, match=f"{fact} is {value}, here"):
+        layer.load_state_dict(state)
 
 
-# --- nets -------------------------------------------------------------------------------------------------------------
+def test_layer_of_other_options_refuses_the_state() -> None:
+    types = battery.types("SO(2)", "irreps -> irreps")
+    state = build(*types, relax=None, soft_part="continuous").state_dict()
+    for options, words in (
+        ({"hidden_size": 8}, "kernel net"),
+        ({"support": "disk"}, "support"),
+        ({"samples": 4}, "samples"),
+        ({"filter_frequency": 0.7}, "filter frequency"),
+    ):
+        other = build(*types, relax=None, **{"soft_part": "continuous", **options})
+        with pytest.raises(RuntimeError, match=f"{words} is"):
+            other.load_state_dict(state)
 
 
-def gamma(projection: Tensor, point: Tensor) -> Tensor:
-    """γ(α) = D^{-1/2} [cos 2πWα; sin 2πWα]."""
-    phases = 2 * math.pi * (projection @ point)
-    return torch.cat([phases.cos(), phases.sin()]) / math.sqrt(len(projection))
-
-
-@torch.no_grad()
-def test_fourier_kernel_is_the_papers_formula() -> None:
-    """φ = cos(A γ(α) + A′ γ′(α′) + b)."""
-    kernel = FourierKernel(3, 2, 5, 7).double()
-    filter_point, domain_point = torch.randn(3, dtype=torch.float64), torch.randn(2, dtype=torch.float64)
-    phase = kernel.filter_weight @ gamma(kernel.filter_projection, filter_point) + kernel.bias
-    phase = phase + kernel.domain_weight @ gamma(kernel.domain_projection, domain_point)
-    assert relative_error(kernel(filter_point, domain_point), phase.cos()) <= ROUNDING
-    assert {"filter_projection", "domain_projection"} <= set(kernel.state_dict()) - dict(
-        kernel.named_parameters()
-    ).keys()
-
-
-@torch.no_grad()
-def test_siren_kernel_is_two_sine_layers_on_the_concatenated_coordinates() -> None:
-    kernel = SirenKernel(3, 2, 5).double()
-    filter_points, domain_points = torch.randn(4, 1, 3).double(), torch.randn(4, 6, 2).double()
-    found = kernel(filter_points, domain_points)
-    assert found.shape == (5, 4, 6)
-    point = torch.cat([filter_points[2, 0], domain_points[2, 5]])
-    weight = torch.cat([kernel.filter_weight, kernel.domain_weight], dim=1)
-    first = torch.sin(2 * math.pi * (weight @ point + kernel.bias))
-    assert relative_error(found[:, 2, 5], torch.sin(kernel.hidden_weight @ first + kernel.hidden_bias)) <= ROUNDING
-
-
-@pytest.mark.parametrize(("dimension", "outputs", "published"), [(2, 3 * 32, 4320), (3, 32 * 32, 34976)])
-def test_siren_has_the_published_parameter_count(dimension: int, outputs: int, published: int) -> None:
-    """The paper's counts: the lifting kernel 3→32, and one of the two group convolutions 32→32 of 69,952 together."""
-    kernel = SirenKernel(dimension, 0, hidden_size=32)
-    assert sum(p.numel() for p in kernel.parameters()) + 32 * outputs + outputs == published
+def test_gradient_reaches_every_parameter() -> None:
+    layer = soft("D4", "regular + irreps -> irreps + regular", {"reflection": 0.3, **EVERYWHERE}, learn_relaxation=True)
+    layer.kernel(None, RegionPartition.of_cells(4)).square().sum().backward()
+    assert all(bool(of.grad.any()) for of in layer.kernel.parameters() if of.numel())
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -161,7 +214,7 @@ def test_one_by_one_kernel_is_a_linear_product_of_its_own_in_each_region() -> No
 
 @pytest.mark.parametrize("pair", ["regular -> regular", "trivial -> regular", "regular -> trivial"])
 @pytest.mark.parametrize("make", [gspaces.rot2dOnR2, gspaces.flipRot2dOnR2], ids=["C_N", "D_N"])
-def test_parameter_count_does_not_depend_on_the_number_of_rotations(pair: str, make: Any) -> None:
+def test_parameter_count_does_not_depend_on_the_number_of_rotations_or_taps(pair: str, make: Any) -> None:
     counts = set()
     for order in (4, 8, 16):
         space = make(order)
@@ -255,55 +308,3 @@ def test_variance_stays_within_a_factor_of_two_through_ten_layers(space: str, fr
     logarithms = np.mean(np.log(draws), axis=0)
     ratios = np.exp(logarithms - logarithms.mean())
     assert 1 / 2 <= ratios.min() <= ratios.max() <= 2
-
-
-# --- units of the output weights --------------------------------------------------------------------------------------
-
-
-def steered(count: int) -> Tensor:
-    """Random steered features (P, |A|, |B|, T); the last one constant."""
-    return torch.cat([torch.randn(count - 1, 4, 3, 9, dtype=torch.float64), torch.ones(1, 4, 3, 9).double()])
-
-
-@pytest.mark.parametrize("count", [2, 5, 12])
-def test_varying_features_become_orthonormal_and_do_not_answer_a_constant_input(count: int) -> None:
-    features = steered(count)
-    normalised = torch.einsum("rp,paib->raib", units_of(features, 1, None), features)
-    gram = torch.einsum("paib,qaib->pq", normalised[:-1], normalised[:-1]) / 4
-    assert torch.allclose(gram, torch.eye(count - 1, dtype=torch.float64), rtol=0, atol=DECOMPOSED)
-    answer = normalised.sum(dim=(2, 3)).mean(dim=1)
-    expected = torch.tensor([0.0] * (count - 1) + [1.0], dtype=torch.float64)
-    assert torch.allclose(answer, expected, rtol=0, atol=DECOMPOSED)
-
-
-def test_directions_of_equal_energy_do_not_depend_on_rounding() -> None:
-    """Six directions of one energy and four of another: solvers return any basis of each space."""
-    scales = torch.tensor([1.0] * 6 + [0.5] * 4, dtype=torch.float64)
-    orthogonal, turned = (torch.linalg.qr(torch.randn(rows, 10, dtype=torch.float64)).Q for rows in (12, 10))
-    features = (turned @ (scales[:, None] * orthogonal.mT)).view(10, 1, 3, 4)
-    for rank in (None, 6):
-        found, other = (units_of(features + noise * torch.randn_like(features), 1, rank, False) for noise in (0, 1e-14))
-        assert (found - other).abs().max() <= 1e-10  # the noise, over the gap between energies
-
-
-@pytest.mark.parametrize("kernel_size", [3, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2, 4, 5))])
-def test_no_direction_lies_so_near_the_threshold_that_rounding_decides(
-    kernel_size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else weights would have other shapes on other machines: the nearest is 6e-5 away, where rounding is 1e-15."""
-    distances: list[float] = []
-    svdvals = torch.linalg.svdvals
-
-    def recorded(features: Tensor) -> Tensor:
-        size = svdvals(features)
-        threshold = max(units._SMALLEST * float(size[0]), units._ROUNDING)
-        distances.append(float((size / threshold - 1).abs().min()))
-        return size
-
-    monkeypatch.setattr(torch.linalg, "svdvals", recorded)
-    # How large each direction is drawn takes most of the time, and does not decide which there are.
-    monkeypatch.setattr(units, "_whitened", lambda _, combination, size, rank, least: combination[:rank])
-    for space in battery.GSPACES:
-        RelaxedR2Conv(*battery.types(space, "irreps -> irreps"), kernel_size, **options_of("continuous"))
-    assert len(distances) > 50
-    assert min(distances) > 1e-6

@@ -21,7 +21,7 @@ from trained_networks import answer, convolution, network, softnesses, train_a_s
 from transformations import largest_error, relative_error
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, harden_network, relax_network
-from escnn_relaxed.layer.options import SOFTENING
+from escnn_relaxed.layer.arguments import SOFTENING
 from escnn_relaxed.network.relaxed_layers import Relaxed, named_relaxed_layers
 
 TO_THE_BIT = 0.0 if torch.__version__ >= "2.13" else SINGLE  # torch 2.6 sums R2Conv's filter in an order of its own
@@ -233,7 +233,6 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: relax_network(network(), initial_softness=2.0), r"initial_softness must be in \[0, 1\), got 2"),
     (lambda: relax_network(network(), bias=False), r"no argument 'bias'.*takes these.*relax, "),
     (lambda: relax_network(network(), rings=[0.0]), r"no argument 'rings'.*takes these.*relax, "),
-    (lambda: relax_network(network(), freeze="no"), "freeze must be True or False, got 'no'"),
     (lambda: relax_network(torch.nn.Linear(2, 2)), r"no escnn\.nn\.R2Conv, R2ConvTransposed or R3Conv to relax"),
     (lambda: relax_network(nn.R2ConvTransposed(FIELDS, FIELDS, 3, stride=(2, 1))), r"of equal ones, got \(2, 1\)"),
     (lambda: relax_network("net"), r"network must be a torch\.nn\.Module, got str: 'net'"),

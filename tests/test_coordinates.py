@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import battery
@@ -37,6 +38,7 @@ def soft_in(space: str, translation: bool = True) -> dict[str, object]:
     return ({"translation": (0.3, 0.5)} if translation else {}) | battery.subgroups(space, 0.2)
 
 
+@functools.cache
 def elements_of(space: str) -> list[GroupElement]:
     group = battery.gspace(space).fibergroup
     return list(group.grid(type="regular", N=SAMPLES) if group.continuous else group.elements)
@@ -51,6 +53,7 @@ def is_turned(action: np.ndarray, flip: np.ndarray) -> bool:
     return not np.allclose(rotation, np.eye(2), rtol=0, atol=1e-6)
 
 
+@functools.cache
 def flip_of(space: str) -> np.ndarray:
     """The first reflection that escnn lists; the identity without one."""
     actions = [action_of(space, element) for element in elements_of(space)]

@@ -179,7 +179,9 @@ def test_cost_of_soft_translation_is_that_of_the_table() -> None:
 def test_table_of_the_readme_is_that_of_the_page_of_accuracies() -> None:
     """It is there word for word, and each row has numbers of parameters."""
     page = (DOCS / "results" / "accuracy.md").read_text(encoding="utf-8")
-    table = re.search(r"^\| digits.*?\n\n", (DOCS.parent / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    table = re.search(
+        r"^\| digits.*?\n\n", (DOCS.parent / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
     assert table
     assert table.group() in page
     head, _, *rows = table.group().strip().splitlines()

@@ -114,7 +114,7 @@ def test_network_is_the_architecture_written_out(rotations: int, arguments: dict
     scores = network(batch)
     assert scores.shape == (2, 3)
     assert relative_error(scores, by_hand(network, batch, rotations, has_first_shortcut)) <= ROUNDING
-    maps = network.feature_maps(batch)
+    maps = network.features(network.in_type(batch))
     assert maps.tensor.shape == (2, FIELDS[1] * rotations, 2, 2)
     # A disk of 7 pixels across, in lifting too.
     assert all((layer.filter_bank().flatten(2) != 0).any(dim=0).any(dim=0).sum() == 29 for layer in wide(network))

@@ -14,8 +14,7 @@ from transformations import answer_to, on_grid_elements, relative_error, transfo
 from waves import Waves
 
 from escnn_relaxed import equivariance_error
-from escnn_relaxed.measure.isometry import rotation, shift, turn_or_flip
-from escnn_relaxed.measure.pixel_grid import PixelGrid, moved
+from escnn_relaxed.measure.isometry import PixelGrid, moved, rotation, shift, turn_or_flip
 
 EXACT = 0.0  # pixels are copied
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformations import relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv
-from escnn_relaxed.on_escnn.heavy_basis import basis_bytes, warn_of_heavy_basis
+from escnn_relaxed.on_escnn.sampled_basis import basis_bytes, warn_of_heavy_basis
 
 # --- the strict part and softness -------------------------------------------------------------------------------------
 

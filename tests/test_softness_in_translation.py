@@ -131,7 +131,7 @@ def test_hardened_in_translation_is_a_convolution(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "trivial"])
 def test_hardened_in_the_group_is_exact_about_the_centre_of_any_image(name: str) -> None:
-    """Four regions alone are one orbit of quarter turns, with one kernel in the frame of the image: so more of them."""
+    """Four regions are one orbit of quarter turns, and would have one kernel: so more of them."""
     layer = harden_network(rough_layer(name, regions=4), ("rotation", "reflection"))
     assert not layer.is_stationary
     for size in ((13, 13), (16, 13)):

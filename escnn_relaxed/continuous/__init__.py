@@ -8,7 +8,7 @@ Coordinates go through a net to hidden values (``coordinates``, ``nets``), which
 
 from __future__ import annotations
 
+from .kernel import ContinuousKernel
 from .nets import FourierKernel, KernelNet, SirenKernel
-from .options import ContinuousKernel
 
 __all__ = ["ContinuousKernel", "FourierKernel", "KernelNet", "SirenKernel"]

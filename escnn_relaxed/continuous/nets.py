@@ -1,7 +1,7 @@
 """Kernel nets: coordinates → hidden values φ of the continuous kernel κ. They know no groups.
 
 κ is linear in φ, and the output weights belong to the pair of field types that they serve
-(:mod:`escnn_relaxed.continuous.steered_average`). A kernel net gives J hidden values at each pair of a filter point and
+(:mod:`escnn_relaxed.continuous.steering`). A kernel net gives J hidden values at each pair of a filter point and
 a domain point. Coordinates are already scaled by their frequencies, ω ⊙ α and ω′ ⊙ a.
 
 Shapes: coordinates have their dimension last; hidden values have J first. Filter and domain coordinates have
@@ -17,8 +17,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-
-__all__ = ["FourierKernel", "KernelNet", "SirenKernel"]
 
 
 class KernelNet(nn.Module, ABC):

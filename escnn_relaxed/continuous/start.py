@@ -5,20 +5,149 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from escnn.group import Representation
+from escnn.gspaces import GSpace
 from torch import Tensor, nn
 
 from ..checks import SUBGROUPS
+from ..group.elements import sample_group
 from .nets import KernelNet
-from .steered_average import SteeredAverage
+from .steering import SteeredAverage
 
-__all__ = ["in_double_precision", "start_weights"]
+_SIZE = 24
+_BATCH = 4
+_COPIES = 4
+_SAMPLES = 16
+# A seed of its own: feature maps are the same for all layers of a kind, and the user's generator stays as it is.
+_SEED = 7_919
+_TINY = 1e-12
+_CONVOLUTIONS = {4: nn.functional.conv2d, 5: nn.functional.conv3d}
+# Where steering leaves next to nothing of a kernel, scaling it up further would enlarge rounding errors.
+_LEAST_GAIN = 0.1
+
+
+class SyntheticMaps(NamedTuple):
+    """Feature maps of many fields, of which only a few of each kind differ: the others are copies."""
+
+    few: Tensor  # of a few fields of each kind, (4, C′, H, W)
+    channels: Tensor  # the channel of ``few`` that each channel of all fields equals, (C,)
+
+    def energy(self) -> float:
+        """Return the mean square of all channels."""
+        energies = self.few.square().transpose(0, 1).flatten(1).mean(dim=1)
+        return float(energies[self.channels].mean())
+
+    def convolved(self, bank: Tensor, stride: int) -> Tensor:
+        """Return the output of a filter bank (C_out, C, k, k), whose filters for equal channels are added up first."""
+        few_channels = self.few.shape[1]
+        folded = bank.new_zeros(len(bank), few_channels, *bank.shape[2:]).index_add_(1, self.channels, bank)
+        return _convolve(self.few, folded, stride)
+
+
+def _convolve(maps: Tensor, bank: Tensor, stride: int = 1) -> Tensor:
+    """Return the convolution of feature maps with a filter bank (C_out, C, k, k), without padding."""
+    return _CONVOLUTIONS[maps.dim()](maps, bank, stride=stride)
+
+
+def few_of(fields: Sequence[Representation]) -> tuple[Representation, ...]:
+    """Return a few fields of each kind, equal ones side by side; rectification might leave nothing of a single one."""
+    return tuple(field for field in dict.fromkeys(fields) for _ in range(_COPIES))
+
+
+def synthetic_maps(
+    fields: Sequence[Representation], kernel_size: int, gspace: GSpace, draw_bank: Callable[[], Tensor], layers: int
+) -> Tensor:
+    """Return noise after a few random strict layers with rectification, of unit energy: (4, C, H, W)."""
+    axes = gspace.dimensionality
+    size = [max(_SIZE, 2 * kernel_size)] * axes
+    margins = [(kernel_size - 1) // 2, kernel_size // 2] * axes
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEED)
+        maps = torch.randn(_BATCH, sum(field.size for field in fields), *size)
+        for _ in range(layers):
+            bank = draw_bank()
+            padded = nn.functional.pad(maps.to(bank), margins, mode="circular")
+            maps = rectified(_convolve(padded, bank), fields, gspace)
+            maps = maps / maps.square().mean().sqrt().clamp_min(torch.finfo(bank.dtype).tiny)
+    return maps
+
+
+def spread(fields: Sequence[Representation]) -> Tensor:
+    """Return the channel among those of :func:`few_of` that stands for each channel of all fields, (C,)."""
+    few = few_of(fields)
+    starts: dict[Representation, int] = {}
+    for number, field in enumerate(few):
+        starts.setdefault(field, sum(other.size for other in few[:number]))
+    seen: dict[Representation, int] = {}
+    channels: list[int] = []
+    for field in fields:
+        number = seen.get(field, 0)
+        seen[field] = number + 1
+        start = starts[field] + number % _COPIES * field.size
+        channels.extend(range(start, start + field.size))
+    return torch.tensor(channels)
+
+
+def gain(bank: Tensor, maps: SyntheticMaps, out_fields: Sequence[Representation], gspace: GSpace) -> float:
+    """Return the root of the energy of a bank's rectified output over that of its input; 1 where the output is 0."""
+    with torch.no_grad():
+        # Neighbouring outputs are alike: one for each half kernel is enough.
+        output = maps.convolved(bank, stride=max(1, bank.shape[-1] // 2))
+        energy = float(rectified(output, out_fields, gspace).square().mean())
+    ratio = (energy / max(maps.energy(), _TINY)) ** 0.5
+    return max(ratio, _LEAST_GAIN) if ratio > _TINY else 1.0
+
+
+def rectified(maps: Tensor, fields: Sequence[Representation], gspace: GSpace) -> Tensor:
+    """Return feature maps after ReLU, on the group for sums of irreps (escnn's ``FourierPointwise``)."""
+    parts = maps.split([field.size for field in fields], dim=1)
+    outputs = []
+    matrices: dict[Representation, tuple[Tensor, Tensor] | None] = {}
+    for part, field in zip(parts, fields, strict=True):
+        # A single irrep stays as it is, since the ReLU of its norm changes nothing.
+        if "pointwise" in field.supported_nonlinearities:
+            outputs.append(part.relu())
+            continue
+        if field not in matrices:
+            matrices[field] = _group_samples(field, gspace)
+        outputs.append(_rectified_field(part, matrices[field]))
+    return torch.cat(outputs, dim=1)
+
+
+def _rectified_field(part: Tensor, samples: tuple[Tensor, Tensor] | None) -> Tensor:
+    if samples is None:
+        return part
+    forward, backward = (matrix.to(part) for matrix in samples)
+    values = torch.einsum("gc,bc...->bg...", forward, part).relu()
+    return torch.einsum("cg,bg...->bc...", backward, values)
+
+
+def _group_samples(field: Representation, gspace: GSpace) -> tuple[Tensor, Tensor] | None:
+    """Return the maps from a sum of irreps to its values on the group and back, or None where no way leads back."""
+    if len(field.irreps) == 1:
+        return None
+    seed = []
+    for number, irrep in enumerate(field.irreps):
+        size = gspace.fibergroup.irrep(*irrep).size
+        # The n-th copy of an irrep holds the n-th column of its matrix coefficients.
+        copy = field.irreps[:number].count(irrep)
+        seed.append(np.sqrt(size) * np.eye(size)[copy % size])
+    vector = field.change_of_basis @ np.concatenate(seed)
+    sample = sample_group(gspace, _SAMPLES)
+    forward = np.stack([field(element) @ vector for element in sample.elements])
+    if np.linalg.matrix_rank(forward, tol=1e-6) < field.size:
+        return None
+    return torch.from_numpy(forward), torch.from_numpy(np.linalg.pinv(forward))
+
 
 # Makes the features (J + 1, M, P, R, T) of a net, as means over some subgroups.
 Features = Callable[[KernelNet, Sequence[str]], Tensor]
 
-_TINY = 1e-12
+
 # With domain weights above this, the kernel would change faster over the group than ω′ says.
 _MOST_SCALE = 3.0
 

@@ -13,15 +13,93 @@ The number of output weights does not depend on the number of group elements for
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from ..group.elements import GroupSample
-from ..group.exact_constants import ExactConstants
-from ..group.fields import Block
+from ..group.exact_constants import ExactConstants, RowOrder
+from ..group.fields import Block, FieldStructure
 
-__all__ = ["PairSteering", "sees_relative_element"]
+# Optimisers change every weight by about the same amount in each step. With features of unequal size that would be a
+# different step for each direction of the kernel, and layers with a right start would still learn slowly. So weights
+# multiply features that are centred, orthogonal and of unit energy on the grid at the start, by a linear map that is
+# fixed and saved with the layer (docs/results/soft-part.md).
+
+# Directions of an average that are smaller than this part of the largest are dropped.
+_SMALLEST = 0.1
+# Directions smaller than this part of the largest are scaled up no further. They are rough between the taps.
+_LEAST = 0.3
+# Features are of order one: below this they are zero, and an average has left nothing.
+_ROUNDING = 1e-6
+# Energies, or lengths, that differ by less than this part are equal up to rounding.
+_SAME = 1e-8
+
+
+def count_directions(steered: Tensor) -> int:
+    """Return the number of directions of features (P, |A|, |B|, T) above a tenth of the largest."""
+    size = torch.linalg.svdvals(steered.double().flatten(1))
+    return int((size > max(_SMALLEST * float(size[0]), _ROUNDING)).sum())
+
+
+def weight_units(steered: Tensor, entries: int, rank: int | None, unsteered: float = 0.0) -> Tensor:
+    """Return the map from P = entries·(J + 1) plain features (P, |A|, |B|, T) to r = rank normalised ones, (r, P)."""
+    out_size = steered.shape[1]
+    # Directions of which steering leaves less than a tenth would otherwise start as large as strict ones.
+    smallest = _SMALLEST * unsteered / out_size**0.5
+    features = steered.double().flatten(1)
+    identity = torch.eye(len(features), dtype=features.dtype, device=features.device)
+    # The sum of a feature over input channels and taps is its output for a constant input.
+    sums = steered.double().sum(dim=(2, 3)).mean(dim=1)
+    # The constant feature is the last of each entry of κ.
+    constant = len(features) - 1
+    # Each value has the rounding error of single precision, and the error of the sum grows with their number.
+    rounding = _ROUNDING * steered.shape[2] * steered.shape[3]
+    if entries > 1 or abs(sums[constant]) < rounding:
+        return _whitened(features, identity, out_size, rank, smallest).to(steered.dtype)
+    centring = identity[:-1] - torch.outer(sums[:-1] / sums[constant], identity[constant])
+    varying = _whitened(centring @ features, centring, out_size, None if rank is None else max(rank - 1, 0), smallest)
+    # Inputs of non-zero mean add up over a constant kernel. So it is scaled to an output of 1, not to unit energy.
+    return torch.cat([varying, identity[constant:] / sums[constant]]).to(steered.dtype)
+
+
+def _whitened(features: Tensor, combination: Tensor, out_size: int, rank: int | None, smallest: float) -> Tensor:
+    """Return the ``rank`` largest orthonormal combinations; energy is summed over input channels and taps."""
+    energy, direction = torch.linalg.eigh(features @ features.mT / out_size)
+    size = energy.clamp_min(0).sqrt().flip(0)
+    direction = _canonical(energy.flip(0), direction.flip(1), len(energy) if rank is None else rank)
+    # Features that do not vary at all (ω = 0) keep their own units.
+    least = max(_LEAST * float(size[0]), smallest)
+    scale = size.clamp_min(least) if size[0] > _ROUNDING else torch.ones_like(size)
+    return (direction / scale).mT[:rank] @ combination
+
+
+def _canonical(energy: Tensor, direction: Tensor, wanted: int) -> Tensor:
+    """Return eigenvectors whose first ``wanted`` columns do not depend on the order of the solver's sums."""
+    # Each of distinct energy gets a fixed sign. Those of equal energies could be any basis of a space. They become the
+    # projections of the coordinate axes on it: the longest first, then the longest of what is left.
+    result = direction * direction.gather(0, _longest(direction.square())).sign()
+    starts = [0, *(torch.nonzero(-energy.diff() > _SAME * energy[0].abs()).flatten() + 1).tolist(), len(energy)]
+    for start, end in itertools.pairwise(starts):
+        if end == start + 1 or start >= wanted:
+            continue
+        space = direction[:, start:end]
+        projection = space @ space.mT
+        for column in range(start, end):
+            axis = int(_longest(projection.diagonal().unsqueeze(1)))
+            result[:, column] = projection[:, axis] / projection[axis, axis].sqrt()
+            projection = projection - torch.outer(result[:, column], result[:, column])
+    return result
+
+
+def _longest(lengths: Tensor) -> Tensor:
+    """Return the number of the largest of each column, the first of those equal up to rounding: (1, columns)."""
+    is_longest = lengths > (1 - _SAME) * lengths.amax(dim=0)
+    return is_longest.int().argmax(dim=0, keepdim=True)
 
 
 def sees_relative_element(in_block: Block, out_block: Block) -> bool:
@@ -84,3 +162,117 @@ def _kernel_entries(in_block: Block, out_block: Block) -> tuple[list[int], list[
     if out_block.is_permutation:
         return [0], list(range(in_block.size))
     return list(range(out_block.size)), [0]
+
+
+class BlockPair(nn.Module):
+    """The output weights of all pairs of fields of one pair of blocks, in the units in which they are trained."""
+
+    weights: nn.Parameter  # (o, i, D), of o output and i input fields
+    units: Tensor  # the map from the F plain features to D normalised ones, (D, F)
+
+    def __init__(self, steering: PairSteering, counts: tuple[int, int]) -> None:
+        super().__init__()
+        self.steering = steering
+        self.counts = counts
+        self.register_parameter("weights", None)
+        self.register_buffer("units", None)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the kernels of all pairs of fields, (P, o, i, |A|, |B|, T), of features (J + 1, M, P, R, T)."""
+        steered = self.steering(features)
+        # The units multiply the weights, not the features: a product without the points.
+        weights = (self.weights @ self.units).flatten(0, 1)
+        # (1, o·i, F) · (P, F, |A|·|B|·T)
+        products = weights.unsqueeze(0) @ steered.permute(3, 0, 1, 2, 4).flatten(2)
+        return products.view(-1, *self.counts, *self.steering.sizes, features.shape[4])
+
+    def count_directions(self, features: Tensor) -> int | None:
+        """Return the number of directions that the average over the group leaves; None without one."""
+        return count_directions(self.steering(features).flatten(3)) if self.steering.is_average else None
+
+    def units_of(self, features: Tensor, rank: int | None) -> Tensor:
+        """Return the units for the given features, of the ``rank`` largest directions."""
+        unsteered = float(features.square().sum((2, 4)).mean().sqrt())
+        return weight_units(self.steering(features).flatten(3), self.steering.entries, rank, unsteered)
+
+
+class SteeredAverage(ExactConstants):
+    """The map from features to the filter bank between two lists of fields, linear in the features."""
+
+    in_basis_inverse: Tensor
+    out_basis: Tensor
+
+    def __init__(self, in_structure: FieldStructure, out_structure: FieldStructure, sample: GroupSample) -> None:
+        super().__init__()
+        blocks = [zip(of.blocks, of.counts, strict=True) for of in (out_structure, in_structure)]
+        self.pairs = nn.ModuleList(
+            BlockPair(PairSteering(in_block, out_block, sample), (out_count, in_count))
+            for (out_block, out_count), (in_block, in_count) in itertools.product(*blocks)
+        )
+        self.size = out_structure.size, in_structure.size
+        self._in_blocks = len(in_structure.blocks)
+        self.order = RowOrder(_row_numbers(in_structure, out_structure))
+        # The channels of a single kind of fields follow each other.
+        self._is_in_order = all(
+            len(of.blocks) == 1 and np.array_equal(of.channels, np.arange(of.size))
+            for of in (in_structure, out_structure)
+        )
+        self._has_basis = {"out": out_structure.basis is not None, "in": in_structure.basis_inverse is not None}
+        if out_structure.basis is not None:
+            self.set_constant("out_basis", out_structure.basis)
+        if in_structure.basis_inverse is not None:
+            self.set_constant("in_basis_inverse", in_structure.basis_inverse)
+
+    @property
+    def block_pairs(self) -> list[BlockPair]:
+        """All pairs of blocks, in the order of their output blocks."""
+        return [pair for pair in self.pairs if isinstance(pair, BlockPair)]
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return filter banks (P, C_out, C_in, T) of features (J + 1, M, P, R, T)."""
+        products = [pair(features) for pair in self.block_pairs]
+        if self._is_in_order:
+            # (P, o, i, A, B, T) → (P, o·A, i·B, T)
+            banks = products[0].transpose(2, 3).flatten(3, 4).flatten(1, 2)
+        else:
+            banks = self.order(torch.cat([of.flatten(1, 4) for of in products], dim=1)).unflatten(1, self.size)
+        if self._has_basis["out"]:
+            banks = torch.einsum("oc,pcin->poin", self.out_basis, banks)
+        if self._has_basis["in"]:
+            banks = torch.einsum("pocn,ci->poin", banks, self.in_basis_inverse)
+        return banks
+
+    def count_directions(self, features: Tensor) -> list[int | None]:
+        """Return the number of directions of each pair that an average over the group leaves; None without one."""
+        return [pair.count_directions(features) for pair in self.block_pairs]
+
+    def initialize(self, features: Tensor, ranks: list[int | None]) -> None:
+        """Fix the units of the weights on features, of ``ranks`` directions (None: all), and draw the weights."""
+        for pair, rank in zip(self.block_pairs, ranks, strict=True):
+            pair.units = pair.units_of(features, rank)
+        variances = self.weight_variances([pair.units for pair in self.block_pairs])
+        for pair, variance in zip(self.block_pairs, variances, strict=True):
+            weights = torch.randn(*pair.counts, len(pair.units)).to(features)
+            pair.weights = nn.Parameter(weights * math.sqrt(variance))
+
+    def weight_variances(self, units: list[Tensor]) -> list[float]:
+        """Return the variance of each pair's weights at the start: He's rule for features of unit output energy."""
+        fan_ins = [pair.counts[1] * len(unit) for pair, unit in zip(self.block_pairs, units, strict=True)]
+        rows = [number // self._in_blocks for number in range(len(units))]
+        totals = [sum(of for of, other in zip(fan_ins, rows, strict=True) if other == row) for row in rows]
+        return [2 / max(total, 1) for total in totals]
+
+
+def _row_numbers(in_structure: FieldStructure, out_structure: FieldStructure) -> NDArray[np.int64]:
+    """Return the row of each pair of channels, output first, among the rows (o, i, a, b) of the pairs of blocks."""
+    rows, columns = out_structure.block_ranges(), in_structure.block_ranges()
+    numbers = np.zeros((out_structure.size, in_structure.size), dtype=np.int64)
+    start = 0
+    for row, column in itertools.product(range(len(rows)), range(len(columns))):
+        counts = out_structure.counts[row], in_structure.counts[column]
+        sizes = out_structure.blocks[row].size, in_structure.blocks[column].size
+        of_pair = start + np.arange(math.prod(counts + sizes)).reshape(*counts, *sizes).transpose(0, 2, 1, 3)
+        place = rows[row], columns[column]
+        numbers[place] = of_pair.reshape(numbers[place].shape)
+        start += of_pair.size
+    return numbers[np.ix_(out_structure.channels, in_structure.channels)].ravel()

@@ -1,16 +1,24 @@
-"""Means over subgroups: on a sampled group they are choices among its own elements, and so matrices (M, M)."""
+"""Means over subgroups: matrices (M, M) on a sampled group, and of kernels over elements that map taps to taps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from escnn.group import GroupElement, Representation
 from numpy.typing import NDArray
+from torch import Tensor
 
+from ..checks import FIBER_SUBGROUPS
 from .elements import GroupSample
+from .exact_constants import ExactConstants
+from .fields import block_diagonal
 from .kept import KeptGroup
 
-__all__ = ["mean_matrix", "translates"]
+if TYPE_CHECKING:
+    from .domain import Domain
 
 
 def translates(sample: GroupSample, subgroups: Sequence[str], kept: KeptGroup) -> NDArray[np.int64]:
@@ -38,3 +46,50 @@ def mean_matrix(numbers: NDArray[np.int64]) -> NDArray[np.float64]:
     matrix = np.zeros((len(numbers), len(numbers)))
     np.put_along_axis(matrix, numbers, 1 / numbers.shape[1], axis=1)
     return matrix
+
+
+class GroupMeans(ExactConstants):
+    """Matrices (n, M) on the functions of M group elements, each times the mean over some subgroups."""
+
+    def __init__(self, domain: Domain, **matrices: NDArray[np.float64]) -> None:
+        super().__init__()
+        for names in ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS):
+            mean = mean_matrix(domain.translates([name for name in names if name in domain.subgroups]))
+            for name, matrix in matrices.items():
+                self.set_constant("_".join([name, *names]), matrix @ mean)
+
+    def averaged(self, name: str, subgroups: Sequence[str] = ()) -> Tensor:
+        """Return a matrix for functions that are averaged over some subgroups first, (n, M)."""
+        return self.get_buffer("_".join([name, *(of for of in FIBER_SUBGROUPS if of in subgroups)]))
+
+
+class GroupAverage(ExactConstants):
+    """The map K → mean_h ρ_out(h) K(h⁻¹d) ρ_in(h)⁻¹ of kernels (…, C_out, C_in, T), h in a subgroup."""
+
+    steered: Tensor
+    left: Tensor
+    right: Tensor
+
+    def __init__(
+        self,
+        in_fields: Sequence[Representation],
+        out_fields: Sequence[Representation],
+        symmetries: Sequence[tuple[GroupElement, list[int]]],
+    ) -> None:
+        super().__init__()
+        self.set_constant("steered", np.array([steered for _, steered in symmetries], dtype=np.int64))
+        self.set_constant("left", np.stack([_matrix(out_fields, element) for element, _ in symmetries]))
+        self.set_constant("right", np.stack([_matrix(in_fields, ~element) for element, _ in symmetries]))
+
+    def forward(self, kernel: Tensor) -> Tensor:
+        """Return the mean of a kernel, in the same shape."""
+        total = torch.zeros_like(kernel)
+        for left, steered, right in zip(self.left, self.steered, self.right, strict=True):
+            # The taps first, as matrices of channels.
+            total = total + (left @ kernel[..., steered].movedim(-1, 0) @ right).movedim(0, -1)
+        return total / len(self.steered)
+
+
+def _matrix(fields: Sequence[Representation], element: GroupElement) -> NDArray[np.float64]:
+    """Return ρ(g) of all fields, (C, C)."""
+    return block_diagonal([np.asarray(field(element), dtype=np.float64) for field in fields])

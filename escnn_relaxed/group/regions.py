@@ -15,10 +15,7 @@ import torch
 from einops import einsum
 from torch import Tensor
 
-from ..torch_modes import has_no_values, has_values
-
-__all__ = ["LEAST_SIDE", "RegionPartition", "Tiling", "region_limit"]
-
+from ..torch_modes import has_no_values, has_values, untraced
 
 # Partitions of images of some sizes. So many that training on changing sizes finds its own.
 _KNOWN: dict[Any, RegionPartition] = {}
@@ -143,17 +140,18 @@ class RegionPartition:
 
     def weights(self, like: Tensor) -> tuple[Tensor, ...]:
         """Return the cell weights of each axis, on the device of ``like``, made once."""
-        key = like.dtype, like.device
-        if key in self._weights:
-            return self._weights[key]
-        with torch.inference_mode(False):
+        if not has_values(like):
             # Compilers take Python's own numbers for constants.
-            weights = tuple(
-                torch.tensor(axis.cell_weights(self.cells), dtype=key[0], device=key[1]) for axis in self.axes
-            )
-        if has_values(like):
-            self._weights[key] = weights
-        return weights
+            return self._made(like.dtype, like.device)
+        key = like.dtype, like.device
+        if key not in self._weights:
+            with torch.inference_mode(False), untraced():
+                self._weights[key] = self._made(*key)
+        return self._weights[key]
+
+    def _made(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
+        """Return the cell weights of each axis, newly made."""
+        return tuple(torch.tensor(axis.cell_weights(self.cells), dtype=dtype, device=device) for axis in self.axes)
 
     def means(self, values: Tensor, dimension: int) -> Tensor:
         """Return the means over the regions of values at the cells, which follow each other along a dimension."""

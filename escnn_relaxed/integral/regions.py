@@ -7,7 +7,7 @@ from math import prod
 
 import torch
 from einops import rearrange
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from ..group.regions import RegionPartition, Tiling
@@ -18,8 +18,6 @@ from .geometry import (
     image_size,
     integrate_stationary,
 )
-
-__all__ = ["integrate"]
 
 
 def integrate(
@@ -143,3 +141,19 @@ def _axis_names(partition: RegionPartition) -> tuple[list[str], list[str]]:
     """Return names of the tiles and of the pixels of a tile along each axis, for patterns."""
     numbers = range(len(partition.axes))
     return [f"tile{number}" for number in numbers], [f"pixel{number}" for number in numbers]
+
+
+class RegionConvolution(nn.Module):
+    """A convolution with a bank for each region of the output (of an adjoint: input), for images of any size."""
+
+    def __init__(self, banks: Tensor, bias: Tensor | None, geometry: Geometry, cells: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(banks)
+        self.bias = None if bias is None else nn.Parameter(bias)
+        self.geometry = geometry
+        self.cells = cells
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Apply the convolution: (batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
+        partition = RegionPartition.of(self.geometry.domain_size(features), self.cells)
+        return integrate(features, partition.means(self.weight, 0), self.bias, self.geometry, partition)

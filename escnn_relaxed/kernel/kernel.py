@@ -16,11 +16,8 @@ from ..checks import SUBGROUPS
 from ..group.domain import Domain
 from ..group.regions import RegionPartition
 from .domain_frequency import DomainFrequency, Frequency
-from .orthogonal_basis import OrthogonalBasis
-from .softness import soft_share
+from .softness import OrthogonalBasis, soft_share
 from .steerable_basis import SteerableBasis
-
-__all__ = ["Kernel", "KernelBuilder", "KernelOptions", "KernelPlace", "joint"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,13 @@ class KernelPlace:
 
 
 class KernelOptions(ABC):
-    """The options of a kernel in one object: called with a place, they return the kernel, not started."""
+    """The options of a kernel in one object: called with a place, they return the kernel, not started.
+
+    Example:
+        >>> from escnn_relaxed import ContinuousKernel
+        >>> isinstance(ContinuousKernel(hidden_size=8), KernelOptions)
+        True
+    """
 
     @abstractmethod
     def __call__(self, place: KernelPlace) -> Kernel:
@@ -225,8 +228,9 @@ class Kernel(nn.Module, ABC):
 
     def strict_state(self) -> dict[str, Tensor]:
         """Return the entries of the state with which K is the strict kernel: those of soft weights are 0."""
-        soft = {parameter.data_ptr() for parameter, _ in self._soft_entries()}
-        return {name: value * 0 if value.data_ptr() in soft else value for name, value in self.state_dict().items()}
+        soft = {id(parameter) for parameter, _ in self._soft_entries()}
+        names = {name for name, parameter in self.named_parameters() if id(parameter) in soft}
+        return {name: value * 0 if name in names else value for name, value in self.state_dict().items()}
 
     def make_strict(self) -> None:
         """Set the soft weights to 0 in place; training may relax K again."""

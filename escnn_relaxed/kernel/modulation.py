@@ -14,14 +14,11 @@ from torch import Tensor, nn
 
 from ..checks import FIBER_SUBGROUPS
 from ..group.domain import Domain
-from ..group.exact_constants import ExactConstants
-from ..group.field_elements import channel_elements
+from ..group.exact_constants import ExactConstants, RowOrder
+from ..group.fields import channel_elements
 from ..group.means import mean_matrix
 from ..group.regions import RegionPartition
-from ..group.row_order import RowOrder
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
-
-__all__ = ["Modulation", "independent"]
 
 Array = NDArray[np.float64]
 

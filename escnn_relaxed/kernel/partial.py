@@ -13,15 +13,13 @@ from torch import Tensor, nn
 
 from ..checks import FIBER_SUBGROUPS, SUBGROUPS, check_choice, check_number
 from ..group.domain import Domain
-from ..group.field_elements import channel_elements
+from ..group.fields import channel_elements
+from ..group.means import GroupMeans
 from ..group.regions import RegionPartition
 from ..torch_modes import has_values
 from .kernel import KernelBuilder, KernelPlace
-from .relaxing import GroupMeans, RelaxingKernel
 from .softness import soft_share
-from .strict import StrictKernel
-
-__all__ = ["GroupWindow", "PartialKernel", "check_narrowing"]
+from .strict import RelaxingKernel, StrictKernel
 
 
 class PartialKernel(RelaxingKernel):

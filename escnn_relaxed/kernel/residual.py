@@ -11,17 +11,14 @@ from torch import Tensor, nn
 
 from ..group.elements import grid_symmetries
 from ..group.exact_constants import ExactConstants
+from ..group.means import GroupAverage
 from ..group.points import tap_grid
-from ..group.projection import GroupAverage
 from ..group.regions import RegionPartition
 from ..on_escnn.sampled_basis import sampled_basis
 from .kernel import KernelBuilder, KernelPlace
-from .orthogonal_basis import OrthogonalBasis
-from .relaxing import RelaxingKernel
-from .steerable_basis import SteerableBasis
-from .strict import StrictKernel
-
-__all__ = ["NearestSteerable", "ResidualKernel"]
+from .softness import OrthogonalBasis
+from .steerable_basis import SteerableBasis, field_named
+from .strict import RelaxingKernel, StrictKernel
 
 # Directions of a basis that are smaller than this part of the largest count as dependent on the others.
 _DEPENDENT = 1e-10
@@ -108,8 +105,10 @@ class NearestSteerable(ExactConstants):
     def __init__(self, basis: SteerableBasis, orthogonal: OrthogonalBasis) -> None:
         super().__init__()
         self.basis, self.orthogonal = basis, orthogonal
-        for number, _ in enumerate(basis.by_pair()):
-            gram = basis.exact(f"gram_{number}").numpy()
+        for number, (names, _, elements) in enumerate(basis.by_pair(exact=True)):
+            in_field, out_field = (field_named(name, of) for name, of in zip(names, basis.fields, strict=True))
+            rows = OrthogonalBasis([in_field], [out_field]).double()(elements.movedim(0, -1)).flatten(0, 2)
+            gram = (rows.mT @ rows).numpy()
             self.set_constant(f"inverse_{number}", np.linalg.pinv(gram, rcond=_DEPENDENT, hermitian=True))
 
     def forward(self, kernel: Tensor) -> Tensor:

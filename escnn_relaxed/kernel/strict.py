@@ -1,20 +1,21 @@
-"""The strict kernel in the basis of ``R2Conv``, weight for weight."""
+"""The strict kernel in the basis of ``R2Conv``, and the base of kernels that relax a strict one without ω′."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ..checks import FIBER_SUBGROUPS
+from ..group.elements import has_subgroup
 from ..group.regions import RegionPartition
-from ..on_escnn.basis_arguments import check_basis_arguments
-from ..on_escnn.sampled_basis import refuse_emptied_basis, sampled_basis
-from .kernel import Kernel, KernelPlace
+from ..on_escnn.sampled_basis import check_basis_arguments, refuse_emptied_basis, sampled_basis
+from .kernel import Kernel, KernelBuilder, KernelPlace
 from .steerable_basis import SteerableBasis
-
-__all__ = ["StrictKernel"]
 
 
 class StrictKernel(Kernel):
@@ -64,6 +65,51 @@ class StrictKernel(Kernel):
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""
         return {**super().describe(), "fingerprint of the steerable basis": self.basis.fingerprint}
+
+
+class RelaxingKernel(Kernel):
+    """A kernel of the plane that relaxes ``strict``, whose weights are the layer's or its own. A subclass says how."""
+
+    default_softness = 0.01
+    way: ClassVar[str]  # the name of what relaxes K
+
+    def __init__(self, place: KernelPlace, strict: KernelBuilder = StrictKernel) -> None:
+        super().__init__(place)
+        domain = copy.copy(place.domain)
+        if domain.dimension != 2 or domain.kept.name:
+            raise ValueError(
+                f"a {type(self).__name__} must be a kernel of the plane, with keep=None, got {domain.gspace.name} with "
+                f"keep={str(domain.kept)!r}"
+            )
+        domain.form = getattr(strict, "rotation_coordinates", domain.form)
+        self.strict = strict(replace(place, domain=domain, relax={}, learn_relaxation=False))
+        self.basis = self.strict.basis
+
+    @property
+    def relaxed_subgroups(self) -> tuple[str, ...]:
+        """The rotations and reflections that the group has, which are relaxed together."""
+        return tuple(name for name in FIBER_SUBGROUPS if has_subgroup(self.place.in_type.gspace, name))
+
+    def start_weights(self) -> Tensor | None:
+        """Return newly drawn weights of the strict kernel for the layer; None where it has its own."""
+        return self.strict.start_weights()
+
+    def start(self, weights: Tensor | None, softness: float) -> None:
+        """Draw the weights of a strict kernel that has its own. A subclass draws what relaxes it."""
+        self.strict.start(weights, self.strict.default_softness)
+
+    def soft_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters that relax the strict kernel."""
+        strict = {id(parameter) for parameter in self.strict.parameters()}
+        yield from (parameter for parameter in self.parameters() if id(parameter) not in strict)
+
+    def strict_state(self) -> dict[str, Tensor]:
+        """Return the entries of the state with which K is the strict kernel: all that relaxes it is 0."""
+        return {key: value * 0 for key, value in self.state_dict().items() if not key.startswith("strict.")}
+
+    def describe(self) -> dict[str, Any]:
+        """Return the facts that decide which function the tensors of a state dict stand for."""
+        return {**self.strict.describe(), "soft in": list(self.relaxed_subgroups), "soft part": self.way}
 
 
 def _steerable_basis(place: KernelPlace) -> SteerableBasis:

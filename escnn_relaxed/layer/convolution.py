@@ -12,17 +12,12 @@ from typing_extensions import Self
 
 from ..checks import check_bool, check_no_hooks
 from ..group.regions import RegionPartition
-from ..integral.exported import RegionConvolution
 from ..integral.geometry import Geometry, TransposedGeometry, as_convolution
-from ..integral.regions import integrate
+from ..integral.regions import RegionConvolution, integrate
 from ..torch_modes import full_precision
-from .arguments import check_input
-from .bias import InvariantBias, has_trivial_irrep
-from .escnn_layer import EscnnLayer
+from .arguments import Softening, check_input, check_softness
+from .escnn_layer import EscnnLayer, InvariantBias, has_trivial_irrep
 from .memo import EvaluationMemo
-from .options import Softening, check_softness
-
-__all__ = ["RelaxedConvolution"]
 
 
 class RelaxedConvolution(EscnnLayer):

@@ -1,20 +1,18 @@
-"""`RelaxedR2Conv`: `escnn.nn.R2Conv` with a kernel that may also depend on the absolute group element."""
+"""`RelaxedR2Conv` in place of `escnn.nn.R2Conv`, its kernel may depend on the group element too, and its adjoint."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from escnn.nn import FieldType, R2Conv
+from escnn.nn import FieldType, R2Conv, R2ConvTransposed
 
+from ..integral.geometry import TransposedGeometry
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
-from ..on_escnn.default_device import built_on_the_cpu
-from .arguments import check_field_types, checked_geometry
+from ..on_escnn.sampled_basis import built_on_the_cpu
+from .arguments import DEFAULT_REGIONS, Softening, check_field_types, checked_geometry, checked_transposed_geometry
 from .convolution import RelaxedConvolution
-from .options import DEFAULT_REGIONS, Softening
-
-__all__ = ["RelaxedR2Conv"]
 
 
 class RelaxedR2Conv(RelaxedConvolution):
@@ -145,3 +143,112 @@ class RelaxedR2Conv(RelaxedConvolution):
 
 # Code that asks isinstance(layer, R2Conv), as loops that draw weights do, means this layer too.
 R2Conv.register(RelaxedR2Conv)
+
+
+class RelaxedR2ConvTransposed(RelaxedConvolution):
+    """A transposed convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2ConvTransposed`.
+
+    It is the adjoint of :class:`~escnn_relaxed.RelaxedR2Conv`, with the same kernel: it adds K, times the pixel, to the
+    output around each pixel of the *input*. Where translation is soft, K depends on the position in the input. With
+    ``relax=None`` the layer is ``R2ConvTransposed``, and its state dicts load.
+
+    Args:
+        in_type: field type of the input.
+        out_type: field type of the output, on the same gspace.
+        kernel_size: k, odd or even.
+        padding: pixels cut away from the output on both sides, an integer or a pair (rows, columns).
+        output_padding: pixels added to the output below and on the right, less than the larger of stride and dilation.
+        stride: step in pixels of the output from one input point to the next, an integer or a pair of equal ones.
+        dilation: as in :class:`~escnn_relaxed.RelaxedR2Conv`, and so are all that follow.
+        groups: number of blocks of fields.
+        bias: add a bias to the trivial irreps of the output.
+        sigma: widths of the rings of the basis.
+        frequencies_cutoff: highest frequency at each radius.
+        rings: radii of the basis.
+        maximum_offset: number of additional aliased frequencies.
+        recompute: build the basis anew.
+        basis_filter: which elements of the basis to keep.
+        initialize: draw the strict weights.
+        relax: the subgroups that may be soft, or a dict from them to ω′.
+        learn_relaxation: make ω′ parameters.
+        keep: group to which the layer stays exactly equivariant.
+        initial_softness: s at the start.
+        regions: G, of the *input*.
+        samples: number of rotations by which a continuous group is sampled.
+        kernel: the form of the kernel.
+
+    Shape:
+        GeometricTensor (batch, C_in, H, W) → (batch, C_out, H_out, W_out), with
+        H_out = (H − 1) · stride − 2 · padding + dilation · (k − 1) + output_padding + 1.
+
+    Example:
+        >>> import torch
+        >>> from escnn import gspaces, nn
+        >>> gspace = gspaces.rot2dOnR2(8)
+        >>> in_type = nn.FieldType(gspace, [gspace.regular_repr] * 2)
+        >>> out_type = nn.FieldType(gspace, [gspace.trivial_repr])
+        >>> layer = RelaxedR2ConvTransposed(
+        ...     in_type, out_type, 5, padding=2, output_padding=1, stride=2
+        ... )
+        >>> layer(in_type(torch.randn(2, 16, 7, 7))).shape
+        torch.Size([2, 1, 14, 14])
+    """
+
+    geometry: TransposedGeometry
+
+    @built_on_the_cpu
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        kernel_size: int,
+        padding: int | tuple[int, int] = 0,
+        output_padding: int | tuple[int, int] = 0,
+        stride: int | tuple[int, int] = 1,
+        dilation: int = 1,
+        groups: int = 1,
+        bias: bool = True,
+        sigma: list[float] | float | None = None,
+        frequencies_cutoff: float | Callable[[float], int] | None = None,
+        rings: list[float] | None = None,
+        maximum_offset: int | None = None,
+        recompute: bool = False,
+        basis_filter: Callable[[dict[str, Any]], bool] | None = None,
+        initialize: bool = True,
+        *,
+        relax: Mapping[str, Frequency] | Iterable[str] | str | None = "default",
+        learn_relaxation: bool = False,
+        keep: str | None = None,
+        initial_softness: float | None = None,
+        regions: int = DEFAULT_REGIONS,
+        samples: int = 16,
+        kernel: KernelBuilder | None = None,
+    ) -> None:
+        check_field_types(in_type, out_type)
+        place = (kernel_size, padding, output_padding, stride, dilation, groups)
+        basis_arguments: dict[str, Any] = {
+            "sigma": sigma,
+            "frequencies_cutoff": frequencies_cutoff,
+            "rings": rings,
+            "maximum_offset": maximum_offset,
+            "recompute": recompute,
+            "basis_filter": basis_filter,
+        }
+        super().__init__(
+            in_type,
+            out_type,
+            checked_transposed_geometry(in_type, out_type, *place),
+            bias,
+            basis_arguments,
+            initialize,
+            Softening(relax, learn_relaxation, keep, initial_softness, regions, samples, kernel),
+        )
+
+    @property
+    def output_padding(self) -> tuple[int, ...]:
+        """The pixels added to the output below and on the right."""
+        return self.geometry.output_padding
+
+
+# Code that asks isinstance(layer, R2ConvTransposed), as loops that draw weights do, means this layer too.
+R2ConvTransposed.register(RelaxedR2ConvTransposed)

@@ -10,75 +10,54 @@ from escnn.gspaces import GSpace3D
 from escnn.nn import FieldType, R3Conv
 from torch import Tensor
 
-from ..group.elements import grid_symmetries, sample_group
+from ..group.elements import CUBE, grid_symmetries, sample_group
 from ..group.kept import AXIS, subgroup_elements
+from ..group.means import GroupAverage
 from ..group.points import tap_grid
-from ..group.projection import GroupAverage
-from ..group.rotation_grids import CUBE
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
 from ..kernel.softness import soft_share
-from ..on_escnn.default_device import built_on_the_cpu
-from ..on_escnn.heavy_basis import warn_of_heavy_basis
+from ..on_escnn.sampled_basis import built_on_the_cpu, warn_of_heavy_basis
 from ..torch_modes import full_precision
-from .arguments import check_field_types, checked_geometry
+from .arguments import DEFAULT_REGIONS, Softening, check_field_types, checked_geometry
 from .convolution import RelaxedConvolution
-from .options import DEFAULT_REGIONS, Softening
-
-__all__ = ["RelaxedR3Conv"]
 
 
 class RelaxedR3Conv(RelaxedConvolution):
-    r"""A convolution of volumes whose equivariance can be relaxed, in place of :class:`escnn.nn.R3Conv`.
+    """A convolution of volumes whose equivariance can be relaxed, in place of :class:`escnn.nn.R3Conv`.
 
-    .. math::
-        h(x) = \sum_d K(d) f(x + d), \qquad K(d) = K_{\mathrm{strict}}(d) \odot \bigl(1 + f(c, d)\bigr)
-
-    It is :class:`~escnn_relaxed.RelaxedR2Conv` in three dimensions: a strict kernel in ``R3Conv``'s own basis, with its
-    weights, times a modulation that may depend on the absolute rotation or reflection. With ``relax=None`` the layer is
-    ``R3Conv``, and state dicts of ``R3Conv`` load. Translation stays strict.
-
-    A rotation g is its matrix over √2, so that ω′ means the same per radian as in the plane. Improper elements are the
-    inversion, else the group's first mirror, times a rotation, with a coordinate of their own. The softness of a layer
-    of SO(3), O(3) or another continuous group is that over its sampled elements.
-
-    Arguments up to ``initialize`` are those of ``R3Conv``, in its order and with its meaning. Regular fields are heavy
-    in space: a warning says how much memory escnn's basis takes, and irreps take little.
+    It is :class:`~escnn_relaxed.RelaxedR2Conv` in three dimensions, soft in rotation and reflection. With
+    ``relax=None`` the layer is ``R3Conv``, and state dicts of ``R3Conv`` load. A rotation g is its matrix over √2, so
+    that ω′ means the same per radian as in the plane. Improper elements are the inversion, else the group's first
+    mirror, times a rotation, with a coordinate of their own. The softness of a layer of a continuous group is that over
+    its sampled elements. Regular fields are heavy in space: a warning says how much memory escnn's basis takes.
 
     Args:
         in_type: field type of the input.
         out_type: field type of the output, on the same gspace.
         kernel_size: k, odd or even.
         padding: voxels added on both sides, an integer or a triple (planes, rows, columns).
-        stride: step between output points in voxels, an integer or a triple of equal ones.
-        dilation: spacing of the taps in voxels.
+        stride: step between output points, an integer or a triple of equal ones.
+        dilation: as in :class:`~escnn_relaxed.RelaxedR2Conv`, and so are those up to ``learn_relaxation``.
         padding_mode: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
-        groups: number of blocks of fields that are convolved apart.
+        groups: number of blocks of fields.
         bias: add a bias to the trivial irreps of the output.
-        sigma: widths of the rings of the steerable basis.
-        frequencies_cutoff: highest frequency of the basis at each radius.
+        sigma: widths of the rings of the basis.
+        frequencies_cutoff: highest frequency at each radius.
         rings: radii of the basis.
-        recompute: build the basis anew instead of taking escnn's cached one.
-        basis_filter: a function that says which elements of the basis to keep.
-        initialize: draw the strict weights; otherwise they are 0. The soft part is always drawn, of the size that fits
-            drawn weights.
-        relax: the subgroups that may be soft, of ``"rotation"`` and ``"reflection"``, or a dict from them to the
-            starting ω′. A subgroup that is left out stays strict. One at 0.0 is strict until ω′ changes. None: strict
-            everywhere. Default: both, where the group has them, at 0.25.
-        learn_relaxation: make ω′ parameters, one for each layer.
+        recompute: build the basis anew.
+        basis_filter: which elements of the basis to keep.
+        initialize: draw the strict weights.
+        relax: the subgroups that may be soft, or a dict from them to ω′. Default: both that the group has, at 0.25.
+        learn_relaxation: make ω′ parameters.
         keep: group to which the layer stays exactly equivariant, however soft it is: ``"SO(2)"`` for all rotations
             about the axis z, the first axis of a volume, or the id of a subgroup, as ``gspace.fibergroup.subgroup``
             takes it: ``(False, 4)`` for the quarter turns about z of the octahedral group; or elements of a finite
             group that generate it. Default: no such group.
-        initial_softness: part of the kernel's energy that depends on the domain at the start; 0 for a soft part that
-            starts at 0 and learns. Default: 0.001.
+        initial_softness: s at the start.
         samples: number of rotations by which a continuous group is sampled. SO(3) and O(3) take the 24 of the cube, or
             a multiple of 24: those of escnn's Thomson grids. Default: 24.
-        kernel: the form of the kernel, as in :class:`~escnn_relaxed.RelaxedR2Conv`.
-
-    Raises:
-        TypeError: for an argument of the wrong type.
-        ValueError: for a value that has no meaning for these field types.
+        kernel: the form of the kernel.
 
     Shape:
         GeometricTensor (batch, C_in, D, H, W) → (batch, C_out, D_out, H_out, W_out).

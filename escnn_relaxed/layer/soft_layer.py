@@ -12,9 +12,7 @@ from ..checks import SUBGROUPS, check_subgroups
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import Kernel, joint
 from ..torch_modes import full_precision
-from .options import check_softness
-
-__all__ = ["SoftLayer"]
+from .arguments import check_softness
 
 
 class SoftLayer(nn.Module):

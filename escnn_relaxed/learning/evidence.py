@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..checks import check_choice, check_integer, check_mapping
+from ..checks import check_integer, check_mapping
 from ..network.relaxed_layers import in_eval_mode, relaxed_layers
 from ..torch_modes import full_precision
 from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport, HardeningTrial
-from .soft_gradients import LIKELIHOODS, count_inputs, fisher_direction, gradients, input_chunks, losses, plain
-
-__all__ = ["LEAST_PRECISION", "MOST_PRECISION", "SoftnessEvidence"]
+from .likelihoods import Likelihood
+from .soft_gradients import (
+    SoftGroup,
+    count_inputs,
+    gradients,
+    has_processes,
+    input_chunks,
+    is_gone,
+    mean_over_processes,
+    plain,
+    soft_groups,
+)
 
 # Bounds of δ. A weight of 1 modulates a kernel by about a fifth: below the first a prior asks for nothing, and beyond
 # the second it leaves a softness below 1e-7.
@@ -26,32 +34,14 @@ LEAST_PRECISION, MOST_PRECISION = 1e-2, 1e6
 _STEPS = 3
 # ‖α‖² below this is 0.
 _NOTHING = 1e-300
+# Softness stays where the data speak for it at odds of 20 to 1 or more.
+_ODDS = math.log(20)
+# The largest second derivative of the penalty, so that SGD without Adam's scaling is stable up to a rate of 0.2.
+_STEEPEST = 10.0
+_LEAST_NOISE = 1e-30
 _FEWEST_INPUTS = 10
 # Inputs at a time, for gradients of single ones and for losses.
 _CHUNK, _LARGE_CHUNK = 32, 256
-
-
-class _Group(NamedTuple):
-    """The soft weights of a layer and subgroup: parameters, each with the places of its entries."""
-
-    layer: str
-    label: str
-    entries: list[tuple[nn.Parameter, Tensor]]
-
-    @property
-    def key(self) -> str:
-        """A name among all groups."""
-        return f"{self.layer}/{self.label}"
-
-    @property
-    def width(self) -> int:
-        """Number of entries."""
-        return sum(places.numel() for _, places in self.entries)
-
-    @property
-    def size(self) -> int:
-        """Number n of weights, without the means of rows, which are not soft."""
-        return self.width - sum(len(places) for _, places in self.entries if places.dim() > 1)
 
 
 class SoftnessEvidence:
@@ -113,22 +103,28 @@ class SoftnessEvidence:
         self.network: nn.Module = network.module if is_wrapped else network  # type: ignore[assignment]
         relaxed_layers(self.network)
         self.observations = check_integer("observations", observations, 1)
-        self.likelihood = check_choice("likelihood", likelihood, LIKELIHOODS)
+        self._likelihood = Likelihood(likelihood)
         self._generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
         # Of each group by its name: δ; γ, ‖α‖² and the columns of the rows of H in the last update.
         self._precision: dict[str, float] = {}
         self._determined: dict[str, float] = {}
         self._squares: dict[str, float] = {}
         self._rows: dict[str, Tensor] = {}
-        # The variance of a Gaussian, and the number of outputs of an input that the loss is a mean over.
-        self._noise, self._outputs = 1.0, 1
         self._scale = torch.zeros(0)
         self._collect()
         if not self._groups:
             raise ValueError("network has no soft weights that learn: its layers are strict, hardened or frozen")
 
+    @property
+    def likelihood(self) -> str:
+        """The name of the likelihood."""
+        return self._likelihood.name
+
     def penalty(self) -> Tensor:
-        """Return Σ δ‖α‖² / 2N in the units of the loss, 0 before the first update. Nothing waits for a device."""
+        """Return Σ δ‖α‖² / 2N in the units of the loss; 0 before the first update.
+
+        Nothing waits for a device. δ beyond 10 N counts as 10 N, so that SGD is stable at rates up to 0.2.
+        """
         if not self._groups:
             return torch.zeros(())
         alpha = self._weights()
@@ -179,11 +175,9 @@ class SoftnessEvidence:
         rows = []
         for group in self._groups:
             with torch.no_grad():
-                softness = float(layers[group.layer].softness(*re.split(" × |, ", group.label)))
-            determined = self._determined.get(group.key, math.nan)
-            rows.append(
-                EvidenceRow(group.layer, group.label, group.size, determined, softness, self._precision[group.key])
-            )
+                softness = float(layers[group.layer].softness(*group.subgroups))
+            numbers = self._determined.get(group.key, math.nan), softness, self._precision[group.key]
+            rows.append(EvidenceRow(group.layer, group.label, group.size, *numbers))
         return EvidenceTable(tuple(rows))
 
     @torch.no_grad()
@@ -201,7 +195,7 @@ class SoftnessEvidence:
             RuntimeError: before the first update.
         """
         self._check_updated("log_evidence")
-        mean, _ = self._mean(self._losses(inputs, targets))
+        mean, _ = mean_over_processes(self._losses(inputs, targets))
         _, price = self._posterior(self._groups)
         return -self.observations * mean - price
 
@@ -209,12 +203,17 @@ class SoftnessEvidence:
     def harden(self, inputs: Any, targets: Tensor) -> HardeningReport:
         """Make strict in place what the data do not need, by what it costs, and say what was done.
 
-        A subgroup is hardened in all layers together, those of the least γ/n first. It stays so if 2Δ ≤ n: Δ is the
-        rise of the negative log likelihood of all N observations, n the number of soft weights that go. What does not
-        stay is tried in each layer alone. γ/n does not decide, since it is 0 where a network fits perfectly.
+        A subgroup is hardened in all layers together, those of the least γ/n first. It stays so unless the data speak
+        for its softness at odds of 20 to 1: unless Δ, the rise of the negative log likelihood of all N observations,
+        is above the price of the weights that go by log 20 and the error of Δ. The price is what they cost in log
+        p(data), ½ (δ‖α‖² + log det Σ⁻¹/δ). What does not stay is tried in each layer alone. γ/n does not decide, since
+        it is near 0 in a network that fits perfectly, too.
+
+        Batch norm keeps the statistics of the soft network, and the other weights have counted on the softness: train
+        on for an epoch or two.
 
         Args:
-            inputs: for the trials; best some hundred that were not used in training.
+            inputs: for the trials, the training data or others.
             targets: theirs.
 
         Raises:
@@ -238,7 +237,9 @@ class SoftnessEvidence:
         self._check_updated("harden")
         losses = self._losses(inputs, targets)
         trials: list[HardeningTrial] = []
-        for unit in sorted(self._units(), key=lambda unit: self._share(self._going(unit))):
+        # The subgroups that layers can be made strict in one by one, of some layers several together.
+        units = {tuple(group.label.split(", ")) for group in self._groups if " × " not in group.label}
+        for unit in sorted(units, key=lambda unit: self._share(self._going(unit))):
             trial, losses = self._trial(unit, self._going(unit), losses, inputs, targets)
             trials.append(trial)
             if trial.is_hardened or len(trial.layers) == 1:
@@ -254,8 +255,8 @@ class SoftnessEvidence:
         return {
             "precision": dict(self._precision),
             "determined": dict(self._determined),
-            "noise": self._noise,
-            "outputs": self._outputs,
+            "noise": self._likelihood.noise,
+            "outputs": self._likelihood.outputs,
             "generator": self._generator.get_state(),
         }
 
@@ -273,40 +274,33 @@ class SoftnessEvidence:
         if not state["precision"].keys() >= set(keys):
             raise ValueError(f"state must have precisions of {keys}, got those of {list(state['precision'])}")
         self._precision, self._determined = dict(state["precision"]), dict(state["determined"])
-        self._noise, self._outputs = state["noise"], state["outputs"]
+        self._likelihood.noise, self._likelihood.outputs = state["noise"], state["outputs"]
         self._generator.set_state(state["generator"].cpu())
         self._set_scale()
 
     def _collect(self) -> None:
         """Find the soft weights that learn, and the precision of each group that was known before."""
-        self._groups: list[_Group] = []
-        owners: dict[int, str] = {}
-        for name, layer in relaxed_layers(self.network).items():
-            for label, entries in layer.weight_groups().items():
-                # Weights that layers share are those of the first of them.
-                own = [
-                    (parameter, places.to(parameter.device))
-                    for parameter, places in entries
-                    if parameter.requires_grad and owners.setdefault(id(parameter), name) == name
-                ]
-                if own and not _is_gone(label, layer.hardened):
-                    self._groups.append(_Group(name, label, own))
-                    self._precision.setdefault(f"{name}/{label}", 0.0)
+        self._groups = soft_groups(self.network)
+        self._precision = dict.fromkeys((group.key for group in self._groups), 0.0) | self._precision
         self._set_scale()
 
     def _set_scale(self) -> None:
-        """Set the factor of α² in the penalty, from a mean over outputs to the likelihood of the observations."""
-        unit = 2 * self._noise if self.likelihood == "gaussian" else 1.0
+        """Set the factor of each α² in the penalty."""
         delta = torch.tensor([self._precision[of.key] for of in self._groups], dtype=torch.float64, device="cpu")
         widths = torch.tensor([group.width for group in self._groups], dtype=torch.long, device="cpu")
-        self._scale = delta.repeat_interleave(widths) * unit / (2 * self.observations * self._outputs)
+        factors = delta * self._likelihood.unit / (2 * self.observations)
+        self._scale = factors.clamp_max(_STEEPEST / 2).repeat_interleave(widths)
 
     def _weights(self) -> Tensor:
         """Return α of all groups, one after the other."""
-        entries = [pair for group in self._groups for pair in group.entries]
-        return torch.cat([_taken(parameter.flatten(), places) for parameter, places in entries])
+        values = {id(parameter): parameter.flatten() for parameter in self._parameters()}
+        return torch.cat([of for group in self._groups for of in group.taken(values)])
 
-    def _posterior(self, groups: Sequence[_Group]) -> tuple[dict[str, float], float]:
+    def _parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that have soft weights."""
+        return list({id(parameter): parameter for group in self._groups for parameter, _ in group.entries}.values())
+
+    def _posterior(self, groups: Sequence[SoftGroup]) -> tuple[dict[str, float], float]:
         """Return γ of each of some groups, and the price of their weights: what log p(data) has beside the loss."""
         # Σ is never made. With A = G δ^(−½) and H = GᵀG, δ(H + δ)⁻¹ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for
         # every H; and log det(Σ⁻¹/δ) is log det(1 + AAᵀ).
@@ -324,26 +318,27 @@ class SoftnessEvidence:
         """Take the mean square of the residuals as the variance of the noise."""
         if targets is None:
             raise ValueError("targets must be given where likelihood='gaussian': they say how large the noise is")
-        self._noise = 1.0
+        likelihood = self._likelihood
+        likelihood.noise = 1.0
         with torch.no_grad():
-            mean, _ = self._mean(self._losses(inputs, targets))
-        self._noise = max(2 * mean / self._outputs - math.log(2 * math.pi), torch.finfo(torch.float32).tiny)
+            mean, _ = mean_over_processes(self._losses(inputs, targets))
+        likelihood.noise = max(2 * mean / likelihood.outputs - math.log(2 * math.pi), _LEAST_NOISE)
 
     def _gradients(self, inputs: Any) -> Tensor:
         """Return rows G with GᵀG = H, of the inputs of all processes, in double precision."""
-        entries = [pair for group in self._groups for pair in group.entries]
-        parameters = list({id(parameter): parameter for parameter, _ in entries}.values())
-        rows = []
+        parameters, rows = self._parameters(), []
+
+        def direction(output: Tensor) -> Tensor:
+            return self._likelihood.direction(output, self._generator)
+
         for arguments in input_chunks(inputs, _CHUNK):
             with torch.enable_grad():
-                of_inputs = gradients(self.network, parameters, arguments, self._direction)
-            known = {
-                id(parameter): of.reshape(len(of), -1) for parameter, of in zip(parameters, of_inputs, strict=True)
-            }
-            taken = [_taken(known[id(parameter)], places) for parameter, places in entries]
+                of_inputs = gradients(self.network, parameters, arguments, direction)
+            values = {id(of): found.reshape(len(found), -1) for of, found in zip(parameters, of_inputs, strict=True)}
+            taken = [of for group in self._groups for of in group.taken(values)]
             rows.append(torch.cat(taken, 1).detach().cpu().double())
         of_all = [torch.cat(rows)]
-        if _has_processes():
+        if has_processes():
             of_all = [of_all[0]] * distributed.get_world_size()
             distributed.all_gather_object(of_all, of_all[0])
         joined = torch.cat(of_all)
@@ -351,22 +346,6 @@ class SoftnessEvidence:
             raise ValueError("inputs: a gradient of the network's output is not finite")
         joined = joined * (self.observations / len(joined)) ** 0.5
         return torch.linalg.qr(joined, mode="r")[1] if len(joined) > joined.shape[1] else joined
-
-    def _direction(self, output: Tensor) -> Tensor:
-        self._check_output(output)
-        return fisher_direction(output, self.likelihood, self._noise, self._generator)
-
-    def _check_output(self, output: Tensor) -> None:
-        """Check the output, and count the values of an input that the loss is a mean over."""
-        classes = 1
-        if self.likelihood == "categorical":
-            classes = output.shape[1] if output.dim() > 1 else 1
-            if classes < 2:
-                raise ValueError(
-                    f"likelihood='categorical' is of outputs (batch, classes, …) with two classes or more, got "
-                    f"{tuple(output.shape)}"
-                )
-        self._outputs = output[0].numel() // classes
 
     def _losses(self, inputs: Any, targets: Tensor) -> Tensor:
         """Return the negative log likelihood of each input, (batch,)."""
@@ -378,35 +357,20 @@ class SoftnessEvidence:
             chunks = zip(input_chunks(inputs, _LARGE_CHUNK), targets.split(_LARGE_CHUNK), strict=True)
             for arguments, wanted in chunks:
                 output = plain(self.network(*arguments), "network: its output")
-                self._check_output(output)
-                found.append(losses(output, wanted, self.likelihood, self._noise).double())
+                found.append(self._likelihood.losses(output, wanted).double())
         return torch.cat(found)
 
-    @staticmethod
-    def _mean(values: Tensor) -> tuple[float, float]:
-        """Return the mean over the inputs of all processes, and its standard error."""
-        sums = torch.stack([torch.ones_like(values), values, values.square()]).sum(1)
-        if _has_processes():
-            distributed.all_reduce(sums)
-        count, first, second = sums.tolist()
-        mean = first / count
-        return mean, math.sqrt(max(second / count - mean**2, 0.0) / count)
-
-    def _units(self) -> set[tuple[str, ...]]:
-        """Return the subgroups that layers can be made strict in one by one, of some layers several together."""
-        return {tuple(group.label.split(", ")) for group in self._groups if " × " not in group.label}
-
-    def _going(self, unit: tuple[str, ...]) -> list[_Group]:
+    def _going(self, unit: tuple[str, ...]) -> list[SoftGroup]:
         """Return the groups that go where all layers become strict in some subgroups."""
-        return [group for group in self._groups if _is_gone(group.label, unit)]
+        return [group for group in self._groups if is_gone(group.label, unit)]
 
-    def _share(self, groups: Sequence[_Group]) -> float:
+    def _share(self, groups: Sequence[SoftGroup]) -> float:
         """Return γ/n of some groups together."""
         known = [self._determined.get(group.key, 0.0) for group in groups]
         return sum(known) / sum(group.size for group in groups)
 
     def _trial(
-        self, unit: tuple[str, ...], groups: Sequence[_Group], losses: Tensor, inputs: Any, targets: Tensor
+        self, unit: tuple[str, ...], groups: Sequence[SoftGroup], losses: Tensor, inputs: Any, targets: Tensor
     ) -> tuple[HardeningTrial, Tensor]:
         """Harden layers for a trial; the trial and the losses of the network as it then is."""
         names = tuple(dict.fromkeys(group.layer for group in groups))
@@ -420,8 +384,8 @@ class SoftnessEvidence:
             for layer in layers:
                 layer.harden(*unit)
             hardened = self._losses(inputs, targets)
-            rise, error = (self.observations * value for value in self._mean(hardened - losses))
-            is_kept = rise <= price + error
+            rise, error = (self.observations * value for value in mean_over_processes(hardened - losses))
+            is_kept = rise - error <= price + _ODDS
         finally:
             if not is_kept:
                 for layer, subgroups in zip(layers, before, strict=True):
@@ -434,22 +398,3 @@ class SoftnessEvidence:
     def _check_updated(self, name: str) -> None:
         if not all(group.key in self._rows for group in self._groups):
             raise RuntimeError(f"{name} needs what an update learns: call update(inputs) before")
-
-
-def _taken(values: Tensor, places: Tensor) -> Tensor:
-    """Return the entries at some places of the last axis; where these are a matrix, less the means of its rows."""
-    taken = values[..., places.to(values.device)]
-    if places.dim() == 1:
-        return taken
-    return (taken - taken.mean(-1, keepdim=True)).flatten(-2)
-
-
-def _is_gone(label: str, hardened: Sequence[str]) -> bool:
-    """Return whether soft weights no longer do anything in a layer that is strict in some subgroups."""
-    if ", " in label:
-        return all(name in hardened for name in label.split(", "))
-    return any(name in hardened for name in label.split(" × "))
-
-
-def _has_processes() -> bool:
-    return distributed.is_available() and distributed.is_initialized()

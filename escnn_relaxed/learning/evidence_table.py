@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from ..measure.reports import plain_table
 
-__all__ = ["EvidenceRow", "EvidenceTable", "HardeningReport", "HardeningTrial"]
-
 
 @dataclass(frozen=True)
 class EvidenceRow:
@@ -55,7 +53,7 @@ class HardeningTrial:
         rise: Δ, by how much the negative log likelihood of all observations rises.
         error: its standard error, by the spread over the inputs.
         price: by how much log p(data) falls for having these weights, where they do not fit the data better.
-        is_hardened: whether the rise is below the price, or no more than its error above it: the layers stay strict.
+        is_hardened: whether the layers stay strict, since the rise is not much above the price.
 
     Example:
         >>> HardeningTrial("rotation", ("a", "b"), 40, 3.0, 1.0, 12.0, True).cells()
@@ -87,6 +85,9 @@ class HardeningTrial:
 class EvidenceTable(tuple[EvidenceRow, ...]):
     """A row for each layer and subgroup that is soft; its text is a table.
 
+    Attributes:
+        rows: in the order of the layers.
+
     Example:
         >>> print(EvidenceTable((EvidenceRow("conv", "rotation", 20, 3.0, 0.002, 50.0),)))
         layer  subgroup  weights n  determined γ  γ/n   softness s
@@ -100,6 +101,9 @@ class EvidenceTable(tuple[EvidenceRow, ...]):
 
 class HardeningReport(tuple[HardeningTrial, ...]):
     """A row for each trial, in their order; its text is a table.
+
+    Attributes:
+        rows: subgroups in all layers, and those that stay soft in each layer alone.
 
     Example:
         >>> trial = HardeningTrial("rotation", ("first", "second"), 40, 351.0, 20.0, 14.0, False)

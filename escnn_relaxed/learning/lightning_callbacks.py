@@ -19,8 +19,9 @@ from ..checks import check_choice, check_integer
 from ..measure.monitoring import RelaxationMonitor
 from ..network.relaxed_layers import in_eval_mode, named_relaxed_layers
 from .evidence import SoftnessEvidence
+from .likelihoods import LIKELIHOODS
 from .penalties import HardeningSchedule, SoftnessBound
-from .soft_gradients import LIKELIHOODS, plain
+from .soft_gradients import plain
 
 __all__ = ["BoundSoftness", "HardenInTraining", "LearnSoftness", "LogRelaxation"]
 

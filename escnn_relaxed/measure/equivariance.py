@@ -18,12 +18,9 @@ from torch import Tensor, nn
 from ..checks import check_module
 from ..network.relaxed_layers import in_eval_mode
 from .forward_probe import ModuleOutput, Output
-from .isometry import Isometry, on_fibers
+from .isometry import Isometry, PixelGrid, moved, on_fibers
 from .measured_network import Data, MeasuredNetwork, Pass, Shifts
-from .pixel_grid import PixelGrid, moved
 from .reports import AgreementReport, EquivarianceReport, ErrorRow
-
-__all__ = ["equivariance_error", "largest_exact_errors", "prediction_agreement"]
 
 
 @torch.no_grad()

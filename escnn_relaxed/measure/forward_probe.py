@@ -24,9 +24,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..group.points import image_axes
 from ..integral.geometry import Geometry, TransposedGeometry
-from .pixel_grid import PixelGrid
-
-__all__ = ["ModuleOutput", "Output", "outputs"]
+from .isometry import PixelGrid
 
 # A function that picks the tensor to look at from the return value of a module.
 Output: TypeAlias = Callable[[Any], Tensor | GeometricTensor] | None

@@ -18,10 +18,7 @@ from ..checks import check_callable, check_integer, check_module, check_sequence
 from ..layer.arguments import check_field_type
 from ..layer.convolution import RelaxedConvolution
 from .forward_probe import ModuleOutput, Output, outputs
-from .isometry import Isometry, isometries_of, on_fibers, rotation, shift
-from .pixel_grid import PixelGrid, moved
-
-__all__ = ["Data", "MeasuredNetwork", "Pass", "Shifts"]
+from .isometry import Isometry, PixelGrid, isometries_of, moved, on_fibers, rotation, shift
 
 # Images, or a tuple of all arguments of the network, the images first.
 Data: TypeAlias = "Tensor | GeometricTensor | tuple[Any, ...] | None"

@@ -1,20 +1,22 @@
-"""escnn's own sampled basis of steerable kernels, built as escnn builds it."""
+"""escnn's own sampled basis of steerable kernels: its arguments, its size, and how it is built."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import numpy as np
 import torch
-from escnn.group import InsufficientIrrepsException
+from escnn.group import InsufficientIrrepsException, Representation
 from escnn.nn import FieldType, R2Conv, R3Conv
+from escnn.nn.modules.conv.r3convolution import compute_basis_params
+from torch import nn
 
-from .basis_arguments import shaping_arguments
-
-__all__ = ["as_escnn_builds", "refuse_emptied_basis", "sampled_basis"]
+from ..checks import check_bool, check_integer, check_number, warn_once
 
 _CONVOLUTIONS = {2: R2Conv, 3: R3Conv}
 
@@ -73,3 +75,138 @@ def refuse_emptied_basis(
         raise ValueError(
             f"{', '.join(given)} must leave an element of the basis, got {values}: it is empty for these field types"
         )
+
+
+# The arguments that can leave a basis without elements.
+_SHAPING = ("sigma", "frequencies_cutoff", "rings", "basis_filter")
+
+
+def check_basis_arguments(
+    kernel_size: int, dilation: int, arguments: Mapping[str, Any], axes: int = 2
+) -> dict[str, Any]:
+    """Return the arguments in the types that escnn takes: lists of floats, and numbers that are floats."""
+    rings = None if arguments["rings"] is None else _rings(arguments["rings"], kernel_size, dilation, axes)
+    count = math.ceil(kernel_size / 2) if rings is None else len(rings)
+    keep = arguments["basis_filter"]
+    if keep is not None and not callable(keep):
+        raise TypeError(f"basis_filter must be a function from the attributes of an element to a bool, got {keep!r}")
+    checked = {
+        "sigma": None if arguments["sigma"] is None else _sigma(arguments["sigma"], count),
+        "frequencies_cutoff": _cutoff(arguments["frequencies_cutoff"]),
+        "rings": rings,
+        "recompute": check_bool("recompute", arguments["recompute"]),
+        "basis_filter": keep,
+    }
+    if "maximum_offset" in arguments:  # R3Conv has none
+        offset = arguments["maximum_offset"]
+        checked["maximum_offset"] = None if offset is None else check_integer("maximum_offset", offset, 0)
+    return checked
+
+
+def shaping_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that are given and can leave a basis without elements."""
+    return {name: arguments[name] for name in _SHAPING if arguments.get(name) is not None}
+
+
+def _rings(value: Any, kernel_size: int, dilation: int, axes: int) -> list[float]:
+    radii = _numbers("rings", value)
+    most = dilation * (kernel_size - 1) / 2 * math.sqrt(axes)
+    if not radii:
+        raise ValueError(f"rings must hold at least one radius, got {value!r}")
+    if not all(0 <= radius <= most for radius in radii):
+        raise ValueError(
+            f"rings must be radii in pixels from 0 to the corner of the kernel, here {most:.4g}, got {value!r}"
+        )
+    return radii
+
+
+def _sigma(value: Any, count: int) -> list[float]:
+    widths = _numbers("sigma", value) if _is_sequence(value) else [check_number("sigma", value)] * count
+    if len(widths) != count:
+        raise ValueError(f"sigma must be one width or one for each of the {count} rings, got {value!r}")
+    if not all(math.isfinite(width) and width > 0 for width in widths):
+        raise ValueError(f"sigma must be finite and > 0, a width in pixels, got {value!r}")
+    return widths
+
+
+def _cutoff(value: Any) -> Any:
+    """Return ``frequencies_cutoff`` as escnn takes it: a function of the radius unchanged, a number as a float."""
+    if value is None or callable(value):
+        return value
+    cutoff = check_number("frequencies_cutoff, where it is no function of the radius,", value)
+    if not math.isfinite(cutoff):
+        raise ValueError(f"frequencies_cutoff must be finite, got {value!r}")
+    return cutoff
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str)
+
+
+def _numbers(name: str, value: Any) -> list[float]:
+    if not _is_sequence(value):
+        raise TypeError(f"{name} must be a list of numbers, got {value!r}")
+    return [check_number(f"each of {name}", number) for number in value]
+
+
+_GIGABYTE = 2**30
+# Layers of irreps take less than this in all.
+_HEAVY = _GIGABYTE / 4
+# escnn and what makes its basis exact hold this many copies at their peak.
+_COPIES = 6.2
+# Above the highest degree that a kernel of any size has.
+_DEGREES = range(64)
+
+
+def warn_of_heavy_basis(in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int) -> None:
+    """Warn once of a pair of representations whose sampled basis is large, with the memory that it will take."""
+    for in_field in set(in_type.representations):
+        for out_field in set(out_type.representations):
+            size = basis_bytes(in_field, out_field, kernel_size, dilation)
+            if size > _HEAVY:
+                warn_once(
+                    f"the steerable basis from {in_field.name} to {out_field.name} of {in_type.gspace.name} with "
+                    f"kernel_size={kernel_size} takes {size / _GIGABYTE:.1f} GB, and about "
+                    f"{_COPIES * size / _GIGABYTE:.1f} GB while escnn samples it: sums of irreps take little"
+                )
+
+
+def basis_bytes(in_field: Representation, out_field: Representation, kernel_size: int, dilation: int = 1) -> float:
+    """Return the size in bytes of escnn's basis between two fields, exact for a regular one."""
+    group = in_field.group
+    if group.continuous:
+        return 0.0
+    keeps, rings, *_ = compute_basis_params(kernel_size, dilation=dilation)
+    functions = sum(
+        2 * degree + 1
+        for radius in rings
+        for degree in _DEGREES
+        if keeps({"irrep:frequency": degree, "radius": radius})
+    )
+    entries = in_field.size * out_field.size
+    elements = functions * entries / group.order()
+    return 4.0 * elements * entries * kernel_size**3
+
+
+_Layer = TypeVar("_Layer", bound=nn.Module)
+_Arguments = ParamSpec("_Arguments")
+
+
+def built_on_the_cpu(
+    build: Callable[Concatenate[_Layer, _Arguments], None],
+) -> Callable[Concatenate[_Layer, _Arguments], None]:
+    """Return an ``__init__`` that runs on the CPU and then moves its module to the default ``torch.device``."""
+
+    # escnn keeps its results for all layers of a kind on the device where the first of them is built. And so the same
+    # seed draws the same weights for every device.
+    @functools.wraps(build)
+    def build_and_move(layer: _Layer, /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs) -> None:
+        device = torch.get_default_device()
+        if device.type == "cpu":
+            build(layer, *arguments, **keywords)
+            return
+        with torch.device("cpu"):
+            build(layer, *arguments, **keywords)
+        layer.to(device)
+
+    return build_and_move

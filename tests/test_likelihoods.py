@@ -1,0 +1,65 @@
+"""Likelihoods against torch's losses, and their draws against the covariance of drawn labels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tolerances import ROUNDING
+from torch import Tensor
+from torch.nn import functional
+
+from escnn_relaxed.learning.likelihoods import Likelihood
+
+
+def of(name: str, noise: float = 1.0) -> Likelihood:
+    likelihood = Likelihood(name)
+    likelihood.noise = noise
+    return likelihood
+
+
+def fisher_of_labels(output: Tensor, likelihood: str, noise: float) -> Tensor:
+    """The covariance of the gradient of −log p over all labels, each as often as it is drawn, for one input."""
+    if likelihood == "gaussian":
+        return torch.eye(len(output), dtype=output.dtype) / noise
+    if likelihood == "binary":
+        chance = output.sigmoid()
+        return torch.diag(chance * (1 - chance))
+    labels = torch.eye(len(output), dtype=output.dtype)
+    slopes = output.softmax(0) - labels
+    return torch.einsum("c,ci,cj->ij", output.softmax(0), slopes, slopes)
+
+
+@pytest.mark.parametrize("likelihood", ["categorical", "binary", "gaussian"])
+def test_directions_have_the_covariance_of_the_gradients_of_drawn_labels(likelihood: str) -> None:
+    output = torch.tensor([2.0, -1.0, 0.5, 0.0], dtype=torch.float64)
+    expected = fisher_of_labels(output, likelihood, 0.5)
+    generator, errors = torch.Generator().manual_seed(1), []
+    for draws in (400, 40_000):
+        found = of(likelihood, 0.5).direction(output.expand(draws, -1), generator)
+        errors.append(float((found.mT @ found / draws - expected).norm() / expected.norm()))
+    # A hundred times the draws: a tenth of the error, give or take what chance does.
+    assert errors[0] < 0.3
+    assert errors[1] < 0.3 * errors[0]
+
+
+def test_directions_of_pixels_are_those_of_each_pixel() -> None:
+    output = torch.randn(2, 3, 4, dtype=torch.float64)
+    found = Likelihood("categorical").direction(output, torch.Generator().manual_seed(3))
+    assert found.sum(1).abs().max() <= ROUNDING  # as of a softmax minus a label
+    assert (found.abs().amax((0, 1)) > 0).all()
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (5, 3, 2, 2)])
+def test_losses_are_those_of_torch(shape: tuple[int, ...]) -> None:
+    output = torch.randn(shape, dtype=torch.float64)
+    labels, numbers = torch.randint(0, 3, (5, *shape[2:])), torch.rand(shape, dtype=torch.float64)
+    pixels = output[0, 0].numel()
+    found = of("categorical").losses(output, labels)
+    assert found.shape == (5,)
+    assert found.mean() / pixels == pytest.approx(functional.cross_entropy(output, labels).item(), rel=ROUNDING)
+    found = of("binary").losses(output, numbers).mean() / (3 * pixels)
+    expected = functional.binary_cross_entropy_with_logits(output, numbers)
+    assert found == pytest.approx(expected.item(), rel=ROUNDING)
+    normal = torch.distributions.Normal(output, 0.5**0.5)
+    expected = -normal.log_prob(numbers).flatten(1).sum(1)
+    assert torch.allclose(of("gaussian", 0.5).losses(output, numbers), expected, rtol=ROUNDING, atol=ROUNDING)
