@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from escnn_relaxed.plots.style import COLOURS, DIVERGING
+from escnn_relaxed.plots.charts import COLOURS, DIVERGING
 
 __all__ = [
     "FONT",

@@ -11,25 +11,6 @@ from typing import Any
 
 from torch import nn
 
-__all__ = [
-    "FIBER_SUBGROUPS",
-    "SUBGROUPS",
-    "check_bool",
-    "check_callable",
-    "check_choice",
-    "check_integer",
-    "check_mapping",
-    "check_module",
-    "check_no_hooks",
-    "check_number",
-    "check_positive",
-    "check_sequence",
-    "check_size",
-    "check_subgroups",
-    "is_number",
-    "warn_once",
-]
-
 # The subgroups of a fiber group that can be soft, and all.
 FIBER_SUBGROUPS = ("rotation", "reflection")
 SUBGROUPS = (*FIBER_SUBGROUPS, "translation")

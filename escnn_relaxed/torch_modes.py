@@ -11,16 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-__all__ = [
-    "full_precision",
-    "has_no_values",
-    "has_tangents",
-    "has_values",
-    "is_traced",
-    "reads_without_waiting",
-    "untraced",
-]
-
 
 def full_precision(like: Tensor) -> AbstractContextManager[Any]:
     """Return a context in which ``torch.autocast`` casts nothing on the device of ``like``."""

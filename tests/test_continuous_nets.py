@@ -13,8 +13,8 @@ from torch import Tensor
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.continuous import FourierKernel, KernelNet, SirenKernel, units
-from escnn_relaxed.continuous.units import weight_units
+from escnn_relaxed.continuous import FourierKernel, KernelNet, SirenKernel, steering
+from escnn_relaxed.continuous.steering import weight_units
 
 
 def gamma(projection: Tensor, point: Tensor) -> Tensor:
@@ -116,13 +116,13 @@ def test_no_direction_lies_so_near_the_threshold_that_rounding_decides(
 
     def recorded(features: Tensor) -> Tensor:
         size = svdvals(features)
-        threshold = max(units._SMALLEST * float(size[0]), units._ROUNDING)
+        threshold = max(steering._SMALLEST * float(size[0]), steering._ROUNDING)
         distances.append(float((size / threshold - 1).abs().min()))
         return size
 
     monkeypatch.setattr(torch.linalg, "svdvals", recorded)
     # How large each direction is drawn takes most of the time, and does not decide which there are.
-    monkeypatch.setattr(units, "_whitened", lambda _, combination, size, rank, least: combination[:rank])
+    monkeypatch.setattr(steering, "_whitened", lambda _, combination, size, rank, least: combination[:rank])
     for space in battery.GSPACES:
         RelaxedR2Conv(*battery.types(space, "irreps -> irreps"), kernel_size, **options_of("continuous"))
     assert len(distances) > 50

@@ -178,7 +178,6 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: relax_network(network(), initial_softness=2.0), r"initial_softness must be in \[0, 1\), got 2"),
     (lambda: relax_network(network(), bias=False), r"no argument 'bias'.*takes these.*relax, "),
     (lambda: relax_network(network(), rings=[0.0]), r"no argument 'rings'.*takes these.*relax, "),
-    (lambda: relax_network(network(), freeze="no"), "freeze must be True or False, got 'no'"),
     (lambda: relax_network(torch.nn.Linear(2, 2)), r"no escnn\.nn\.R2Conv, R2ConvTransposed or R3Conv to relax"),
     (lambda: relax_network(RelaxedR2Conv(*battery.types("C4", "trivial -> regular"), 3)), "to relax, nor a layer of"),
     (lambda: relax_network("net"), r"network must be a torch\.nn\.Module, got str: 'net'"),

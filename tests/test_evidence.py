@@ -299,18 +299,18 @@ def test_precisions_are_bounded(value: float, bound: float) -> None:
 def test_penalty_is_not_too_steep_for_stochastic_gradient_descent() -> None:
     network = Classifier()
     with torch.no_grad():
-        network.second.bank.weights.mul_(1e-6)
+        network.second.kernel.modulation.weights.mul_(1e-6)
     evidence = SoftnessEvidence(network, 100)
     evidence.update(images(20))
     assert evidence.table()[3].precision > 1e5
     with torch.no_grad():
-        network.second.bank.weights.fill_(1.0)
-    optimiser = torch.optim.SGD([network.second.bank.weights], lr=0.19)
+        network.second.kernel.modulation.weights.fill_(1.0)
+    optimiser = torch.optim.SGD([network.second.kernel.modulation.weights], lr=0.19)
     for _ in range(300):
         optimiser.zero_grad()
         evidence.penalty().backward()
         optimiser.step()
-    assert network.second.bank.weights.abs().max() < BROKEN
+    assert network.second.kernel.modulation.weights.abs().max() < BROKEN
 
 
 def test_curvature_that_is_singular_is_no_error() -> None:

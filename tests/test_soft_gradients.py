@@ -12,10 +12,10 @@ import torch
 import volumes
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, GeometricTensor
+from layers import soft_transposed_layer
 from soft_networks import network_of, soft_regular_layer
 from tolerances import ROUNDING, SINGLE_REORDERED
 from torch import Tensor, nn
-from transposed_layers import soft_transposed_layer
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.learning.soft_gradients import gradients, input_chunks

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from scipy.stats import spearmanr
 
 from benchmarks.accuracy.learning_runs import Run
-from escnn_relaxed.plots.style import COLOURS, FONT, WIDTH, labelled, new_axes
+from escnn_relaxed.plots.charts import COLOURS, FONT, WIDTH, labelled, new_axes
 
 __all__ = ["draw", "rank_correlations"]
 

@@ -22,7 +22,7 @@ from matplotlib import pyplot
 from benchmarks.natural import cifar, digits
 from benchmarks.natural.networks import CIFAR, DIGITS
 from benchmarks.shared.run_log import Log
-from escnn_relaxed.plots.style import COLOURS, FONT, WIDTH, labelled, new_axes
+from escnn_relaxed.plots.charts import COLOURS, FONT, WIDTH, labelled, new_axes
 from experiments.mean_and_error import mean_and_error
 
 __all__ = ["SECTIONS", "cifar_section", "digits_section", "draw"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib import pyplot
 
-from escnn_relaxed.plots.style import COLOURS, FONT, labelled, new_axes
+from escnn_relaxed.plots.charts import COLOURS, FONT, labelled, new_axes
 from experiments.mean_and_error import mean_and_error
 
 __all__ = ["Found", "draw", "tables"]

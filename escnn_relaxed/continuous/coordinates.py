@@ -19,8 +19,6 @@ from ..group.points import support_window, tap_grid
 from ..kernel.domain_frequency import DomainFrequency
 from ..kernel.kernel import KernelPlace
 
-__all__ = ["DomainPoints", "FilterPoints"]
-
 Array = NDArray[np.float64]
 
 # Coordinates that differ by less are the same.

@@ -22,8 +22,6 @@ from .nets import FourierKernel, KernelNet
 from .start import SyntheticMaps, few_of, gain, in_double_precision, spread, start_weights, synthetic_maps
 from .steering import SteeredAverage, sees_relative_element
 
-__all__ = ["ContinuousKernel", "SteeredKernel"]
-
 # The number of layers after which synthetic feature maps are as smooth as those inside a deep network; found by the
 # variance through ten layers.
 _LAYERS = 6

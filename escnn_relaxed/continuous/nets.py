@@ -18,8 +18,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FourierKernel", "KernelNet", "SirenKernel"]
-
 
 class KernelNet(nn.Module, ABC):
     """The base of the kernel nets. A new net is a subclass and nothing else.

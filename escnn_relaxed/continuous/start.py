@@ -18,17 +18,6 @@ from ..group.elements import sample_group
 from .nets import KernelNet
 from .steering import SteeredAverage
 
-__all__ = [
-    "SyntheticMaps",
-    "few_of",
-    "gain",
-    "in_double_precision",
-    "rectified",
-    "spread",
-    "start_weights",
-    "synthetic_maps",
-]
-
 _SIZE = 24
 _BATCH = 4
 _COPIES = 4

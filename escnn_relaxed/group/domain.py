@@ -18,8 +18,6 @@ from .points import pixel_positions
 if TYPE_CHECKING:
     from escnn.gspaces import GSpace
 
-__all__ = ["Domain"]
-
 Array = NDArray[np.float64]
 
 

@@ -20,23 +20,6 @@ if TYPE_CHECKING:
     from escnn.group import Group, GroupElement, Representation
     from escnn.gspaces import GSpace
 
-__all__ = [
-    "CUBE",
-    "GroupSample",
-    "factors",
-    "grid_symmetries",
-    "has_subgroup",
-    "is_of_space",
-    "least_samples",
-    "principal_angle",
-    "relative_elements",
-    "rotation_matrix",
-    "sample_group",
-    "sampled_elements",
-    "steer",
-    "steered_taps",
-]
-
 # The number of rotations of the cube.
 CUBE = 24
 # escnn optimises its grids in float32.
@@ -52,7 +35,8 @@ def sampled_elements(group: Group, samples: int) -> list[GroupElement]:
     """Return escnn's grid of a continuous group: N rotations, and as many elements that reflect where it has some."""
     if both := factors(group):
         parts = [sampled_elements(of, samples) if of.continuous else list(of.elements) for of in both]
-        return [_product(group, *pair) for pair in itertools.product(*parts)]
+        products: Any = group
+        return [products.pair_elements(*pair) for pair in itertools.product(*parts)]
     if not is_of_space(group):
         return list(group.grid(type="regular", N=samples))
     if samples % CUBE:
@@ -79,11 +63,6 @@ def factors(group: Group) -> tuple[Group, ...]:
     from escnn.group import DirectProductGroup
 
     return (group.G1, group.G2) if isinstance(group, DirectProductGroup) else ()
-
-
-def _product(group: Any, first: GroupElement, second: GroupElement) -> GroupElement:
-    element: GroupElement = group.pair_elements(first, second)
-    return element
 
 
 def is_of_space(group: Group) -> bool:

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 from ..torch_modes import has_no_values, has_values
 
-__all__ = ["ExactConstants", "RowOrder"]
-
 
 class ExactConstants(nn.Module):
     """A module whose constants, which are not state, follow ``.to()`` and ``.double()`` without losing digits."""

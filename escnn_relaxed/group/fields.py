@@ -19,11 +19,6 @@ from .elements import GroupSample
 if TYPE_CHECKING:
     from escnn.group import Representation
 
-__all__ = ["Block", "FieldStructure", "PairChannels", "block_diagonal", "channel_elements"]
-
-# The output's and the input's channels of a pair of kinds of fields, field after field.
-PairChannels = tuple[tuple[int, ...], tuple[int, ...]]
-
 
 @dataclass(frozen=True, eq=False)
 class Block:
@@ -78,11 +73,6 @@ class FieldStructure:
         ends = np.cumsum([block.size * count for block, count in zip(self.blocks, self.counts, strict=True)]).tolist()
         return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
-    def block_channels(self) -> list[tuple[int, ...]]:
-        """The channels of each block, field after field."""
-        channels = np.argsort(self.channels)
-        return [tuple(channels[place].tolist()) for place in self.block_ranges()]
-
     def _channel_order(self, order: list[str]) -> NDArray[np.int64]:
         start = {block.name: place.start for block, place in zip(self.blocks, self.block_ranges(), strict=True)}
         sizes = {block.name: block.size for block in self.blocks}
@@ -102,7 +92,8 @@ def _split(
         permutation = _permutation_block(representation, sample)
         if permutation is not None:
             return [permutation], identity, identity
-    blocks = [_irrep_block(representation, irrep, sample) for irrep in representation.irreps]
+    irreps = [representation.group.irrep(*of) for of in representation.irreps]
+    blocks = [Block(f"irrep {of.id}", of.size, sample.matrices(of), None) for of in irreps]
     basis = np.asarray(representation.change_of_basis, dtype=np.float64)
     inverse = np.asarray(representation.change_of_basis_inv, dtype=np.float64)
     if np.allclose(basis, identity, rtol=0, atol=1e-12):  # escnn's own rounding
@@ -122,11 +113,6 @@ def _permutation_block(representation: Representation, sample: GroupSample) -> B
     if not is_permutation or len(set(image.tolist())) < representation.size:
         return None
     return Block(f"permutation {image.tolist()}", representation.size, exact, image)
-
-
-def _irrep_block(representation: Representation, irrep_id: tuple[int, ...], sample: GroupSample) -> Block:
-    irrep = representation.group.irrep(*irrep_id)
-    return Block(f"irrep {irrep_id}", irrep.size, sample.matrices(irrep), None)
 
 
 def block_diagonal(matrices: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from escnn.group import GroupElement
     from escnn.gspaces import GSpace
 
-__all__ = ["AXIS", "KeptGroup", "kept_group", "subgroup_elements"]
-
 Array = NDArray[np.float64]
 
 # All rotations about the third coordinate, the first axis of a volume.
@@ -101,7 +99,9 @@ def _kept_in_plane(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
 
 def subgroup_elements(argument: str, identifier: Any, gspace: GSpace) -> tuple[list[GroupElement], Array | None]:
     """Return the elements of a subgroup; of a continuous one a few, to multiply by rotations about its axis."""
-    if isinstance(identifier, (list, tuple)) and identifier and all(map(_is_element, identifier)):
+    from escnn.group import GroupElement
+
+    if isinstance(identifier, (list, tuple)) and identifier and all(isinstance(of, GroupElement) for of in identifier):
         return _generated(argument, identifier, gspace), None
     try:
         group, include, _ = gspace.fibergroup.subgroup(identifier)
@@ -115,7 +115,9 @@ def subgroup_elements(argument: str, identifier: Any, gspace: GSpace) -> tuple[l
     if not group.continuous:
         return elements, None
     matrices = _actions(elements, gspace)
-    fixed = np.linalg.svd(np.concatenate(_turns_of(matrices[np.linalg.det(matrices) > 0]) - np.eye(3)))
+    # Rotations that are not half turns are about the axis of a group that has one.
+    is_turn = (np.linalg.det(matrices) > 0) & (np.trace(matrices, axis1=1, axis2=2) > -1 + _SAME)
+    fixed = np.linalg.svd(np.concatenate(matrices[is_turn] - np.eye(3)))
     axis = fixed[2][-1] if fixed[1][-1] < _SAME else np.zeros(3)
     axis = axis * np.sign(axis[np.argmax(np.abs(axis))]) if axis.any() else axis
     known: list[int] = []
@@ -130,12 +132,6 @@ def _actions(elements: Sequence[GroupElement], gspace: GSpace) -> Array:
     return np.stack([gspace.basespace_action(element) for element in elements]).astype(np.float64)
 
 
-def _is_element(value: object) -> bool:
-    from escnn.group import GroupElement
-
-    return isinstance(value, GroupElement)
-
-
 def _generated(argument: str, generators: Sequence[GroupElement], gspace: GSpace) -> list[GroupElement]:
     """Return all products of some elements."""
     group = gspace.fibergroup
@@ -147,12 +143,6 @@ def _generated(argument: str, generators: Sequence[GroupElement], gspace: GSpace
         if len(known) > _LARGEST:
             raise ValueError(f"{argument} must generate a finite group, got {generators!r}")
     return known
-
-
-def _turns_of(rotations: Array) -> Array:
-    """Return the rotations that are not half turns: those about the axis of a group that has one."""
-    turns: Array = rotations[np.trace(rotations, axis1=1, axis2=2) > -1 + _SAME]
-    return turns
 
 
 def _closed(members: Array) -> Array:

@@ -20,8 +20,6 @@ from .kept import KeptGroup
 if TYPE_CHECKING:
     from .domain import Domain
 
-__all__ = ["GroupAverage", "GroupMeans", "mean_matrix", "translates"]
-
 
 def translates(sample: GroupSample, subgroups: Sequence[str], kept: KeptGroup) -> NDArray[np.int64]:
     """Return the numbers of the elements hg of a sample, (M, L), h in subgroups and a kept group."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["image_axes", "pixel_positions", "support_window", "tap_grid"]
-
 Array = NDArray[np.float64]
 
 

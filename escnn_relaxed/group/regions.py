@@ -17,9 +17,6 @@ from torch import Tensor
 
 from ..torch_modes import has_no_values, has_values, untraced
 
-__all__ = ["LEAST_SIDE", "RegionPartition", "Tiling", "region_limit"]
-
-
 # Partitions of images of some sizes. So many that training on changing sizes finds its own.
 _KNOWN: dict[Any, RegionPartition] = {}
 _MOST_KNOWN = 1024

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from escnn.group import Group, GroupElement
     from escnn.gspaces import GSpace
 
-__all__ = ["RotationAxis", "axis_and_angle", "axis_in_words", "element_with_action", "rotation_axes"]
-
 Array = NDArray[np.float64]
 
 _SAME = 1e-6

@@ -9,15 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = [
-    "ConvolutionGeometry",
-    "Geometry",
-    "TransposedGeometry",
-    "as_convolution",
-    "image_size",
-    "integrate_stationary",
-]
-
 Convolutions = nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d | nn.ConvTranspose3d
 
 # The operator and the module by the number of axes, here and below for the adjoint.

@@ -19,8 +19,6 @@ from .geometry import (
     integrate_stationary,
 )
 
-__all__ = ["RegionConvolution", "integrate"]
-
 
 def integrate(
     features: Tensor, banks: Tensor, bias: Tensor | None, geometry: Geometry, partition: RegionPartition | None = None

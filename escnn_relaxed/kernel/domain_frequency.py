@@ -16,8 +16,6 @@ from ..checks import SUBGROUPS, is_number, warn_once
 from ..group.domain import Domain
 from ..torch_modes import has_values
 
-__all__ = ["DEFAULT_FREQUENCY", "DomainFrequency", "Frequency", "Limit", "starting_frequency"]
-
 # ω′ of one subgroup; of translation one number for all axes, or one for each.
 Frequency = float | Sequence[float]
 
@@ -49,8 +47,8 @@ class DomainFrequency(nn.Module):
                 self.register_buffer(name, tensor)
 
     def values(self) -> dict[str, Tensor]:
-        """Return the name of each subgroup → the tensor of its ω′. Tied axes have the same value twice."""
-        return {name: self._for_each_axis(name) for name in self.names}
+        """Return the name of each subgroup → the tensor of its ω′, of translation with a value for each axis."""
+        return {name: getattr(self, name) for name in self.names}
 
     def scale(self, columns: Sequence[str], like: Tensor) -> Tensor:
         """Return ω′ of each coordinate of the domain, (D,), or (1,) for all."""
@@ -65,13 +63,11 @@ class DomainFrequency(nn.Module):
         described: dict[str, list[float] | str] = {}
         for name in self.names:
             value: Tensor = getattr(self, name)
-            # A tensor of which each process holds a part cannot be expanded either.
-            known = [round(part, 4) for part in value.tolist()] if has_values(value) else []
-            described[name] = known * (self._count(name) // len(known)) if known else "not here"
+            described[name] = [round(part, 4) for part in value.tolist()] if has_values(value) else "not here"
         return described
 
     def share(self, name: str, value: nn.Parameter) -> None:
-        """Learn ω′ of a subgroup as a parameter that other layers may have too. Tied axes have one value."""
+        """Learn ω′ of a subgroup as a parameter that other layers may have too."""
         self.register_parameter(name, value)
 
     @torch.no_grad()
@@ -86,12 +82,7 @@ class DomainFrequency(nn.Module):
             values = frequency_values("set_domain_frequency", name, value, self._axes)
             self.warn_of_aliasing("set_domain_frequency", name, values)
             own: Tensor = getattr(self, name)
-            if len(set(values)) > len(own):
-                raise ValueError(
-                    f"set_domain_frequency: the axes of {name!r} are tied in this layer and take one value, "
-                    f"got {value!r}"
-                )
-            own.copy_(torch.tensor(values[: len(own)], dtype=torch.float64, device=own.device))
+            own.copy_(torch.tensor(values, dtype=torch.float64, device=own.device))
 
     def warn_of_aliasing(self, argument: str, name: str, values: Sequence[float]) -> None:
         """Warn once of each ω′ that the samples of the kernel do not resolve."""
@@ -130,15 +121,6 @@ class DomainFrequency(nn.Module):
     def _is_zero(self, name: str) -> bool:
         value: Tensor = getattr(self, name)
         return has_values(value) and torch_modes.reads_without_waiting(value) and not bool(value.any())
-
-    def _count(self, name: str) -> int:
-        """Return the number of values of a subgroup."""
-        return self._axes if name == "translation" else 1
-
-    def _for_each_axis(self, name: str) -> Tensor:
-        """Return ω′ with a value for each axis, also where all share one: (1 or axes,) → (axes,)."""
-        value: Tensor = getattr(self, name)
-        return value.expand(self._axes) if name == "translation" and len(value) == 1 else value
 
 
 def starting_frequency(relax: Any, domain: Domain, axes_of_translation: bool = True) -> dict[str, Frequency]:

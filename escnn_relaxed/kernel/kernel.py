@@ -19,8 +19,6 @@ from .domain_frequency import DomainFrequency, Frequency
 from .softness import OrthogonalBasis, soft_share
 from .steerable_basis import SteerableBasis
 
-__all__ = ["Kernel", "KernelBuilder", "KernelOptions", "KernelPlace", "joint"]
-
 
 @dataclass(frozen=True)
 class KernelPlace:
@@ -230,8 +228,9 @@ class Kernel(nn.Module, ABC):
 
     def strict_state(self) -> dict[str, Tensor]:
         """Return the entries of the state with which K is the strict kernel: those of soft weights are 0."""
-        soft = {parameter.data_ptr() for parameter, _ in self._soft_entries()}
-        return {name: value * 0 if value.data_ptr() in soft else value for name, value in self.state_dict().items()}
+        soft = {id(parameter) for parameter, _ in self._soft_entries()}
+        names = {name for name, parameter in self.named_parameters() if id(parameter) in soft}
+        return {name: value * 0 if name in names else value for name, value in self.state_dict().items()}
 
     def make_strict(self) -> None:
         """Set the soft weights to 0 in place; training may relax K again."""

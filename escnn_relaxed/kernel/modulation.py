@@ -20,8 +20,6 @@ from ..group.means import mean_matrix
 from ..group.regions import RegionPartition
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 
-__all__ = ["Modulation", "independent"]
-
 Array = NDArray[np.float64]
 
 # The root mean square of the modulation that a weight of 1 makes at ω′ = 0.25. Tasks want small modulations, so an

@@ -21,8 +21,6 @@ from .kernel import KernelBuilder, KernelPlace
 from .softness import soft_share
 from .strict import RelaxingKernel, StrictKernel
 
-__all__ = ["GroupWindow", "PartialKernel", "check_narrowing"]
-
 
 class PartialKernel(RelaxingKernel):
     """K = w_ν(g) ⊙ K_strict, with a window w on the group that ν narrows around the identity.

@@ -17,10 +17,8 @@ from ..group.regions import RegionPartition
 from ..on_escnn.sampled_basis import sampled_basis
 from .kernel import KernelBuilder, KernelPlace
 from .softness import OrthogonalBasis
-from .steerable_basis import SteerableBasis
+from .steerable_basis import SteerableBasis, field_named
 from .strict import RelaxingKernel, StrictKernel
-
-__all__ = ["NearestSteerable", "ResidualKernel"]
 
 # Directions of a basis that are smaller than this part of the largest count as dependent on the others.
 _DEPENDENT = 1e-10
@@ -107,8 +105,10 @@ class NearestSteerable(ExactConstants):
     def __init__(self, basis: SteerableBasis, orthogonal: OrthogonalBasis) -> None:
         super().__init__()
         self.basis, self.orthogonal = basis, orthogonal
-        for number, _ in enumerate(basis.by_pair()):
-            gram = basis.exact(f"gram_{number}").numpy()
+        for number, (names, _, elements) in enumerate(basis.by_pair(exact=True)):
+            in_field, out_field = (field_named(name, of) for name, of in zip(names, basis.fields, strict=True))
+            rows = OrthogonalBasis([in_field], [out_field]).double()(elements.movedim(0, -1)).flatten(0, 2)
+            gram = (rows.mT @ rows).numpy()
             self.set_constant(f"inverse_{number}", np.linalg.pinv(gram, rcond=_DEPENDENT, hermitian=True))
 
     def forward(self, kernel: Tensor) -> Tensor:

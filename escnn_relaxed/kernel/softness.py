@@ -15,8 +15,6 @@ from ..group.fields import block_diagonal
 if TYPE_CHECKING:
     from escnn.group import Representation
 
-__all__ = ["OrthogonalBasis", "soft_share"]
-
 # Below this many units in the last place √s is rounding. In bfloat16 that alone would be a percent of the energy.
 _ROUNDING = 16
 _MOST_ROUNDING = 5e-3

@@ -25,8 +25,6 @@ from ..group.points import tap_grid
 from ..on_escnn.basis_elements import BasisElements
 from ..on_escnn.grid_exact_basis import grid_exact_basis
 
-__all__ = ["SteerableBasis"]
-
 
 class SteerableBasis(ExactConstants):
     """The map from weights of ``R2Conv`` to its filter bank: one matrix product for each pair of representations."""
@@ -46,7 +44,7 @@ class SteerableBasis(ExactConstants):
         self._deviations: list[Tensor] = []
         self.dimension = 0
         self.fingerprint: list[float] = []
-        self._fields = in_type, out_type
+        self.fields = in_type, out_type
         self._attributes: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self._ranges: dict[tuple[str, str], tuple[int, int]] = {}
         if expansion is None:
@@ -60,13 +58,12 @@ class SteerableBasis(ExactConstants):
         for number, names in enumerate(expansion._representations_pairs):
             self._pairs.append(_PairLayout(names, in_type, out_type, self._ranges[names]))
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
-            fields = _field_named(names[0], in_type), _field_named(names[1], out_type)
+            fields = field_named(names[0], in_type), field_named(names[1], out_type)
             basis = grid_exact_basis(block, expansion.points, *fields, symmetries, _averaged)
             self._attributes[names] = basis.attributes
             self.set_constant(f"basis_{number}", basis.values, single=basis.single)
             if basis.orbits is not None:
                 self.set_constant(f"orbits_{number}", basis.orbits)
-            self.set_constant(f"gram_{number}", basis.gram)
             self.fingerprint.append(basis.fingerprint)
         self._deviations = _he_deviations(self._pairs, list(self._attributes.values()))
         self.order = RowOrder(_row_numbers(self._pairs, out_type.size, in_type.size))
@@ -78,7 +75,7 @@ class SteerableBasis(ExactConstants):
     @property
     def elements(self) -> BasisElements:
         """The elements that the weights multiply; made anew, so that no two objects hold each other."""
-        return BasisElements(*self._fields, self._attributes, self._ranges, self)
+        return BasisElements(*self.fields, self._attributes, self._ranges, self)
 
     def by_pair(self, exact: bool = False) -> Iterator[tuple[tuple[str, str], slice, Tensor]]:
         """Yield each pair of representations, the place of its weights, its basis (B, |A|, |B|, taps)."""
@@ -118,15 +115,6 @@ class SteerableBasis(ExactConstants):
         if self._missing:
             products.append(weights.new_zeros(self._missing, taps))
         return self.order(torch.cat(products)).view(self._size)
-
-    def energy(self, weights: Tensor) -> Tensor:
-        """Return ‖K‖² in the basis of permutations and irreps, where ρ is orthogonal."""
-        energy = weights.new_zeros(())
-        for number, pair in enumerate(self._pairs):
-            gram = getattr(self, f"gram_{number}")
-            coefficients = weights[pair.start : pair.end].view(-1, len(gram))
-            energy = energy + (coefficients @ gram).mul(coefficients).sum()
-        return energy
 
 
 def _averaged(
@@ -203,5 +191,6 @@ def _channels_of(name: str, field_type: FieldType) -> NDArray[np.int64]:
     return np.array(channels, dtype=np.int64)
 
 
-def _field_named(name: str, field_type: FieldType) -> Representation:
+def field_named(name: str, field_type: FieldType) -> Representation:
+    """Return the field of a name among those of a type."""
     return next(field for field in field_type.representations if field.name == name)

@@ -17,8 +17,6 @@ from ..on_escnn.sampled_basis import check_basis_arguments, refuse_emptied_basis
 from .kernel import Kernel, KernelBuilder, KernelPlace
 from .steerable_basis import SteerableBasis
 
-__all__ = ["RelaxingKernel", "StrictKernel"]
-
 
 class StrictKernel(Kernel):
     """K of ``R2Conv``: a sum of the elements of its steerable basis, with its weights.

@@ -17,8 +17,6 @@ from .kernel import Kernel, KernelPlace
 from .modulation import Modulation
 from .strict import StrictKernel
 
-__all__ = ["TiedKernel"]
-
 # At a small ω′ weights are drawn at most this many times as large as at the reference, so that the kernel changes
 # smoothly while a learned ω′ grows.
 _LARGEST_START = 1.5

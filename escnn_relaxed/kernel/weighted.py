@@ -18,20 +18,11 @@ from ..group.regions import RegionPartition
 from .kernel import KernelBuilder, KernelPlace
 from .strict import RelaxingKernel, StrictKernel
 
-__all__ = ["WeightedKernel"]
-
 
 class WeightedKernel(RelaxingKernel):
     """K = Σ_l w_l(g′) K_l, with the kernels K_l of L strict layers.
 
-    The weights are w_l = a_l + Σ_i b_li c_i, where the c_i are an orthonormal basis of the functions of mean 0 on the
-    group. With b = 0 the kernel is strict.
-
-    Attributes:
-        means: a, (L,).
-        deviations: b, (L, M − 1).
-        further_weights: those of all K_l but the first, whose weights are the layer's.
-        further: these K_l, where they have weights of their own.
+    w_l = a_l + Σ_i b_li c_i, with an orthonormal basis c of the functions of mean 0 on the group: b = 0 is strict.
     """
 
     way = "weighted"
@@ -54,9 +45,10 @@ class WeightedKernel(RelaxingKernel):
         self.elements.set_constant("of_rows", out_elements.T)
         self.elements.set_constant("weighs_columns", in_has_any[:, None, None])
         self._weighs_columns_alone = bool(in_has_any.all())
+        # a and b.
         self.means = nn.Parameter(torch.zeros(banks))
         self.deviations = nn.Parameter(torch.zeros(banks, len(sample) - 1))
-        # Weights are drawn at the start.
+        # The weights of the first K_l are the layer's, of the others here or their own; they are drawn at the start.
         with torch.random.fork_rng(devices=[]):
             weights = self.strict.start_weights()
         self.further_weights = nn.ParameterList([] if weights is None else [torch.zeros_like(weights) for _ in others])

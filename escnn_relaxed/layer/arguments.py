@@ -19,21 +19,6 @@ from ..kernel.kernel import Kernel, KernelBuilder, KernelOptions, KernelPlace
 from ..kernel.tied import TiedKernel
 from ..torch_modes import has_no_values, is_traced
 
-__all__ = [
-    "DEFAULT_REGIONS",
-    "SOFTENING",
-    "Softening",
-    "check_field_type",
-    "check_field_types",
-    "check_input",
-    "check_kernel",
-    "check_keywords",
-    "check_shape",
-    "check_softness",
-    "checked_geometry",
-    "checked_transposed_geometry",
-]
-
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 

@@ -19,8 +19,6 @@ from .arguments import Softening, check_input, check_softness
 from .escnn_layer import EscnnLayer, InvariantBias, has_trivial_irrep
 from .memo import EvaluationMemo
 
-__all__ = ["RelaxedConvolution"]
-
 
 class RelaxedConvolution(EscnnLayer):
     """A convolution of fields, or its adjoint, with a kernel that may be soft."""

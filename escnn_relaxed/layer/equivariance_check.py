@@ -18,15 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from ..checks import FIBER_SUBGROUPS, check_bool, check_number
+from ..checks import FIBER_SUBGROUPS, check_number
 from ..group.elements import sample_group, steered_taps
 from ..group.points import tap_grid
 from ..integral.geometry import TransposedGeometry
 
 if TYPE_CHECKING:
     from escnn.group import GroupElement
-
-__all__ = ["check_equivariance"]
 
 Array = NDArray[np.float64]
 
@@ -50,8 +48,6 @@ def check_equivariance(
     """Return the mean error for each element in which a layer is strict; see :meth:`EscnnLayer.check_equivariance`."""
     check_number("atol", atol)
     check_number("rtol", rtol)
-    check_bool("assertion", assertion)
-    check_bool("verbose", verbose)
     layer = copy.deepcopy(layer).to(device=torch.device(device), dtype=torch.float32).eval()
     probe = _Images(layer) if layer.space.dimensionality == 2 else _Voxels(layer)
     still = probe.output(probe.turned(np.eye(layer.space.dimensionality)))

@@ -21,8 +21,6 @@ from .state_dict import DescribedState, describe_fields
 if TYPE_CHECKING:
     from escnn.group import GroupElement
 
-__all__ = ["EscnnLayer", "InvariantBias", "has_trivial_irrep"]
-
 
 def has_trivial_irrep(field_type: FieldType) -> bool:
     """Whether a bias can be added to any channel without breaking equivariance."""

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from .. import torch_modes
 from ..torch_modes import has_no_values, has_tangents, has_values, is_traced, untraced
 
-__all__ = ["EvaluationMemo"]
-
 _Result = TypeVar("_Result")
 
 # Filter banks are large: those of the last two sizes of image are kept.

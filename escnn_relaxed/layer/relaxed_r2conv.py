@@ -14,8 +14,6 @@ from ..on_escnn.sampled_basis import built_on_the_cpu
 from .arguments import DEFAULT_REGIONS, Softening, check_field_types, checked_geometry, checked_transposed_geometry
 from .convolution import RelaxedConvolution
 
-__all__ = ["RelaxedR2Conv", "RelaxedR2ConvTransposed"]
-
 
 class RelaxedR2Conv(RelaxedConvolution):
     r"""A planar convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2Conv`.

@@ -22,8 +22,6 @@ from ..torch_modes import full_precision
 from .arguments import DEFAULT_REGIONS, Softening, check_field_types, checked_geometry
 from .convolution import RelaxedConvolution
 
-__all__ = ["RelaxedR3Conv"]
-
 
 class RelaxedR3Conv(RelaxedConvolution):
     """A convolution of volumes whose equivariance can be relaxed, in place of :class:`escnn.nn.R3Conv`.

@@ -14,8 +14,6 @@ from ..kernel.kernel import Kernel, joint
 from ..torch_modes import full_precision
 from .arguments import check_softness
 
-__all__ = ["SoftLayer"]
-
 
 class SoftLayer(nn.Module):
     """A layer with a kernel that may be soft."""

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from ..checks import SUBGROUPS
 from ..kernel.kernel import Kernel
 
-__all__ = ["FORMAT_VERSION", "DescribedState", "adopt_basis", "describe_fields", "differences"]
-
 FORMAT_VERSION = 3
 
 # Numbers of two bases differ by more, those of one basis by less.

@@ -15,10 +15,17 @@ from ..network.relaxed_layers import in_eval_mode, relaxed_layers
 from ..torch_modes import full_precision
 from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport, HardeningTrial
 from .likelihoods import Likelihood
-from .soft_gradients import count_inputs, gradients, input_chunks, plain
-from .soft_groups import SoftGroup, is_gone, soft_groups
-
-__all__ = ["LEAST_PRECISION", "MOST_PRECISION", "SoftnessEvidence"]
+from .soft_gradients import (
+    SoftGroup,
+    count_inputs,
+    gradients,
+    has_processes,
+    input_chunks,
+    is_gone,
+    mean_over_processes,
+    plain,
+    soft_groups,
+)
 
 # Bounds of δ. A weight of 1 modulates a kernel by about a fifth: below the first a prior asks for nothing, and beyond
 # the second it leaves a softness below 1e-7.
@@ -169,10 +176,8 @@ class SoftnessEvidence:
         for group in self._groups:
             with torch.no_grad():
                 softness = float(layers[group.layer].softness(*group.subgroups))
-            determined = self._determined.get(group.key, math.nan)
-            rows.append(
-                EvidenceRow(group.layer, group.label, group.size, determined, softness, self._precision[group.key])
-            )
+            numbers = self._determined.get(group.key, math.nan), softness, self._precision[group.key]
+            rows.append(EvidenceRow(group.layer, group.label, group.size, *numbers))
         return EvidenceTable(tuple(rows))
 
     @torch.no_grad()
@@ -190,7 +195,7 @@ class SoftnessEvidence:
             RuntimeError: before the first update.
         """
         self._check_updated("log_evidence")
-        mean, _ = _mean(self._losses(inputs, targets))
+        mean, _ = mean_over_processes(self._losses(inputs, targets))
         _, price = self._posterior(self._groups)
         return -self.observations * mean - price
 
@@ -232,7 +237,9 @@ class SoftnessEvidence:
         self._check_updated("harden")
         losses = self._losses(inputs, targets)
         trials: list[HardeningTrial] = []
-        for unit in sorted(self._units(), key=lambda unit: self._share(self._going(unit))):
+        # The subgroups that layers can be made strict in one by one, of some layers several together.
+        units = {tuple(group.label.split(", ")) for group in self._groups if " × " not in group.label}
+        for unit in sorted(units, key=lambda unit: self._share(self._going(unit))):
             trial, losses = self._trial(unit, self._going(unit), losses, inputs, targets)
             trials.append(trial)
             if trial.is_hardened or len(trial.layers) == 1:
@@ -294,11 +301,9 @@ class SoftnessEvidence:
         return list({id(parameter): parameter for group in self._groups for parameter, _ in group.entries}.values())
 
     def _posterior(self, groups: Sequence[SoftGroup]) -> tuple[dict[str, float], float]:
-        """Return γ of each of some groups, and the price of their weights: what log p(data) has beside the loss.
-
-        Σ is never made. With A = G δ^(−½) and H = GᵀG, δ(H + δ)⁻¹ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for
-        every H; and log det(Σ⁻¹/δ) is log det(1 + AAᵀ).
-        """
+        """Return γ of each of some groups, and the price of their weights: what log p(data) has beside the loss."""
+        # Σ is never made. With A = G δ^(−½) and H = GᵀG, δ(H + δ)⁻¹ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for
+        # every H; and log det(Σ⁻¹/δ) is log det(1 + AAᵀ).
         if not groups:
             return {}, 0.0
         scaled = torch.cat([self._rows[of.key] / self._precision[of.key] ** 0.5 for of in groups], 1)
@@ -316,7 +321,7 @@ class SoftnessEvidence:
         likelihood = self._likelihood
         likelihood.noise = 1.0
         with torch.no_grad():
-            mean, _ = _mean(self._losses(inputs, targets))
+            mean, _ = mean_over_processes(self._losses(inputs, targets))
         likelihood.noise = max(2 * mean / likelihood.outputs - math.log(2 * math.pi), _LEAST_NOISE)
 
     def _gradients(self, inputs: Any) -> Tensor:
@@ -333,7 +338,7 @@ class SoftnessEvidence:
             taken = [of for group in self._groups for of in group.taken(values)]
             rows.append(torch.cat(taken, 1).detach().cpu().double())
         of_all = [torch.cat(rows)]
-        if _has_processes():
+        if has_processes():
             of_all = [of_all[0]] * distributed.get_world_size()
             distributed.all_gather_object(of_all, of_all[0])
         joined = torch.cat(of_all)
@@ -354,10 +359,6 @@ class SoftnessEvidence:
                 output = plain(self.network(*arguments), "network: its output")
                 found.append(self._likelihood.losses(output, wanted).double())
         return torch.cat(found)
-
-    def _units(self) -> set[tuple[str, ...]]:
-        """Return the subgroups that layers can be made strict in one by one, of some layers several together."""
-        return {tuple(group.label.split(", ")) for group in self._groups if " × " not in group.label}
 
     def _going(self, unit: tuple[str, ...]) -> list[SoftGroup]:
         """Return the groups that go where all layers become strict in some subgroups."""
@@ -383,7 +384,7 @@ class SoftnessEvidence:
             for layer in layers:
                 layer.harden(*unit)
             hardened = self._losses(inputs, targets)
-            rise, error = (self.observations * value for value in _mean(hardened - losses))
+            rise, error = (self.observations * value for value in mean_over_processes(hardened - losses))
             is_kept = rise - error <= price + _ODDS
         finally:
             if not is_kept:
@@ -397,17 +398,3 @@ class SoftnessEvidence:
     def _check_updated(self, name: str) -> None:
         if not all(group.key in self._rows for group in self._groups):
             raise RuntimeError(f"{name} needs what an update learns: call update(inputs) before")
-
-
-def _mean(values: Tensor) -> tuple[float, float]:
-    """Return the mean over the inputs of all processes, and its standard error."""
-    sums = torch.stack([torch.ones_like(values), values, values.square()]).sum(1)
-    if _has_processes():
-        distributed.all_reduce(sums)
-    count, first, second = sums.tolist()
-    mean = first / count
-    return mean, math.sqrt(max(second / count - mean**2, 0.0) / count)
-
-
-def _has_processes() -> bool:
-    return distributed.is_available() and distributed.is_initialized()

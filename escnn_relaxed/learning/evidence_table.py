@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from ..measure.reports import plain_table
 
-__all__ = ["EvidenceRow", "EvidenceTable", "HardeningReport", "HardeningTrial"]
-
 
 @dataclass(frozen=True)
 class EvidenceRow:

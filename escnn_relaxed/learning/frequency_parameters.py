@@ -10,8 +10,6 @@ from torch import nn
 from ..checks import check_module, check_positive
 from ..layer.convolution import RelaxedConvolution
 
-__all__ = ["parameter_groups", "share_domain_frequency"]
-
 
 def parameter_groups(network: nn.Module, frequency_rate: float | None = None) -> list[dict[str, Any]]:
     """Return groups for any torch optimiser: the learned ω′ with a rate of its own and no weight decay, then the rest.

@@ -10,8 +10,6 @@ from torch.nn import functional
 
 from ..checks import check_choice
 
-__all__ = ["LIKELIHOODS", "Likelihood"]
-
 LIKELIHOODS = "categorical", "binary", "gaussian"
 
 

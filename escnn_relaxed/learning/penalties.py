@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from ..checks import check_choice, check_integer, check_mapping, check_number, check_positive
 from ..network.relaxed_layers import frequency_energy, relaxed_layers
 
-__all__ = ["HardeningSchedule", "SoftnessBound", "equivariance_penalty"]
-
 
 def equivariance_penalty(network: nn.Module, kind: str = "softness") -> Tensor:
     """Return a penalty to add to the loss, times λ, so that layers are only as soft as the task needs.

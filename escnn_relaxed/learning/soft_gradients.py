@@ -1,18 +1,80 @@
-"""Gradients of some parameters for each input of a batch alone."""
+"""The soft weights of a network by layer and subgroup, and their gradients for each input of a batch alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from escnn.nn import GeometricTensor
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.func import functional_call, grad, vmap
 
 from ..layer.convolution import RelaxedConvolution
+from ..network.relaxed_layers import relaxed_layers
 
-__all__ = ["count_inputs", "gradients", "input_chunks", "plain"]
+
+class SoftGroup(NamedTuple):
+    """The soft weights of a layer and subgroup."""
+
+    layer: str
+    label: str  # the subgroup, or several: see ``layer.weight_groups()``
+    entries: list[tuple[nn.Parameter, Tensor]]  # parameters, each with the places of its entries
+
+    @property
+    def key(self) -> str:
+        """A name among all groups."""
+        return f"{self.layer}/{self.label}"
+
+    @property
+    def subgroups(self) -> list[str]:
+        """All subgroups that the label names."""
+        return re.split(" × |, ", self.label)
+
+    @property
+    def width(self) -> int:
+        """Number of entries."""
+        return sum(places.numel() for _, places in self.entries)
+
+    @property
+    def size(self) -> int:
+        """Number n of weights, without the means of rows, which are not soft."""
+        return self.width - sum(len(places) for _, places in self.entries if places.dim() > 1)
+
+    def taken(self, values: Mapping[int, Tensor]) -> list[Tensor]:
+        """Return the group's entries along the last axis of values by the identity of their parameter."""
+        return [_entries(values[id(parameter)], places.to(parameter.device)) for parameter, places in self.entries]
+
+
+def soft_groups(network: nn.Module) -> list[SoftGroup]:
+    """Return the groups of a network; what is frozen or hardened is in none, and what layers share in the first."""
+    groups: list[SoftGroup] = []
+    owners: dict[int, str] = {}
+    for name, layer in relaxed_layers(network).items():
+        for label, entries in layer.weight_groups().items():
+            own = [
+                (parameter, places.to(parameter.device))
+                for parameter, places in entries
+                if parameter.requires_grad and owners.setdefault(id(parameter), name) == name
+            ]
+            if own and not is_gone(label, layer.hardened):
+                groups.append(SoftGroup(name, label, own))
+    return groups
+
+
+def is_gone(label: str, hardened: Sequence[str]) -> bool:
+    """Return whether soft weights no longer do anything in a layer that is strict in some subgroups."""
+    if ", " in label:
+        return all(name in hardened for name in label.split(", "))
+    return any(name in hardened for name in label.split(" × "))
+
+
+def _entries(values: Tensor, places: Tensor) -> Tensor:
+    """Return the values at some places of the last axis; where these are a matrix, less the means of its rows."""
+    taken = values[..., places]
+    return taken if places.dim() == 1 else (taken - taken.mean(-1, keepdim=True)).flatten(-2)
 
 
 class _Call(NamedTuple):
@@ -58,17 +120,9 @@ def gradients(
     arguments: tuple[Any, ...],
     direction: Callable[[Tensor], Tensor],
 ) -> list[Tensor]:
-    """Return the gradients of ⟨output, direction(output)⟩ of each input, (batch, …) of each parameter.
-
-    One pass through the network gives the gradients of the layers' outputs. Those of the parameters of each layer then
-    follow input by input from that layer alone.
-
-    Args:
-        network: maps each input of a batch on its own, as networks do in eval mode.
-        parameters: of layers of this package.
-        arguments: a batch of inputs, and all other arguments.
-        direction: numbers in the shape of the output, given the output.
-    """
+    """Return the gradients of ⟨output, direction(output)⟩ of each input, (batch, …) of each parameter."""
+    # One pass through the network gives the gradients of the layers' outputs. Those of the parameters of each layer
+    # then follow input by input from that layer alone.
     count = count_inputs(arguments)
     wanted = {id(parameter) for parameter in parameters}
     calls: list[_Call] = []
@@ -121,3 +175,18 @@ def _of_layer(call: _Call, slope: Tensor, own: dict[str, nn.Parameter], count: i
         # A layer that cannot be mapped over: one input after the other.
         each = [torch.autograd.grad(product(own, *of), list(own.values())) for of in zip(*per_input, strict=True)]
         return dict(zip(own, (torch.stack(of) for of in zip(*each, strict=True)), strict=True))
+
+
+def mean_over_processes(values: Tensor) -> tuple[float, float]:
+    """Return the mean over the inputs of all processes, and its standard error."""
+    sums = torch.stack([torch.ones_like(values), values, values.square()]).sum(1)
+    if has_processes():
+        distributed.all_reduce(sums)
+    count, first, second = sums.tolist()
+    mean = first / count
+    return mean, math.sqrt(max(second / count - mean**2, 0.0) / count)
+
+
+def has_processes() -> bool:
+    """Whether several processes train together."""
+    return distributed.is_available() and distributed.is_initialized()

@@ -11,11 +11,17 @@ Example:
     True
 """
 
-from .ablation import softness_ablation
 from .equivariance import equivariance_error, prediction_agreement
 from .monitoring import RelaxationMonitor, relaxation_scalars
 from .reports import AblationReport, AblationRow, AgreementReport, EquivarianceReport, ErrorRow
-from .summary import AxisSoftness, LayerSummary, RelaxationSummary, relaxation_summary, softness_by_axis
+from .summary import (
+    AxisSoftness,
+    LayerSummary,
+    RelaxationSummary,
+    relaxation_summary,
+    softness_ablation,
+    softness_by_axis,
+)
 
 __all__ = [
     "AblationReport",

@@ -22,8 +22,6 @@ from .isometry import Isometry, PixelGrid, moved, on_fibers
 from .measured_network import Data, MeasuredNetwork, Pass, Shifts
 from .reports import AgreementReport, EquivarianceReport, ErrorRow
 
-__all__ = ["equivariance_error", "largest_exact_errors", "prediction_agreement"]
-
 
 @torch.no_grad()
 def equivariance_error(

@@ -26,8 +26,6 @@ from ..group.points import image_axes
 from ..integral.geometry import Geometry, TransposedGeometry
 from .isometry import PixelGrid
 
-__all__ = ["ModuleOutput", "Output", "outputs"]
-
 # A function that picks the tensor to look at from the return value of a module.
 Output: TypeAlias = Callable[[Any], Tensor | GeometricTensor] | None
 

@@ -24,18 +24,6 @@ from ..group.elements import least_samples, rotation_matrix, sample_group
 from ..group.points import image_axes
 from ..group.rotation_axes import axis_and_angle, axis_in_words, element_with_action
 
-__all__ = [
-    "TOLERANCE",
-    "Isometry",
-    "PixelGrid",
-    "isometries_of",
-    "moved",
-    "on_fibers",
-    "rotation",
-    "shift",
-    "turn_or_flip",
-]
-
 Array = NDArray[np.float64]
 
 # Positions come from cosines and strides: what is this close to a pixel is on it.

@@ -20,8 +20,6 @@ from ..layer.convolution import RelaxedConvolution
 from .forward_probe import ModuleOutput, Output, outputs
 from .isometry import Isometry, PixelGrid, isometries_of, moved, on_fibers, rotation, shift
 
-__all__ = ["Data", "MeasuredNetwork", "Pass", "Shifts"]
-
 # Images, or a tuple of all arguments of the network, the images first.
 Data: TypeAlias = "Tensor | GeometricTensor | tuple[Any, ...] | None"
 Shifts = Sequence[tuple[int, ...]]

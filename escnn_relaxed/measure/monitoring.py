@@ -11,8 +11,6 @@ from ..network.relaxed_layers import frequency_energy, relaxed_layers
 from .equivariance import largest_exact_errors
 from .measured_network import Data, Shifts
 
-__all__ = ["RelaxationMonitor", "relaxation_scalars"]
-
 
 @torch.no_grad()
 def relaxation_scalars(

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-__all__ = ["AblationReport", "AblationRow", "AgreementReport", "EquivarianceReport", "ErrorRow", "plain_table"]
-
 
 @dataclass(frozen=True)
 class ErrorRow:

@@ -1,7 +1,7 @@
 """Functions on whole networks: relax, harden, export, return to escnn."""
 
 try:
-    from .escnn_modules import to_escnn
+    from .conversion import to_escnn
 except ModuleNotFoundError as error:
     # Exported networks load their classes from here where escnn is not installed.
     if error.name not in ("escnn", "lie_learn"):

@@ -15,8 +15,6 @@ from ..layer.convolution import RelaxedConvolution
 from .export_modules import NoPlainFormError, plain_module
 from .relaxed_layers import copy_network, in_eval_mode
 
-__all__ = ["OnFields", "export_network"]
-
 
 @torch.no_grad()
 def export_network(network: nn.Module) -> nn.Module:

@@ -21,8 +21,6 @@ from torch import Tensor, nn
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry, as_convolution
 from . import plain_modules as plain
 
-__all__ = ["NoPlainFormError", "plain_module"]
-
 # torch's modules by the number of axes.
 _BATCH_NORM = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 _MAX_POOL = {2: nn.MaxPool2d, 3: nn.MaxPool3d}

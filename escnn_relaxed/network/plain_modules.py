@@ -12,21 +12,6 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-__all__ = [
-    "ByChannels",
-    "Concatenated",
-    "FieldMaximum",
-    "FieldNorm",
-    "Gate",
-    "Joined",
-    "Mask",
-    "NormMaxPool",
-    "NormNonLinearity",
-    "Residual",
-    "Squash",
-    "VectorField",
-]
-
 
 def _channels_by_field(features: Tensor, size: int) -> Tensor:
     """(batch, fields · size, …) → (batch, fields, size, …)."""

@@ -17,18 +17,6 @@ from ..layer.convolution import RelaxedConvolution
 from ..layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed
 from ..layer.relaxed_r3conv import RelaxedR3Conv
 
-__all__ = [
-    "RELAXED_FORMS",
-    "Relaxed",
-    "copied_parameters",
-    "copy_network",
-    "frequency_energy",
-    "in_eval_mode",
-    "named_relaxed_layers",
-    "relaxed_layers",
-    "strict_layers",
-]
-
 # The layer of this package in the place of each of escnn's, and all of escnn's linear maps with weights.
 Relaxed: TypeAlias = RelaxedR2Conv | RelaxedR2ConvTransposed | RelaxedR3Conv
 RELAXED_FORMS: dict[type[nn.Module], type[Relaxed]] = {

@@ -9,8 +9,6 @@ from escnn.nn import FieldType
 from escnn.nn.modules.basismanager import BasisManager
 from torch import Tensor
 
-__all__ = ["BasisElements"]
-
 
 class BasisElements(BasisManager):
     """The face of an ``R2Conv``'s ``basisexpansion``, which is no module here: it holds nothing of a layer's state."""

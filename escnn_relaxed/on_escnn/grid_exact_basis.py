@@ -1,4 +1,4 @@
-"""A basis that escnn sampled in float32, made exact to float64 on the grid of taps, with its inner products."""
+"""A basis that escnn sampled in float32, made exact to float64 on the grid of taps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from escnn.group import GroupElement, Representation
 from escnn.nn.modules.basismanager import SingleBlockBasisExpansion
 from numpy.typing import NDArray
 from torch import Tensor
-
-__all__ = ["GridExactBasis", "grid_exact_basis"]
-
 
 Symmetries = list[tuple[GroupElement, list[int]]]
 
@@ -30,7 +27,6 @@ class GridExactBasis(NamedTuple):
     values: NDArray[np.float64]  # (B, |A|, |B|, taps), or (B, orbits) with the values that orbits of entries share
     single: NDArray[np.float32] | None  # escnn's samples, for dtypes below float64; None beside values of orbits
     orbits: NDArray[np.int64] | None  # the number of the orbit of each entry, (|A|·|B|·taps); None beside values of all
-    gram: NDArray[np.float64]  # inner products of the elements, (B, B)
     fingerprint: float  # another basis has another one
     attributes: list[dict[str, Any]]  # those of each element, as escnn gives them
 
@@ -73,13 +69,13 @@ def _prepared(
         values, orbits = exact.reshape(len(exact), -1), np.arange(exact[0].size)
     else:
         values = _means_over(orbits, single)
-    gram, fingerprint = _gram(values, orbits, in_field, out_field), _fingerprint(values, orbits)
+    fingerprint = _fingerprint(values, orbits)
     attributes = [dict(element) for element in block.get_basis_info()]
     if is_large:
-        return GridExactBasis(values, None, orbits, gram, fingerprint, attributes)
+        return GridExactBasis(values, None, orbits, fingerprint, attributes)
     # In C order, so that layers share it.
     exact = values.take(orbits, axis=1).reshape(single.shape)
-    return GridExactBasis(exact, single, None, gram, fingerprint, attributes)
+    return GridExactBasis(exact, single, None, fingerprint, attributes)
 
 
 def _sampled(block: Any, points: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -108,21 +104,6 @@ def _fingerprint(values: NDArray[np.float64], orbits: NDArray[np.int64]) -> floa
     sample = values[:, orbits[:: max(1, len(orbits) // _FINGERPRINT)]].ravel()
     scale = float(np.sqrt(np.square(sample).sum())) or 1.0
     return round(float(sample @ np.cos(np.sqrt(2) * np.arange(len(sample)) + 1)) / scale, 6)
-
-
-def _gram(
-    values: NDArray[np.float64], orbits: NDArray[np.int64], in_field: Representation, out_field: Representation
-) -> NDArray[np.float64]:
-    """Return the inner products of the elements of a basis where ρ is orthogonal, (B, B)."""
-    left, right = out_field.change_of_basis_inv, in_field.change_of_basis.T
-    if all(np.allclose(of @ of.T, np.eye(len(of)), rtol=0, atol=1e-12) for of in (left, right)):
-        orthogonal = values * np.sqrt(np.bincount(orbits))
-    else:
-        basis = values[:, orbits].reshape(len(values), len(left), len(right), -1)
-        turned = right[None, None] @ (left @ basis.transpose(0, 3, 1, 2)).swapaxes(2, 3)
-        orthogonal = turned.reshape(len(basis), -1)
-    gram: NDArray[np.float64] = orthogonal @ orthogonal.T
-    return gram
 
 
 def _orbits(in_field: Representation, out_field: Representation, symmetries: Symmetries) -> NDArray[np.int64] | None:

@@ -19,8 +19,6 @@ from escnn.gspaces import GSpace2D, GSpace3D
 from escnn.nn import FieldType
 from numpy.typing import NDArray
 
-__all__ = ["register_reducers", "use_scipy_svd"]
-
 
 def use_scipy_svd() -> None:
     """Let escnn compute null spaces as it does where scikit-learn is not installed."""

@@ -18,17 +18,6 @@ from torch import nn
 
 from ..checks import check_bool, check_integer, check_number, warn_once
 
-__all__ = [
-    "as_escnn_builds",
-    "basis_bytes",
-    "built_on_the_cpu",
-    "check_basis_arguments",
-    "refuse_emptied_basis",
-    "sampled_basis",
-    "shaping_arguments",
-    "warn_of_heavy_basis",
-]
-
 _CONVOLUTIONS = {2: R2Conv, 3: R3Conv}
 
 

@@ -21,8 +21,6 @@ from escnn.group.groups import o3group, so3group
 from escnn.kernels import wignereckart_solver
 from numpy.typing import NDArray
 
-__all__ = ["canonical_embeddings", "use_canonical_solutions"]
-
 Array = NDArray[np.float64]
 
 # The first coordinate that holds this part of the largest one decides. No ratio of small algebraic numbers is near it,

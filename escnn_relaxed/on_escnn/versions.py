@@ -7,8 +7,6 @@ from importlib.util import find_spec
 
 import torch
 
-__all__ = ["check_lie_learn", "check_torch"]
-
 # torch.compiler.set_stance; before 2.3 there is no torch.compiler.is_compiling either.
 _LEAST_TORCH = (2, 6)
 

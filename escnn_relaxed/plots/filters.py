@@ -18,9 +18,7 @@ from numpy.typing import NDArray
 from ..checks import check_integer, check_size
 from ..layer.convolution import RelaxedConvolution
 from ..layer.relaxed_r2conv import RelaxedR2ConvTransposed
-from .style import DIVERGING, FONT, WIDTH, by_label, labelled, new_axes, without_frame
-
-__all__ = ["filters_over_group", "plot_filter_over_positions", "plot_filters_over_rotations"]
+from .charts import DIVERGING, FONT, WIDTH, by_label, labelled, new_axes, without_frame
 
 # The distance of two filters, in sides of one.
 _STEP = 1.12

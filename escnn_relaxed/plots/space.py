@@ -24,10 +24,8 @@ from ..group.points import tap_grid
 from ..group.rotation_axes import RotationAxis, rotation_axes
 from ..layer.relaxed_r3conv import RelaxedR3Conv
 from ..measure.summary import AxisSoftness, softness_by_axis
+from .charts import DIVERGING, FONT, WIDTH, by_label, new_axes, without_frame
 from .filters import filters_over_group
-from .style import DIVERGING, FONT, WIDTH, by_label, new_axes, without_frame
-
-__all__ = ["plot_filters_in_space", "plot_softness_by_axis"]
 
 Array = NDArray[np.float64]
 
