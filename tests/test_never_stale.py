@@ -108,7 +108,8 @@ def test_bank_serves_no_gradient_that_is_wanted(form: str) -> None:
         gradients.append(torch.autograd.grad(loss, [features, *layer.parameters()]))
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
     assert all(gradient.any() for gradient in gradients[0])
-    layer.requires_grad_(False)
+    # Made in inference mode, where nothing is kept yet.
+    layer.requires_grad_(False).train().eval()
     with torch.inference_mode():
         answer(layer)
     (found,) = torch.autograd.grad(layer(layer.in_type(features)).tensor.square().mean(), features)
