@@ -17,7 +17,8 @@ def test_networks_are_trained_read_and_reported(tmp_path: Path, monkeypatch: pyt
     runs = "C4 regular, turned;D4 regular, upright, evidence;torus, evidence"
     arguments = "--seeds", "1", "--images", "64", "--runs", runs, "--log", str(tmp_path / "runs.jsonl")
     first = run_here("accuracy.evidence", *arguments)
-    again = run_here("accuracy.evidence", *arguments)
+    again = run_here("accuracy.evidence", *arguments, "--picture", str(tmp_path / "evidence.png"))
+    assert (tmp_path / "evidence.png").stat().st_size > 1000
     name = "C4 regular, turned, evidence: "
     assert (first.count(name), again.count(name)) == (2, 1)
     assert first.count("Δ, held out: rotation in 4") >= 2

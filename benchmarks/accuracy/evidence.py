@@ -204,6 +204,33 @@ def _trial(trial: dict[str, Any]) -> str:
     return f"{where}: {numbers}, {'strict' if trial['is_hardened'] else 'soft'}"
 
 
+def draw(path: Path, results: dict[str, dict[str, Any]]) -> None:
+    """γ/n and s of each layer over the epochs, a column for each task."""
+    from matplotlib import pyplot
+
+    from escnn_relaxed.plots.style import by_depth
+
+    figure, panels = pyplot.subplots(
+        2, len(results), figsize=(3 * len(results), 5), layout="constrained", sharex=True, sharey="row", squeeze=False
+    )
+    for column, (task, result) in enumerate(results.items()):
+        layers = range(len(result["history"][0]))
+        epochs = [FIRST_EPOCH + 1 + number for number in range(len(result["history"]))]
+        colours = by_depth([f"layer {layer + 1}" for layer in layers])
+        for layer, (name, colour) in zip(layers, colours.items(), strict=True):
+            for row in range(2):
+                values = [epoch[layer][row] for epoch in result["history"]]
+                panels[row, column].plot(epochs, values, color=colour, label=name)
+        panels[0, column].set(title=task, ylim=(0, 1))
+        panels[1, column].set(xlabel="epoch", yscale="log")
+    panels[0, 0].set_ylabel("determined by the data, γ/n")
+    panels[1, 0].set_ylabel("softness s")
+    panels[0, -1].legend(frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
 def main() -> None:
     """Parse the command line, train, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -213,6 +240,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--log", type=Path, default=Path("runs/evidence.jsonl"))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of one thread each")
+    parser.add_argument("--picture", type=Path, help="where to draw γ/n and s of the first seed of evidence runs")
     arguments = parser.parse_args()
     runs = [run for run in all_runs() if any(part in run.name for part in arguments.runs.split(";"))]
     log = Log(arguments.log)
@@ -227,6 +255,9 @@ def main() -> None:
     print()
     for run in runs:
         print(report(run, [log.runs[name] for name, (other, _) in wanted.items() if other == run]))
+    if arguments.picture:
+        first = {run.task: name for name, (run, seed) in wanted.items() if run.way == "evidence" and seed == 0}
+        draw(arguments.picture, {task: log.runs[name] for task, name in first.items()})
 
 
 if __name__ == "__main__":
