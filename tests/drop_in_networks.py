@@ -1,4 +1,4 @@
-"""Thirteen kinds of networks that are written with escnn, small: each a forward of its own, from tensor to tensor.
+"""Eleven kinds of networks that are written with escnn, small: each a forward of its own, from tensor to tensor.
 
 Every class takes what stands for ``R2Conv`` and for ``R2ConvTransposed``.
 """
@@ -8,25 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from drop_in_fields import (
-    C8,
-    D4,
-    FourierFields,
-    GatedIrreps,
-    Layer,
-    QuotientFields,
-    RobotPolicy,
-    VectorFields,
-    regular,
-    trivial,
-)
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
-C4, D8 = gspaces.rot2dOnR2(4), gspaces.flipRot2dOnR2(8)
+# With the arguments of R2Conv, or of R2ConvTransposed.
+Layer = Callable[..., EquivariantModule]
+
+C4, C8 = gspaces.rot2dOnR2(4), gspaces.rot2dOnR2(8)
+D4, D8 = gspaces.flipRot2dOnR2(4), gspaces.flipRot2dOnR2(8)
+SO2 = gspaces.rot2dOnR2(-1, maximum_frequency=2)
 GALAXY_BASIS = {"sigma": 0.5, "frequencies_cutoff": 2.0, "maximum_offset": 1}
+
+
+def trivial(space: gspaces.GSpace2D, count: int = 1) -> FieldType:
+    return FieldType(space, [space.trivial_repr] * count)
+
+
+def regular(space: gspaces.GSpace2D, count: int = 1) -> FieldType:
+    return FieldType(space, [space.regular_repr] * count)
 
 
 class Digits(nn.Module):
@@ -177,29 +178,110 @@ class WideResNet(nn.Module):
         return self.linear(nn.functional.adaptive_avg_pool2d(out, 1).flatten(1))
 
 
-class CircularAutoencoder(nn.Module):
-    """On a torus, over C4, in groups of fields; the code is a few invariant maps."""
+class FourierFields(nn.Module):
+    """Band-limited functions on SO(2), ELU on samples of them (escnn's tutorial)."""
 
     def __init__(self, convolution: Layer, transposed: Layer) -> None:
         super().__init__()
-        around = {"kernel_size": 3, "padding": 1, "padding_mode": "circular"}
-        fields, code = regular(C4, 2), trivial(C4, 2)
-        self.encoder = enn.SequentialModule(
-            convolution(trivial(C4), fields, stride=2, **around),
-            enn.ELU(fields),
-            convolution(fields, fields, groups=2, **around),
-            enn.ELU(fields),
-            convolution(fields, code, **around),
+        self.input_type = trivial(SO2)
+        irreps = SO2.fibergroup.bl_irreps(2)
+        self.activations = nn.ModuleList(
+            enn.FourierELU(SO2, 1, irreps=irreps, type="regular", N=8, inplace=True) for _ in range(2)
         )
-        self.decoder = enn.SequentialModule(
-            convolution(code, fields, groups=2, **around),
-            enn.ELU(fields),
-            enn.R2Upsampling(fields, 2, mode="nearest"),
-            convolution(fields, trivial(C4), **around),
-        )
+        first, second = self.activations
+        self.conv1 = convolution(self.input_type, first.in_type, kernel_size=5, padding=1)
+        self.bn1 = enn.IIDBatchNorm2d(first.in_type)
+        self.conv2 = convolution(first.in_type, second.in_type, kernel_size=3)
+        self.bn2 = enn.IIDBatchNorm2d(second.in_type)
+        self.pool = enn.PointwiseAvgPoolAntialiased(second.out_type, sigma=0.66, stride=2)
+        self.invariant = convolution(second.out_type, trivial(SO2, 4), kernel_size=3, bias=False)
+        self.linear = nn.Linear(4, 3)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.decoder(self.encoder(self.encoder.in_type(images))).tensor
+        x = self.input_type(images)
+        for conv, norm, activation in zip(
+            (self.conv1, self.conv2), (self.bn1, self.bn2), self.activations, strict=True
+        ):
+            x = activation(norm(conv(x)))
+        return self.linear(self.invariant(self.pool(x)).tensor.amax((2, 3)))
+
+
+class GatedIrreps(nn.Module):
+    """Irreps of SO(2): gates, norms, batch norm of norms, pooling by norms."""
+
+    def __init__(self, convolution: Layer, transposed: Layer) -> None:
+        super().__init__()
+        fields = FieldType(SO2, [SO2.irrep(1), SO2.irrep(2)])
+        gates = trivial(SO2, 2)
+        self.lift = convolution(trivial(SO2), fields + gates, 5, padding=2)
+        self.gate = enn.GatedNonLinearity1(fields + gates, ["gated", "gated", "gate", "gate"])
+        self.norm = enn.NormBatchNorm(fields)
+        self.pool = enn.NormMaxPool(fields, 2)
+        self.conv = convolution(fields, fields, 3, padding=1, bias=False)
+        self.relu = enn.NormNonLinearity(fields, function="n_relu")
+        self.norms = enn.NormPool(fields)
+        self.linear = nn.Linear(2, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.lift(self.lift.in_type(images))
+        x = self.pool(self.norm(self.gate(x)))
+        x = x + self.relu(self.conv(x))
+        return self.linear(self.norms(x).tensor.mean((2, 3)))
+
+
+class VectorFields(nn.Module):
+    """The largest response over C8 with its direction, in each layer; lengths at the end (RotEqNet)."""
+
+    def __init__(self, convolution: Layer, transposed: Layer) -> None:
+        super().__init__()
+        responses = regular(C8, 2)
+        self.conv1 = convolution(trivial(C8), responses, 5, padding=2, stride=2)
+        self.vector = enn.VectorFieldNonLinearity(responses)
+        vectors = self.vector.out_type
+        self.norm = enn.NormBatchNorm(vectors)
+        self.conv2 = convolution(vectors, responses, 3, padding=1)
+        self.length = enn.NormPool(vectors)
+        self.linear = nn.Linear(2, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = GeometricTensor(images, self.conv1.in_type)
+        x = self.norm(self.vector(self.conv1(x)))
+        x = self.vector(self.conv2(x))
+        return self.linear(self.length(x).tensor.mean((2, 3)))
+
+
+class RobotPolicy(nn.Module):
+    """Actor and critic on a picture from above: invariant and vector actions, the value of the mean action.
+
+    The encoder is over D4, actions over its rotations.
+    """
+
+    def __init__(self, convolution: Layer, transposed: Layer) -> None:
+        super().__init__()
+        fields = regular(D4)
+        self.encoder = enn.SequentialModule(
+            convolution(trivial(D4, 2), fields, 3, padding=1, stride=2),
+            enn.ReLU(fields),
+            enn.PointwiseMaxPool(fields, 2),
+            convolution(fields, fields, 3),
+            enn.ReLU(fields),
+        )
+        features = fields.restrict((None, 4))
+        space = features.gspace
+        # The gripper and its height beside a step in the plane; a deviation of each.
+        self.action = FieldType(space, [space.trivial_repr] * 2 + [space.irrep(1)])
+        self.actor = convolution(features, self.action + trivial(space, 3), kernel_size=1)
+        self.critic = convolution(features + self.action, regular(space, 2), kernel_size=1)
+        self.pool = enn.GroupPooling(self.critic.out_type)
+        self.value = nn.Linear(2, 1)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        features = self.encoder(enn.GeometricTensor(pictures, self.encoder.in_type)).restrict((None, 4))
+        mean, deviation = self.actor(features).tensor.split([self.action.size, 3], dim=1)
+        action = self.action(torch.tanh(mean))
+        hidden = self.pool(self.critic(enn.tensor_directsum([features, action])))
+        value = self.value(torch.relu(hidden.tensor.mean((2, 3))))
+        return torch.cat([action.tensor.flatten(1), deviation.clamp(-4, 4).exp().flatten(1), value], dim=1)
 
 
 class Galaxies(nn.Module):
@@ -240,46 +322,28 @@ class Keypoints(nn.Module):
         return self.second(self.relu(self.first(images)))
 
     def forward(self, images: Tensor) -> Tensor:
-        features = GeometricTensor(images, self.first.in_type)
-        turned = self.descriptors(features.transform(self.turn)).transform_fibers(~self.turn)
+        plain, turned = (self.descriptors(self.first.in_type(of)) for of in (images, images.transpose(2, 3).flip(2)))
+        turned = turned.transform_fibers(~self.turn)
         back = GeometricTensor(turned.tensor.flip(2).transpose(2, 3), turned.type)
-        return self.score(enn.tensor_directsum([self.descriptors(features), back])).tensor
+        return self.score(enn.tensor_directsum([plain, back])).tensor
 
 
-NETWORKS: dict[str, Callable[[Layer, Layer], nn.Module]] = {
-    "digits, C8, blurred pooling": Digits,
-    "segmentation U-Net, D4, upsampling": Segmentation,
-    "U-Net, C4, transposed convolutions": TransposedUNet,
-    "ConvLSTM, C4": ConvLSTM,
-    "wide ResNet, D4, loops that draw weights": WideResNet,
-    "SO(2), Fourier": FourierFields,
-    "SO(2), gates and norms": GatedIrreps,
-    "quotient fields, D4": QuotientFields,
-    "vector fields, C8": VectorFields,
-    "circular autoencoder, C4, groups": CircularAutoencoder,
-    "robot policy, D4 and C4": RobotPolicy,
-    "galaxies, D8, arguments of the basis": Galaxies,
-    "key points, C4, transform": Keypoints,
-}
-
-# The shape of one image; (time, channels, height, width) for the ConvLSTM.
-SHAPES = {
-    Digits: (1, 13, 13),
-    Segmentation: (3, 12, 12),
-    TransposedUNet: (1, 13, 13),
-    ConvLSTM: (3, 1, 8, 8),
-    WideResNet: (3, 9, 9),
-    FourierFields: (1, 11, 11),
-    GatedIrreps: (1, 12, 12),
-    QuotientFields: (1, 12, 12),
-    VectorFields: (1, 11, 11),
-    CircularAutoencoder: (1, 12, 12),
-    RobotPolicy: (2, 11, 11),
-    Galaxies: (3, 17, 17),
-    Keypoints: (1, 11, 11),
+# With the shape of one image; (time, channels, height, width) for the ConvLSTM.
+NETWORKS: dict[str, tuple[Callable[[Layer, Layer], nn.Module], tuple[int, ...]]] = {
+    "digits, C8, blurred pooling": (Digits, (1, 13, 13)),
+    "segmentation U-Net, D4, upsampling": (Segmentation, (3, 12, 12)),
+    "U-Net, C4, transposed convolutions": (TransposedUNet, (1, 13, 13)),
+    "ConvLSTM, C4": (ConvLSTM, (3, 1, 8, 8)),
+    "wide ResNet, D4, loops that draw weights": (WideResNet, (3, 9, 9)),
+    "SO(2), Fourier": (FourierFields, (1, 11, 11)),
+    "SO(2), gates and norms": (GatedIrreps, (1, 12, 12)),
+    "vector fields, C8": (VectorFields, (1, 11, 11)),
+    "robot policy, D4 and C4": (RobotPolicy, (2, 11, 11)),
+    "galaxies, D8, arguments of the basis": (Galaxies, (3, 17, 17)),
+    "key points, C4, turned fibers": (Keypoints, (1, 11, 11)),
 }
 
 
 def images(name: str, batch: int = 3) -> Tensor:
     """The same noise in every call."""
-    return torch.randn(batch, *SHAPES[NETWORKS[name]], generator=torch.Generator().manual_seed(4))
+    return torch.randn(batch, *NETWORKS[name][1], generator=torch.Generator().manual_seed(4))

@@ -6,15 +6,12 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 
-import battery
 import pytest
 import torch
-from escnn import nn as enn
 from layers import SOFT_PARTS
 from soft_networks import Network, soft_regular_layer
 from tolerances import ROUNDING
 from torch import nn
-from transformations import shift_error
 
 from escnn_relaxed import harden_network, softness_ablation
 from escnn_relaxed.measure import AblationReport, AblationRow
@@ -121,12 +118,6 @@ def test_evaluation_is_in_eval_mode_without_gradients() -> None:
     assert len(softness_ablation(network, check)) == 8
 
 
-def test_network_without_relaxed_layers_is_refused() -> None:
-    fields = battery.field_type("C4", "regular")
-    with pytest.raises(ValueError, match="network has no relaxed layer"):
-        softness_ablation(enn.SequentialModule(enn.R2Conv(fields, fields, 3)), lambda _: 0.0)
-
-
 @pytest.mark.parametrize("soft_part", SOFT_PARTS)
 def test_what_is_not_soft_has_no_row(soft_part: str) -> None:
     """Strict for good, strict at ω′ = 0, and hardened; nor has a subgroup in which no layer is soft."""
@@ -138,16 +129,6 @@ def test_what_is_not_soft_has_no_row(soft_part: str) -> None:
     network = nn.ModuleList([soft_regular_layer(soft_part, relax={}), at_zero, hardened, soft])
     rows = softness_ablation(network, lambda net: net[3].softness().item())
     assert [row.part for row in rows] == ["nothing", "3", "rotation", "everything"]
-
-
-def test_layer_that_is_soft_in_translation_is_hardened_in_it() -> None:
-    layer = soft_regular_layer(relax={"translation": 0.3})
-    network = enn.SequentialModule(layer, enn.ReLU(layer.out_type))
-    features = battery.random_input(layer.in_type, 8, 8)
-    rows = softness_ablation(network, lambda net: shift_error(net, features))
-    assert [row.part for row in rows] == ["nothing", "0", "translation", "everything"]
-    assert rows[0].value > 0.01
-    assert all(row.value <= ROUNDING for row in rows[1:])
 
 
 def test_report_is_a_sequence_of_its_rows_and_a_table_of_them() -> None:

@@ -8,8 +8,6 @@ from typing import Any
 import battery
 import pytest
 import torch
-from escnn import nn as enn
-from soft_networks import soft_regular_layer
 from torch import Tensor, nn
 
 from escnn_relaxed import prediction_agreement
@@ -58,16 +56,6 @@ def test_classes_that_turn_do_not_agree() -> None:
     assert lines[-1].split() == ["all", "of", "these", "0.500"]
 
 
-def test_a_reflection_keeps_what_lies_on_its_axis() -> None:
-    images = torch.stack([RIGHT, TOP, CORNER, CENTRE])
-    report = prediction_agreement(Side(), images, in_type=battery.field_type("D4", "trivial"))
-    found = {(row.subgroup, round(math.degrees(row.angle))): row.error for row in report.rows}
-    # Flips of y and of x; CORNER is brightest on the right, and on the left after a flip of x.
-    assert found["reflection", 0] == 0.25
-    assert found["reflection", 180] == 0.5
-    assert report.orbit == 0.25
-
-
 def test_the_orbit_is_what_agrees_under_all() -> None:
     """Each shift changes another image."""
     images = torch.stack([image_with((2, 3)), image_with((1, 2)), CENTRE])
@@ -105,14 +93,6 @@ def test_interpolation_alone_is_beside_the_agreement() -> None:
     images = torch.stack([image_with((2, 2)), image_with((1, 2))])
     (row,) = prediction_agreement(Threshold(), images, in_type=trivial, elements=(), angles=[math.pi / 4]).rows
     assert (row.kind, row.error, row.resampling) == ("interpolated", 0.5, 0.5)
-
-
-def test_networks_of_fields() -> None:
-    body = soft_regular_layer()
-    pooling = enn.GroupPooling(body.out_type)
-    network = enn.SequentialModule(body, pooling, enn.PointwiseAdaptiveAvgPool2D(pooling.out_type, 1))
-    report = prediction_agreement(network, body.in_type(battery.random_input(body.in_type, 5, 5)))
-    assert {row.error for row in report.rows} == {0.0}  # one class
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import re
 from collections.abc import Callable
+from functools import partial
 
 import battery
 import pytest
@@ -11,22 +14,23 @@ import torch
 from escnn import nn
 from escnn.nn import EquivariantModule, R2Conv
 from group_average import acted, subgroup_elements
+from layers import shake
 from tolerances import ROUNDING, SINGLE
 from torch.nn.utils import parametrize
 from trained_networks import answer, convolution, network, softnesses, train_a_step
 from transformations import largest_error, relative_error
 
-from escnn_relaxed import RelaxedR2Conv, harden_network, relax_network
-from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, harden_network, relax_network
+from escnn_relaxed.layer.arguments import SOFTENING
+from escnn_relaxed.network.relaxed_layers import Relaxed, named_relaxed_layers
 
 TO_THE_BIT = 0.0 if torch.__version__ >= "2.13" else SINGLE  # torch 2.6 sums R2Conv's filter in an order of its own
 
 SOFT = {"rotation": 0.2}
+FIELDS = battery.field_type("C4", "two regular")
 MODES = ("train", "eval")
 FREEZE = pytest.mark.parametrize("freeze", [False, True], ids=["learning", "frozen"])
-
-
-FORMS = {
+FORMS: dict[str, dict[str, object]] = {
     "plain": {},
     "padding pair": {"padding": (1, 2)},
     "reflect": {"padding": 1, "padding_mode": "reflect"},
@@ -40,35 +44,51 @@ FORMS = {
     "cutoff": {"kernel_size": 5, "frequencies_cutoff": 1.0},
     "basis filter": {"kernel_size": 5, "basis_filter": lambda attributes: attributes["radius"] > 0.5},
 }
+TRANSPOSED: dict[str, dict[str, object]] = {
+    "stride": {"padding": 1, "stride": 2, "output_padding": 1},
+    "pairs": {"padding": (1, 0), "stride": (2, 2), "output_padding": (0, 1), "groups": 2},
+    "dilation": {"dilation": 2, "bias": False},
+    "rings and sigma": {"rings": [0.0, 1.0], "sigma": [0.4, 0.5]},
+}
 TYPES = {
     "C4": "regular + regular -> irreps + irreps",
     "D4": "irreps + irreps -> regular + regular",
     "SO(2)": "irreps + irreps -> band-limited + band-limited",
 }
-# Every form in both modes, on two symmetries, and some on a third.
-CASES = [
-    (("C4", "SO(2)")[(row + turn) % 2], form, mode) for row, form in enumerate(FORMS) for turn, mode in enumerate(MODES)
-]
-CASES += [("D4", form, MODES[row % 2]) for row, form in enumerate(FORMS) if row % 3 == 0]
+STRICT, STRICT_TRANSPOSED = (partial(layer, relax=None) for layer in (RelaxedR2Conv, RelaxedR2ConvTransposed))
+CASES = [(R2Conv, form, arguments) for form, arguments in FORMS.items()]
+CASES += [(STRICT, form, FORMS[form]) for form in ("padding pair", "groups", "rings and sigma")]
+CASES += [(STRICT, "kernel 2, of which escnn has none", {"kernel_size": 2})]
+CASES += [(build, form, of) for form, of in TRANSPOSED.items() for build in (nn.R2ConvTransposed, STRICT_TRANSPOSED)]
 
 
-@pytest.mark.parametrize(("space", "form", "mode"), CASES)
-def test_relaxed_layer_computes_what_the_layer_computed_and_finds_its_way_back(
-    space: str, form: str, mode: str
-) -> None:
-    trained = convolution(space, TYPES[space], **FORMS[form]).train(mode == "train")
-    expected = answer(trained)
-    relaxed = relax_network(trained, relax=SOFT)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: f"{number}: {CASES[number][1]}")
+def test_relaxed_layer_computes_what_the_layer_computed_learns_and_finds_its_way_back(number: int, mode: str) -> None:
+    build, _, arguments = CASES[number]
+    space = list(TYPES)[(number + MODES.index(mode)) % len(TYPES)]
+    trained = build(*battery.types(space, TYPES[space]), **{"kernel_size": 3, **arguments})
+    shake(trained)
+    trained = trained.double() if isinstance(trained, Relaxed) else trained
+    expected = answer(trained.train(mode == "train"))
+    relaxed = relax_network(trained, freeze=True, relax=SOFT)
+    is_transposed = isinstance(trained, nn.R2ConvTransposed)
+    assert type(relaxed) is (RelaxedR2ConvTransposed if is_transposed else RelaxedR2Conv)
     assert relaxed.training == (mode == "train")
-    assert relative_error(answer(relaxed), expected) <= SINGLE
+    assert relaxed.relaxed_subgroups == ("rotation",)
+    assert relaxed.weights is not trained.weights
+    assert relative_error(answer(relaxed), expected) <= (ROUNDING if isinstance(trained, Relaxed) else SINGLE)
+    assert relaxed.softness().item() == 0
     back = harden_network(relaxed)
-    assert torch.equal(back.weights, trained.weights)
     assert (back.bias is None) == (trained.bias is None)
     assert back.bias is None or torch.equal(back.bias, trained.bias)
-    assert relative_error(answer(back), expected) <= SINGLE
-    other = convolution(space, TYPES[space], **FORMS[form])
-    other.load_state_dict(dict(back.named_parameters()), strict=False)
-    assert relative_error(answer(other.train(mode == "train")), expected) <= TO_THE_BIT
+    if build is R2Conv:
+        trained.load_state_dict(dict(back.named_parameters()), strict=False)
+        assert relative_error(answer(trained.train(mode == "train")), expected) <= TO_THE_BIT
+    # A soft part is learned beside the strict one, to which the layer returns.
+    train_a_step(relaxed.train())
+    assert relaxed.softness().item() > 0
+    assert torch.equal(harden_network(relaxed).weights, trained.weights)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +176,41 @@ def test_soft_part_of_a_layer_that_starts_at_zero_can_learn() -> None:
     assert relaxed.softness().item() > 0
 
 
+def test_hardened_network_is_softened_again() -> None:
+    mixed = nn.SequentialModule(R2Conv(FIELDS, FIELDS, 3), nn.ReLU(FIELDS), RelaxedR2Conv(FIELDS, FIELDS, 3))
+    hardened = harden_network(relax_network(mixed.double(), relax=SOFT))
+    again = relax_network(hardened, relax=SOFT)
+    assert [name for name, _ in named_relaxed_layers(again)] == ["0", "2"]
+    assert relative_error(answer(again), answer(hardened)) <= ROUNDING
+    train_a_step(again)
+    assert min(softnesses(again)) > 0
+
+
+def test_soft_layers_are_copied_as_they_are() -> None:
+    soft, in_place = (RelaxedR2Conv(FIELDS, FIELDS, 1, relax=SOFT, initial_softness=0.2) for _ in range(2))
+    in_place.harden()
+    mixed = nn.SequentialModule(soft, in_place, RelaxedR2Conv(FIELDS, FIELDS, 3, relax=None)).eval()
+    relaxed = relax_network(mixed, relax={"rotation": 0.3})
+    assert relaxed[0] is not soft
+    assert [repr(layer) for layer in list(relaxed)[:2]] == [repr(soft), repr(in_place)]
+    assert relaxed[2].relaxed_subgroups == ("rotation",)
+    assert torch.equal(answer(relaxed), answer(mixed))
+    assert softnesses(relaxed) == [soft.softness().item(), 0, 0]
+    with pytest.raises(ValueError, match=r"network has no .*R2Conv.* to relax, nor a layer .* with relax=None"):
+        relax_network(nn.SequentialModule(soft, in_place))
+
+
+def test_options_are_those_of_a_layer_beside_its_strict_part() -> None:
+    """In the signature, in the docstring, and one that is passed on."""
+    arguments = inspect.signature(RelaxedR2Conv).parameters.values()
+    own = [each.name for each in arguments if each.kind is each.KEYWORD_ONLY]
+    assert list(SOFTENING) == own
+    (listed,) = re.findall(r"\*\*softening: .*?:(.*?)\.", relax_network.__doc__, re.DOTALL)
+    assert re.findall("``(.*?)``", listed) == own
+    strict = RelaxedR2Conv(*battery.types("C8", "regular -> regular"), 3, relax=None)
+    assert "keep='C4'" in repr(relax_network(strict, relax=SOFT, keep="C4"))
+
+
 def test_layers_are_picked_by_their_whole_name_and_by_what_they_are() -> None:
     names: list[str] = []
 
@@ -179,7 +234,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: relax_network(network(), bias=False), r"no argument 'bias'.*takes these.*relax, "),
     (lambda: relax_network(network(), rings=[0.0]), r"no argument 'rings'.*takes these.*relax, "),
     (lambda: relax_network(torch.nn.Linear(2, 2)), r"no escnn\.nn\.R2Conv, R2ConvTransposed or R3Conv to relax"),
-    (lambda: relax_network(RelaxedR2Conv(*battery.types("C4", "trivial -> regular"), 3)), "to relax, nor a layer of"),
+    (lambda: relax_network(nn.R2ConvTransposed(FIELDS, FIELDS, 3, stride=(2, 1))), r"of equal ones, got \(2, 1\)"),
     (lambda: relax_network("net"), r"network must be a torch\.nn\.Module, got str: 'net'"),
     (lambda: harden_network("net"), r"network must be a torch\.nn\.Module, got str: 'net'"),
     (lambda: harden_network(network()), "network has no relaxed layer: relax_network"),
@@ -204,6 +259,8 @@ def test_frozen_parameters_stay_frozen(freeze: bool) -> None:
 
 def test_layers_that_share_weights_or_biases_go_on_sharing_them() -> None:
     trained = network()
+    # One of escnn's, and a strict one of this package.
+    trained = nn.SequentialModule(*list(trained)[:5], _strict(trained[5]))
     trained[5].weights, trained[5].bias = trained[3].weights, trained[3].bias
     relaxed = relax_network(trained, relax=SOFT)
     assert relaxed[5].weights is relaxed[3].weights is not trained[3].weights
@@ -228,6 +285,11 @@ class Doubled(R2Conv):
         return super().forward(input) * 2.0
 
 
+class Transposed(nn.R2ConvTransposed):
+    def expand_parameters(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return super().expand_parameters()
+
+
 class DoubledStrict(RelaxedR2Conv):
     def forward(self, input: nn.GeometricTensor) -> nn.GeometricTensor:
         return super().forward(input) * 2.0
@@ -248,13 +310,13 @@ def parametrized(layer: R2Conv) -> R2Conv:
     return layer
 
 
-FIELDS = battery.field_type("C4", "two regular")
 MORE_THAN_A_KERNEL = {
     "subclass": (lambda: Doubled(FIELDS, FIELDS, 3), "1, a Doubled, has methods of its own.*type.layer. is R2Conv"),
     "forward": (lambda: with_own_forward(Named(FIELDS)), "1, a Named, has methods of its own"),
     "hook": (lambda: with_hook(Named(FIELDS), "register_forward_hook"), "1 has forward_hooks, which would be lost"),
     "hook before": (lambda: with_hook(Named(FIELDS), "register_forward_pre_hook"), "1 has forward_pre_hooks, which"),
     "parametrization": (lambda: parametrized(Named(FIELDS)), r"1 has parametrized \['weights'\]"),
+    "transposed": (lambda: Transposed(FIELDS, FIELDS, 3), r"layer: type\(layer\) is R2ConvTransposed"),
     "strict": (
         lambda: DoubledStrict(FIELDS, FIELDS, 3, relax=None),
         "1, a DoubledStrict, has methods of its own, forward, .* put a RelaxedR2Conv",

@@ -10,7 +10,7 @@ import torch
 from escnn import gspaces, nn
 from escnn.nn import FieldType, R2Conv
 from tolerances import SINGLE
-from trained_networks import answer, convolution, network, softnesses, train_a_step
+from trained_networks import answer, convolution, network, train_a_step
 from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, export_network, harden_network, relax_network
@@ -54,14 +54,6 @@ def test_module_that_appears_twice_stays_one_and_shared_weights_shared() -> None
     assert isinstance(relaxed.first, RelaxedR2Conv)
     assert relaxed.first is relaxed.second is relaxed.known[0] is not relaxed.third
     assert relaxed.third.weights is relaxed.first.weights
-
-
-def test_layers_that_are_relaxed_already_are_copied() -> None:
-    soft = RelaxedR2Conv(*battery.types("C4", "regular -> regular"), 3, relax=SOFT, initial_softness=0.1)
-    relaxed = relax_network(nn.SequentialModule(soft, convolution("C4", "regular -> regular")), relax=SOFT)
-    assert relaxed[0] is not soft
-    assert torch.equal(answer(relaxed[0]), answer(soft))
-    assert softnesses(relaxed) == [soft.softness().item(), 0]
 
 
 @pytest.mark.filterwarnings("ignore:relax_network leaves Linear strict")

@@ -1,19 +1,15 @@
-"""Measured errors: against transformations written out, dense matrices, softness known from weights, and each other."""
+"""Measured errors: against transformations written out, and softness known from weights."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
 import battery
-import numpy as np
 import pytest
 import torch
 from escnn import nn as enn
 from layers import TORUS, build
 from soft_networks import soft_regular_layer
 from tolerances import ROUNDING, SINGLE
-from torch import Tensor, nn
+from torch import Tensor
 from trained_networks import convolution
 from transformations import equivariance_error as error_written_out
 from transformations import on_grid_elements
@@ -90,48 +86,3 @@ def test_mean_square_error_over_the_group_is_twice_the_softness(space: str, rela
     assert len(report.exact) == (len(shifts) or layer.in_type.fibergroup.order() - 1)
     mean_square = sum(row.error**2 for row in report.exact) / (1 + len(report.exact))
     assert mean_square == pytest.approx(2 * layer.softness().item(), rel=ROUNDING)
-
-
-def test_white_noise_shows_the_softness() -> None:
-    layer = soft_regular_layer("tied", "D4", {"rotation": 0.3}, bias=False)
-    errors = [row.error for row in equivariance_error(layer, 16).exact]
-    root_mean_square = math.sqrt(sum(error**2 for error in errors) / (len(errors) + 1))
-    # 16 images of 8 × 256 numbers; one draw differs from the mean by about a percent.
-    assert root_mean_square == pytest.approx(math.sqrt(2 * layer.softness().item()), rel=0.05)
-
-
-class Dense(nn.Module):
-    """Any linear map of images of one channel."""
-
-    def __init__(self, height: int, width: int) -> None:
-        super().__init__()
-        self.matrix = nn.Parameter(torch.randn(height * width, height * width, dtype=torch.float64))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return (images.flatten(1) @ self.matrix.T).view(images.shape)
-
-
-# What NumPy does to the pixels of an image.
-MOVES: dict[tuple[str, float], Callable[[np.ndarray], np.ndarray]] = {
-    ("rotation", 90): lambda a: np.rot90(a, 1),
-    ("rotation", 180): lambda a: np.rot90(a, 2),
-    ("rotation", 270): lambda a: np.rot90(a, 3),
-    ("reflection", 0): np.flipud,
-    ("reflection", 90): lambda a: np.rot90(np.flipud(a), 1),
-    ("reflection", 180): np.fliplr,
-    ("reflection", 270): lambda a: np.rot90(np.flipud(a), 3),
-    ("translation", 0): lambda a: np.roll(a, (1, -2), (0, 1)),
-}
-
-
-def test_a_plain_linear_map_errs_as_its_matrix_says() -> None:
-    trivial = battery.field_type("D4", "trivial")
-    dense = Dense(4, 4)
-    matrix = dense.matrix.detach()
-    report = equivariance_error(dense, data=basis(trivial, 4, 4), in_type=trivial, out_type=trivial, shifts=[(1, -2)])
-    assert len(report.rows) == len(report.exact) == len(MOVES)
-    for row in report.rows:
-        order = MOVES[row.subgroup, round(math.degrees(row.angle))](np.arange(16).reshape(4, 4)).ravel().copy()
-        moves = torch.eye(16, dtype=torch.float64)[torch.from_numpy(order)]
-        expected = ((matrix @ moves - moves @ matrix).norm() / matrix.norm()).item()
-        assert row.error == pytest.approx(expected, rel=ROUNDING)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import battery
@@ -11,12 +10,11 @@ import pytest
 import torch
 import volumes
 from escnn import nn as enn
-from escnn.gspaces import GSpace3D
 from escnn.nn import FieldType, R3Conv
 from layers import shake
 from networks_of_volumes import VoxelGrasping
 from tolerances import BROKEN, ROUNDING, SINGLE, SINGLE_REORDERED
-from torch import Tensor, nn
+from torch import Tensor
 
 from escnn_relaxed import RelaxedR3Conv, equivariance_error, prediction_agreement
 from escnn_relaxed.measure import relaxation_scalars
@@ -136,38 +134,6 @@ def test_strides_that_do_not_fit_the_size_are_told(name: str) -> None:
         rows = equivariance_error(module, (5, does_not, does_not)).rows
         assert [row.kind for row in rows] == 3 * ["strided"]
         assert min(min(row.error, row.resampling) for row in rows) > BROKEN
-
-
-class Blur(nn.Module):
-    """Convolution with an isotropic Gaussian of a voxel: equivariant in space to many digits."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        line = torch.exp(-(torch.arange(-3, 4, dtype=torch.float64) ** 2) / 2)
-        kernel = line[:, None, None] * line[:, None] * line
-        self.kernel = nn.Parameter(kernel[None, None] / kernel.sum())
-
-    def forward(self, features: Tensor) -> Tensor:
-        return nn.functional.conv3d(features, self.kernel, padding=3)
-
-
-def _trivial(space: GSpace3D) -> FieldType:
-    return FieldType(space, [space.trivial_repr])
-
-
-def test_a_layer_that_is_equivariant_in_space_is_within_what_interpolation_costs() -> None:
-    fields = _trivial(volumes.gspace("SO(3)"))
-    turn = fields.fibergroup.element(0.6 * np.array([0.0, 0.6, -0.8]), "EV")
-    options = {"in_type": fields, "out_type": fields, "elements": [turn], "angles": [0.3, math.pi / 2]}
-    report = equivariance_error(Blur(), 13, **options)
-    assert [(row.name, row.kind) for row in report.rows] == [
-        ("rotation 34.38° about (0, 0.75, −1)", "interpolated"),
-        ("rotation 17.19° about z", "interpolated"),
-        ("rotation 90° about z", "exact"),
-    ]
-    for row in report.interpolated:
-        assert 0 < row.error <= row.resampling < 0.05
-    assert report.rows[-1].error <= ROUNDING
 
 
 def test_features_between_voxels_are_turned_the_right_way() -> None:

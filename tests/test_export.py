@@ -87,14 +87,6 @@ def test_r2conv_is_exported_with_its_padding_mode_and_in_memory_of_its_own(geome
     assert error_of_export(layer, export_network(layer), 7, 8) <= SINGLE
 
 
-def test_export_of_r2conv_itself_forgets_the_padding_mode_and_shares_memory() -> None:
-    """For the table in the docs."""
-    layer = R2Conv(*battery.types("C4", "regular + regular -> irreps + irreps"), 3, **GEOMETRIES["reflect"])
-    exported = layer.export()
-    assert error_of_export(layer, exported, 7, 7) > BROKEN
-    assert exported.weight.data_ptr() == layer.filter.data_ptr()
-
-
 @pytest.mark.parametrize("kernel_size", [2, 3])
 def test_padding_pairs_and_even_kernels_are_no_trouble(kernel_size: int) -> None:
     """R2Conv cannot evaluate the shape for a pair, and has no basis for a kernel of size 2."""

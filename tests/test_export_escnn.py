@@ -33,7 +33,6 @@ from torch import Tensor, nn
 from transformations import relative_error
 
 from escnn_relaxed import export_network
-from escnn_relaxed.network.export_modules import plain_module
 
 C8, D4 = gspaces.rot2dOnR2(8), gspaces.flipRot2dOnR2(4)
 SO2, O2 = gspaces.rot2dOnR2(-1, maximum_frequency=3), gspaces.flipRot2dOnR2(-1, maximum_frequency=3)
@@ -214,29 +213,6 @@ def test_gates_in_two_tensors_are_taken_from_two_tensors() -> None:
     parts = [battery.random_input(fields, 7, 7, dtype=torch.float32) for fields in module.in_type]
     expected = module(*(fields(part) for fields, part in zip(module.in_type, parts, strict=True))).tensor
     assert relative_error(exported(*parts).detach(), expected.detach()) <= SINGLE
-
-
-def is_exported_by_escnn(name: str) -> bool:
-    """Whether its own ``export()`` gives the same numbers by modules of torch's."""
-    module = settled(MODULES[name]()).eval()
-    try:
-        exported = module.export()
-        expected, found = answers(module, exported)
-    except NotImplementedError:
-        return False
-    of_torch = all(type(part).__module__.startswith("torch.") for part in exported.modules())
-    return of_torch and found.shape == expected.shape and relative_error(found, expected) <= SINGLE
-
-
-def test_this_package_has_plain_forms_where_escnn_has_none_or_others() -> None:
-    """The table of docs/how-to/export.md; what escnn learns to export has no need of one here."""
-    by_escnn: dict[type[EquivariantModule], list[bool]] = {}
-    # The first of the table, whose bases and functions are built at once.
-    for name in list(MODULES)[:36]:
-        by_escnn.setdefault(type(MODULES[name]()), []).append(is_exported_by_escnn(name))
-    for kind, found in by_escnn.items():
-        has_plain_form = plain_module.dispatch(kind) is not plain_module.dispatch(object)
-        assert has_plain_form == (not all(found)), kind
 
 
 @pytest.mark.parametrize("name", ["norm softplus, no bias", "norm relu", "norm pooling"])

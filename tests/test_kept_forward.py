@@ -1,14 +1,13 @@
 """``export_network`` of networks with a forward of their own: it stays, and all that it calls is plain.
 
-That they compute the same, in ONNX too, is tested for thirteen of them in test_drop_in_networks.
+That they compute the same, traced, saved and in ONNX too, is tested for eleven of them in test_drop_in_networks.
 """
 
 from __future__ import annotations
 
-import io
-
 import pytest
 import torch
+from drop_in_networks import NETWORKS, images
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
@@ -18,7 +17,7 @@ from tolerances import SINGLE
 from torch import Tensor, nn
 from transformations import relative_error
 
-from escnn_relaxed import export_network
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network
 
 SPACE = gspaces.flipRot2dOnR2(4)
 NARROW = FieldType(SPACE, [SPACE.regular_repr])
@@ -32,85 +31,25 @@ def in_eval(network: nn.Module, features: Tensor) -> Tensor:
         return network.eval()(features)
 
 
-class Residual(nn.Module):
-    """Blocks in a list and in a sequence, and a head on plain tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lift = soft_layer(FieldType(SPACE, [SPACE.trivial_repr]), NARROW)
-        blocks = [Block(NARROW, NARROW), enn.SequentialModule(Block(NARROW, NARROW, stride=2), enn.ELU(NARROW))]
-        self.blocks = nn.ModuleList(blocks)
-        self.head = nn.Sequential(nn.BatchNorm1d(NARROW.size), nn.Linear(NARROW.size, 3))
-
-    def middle(self, features: GeometricTensor) -> GeometricTensor:
-        for block in self.blocks:
-            features = block(features)
-        return features
-
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.lift(GeometricTensor(images, self.lift.in_type))
-        return self.head(self.middle(features).tensor.mean((2, 3)))
+def in_place(name: str) -> tuple[nn.Module, Tensor]:
+    """A network with relaxed layers in place of escnn's, and images for it."""
+    return settled(NETWORKS[name][0](RelaxedR2Conv, RelaxedR2ConvTransposed)), images(name)
 
 
-class Turned(Residual):
-    """The fibers alone, by a representation that is built in the forward."""
-
-    def middle(self, features: GeometricTensor) -> GeometricTensor:
-        return features + features.transform_fibers(SPACE.fibergroup.element((0, 1)))
+RESIDUAL, TURNED = "wide ResNet, D4, loops that draw weights", "key points, C4, turned fibers"
 
 
-class Split(Residual):
-    """Two fields taken apart, one alone restricted to rotations."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wide = soft_layer(NARROW, NARROW + NARROW)
-        restricted = NARROW.restrict((None, 4))
-        self.conv = soft_layer(restricted, restricted)
-
-    def middle(self, features: GeometricTensor) -> GeometricTensor:
-        first, second = self.wide(features).split([1])
-        return self.conv(first.restrict((None, 4))) + second.restrict((None, 4)) + features[:, 0:1].restrict((None, 4))
-
-
-NETWORKS = {"residual": Residual, "turned": Turned, "split": Split}
-
-
-def images(batch: int = 2) -> Tensor:
-    """The same noise in every call."""
-    return torch.randn(batch, 1, 12, 12, generator=torch.Generator().manual_seed(3))
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_exported_network_is_saved_with_its_class_traced_and_a_program(name: str) -> None:
-    network = settled(NETWORKS[name]())
-    exported = export_network(network)
-    assert network.training
-    assert not any(module.training for module in exported.modules())
-    files = io.BytesIO(), io.BytesIO()
-    torch.save(exported, files[0])
-    torch.jit.save(torch.jit.trace(exported, images()), files[1])
-    for file in files:
-        file.seek(0)
-    loaded = torch.load(files[0], weights_only=False), torch.jit.load(files[1])
-    program = torch.export.export(exported, (images(),), dynamic_shapes=({0: BATCH},)).module()
-    features = images(5)
-    expected = in_eval(network, features)
-    for found in (*(in_eval(each, features) for each in (exported, *loaded)), program(features).detach()):
-        assert relative_error(found, expected) <= SINGLE
-
-
-@pytest.mark.parametrize("name", ["residual", "turned"])
+@pytest.mark.parametrize("name", [RESIDUAL, TURNED])
 def test_network_is_compiled_or_its_program_where_it_builds_representations(name: str) -> None:
     """torch.compile fails in the algebra that escnn does in SciPy; torch.export sees its result."""
     torch.compiler.reset()
-    network = settled(NETWORKS[name]())
+    network, features = in_place(name)
     exported = export_network(network)
-    if name == "turned":
-        exported = torch.export.export(exported, (images(),)).module()
+    if name == TURNED:
+        exported = torch.export.export(exported, (features,)).module()
     compiled = torch.compile(exported, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
-        assert relative_error(compiled(images()), in_eval(network, images())) <= SINGLE
+        assert relative_error(compiled(features), in_eval(network, features)) <= SINGLE
 
 
 @EVERY_MODE
@@ -199,13 +138,13 @@ def doubled(module: nn.Module, *inputs: object) -> GeometricTensor | Tensor:
 
 @pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
 def test_hooks_of_what_keeps_its_forward_are_kept_and_others_refused(register: str) -> None:
-    network = settled(Residual())
-    for kept in (network, network.blocks[0], network.blocks[1], network.head):
+    network, features = in_place(RESIDUAL)
+    for kept in (network, network.layers[0], network.layers, network.linear):
         getattr(kept, register)(doubled)
     exported = export_network(network)
-    assert relative_error(in_eval(exported, images()), in_eval(network, images())) <= SINGLE
-    getattr(network.blocks[0].conv, register)(doubled)
-    with pytest.raises(ValueError, match=r"^blocks\.0\.conv has forward_(pre_)?hooks, which would be lost"):
+    assert relative_error(in_eval(exported, features), in_eval(network, features)) <= SINGLE
+    getattr(network.layers[0].conv1, register)(doubled)
+    with pytest.raises(ValueError, match=r"^layers\.0\.conv1 has forward_(pre_)?hooks, which would be lost"):
         export_network(network)
 
 

@@ -13,7 +13,7 @@ from soft_networks import network_of, soft_regular_layer, without_soft_part
 from tolerances import ROUNDING
 from torch import Tensor, nn
 
-from escnn_relaxed import HardeningSchedule, SoftnessBound, equivariance_penalty
+from escnn_relaxed import SoftnessBound, equivariance_penalty
 from escnn_relaxed.baselines import PartialR2Conv
 
 EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
@@ -63,7 +63,7 @@ def test_what_cannot_be_penalised_is_refused() -> None:
     with pytest.raises(ValueError, match="kind='frequency' weighs ω′, which '0', a PartialR2Conv, does not have"):
         equivariance_penalty(nn.Sequential(PartialR2Conv(fields, fields, 3)), "frequency")
     plain = enn.SequentialModule(enn.R2Conv(fields, fields, 3), enn.ReLU(fields))
-    for call in equivariance_penalty, lambda net: HardeningSchedule(net, 10), lambda net: SoftnessBound(net, 0.1):
+    for call in equivariance_penalty, lambda net: SoftnessBound(net, 0.1):
         with pytest.raises(ValueError, match="network has no relaxed layer"):
             call(plain)
 

@@ -80,11 +80,6 @@ def test_measured_errors_are_of_each_layer_alone_and_of_the_network_up_to_it() -
     assert "own error  error so far" in str(summary).splitlines()[0]
 
 
-def test_a_network_without_relaxed_layers_is_refused() -> None:
-    with pytest.raises(ValueError, match="network has no relaxed layer"):
-        relaxation_summary(nn.Linear(2, 2))
-
-
 def test_lines_of_mixed_fields_and_of_long_names_fit_on_a_screen() -> None:
     gspace = battery.gspace("D4")
     kinds = [gspace.regular_repr, gspace.trivial_repr, *gspace.irreps, gspace.quotient_repr((None, 2))]
