@@ -59,6 +59,15 @@ def test_exported_layer_computes_the_same_whatever_the_convolution(geometry: str
     assert error_of_export(layer.float(), layer.export(), 13, 12) <= SINGLE
 
 
+@pytest.mark.parametrize("regions", [3, 5])
+@pytest.mark.parametrize("size", [(20, 25), (17, 23), (13, 41)])
+def test_exported_layer_has_odd_numbers_of_regions(regions: int, size: tuple[int, int]) -> None:
+    """In an image that they divide, and in others."""
+    in_type, out_type = battery.types("C4", "regular -> regular")
+    layer = build(in_type, out_type, initial_softness=0.3, soft_part="tied", relax=BOTH, regions=regions, padding=1)
+    assert error_of_export(layer, layer.export(), *size) <= ROUNDING
+
+
 @pytest.mark.parametrize("soft_part", SOFT_PARTS)
 @pytest.mark.parametrize("subgroups", [("rotation",), ("translation",), ()], ids=["rotation", "translation", "all"])
 def test_exported_layer_is_hardened_as_the_layer_is(subgroups: tuple[str, ...], soft_part: str) -> None:

@@ -131,7 +131,10 @@ class TiedKernel(StrictKernel):
 
     def strict_kernel(self) -> Kernel:
         """Return K_strict, with the same basis."""
-        return StrictKernel(self.place, self.basis)
+        strict = StrictKernel(self.place, self.basis)
+        # Of the layer's dtype and device.
+        strict.orthogonal_basis = self.orthogonal_basis
+        return strict
 
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""

@@ -18,9 +18,7 @@ from .. import torch_modes
 from ..torch_modes import has_no_values, has_tangents, has_values, is_traced, untraced
 
 _Result = TypeVar("_Result")
-
-# Filter banks are large: those of the last two sizes of image are kept.
-_KEPT = 2
+_KEPT = 2  # filter banks are large: those of the last two sizes of image are kept
 
 
 class EvaluationMemo:
