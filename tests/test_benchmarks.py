@@ -139,10 +139,10 @@ def test_learned_frequencies_are_trained_measured_and_drawn(tmp_path: Path, monk
 
 
 @pytest.mark.slow
-def test_ablation_annealing_and_bound_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_and_bound_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.accuracy.strict_part.WIDTHS", (2, 2, 2, 4))
     monkeypatch.setattr("benchmarks.accuracy.strict_part.EPOCHS", 9)
-    names = "bound, turned", "annealed, turned, λ to 0.3", "relaxed after 8 epochs, within 60°"
+    names = "bound, turned", "relaxed after 8 epochs, within 60°"
     arguments = "--seeds", "1", "--images", "64", "--runs", ";".join(names), "--log", str(tmp_path / "runs.jsonl")
     answer = run_here("accuracy.strict_part", *arguments)
     assert all(answer.count(f"{name}: accuracy") == 2 for name in names)
