@@ -208,7 +208,7 @@ def draw(path: Path, results: dict[str, dict[str, Any]]) -> None:
     """γ/n and s of each layer over the epochs, a column for each task."""
     from matplotlib import pyplot
 
-    from escnn_relaxed.plots.style import by_depth
+    from escnn_relaxed.plots.charts import by_depth
 
     figure, panels = pyplot.subplots(
         2, len(results), figsize=(3 * len(results), 5), layout="constrained", sharex=True, sharey="row", squeeze=False
