@@ -206,9 +206,7 @@ def _trial(trial: dict[str, Any]) -> str:
 
 def draw(path: Path, results: dict[str, dict[str, Any]]) -> None:
     """γ/n and s of each layer over the epochs, a column for each task."""
-    from matplotlib import pyplot
-
-    from escnn_relaxed.plots.charts import by_depth
+    from matplotlib import colormaps, pyplot
 
     figure, panels = pyplot.subplots(
         2, len(results), figsize=(3 * len(results), 5), layout="constrained", sharex=True, sharey="row", squeeze=False
@@ -216,11 +214,11 @@ def draw(path: Path, results: dict[str, dict[str, Any]]) -> None:
     for column, (task, result) in enumerate(results.items()):
         layers = range(len(result["history"][0]))
         epochs = [FIRST_EPOCH + 1 + number for number in range(len(result["history"]))]
-        colours = by_depth([f"layer {layer + 1}" for layer in layers])
-        for layer, (name, colour) in zip(layers, colours.items(), strict=True):
+        for layer in layers:
+            colour = colormaps["viridis"](0.88 * layer / max(1, len(layers) - 1))
             for row in range(2):
                 values = [epoch[layer][row] for epoch in result["history"]]
-                panels[row, column].plot(epochs, values, color=colour, label=name)
+                panels[row, column].plot(epochs, values, color=colour, label=f"layer {layer + 1}")
         panels[0, column].set(title=task, ylim=(0, 1))
         panels[1, column].set(xlabel="epoch", yscale="log")
     panels[0, 0].set_ylabel("determined by the data, γ/n")
