@@ -27,7 +27,7 @@ try:
     from .continuous import ContinuousKernel
     from .layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed
     from .layer.relaxed_r3conv import RelaxedR3Conv
-    from .learning import HardeningSchedule, SoftnessBound, SoftnessEvidence, equivariance_penalty, parameter_groups
+    from .learning import SoftnessBound, SoftnessEvidence, equivariance_penalty, parameter_groups
     from .measure import equivariance_error, prediction_agreement, relaxation_summary, softness_ablation
     from .network.conversion import harden_network, relax_network
     from .network.export import export_network
@@ -38,7 +38,6 @@ except ModuleNotFoundError as error:
 
 __all__ = [
     "ContinuousKernel",
-    "HardeningSchedule",
     "RelaxedR2Conv",
     "RelaxedR2ConvTransposed",
     "RelaxedR3Conv",

@@ -59,7 +59,6 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     escnn_relaxed.relax_network: {"network": R2Conv(FIELDS, FIELDS, 3)},
     escnn_relaxed.harden_network: {"network": NETWORK},
     escnn_relaxed.export_network: {"network": NETWORK},
-    escnn_relaxed.HardeningSchedule: {"network": NETWORK, "steps": 4},
     escnn_relaxed.SoftnessBound: {"network": NETWORK, "bound": 0.1},
     escnn_relaxed.SoftnessEvidence: {"network": NETWORK, "observations": 100},
     escnn_relaxed.equivariance_penalty: {"network": NETWORK},
@@ -84,9 +83,6 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     plots.plot_softness_by_axis: {"networks": escnn_relaxed.RelaxedR3Conv(VOLUMES, VOLUMES, 3)},
     # Methods that take values.
     escnn_relaxed.SoftnessBound(NETWORK, 0.1).load_state_dict: {"state": {"0": 0.0, "2": 0.0}},
-    escnn_relaxed.HardeningSchedule(network_of(soft_regular_layer()), 4).load_state_dict: {
-        "state": {"step": 0, "is_hardened": False}
-    },
     measure.RelaxationMonitor(NETWORK).record: {"step": 1},
 }
 

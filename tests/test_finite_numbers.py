@@ -19,7 +19,6 @@ from torch import nn
 from transformations import largest_error, relative_error, shift_error
 
 from escnn_relaxed import (
-    HardeningSchedule,
     RelaxedR2Conv,
     equivariance_error,
     harden_network,
@@ -152,16 +151,6 @@ def test_plain_dict_of_a_state_keeps_the_hardening_or_warns(form: str, saved: st
     except UserWarning:
         return
     assert other.hardened == layer.hardened
-
-
-def test_schedule_that_loads_a_soft_state_is_soft_again() -> None:
-    network = enn.SequentialModule(layer_of("soft"))
-    schedule = HardeningSchedule(network, steps=2, harden_at=0.5)
-    state = schedule.state_dict()
-    schedule.step()
-    assert network[0].softness().item() == 0
-    schedule.load_state_dict(state)
-    assert network[0].softness().item() > 0
 
 
 # --- kept groups outside of the sample --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""To be only as soft as the task needs: Σ√s and Σ‖ω′‖², a bound of s by dual ascent, a schedule that ends strict."""
+"""Ways to be only as soft as the task needs: Σ√s and Σ‖ω′‖² in the loss, and a bound of s by dual ascent."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from layers import SOFT_PARTS
 from soft_networks import network_of, soft_regular_layer, without_soft_part
 from tolerances import ROUNDING
 from torch import Tensor, nn
-from transformations import answer_to
 
-from escnn_relaxed import HardeningSchedule, RelaxedR2Conv, SoftnessBound, equivariance_penalty, harden_network
+from escnn_relaxed import RelaxedR2Conv, SoftnessBound, equivariance_penalty
 from escnn_relaxed.baselines import PartialR2Conv
 
-ALL = ("rotation", "reflection", "translation")
 EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
 
 
@@ -273,73 +271,11 @@ def test_penalty_compiles_to_one_graph() -> None:
     assert compiled().item() == pytest.approx(bound.penalty().item(), rel=ROUNDING)
 
 
-# The schedule.
-
-
-def steps(schedule: HardeningSchedule, count: int) -> None:
-    for _ in range(count):
-        schedule.step()
-
-
-def test_penalty_rises_linearly_up_to_hardening() -> None:
-    network = network_of(soft_regular_layer(), soft_regular_layer())
-    schedule = HardeningSchedule(network, steps=12, harden_at=0.75, largest_penalty=0.3)
-    roots = equivariance_penalty(network, "softness").item()
-    for step in range(9):
-        assert not schedule.is_hardened
-        assert schedule.penalty().item() == pytest.approx(0.3 * step / 9 * roots, rel=ROUNDING, abs=0)
-        schedule.step()
-    assert schedule.is_hardened
-    assert schedule.penalty().item() == 0
-
-
-@pytest.mark.parametrize(("of", "harden_at", "expected"), [(30, 2 / 3, 20), (10, 0.25, 2), (10, 1, 10), (10, 1e-6, 1)])
-def test_layers_are_hardened_to_the_nearest_strict_ones_after_their_part_of_the_steps(
-    of: int, harden_at: float, expected: int
-) -> None:
-    network = network_of(soft_regular_layer(), soft_regular_layer("continuous"))
-    features = battery.random_input(network.in_type, 5, 5)
-    nearest = answer_to(harden_network(network), features)
-    schedule = HardeningSchedule(network, of, harden_at)
-    steps(schedule, expected - 1)
-    assert not schedule.is_hardened
-    assert (network[0].hardened, network[2].hardened) == ((), ())
-    steps(schedule, 1)
-    assert schedule.is_hardened
-    assert (network[0].hardened, network[2].hardened) == (ALL, ALL)
-    assert torch.allclose(answer_to(network, features), nearest, rtol=ROUNDING, atol=ROUNDING)
-
-
-def test_state_resumes_before_and_after_hardening() -> None:
-    network = network_of(soft_regular_layer(), soft_regular_layer())
-    schedule, resumed = (HardeningSchedule(network, steps=10, harden_at=0.5, largest_penalty=0.2) for _ in range(2))
-    steps(schedule, 3)
-    resumed.load_state_dict(schedule.state_dict())
-    assert not resumed.is_hardened
-    expected = 0.2 * 3 / 5 * equivariance_penalty(network, "softness").item()
-    assert resumed.penalty().item() == pytest.approx(expected, rel=ROUNDING)
-    steps(resumed, 1)
-    assert not resumed.is_hardened
-    steps(resumed, 3)
-    assert resumed.is_hardened
-    anew = network_of(soft_regular_layer(), soft_regular_layer())
-    schedule = HardeningSchedule(anew, steps=10, harden_at=0.5, largest_penalty=1.0)
-    schedule.load_state_dict(resumed.state_dict())
-    assert schedule.is_hardened
-    assert (anew[0].hardened, anew[2].hardened) == (ALL, ALL)
-    assert schedule.penalty().item() == 0
-    assert schedule.state_dict() == resumed.state_dict()
-
-
 # What is refused.
 
 
 def fields() -> enn.FieldType:
     return battery.field_type("C4", "regular")
-
-
-def schedule_of(*arguments: object, **named: object) -> HardeningSchedule:
-    return HardeningSchedule(soft_regular_layer(), *arguments, **named)
 
 
 def bound_of(*arguments: object) -> SoftnessBound:
@@ -353,7 +289,6 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         "kind='frequency' weighs ω′, which '0', a PartialR2Conv, does not have",
     ),
     (lambda: equivariance_penalty(enn.R2Conv(fields(), fields(), 3)), "network has no relaxed layer"),
-    (lambda: HardeningSchedule(enn.R2Conv(fields(), fields(), 3), 10), "network has no relaxed layer"),
     (lambda: SoftnessBound(enn.R2Conv(fields(), fields(), 3), 0.1), "network has no relaxed layer"),
     (lambda: bound_of({"0": 0.1, "2": 0.1, "a": 0.1}), r"\['2', 'a'\] are not relaxed layers; those are \['0', '1'\]"),
     (lambda: bound_of(-0.01), r"softness of '0' must be bounded by a number in \[0, 1\], got -0.01"),
@@ -362,15 +297,6 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: bound_of({}), "are not relaxed layers"),
     (lambda: bound_of(0.1, 0), "rate must be finite and > 0, got 0"),
     (lambda: bound_of(0.1).load_state_dict({"0": 1.0, "2": 2.0}), r"are of \['0', '1'\], got \['0', '2'\]"),
-    (lambda: schedule_of(0), "steps must be >= 1, got 0"),
-    (lambda: schedule_of(10, 0), r"harden_at must be in \(0, 1\], got 0"),
-    (lambda: schedule_of(10, 1.5), r"harden_at must be in \(0, 1\], got 1.5"),
-    (lambda: schedule_of(10, largest_penalty=-0.1), "largest_penalty must be finite and >= 0, got -0.1"),
-    (lambda: schedule_of(10, largest_penalty=math.nan), "largest_penalty must be finite and >= 0, got nan"),
-    (
-        lambda: schedule_of(10).load_state_dict({"steps": 3}),
-        r"state must have \['step', 'is_hardened'\], got \['steps'\]",
-    ),
 ]
 
 

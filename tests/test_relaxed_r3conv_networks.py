@@ -16,7 +16,6 @@ from torch import nn
 from transformations import relative_error
 
 from escnn_relaxed import (
-    HardeningSchedule,
     RelaxedR3Conv,
     SoftnessBound,
     equivariance_penalty,
@@ -138,9 +137,6 @@ def test_measures_and_tools_take_layers_of_volumes() -> None:
     assert bound.multipliers["first"] == pytest.approx(network.first.softness().item() - 1e-4, rel=1e-3)
     frequencies = [value for group in parameter_groups(built("flow"), 0.1) for value in group["params"]]
     assert len(frequencies) == len(list(network.parameters()))
-    schedule = HardeningSchedule(network, steps=2, harden_at=0.5)
-    schedule.step()
-    assert network.first.softness().item() == network.last.softness().item() == 0
 
 
 def test_compiled_layer_gives_the_same_numbers_and_learns() -> None:

@@ -78,5 +78,5 @@ def test_numbers_of_a_table_stay_whole() -> None:
     page = (HTML / "results" / "accuracy.html").read_text(encoding="utf-8")
     found = re.findall(r'<td(?: class="([^"]*)")?><p>([^<]*)</p></td>', page)
     cells = {text: kind for kind, text in found}
-    assert cells["90.04 ± 0.34"] == "number"
-    assert cells["C8 regular"] == ""
+    assert cells["92.16 ± 0.47"] == "number"
+    assert cells["C8, upright"] == ""

@@ -26,7 +26,7 @@ from benchmarks.shared.networks import build_network
 from benchmarks.shared.run_log import Log, run_missing
 from benchmarks.shared.tasks import Split, image_task
 from benchmarks.shared.training import accuracy
-from escnn_relaxed import HardeningSchedule, SoftnessBound, SoftnessEvidence, equivariance_penalty, parameter_groups
+from escnn_relaxed import SoftnessBound, SoftnessEvidence, equivariance_penalty, parameter_groups
 from escnn_relaxed.baselines import LAYERS, free_weight_penalty
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 from experiments.mean_and_error import mean_and_error
@@ -76,7 +76,6 @@ WAYS: dict[str, tuple[tuple[float, ...], dict[str, Any] | None]] = {
     "Σ√s": ((0.01, 0.1, 1.0), {}),
     "bound": ((0.001, 0.01), {}),
     "learned ω′": ((0.01, 0.1, 1.0), LEARNED),
-    "schedule": ((0.0,), {}),
     "residual": ((0.1, 1.0, 10.0), {}),
 }
 PLACES = [
@@ -101,7 +100,7 @@ def all_runs() -> list[Run]:
     return runs
 
 
-def penalty_of(run: Run, network: nn.Module, steps: int) -> tuple[Callable[[], Tensor], Callable[[], None]]:
+def penalty_of(run: Run, network: nn.Module) -> tuple[Callable[[], Tensor], Callable[[], None]]:
     """What is added to the loss, and what is done after each step."""
     if run.way == "Σ√s":
         return lambda: run.weight * equivariance_penalty(network), lambda: None
@@ -113,9 +112,6 @@ def penalty_of(run: Run, network: nn.Module, steps: int) -> tuple[Callable[[], T
     if run.way == "bound":
         bound = SoftnessBound(network, run.weight)
         return bound.penalty, bound.step
-    if run.way == "schedule":
-        schedule = HardeningSchedule(network, steps)
-        return schedule.penalty, schedule.step
     return lambda: torch.zeros(()), lambda: None
 
 
@@ -132,7 +128,7 @@ def train(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]
     optimiser = torch.optim.Adam(parameter_groups(network), lr=RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=steps, pct_start=0.2)
     evidence = None if run.options is None else SoftnessEvidence(network, len(pixels))
-    penalty, after_step = penalty_of(run, network, steps)
+    penalty, after_step = penalty_of(run, network)
     start, history, seconds = time.process_time(), [], 0.0
     for epoch in range(EPOCHS):
         network.train()

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from benchmarks.shared.networks import build_network
 from benchmarks.shared.run_log import Log, run_missing
 from benchmarks.shared.tasks import image_task
-from benchmarks.shared.training import accuracy, change_under_quarter_turn, count_steps, fit
-from escnn_relaxed import HardeningSchedule, SoftnessBound, equivariance_penalty, relax_network, softness_ablation
+from benchmarks.shared.training import accuracy, change_under_quarter_turn, fit
+from escnn_relaxed import SoftnessBound, equivariance_penalty, relax_network, softness_ablation
 from escnn_relaxed.measure import AblationRow
 from experiments.mean_and_error import mean_and_error
 
@@ -40,7 +40,6 @@ class Run:
         task: of :mod:`tasks`.
         options: of ``RelaxedR2Conv``.
         penalty: λ of Σ √s.
-        harden_at: part of the steps after which the network is strict, 0 for never.
         bound: ε of s ≤ ε, None for none.
         relax_at: epochs after which a network of ``R2Conv`` is relaxed, 0 for one that is relaxed from the start.
     """
@@ -49,7 +48,6 @@ class Run:
     task: str
     options: dict[str, Any] = field(default_factory=dict)
     penalty: float = 0.0
-    harden_at: float = 0.0
     bound: float | None = None
     relax_at: int = 0
 
@@ -61,11 +59,6 @@ RUNS = [
     Run("ablation, MNIST6-180", "MNIST6-180", penalty=1.0),
     *(Run(f"ablation, turned, λ = {penalty:g}", "turned", LEARNED, penalty=penalty) for penalty in (0.1, 1.0)),
     Run("ablation, within 60°", "within 60°"),
-    *(
-        Run(f"annealed, {task}, λ to {largest:g}", task, penalty=largest, harden_at=2 / 3)
-        for task in ("turned", "within 60°")
-        for largest in (0.0, 0.3)
-    ),
     *(Run(f"bound, {task}", task, bound=0.01) for task in ("MNIST6-180", "turned", "within 60°")),
     *(Run(f"relaxed from the start, {task}", task) for task in ("MNIST6-180", "within 60°", "upright")),
     *(Run(f"relaxed after 8 epochs, {task}", task, relax_at=8) for task in ("MNIST6-180", "within 60°", "upright")),
@@ -81,21 +74,16 @@ def train(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]
     if run.relax_at:
         fit(network, train_split, torch.optim.Adam(network.parameters(), lr=RATE), run.relax_at)
         network = relax_network(network, **run.options)
-    steps = count_steps(len(train_split[0]), EPOCHS)
     bound = None if run.bound is None else SoftnessBound(network, run.bound)
-    schedule = HardeningSchedule(network, steps, run.harden_at, run.penalty) if run.harden_at else None
 
     def penalty() -> Tensor:
-        if schedule is not None:
-            return schedule.penalty()
         if bound is not None:
             return bound.penalty()
         return run.penalty * equivariance_penalty(network, "softness") if run.penalty else torch.zeros(())
 
     def after_step() -> None:
-        for rule in (schedule, bound):
-            if rule is not None:
-                rule.step()
+        if bound is not None:
+            bound.step()
 
     optimiser = torch.optim.Adam(network.parameters(), lr=RATE)
     fit(network, train_split, optimiser, EPOCHS - run.relax_at, penalty=penalty, after_step=after_step)

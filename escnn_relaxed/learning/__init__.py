@@ -1,4 +1,4 @@
-"""Ways to learn how soft layers are: the evidence of the data, a penalty, a bound, a schedule, learned ω′.
+"""Ways to learn how soft layers are: the evidence of the data, a penalty, a bound, learned ω′.
 
 The same as callbacks are in :mod:`escnn_relaxed.learning.lightning_callbacks`, which needs Lightning.
 
@@ -17,13 +17,12 @@ Example:
 from .evidence import SoftnessEvidence
 from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport, HardeningTrial
 from .frequency_parameters import parameter_groups, share_domain_frequency
-from .penalties import HardeningSchedule, SoftnessBound, equivariance_penalty
+from .penalties import SoftnessBound, equivariance_penalty
 
 __all__ = [
     "EvidenceRow",
     "EvidenceTable",
     "HardeningReport",
-    "HardeningSchedule",
     "HardeningTrial",
     "SoftnessBound",
     "SoftnessEvidence",

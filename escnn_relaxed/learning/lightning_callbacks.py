@@ -1,13 +1,11 @@
-"""Callbacks for Lightning (the extra ``lightning``): softness that is learned, bounded, ended or logged.
+"""Callbacks for Lightning (the extra ``lightning``): softness that is learned, bounded or logged.
 
-The first three add the gradient of their penalty right before the optimiser's step, where gradients are accumulated,
+The first two add the gradient of their penalty right before the optimiser's step, where gradients are accumulated,
 unscaled and reduced over processes; the loss that the module logs is its own. One optimiser only.
 """
 
 from __future__ import annotations
 
-import warnings
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,13 +15,13 @@ from torch import Tensor
 
 from ..checks import check_choice, check_integer
 from ..measure.monitoring import RelaxationMonitor
-from ..network.relaxed_layers import in_eval_mode, named_relaxed_layers
+from ..network.relaxed_layers import in_eval_mode
 from .evidence import SoftnessEvidence
 from .likelihoods import LIKELIHOODS
-from .penalties import HardeningSchedule, SoftnessBound
+from .penalties import SoftnessBound
 from .soft_gradients import plain
 
-__all__ = ["BoundSoftness", "HardenInTraining", "LearnSoftness", "LogRelaxation"]
+__all__ = ["BoundSoftness", "LearnSoftness", "LogRelaxation"]
 
 
 class LearnSoftness(Callback):
@@ -125,22 +123,33 @@ class LearnSoftness(Callback):
         self._restored = dict(state_dict) or None
 
 
-class _PenaltyCallback(Callback):
-    """Adds the gradient of a rule's penalty to each optimiser step, and lets the rule take its own step after it."""
+class BoundSoftness(Callback):
+    """s ≤ ε in each layer by dual ascent: :class:`~escnn_relaxed.SoftnessBound` over a Lightning run.
 
-    rule: HardeningSchedule | SoftnessBound | None = None
+    The multipliers are logged as ``multiplier/<layer>`` at the end of each epoch.
 
-    def __init__(self) -> None:
+    Args:
+        bound: ε, one for all layers or a dict from the name of a layer (in the Lightning module) to its own.
+        rate: step size of the multipliers.
+
+    Attributes:
+        rule: the :class:`~escnn_relaxed.SoftnessBound`, from the start of training on.
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> trainer = Trainer(callbacks=[BoundSoftness(0.01)], logger=False, accelerator="cpu")
+    """
+
+    def __init__(self, bound: float | Mapping[str, float], rate: float = 1.0) -> None:
+        super().__init__()
+        self._bound, self._rate = bound, rate
+        self.rule: SoftnessBound | None = None
         self._restored: dict[str, Any] = {}
         self._steps_seen = 0
 
-    @abstractmethod
-    def _build_rule(self, trainer: Trainer, network: LightningModule) -> HardeningSchedule | SoftnessBound:
-        """Return the rule, once the number of training steps is known."""
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Build the rule, with the state of a checkpoint if one was loaded."""
-        self.rule = self._build_rule(trainer, pl_module)
+        self.rule = SoftnessBound(pl_module, self._bound, self._rate)
         if self._restored:
             self.rule.load_state_dict(self._restored)
         self._steps_seen = trainer.global_step
@@ -160,77 +169,18 @@ class _PenaltyCallback(Callback):
             self._steps_seen = trainer.global_step
             self.rule.step()
 
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the multipliers."""
+        if self.rule is not None:
+            pl_module.log_dict({f"multiplier/{name}": value for name, value in self.rule.multipliers.items()})
+
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the rule, for checkpoints."""
+        """Return the multipliers, for checkpoints."""
         return dict(self._restored if self.rule is None else self.rule.state_dict())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Keep the state of a checkpoint for the start of training."""
         self._restored = dict(state_dict)
-
-
-class HardenInTraining(_PenaltyCallback):
-    """Relaxed in training, strict at the end: :class:`~escnn_relaxed.HardeningSchedule` over a Lightning run.
-
-    A checkpoint that was written after hardening says so to this callback, in ``Trainer.fit`` and ``Trainer.test``;
-    ``LightningModule.load_from_checkpoint`` does not ask it: call ``layer.harden()`` or ``harden_network`` there.
-
-    Args:
-        harden_at: part of the steps after which the layers become their strict parts, in (0, 1].
-        largest_penalty: λ of Σ √s at that step; it rises linearly from 0.
-
-    Example:
-        >>> from lightning.pytorch import Trainer
-        >>> trainer = Trainer(callbacks=[HardenInTraining(2 / 3)], logger=False, accelerator="cpu")
-    """
-
-    def __init__(self, harden_at: float = 2 / 3, largest_penalty: float = 0.0) -> None:
-        super().__init__()
-        self._harden_at, self._largest_penalty = harden_at, largest_penalty
-
-    def _build_rule(self, trainer: Trainer, network: LightningModule) -> HardeningSchedule:
-        steps = trainer.estimated_stepping_batches
-        if steps == float("inf"):
-            raise ValueError("HardenInTraining needs max_epochs or max_steps, to know when to harden")
-        return HardeningSchedule(network, int(steps), self._harden_at, self._largest_penalty)
-
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Harden a network that was hardened in the checkpoint, even if it is only tested."""
-        if checkpoint.get("callbacks", {}).get(self.state_key, {}).get("is_hardened"):
-            for _, layer in named_relaxed_layers(pl_module):
-                layer.harden()
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Warn of a network that was not hardened, since training ended early."""
-        if isinstance(self.rule, HardeningSchedule) and not self.rule.is_hardened:
-            warnings.warn("HardenInTraining: training ended before its step, the network is soft", stacklevel=2)
-
-
-class BoundSoftness(_PenaltyCallback):
-    """s ≤ ε in each layer by dual ascent: :class:`~escnn_relaxed.SoftnessBound` over a Lightning run.
-
-    The multipliers are logged as ``multiplier/<layer>`` at the end of each epoch.
-
-    Args:
-        bound: ε, one for all layers or a dict from the name of a layer (in the Lightning module) to its own.
-        rate: step size of the multipliers.
-
-    Example:
-        >>> from lightning.pytorch import Trainer
-        >>> trainer = Trainer(callbacks=[BoundSoftness(0.01)], logger=False, accelerator="cpu")
-    """
-
-    def __init__(self, bound: float | Mapping[str, float], rate: float = 1.0) -> None:
-        super().__init__()
-        self._bound, self._rate = bound, rate
-
-    def _build_rule(self, trainer: Trainer, network: LightningModule) -> SoftnessBound:
-        return SoftnessBound(network, self._bound, self._rate)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the multipliers."""
-        if isinstance(self.rule, SoftnessBound):
-            pl_module.log_dict({f"multiplier/{name}": value for name, value in self.rule.multipliers.items()})
 
 
 class LogRelaxation(Callback):

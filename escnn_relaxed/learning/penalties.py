@@ -1,14 +1,13 @@
-"""Penalties that make layers only as soft as the task needs: Σ√s, a bound of s, a schedule that ends strict."""
+"""Penalties that make layers only as soft as the task needs: Σ√s and a bound of s."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_choice, check_integer, check_mapping, check_number, check_positive
+from ..checks import check_choice, check_mapping, check_number, check_positive
 from ..network.relaxed_layers import frequency_energy, relaxed_layers
 
 
@@ -127,86 +126,3 @@ class SoftnessBound:
         if check_mapping("state", state, "multipliers by layer").keys() != self._bounds.keys():
             raise ValueError(f"state: multipliers are of {list(self._bounds)}, got {list(state)}")
         self._multipliers = torch.tensor([state[name] for name in self._bounds], dtype=torch.float64)
-
-
-class HardeningSchedule:
-    """Relaxed in training, strict at the end: a rising penalty, then hardening, then strict training to the end.
-
-    After Pertigkiozoglou, Chatzipantazis, Trivedi and Daniilidis, "Improving Equivariant Model Training via Constraint
-    Relaxation" (NeurIPS 2024). In each training step add :meth:`penalty` to the loss, and call :meth:`step` after that
-    of the optimiser.
-
-    Batch norm estimates its statistics anew in the strict steps; where ``harden_at`` is 1 call
-    :func:`torch.optim.swa_utils.update_bn` after training.
-
-    Args:
-        network: the network, hardened in place.
-        steps: number of training steps.
-        harden_at: part of the steps after which the layers become their strict parts, in (0, 1].
-        largest_penalty: λ of Σ √s at that step; it rises linearly from 0.
-
-    Attributes:
-        is_hardened: whether it has happened.
-
-    Raises:
-        TypeError: for a network that is no module, or a value that is no number.
-        ValueError: for values outside of their range, or a network without a relaxed layer.
-
-    Example:
-        >>> from escnn import gspaces, nn
-        >>> from escnn_relaxed import RelaxedR2Conv
-        >>> gspace = gspaces.rot2dOnR2(4)
-        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> layer = RelaxedR2Conv(fields, fields, 3, initial_softness=0.04)
-        >>> schedule = HardeningSchedule(layer, steps=4, harden_at=0.5, largest_penalty=0.3)
-        >>> for _ in range(3):
-        ...     print(f"penalty {schedule.penalty().item():.2f}, s {layer.softness().item():.2f}")
-        ...     schedule.step()
-        penalty 0.00, s 0.04
-        penalty 0.03, s 0.04
-        penalty 0.00, s 0.00
-    """
-
-    def __init__(self, network: nn.Module, steps: int, harden_at: float = 2 / 3, largest_penalty: float = 0.0) -> None:
-        check_integer("steps", steps, 1)
-        if not 0 < check_number("harden_at", harden_at) <= 1:
-            raise ValueError(f"harden_at must be in (0, 1], got {harden_at}")
-        if not (math.isfinite(check_number("largest_penalty", largest_penalty)) and largest_penalty >= 0):
-            raise ValueError(f"largest_penalty must be finite and >= 0, got {largest_penalty}")
-        self.network, self._layers = network, relaxed_layers(network)
-        self._harden_at = max(1, round(steps * harden_at))
-        self._largest_penalty = largest_penalty
-        self._step, self.is_hardened = 0, False
-
-    def penalty(self) -> Tensor:
-        """Return λ Σ √s at the present step."""
-        if self.is_hardened or self._largest_penalty == 0:
-            return torch.zeros(())
-        return self._largest_penalty * self._step / self._harden_at * equivariance_penalty(self.network)
-
-    def step(self) -> None:
-        """Count a training step, and harden the network at the step chosen for it."""
-        self._step += 1
-        if self._step >= self._harden_at and not self.is_hardened:
-            self._harden()
-
-    def state_dict(self) -> dict[str, float]:
-        """Return the step and whether the network is hardened."""
-        return {"step": self._step, "is_hardened": self.is_hardened}
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Continue from a saved step; the network is hardened if it was by then, and soft again if it was not."""
-        if check_mapping("state", state, "what state_dict gave").keys() != self.state_dict().keys():
-            raise ValueError(f"state must have {list(self.state_dict())}, got {list(state)}")
-        self._step = int(state["step"])
-        if state["is_hardened"]:
-            self._harden()
-        elif self.is_hardened:
-            self.is_hardened = False
-            for layer in self._layers.values():
-                layer.hardened = ()
-
-    def _harden(self) -> None:
-        for layer in self._layers.values():
-            layer.harden()
-        self.is_hardened = True

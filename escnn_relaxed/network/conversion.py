@@ -13,7 +13,7 @@ from escnn.nn import R2Conv, R2ConvTransposed, R3Conv
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from ..checks import SUBGROUPS, check_callable, check_module, check_no_hooks, check_subgroups, warn_once
+from ..checks import SUBGROUPS, check_bool, check_callable, check_module, check_no_hooks, check_subgroups, warn_once
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..kernel.steerable_basis import SteerableBasis
 from ..layer.arguments import SOFTENING, check_keywords, check_softness
@@ -65,6 +65,7 @@ def relax_network(
         ['RelaxedR2Conv', 'ReLU']
     """
     check_module("network", network)
+    check_bool("freeze", freeze)
     check_keywords("relax_network", softening, SOFTENING, "beside network, where and freeze")
     if where is not None:
         check_callable("where", where)

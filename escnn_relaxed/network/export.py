@@ -21,7 +21,7 @@ def export_network(network: nn.Module) -> nn.Module:
     """Return a copy of a network made of plain modules, with the same numbers as in eval mode.
 
     Layers of this package become ``Conv2d`` where they are stationary, else a module of
-    ``escnn_relaxed.integral.plain_layers``. escnn's own modules are exported by their own ``export()`` or, where that
+    ``escnn_relaxed.integral.regions``. escnn's own modules are exported by their own ``export()`` or, where that
     is missing or not the same, by this package. The result shares no memory with the network; it can be saved,
     compiled, traced, and given to :func:`torch.export.export` or :func:`torch.onnx.export`.
 
