@@ -28,7 +28,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 # Files whose tests are of what stands around the package.
 TOOLS = (
     *("test_benchmark", "test_experiments", "test_sweep"),
-    *("test_docs", "test_notebooks", "test_pictures_of_the_docs", "test_readme", "test_site"),
+    *("test_docs", "test_notebooks", "test_pictures_of_the_docs", "test_site"),
     *("test_environment", "test_install_routes"),
 )
 

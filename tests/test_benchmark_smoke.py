@@ -5,7 +5,6 @@ from __future__ import annotations
 import runpy
 import warnings
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from escnn import nn
 from benchmarks.shared.run_log import Log
 from benchmarks.smoke import levels as smoke
 from benchmarks.smoke import smoke_data
-from benchmarks.smoke.smoke_data import LEVELS, Puffs, buoyancies, own_error, simulated, turned_back
+from benchmarks.smoke.smoke_data import Puffs, own_error, simulated, turned_back
 from benchmarks.smoke.smoke_networks import WAYS, Forecaster
 
 with warnings.catch_warnings():
@@ -39,14 +38,6 @@ def test_copies_are_alike_at_the_lowest_level_alone(symmetry: str, cache: Path) 
         own_error(simulated(replace(SMALL, symmetry=symmetry, level=level), cache), symmetry) for level in (0, 9)
     )
     assert lowest < 1e-6 < 0.5 < highest
-
-
-@pytest.mark.parametrize("symmetry", SYMMETRIES)
-def test_buoyancies_differ_more_from_level_to_level(symmetry: str) -> None:
-    factors = [buoyancies(Puffs(symmetry, level)) for level in range(LEVELS)]
-    assert [each.mean() for each in factors] == pytest.approx([1.0] * LEVELS)
-    assert factors[0].std() == 0
-    assert all(less.std() < more.std() for less, more in pairwise(factors))
 
 
 def test_copies_turn_as_escnn_turns_a_vector_and_a_scalar(cache: Path) -> None:

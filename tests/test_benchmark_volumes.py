@@ -14,13 +14,12 @@ import torch
 from benchmark_runs import run_here
 from escnn import gspaces
 from escnn.group import GroupElement
-from escnn.nn import FieldType, SequentialModule
+from escnn.nn import FieldType
 from torch import Tensor
 
 from benchmarks.shared.run_log import Log
 from benchmarks.volumes import buoyancy
 from benchmarks.volumes.flow import Flow, simulated, solve, starts
-from escnn_relaxed import RelaxedR3Conv
 
 SMALL = {"count": 1, "frames": 2, "size": 6}
 
@@ -111,20 +110,3 @@ def test_laws_of_the_example_have_the_symmetries_that_it_says() -> None:
     kept = {name: {e for e in group.elements if keeps(law, e)} for name, law in example["LAWS"].items()}
     assert kept["wind"] == {element for element, action in actions.items() if action[2, 2] == 1}
     assert kept["tetragonal"] == {element for element, action in actions.items() if abs(action[2, 2]) == 1}
-
-
-def test_half_turns_of_the_example_are_those_about_the_axes_of_the_grid() -> None:
-    example = runpy.run_path(str(Path(__file__).parent.parent / "examples" / "volumes.py"))
-    asked: list[GroupElement] = []
-
-    class Layer(RelaxedR3Conv):
-        def softness_in(self, subgroup: list[GroupElement]) -> Tensor:
-            asked.extend(subgroup)
-            return torch.zeros(())
-
-    model = SequentialModule(Layer(example["DENSITY"], example["DENSITY"], 3))
-    assert example["softness_in_half_turns"](model) == 0
-    actions = [np.asarray(example["CUBE"].basespace_action(turn)) for turn in asked]
-    expected = [np.diag(signs) for signs in ([1, -1, -1], [-1, 1, -1], [-1, -1, 1])]
-    assert len(actions) == 3
-    assert all(any(np.allclose(action, half) for action in actions) for half in expected)

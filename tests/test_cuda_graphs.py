@@ -1,4 +1,4 @@
-"""Steps of training and exported networks as CUDA graphs: the same numbers as without."""
+"""Steps of training as CUDA graphs: the same numbers as without."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformations import relative_error
 
 from benchmarks.speed.sides import OnTensors
-from escnn_relaxed import RelaxedR2Conv, export_network
+from escnn_relaxed import RelaxedR2Conv
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -83,21 +83,14 @@ def assert_replay_is_eager(graph: torch.cuda.CUDAGraph, loss: Tensor, module: nn
 
 
 @EVERY_SOFTNESS
-def test_replay_of_a_captured_step_is_eager(soft: str) -> None:
+def test_replay_of_a_captured_step_is_eager_after_changes_and_evaluation_too(soft: str) -> None:
+    """Evaluation forgets constants that the graph reads by their address, and others could take their place."""
     module, images = network(soft), torch.randn(4, 1, SIDE, SIDE, device="cuda")
     graph, loss = capture(module, images)
     assert_replay_is_eager(graph, loss, module, images)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.mul_(1.1)
-    assert_replay_is_eager(graph, loss, module, images)
-
-
-@EVERY_SOFTNESS
-def test_evaluation_between_steps_takes_nothing_from_the_graph(soft: str) -> None:
-    """It forgets constants that the graph reads by their address, and others could take their place."""
-    module, images = network(soft), torch.randn(4, 1, SIDE, SIDE, device="cuda")
-    graph, loss = capture(module, images)
     module.eval()
     with torch.no_grad():
         module(images)
@@ -106,18 +99,6 @@ def test_evaluation_between_steps_takes_nothing_from_the_graph(soft: str) -> Non
     filled = [torch.full((1 << size,), torch.nan, device="cuda") for size in range(4, 16) for _ in range(20)]
     assert_replay_is_eager(graph, loss, module, images)
     assert filled
-
-
-@EVERY_SOFTNESS
-def test_exported_network_with_graphs_of_the_compiler_is_eager(soft: str) -> None:
-    torch.compiler.reset()
-    exported = export_network(network(soft).layer.eval())
-    compiled = torch.compile(exported, mode="reduce-overhead", fullgraph=True)
-    with torch.no_grad():
-        for _ in range(4):
-            images = torch.randn(4, 1, SIDE, SIDE, device="cuda")
-            torch.compiler.cudagraph_mark_step_begin()
-            assert relative_error(compiled(images), exported(images)) <= SINGLE_REORDERED
 
 
 @EVERY_SOFTNESS

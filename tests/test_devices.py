@@ -13,24 +13,22 @@ import pytest
 import torch
 from baseline_layers import WAYS, baseline
 from forms import EVERY_MODE, FORMS, answer, features_of, layer_of
-from layers import SOFT_PARTS, build
 from pretend_device import DEVICE, PretendDevice, another_device, pretend
 from soft_networks import Network
 from tolerances import ROUNDING, SINGLE_REORDERED
 from torch import Tensor, nn
-from transformations import largest_error, relative_error
+from transformations import relative_error
 
 from escnn_relaxed import (
     RelaxedR2Conv,
     equivariance_error,
     equivariance_penalty,
-    export_network,
     harden_network,
     prediction_agreement,
     relaxation_summary,
     softness_ablation,
 )
-from escnn_relaxed.baselines import LAYERS, free_weight_penalty
+from escnn_relaxed.baselines import LAYERS
 from escnn_relaxed.learning import SoftnessBound, parameter_groups
 from escnn_relaxed.measure import relaxation_scalars
 
@@ -116,15 +114,6 @@ def test_softness_hardening_and_export_are_those_of_the_cpu(layer: str, gpu: tor
     assert relative_error(answer(hardened, features.to(gpu)).cpu(), answer(harden_network(here))) <= ROUNDING
 
 
-@pytest.mark.parametrize("soft_part", SOFT_PARTS)
-def test_strict_layer_is_equivariant_in_float64(soft_part: str, gpu: torch.device) -> None:
-    """Constants keep their digits on the way."""
-    types = battery.types("SO(2)", "band-limited + trivial -> irreps + mixed")
-    for mode in ("zeros", "reflect", "replicate", "circular"):
-        layer = build(*types, padding=1, padding_mode=mode, relax=None, soft_part=soft_part).float().to(gpu).double()
-        assert largest_error(layer, battery.random_input(types[0], 6, 6).to(gpu)) <= ROUNDING
-
-
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 STEPS = [*(("soft", kind) for kind in FUSED), *((layer, FUSED[0]) for layer in ("learned in translation", *WAYS))]
 
@@ -178,15 +167,6 @@ def test_measures_of_a_network_are_those_of_the_cpu(gpu: torch.device) -> None:
         )
         assert str(summary)
     assert results[1] == pytest.approx(results[0], rel=1e-6, abs=1e-9)
-
-
-def test_exported_and_hardened_networks_are_there_too(gpu: torch.device) -> None:
-    made = network(gpu)
-    with torch.no_grad():
-        exported = export_network(made.body)(made.features)
-        assert relative_error(exported.cpu(), made.body(made.first.in_type(made.features)).tensor.cpu()) <= ROUNDING
-        assert harden_network(made)(made.features).device == gpu
-    assert free_weight_penalty(MAKE["residual"]().to(gpu)).device == gpu
 
 
 def test_training_with_penalties_waits_for_nothing(pretended: PretendDevice) -> None:

@@ -133,14 +133,6 @@ class TestInitialisation:
         enn.init.generalized_he_init(layer.weights.data, layer.basisexpansion)
         assert 0.003 < layer.softness().item() < 0.03
 
-    def test_softness_is_set(self) -> None:
-        layer = RelaxedR2Conv(C4, C4, 3, relax={"rotation": 0.25, "translation": 0.5})
-        layer.weights.data.mul_(100)
-        kernel = layer.kernel.orthogonal_basis.energy(layer.kernel.basis(layer.weights)).item()
-        layer.set_softness(0.02)
-        assert layer.softness().item() == pytest.approx(0.02, rel=1e-4)
-        assert layer.kernel.orthogonal_basis.energy(layer.kernel.basis(layer.weights)).item() == kernel
-
     @pytest.mark.parametrize(
         ("softness", "arguments", "message"),
         [
@@ -175,19 +167,6 @@ def test_stride_is_a_pair_of_equal_numbers(stride: object) -> None:
     layer = RelaxedR2Conv(C4, C4, 3, stride=stride)
     assert layer.stride == 2
     assert layer(C4(images(1))).shape[-2:] == R2Conv(C4, C4, 3, stride=stride)(C4(images(1))).shape[-2:]
-
-
-@pytest.mark.parametrize(
-    ("stride", "error", "message"),
-    [
-        ((2, 1), ValueError, r"stride must be an integer or a pair of equal ones, got \(2, 1\)"),
-        ((2,), ValueError, r"pair of equal ones, got \(2,\)"),
-        ((2.0, 2.0), TypeError, "stride must be an integer, got 2.0"),
-    ],
-)
-def test_stride_that_is_no_such_pair(stride: object, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        RelaxedR2Conv(C4, C4, 3, stride=stride)
 
 
 def test_what_stays_strict_is_said_and_fits_on_a_screen() -> None:

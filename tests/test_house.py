@@ -97,7 +97,6 @@ HOLDS = {
     "test_export_tools.py": ["torch_modes"],
     "test_mixed_precision.py": ["group/exact_constants"],
     "test_never_stale.py": ["layer/memo"],
-    "test_penalty.py": ["learning/penalties"],
     "test_plots.py": ["plots/charts"],
     "test_relaxed_r2conv.py": [
         *("integral/geometry", "kernel/domain_frequency", "layer/convolution"),

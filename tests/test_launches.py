@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from escnn import gspaces
-from escnn.nn import FieldType, R2Conv
+from escnn.nn import FieldType
 from operations import CountOperations, count_evaluation, count_training
 from torch import Tensor, nn
 
@@ -54,8 +54,6 @@ RELAXED: dict[str, tuple[Callable[[], FieldType], dict[str, Any], int, int]] = {
     "soft translation and rotation": (_regular, {"relax": BOTH}, 65, 35),
 }
 BASELINES = {"partial": 45, "residual": 18, "weighted": 35}
-# Fields, operations of a step of training, waits.
-R2CONV = {"regular": (_regular, 12, 2), "irreps": (_irreps, 96, 0), "mixed": (_mixed, 172, 0)}
 
 
 def layer_of(name: str) -> nn.Module:
@@ -128,16 +126,6 @@ def test_exported_regions_that_are_not_cells_wait_for_nothing() -> None:
     module = layer_of("soft translation")
     exported, features = module.layer.export(), images_for(module, 18)
     assert not count_evaluation(exported, features).waits
-
-
-@pytest.mark.parametrize("name", R2CONV)
-def test_counts_of_r2conv_are_those_of_the_page(name: str) -> None:
-    """docs/results/cost.md has them beside those of relaxed layers."""
-    fields_of, operations, waits = R2CONV[name]
-    fields = fields_of()
-    module = OnTensors(R2Conv(fields, fields, 7, padding=3))
-    count = count_training(module, images_for(module))
-    assert (total(count), count.waits.total()) == (operations, waits)
 
 
 def test_a_plain_convolution_is_two_operations() -> None:

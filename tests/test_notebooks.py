@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 import runpy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,52 +40,39 @@ def test_there_is_a_notebook_for_each_tutorial_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=name_of)
-def test_notebook_is_its_tutorial_as_it_is_now(tutorial: Path, script: dict[str, Any]) -> None:
+def test_notebook_is_its_tutorial_as_it_is_now_with_its_outputs(tutorial: Path, script: dict[str, Any]) -> None:
     """If this fails, run ``make notebooks``."""
-    notebook_of: Callable[[Path], Any] = script["notebook_of"]
-    made, kept = notebook_of(tutorial), saved(tutorial)
-    assert [(cell.cell_type, cell.source) for cell in kept.cells] == [
-        (cell.cell_type, cell.source) for cell in made.cells
-    ]
-
-
-@pytest.mark.parametrize("tutorial", TUTORIALS, ids=name_of)
-def test_notebook_opens_and_has_its_outputs(tutorial: Path) -> None:
-    notebook = saved(tutorial)
-    nbformat.validate(notebook)
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    made, kept = script["notebook_of"](tutorial), saved(tutorial)
+    sources = [[(cell.cell_type, cell.source) for cell in notebook.cells] for notebook in (made, kept)]
+    assert sources[0] == sources[1]
+    nbformat.validate(kept)
+    cells = [cell for cell in kept.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     outputs = [output for cell in cells for output in cell.outputs]
     assert any("image/png" in output.get("data", {}) for output in outputs)
     assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
     assert not [line for cell in cells for line in cell.source.splitlines() if len(line) > 88]
-
-
-@pytest.mark.parametrize("tutorial", TUTORIALS, ids=name_of)
-def test_links_of_a_notebook_lead_to_files(tutorial: Path) -> None:
-    text = "\n".join(cell.source for cell in saved(tutorial).cells if cell.cell_type == "markdown")
+    text = "\n".join(cell.source for cell in kept.cells if cell.cell_type == "markdown")
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith("https:")]
     assert not [link for link in links if not (NOTEBOOKS / link.partition("#")[0]).exists()]
     assert "{" + "download}" not in text
 
 
-@pytest.mark.parametrize("tutorial", TUTORIALS, ids=name_of)
-def test_notebook_installs_as_the_install_page_says(tutorial: Path) -> None:
+def test_notebooks_install_as_the_install_page_says() -> None:
     """``make routes`` tries the commands themselves."""
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
-    install = saved(tutorial).cells[1].source
-    package, escnn, *_ = re.findall(r"%pip install -q (.*)", install)
-    assert f"pip install {package.replace('{COMPAT}', './compat')}\n" in page
-    assert f"pip install {escnn.replace('{REPOSITORY}', '.')}\n" in page
-    assert (NOTEBOOKS / re.findall(r'^REPOSITORY = "(.*)"', install, re.MULTILINE)[0] / "setup.py").exists()
+    for install in {saved(tutorial).cells[1].source for tutorial in TUTORIALS}:
+        package, escnn, *_ = re.findall(r"%pip install -q (.*)", install)
+        assert f"pip install {package.replace('{COMPAT}', './compat')}\n" in page
+        assert f"pip install {escnn.replace('{REPOSITORY}', '.')}\n" in page
+        assert (NOTEBOOKS / re.findall(r'^REPOSITORY = "(.*)"', install, re.MULTILINE)[0] / "setup.py").exists()
 
 
-@pytest.mark.parametrize("tutorial", TUTORIALS, ids=name_of)
-def test_install_cell_says_what_to_set(tutorial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_cell_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In an empty folder, where the package is missing; pip is noted, not run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    cell = re.sub(r"%pip (.*)", lambda line: f"pip(f{line[1]!r})", saved(tutorial).cells[1].source)
+    cell = re.sub(r"%pip (.*)", lambda line: f"pip(f{line[1]!r})", saved(TUTORIALS[0]).cells[1].source)
     typed: list[str] = []
     with pytest.raises(FileNotFoundError, match=r"set REPOSITORY to the folder with setup\.py in it"):
         exec(cell, {"pip": typed.append})

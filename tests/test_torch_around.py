@@ -22,9 +22,8 @@ from forms import (
 from layers import EVERY_KIND, SIZES, build, relaxation
 from tolerances import ROUNDING
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 from transformations import relative_error
 
@@ -108,21 +107,6 @@ def test_ensemble_of_layers_is_mapped_over_its_parameters(form: str, mode: str) 
             assert relative_error(gradients[name][number].detach(), gradient) <= ROUNDING
 
 
-@A_FEW_FORMS
-def test_gradients_of_each_sample_come_from_vmap(form: str) -> None:
-    layer = Plain(layer_of(form).eval())
-    parameters = {name: value.detach() for name, value in layer.named_parameters()}
-    features = features_of(layer.layer, batch=3)
-
-    def loss(parameters: dict[str, Tensor], image: Tensor) -> Tensor:
-        return functional_call(layer, parameters, (image[None],)).square().mean()
-
-    each = vmap(grad(loss), in_dims=(None, 0))(parameters, features)
-    expected = torch.autograd.grad(layer(features).square().mean(), list(layer.parameters()))
-    for (name, _), gradient in zip(layer.named_parameters(), expected, strict=True):
-        assert relative_error(each[name].mean(dim=0), gradient) <= ROUNDING
-
-
 def vectorized(strategy: str) -> Callable[[nn.Module], Callable[[Tensor], Tensor]]:
     of = torch.autograd.functional.jacobian
     return lambda layer: lambda features: of(layer, features, vectorize=True, strategy=strategy).detach()
@@ -146,11 +130,14 @@ def test_jacobian_of_the_layer_is_its_matrix(
 
 
 @FORWARDS
+@EVERY_MODE
 @A_FEW_FORMS
-def test_derivatives_go_forwards_too(form: str) -> None:
+def test_derivatives_go_forwards_too(form: str, mode: str) -> None:
     """The slope along a direction of all parameters and the image, against the derivatives backwards."""
-    layer = Plain(layer_of(form))
+    layer = Plain(layer_of(form).train(mode == "train"))
     features = features_of(layer.layer, batch=1)
+    with torch.no_grad():
+        layer(features)  # in eval mode a filter bank is kept, which has no slopes
     state = {name: value.detach() for name, value in layer.named_parameters()}
 
     def of(parameters: dict[str, Tensor], image: Tensor) -> Tensor:
@@ -163,33 +150,6 @@ def test_derivatives_go_forwards_too(form: str) -> None:
     by_state, by_image = vjp(of, state, features)[1](cotangent)
     expected = (by_image * tangents[1]).sum() + sum((by_state[name] * tangents[0][name]).sum() for name in state)
     assert relative_error((slope * cotangent).sum(), expected) <= ROUNDING
-
-
-@FORWARDS
-@EVERY_MODE
-@A_FEW_FORMS
-def test_tangents_of_weights_and_images_are_carried(form: str, mode: str) -> None:
-    """Tangents of ``torch.autograd.forward_ad``, also where a kept filter bank has none."""
-    layer = Plain(layer_of(form).train(mode == "train"))
-    features = features_of(layer.layer, batch=1)
-    name, weights = next((n, p.detach()) for n, p in layer.named_parameters() if n.endswith("weights"))
-    directions = torch.randn_like(features), torch.randn_like(weights)
-    slopes = []
-    with torch.no_grad():
-        layer(features)
-        for scale in (1, 2):
-            with forward_ad.dual_level():
-                image = forward_ad.make_dual(features, scale * directions[0])
-                duals = {name: forward_ad.make_dual(weights, scale * directions[1])}
-                slopes.append(forward_ad.unpack_dual(functional_call(layer, duals, (image,))).tangent.clone())
-    step = 1e-5
-    sides = [
-        functional_call(layer, {name: weights + h * directions[1]}, (features + h * directions[0],)).detach()
-        for h in (step, -step)
-    ]
-    # Bilinear: central differences are exact to rounding over the step.
-    assert relative_error(slopes[0], (sides[0] - sides[1]) / (2 * step)) <= 1e-8
-    assert relative_error(slopes[1], 2 * slopes[0]) <= ROUNDING
 
 
 @pytest.mark.parametrize("form", ["soft", *SOFT_IN_TRANSLATION])
@@ -231,22 +191,6 @@ def test_parametrized_weights_are_those_that_count(form: str) -> None:
         assert module.parametrizations.weights.original.grad.any()
         parametrize.remove_parametrizations(module, "weights")
     assert layer.state_dict().keys() == doubled.state_dict().keys()
-
-
-@A_FEW_FORMS
-def test_weight_norm_trains_lengths_and_directions_and_keeps_the_function(form: str) -> None:
-    layer, plain, other = layer_of(form), layer_of(form), layer_of(form).eval()
-    modules = with_weights(layer)
-    for module in (*modules, *with_weights(other)):
-        parametrizations.weight_norm(module, "weights")
-    assert relative_error(answer(layer), answer(plain)) <= ROUNDING
-    before = answer(layer.eval())
-    train_a_step(layer.train(), torch.optim.Adam(layer.parameters(), lr=0.01))
-    assert all(module.parametrizations.weights.original0.grad.any() for module in modules)
-    after = answer(layer.eval())
-    assert relative_error(after, before) > 1e-4
-    other.load_state_dict(layer.state_dict())
-    assert torch.equal(answer(other), after)
 
 
 @pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
