@@ -12,7 +12,7 @@ from benchmarks.accuracy.evidence import WIDTHS, all_runs
 
 @pytest.mark.slow
 def test_networks_are_trained_read_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.accuracy.evidence.EPOCHS", 3)
+    monkeypatch.setattr("benchmarks.accuracy.evidence.EPOCHS", 0)
     monkeypatch.setattr("benchmarks.accuracy.evidence.WIDTHS", dict.fromkeys(WIDTHS, (2, 2, 2, 2)))
     runs = "C4 regular, turned;D4 regular, upright, evidence;torus, evidence"
     arguments = "--seeds", "1", "--images", "64", "--runs", runs, "--log", str(tmp_path / "runs.jsonl")

@@ -2,9 +2,9 @@
 
     python -m benchmarks.accuracy.evidence --data FOLDER [--runs RUNS] [--seeds 3] [--images 1000]
 
-Four layers (7×7, then 5×5) on 33×33 pixels, Adam with one cycle up to 1e-2, 12 epochs. Of the test images 1,000 are
-held out: weights λ are chosen by them, and hardening is tried on them. Runs are logged as they end, and a second call
-goes on from the log. docs/results/learning.md says what was found.
+Four layers (7×7, then 5×5) on 33×33 pixels, Adam with one cycle up to 1e-2, 12 epochs, or more where they have fewer
+than 1,000 images. Of the test images 1,000 are held out: weights λ are chosen by them, and hardening is tried on them.
+Runs are logged as they end, and a second call goes on from the log. docs/results/learning.md says what was found.
 """
 
 from __future__ import annotations
@@ -124,13 +124,14 @@ def train(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]
     held_out, test = (test[0][:count], test[1][:count]), (test[0][count:], test[1][count:])
     layer = LAYERS["residual" if run.way == "residual" else "relaxed"]
     network = build_network(run.network, WIDTHS[run.network], 5, run.options, layer)
-    steps = EPOCHS * (len(pixels) // BATCH)
+    epochs = max(EPOCHS, EPOCHS * 1000 // images, FIRST_EPOCH + 1)
+    steps = epochs * (len(pixels) // BATCH)
     optimiser = torch.optim.Adam(parameter_groups(network), lr=RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=steps, pct_start=0.2)
     evidence = None if run.options is None else SoftnessEvidence(network, len(pixels))
     penalty, after_step = penalty_of(run, network)
     start, history, seconds = time.process_time(), [], 0.0
-    for epoch in range(EPOCHS):
+    for epoch in range(epochs):
         network.train()
         for batch in torch.randperm(len(pixels))[: len(pixels) // BATCH * BATCH].view(-1, BATCH):
             loss = functional.cross_entropy(network(pixels[batch]), labels[batch]) + penalty()
