@@ -46,7 +46,7 @@ def test_filters_are_those_of_the_bank_turned_back(kernel_size: int) -> None:
     layer = soft_layer(kernel_size)
     columns = [values(part) for part in balls(plot_filters_in_space(layer))]
     bank, elements = layer.filter_bank().detach(), CUBE.fibergroup.elements
-    identity = bank[elements.index(CUBE.fibergroup.identity), 0].flatten()
+    identity = bank[elements.index(CUBE.fibergroup.identity), 0].flatten().numpy()
     # The order in which taps are drawn, found from their values.
     order = [int(np.argmin(np.abs(identity - value))) for value in columns[0]]
     assert sorted(order) == list(range(kernel_size**3))
