@@ -205,9 +205,10 @@ class SoftnessEvidence:
 
         A subgroup is hardened in all layers together, those of the least γ/n first. It stays so unless the data speak
         for its softness at odds of 20 to 1: unless Δ, the rise of the negative log likelihood of all N observations,
-        is above the price of the weights that go by log 20 and the error of Δ. The price is what they cost in log
-        p(data), ½ (δ‖α‖² + log det Σ⁻¹/δ). What does not stay is tried in each layer alone. γ/n does not decide, since
-        it is near 0 in a network that fits perfectly, too.
+        is above the price of the n weights that go by log 20 and the error of Δ. The price is what they cost in log
+        p(data), ½ (δ‖α‖² + log det Σ⁻¹/δ), or n/2 if that is more: so much do n weights gain by fitting noise. What
+        does not stay is tried in each layer alone, without the n/2. γ/n does not decide, since it is near 0 in a
+        network that fits perfectly, too.
 
         Batch norm keeps the statistics of the soft network, and the other weights have counted on the softness: train
         on for an epoch or two.
@@ -228,10 +229,8 @@ class SoftnessEvidence:
             >>> evidence = SoftnessEvidence(layer, 100, likelihood="gaussian")
             >>> images, targets = image(torch.randn(100, 1, 5, 5)), torch.randn(100, 1, 1, 1)
             >>> evidence.update(images, targets)
-            >>> [trial.is_hardened for trial in evidence.harden(images, targets)]
-            [True]
-            >>> layer.hardened
-            ('rotation',)
+            >>> [trial.is_hardened for trial in evidence.harden(images, targets)], layer.hardened
+            ([True], ('rotation',))
         """
         self._collect()
         self._check_updated("harden")
@@ -240,13 +239,14 @@ class SoftnessEvidence:
         # The subgroups that layers can be made strict in one by one, of some layers several together.
         units = {tuple(group.label.split(", ")) for group in self._groups if " × " not in group.label}
         for unit in sorted(units, key=lambda unit: self._share(self._going(unit))):
-            trial, losses = self._trial(unit, self._going(unit), losses, inputs, targets)
+            noise = sum(group.size for group in self._going(unit)) / 2
+            trial, losses = self._trial(unit, self._going(unit), noise, losses, inputs, targets)
             trials.append(trial)
             if trial.is_hardened or len(trial.layers) == 1:
                 continue
             by_layer = [[of for of in self._going(unit) if of.layer == name] for name in trial.layers]
             for groups in sorted(by_layer, key=self._share):
-                trial, losses = self._trial(unit, groups, losses, inputs, targets)
+                trial, losses = self._trial(unit, groups, 0.0, losses, inputs, targets)
                 trials.append(trial)
         return HardeningReport(tuple(trials))
 
@@ -370,20 +370,20 @@ class SoftnessEvidence:
         return sum(known) / sum(group.size for group in groups)
 
     def _trial(
-        self, unit: tuple[str, ...], groups: Sequence[SoftGroup], losses: Tensor, inputs: Any, targets: Tensor
+        self, unit: tuple[str, ...], groups: Sequence[SoftGroup], least_price: float, losses: Tensor, *data: Any
     ) -> tuple[HardeningTrial, Tensor]:
         """Harden layers for a trial; the trial and the losses of the network as it then is."""
         names = tuple(dict.fromkeys(group.layer for group in groups))
         layers = [relaxed_layers(self.network)[name] for name in names]
         going = [group.key for group in groups]
         rest = [group for group in self._groups if group.key not in going]
-        price = self._posterior(self._groups)[1] - self._posterior(rest)[1]
+        price = max(self._posterior(self._groups)[1] - self._posterior(rest)[1], least_price)
         before = [layer.hardened for layer in layers]
         is_kept = False
         try:
             for layer in layers:
                 layer.harden(*unit)
-            hardened = self._losses(inputs, targets)
+            hardened = self._losses(*data)
             rise, error = (self.observations * value for value in mean_over_processes(hardened - losses))
             is_kept = rise - error <= price + _ODDS
         finally:
