@@ -27,7 +27,7 @@ from benchmarks.shared.networks import build_network
 from benchmarks.shared.run_log import Log, run_missing
 from benchmarks.shared.tasks import Split, image_task
 from benchmarks.shared.training import accuracy
-from escnn_relaxed import SoftnessEvidence, equivariance_penalty, parameter_groups
+from escnn_relaxed import SoftnessEvidence, frequency_penalty, parameter_groups
 from escnn_relaxed.baselines import LAYERS, free_weight_penalty
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 from experiments.mean_and_error import mean_and_error
@@ -115,7 +115,7 @@ def penalty_of(run: Run, network: nn.Module, images: int) -> Callable[[], Tensor
         layers = [layer for _, layer in named_relaxed_layers(network)]
         return lambda: run.weight * torch.stack([layer.softness() for layer in layers]).clamp_min(TINY).sqrt().sum()
     if run.way == "learned ω′":
-        return lambda: run.weight * equivariance_penalty(network)
+        return lambda: run.weight * frequency_penalty(network)
     if run.way == "residual":
         # The prior of all observations, as a mean over them.
         return lambda: free_weight_penalty(network, 1 / run.weight) / images

@@ -26,7 +26,7 @@ from benchmarks.shared.run_log import Log, run_missing
 from benchmarks.smoke.smoke_data import Puffs, own_error, simulated
 from benchmarks.smoke.smoke_networks import WAYS, Forecaster
 from benchmarks.smoke.smoke_report import Found, draw, tables
-from escnn_relaxed import equivariance_penalty, harden_network
+from escnn_relaxed import harden_network
 from escnn_relaxed.network.relaxed_layers import relaxed_layers
 
 # Puffs for training and for validation; the rest is for the test.
@@ -65,7 +65,7 @@ def train(run: Run, cache: Path) -> dict[str, Any]:
     way = WAYS[run.symmetry][run.way]
     network = Forecaster(run.symmetry, way)
     start = time.process_time()
-    losses = fit(network, windows(known, 2), run.rate, way.penalty)
+    losses = fit(network, windows(known, 2), run.rate)
     network.eval()
     result = {
         "seconds": time.process_time() - start,
@@ -83,7 +83,7 @@ def train(run: Run, cache: Path) -> dict[str, Any]:
     return {**result, "softness": softness, **hardened}
 
 
-def fit(network: Forecaster, pairs: Tensor, rate: float, penalty: float) -> list[float]:
+def fit(network: Forecaster, pairs: Tensor, rate: float) -> list[float]:
     """Train on pairs of frames; the mean loss of each tenth of the steps, as a part of what changes."""
     network.set_scales(pairs)
     optimiser = torch.optim.Adam(network.parameters(), lr=rate)
@@ -93,8 +93,6 @@ def fit(network: Forecaster, pairs: Tensor, rate: float, penalty: float) -> list
         now, later = pairs[torch.randint(len(pairs), (BATCH,))].unbind(1)
         loss = ((network(now) - later) / network.scales[1]).square().mean()
         losses.append(loss.item())
-        if penalty:
-            loss = loss + penalty * equivariance_penalty(network)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
