@@ -50,7 +50,7 @@ def test_what_is_discovered_is_counted(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_subgroup_counts_as_broken_where_a_layer_stays_soft() -> None:
     def result(*is_hardened: bool) -> dict[str, Any]:
-        return {"trials, held out": [{"subgroup": "rotation", "is_hardened": of} for of in is_hardened]}
+        return {"trials": [{"subgroup": "rotation", "is_hardened": of} for of in is_hardened]}
 
     assert not stays_soft("rotation", result(True))
     assert stays_soft("rotation", result(False))

@@ -4,8 +4,8 @@
 
 Networks are trained with the evidence as in ``benchmarks.accuracy.evidence``, whose log this shares; those of volumes
 predict the next moment of a density in a periodic box. A symmetry counts as broken where
-``SoftnessEvidence.harden`` leaves any layer soft in it, on data that were held out. docs/results/learning.md has the
-table.
+``SoftnessEvidence.harden`` leaves any layer soft in it, on data that were held out.
+``benchmarks.accuracy.evidence_report`` makes a table of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import argparse
 import json
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,9 @@ from escnn import nn as enn
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.accuracy.evidence import ON_TORUS, UPDATE, Run, key, train
+from benchmarks.accuracy.evidence import LOG, ON_TORUS, UPDATE, Run, key, read, rounded, train
 from benchmarks.shared.run_log import Log, run_missing
 from escnn_relaxed import RelaxedR3Conv, SoftnessEvidence
-from experiments.mean_and_error import mean_and_error
 
 TORUS, VOLUMES = "plain CNN on the torus", "octahedral, volumes"
 
@@ -111,9 +110,8 @@ def train_volumes(run: Run, seed: int, images: int, root: Path | None) -> dict[s
         if step >= VOLUME_STEPS // 6 and (step + 1) % (VOLUME_STEPS // 12) == 0:
             chosen = torch.randperm(len(inputs), generator=generator)[:UPDATE]
             evidence.update(density(inputs[chosen]), targets[chosen])
-    rows = [asdict(row) for row in evidence.table()]
-    trials = [asdict(trial) for trial in evidence.harden(density(held_out[0]), held_out[1])]
-    return {"seconds": time.process_time() - start, "rows": rows, "trials, held out": trials}
+    result = {"seconds": time.process_time() - start, **read(evidence, (density(held_out[0]), held_out[1]))}
+    return rounded(result)
 
 
 def train_case(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]:
@@ -123,7 +121,7 @@ def train_case(run: Run, seed: int, images: int, root: Path | None) -> dict[str,
 
 def stays_soft(subgroup: str, result: dict[str, Any]) -> bool:
     """Return whether hardening left a layer soft in a subgroup."""
-    trials = [trial for trial in result["trials, held out"] if trial["subgroup"] == subgroup]
+    trials = [trial for trial in result["trials"] if trial["subgroup"] == subgroup]
     in_all, alone = trials[0], trials[1:]
     return not in_all["is_hardened"] and not (alone and all(trial["is_hardened"] for trial in alone))
 
@@ -133,28 +131,6 @@ def largest_share(subgroup: str, result: dict[str, Any]) -> float:
     return max(row["determined"] / row["weights"] for row in result["rows"] if row["subgroup"] == subgroup)
 
 
-def report(case: Case, by_size: dict[int, list[dict[str, Any]]]) -> list[str]:
-    """Rows of a Markdown table, one for each subgroup of a case."""
-    lines = []
-    for subgroup in (*case.broken, *case.kept):
-        is_broken = subgroup in case.broken
-        cells = [f"{case.network.split(',')[0]}, {case.task}", subgroup, "broken" if is_broken else "kept"]
-        for results in by_size.values():
-            right = sum(stays_soft(subgroup, result) == is_broken for result in results)
-            rises = [_in_all(subgroup, result) for result in results]
-            shares = mean_and_error([largest_share(subgroup, result) for result in results])
-            rise, price = (sum(trial[of] for trial in rises) / len(rises) for of in ("rise", "price"))
-            cells.append(f"{right} of {len(results)}; {rise:.0f}, {price:.0f}; {shares}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
-def _in_all(subgroup: str, result: dict[str, Any]) -> dict[str, Any]:
-    """Return the trial of a subgroup in all layers."""
-    trial: dict[str, Any] = next(of for of in result["trials, held out"] if of["subgroup"] == subgroup)
-    return trial
-
-
 def main() -> None:
     """Train what is missing, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -162,7 +138,7 @@ def main() -> None:
     parser.add_argument("--cases", default="", help="only cases whose network and task contain one of these, by ;")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--images", default="300,1000,3000", help="training images, separated by commas")
-    parser.add_argument("--log", type=Path, default=Path("runs/evidence.jsonl"))
+    parser.add_argument("--log", type=Path, default=LOG)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of one thread each")
     arguments = parser.parse_args()
     cases = [case for case in CASES if any(part in case.run.name for part in arguments.cases.split(";"))]
@@ -175,12 +151,6 @@ def main() -> None:
     }
     for count, name in run_missing(wanted, train_case, log, arguments.workers):
         print(count, json.loads(name)[0]["task"], f"{log.runs[name]['seconds']:.0f} s", flush=True)
-    heads = [f"{size:,}: right; Δ, price; γ/n" for size in sizes]
-    print("| network, data", "subgroup", "truth", *heads, sep=" | ", end=" |\n")
-    print("|---" * (3 + len(sizes)), "|", sep="")
-    for case in cases:
-        by_size = {size: [log.runs[key(case.run, seed, size)] for seed in range(arguments.seeds)] for size in sizes}
-        print("\n".join(report(case, by_size)))
 
 
 if __name__ == "__main__":
