@@ -52,9 +52,8 @@ class HardeningTrial:
         weights: n, the number of soft weights that go.
         rise: Δ, by how much the negative log likelihood of all observations rises.
         error: its standard error, by the spread over the inputs.
-        price: by how much log p(data) falls for having these weights where they do not fit the data better; of a
-            subgroup in all layers n/2 or more, which n weights gain by fitting noise.
-        is_hardened: whether the layers stay strict, since the rise is not much above the price.
+        price: by how much log p(data) falls for having these weights, where they do not fit the data better.
+        is_hardened: whether the layers stay strict, since the rise is not far above the price.
 
     Example:
         >>> HardeningTrial("rotation", ("a", "b"), 40, 3.0, 1.0, 12.0, True).cells()
