@@ -401,7 +401,7 @@ def test_softness_that_the_data_do_not_need_goes_and_what_they_need_stays() -> N
         shares += [row.share for row in evidence.table()]
         (trial,) = evidence.harden(inputs, labels)
         assert trial.is_hardened != is_needed
-        assert (trial.rise <= 3 * trial.price + trial.error + math.log(20)) != is_needed
+        assert (trial.rise <= 2 * trial.price + trial.error + math.log(20)) != is_needed
         assert network.layer.hardened == (() if is_needed else ("rotation",))
         # What was hardened has no prior any more, and nothing to learn.
         assert evidence.penalty().requires_grad == is_needed

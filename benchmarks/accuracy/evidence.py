@@ -183,7 +183,11 @@ def read(evidence: SoftnessEvidence, held_out: tuple[Any, Tensor]) -> dict[str, 
         {"subgroup": row.subgroup, "weights": row.weights, "determined": row.determined, "softness": row.softness}
         for row in evidence.table()
     ]
-    return {"rows": rows, "trials": [asdict(trial) for trial in evidence.harden(*held_out)]}
+    trials: dict[str, dict[str, Any]] = {}
+    for trial in evidence.harden(*held_out):
+        # The first of a subgroup is of all layers.
+        trials.setdefault(trial.subgroup, asdict(trial))
+    return {"rows": rows, "trials": list(trials.values())}
 
 
 def rounded(value: Any) -> Any:

@@ -37,8 +37,8 @@ _STEPS = 3
 # ‖α‖² below this is 0.
 _NOTHING = 1e-300
 # Softness stays where it gains more than this many times its price, since other weights have counted on it and do not
-# adapt in a trial, and at odds of 20 to 1. Where nothing needs it, the rise was up to 2.5 prices.
-_COUNTED_ON, _ODDS = 3.0, math.log(20)
+# adapt in a trial, and at odds of 20 to 1. Where nothing needs it, the rise is up to two prices.
+_COUNTED_ON, _ODDS = 2.0, math.log(20)
 # The largest second derivative of the penalty, so that SGD without Adam's scaling is stable up to a rate of 0.2.
 _STEEPEST = 10.0
 _FEWEST_INPUTS = 10
@@ -210,7 +210,7 @@ class SoftnessEvidence:
 
         A subgroup is hardened in all layers together, those of the least γ/n first, and what does not stay strict in
         each layer alone. It becomes soft again if Δ, the rise of the negative log likelihood of all N observations, is
-        above three times the price of the weights that go, by log 20 and the error of Δ. The price is what they cost
+        above twice the price of the weights that go, by log 20 and the error of Δ. The price is what they cost
         in log p(data), ½ (δ‖α‖² + log det Σ⁻¹/δ). γ/n does not decide: it is near 0 in a network that fits perfectly,
         too.
 
