@@ -9,6 +9,7 @@ from pathlib import Path
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
+import pictures_of_choices as choices
 import pictures_of_figures as figures
 import pictures_of_layers as layers
 
@@ -17,6 +18,9 @@ __all__ = ["PICTURES"]
 PICTURES: dict[str, Callable[[], Figure]] = {
     picture.__name__: picture
     for picture in (
+        choices.accuracy_by_pose,
+        choices.factors_of_a_filter,
+        choices.which_setting,
         figures.accuracy_by_frequency,
         figures.accuracy_by_epoch,
         layers.filters_in_space,
@@ -24,7 +28,6 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         layers.parts_of_a_kernel,
         layers.regions_of_an_image,
         layers.softness_by_axis,
-        layers.which_subgroup,
     )
 }
 

@@ -1,4 +1,4 @@
-"""Pictures of what layers do, and of which to take."""
+"""Pictures of what layers do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn import functional
 
-from drawing import FONT, SOFT, arrow, box, new_figure, show
+from drawing import FONT, SOFT, show
 from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, harden_network
 from escnn_relaxed.plots import (
     plot_filters_in_space,
@@ -26,7 +26,6 @@ __all__ = [
     "parts_of_a_kernel",
     "regions_of_an_image",
     "softness_by_axis",
-    "which_subgroup",
 ]
 
 
@@ -146,26 +145,3 @@ def softness_by_axis() -> Figure:
         'soft, keep="SO(2)"': layer_of_volumes(0.1, keep="SO(2)"),
     }
     return plot_softness_by_axis(layers).figure
-
-
-def which_subgroup() -> Figure:
-    """A decision tree: what do the data break?"""
-    figure, axes = new_figure(5.2, 5.2)
-    questions = (
-        ("Do turned images\nmean something else?\n(a 6 and a 9)", "rotation"),
-        ("Do mirrored images\nmean something else?\n(a b and a d)", "reflection"),
-        ("Does it matter where\nsomething is?\n(the ground below)", "translation"),
-    )
-    for number, (question, subgroup) in enumerate(questions):
-        y = 3 - number
-        box(axes, (1.3, y), question, "0.95")
-        words = f'relax=\n("{subgroup}",)'
-        box(axes, (4.6, y), words, "#fbe6d6", family="monospace")
-        arrow(axes, (2.5, y), (3.2, y), "yes")
-        arrow(axes, (1.3, y - 0.31), (1.3, y - 0.69), "no")
-    box(axes, (1.3, 0), "R2Conv", "#d6e6f4", family="monospace")
-    words = "More than one yes:\nname them all."
-    axes.text(4.6, 0, words, ha="center", va="center", fontsize=FONT)
-    axes.set(xlim=(-0.1, 6.0), ylim=(-0.3, 3.4))
-    axes.axis("off")
-    return figure

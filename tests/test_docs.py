@@ -25,7 +25,7 @@ PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts
 STUDY = ROOT / "benchmarks" / "results" / "tables" / "soft_part.md"
 TUTORIALS = sorted(DOCS.glob("tutorials/[0-9]*.md"))
 BLOCK = re.MULTILINE | re.DOTALL
-FENCE = re.compile(r"^```python\n(.*?)^```", BLOCK)
+FENCE = re.compile(r"^```python\n(.*?)^```(?:\n\n^```text\n(.*?)^```)?", BLOCK)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 PUBLIC_MODULES = (
     "",
@@ -39,6 +39,7 @@ PUBLIC_MODULES = (
     ".continuous",
     ".models",
 )
+NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
 # A mean and its standard error.
 VALUE = r"(−?\d+\.\d+) ± (\d+\.\d+)"
 # A number of seeds behind it.
@@ -51,10 +52,10 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(DOCS))
 
 
-def python_blocks(page: Path) -> list[tuple[int, str]]:
-    """Line and text of every Python block."""
+def python_blocks(page: Path) -> list[tuple[int, str, str | None]]:
+    """Line and text of every Python block, and the output below it where the page has it."""
     text = page.read_text(encoding="utf-8")
-    return [(text.count("\n", 0, match.start(1)) + 1, match.group(1)) for match in FENCE.finditer(text)]
+    return [(text.count("\n", 0, match.start(1)) + 1, match.group(1), match.group(2)) for match in FENCE.finditer(text)]
 
 
 # torch's own warning, when it exports and compiles.
@@ -66,15 +67,28 @@ def python_blocks(page: Path) -> list[tuple[int, str]]:
     [pytest.param(page, python_blocks(page), id=name_of(page)) for page in PAGES if python_blocks(page)]
     + [pytest.param(README, [block], id=f"README, line {block[0]}") for block in python_blocks(README)],
 )
-def test_python_of_a_page_runs(
-    page: Path, blocks: list[tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_python_of_a_page_runs_and_prints_what_the_page_says(
+    page: Path,
+    blocks: list[tuple[int, str, str | None]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In an empty directory: blocks of a page in one namespace, as a reader would type them; of the README alone."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     names: dict[str, object] = {"__name__": "__docs__"}
-    for line, code in blocks:
+    for line, code, output in blocks:
+        capsys.readouterr()
         exec(compile("\n" * (line - 1) + code, str(page), "exec"), names)
+        if output is None:
+            continue
+        printed, expected = (text.splitlines() for text in (capsys.readouterr().out, output))
+        words = [[re.sub(rf"{NUMBER}| +", " ", row).split() for row in rows] for rows in (printed, expected)]
+        assert words[0] == words[1], printed
+        numbers = [[float(of) for of in re.findall(NUMBER, " ".join(rows))] for rows in (printed, expected)]
+        # Of float32, printed with two digits.
+        assert numbers[0] == pytest.approx(numbers[1], rel=0.1)
 
 
 @pytest.mark.parametrize("page", [README, ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.stem)
@@ -157,17 +171,17 @@ def test_cost_of_soft_translation_is_that_of_the_table() -> None:
         assert not [other.name for other in others if words in " ".join(other.read_text(encoding="utf-8").split())]
 
 
-def test_table_of_the_readme_is_that_of_the_page_of_accuracies() -> None:
-    """It is there word for word, and each row has numbers of parameters."""
-    page = (DOCS / "results" / "accuracy.md").read_text(encoding="utf-8")
-    table = re.search(r"^\| digits.*?\n\n", (README).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert table
-    assert table.group() in page
-    head, _, *rows = table.group().strip().splitlines()
-    assert "`R2Conv`" in head
-    assert "parameters" in head
-    assert rows
-    assert all(re.search(VALUE, row) and re.search(r"\d,\d{3}", row) for row in rows)
+def test_messages_that_the_page_of_questions_explains_are_those_of_the_package() -> None:
+    """What stands for a value is …; strings over several lines of source are joined."""
+    page = (DOCS / "how-to" / "faq.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^## What does this (warning|error) mean\?\n\n(.*?)\n\n", page, BLOCK)
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for _, table in tables for row in table.splitlines()[2:]]
+    messages = [row[0].strip("`") for row in rows if len(row) == 2 or row[1].startswith("this package")]
+    assert len(messages) > 5
+    source = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "escnn_relaxed").rglob("*.py"))
+    joined = re.sub(r"\"\s*\n\s*f?\"", "", source)
+    pieces = [piece.strip(" ='") for message in messages for piece in message.split("…")]
+    assert not [piece for piece in pieces if piece not in joined]
 
 
 def test_address_of_the_repository_is_the_same_everywhere() -> None:

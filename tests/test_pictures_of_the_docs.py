@@ -13,6 +13,7 @@ pytest.importorskip("sklearn")
 
 pictures = pytest.importorskip("pictures", reason="no docs beside the tests")
 turning = pytest.importorskip("turning_digit")
+choices = pytest.importorskip("pictures_of_choices")
 
 DOCS = Path(__file__).parents[1] / "docs"
 FIGURE = re.compile(r"^[:`]{3}\{figure\} (\S+)\n:alt: (.*)\n", re.MULTILINE)
@@ -27,6 +28,18 @@ def test_features_of_the_strict_layer_stand_still_at_quarter_turns_and_those_of_
         changes[label] = float((turned - first).norm() / first.norm())
     assert changes["strict"] < 1e-4  # float32, resampled at the pixels
     assert changes["soft"] > 0.05
+
+
+def test_chart_of_accuracies_has_those_of_the_study() -> None:
+    figure = choices.accuracy_by_pose()
+    drawn = {axes.get_title(): [container[0].get_ydata() for container in axes.containers] for axes in figure.axes}
+    pyplot.close(figure)
+    table = choices.STUDY.read_text(encoding="utf-8")
+    for pose, title in choices.POSES.items():
+        for number, group in enumerate(("C8", "C4", "D4", "SO(2)")):
+            (row,) = re.findall(rf"^\| {re.escape(group)}, {pose}, % \|[^|]*\| (.*) \|$", table, re.MULTILINE)
+            means = [float(cell.split(" ")[0]) if cell[0] != "–" else np.nan for cell in row.split(" | ")]
+            assert np.array_equal([of[number] for of in drawn[title]], means, equal_nan=True)
 
 
 def test_moving_picture_is_small() -> None:

@@ -1,14 +1,15 @@
 """All that reaches into escnn: its bases, its solutions, its pickling. Importing this patches escnn, here alone.
 
 - Null spaces are computed as where scikit-learn is not installed, since escnn fails with its newer versions.
-- Solutions of escnn's linear systems are the same in every process.
+- Solutions of escnn's linear systems are the same in every process, and are loaded from disk without a word.
 - Groups, representations and field types can be pickled.
 """
 
 from . import versions  # noqa: F401 — before all that fails with other versions
 from .pickling import register_reducers, use_scipy_svd
-from .solutions import use_canonical_solutions
+from .solutions import silence_caches, use_canonical_solutions
 
 use_scipy_svd()
 use_canonical_solutions()
+silence_caches()
 register_reducers()
