@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -38,7 +40,6 @@ _NOTHING = 1e-300
 _ODDS = math.log(20)
 # The largest second derivative of the penalty, so that SGD without Adam's scaling is stable up to a rate of 0.2.
 _STEEPEST = 10.0
-_LEAST_NOISE = 1e-30
 _FEWEST_INPUTS = 10
 # Inputs at a time, for gradients of single ones and for losses.
 _CHUNK, _LARGE_CHUNK = 32, 256
@@ -67,7 +68,8 @@ class SoftnessEvidence:
     take away softness that comes late.
 
     The loss is the mean of torch's ``cross_entropy``, ``binary_cross_entropy_with_logits`` or ``mse_loss`` over all
-    outputs. Weights that are frozen, and subgroups that are hardened, are left out.
+    outputs. Those of a regression count less where the residuals of an input go together, as of neighbouring pixels.
+    Weights that are frozen, and subgroups that are hardened, are left out.
 
     Args:
         network: any module. Its output, a tensor or a GeometricTensor, is that of the likelihood.
@@ -136,7 +138,7 @@ class SoftnessEvidence:
 
         Args:
             inputs: a batch, a tensor or a GeometricTensor; or a tuple of all arguments of the network, this one first.
-            targets: those of a regression, from whose residuals the noise is estimated.
+            targets: those of a regression. Its residuals say how large the noise is, and what an output weighs.
 
         Raises:
             TypeError: for an argument of the wrong type.
@@ -156,6 +158,8 @@ class SoftnessEvidence:
             if self.likelihood == "gaussian":
                 self._estimate_noise(inputs, targets)
             rows = self._gradients(inputs)
+            if targets is not None and self._likelihood.is_weighted:
+                rows = self._likelihood.weighted(rows, self._gradients(inputs, targets))
         keys, widths = [group.key for group in self._groups], [group.width for group in self._groups]
         alpha = self._weights().detach().cpu().double()
         self._rows = dict(zip(keys, rows.split(widths, 1), strict=True))
@@ -257,6 +261,7 @@ class SoftnessEvidence:
             "determined": dict(self._determined),
             "noise": self._likelihood.noise,
             "outputs": self._likelihood.outputs,
+            "weight": self._likelihood.weight,
             "generator": self._generator.get_state(),
         }
 
@@ -274,7 +279,7 @@ class SoftnessEvidence:
         if not state["precision"].keys() >= set(keys):
             raise ValueError(f"state must have precisions of {keys}, got those of {list(state['precision'])}")
         self._precision, self._determined = dict(state["precision"]), dict(state["determined"])
-        self._likelihood.noise, self._likelihood.outputs = state["noise"], state["outputs"]
+        vars(self._likelihood).update((name, state[name]) for name in ("noise", "outputs", "weight"))
         self._generator.set_state(state["generator"].cpu())
         self._set_scale()
 
@@ -318,20 +323,16 @@ class SoftnessEvidence:
         """Take the mean square of the residuals as the variance of the noise."""
         if targets is None:
             raise ValueError("targets must be given where likelihood='gaussian': they say how large the noise is")
-        likelihood = self._likelihood
-        likelihood.noise = 1.0
+        self._likelihood.noise = self._likelihood.weight = 1.0
         with torch.no_grad():
-            mean, _ = mean_over_processes(self._losses(inputs, targets))
-        likelihood.noise = max(2 * mean / likelihood.outputs - math.log(2 * math.pi), _LEAST_NOISE)
+            self._likelihood.fit(mean_over_processes(self._losses(inputs, targets))[0])
 
-    def _gradients(self, inputs: Any) -> Tensor:
-        """Return rows G with GᵀG = H, of the inputs of all processes, in double precision."""
+    def _gradients(self, inputs: Any, targets: Tensor | None = None) -> Tensor:
+        """Return rows G with GᵀG = H, of the inputs of all processes, in double precision; or those of residuals."""
         parameters, rows = self._parameters(), []
-
-        def direction(output: Tensor) -> Tensor:
-            return self._likelihood.direction(output, self._generator)
-
-        for arguments in input_chunks(inputs, _CHUNK):
+        parts = repeat(None) if targets is None else targets.split(_CHUNK)
+        for arguments, wanted in zip(input_chunks(inputs, _CHUNK), parts, strict=False):
+            direction = partial(self._likelihood.direction, generator=self._generator, targets=wanted)
             with torch.enable_grad():
                 of_inputs = gradients(self.network, parameters, arguments, direction)
             values = {id(of): found.reshape(len(found), -1) for of, found in zip(parameters, of_inputs, strict=True)}
@@ -375,8 +376,7 @@ class SoftnessEvidence:
         """Harden layers for a trial; the trial and the losses of the network as it then is."""
         names = tuple(dict.fromkeys(group.layer for group in groups))
         layers = [relaxed_layers(self.network)[name] for name in names]
-        going = [group.key for group in groups]
-        rest = [group for group in self._groups if group.key not in going]
+        rest = [of for of in self._groups if of.key not in {group.key for group in groups}]
         price = self._posterior(self._groups)[1] - self._posterior(rest)[1]
         before = [layer.hardened for layer in layers]
         is_kept = False
