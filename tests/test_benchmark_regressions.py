@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.shared.regressions import FIRST_EPOCH, Learner, softness_table
+from benchmarks.shared.run_log import Log
 from benchmarks.smoke import levels
+from benchmarks.smoke.smoke_section import section
 from benchmarks.volumes import buoyancy
 from escnn_relaxed import RelaxedR2Conv
 
@@ -53,6 +55,18 @@ def test_learner_updates_from_the_third_epoch_and_leaves_the_network_as_it_was()
     assert header.startswith("| task | γ/n by layer |")
     assert row.startswith("| first | 0.")
     assert row.endswith("| 0 of 1 |")
+
+
+def test_section_on_smoke_is_that_of_the_lines() -> None:
+    folder = Path(__file__).parents[1] / "benchmarks" / "results" / "smoke"
+    assert (folder / "section.md").read_text(encoding="utf-8") == section(Log(folder / "rotation.jsonl"))
+
+
+def test_runs_of_another_task_are_no_runs_of_smoke(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log.jsonl")
+    log.add("translation, level 0, strict, rate 0.03, seed 0", {"error": 0.1})
+    with pytest.raises(ValueError, match=r"'translation, level 0, .*' is no run of smoke"):
+        section(log)
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
     python -m benchmarks.smoke.smoke_section [--results benchmarks/results/smoke]
 
-Writes ``rotation.md`` beside ``rotation.jsonl``. A number of fewer seeds than its table has says of how many.
+Writes ``section.md`` beside ``rotation.jsonl``. A number of fewer seeds than its table has says of how many.
 """
 
 from __future__ import annotations
@@ -31,6 +31,14 @@ LABELS = {
 }
 # Name of a result → that of its table.
 MEASURES = {"error": "next frame, error in %", "rollout": "ten frames ahead, error in %"}
+TEXT = """
+Mean ± standard error, seeds: {seeds}; a number of fewer has theirs in brackets. `RelaxedR2Conv` has its default form,
+and the learning rate is 0.03 for all. The table of the evidence has means over seeds, the layers in their order. Δ is
+of all layers together. It and the hardening are by two puffs that were not trained on. The last column is of each seed.
+
+    python -m benchmarks.smoke.levels --parts rotation --ways "strict;relaxed;evidence" --rate 0.03
+    python -m benchmarks.smoke.smoke_section --results runs/smoke
+"""
 RUN = re.compile(r"rotation, level (\d+), (\w+), rate ([\d.]+), seed (\d+)")
 
 # Level → way → what was found by seed.
@@ -74,15 +82,15 @@ def section(log: Log) -> str:
     seeds = max(len(results) for ways in found.values() for results in ways.values())
     evidence = {str(level): list(ways.get("evidence", {}).values()) for level, ways in found.items()}
     tables = [errors_table(found, key, seeds) for key in MEASURES]
-    return "\n\n".join([*tables, softness_table("level", evidence), f"Seeds: {seeds}."]) + "\n"
+    return "\n\n".join([*tables, softness_table("level", evidence), TEXT.format(seeds=seeds).strip()]) + "\n"
 
 
 def main() -> None:
     """Write the section of the lines that are there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/smoke"), help="folder of the lines")
-    lines = parser.parse_args().results / "rotation.jsonl"
-    lines.with_suffix(".md").write_text(section(Log(lines)), encoding="utf-8")
+    folder = parser.parse_args().results
+    (folder / "section.md").write_text(section(Log(folder / "rotation.jsonl")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from escnn.nn import FieldType, R3Conv
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.shared.regressions import Learner
+from benchmarks.shared.regressions import Learner, softness_table
 from benchmarks.shared.run_log import Log, run_missing
 from benchmarks.volumes.flow import Flow, simulated
 from escnn_relaxed import RelaxedR3Conv, harden_network
@@ -219,6 +219,12 @@ def report(buoyancies: Sequence[float], steps: int, seeds: int, log: Log) -> str
             if any(cell != "–" for cell in cells):
                 lines.append(f"| {way} | {parameters} | {' | '.join(cells)} |")
         tables.append("\n".join(lines))
+    found = {}
+    for value in buoyancies:
+        names = [str(Run(value, "evidence", steps, seed)) for seed in range(seeds)]
+        found[f"{value:g}"] = [log.runs[run] for run in names if run in log.runs]
+    if any(found.values()):
+        tables.append(softness_table("buoyancy", found))
     return "\n\n".join(tables)
 
 
