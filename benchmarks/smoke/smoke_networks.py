@@ -30,11 +30,13 @@ class Way:
         layer: of the network.
         widths: fields of the hidden layers, channels of plain ones.
         options: of the layer.
+        has_evidence: learn from the training data how soft.
     """
 
     layer: Callable[..., nn.Module]
     widths: tuple[int, ...]
     options: dict[str, Any] = field(default_factory=dict)
+    has_evidence: bool = False
 
 
 # Translations to the side alone are a symmetry of the box.
@@ -45,6 +47,7 @@ WAYS = {
         "plain": Way(nn.Conv2d, (7, 7, 7)),
         "strict": Way(enn.R2Conv, (6, 6, 6)),
         "relaxed": Way(RelaxedR2Conv, (6, 6, 6)),
+        "evidence": Way(RelaxedR2Conv, (6, 6, 6), has_evidence=True),
         "partial": Way(PartialR2Conv, (6, 6, 6)),
         "residual": Way(ResidualR2Conv, (2, 2, 1)),
         "weighted": Way(WeightedR2Conv, (4, 4, 5)),
@@ -53,6 +56,7 @@ WAYS = {
         "plain": Way(nn.Conv2d, (8, 8, 8)),
         "strict": Way(enn.R2Conv, (13, 13, 13)),
         "relaxed": Way(RelaxedR2Conv, (12, 13, 12), SIDEWAYS),
+        "evidence": Way(RelaxedR2Conv, (12, 13, 12), SIDEWAYS, has_evidence=True),
     },
 }
 
