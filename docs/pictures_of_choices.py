@@ -43,7 +43,7 @@ def factors_of_a_filter() -> Figure:
         strict = harden_network(nn.SequentialModule(layer))[0].filter_bank()
         factors = layer.kernel.modulation(layer.kernel.frequency).view_as(soft) + 1
     rows = {"strict": strict, "× factor": factors, "= soft": soft}
-    figure, panels = pyplot.subplots(3, 8, figsize=(8, 3.3), layout="constrained")
+    figure, panels = pyplot.subplots(3, 8, figsize=(5.6, 2.5), layout="constrained")
     largest = float(soft.abs().max())
     for (label, bank), line in zip(rows.items(), panels, strict=True):
         for kernel, axes in zip(bank[:, 0], line, strict=True):
@@ -164,7 +164,7 @@ def accuracy_by_pose() -> Figure:
             ]
             found[pose][group] = numbers
     figure, panels = pyplot.subplots(
-        1, 3, figsize=(8, 3.4), sharey=True, layout="constrained"
+        3, 1, figsize=(5.2, 5.8), sharex=True, sharey=True, layout="constrained"
     )
     for (pose, rows), axes in zip(found.items(), panels, strict=True):
         for column, (name, colour, marker) in enumerate(LAYERS):
@@ -187,7 +187,7 @@ def accuracy_by_pose() -> Figure:
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=FONT)
-    panels[0].set_ylabel("accuracy, %", fontsize=FONT)
+    panels[1].set_ylabel("accuracy, %", fontsize=FONT)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(
         handles,

@@ -207,6 +207,17 @@ def test_numbers_of_the_study_stand_on_the_page_of_accuracies() -> None:
         assert any(row in page for row in rows), task
 
 
+def test_rates_on_the_page_of_choices_are_those_of_the_runs() -> None:
+    from benchmarks.natural import digits
+    from benchmarks.shared.run_log import Log
+
+    page = (DOCS / "how-to" / "choose.md").read_text(encoding="utf-8")
+    log = Log(ROOT / "benchmarks" / "results" / "natural" / digits.LOG)
+    for way in ("R2Conv", "RelaxedR2Conv"):
+        accuracies = [log.runs[str(run)]["validation"] for run in digits.rate_runs(way)]
+        assert f"{', '.join(f'{value:.1f}' for value in accuracies)} % with `{way}`" in page
+
+
 @pytest.mark.parametrize("module", PUBLIC_MODULES)
 def test_every_public_name_is_in_the_reference(module: str) -> None:
     package = importlib.import_module(f"escnn_relaxed{module}")
