@@ -21,9 +21,7 @@ STYLES = {
     "strict": {"color": "black"},
     **{
         way: {"color": colour}
-        for way, colour in zip(
-            ("relaxed", "evidence", "partial", "residual", "weighted"), COLOURS, strict=False
-        )
+        for way, colour in zip(("relaxed", "evidence", "partial", "residual", "weighted"), COLOURS, strict=False)
     },
 }
 # A logarithmic scale shows this in the place of 0.
