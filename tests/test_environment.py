@@ -184,3 +184,11 @@ def test_hooks_before_a_commit_have_the_pinned_tools() -> None:
         pytest.skip("no part of the sdist")
     (pin,) = re.findall(r"^ruff==\S+", (root / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     assert re.findall(r"ruff==[\d.]+", hooks.read_text(encoding="utf-8")) == [pin, pin]
+
+
+def test_tests_that_make_oldest_names_are_there() -> None:
+    root = SCRIPT.parents[1]
+    makefile = (root / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    (core,) = re.findall(r"^CORE *:=(.*)$", makefile, re.MULTILINE)
+    assert core.split()
+    assert not [name for name in core.split() if not (root / "tests" / f"test_{name}.py").exists()]
