@@ -139,11 +139,13 @@ def draw(path: Path, results: dict[str, list[dict[str, Any]]]) -> None:
             for part in ("nothing", *layers, "everything")
             for value in [sum(run["ablation"][part] for run in runs) / len(runs)]
         ]
-        plot_ablation(rows, axes=panels[0, column]).set_title(name)
+        # The legend stands between the title and the bars.
+        plot_ablation(rows, axes=panels[0, column]).set_title(name, pad=20)
         softness = [sum(run["softness"][layer] for run in runs) / len(runs) for layer in layers]
         panels[1, column].bar(range(1, len(layers) + 1), softness, color="#0072b2")
         panels[1, column].set(yscale="log", ylim=(1e-16, 1), xlabel="layer", ylabel="softness s")
-        panels[0, column].set_ylim(0, 100)
+        # From 0 a loss of some points would not be seen.
+        panels[0, column].set_ylim(max(0, min(row.value for row in rows) - 10), 100)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
