@@ -55,7 +55,7 @@ class InvariantBias(ExactConstants):
 
 
 class EscnnLayer(SoftLayer, DescribedState, EquivariantModule):
-    """A layer with the face of escnn's convolutions."""
+    """A layer with the interface of escnn's convolutions."""
 
     in_type: FieldType
     out_type: FieldType

@@ -27,10 +27,10 @@ def export_network(network: nn.Module) -> nn.Module:
     compiled, traced, and given to :func:`torch.export.export` or :func:`torch.onnx.export`.
 
     A sequence takes and returns plain tensors and needs no escnn. A network with a forward of its own keeps it: it
-    takes and returns what it did, and each of its parts is plain behind the face of the part, so that residual sums,
-    ``tensor_directsum`` or ``restrict`` do what they did. Such a forward runs on GeometricTensors, so that the module
-    needs escnn where it is loaded, which a warning says; a trace, an exported program and ONNX do not. What has no
-    plain form stays as it is.
+    takes and returns what it did. Each of its parts becomes a plain module with the same inputs and outputs, so that
+    residual sums, ``tensor_directsum`` or ``restrict`` do what they did. Such a forward runs on GeometricTensors, so
+    the module needs escnn where it is loaded, which a warning says. A trace, an exported program and ONNX need none.
+    A module that has no plain form stays as it is.
 
     Args:
         network: an escnn module, (nested) ``SequentialModule`` among them; any ``nn.Sequential`` that also holds
