@@ -10,7 +10,7 @@ OUTPUT    ?= runs/gpu# where `make gpu` writes
 export PYTHON
 
 RUN    := $(VENV)/bin/python
-CORE   := relaxed_r2conv state_dict state_dict_beside_r2conv filter_bank_cache export export_network conversion steering \
+CORE   := relaxed_r2conv state_dict state_dict_beside_r2conv never_stale export export_network conversion steerable_basis \
           drop_in equivariance_of_layer regions softness gradients compiled_bank lightning_callbacks
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest
 

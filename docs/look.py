@@ -1,9 +1,10 @@
-"""Render each page of the built site at desktop and phone width: errors, what is too wide and, on request, pictures.
+"""Render each page of the built site at desktop and phone width: errors, what is cut and, on request, pictures.
 
     python docs/look.py docs/_build/html --output /tmp/pictures
 
 Needs playwright and a Chromium (Debian: chromium). Exits with 1 where a page has errors or is wider than the screen,
-with 3 where there is no browser.
+where an equation, an output, code or a table is cut on a desktop, or where one that scrolls on a phone has no shadow at
+its edge to say so. Exits with 3 where there is no browser.
 """
 
 from __future__ import annotations
@@ -26,6 +27,14 @@ TOO_WIDE = """() => {
     .map(e => e.tagName + '.' + e.className).slice(0, 5);
 }"""
 
+# What is wider than its own box. On a phone it may scroll, if a shadow at its edge shows that there is more.
+CUT = """(mayScroll) => [...document.querySelectorAll('.bd-article *')].filter(e => {
+  const style = getComputedStyle(e);
+  if (e.scrollWidth <= e.clientWidth + 1 || style.overflowX === 'visible' || e.clientWidth < 2) return false;
+  return !(mayScroll && style.overflowX === 'auto' && style.backgroundAttachment.includes('local'));
+}).map(e => `${e.tagName}.${e.className}, ${e.scrollWidth} pixels in ${e.clientWidth}: `
+  + e.textContent.trim().replace(/\\s+/g, ' ').slice(0, 60))"""
+
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *arguments: object) -> None:
@@ -41,8 +50,8 @@ def serve(root: Path) -> http.server.ThreadingHTTPServer:
     return server
 
 
-def look(page: Page, address: str) -> list[str]:
-    """What is wrong with a page: errors of scripts, files that are missing, elements wider than the screen."""
+def look(page: Page, address: str, may_scroll: bool) -> list[str]:
+    """What is wrong with a page: errors of scripts, files that are missing, what is wider than the screen or cut."""
     found: list[str] = []
 
     def on_console(message: object) -> None:
@@ -58,6 +67,7 @@ def look(page: Page, address: str) -> list[str]:
     found += [
         f"wider than the screen: {element}" for element in page.evaluate(TOO_WIDE)
     ]
+    found += [f"cut: {element}" for element in page.evaluate(CUT, may_scroll)]
     page.remove_listener("console", on_console)
     page.remove_listener("pageerror", on_error)
     return found
@@ -101,9 +111,8 @@ def main() -> int:
             view = context.new_page()
             for page in pages:
                 path = page.relative_to(options.root)
-                for problem in look(
-                    view, f"http://127.0.0.1:{server.server_port}/{path}"
-                ):
+                address = f"http://127.0.0.1:{server.server_port}/{path}"
+                for problem in look(view, address, may_scroll=name == "phone"):
                     print(f"{path}, {name}: {problem}")
                     wrong += 1
                 if options.output is None:

@@ -27,7 +27,7 @@ try:
     from .continuous import ContinuousKernel
     from .layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed
     from .layer.relaxed_r3conv import RelaxedR3Conv
-    from .learning import SoftnessBound, SoftnessEvidence, equivariance_penalty, parameter_groups
+    from .learning import SoftnessEvidence, frequency_penalty, parameter_groups
     from .measure import equivariance_error, prediction_agreement, relaxation_summary, softness_ablation
     from .network.conversion import harden_network, relax_network
     from .network.export import export_network
@@ -41,12 +41,11 @@ __all__ = [
     "RelaxedR2Conv",
     "RelaxedR2ConvTransposed",
     "RelaxedR3Conv",
-    "SoftnessBound",
     "SoftnessEvidence",
     "__version__",
     "equivariance_error",
-    "equivariance_penalty",
     "export_network",
+    "frequency_penalty",
     "harden_network",
     "parameter_groups",
     "prediction_agreement",

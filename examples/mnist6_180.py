@@ -35,7 +35,7 @@ from escnn_relaxed.baselines import LAYERS, PartialR2Conv
 ROTATIONS = 8
 FIELDS = 4
 KERNEL_SIZES = (7, 5, 5)
-BATCH_SIZE = 64
+BATCH_SIZE = 32
 LEARNING_RATE = 1e-2
 
 Layer = Callable[..., nn.EquivariantModule]
@@ -162,7 +162,7 @@ def train_and_test(
     run = Run(SixOrNine(layer))
     optimizer = torch.optim.Adam(run.network.parameters(), lr=LEARNING_RATE)
     steps = epochs * -(-len(train_images) // BATCH_SIZE)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=LEARNING_RATE, total_steps=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=LEARNING_RATE, total_steps=steps, pct_start=0.1)
     for _ in range(epochs):
         start = time.process_time()
         loss = train_epoch(run.network, optimizer, schedule, train_images, train_labels)
@@ -256,7 +256,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="folder of MNIST's idx files, downloaded where missing")
     parser.add_argument("--layer", choices=list(LAYERS), default="relaxed", help="how the soft network is relaxed")
     parser.add_argument("--seeds", type=positive_integer, default=3, help="networks of each kind (default: 3)")
-    parser.add_argument("--epochs", type=positive_integer, help="default: 40 on the bundled digits, 4 on MNIST")
+    parser.add_argument("--epochs", type=positive_integer, help="default: 20 on the bundled digits, 4 on MNIST")
     parser.add_argument("--output", type=Path, default=Path("runs/mnist6_180.png"), help="where the picture goes")
     parser.add_argument("--smoke", action="store_true", help="a few steps, to see that everything runs")
     return parser.parse_args(arguments)
@@ -265,7 +265,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def load_data(root: Path | None) -> tuple[Sixes, int]:
     """The sixes and for how many epochs to train on them."""
     if root is None:
-        return bundled_sixes(), 40
+        return bundled_sixes(), 20
     try:
         return mnist_sixes(root), 4
     except DataError as error:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -39,12 +38,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from escnn_relaxed import RelaxedR2Conv, equivariance_penalty, harden_network, relaxation_summary
+from escnn_relaxed import RelaxedR2Conv, harden_network, relaxation_summary
 
 SIZE = 24  # cells on each side of the box
 BUOYANCY = 0.2
 FIELDS = 4  # of a hidden layer, each of four channels
-PENALTY = 0.03  # λ of Σ √s: what softness costs
 
 C4 = gspaces.rot2dOnR2(4)
 # What is known of a moment: the velocity, which turns as a vector does, and the density of smoke, a scalar.
@@ -165,7 +163,7 @@ def plain(channels: int) -> torch.nn.Sequential:
 NETWORKS: dict[str, Callable[[], torch.nn.Module]] = {
     "plain": lambda: plain(4 * FIELDS),
     "strict": lambda: equivariant(nn.R2Conv),
-    "soft": lambda: equivariant(partial(RelaxedR2Conv, learn_relaxation=True)),
+    "soft": lambda: equivariant(RelaxedR2Conv),
 }
 
 
@@ -174,12 +172,9 @@ def train(network: Forecaster, films: Tensor, steps: int) -> None:
     now, later = films[:, :, :-1].flatten(0, 2), films[:, :, 1:].flatten(0, 2)
     optimiser = torch.optim.Adam(network.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-    is_soft = any(isinstance(module, RelaxedR2Conv) for module in network.modules())
     for _ in range(steps):
         chosen = torch.randint(len(now), (8,))
         loss = ((network(now[chosen]) - later[chosen]) / network.size_of_change).square().mean()
-        if is_soft:
-            loss = loss + PENALTY * equivariance_penalty(network)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

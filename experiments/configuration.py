@@ -23,7 +23,6 @@ else:
 __all__ = ["TASK_NAMES", "Configuration", "Row", "override", "read_row", "row_names"]
 
 TASK_NAMES = ("cifar10", "cifar100", "mnist6-180", "digits")
-PENALTIES = ("frequency", "softness")
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 
 
@@ -36,8 +35,7 @@ class Configuration:
         layer: way to relax, a key of :data:`~escnn_relaxed.baselines.LAYERS`.
         relax: starting ω′ of each subgroup, the same in all layers; ``"default"`` as of the layer, None for strict.
         learn_relaxation: whether ω′ is learned, in each layer its own.
-        penalty_weight: λ.
-        penalty: what λ weighs, ``kind`` of :func:`~escnn_relaxed.equivariance_penalty`.
+        penalty_weight: λ of :func:`~escnn_relaxed.frequency_penalty`.
         fields: numbers of fields of the two blocks.
         lifting_kernel_size: of the lifting convolution.
         task: name of the data.
@@ -66,7 +64,6 @@ class Configuration:
     relax: Mapping[str, float] | str | None = None
     learn_relaxation: bool = False
     penalty_weight: float = 0.0
-    penalty: str = "frequency"
     fields: tuple[int, int] = (32, 64)
     lifting_kernel_size: int = 7
     task: str = "cifar10"
@@ -91,7 +88,6 @@ class Configuration:
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name), 1)
         check_choice("layer", self.layer, tuple(LAYERS))
-        check_choice("penalty", self.penalty, PENALTIES)
         check_choice("task", self.task, TASK_NAMES)
         check_choice("precision", self.precision, PRECISIONS)
         for name in ("learn_relaxation", "augment"):
@@ -99,10 +95,8 @@ class Configuration:
         for name in ("penalty_weight", "learning_rate", "weight_decay"):
             if not 0 <= check_number(name, getattr(self, name)) < math.inf:
                 raise ValueError(f"{name} must be finite and >= 0, got {getattr(self, name)}")
-        if self.penalty_weight > 0 and self.penalty == "frequency" and self.layer != "relaxed":
-            raise ValueError(
-                f"penalty='frequency' weighs ω′, which layer={self.layer!r} does not have: set penalty='softness'"
-            )
+        if self.penalty_weight > 0 and self.layer != "relaxed":
+            raise ValueError(f"penalty_weight weighs ω′, which layer={self.layer!r} does not have: it must be 0")
 
     def digest(self) -> str:
         """Eight characters that tell configurations apart."""

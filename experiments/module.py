@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 from torchmetrics.classification import MulticlassAccuracy
 
-from escnn_relaxed import equivariance_penalty, parameter_groups
+from escnn_relaxed import frequency_penalty, parameter_groups
 from escnn_relaxed.models import RelaxedResNet
 
 from .augmentation import Augmentation, Normalization
@@ -96,9 +96,7 @@ class ImageClassifier(LightningModule):
         self.log("train/loss", entropy, on_step=False, on_epoch=True, sync_dist=True, prog_bar=True)
         if self._configuration.penalty_weight == 0:
             return entropy
-        return entropy + self._configuration.penalty_weight * equivariance_penalty(
-            self.network, self._configuration.penalty
-        )
+        return entropy + self._configuration.penalty_weight * frequency_penalty(self.network)
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Accuracy on held-out images."""

@@ -19,7 +19,6 @@ OF_THE_ROW = (
     "relax",
     "learn_relaxation",
     "penalty_weight",
-    "penalty",
     "lifting_kernel_size",
     # Only so that a row that cannot be run in mixed precision has its place beside the others.
     "precision",

@@ -1,4 +1,4 @@
-"""Eleven kinds of networks that are written with escnn, small: each a forward of its own, from tensor to tensor.
+"""Fourteen kinds of networks that are written with escnn, small: each a forward of its own, from tensor to tensor.
 
 Every class takes what stands for ``R2Conv`` and for ``R2ConvTransposed``.
 """
@@ -8,26 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
+from fields_of_networks import C4, C8, D4, D8, SO2, Layer, regular, trivial
+from public_networks import DenseHistology, PatchAttention, SkipUNet
 from torch import Tensor, nn
 
-# With the arguments of R2Conv, or of R2ConvTransposed.
-Layer = Callable[..., EquivariantModule]
-
-C4, C8 = gspaces.rot2dOnR2(4), gspaces.rot2dOnR2(8)
-D4, D8 = gspaces.flipRot2dOnR2(4), gspaces.flipRot2dOnR2(8)
-SO2 = gspaces.rot2dOnR2(-1, maximum_frequency=2)
 GALAXY_BASIS = {"sigma": 0.5, "frequencies_cutoff": 2.0, "maximum_offset": 1}
-
-
-def trivial(space: gspaces.GSpace2D, count: int = 1) -> FieldType:
-    return FieldType(space, [space.trivial_repr] * count)
-
-
-def regular(space: gspaces.GSpace2D, count: int = 1) -> FieldType:
-    return FieldType(space, [space.regular_repr] * count)
 
 
 class Digits(nn.Module):
@@ -341,6 +328,9 @@ NETWORKS: dict[str, tuple[Callable[[Layer, Layer], nn.Module], tuple[int, ...]]]
     "robot policy, D4 and C4": (RobotPolicy, (2, 11, 11)),
     "galaxies, D8, arguments of the basis": (Galaxies, (3, 17, 17)),
     "key points, C4, turned fibers": (Keypoints, (1, 11, 11)),
+    "U-Net, D4, transposed convolutions and joined skips": (SkipUNet, (3, 8, 8)),
+    "DenseNet for histology, D4": (DenseHistology, (3, 20, 20)),
+    "attention of patches, SO(2)": (PatchAttention, (1, 16, 16)),
 }
 
 

@@ -59,9 +59,8 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     escnn_relaxed.relax_network: {"network": R2Conv(FIELDS, FIELDS, 3)},
     escnn_relaxed.harden_network: {"network": NETWORK},
     escnn_relaxed.export_network: {"network": NETWORK},
-    escnn_relaxed.SoftnessBound: {"network": NETWORK, "bound": 0.1},
     escnn_relaxed.SoftnessEvidence: {"network": NETWORK, "observations": 100},
-    escnn_relaxed.equivariance_penalty: {"network": NETWORK},
+    escnn_relaxed.frequency_penalty: {"network": NETWORK},
     escnn_relaxed.parameter_groups: {"network": NETWORK},
     learning.share_domain_frequency: {"network": NETWORK},
     measure.equivariance_error: {"module": NETWORK, "data": images()},
@@ -82,7 +81,6 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     plots.plot_softness: {"network": NETWORK},
     plots.plot_softness_by_axis: {"networks": escnn_relaxed.RelaxedR3Conv(VOLUMES, VOLUMES, 3)},
     # Methods that take values.
-    escnn_relaxed.SoftnessBound(NETWORK, 0.1).load_state_dict: {"state": {"0": 0.0, "2": 0.0}},
     measure.RelaxationMonitor(NETWORK).record: {"step": 1},
 }
 

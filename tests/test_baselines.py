@@ -19,8 +19,8 @@ from transformations import largest_error, relative_error, shift_error
 
 from escnn_relaxed import (
     ContinuousKernel,
-    equivariance_penalty,
     export_network,
+    frequency_penalty,
     harden_network,
     parameter_groups,
     relaxation_summary,
@@ -152,8 +152,8 @@ def test_networks_are_summarised_hardened_and_exported(way: str) -> None:
     assert [row.part for row in rows] == ["nothing", "0", "2", "rotation", "everything"]
     assert rows[-1].value <= ROUNDING < 0.05 < rows[0].value
     assert [len(group["params"]) for group in parameter_groups(network)] == [len(list(network.parameters()))]
-    with pytest.raises(ValueError, match=f"ω′, which '0', a {type(network[0]).__name__}, does not have"):
-        equivariance_penalty(network, "frequency")
+    with pytest.raises(ValueError, match=f"'0', a {type(network[0]).__name__}, has no ω′"):
+        frequency_penalty(network)
     hardened = harden_network(network)
     exported = export_network(hardened)
     assert [type(exported[number]) for number in (0, 2)] == [nn.Conv2d] * 2
@@ -161,13 +161,13 @@ def test_networks_are_summarised_hardened_and_exported(way: str) -> None:
 
 
 @EVERY_WAY
-def test_softness_penalty_makes_a_layer_strict(way: str) -> None:
+def test_penalty_on_softness_makes_a_layer_strict(way: str) -> None:
     layer = baseline(way, "C4", "regular -> regular")
     start = layer.softness().item()
     optimiser = torch.optim.Adam(layer.parameters(), lr=0.02)
     for _ in range(200):
         optimiser.zero_grad()
-        equivariance_penalty(layer, "softness").backward()
+        layer.softness().backward()
         optimiser.step()
     assert layer.softness().item() < 1e-2 * start
 

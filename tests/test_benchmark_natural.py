@@ -197,6 +197,19 @@ def test_training_waits_while_the_file_is_there(tmp_path: Path, monkeypatch: pyt
     assert log.runs == {"first": {"test": 1.0}}
 
 
+def test_softness_is_learned_from_the_third_epoch_on(small_digits: None) -> None:
+    steps = []
+    network, images = networks.build_digits("RelaxedR2Conv, evidence"), torch.randn(20, 1, 33, 33)
+    penalty, after_step = runs.learn_softness(network, images, 2, lambda: steps.append(0))
+    found = []
+    for _ in range(6):
+        found.append(penalty().item())
+        after_step()
+    assert len(steps) == 6
+    assert found == [0.0] * 6
+    assert penalty().item() > 0
+
+
 def test_cells_say_how_many_seeds_they_are_of() -> None:
     three = {seed: {"test": 90.0 + seed} for seed in range(3)}
     assert report.cell(three, 3) == "91.00 ± 0.58"

@@ -90,7 +90,7 @@ def test_the_rate_is_chosen_at_both_ends_by_validation(tmp_path: Path) -> None:
     for rate, (lowest, highest) in zip(smoke.RATES, ((0.1, 0.4), (0.2, 0.1), (0.3, 0.1)), strict=True):
         for run, validation in zip(smoke.trials("rotation", "plain", rate), (highest, lowest), strict=True):
             log.add(str(run), {"validation": validation})
-    runs = smoke.chosen_runs("rotation", 2, log)
+    runs = smoke.chosen_runs("rotation", ["plain", "strict"], 2, log)
     assert {(run.way, run.rate) for run in runs} == {("plain", smoke.RATES[1])}
     assert len(runs) == 2 * len(smoke.LEVELS)
 

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from benchmark_runs import run_here
 from torch import Tensor, nn
 
 from benchmarks.accuracy import ways
-from benchmarks.accuracy.learning_runs import EPOCHS, NARROW, RUNS
 from benchmarks.shared.networks import NETWORKS, build_network
 from benchmarks.shared.run_log import Log
 from benchmarks.shared.tasks import TASKS, image_task
@@ -121,32 +119,6 @@ def test_a_second_call_of_the_study_trains_nothing_and_tells_the_same(
     again = run_here("soft_part.study", *arguments)
     assert again.strip() in first
     assert run_here("soft_part.study", "--report", "--output", str(tmp_path)) == again
-
-
-@pytest.mark.slow
-def test_learned_frequencies_are_trained_measured_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.accuracy.learning.EPOCHS", dict.fromkeys(EPOCHS, 2))
-    monkeypatch.setattr("benchmarks.accuracy.learning.RUNS", [replace(run, widths=NARROW) for run in RUNS])
-    arguments = "--seeds", "1", "--images", "64", "--parts", "penalties", "--log", str(tmp_path / "runs.jsonl")
-    first = run_here("accuracy.learning", *arguments)
-    again = run_here("accuracy.learning", *arguments, "--pictures", str(tmp_path))
-    name = "penalties, within 60°, 0.1 Σ√s: "
-    assert (first.count(name), again.count(name)) == (2, 1)
-    assert first[first.index("\n\n") :] == again[again.index("\n") :].replace("\n", "\n\n", 1)
-    assert first.count("rank correlation") == 2
-    pictures = {path.name for path in tmp_path.glob("*.png")}
-    assert pictures == {"error_against_frequency_and_softness.png", "softness_by_depth.png"}
-
-
-@pytest.mark.slow
-def test_ablation_and_bound_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.accuracy.strict_part.WIDTHS", (2, 2, 2, 4))
-    monkeypatch.setattr("benchmarks.accuracy.strict_part.EPOCHS", 9)
-    names = "bound, turned", "relaxed after 8 epochs, within 60°"
-    arguments = "--seeds", "1", "--images", "64", "--runs", ";".join(names), "--log", str(tmp_path / "runs.jsonl")
-    answer = run_here("accuracy.strict_part", *arguments)
-    assert all(answer.count(f"{name}: accuracy") == 2 for name in names)
-    assert "multipliers" in answer
 
 
 @pytest.mark.slow

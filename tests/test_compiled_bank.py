@@ -15,6 +15,10 @@ from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
 
+pytestmark = pytest.mark.skipif(
+    torch.__version__.startswith("2.6."), reason="this compiler knows neither tuple.count nor dicts with other keys"
+)
+
 BANKS: dict[str, tuple[dict[str, object], Callable[[RelaxedR2Conv], Tensor]]] = {
     "soft rotation": ({}, lambda layer: layer.filter_bank()),
     "continuous": (options_of("continuous"), lambda layer: layer.filter_bank()),

@@ -1,4 +1,4 @@
-"""Eleven kinds of networks, swapped by name: trained, relaxed, hardened, traced, exported, saved, averaged."""
+"""Fourteen kinds of networks, swapped by name: trained, relaxed, hardened, traced, exported, saved, averaged."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ IN_DOUBLE = (
     "ConvLSTM, C4",
     "SO(2), Fourier",
     "key points, C4, turned fibers",
+    "U-Net, D4, transposed convolutions and joined skips",
 )
 # Its modules share parameters, which torch.jit.trace refuses, of escnn's own layers too.
 NOT_TRACED = "SO(2), gates and norms"
@@ -212,6 +213,18 @@ def test_state_is_saved_in_one_mode_and_loaded_in_the_other(name: str) -> None:
         file.seek(0)
         other.train(not mode).load_state_dict(torch.load(file, weights_only=True))
         assert torch.equal(answer(other, name), expected)
+
+
+@EVERY_NETWORK
+def test_state_of_escnns_network_is_loaded_from_each_mode_into_each(name: str) -> None:
+    original = strict(name)
+    expected = answer(original, name)
+    for saved_in in (True, False):
+        state = copy.deepcopy(original.train(saved_in).state_dict())
+        for loaded_in in (True, False):
+            network = trained(name).train(loaded_in)
+            network.load_state_dict(state)
+            assert relative_error(answer(network, name), expected) <= SINGLE_REORDERED
 
 
 @EVERY_NETWORK

@@ -158,6 +158,49 @@ def test_penalty_is_that_of_the_prior_beside_the_mean_square_error() -> None:
     assert (slopes[0] + slopes[1]).norm() < BROKEN * slopes[0].norm()
 
 
+class Repeated(nn.Module):
+    """A layer whose outputs come several times."""
+
+    def __init__(self, layer: RelaxedR2Conv, times: int) -> None:
+        super().__init__()
+        self.layer, self.times = layer, times
+
+    def forward(self, inputs: enn.GeometricTensor) -> Tensor:
+        return self.layer(inputs).tensor.repeat(1, self.times, 1, 1)
+
+
+def test_copies_of_an_output_tell_nothing_new() -> None:
+    """What the data determine of α, the penalty and the price of softness are those of one output."""
+    count = 2000
+    regression = Regression(count)
+    rest = regression.targets - regression.offset
+    regression.set(torch.linalg.lstsq(regression.design, rest[:, None]).solution[:, 0])
+    targets = regression.targets.view(-1, 1, 1, 1)
+    networks = regression.layer, Repeated(regression.layer, 8)
+    one, several = (SoftnessEvidence(network, count, "gaussian") for network in networks)
+    one.update(regression.inputs, targets)
+    several.update(regression.inputs, targets.repeat(1, 8, 1, 1))
+    # Signs are drawn for each copy, so that the weight has an error of √(2 / count), and the residuals as much.
+    error = 8 / count**0.5
+    assert several.state_dict()["weight"] == pytest.approx(1 / 8, rel=error)
+    for alone, together in zip(one.table(), several.table(), strict=True):
+        assert together.determined == pytest.approx(alone.determined, rel=error)
+    assert several.penalty().item() == pytest.approx(one.penalty().item(), rel=error)
+    found = one.harden(regression.inputs, targets)
+    regression.layer.hardened = ()
+    again = several.harden(regression.inputs, targets.repeat(1, 8, 1, 1))
+    assert [trial.rise for trial in again] == pytest.approx([trial.rise for trial in found], rel=error)
+
+
+def test_outputs_whose_residuals_are_independent_count_in_full() -> None:
+    image = battery.field_type("C4", "trivial")
+    layer = RelaxedR2Conv(image, image, 3, padding=1, initial_softness=0.1)
+    inputs = image(torch.randn(500, 1, 5, 5))
+    evidence = SoftnessEvidence(layer, 500, "gaussian")
+    evidence.update(inputs, layer(inputs).tensor.detach() + torch.randn(500, 1, 5, 5))
+    assert evidence.state_dict()["weight"] > 1 - 4 * (2 / 500) ** 0.5  # four times its error, of so many inputs
+
+
 def exact_fisher(network: nn.Module, inputs: Tensor) -> Tensor:
     """The Fisher matrix of all images over the soft weights, from every label of every image."""
     total: Tensor | float = 0.0
@@ -358,7 +401,7 @@ def test_softness_that_the_data_do_not_need_goes_and_what_they_need_stays() -> N
         shares += [row.share for row in evidence.table()]
         (trial,) = evidence.harden(inputs, labels)
         assert trial.is_hardened != is_needed
-        assert (trial.rise <= trial.price + trial.error + math.log(20)) != is_needed
+        assert (trial.rise <= 2 * trial.price + trial.error + math.log(20)) != is_needed
         assert network.layer.hardened == (() if is_needed else ("rotation",))
         # What was hardened has no prior any more, and nothing to learn.
         assert evidence.penalty().requires_grad == is_needed
@@ -525,7 +568,7 @@ def test_every_likelihood_takes_outputs_of_any_shape(likelihood: str) -> None:
     energy = row.precision * layer.kernel.modulation.weights.detach().square().sum().item() / 2
     with torch.no_grad():
         noise = functional.mse_loss(layer(inputs).tensor, torch.zeros(()) + targets).item() if outputs == 50 else 0.0
-    unit = 2 * noise if likelihood == "gaussian" else 1.0
+    unit = 2 * noise / evidence.state_dict()["weight"] if likelihood == "gaussian" else 1.0
     assert evidence.penalty().item() == pytest.approx(energy * unit / (20 * outputs), rel=1e-5)  # float32
 
 

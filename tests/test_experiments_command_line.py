@@ -108,7 +108,7 @@ WRONG = {
     "--set relax.rotation=nan": "rotation",
     "--set relax.scale=1.0": "unknown subgroup 'scale'",
     '--set layer="loose"': "layer must be one of",
-    '--set layer="partial" penalty_weight=1.0': "layer='partial' does not have: set penalty='softness'",
+    '--set layer="partial" penalty_weight=1.0': "layer='partial' does not have: it must be 0",
     "--devices 0": "devices must be >= 1, got 0",
     "--devices 5": "batch_size must be divisible by 5 devices, got 64",
     "--num-nodes 0": "num_nodes must be >= 1, got 0",

@@ -27,7 +27,7 @@ pytest.importorskip("kornia")
 
 from lightning.pytorch import LightningModule
 
-from escnn_relaxed import equivariance_penalty
+from escnn_relaxed import frequency_penalty
 from experiments import module, training
 from experiments.checkpoints import RunCheckpoints
 from experiments.command_line import main
@@ -187,7 +187,7 @@ def test_the_loss_is_the_cross_entropy_and_the_weighted_penalty(monkeypatch: pyt
     images, labels = torch.rand(4, 1, 28, 28), torch.arange(4)
     loss = module.training_step((images, labels), 0)
     entropy = -module(images).log_softmax(1)[torch.arange(4), labels].mean()
-    torch.testing.assert_close(loss, entropy + 0.5 * equivariance_penalty(module.network, "frequency"))
+    torch.testing.assert_close(loss, entropy + 0.5 * frequency_penalty(module.network))
 
 
 def test_networks_of_one_seed_start_alike() -> None:

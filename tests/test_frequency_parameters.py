@@ -1,4 +1,4 @@
-"""ω′ in a group of its own, what optimisers do with it, and one ω′ for several layers or both axes."""
+"""The penalty on ω′, its group of parameters, what optimisers do with it, and one ω′ for layers or both axes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ import battery
 import pytest
 import torch
 from escnn.nn import R2Conv
+from layers import SOFT_PARTS
 from soft_networks import network_of, soft_regular_layer
+from tolerances import ROUNDING
 from torch import Tensor, nn
 
 from escnn_relaxed import (
     RelaxedR2Conv,
     export_network,
+    frequency_penalty,
     harden_network,
     parameter_groups,
     relax_network,
     relaxation_summary,
 )
+from escnn_relaxed.baselines import PartialR2Conv
 from escnn_relaxed.learning import share_domain_frequency
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
+FIELDS = battery.field_type("C4", "regular")
 BOTH = {"rotation": 0.2, "translation": (0.1, 0.3)}
 
 
@@ -39,6 +44,49 @@ def frequencies_of(network: nn.Module) -> list[nn.Parameter]:
     """Every parameter of ω′, once, as an optimiser sees them."""
     frequencies, _ = parameter_groups(network)
     return frequencies["params"]
+
+
+def gradients(loss: Tensor, module: nn.Module) -> dict[str, Tensor]:
+    """The gradient of every parameter that the loss depends on."""
+    names, parameters = zip(*module.named_parameters(), strict=True)
+    found = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return {name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None}
+
+
+def test_penalty_is_the_sum_of_squares_over_layers_and_subgroups() -> None:
+    first, last = (
+        soft_regular_layer(space="D4", relax=relax, learn_relaxation=True)
+        for relax in ({"rotation": 0.25, "reflection": 0.5}, {"rotation": 0.125, "translation": (0.5, 0.75)})
+    )
+    network = nn.ModuleDict({"block": nn.Sequential(first), "strict": soft_regular_layer(relax={}), "last": last})
+    penalty = frequency_penalty(network)
+    expected = 0.25**2 + 0.5**2 + 0.125**2 + 0.5**2 + 0.75**2
+    assert penalty.item() == pytest.approx(expected, rel=ROUNDING)
+    found = gradients(penalty, network)
+    assert found.keys() == {name for name, _ in network.named_parameters() if "frequency" in name}
+    for name, gradient in found.items():
+        assert gradient.tolist() == pytest.approx((2 * network.get_parameter(name)).tolist(), rel=ROUNDING)
+
+
+@pytest.mark.parametrize("soft_part", SOFT_PARTS)
+def test_gradient_of_softness_is_finite_where_frequencies_are_zero(soft_part: str) -> None:
+    relax = {"rotation": 0.0, "reflection": 0.0, "translation": 0.0}
+    layer = soft_regular_layer(soft_part, "D4", relax, learn_relaxation=True)
+    for loss in (layer.softness(), frequency_penalty(layer)):
+        assert loss.item() <= 1e-30  # rounding squared
+        assert all(gradient.isfinite().all() for gradient in gradients(loss, layer).values())
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (PartialR2Conv(FIELDS, FIELDS, 3), "network: '0', a PartialR2Conv, has no ω′; SoftnessEvidence learns"),
+        (R2Conv(FIELDS, FIELDS, 3), "network has no relaxed layer"),
+    ],
+)
+def test_penalty_of_what_has_no_frequency_is_refused(layer: nn.Module, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        frequency_penalty(nn.Sequential(layer))
 
 
 def answer(network: nn.Module) -> Tensor:

@@ -16,7 +16,6 @@ from transformations import largest_error, relative_error
 from escnn_relaxed import (
     RelaxedR2Conv,
     RelaxedR2ConvTransposed,
-    equivariance_penalty,
     harden_network,
     relax_network,
     relaxation_summary,
@@ -99,7 +98,7 @@ def test_training_stays_within_what_is_kept() -> None:
     features = layer.in_type(battery.random_input(layer.in_type, 9, 9))
     for _ in range(2):
         optimiser.zero_grad()
-        (layer(features).tensor.square().mean() + equivariance_penalty(layer)).backward()
+        (layer(features).tensor.square().mean() + layer.softness()).backward()
         optimiser.step()
     assert error_in(layer, "C4") <= ROUNDING
 

@@ -1,6 +1,6 @@
 """``export_network`` of networks with a forward of their own: it stays, and all that it calls is plain.
 
-That they compute the same, traced, saved and in ONNX too, is tested for eleven of them in test_drop_in_networks.
+That they compute the same, traced, saved and in ONNX too, is tested for fourteen of them in test_drop_in_networks.
 """
 
 from __future__ import annotations
@@ -130,6 +130,58 @@ def test_what_has_no_plain_form_stays_as_it_is_and_is_named(name: str) -> None:
         for parameter in network.parameters():
             parameter.zero_()
     assert relative_error(in_eval(exported, features), expected) <= SINGLE
+
+
+class ByType(Wrapped):
+    """Takes tensors and GeometricTensors, which it tells apart in a way that torch's FakeTensor escapes."""
+
+    def forward(self, features: Tensor | GeometricTensor) -> Tensor:
+        if type(features) is torch.Tensor:
+            features = self.fields.in_type(features)
+        return self.fields(features).tensor
+
+
+@pytest.mark.parametrize("is_exported", [False, True], ids=["of layers", "of plain parts"])
+def test_network_that_asks_for_the_type_of_its_input_hears_of_it_in_torch_export(is_exported: bool) -> None:
+    network = ByType(soft_layer(NARROW)).eval()
+    program = export_network(network) if is_exported else network
+    features = torch.randn(2, NARROW.size, 8, 8)
+    assert relative_error(in_eval(program, features), in_eval(network, features)) <= SINGLE
+    with pytest.raises(
+        TypeError, match=r"got FakeTensor; .* isinstance\(x, torch.Tensor\) is true while torch exports"
+    ):
+        torch.export.export(program, (features,))
+    # Outside of torch.export the remedy is the usual one alone.
+    with pytest.raises(TypeError, match=r"got Tensor; wrap a tensor with in_type\(tensor\)$"):
+        program.fields(features)
+
+
+class OnFieldsAlone(Wrapped):
+    def forward(self, features: Tensor) -> GeometricTensor:
+        return self.fields(self.fields.in_type(features))
+
+
+class Unwrapped(nn.Module):
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.network(features).tensor
+
+
+@pytest.mark.usefixtures("warnings_not_yet_given")
+@pytest.mark.filterwarnings("default:export_network keeps the forward:UserWarning")
+def test_network_that_returns_fields_is_exported_behind_a_module_that_returns_their_tensor() -> None:
+    network = OnFieldsAlone(soft_layer(NARROW)).eval()
+    features = torch.randn(2, NARROW.size, 8, 8)
+    with pytest.warns(UserWarning, match="a network that returns one behind a module that returns its .tensor"):
+        exported = export_network(network)
+    with pytest.raises(RuntimeError, match="GeometricTensor"):
+        torch.export.export(exported, (features,))
+    for each in (network, exported):
+        program = torch.export.export(Unwrapped(each), (features,)).module()
+        assert relative_error(program(features).detach(), in_eval(network, features).tensor) <= SINGLE
 
 
 def doubled(module: nn.Module, *inputs: object) -> GeometricTensor | Tensor:

@@ -1,26 +1,21 @@
-"""The Lightning callbacks against plain loops with the rules that they wrap; what is logged is what the layers say."""
+"""The Lightning callbacks that log: what is logged is what the layers say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tolerances import ROUNDING
-from torch import nn
 
-from escnn_relaxed import SoftnessBound
 from escnn_relaxed.measure import relaxation_scalars
 
 pytest.importorskip("lightning")
 
-from lightning.pytorch import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning_runs import BATCHES, Classifier, SaveAfterEpoch, loader, trainer
 
-from escnn_relaxed.learning.lightning_callbacks import BoundSoftness, LogRelaxation, _images
+from escnn_relaxed.learning.lightning_callbacks import LogRelaxation, _images
 
 pytestmark = [
     # Lightning's own: what it uses of torch, and advice on loaders and logging that is none for 12 images
@@ -30,62 +25,6 @@ pytestmark = [
 ]
 SOFT, STRICT = [(), ()], [("rotation", "reflection", "translation")] * 2
 ACCUMULATE = pytest.mark.parametrize("accumulate", [1, 2])
-
-
-def plain_loop(rule_of: Callable[[Classifier], SoftnessBound], accumulate: int) -> tuple[Classifier, SoftnessBound]:
-    """A plain loop: the penalty once in a step, however many batches it takes."""
-    module = Classifier()
-    optimiser, rule = module.configure_optimizers(), rule_of(module)
-    for _ in range(4):
-        batches = list(loader())
-        for chunk in (batches[start : start + accumulate] for start in range(0, len(batches), accumulate)):
-            optimiser.zero_grad()
-            for batch in chunk:
-                (module.loss(batch) / accumulate).backward()
-            (rule.penalty() + 0 * module.head.bias.sum()).backward()
-            optimiser.step()
-            rule.step()
-    return module, rule
-
-
-def assert_same_state(found: nn.Module, expected: nn.Module) -> None:
-    state, wanted = found.state_dict(), expected.state_dict()
-    assert state.keys() == wanted.keys()
-    for name, value in wanted.items():
-        assert torch.allclose(state[name], value, rtol=ROUNDING, atol=ROUNDING), name
-
-
-@ACCUMULATE
-@pytest.mark.parametrize("bound", [0.02, {"network.3": 0.01}], ids=["one", "by name"])
-def test_bound_is_that_of_a_plain_loop(bound: float | dict[str, float], accumulate: int) -> None:
-    module, callback = Classifier(), BoundSoftness(bound, rate=2.0)
-    run = trainer(callback, accumulate_grad_batches=accumulate)
-    run.fit(module, loader())
-    expected, rule = plain_loop(lambda m: SoftnessBound(m, bound, rate=2.0), accumulate)
-    assert_same_state(module, expected)
-    assert max(rule.multipliers.values()) > 0.1
-    logged = {name: value.item() for name, value in run.callback_metrics.items()}
-    assert logged == pytest.approx({f"multiplier/{n}": m for n, m in rule.multipliers.items()}, rel=1e-6)  # in float32
-
-
-@pytest.mark.parametrize("callback", [BoundSoftness(2.0), BoundSoftness({"head": 0.1})])
-def test_arguments_are_those_of_the_rules(callback: Callback) -> None:
-    with pytest.raises(ValueError, match=r"must be bounded|are not relaxed layers"):
-        trainer(callback, max_epochs=1).fit(Classifier(), loader())
-
-
-@ACCUMULATE
-def test_run_resumed_from_a_checkpoint_ends_as_the_run_that_went_on(accumulate: int, tmp_path: Path) -> None:
-    path = tmp_path / "middle.ckpt"
-    module, callback = Classifier(), BoundSoftness(0.02, rate=2.0)
-    trainer(callback, SaveAfterEpoch(path, 1), accumulate_grad_batches=accumulate).fit(module, loader())
-    resumed, other = Classifier(), BoundSoftness(0.02, rate=2.0)
-    trainer(other, accumulate_grad_batches=accumulate).fit(resumed, loader(), ckpt_path=path)
-    assert_same_state(resumed, module)
-    assert other.rule.state_dict() == callback.rule.state_dict()
-
-
-# Logging.
 
 
 class Keep(DummyLogger):

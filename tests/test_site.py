@@ -63,14 +63,35 @@ def test_built_site_fetches_nothing_from_elsewhere() -> None:
         assert not re.findall(r"<link[^>]*rel=\"stylesheet\"[^>]*href=\"(?:https?:)?//", text), page.name
 
 
-@pytest.mark.slow
-def test_pages_render_without_errors_and_fit_a_phone() -> None:
+def look_at(root: Path) -> subprocess.CompletedProcess[str]:
+    """Run docs/look.py on a folder of pages; skips where there is no browser."""
     pytest.importorskip("playwright.sync_api")
-    script = DOCS / "look.py"
-    result = subprocess.run([sys.executable, str(script), str(HTML)], capture_output=True, text=True, check=False)
+    command = [sys.executable, str(DOCS / "look.py"), str(root)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode == 3:
         pytest.skip(result.stderr.strip())
+    return result
+
+
+@pytest.mark.slow
+def test_pages_render_without_errors_and_fit_a_phone() -> None:
+    result = look_at(HTML)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.slow
+def test_what_is_cut_is_seen(tmp_path: Path) -> None:
+    """On a desktop always, on a phone where no shadow says that there is more."""
+    shadow = "background: linear-gradient(red, blue) local"
+    boxes = "".join(f'<pre style="overflow-x: auto; {style}">{"wide " * 400}</pre>' for style in ("", shadow))
+    (tmp_path / "page.html").write_text(f'<link rel="icon" href="data:,"><div class="bd-article">{boxes}</div>')
+    result = look_at(tmp_path)
+    assert result.returncode == 1
+    assert [line.split(":")[0] for line in result.stdout.splitlines() if "cut: PRE" in line] == [
+        "page.html, desktop",
+        "page.html, desktop",
+        "page.html, phone",
+    ]
 
 
 def test_numbers_of_a_table_stay_whole() -> None:

@@ -54,7 +54,6 @@ def train(options: dict[str, object] | None, images: int, epochs: int, root: Pat
 
 def draw(reports: dict[str, object], history: dict, folder: Path) -> None:
     """The pictures of the documentation."""
-    folder.mkdir(parents=True, exist_ok=True)
     axes = plot_equivariance_error(reports)
     axes.figure.savefig(folder / "error_by_angle.png", dpi=150)
     frequencies = [pairs for tag, pairs in history.items() if tag.startswith("domain_frequency/")]
@@ -77,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--measured", type=int, default=200, help="test images to measure on")
     parser.add_argument("--pictures", type=Path, help="folder for the pictures")
     options = parser.parse_args(arguments)
+    if options.pictures is not None:  # before minutes of training
+        options.pictures.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     _, (images, labels) = image_task(TASK, options.images, 0, options.data)
     images, labels = images[: options.measured], labels[: options.measured]

@@ -27,7 +27,7 @@ from benchmarks.shared.run_log import Log, run_missing
 from benchmarks.shared.tasks import SIDE, Split, image_task
 from benchmarks.shared.timing import alternate
 from benchmarks.shared.training import accuracy, fit
-from escnn_relaxed import RelaxedR2Conv, equivariance_penalty
+from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv, WeightedR2Conv, free_weight_penalty
 from experiments.mean_and_error import mean_and_error
 
@@ -43,19 +43,16 @@ class Setting:
 
     Attributes:
         options: of the layer.
-        penalty: λ of Σ √s.
         deviation: σ of the prior on free weights.
     """
 
     options: dict[str, Any] = field(default_factory=dict)
-    penalty: float | None = None
     deviation: float | None = None
 
     def __str__(self) -> str:
         options = ", ".join(f"{name}={value:g}" for name, value in self.options.items() if value is not True)
-        penalty = "" if self.penalty is None else f"{self.penalty:g} Σ√s"
         deviation = "" if self.deviation is None else f"σ = {self.deviation:g}"
-        return ", ".join(filter(None, (options, penalty, deviation))) or "defaults"
+        return ", ".join(filter(None, (options, deviation))) or "defaults"
 
 
 @dataclass(frozen=True)
@@ -75,11 +72,6 @@ def _starts(*values: float) -> tuple[Setting, ...]:
 WAYS = {
     "strict": Way(R2Conv, (7, 7, 7, 12)),
     "relaxed": Way(RelaxedR2Conv, (7, 7, 7, 12), _starts(0.001, 0.01, 0.1)),
-    "relaxed, with a penalty": Way(
-        RelaxedR2Conv,
-        (7, 7, 7, 12),
-        tuple(Setting({"learn_relaxation": True}, penalty=penalty) for penalty in (0.1, 0.01, 0.3)),
-    ),
     "partial": Way(PartialR2Conv, (7, 7, 7, 12), _starts(0.01, 0.1, 0.001)),
     "residual": Way(
         ResidualR2Conv, (2, 2, 3, 3), (Setting(), Setting(deviation=0.1), Setting({"initial_softness": 0.1}))
@@ -114,8 +106,6 @@ def build(way: Way, setting: Setting) -> nn.Module:
 
 def penalty_of(network: nn.Module, setting: Setting, images: int) -> Callable[[], Tensor] | None:
     """Return the penalty that a setting adds to the mean loss of an image."""
-    if setting.penalty is not None:
-        return lambda: setting.penalty * equivariance_penalty(network)
     if setting.deviation is not None:
         return lambda: free_weight_penalty(network, setting.deviation) / images
     return None

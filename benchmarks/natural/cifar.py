@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.natural.networks import CIFAR, WAYS, build_cifar, parameters
-from benchmarks.natural.runs import add_arguments, train_missing, wait_while
+from benchmarks.natural.runs import add_arguments, learn_softness, train_missing, wait_while
 from benchmarks.shared.run_log import Log
 from benchmarks.shared.tasks import SIDE, Split
 from benchmarks.shared.training import BATCH, accuracy
@@ -48,7 +48,7 @@ TEST_SEED = 5000
 MAIN = ("R2Conv", "RelaxedR2Conv", "Conv2d")
 # Conv2d knows no group: that of C4 stands for D4 too.
 OF_GROUP = MAIN[:2]
-REST = ("PartialR2Conv", "RelaxedR2Conv, last stage", "ResidualR2Conv")
+REST = ("RelaxedR2Conv, evidence", "PartialR2Conv", "RelaxedR2Conv, last stage", "ResidualR2Conv")
 # Blocks of runs, the most telling first: group, numbers of images, ways, seeds. In each, seed by seed and task by task.
 ORDER: tuple[tuple[str, tuple[int, ...], tuple[str, ...], tuple[int, ...]], ...] = (
     ("C4", (3000, 10_000), MAIN, (0,)),
@@ -167,11 +167,17 @@ def train(run: Run, root: Path, pause: Path | None) -> dict[str, Any]:
     torch.manual_seed(run.seed)
     network = build_cifar(run.group, run.way)
     known = images[: run.images], labels[: run.images]
-    deviation = WAYS[run.way].deviation
-    # The loss is the mean of an image, and so is the prior's part of it.
-    prior = None if deviation is None else lambda: free_weight_penalty(network, deviation) / run.images
+    deviation, after_step = WAYS[run.way].deviation, lambda: wait_while(pause)
+
+    def prior() -> Tensor:
+        # The loss is the mean of an image, and so is the prior's part of it.
+        return free_weight_penalty(network, deviation) / run.images
+
+    penalty = None if deviation is None else prior
+    if WAYS[run.way].is_learned:
+        penalty, after_step = learn_softness(network, known[0], run.images // BATCH, after_step)
     start = time.process_time()
-    loss = fit(network, known, run.rate, run.epochs, prior, lambda: wait_while(pause))
+    loss = fit(network, known, run.rate, run.epochs, penalty, after_step)
     result: dict[str, Any] = {"seconds": time.process_time() - start, "loss": loss, "parameters": parameters(network)}
     if run.epochs == CHOOSING_EPOCHS:
         return {**result, "validation": accuracy(network, held_out)}

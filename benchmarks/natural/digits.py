@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.natural.networks import DIGITS, build_digits, parameters
-from benchmarks.natural.runs import add_arguments, train_missing, wait_while
+from benchmarks.natural.networks import DIGITS, WAYS, build_digits, parameters
+from benchmarks.natural.runs import add_arguments, learn_softness, train_missing, wait_while
 from benchmarks.shared.run_log import Log
 from benchmarks.shared.tasks import Split, image_task
-from benchmarks.shared.training import accuracy, build_optimiser, fit
+from benchmarks.shared.training import accuracy, build_optimiser, count_steps, fit
 from escnn_relaxed import harden_network
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
@@ -69,8 +69,11 @@ def train(run: Run, root: Path | None, pause: Path | None) -> dict[str, Any]:
     network = build_digits(run.way)
     optimiser = build_optimiser("Adam", network, run.rate)
     known = images[: run.images], labels[: run.images]
+    penalty, after_step = None, lambda: wait_while(pause)
+    if WAYS[run.way].is_learned:
+        penalty, after_step = learn_softness(network, known[0], count_steps(run.images, 1), after_step)
     start = time.process_time()
-    losses = fit(network, known, optimiser, EPOCHS[run.images], after_step=lambda: wait_while(pause))
+    losses = fit(network, known, optimiser, EPOCHS[run.images], penalty=penalty, after_step=after_step)
     result: dict[str, Any] = {"seconds": time.process_time() - start, "loss": losses[-1]}
     if (run.task, run.images, run.seed) == (*CHOOSING, 0):
         result["validation"] = accuracy(network, held_out)

@@ -70,20 +70,21 @@ class Way:
         options: of the layers.
         is_in_last_stage: whether the last stage alone is built of them, and the others of ``R2Conv``.
         deviation: σ of the prior on free weights.
+        is_learned: whether the evidence says how soft they are.
     """
 
     layer: Callable[..., nn.Module]
     options: dict[str, Any] = field(default_factory=dict)
     is_in_last_stage: bool = False
     deviation: float | None = None
+    is_learned: bool = False
 
 
-# Another way to train the default, such as one that learns how soft it is, goes beside these and has the default's
-# widths below; what it does in training goes where digits.py and cifar.py call ``fit``.
 WAYS = {
     "Conv2d": Way(PlainConvolution),
     "R2Conv": Way(R2Conv),
     "RelaxedR2Conv": Way(RelaxedR2Conv),
+    "RelaxedR2Conv, evidence": Way(RelaxedR2Conv, is_learned=True),
     "RelaxedR2Conv, last stage": Way(RelaxedR2Conv, is_in_last_stage=True),
     "PartialR2Conv": Way(PartialR2Conv, {"initial_softness": 0.1}),
     "ResidualR2Conv": Way(ResidualR2Conv, deviation=0.1),
@@ -95,11 +96,12 @@ DIGITS: dict[str, tuple[int, ...]] = {
     "Conv2d": (6, 6, 5, 11),
     "R2Conv": DIGIT_WIDTHS,
     "RelaxedR2Conv": DIGIT_WIDTHS,
+    "RelaxedR2Conv, evidence": DIGIT_WIDTHS,
 }
 CIFAR: dict[str, dict[str, tuple[int, ...]]] = {
     group: {
         "Conv2d": (12, 24, 49),
-        **dict.fromkeys(("R2Conv", "RelaxedR2Conv", "RelaxedR2Conv, last stage", "PartialR2Conv"), strict),
+        **dict.fromkeys([way for way in WAYS if way not in ("Conv2d", "ResidualR2Conv")], strict),
         "ResidualR2Conv": residual,
     }
     for group, strict, residual in (("C4", (7, 15, 30), (3, 6, 11)), ("D4", (5, 11, 21), (1, 3, 6)))

@@ -8,17 +8,46 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shared.run_log import Log
+import torch
+from torch import Tensor, nn
 
-__all__ = ["add_arguments", "train_missing", "wait_while"]
+from benchmarks.shared.run_log import Log
+from escnn_relaxed import SoftnessEvidence
+
+__all__ = ["add_arguments", "learn_softness", "train_missing", "wait_while"]
 
 SECONDS_BETWEEN_LOOKS = 5.0
+# Updates of the evidence begin with the third epoch, and see so many images.
+FIRST_EPOCH, UPDATE = 2, 128
 
 
 def wait_while(pause: Path | None) -> None:
     """Sleep as long as the file is there."""
     while pause is not None and pause.exists():
         time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def learn_softness(
+    network: nn.Module, images: Tensor, epoch: int, after_step: Callable[[], None]
+) -> tuple[Callable[[], Tensor], Callable[[], None]]:
+    """Return what the evidence adds to the loss, and what is done after each step.
+
+    Args:
+        network: what learns.
+        images: of training.
+        epoch: the number of steps of one.
+        after_step: what is done besides.
+    """
+    evidence, step = SoftnessEvidence(network, len(images)), 0
+
+    def update() -> None:
+        nonlocal step
+        after_step()
+        step += 1
+        if step % epoch == 0 and step > FIRST_EPOCH * epoch:
+            evidence.update(images[torch.randperm(len(images))[:UPDATE]])
+
+    return evidence.penalty, update
 
 
 def train_missing(wanted: Mapping[str, Callable[[], dict[str, Any]]], log: Log, pause: Path | None) -> None:

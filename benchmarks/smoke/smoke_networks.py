@@ -20,7 +20,6 @@ from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv, WeightedR2Con
 __all__ = ["WAYS", "Forecaster", "Way"]
 
 KERNEL_SIZE = 5
-PENALTY = 0.1
 
 
 @dataclass(frozen=True)
@@ -31,13 +30,13 @@ class Way:
         layer: of the network.
         widths: fields of the hidden layers, channels of plain ones.
         options: of the layer.
-        penalty: λ of Σ √s.
+        has_evidence: learn from the training data how soft.
     """
 
     layer: Callable[..., nn.Module]
     widths: tuple[int, ...]
     options: dict[str, Any] = field(default_factory=dict)
-    penalty: float = 0.0
+    has_evidence: bool = False
 
 
 # Translations to the side alone are a symmetry of the box.
@@ -48,7 +47,7 @@ WAYS = {
         "plain": Way(nn.Conv2d, (7, 7, 7)),
         "strict": Way(enn.R2Conv, (6, 6, 6)),
         "relaxed": Way(RelaxedR2Conv, (6, 6, 6)),
-        "learned": Way(RelaxedR2Conv, (6, 6, 6), {"learn_relaxation": True}, PENALTY),
+        "evidence": Way(RelaxedR2Conv, (6, 6, 6), has_evidence=True),
         "partial": Way(PartialR2Conv, (6, 6, 6)),
         "residual": Way(ResidualR2Conv, (2, 2, 1)),
         "weighted": Way(WeightedR2Conv, (4, 4, 5)),
@@ -57,7 +56,7 @@ WAYS = {
         "plain": Way(nn.Conv2d, (8, 8, 8)),
         "strict": Way(enn.R2Conv, (13, 13, 13)),
         "relaxed": Way(RelaxedR2Conv, (12, 13, 12), SIDEWAYS),
-        "learned": Way(RelaxedR2Conv, (12, 13, 12), {**SIDEWAYS, "learn_relaxation": True}, PENALTY),
+        "evidence": Way(RelaxedR2Conv, (12, 13, 12), SIDEWAYS, has_evidence=True),
     },
 }
 

@@ -21,7 +21,7 @@ STYLES = {
     "strict": {"color": "black"},
     **{
         way: {"color": colour}
-        for way, colour in zip(("relaxed", "learned", "partial", "residual", "weighted"), COLOURS, strict=False)
+        for way, colour in zip(("relaxed", "evidence", "partial", "residual", "weighted"), COLOURS, strict=False)
     },
 }
 # A logarithmic scale shows this in the place of 0.
@@ -57,7 +57,9 @@ COLUMNS = (
     Column("error of the next frame, %", "error", lambda run: 100 * run["error"]),
     Column("error ten frames ahead, %", "rollout", lambda run: 100 * run["rollout"]),
     Column("largest softness s of a layer", "softness", lambda run: max(run["softness"]), ".1e"),
-    Column("error of the next frame, hardened / soft", "hardened", lambda run: run["hardened"] / run["error"]),
+    Column(
+        "error of the next frame, hardened / soft", "hardened error", lambda run: run["hardened error"] / run["error"]
+    ),
 )
 
 

@@ -56,7 +56,7 @@ def _digits(run: Run, network: nn.Module, root: Path | None) -> dict[str, Any]:
 def _smoke(run: Run, network: nn.Module, cache: Path) -> dict[str, Any]:
     films = simulated(Puffs("rotation", SMOKE[run.cell]), cache)
     known, held_out, test = films.tensor_split((levels.TRAINING, levels.TRAINING + levels.VALIDATION))
-    losses = levels.fit(network, levels.windows(known, 2), run.rate, 0.0)
+    losses = levels.fit(network, levels.windows(known, 2), run.rate)
     network.eval()
     result = {
         "loss": losses[-1],

@@ -110,6 +110,8 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    if arguments.json:  # before minutes of measuring
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     table = {}
     for name, (fields_of, kernel_size) in LAYERS.items():

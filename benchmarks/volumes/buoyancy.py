@@ -26,6 +26,7 @@ from escnn.nn import FieldType, R3Conv
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.shared.regressions import Learner, softness_table
 from benchmarks.shared.run_log import Log, run_missing
 from benchmarks.volumes.flow import Flow, simulated
 from escnn_relaxed import RelaxedR3Conv, harden_network
@@ -46,6 +47,7 @@ class Way:
         options: of the layers.
         is_about_axis: take the quarter turns about the vertical axis alone for the group, in place of the cube's.
         sees_up: give the network the unit vector along z as an input.
+        has_evidence: learn from the training data how soft.
     """
 
     layer: Callable[..., nn.Module]
@@ -53,6 +55,7 @@ class Way:
     options: dict[str, Any] = field(default_factory=dict)
     is_about_axis: bool = False
     sees_up: bool = False
+    has_evidence: bool = False
 
 
 WAYS = {
@@ -62,6 +65,7 @@ WAYS = {
     "strict about the axis": Way(R3Conv, 4, is_about_axis=True),
     "soft": Way(RelaxedR3Conv, 2),
     "soft, exact about the axis": Way(RelaxedR3Conv, 2, {"keep": "SO(2)"}),
+    "evidence": Way(RelaxedR3Conv, 2, has_evidence=True),
 }
 
 
@@ -131,9 +135,12 @@ def train(run: Run, cache: Path) -> dict[str, Any]:
     torch.manual_seed(run.seed)
     films = simulated(Flow(run.buoyancy, count=TRAINING + TESTS), cache)
     known, test = films[:TRAINING], films[TRAINING:]
-    network = Forecaster(WAYS[run.way], known)
+    way = WAYS[run.way]
+    network = Forecaster(way, known)
+    now, then = pairs_of(known)
+    learner = Learner(network, (then - now).square().mean().sqrt(), (now, then)) if way.has_evidence else None
     start = time.process_time()
-    fit(network, known, run.steps)
+    fit(network, known, run.steps, learner)
     network.eval()
     result: dict[str, Any] = {"seconds": time.process_time() - start}
     result["parameters"] = sum(parameter.numel() for parameter in network.parameters())
@@ -142,27 +149,39 @@ def train(run: Run, cache: Path) -> dict[str, Any]:
     if soft:
         result["softness"] = [layer.softness().item() for layer in soft]
         result |= {f"hardened {name}": value for name, value in errors(harden_network(network), test).items()}
+    if learner is not None:
+        result |= learner.read(pairs_of(test), lambda: errors(network, test))
     return result
 
 
-def fit(network: Forecaster, films: Tensor, steps: int) -> None:
-    """Train on pairs of frames, Adam with a rate that rises and falls."""
-    pairs = torch.stack([films[:, :-1], films[:, 1:]], 2).flatten(0, 1)
+def pairs_of(films: Tensor) -> tuple[Tensor, Tensor]:
+    """Return all frames that have a next one, and these."""
+    return films[:, :-1].flatten(0, 1), films[:, 1:].flatten(0, 1)
+
+
+def fit(network: Forecaster, films: Tensor, steps: int, learner: Learner | None = None) -> None:
+    """Train on pairs of frames, Adam with a rate that rises and falls; with a learner, by its evidence."""
+    pairs = torch.stack(pairs_of(films), 1)
+    steps_of_an_epoch = max(len(pairs) // BATCH, 1)
     optimiser = torch.optim.Adam(network.parameters(), RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=steps)
-    for _ in range(steps):
+    for step in range(steps):
         now, then = pairs[torch.randint(len(pairs), (BATCH,))].unbind(1)
         loss = _error(network(now), then, then - now)
+        if learner is not None:
+            loss = loss + learner.evidence.penalty()
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         schedule.step()
+        if learner is not None and (step + 1) % steps_of_an_epoch == 0:
+            learner.after_epoch(step // steps_of_an_epoch)
 
 
 @torch.no_grad()
 def errors(network: nn.Module, films: Tensor) -> dict[str, float]:
     """The error of the next frame, and of the last one from the first."""
-    now, then = films[:, :-1].flatten(0, 1), films[:, 1:].flatten(0, 1)
+    now, then = pairs_of(films)
     state = films[:, 0]
     for _ in range(films.shape[1] - 1):
         state = network(state)
@@ -200,6 +219,12 @@ def report(buoyancies: Sequence[float], steps: int, seeds: int, log: Log) -> str
             if any(cell != "–" for cell in cells):
                 lines.append(f"| {way} | {parameters} | {' | '.join(cells)} |")
         tables.append("\n".join(lines))
+    found = {}
+    for value in buoyancies:
+        names = [str(Run(value, "evidence", steps, seed)) for seed in range(seeds)]
+        found[f"{value:g}"] = [log.runs[run] for run in names if run in log.runs]
+    if any(found.values()):
+        tables.append(softness_table("buoyancy", found))
     return "\n\n".join(tables)
 
 

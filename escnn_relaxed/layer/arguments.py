@@ -9,6 +9,7 @@ from typing import Any
 
 from escnn.gspaces import GSpace, GSpace2D, GSpace3D
 from escnn.nn import FieldType, GeometricTensor
+from torch import Tensor
 
 from ..checks import check_bool, check_choice, check_integer, check_number, warn_once
 from ..group.domain import Domain
@@ -149,13 +150,20 @@ def _check_groups(in_type: FieldType, out_type: FieldType, groups: Any) -> int:
     return int(groups)
 
 
+def check_on_fields(input: Any, in_type: FieldType) -> None:
+    """Raise a ``TypeError`` for anything but a GeometricTensor."""
+    if isinstance(input, GeometricTensor):
+        return
+    remedy = "wrap a tensor with in_type(tensor)"
+    if isinstance(input, Tensor) and has_no_values():
+        # As torch.export's FakeTensor, for which `type(x) is torch.Tensor` is False.
+        remedy += "; where the network asks for the type of x, isinstance(x, torch.Tensor) is true while torch exports"
+    raise TypeError(f"input must be a GeometricTensor of type {in_type}, got {type(input).__name__}; {remedy}")
+
+
 def check_input(input: Any, in_type: FieldType, geometry: Geometry) -> None:
-    """Return the tensor of a floating-point GeometricTensor of the layer's input type, not smaller than the kernel."""
-    if not isinstance(input, GeometricTensor):
-        raise TypeError(
-            f"input must be a GeometricTensor of type {in_type}, got {type(input).__name__}; "
-            f"wrap a tensor with in_type(tensor)"
-        )
+    """Raise unless this is a floating-point GeometricTensor of the layer's input type, not smaller than the kernel."""
+    check_on_fields(input, in_type)
     if input.type != in_type:
         raise TypeError(f"input must be of type {in_type}, got {input.type}")
     tensor = input.tensor

@@ -1,4 +1,4 @@
-"""Ways to learn how soft layers are: the evidence of the data, a penalty, a bound, learned ω′.
+"""Ways to learn how soft layers are: the evidence of the data, and learned ω′.
 
 The same as callbacks are in :mod:`escnn_relaxed.learning.lightning_callbacks`, which needs Lightning.
 
@@ -10,23 +10,21 @@ Example:
     >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
     >>> layer = RelaxedR2Conv(fields, fields, 3, learn_relaxation=True)
     >>> optimiser = torch.optim.Adam(parameter_groups(layer, frequency_rate=1e-2), lr=1e-3)
-    >>> (0.1 * equivariance_penalty(layer)).backward()
+    >>> (0.1 * frequency_penalty(layer)).backward()
     >>> optimiser.step()
 """
 
 from .evidence import SoftnessEvidence
 from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport, HardeningTrial
-from .frequency_parameters import parameter_groups, share_domain_frequency
-from .penalties import SoftnessBound, equivariance_penalty
+from .frequency_parameters import frequency_penalty, parameter_groups, share_domain_frequency
 
 __all__ = [
     "EvidenceRow",
     "EvidenceTable",
     "HardeningReport",
     "HardeningTrial",
-    "SoftnessBound",
     "SoftnessEvidence",
-    "equivariance_penalty",
+    "frequency_penalty",
     "parameter_groups",
     "share_domain_frequency",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -34,11 +36,11 @@ LEAST_PRECISION, MOST_PRECISION = 1e-2, 1e6
 _STEPS = 3
 # ‖α‖² below this is 0.
 _NOTHING = 1e-300
-# Softness stays where the data speak for it at odds of 20 to 1 or more.
-_ODDS = math.log(20)
+# Softness stays where it gains more than this many times its price, since other weights have counted on it and do not
+# adapt in a trial, and at odds of 20 to 1. Where nothing needs it, the rise is up to two prices.
+_COUNTED_ON, _ODDS = 2.0, math.log(20)
 # The largest second derivative of the penalty, so that SGD without Adam's scaling is stable up to a rate of 0.2.
 _STEEPEST = 10.0
-_LEAST_NOISE = 1e-30
 _FEWEST_INPUTS = 10
 # Inputs at a time, for gradients of single ones and for losses.
 _CHUNK, _LARGE_CHUNK = 32, 256
@@ -67,7 +69,8 @@ class SoftnessEvidence:
     take away softness that comes late.
 
     The loss is the mean of torch's ``cross_entropy``, ``binary_cross_entropy_with_logits`` or ``mse_loss`` over all
-    outputs. Weights that are frozen, and subgroups that are hardened, are left out.
+    outputs. Those of a regression count less where the residuals of an input go together, as of neighbouring pixels.
+    Weights that are frozen, and subgroups that are hardened, are left out.
 
     Args:
         network: any module. Its output, a tensor or a GeometricTensor, is that of the likelihood.
@@ -136,7 +139,7 @@ class SoftnessEvidence:
 
         Args:
             inputs: a batch, a tensor or a GeometricTensor; or a tuple of all arguments of the network, this one first.
-            targets: those of a regression, from whose residuals the noise is estimated.
+            targets: those of a regression. Its residuals say how large the noise is, and what an output weighs.
 
         Raises:
             TypeError: for an argument of the wrong type.
@@ -156,6 +159,8 @@ class SoftnessEvidence:
             if self.likelihood == "gaussian":
                 self._estimate_noise(inputs, targets)
             rows = self._gradients(inputs)
+            if targets is not None and self._likelihood.is_weighted:
+                rows = self._likelihood.weighted(rows, self._gradients(inputs, targets))
         keys, widths = [group.key for group in self._groups], [group.width for group in self._groups]
         alpha = self._weights().detach().cpu().double()
         self._rows = dict(zip(keys, rows.split(widths, 1), strict=True))
@@ -203,11 +208,11 @@ class SoftnessEvidence:
     def harden(self, inputs: Any, targets: Tensor) -> HardeningReport:
         """Make strict in place what the data do not need, by what it costs, and say what was done.
 
-        A subgroup is hardened in all layers together, those of the least γ/n first. It stays so unless the data speak
-        for its softness at odds of 20 to 1: unless Δ, the rise of the negative log likelihood of all N observations,
-        is above the price of the weights that go by log 20 and the error of Δ. The price is what they cost in log
-        p(data), ½ (δ‖α‖² + log det Σ⁻¹/δ). What does not stay is tried in each layer alone. γ/n does not decide, since
-        it is near 0 in a network that fits perfectly, too.
+        A subgroup is hardened in all layers together, those of the least γ/n first, and what does not stay strict in
+        each layer alone. It becomes soft again if Δ, the rise of the negative log likelihood of all N observations, is
+        above twice the price of the weights that go, by log 20 and the error of Δ. The price is what they cost
+        in log p(data), ½ (δ‖α‖² + log det Σ⁻¹/δ). γ/n does not decide: it is near 0 in a network that fits perfectly,
+        too.
 
         Batch norm keeps the statistics of the soft network, and the other weights have counted on the softness: train
         on for an epoch or two.
@@ -228,10 +233,8 @@ class SoftnessEvidence:
             >>> evidence = SoftnessEvidence(layer, 100, likelihood="gaussian")
             >>> images, targets = image(torch.randn(100, 1, 5, 5)), torch.randn(100, 1, 1, 1)
             >>> evidence.update(images, targets)
-            >>> [trial.is_hardened for trial in evidence.harden(images, targets)]
-            [True]
-            >>> layer.hardened
-            ('rotation',)
+            >>> [trial.is_hardened for trial in evidence.harden(images, targets)], layer.hardened
+            ([True], ('rotation',))
         """
         self._collect()
         self._check_updated("harden")
@@ -257,6 +260,7 @@ class SoftnessEvidence:
             "determined": dict(self._determined),
             "noise": self._likelihood.noise,
             "outputs": self._likelihood.outputs,
+            "weight": self._likelihood.weight,
             "generator": self._generator.get_state(),
         }
 
@@ -274,7 +278,7 @@ class SoftnessEvidence:
         if not state["precision"].keys() >= set(keys):
             raise ValueError(f"state must have precisions of {keys}, got those of {list(state['precision'])}")
         self._precision, self._determined = dict(state["precision"]), dict(state["determined"])
-        self._likelihood.noise, self._likelihood.outputs = state["noise"], state["outputs"]
+        vars(self._likelihood).update((name, state[name]) for name in ("noise", "outputs", "weight"))
         self._generator.set_state(state["generator"].cpu())
         self._set_scale()
 
@@ -318,20 +322,16 @@ class SoftnessEvidence:
         """Take the mean square of the residuals as the variance of the noise."""
         if targets is None:
             raise ValueError("targets must be given where likelihood='gaussian': they say how large the noise is")
-        likelihood = self._likelihood
-        likelihood.noise = 1.0
+        self._likelihood.noise = self._likelihood.weight = 1.0
         with torch.no_grad():
-            mean, _ = mean_over_processes(self._losses(inputs, targets))
-        likelihood.noise = max(2 * mean / likelihood.outputs - math.log(2 * math.pi), _LEAST_NOISE)
+            self._likelihood.fit(mean_over_processes(self._losses(inputs, targets))[0])
 
-    def _gradients(self, inputs: Any) -> Tensor:
-        """Return rows G with GᵀG = H, of the inputs of all processes, in double precision."""
+    def _gradients(self, inputs: Any, targets: Tensor | None = None) -> Tensor:
+        """Return rows G with GᵀG = H, of the inputs of all processes, in double precision; or those of residuals."""
         parameters, rows = self._parameters(), []
-
-        def direction(output: Tensor) -> Tensor:
-            return self._likelihood.direction(output, self._generator)
-
-        for arguments in input_chunks(inputs, _CHUNK):
+        parts = repeat(None) if targets is None else targets.split(_CHUNK)
+        for arguments, wanted in zip(input_chunks(inputs, _CHUNK), parts, strict=False):
+            direction = partial(self._likelihood.direction, generator=self._generator, targets=wanted)
             with torch.enable_grad():
                 of_inputs = gradients(self.network, parameters, arguments, direction)
             values = {id(of): found.reshape(len(found), -1) for of, found in zip(parameters, of_inputs, strict=True)}
@@ -375,8 +375,7 @@ class SoftnessEvidence:
         """Harden layers for a trial; the trial and the losses of the network as it then is."""
         names = tuple(dict.fromkeys(group.layer for group in groups))
         layers = [relaxed_layers(self.network)[name] for name in names]
-        going = [group.key for group in groups]
-        rest = [group for group in self._groups if group.key not in going]
+        rest = [of for of in self._groups if of.key not in {group.key for group in groups}]
         price = self._posterior(self._groups)[1] - self._posterior(rest)[1]
         before = [layer.hardened for layer in layers]
         is_kept = False
@@ -385,7 +384,7 @@ class SoftnessEvidence:
                 layer.harden(*unit)
             hardened = self._losses(inputs, targets)
             rise, error = (self.observations * value for value in mean_over_processes(hardened - losses))
-            is_kept = rise - error <= price + _ODDS
+            is_kept = rise - error <= _COUNTED_ON * price + _ODDS
         finally:
             if not is_kept:
                 for layer, subgroups in zip(layers, before, strict=True):

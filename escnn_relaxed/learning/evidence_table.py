@@ -53,7 +53,7 @@ class HardeningTrial:
         rise: Δ, by how much the negative log likelihood of all observations rises.
         error: its standard error, by the spread over the inputs.
         price: by how much log p(data) falls for having these weights, where they do not fit the data better.
-        is_hardened: whether the layers stay strict, since the rise is not much above the price.
+        is_hardened: whether the layers stay strict, since the rise is not far above the price.
 
     Example:
         >>> HardeningTrial("rotation", ("a", "b"), 40, 3.0, 1.0, 12.0, True).cells()

@@ -1,14 +1,46 @@
-"""Learned ω′: a group of an optimiser's parameters, and one parameter for several layers."""
+"""Learned ω′: a penalty, a group of an optimiser's parameters, and one parameter for several layers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..checks import check_module, check_positive
 from ..layer.convolution import RelaxedConvolution
+from ..network.relaxed_layers import frequency_energy, relaxed_layers
+
+
+def frequency_penalty(network: nn.Module) -> Tensor:
+    """Return Σ‖ω′‖² over layers, to add to the loss times λ where ω′ is learned (paper, "Learning equivariance").
+
+    It can be evaded: the kernel stays as soft if ω′ falls and weights rise. :class:`~escnn_relaxed.SoftnessEvidence`
+    learns softness without a λ.
+
+    Args:
+        network: any module; layers that cannot be soft count 0.
+
+    Raises:
+        ValueError: for a network without a relaxed layer, or with one that something else than ω′ relaxes
+            (``escnn_relaxed.baselines``).
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> layer = RelaxedR2Conv(fields, fields, 3, {"rotation": 0.5}, learn_relaxation=True)
+        >>> frequency_penalty(layer).item()
+        0.25
+    """
+    layers = relaxed_layers(network)
+    for name, layer in layers.items():
+        if layer.relaxed_by:
+            raise ValueError(
+                f"network: {name or 'it'!r}, a {type(layer).__name__}, has no ω′; SoftnessEvidence learns its softness"
+            )
+    return frequency_energy(layers.values())
 
 
 def parameter_groups(network: nn.Module, frequency_rate: float | None = None) -> list[dict[str, Any]]:
@@ -50,8 +82,8 @@ def share_domain_frequency(network: nn.Module) -> None:
 
     By default every layer learns its own. Call this before the optimiser is built: the shared parameter takes the place
     of the layers' own and is in ``network.parameters()`` once. It stays shared in copies and pickles of the network.
-    Keys of state dicts are as before, each with the shared value. Σ‖ω′‖², the penalty of ``kind="frequency"``, goes on
-    counting every layer.
+    Keys of state dicts are as before, each with the shared value. :func:`frequency_penalty` goes on counting every
+    layer.
 
     Args:
         network: any module whose layers were built with ``learn_relaxation=True``; a part of a network, to share

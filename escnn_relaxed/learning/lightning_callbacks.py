@@ -1,6 +1,6 @@
-"""Callbacks for Lightning (the extra ``lightning``): softness that is learned, bounded or logged.
+"""Callbacks for Lightning (the extra ``lightning``): softness that is learned or logged.
 
-The first two add the gradient of their penalty right before the optimiser's step, where gradients are accumulated,
+The first adds the gradient of its penalty right before the optimiser's step, where gradients are accumulated,
 unscaled and reduced over processes; the loss that the module logs is its own. One optimiser only.
 """
 
@@ -18,10 +18,9 @@ from ..measure.monitoring import RelaxationMonitor
 from ..network.relaxed_layers import in_eval_mode
 from .evidence import SoftnessEvidence
 from .likelihoods import LIKELIHOODS
-from .penalties import SoftnessBound
 from .soft_gradients import plain
 
-__all__ = ["BoundSoftness", "LearnSoftness", "LogRelaxation"]
+__all__ = ["LearnSoftness", "LogRelaxation"]
 
 
 class LearnSoftness(Callback):
@@ -121,66 +120,6 @@ class LearnSoftness(Callback):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Keep the state of a checkpoint for the start of training."""
         self._restored = dict(state_dict) or None
-
-
-class BoundSoftness(Callback):
-    """s ≤ ε in each layer by dual ascent: :class:`~escnn_relaxed.SoftnessBound` over a Lightning run.
-
-    The multipliers are logged as ``multiplier/<layer>`` at the end of each epoch.
-
-    Args:
-        bound: ε, one for all layers or a dict from the name of a layer (in the Lightning module) to its own.
-        rate: step size of the multipliers.
-
-    Attributes:
-        rule: the :class:`~escnn_relaxed.SoftnessBound`, from the start of training on.
-
-    Example:
-        >>> from lightning.pytorch import Trainer
-        >>> trainer = Trainer(callbacks=[BoundSoftness(0.01)], logger=False, accelerator="cpu")
-    """
-
-    def __init__(self, bound: float | Mapping[str, float], rate: float = 1.0) -> None:
-        super().__init__()
-        self._bound, self._rate = bound, rate
-        self.rule: SoftnessBound | None = None
-        self._restored: dict[str, Any] = {}
-        self._steps_seen = 0
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Build the rule, with the state of a checkpoint if one was loaded."""
-        self.rule = SoftnessBound(pl_module, self._bound, self._rate)
-        if self._restored:
-            self.rule.load_state_dict(self._restored)
-        self._steps_seen = trainer.global_step
-
-    def on_before_optimizer_step(
-        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
-    ) -> None:
-        """Add the gradient of the penalty."""
-        if self.rule is not None and (penalty := self.rule.penalty()).requires_grad:
-            penalty.backward()
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Count optimiser steps, which may take several batches."""
-        if self.rule is not None and trainer.global_step > self._steps_seen:
-            self._steps_seen = trainer.global_step
-            self.rule.step()
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the multipliers."""
-        if self.rule is not None:
-            pl_module.log_dict({f"multiplier/{name}": value for name, value in self.rule.multipliers.items()})
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the multipliers, for checkpoints."""
-        return dict(self._restored if self.rule is None else self.rule.state_dict())
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Keep the state of a checkpoint for the start of training."""
-        self._restored = dict(state_dict)
 
 
 class LogRelaxation(Callback):

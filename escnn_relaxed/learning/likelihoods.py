@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from ..checks import check_choice
 
+_LEAST_NOISE = 1e-30
 LIKELIHOODS = "categorical", "binary", "gaussian"
 
 
@@ -21,18 +22,30 @@ class Likelihood:
 
     Attributes:
         noise: the variance of a Gaussian.
+        weight: of each output, below 1 where the errors of an input's outputs go together: so many outputs tell as
+            much as a part of them that are independent.
         outputs: the number of outputs of an input that the loss is a mean over, as of the last output.
     """
 
     def __init__(self, name: str) -> None:
         self.name = check_choice("likelihood", name, LIKELIHOODS)
         self.noise = 1.0
+        self.weight = 1.0
         self.outputs = 1
 
     @property
     def unit(self) -> float:
         """The loss of torch over the negative log likelihood of an input, up to a constant."""
-        return (2 * self.noise if self.name == "gaussian" else 1.0) / self.outputs
+        return (2 * self.noise if self.name == "gaussian" else 1.0) / (self.weight * self.outputs)
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether outputs of an input may go together: several ones of a Gaussian."""
+        return self.name == "gaussian" and self.outputs > 1
+
+    def fit(self, loss: float) -> None:
+        """Take for the noise of a Gaussian what a mean loss at noise 1 and weight 1 says."""
+        self.noise = max(2 * loss / self.outputs - math.log(2 * math.pi), _LEAST_NOISE)
 
     def losses(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the negative log likelihood of each input, (batch,)."""
@@ -46,15 +59,18 @@ class Likelihood:
             each = functional.binary_cross_entropy_with_logits(output, targets.to(output), reduction="none")
         else:
             each = (output - targets).square() / (2 * self.noise) + math.log(2 * math.pi * self.noise) / 2
-        return each.reshape(len(each), -1).sum(1)
+        return self.weight * each.reshape(len(each), -1).sum(1)
 
-    def direction(self, output: Tensor, generator: torch.Generator) -> Tensor:
-        """Return random numbers in the shape of the output, whose covariance is its Fisher matrix.
+    def direction(self, output: Tensor, generator: torch.Generator, targets: Tensor | None = None) -> Tensor:
+        """Return random numbers in the shape of the output, whose covariance is its Fisher matrix at weight 1.
 
         The gradient of the loss with a label drawn from the prediction has this covariance, too. That of a network that
-        is sure is nearly always nearly 0, and seldom large; this one is of its usual size in every draw.
+        is sure is nearly always nearly 0, and seldom large; this one is of its usual size in every draw. Given targets,
+        of a Gaussian, the gradient of the log likelihood itself.
         """
         self._check(output)
+        if targets is not None:
+            return (targets - output) / self.noise
         signs = torch.randint(2, output.shape, generator=generator, device="cpu").to(output) * 2 - 1
         if self.name == "gaussian":
             return signs / self.noise**0.5
@@ -63,6 +79,18 @@ class Likelihood:
         chances = output.softmax(1)
         roots = chances.sqrt() * signs
         return roots - chances * roots.sum(1, keepdim=True)
+
+    def weighted(self, rows: Tensor, residual_rows: Tensor) -> Tensor:
+        """Find what an output weighs, and return the rows of H with that weight.
+
+        Args:
+            rows: G with GᵀG = H at weight 1.
+            residual_rows: the same of the residuals. Where those of an input go together, as of neighbouring pixels,
+                its gradients are larger than H says.
+        """
+        expected, found = float(rows.square().sum()), float(residual_rows.square().sum())
+        self.weight = expected / found if found > expected > 0 else 1.0
+        return rows * self.weight**0.5
 
     def _check(self, output: Tensor) -> None:
         classes = 1

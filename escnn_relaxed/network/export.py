@@ -11,6 +11,7 @@ from escnn.nn import EquivariantModule, FieldType, GeometricTensor, SequentialMo
 from torch import Tensor, nn
 
 from ..checks import check_module, check_no_hooks, warn_once
+from ..layer.arguments import check_on_fields
 from ..layer.convolution import RelaxedConvolution
 from .export_modules import NoPlainFormError, plain_module
 from .relaxed_layers import copy_network, in_eval_mode
@@ -103,6 +104,8 @@ class OnFields(EquivariantModule):
 
     def forward(self, *inputs: GeometricTensor) -> GeometricTensor:
         """GeometricTensors of ``in_type`` → one of ``out_type``."""
+        for each in inputs:
+            check_on_fields(each, self.in_type)
         return GeometricTensor(self.plain(*(each.tensor for each in inputs)), self.out_type)
 
     @torch.no_grad()
@@ -146,7 +149,8 @@ def _with_plain_parts(network: nn.Module, export: Callable[[nn.Module], nn.Modul
     exchange(network)
     warn_once(
         f"export_network keeps the forward of {', '.join(kept)}, which runs on GeometricTensors and needs escnn; a "
-        f"trace of it, its torch.export.export and its ONNX do not"
+        f"trace of it, its torch.export.export and its ONNX do not. torch's exporters take tensors and no "
+        f"GeometricTensors: put a network that returns one behind a module that returns its .tensor"
     )
     exported = copy_network(network, replacements)
     return _OnTensors(exported) if isinstance(exported, SequentialModule) and _is_sequence(exported) else exported

@@ -1,0 +1,95 @@
+"""Softness of layers whose weights stay: by ω′, by the size of the image, by the number of samples.
+
+    python -m benchmarks.soft_part.softness
+
+Prints the figures of docs/concepts/mathematics.md and of "Samples of continuous groups" in docs/results/soft-part.md.
+Takes a minute on one thread.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from escnn import gspaces, nn
+
+from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv
+from escnn_relaxed.group.regions import RegionPartition, Tiling
+
+__all__ = ["by_frequency", "by_samples", "by_size"]
+
+FREQUENCIES = (0.1, 0.25, 0.5, 1.0)
+SIZES = (8, 16, 17, 18, 28, 29, 32, 33)
+
+
+def by_frequency() -> list[float]:
+    """Return s of a layer of C8 at each ω′, with weights that have s = 0.1 at 0.25."""
+    torch.manual_seed(0)
+    gspace = gspaces.rot2dOnR2(8)
+    fields = nn.FieldType(gspace, [gspace.regular_repr] * 8)
+    layer = RelaxedR2Conv(fields, fields, 5, initial_softness=0.1)
+    return _at_each(layer)
+
+
+def by_size() -> list[float]:
+    """Return s that a layer of 5×5 kernels has on images of each size, where ``softness()`` is 0.3."""
+    torch.manual_seed(0)
+    plane = gspaces.trivialOnR2()
+    fields = nn.FieldType(plane, [plane.trivial_repr] * 8)
+    layer = RelaxedR2Conv(fields, fields, 5, padding=2, relax=("translation",), initial_softness=0.3)
+    return [_on_an_image(layer, size) for size in SIZES]
+
+
+def by_samples(samples: int, in_space: bool) -> list[float]:
+    """Return s at each ω′ of a layer of SO(2), or of SO(3), that is sampled by so many rotations."""
+    gspace = gspaces.rot3dOnR3() if in_space else gspaces.rot2dOnR2(-1)
+    fields = nn.FieldType(gspace, [gspace.irrep(frequency) for frequency in range(2 if in_space else 3)])
+    layer = (RelaxedR3Conv if in_space else RelaxedR2Conv)(fields, fields, 3 if in_space else 5, samples=samples)
+    torch.manual_seed(0)
+    for weights in (layer.weights, *layer.soft_parameters()):
+        torch.nn.init.normal_(weights)
+    return _at_each(layer)
+
+
+def _at_each(layer: RelaxedR2Conv | RelaxedR3Conv) -> list[float]:
+    """Return s at each ω′."""
+    found = []
+    for frequency in FREQUENCIES:
+        layer.set_domain_frequency(rotation=frequency)
+        found.append(layer.softness().item())
+    return found
+
+
+@torch.no_grad()
+def _on_an_image(layer: RelaxedR2Conv, size: int) -> float:
+    """Return ‖K − PK‖² / ‖K‖² of the regions' filter banks, each weighted by its area."""
+    (tiling, _) = RegionPartition.of((size, size), layer.regions).axes
+    sides = torch.tensor(_sides(tiling))
+    areas = torch.outer(sides, sides)[..., None]
+    banks = layer.region_banks((size, size)).flatten(2)
+    mean = (areas * banks).sum((0, 1)) / areas.sum()
+    return float((areas * (banks - mean).square()).sum() / (areas * banks.square()).sum())
+
+
+def _sides(tiling: Tiling) -> list[float]:
+    """Return the pixels of each tile of an axis that lie in the image."""
+    borders = [float(min(max(start, 0), tiling.size)) for start in (*tiling.starts, tiling.size)]
+    if tiling.doubles_centre:
+        borders[tiling.count // 2] = tiling.size / 2
+    return [upper - lower for lower, upper in pairwise(borders)]
+
+
+def main() -> None:
+    """Print all."""
+    torch.set_num_threads(1)
+    print("ω′ " + ", ".join(f"{w:g}: {s:.3f}" for w, s in zip(FREQUENCIES, by_frequency(), strict=True)))
+    print("pixels " + ", ".join(f"{size}: {s:.2f}" for size, s in zip(SIZES, by_size(), strict=True)))
+    for name, in_space, (*few, most) in (("SO(2)", False, (4, 8, 16, 32, 128)), ("SO(3)", True, (24, 48, 96))):
+        dense = by_samples(most, in_space)
+        for samples in few:
+            ratios = [s / of for s, of in zip(by_samples(samples, in_space), dense, strict=True)]
+            print(f"| {name}, {samples} | " + " | ".join(f"{ratio:.3f}" for ratio in ratios) + " |")
+
+
+if __name__ == "__main__":
+    main()
