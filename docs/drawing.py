@@ -1,4 +1,4 @@
-"""What the pictures of the docs are drawn with: boxes, arrows, filters, axes."""
+"""What the pictures of the docs are drawn with: arrows, filters, axes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ __all__ = [
     "SOFT",
     "STRICT",
     "arrow",
-    "box",
     "large_labels",
     "new_figure",
     "show",
@@ -22,20 +21,6 @@ __all__ = [
 
 FONT = 12
 STRICT, SOFT = COLOURS[0], COLOURS[1]
-
-
-def box(
-    axes: Axes,
-    place: tuple[float, float],
-    text: str,
-    colour: str,
-    family: str = "sans-serif",
-) -> None:
-    """Words in a box."""
-    frame = {"boxstyle": "round,pad=0.5", "facecolor": colour, "edgecolor": "0.4"}
-    axes.text(
-        *place, text, ha="center", va="center", fontsize=FONT, family=family, bbox=frame
-    )
 
 
 def arrow(
