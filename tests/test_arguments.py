@@ -295,6 +295,14 @@ def test_frequency_that_the_samples_of_a_continuous_kernel_do_not_resolve_is_war
     RelaxedR2Conv(*battery.types("C4", "trivial -> regular"), 1, relax={name: 100.0})
 
 
+def test_every_frequency_of_reflection_is_resolved() -> None:
+    """It has two elements, and any function of two is a wave."""
+    fields = battery.types("D4", "trivial -> regular")
+    layer = RelaxedR2Conv(*fields, 3, relax={"reflection": 100.0}, initial_softness=0.1, **CONTINUOUS)
+    layer.set_domain_frequency(reflection=-1000.0)  # warnings are errors
+    assert layer.softness("reflection").item() > 0
+
+
 def test_warning_points_at_the_line_outside_the_package(warnings_not_yet_given: None) -> None:
     types = battery.types("C8", "trivial -> regular")
     layer = RelaxedR2Conv(*types, 1, relax={"rotation": 0.5}, **CONTINUOUS)

@@ -130,6 +130,18 @@ def test_partly_hardened_layer_has_the_state_of_the_soft_one(subgroups: tuple[st
     assert torch.equal(answer(other), answer(hardened))
 
 
+@torch.no_grad()
+def test_layer_that_is_hardened_in_turn_forgets_nothing_of_what_was_before() -> None:
+    """In evaluation, where it has remembered each of its filter banks."""
+    layer = soft_layer("D4", "regular -> regular", relax=EVERYTHING, **TORUS).eval()
+    for subgroups in (("rotation",), ("rotation", "reflection"), ("rotation", "reflection", "translation")):
+        at_once = harden_network(layer, subgroups)
+        layer.harden(subgroups[-1])
+        assert [layer.softness(name).item() <= ROUNDING for name in subgroups] == [True] * len(subgroups)
+        assert relative_error(answer(layer), answer(at_once)) <= ROUNDING
+        assert layer.hardened == subgroups
+
+
 def test_hardened_layer_is_the_layer_without_relaxation() -> None:
     layer, plain = harden_network(layer_soft_in_everything("tied")), layer_soft_in_everything("tied", relax=None)
     assert type(layer) is type(plain)

@@ -29,6 +29,7 @@ def fisher_of_labels(output: Tensor, likelihood: str, noise: float) -> Tensor:
     return torch.einsum("c,ci,cj->ij", output.softmax(0), slopes, slopes)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("likelihood", ["categorical", "binary", "gaussian"])
 def test_directions_have_the_covariance_of_the_gradients_of_drawn_labels(likelihood: str) -> None:
     output = torch.tensor([2.0, -1.0, 0.5, 0.0], dtype=torch.float64)
@@ -63,3 +64,27 @@ def test_losses_are_those_of_torch(shape: tuple[int, ...]) -> None:
     normal = torch.distributions.Normal(output, 0.5**0.5)
     expected = -normal.log_prob(numbers).flatten(1).sum(1)
     assert torch.allclose(of("gaussian", 0.5).losses(output, numbers), expected, rtol=ROUNDING, atol=ROUNDING)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("shape", [(5, 3), (5, 3, 2, 2)])
+def test_unit_takes_losses_to_those_of_torch(shape: tuple[int, ...]) -> None:
+    output, other = torch.randn(2, *shape, dtype=torch.float64)
+    labels, numbers = torch.randint(0, 3, (5, *shape[2:])), torch.rand(shape, dtype=torch.float64)
+    cases = (
+        ("categorical", functional.cross_entropy, labels),
+        ("binary", functional.binary_cross_entropy_with_logits, numbers),
+        ("gaussian", functional.mse_loss, numbers),
+    )
+    for name, loss, targets in cases:
+        likelihood = of(name, 0.5)
+        # Of two outputs, since the log likelihood of a Gaussian has a constant beside torch's loss.
+        rise = (likelihood.losses(output, targets) - likelihood.losses(other, targets)).mean() * likelihood.unit
+        expected = (loss(output, targets) - loss(other, targets)).item()
+        assert rise.item() == pytest.approx(expected, abs=ROUNDING)
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 1)])
+def test_one_class_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"two classes or more, got \(5,"):
+        Likelihood("categorical").direction(torch.zeros(shape), torch.Generator())
