@@ -97,7 +97,7 @@ def test_the_rate_is_chosen_at_both_ends_by_validation(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_benchmark_goes_on_from_its_log_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ways = {name: replace(WAYS["rotation"][name], widths=(1, 1, 1)) for name in ("strict", "learned")}
+    ways = {name: replace(WAYS["rotation"][name], widths=(1, 1, 1)) for name in ("strict", "relaxed")}
     monkeypatch.setattr(smoke, "WAYS", {"rotation": ways})
     monkeypatch.setattr(smoke, "simulated", lambda puffs, cache: torch.rand(3, 4, 3, 3, 12, 12))
     constants = {"TRAINING": 1, "VALIDATION": 1, "LEVELS": (0, 9), "RATES": (1e-2,), "STEPS": 2, "FRAMES_AHEAD": 2}
@@ -112,7 +112,7 @@ def test_the_benchmark_goes_on_from_its_log_and_draws(tmp_path: Path, monkeypatc
     assert runs.startswith(kept)
     assert (len(kept.splitlines()), len(runs.splitlines())) == (4, 8)
     assert text.strip() == (tmp_path / "rotation.md").read_text().strip()
-    assert (text.count("\n| strict |"), text.count("\n| learned |")) == (2, 4)
+    assert (text.count("\n| strict |"), text.count("\n| relaxed |")) == (2, 4)
     assert (tmp_path / "rotation.png").stat().st_size > 10_000
 
 

@@ -152,7 +152,10 @@ def cifar_section(log: Log) -> str:
         group = "C4" if way == "Conv2d" else group
         return results_of(log, group=group, task=task, way=way, images=images, rate=rates[way])
 
-    most = max(cifar.EPOCHS)
+    known = [json.loads(name) for name, result in log.runs.items() if "test" in result]
+    if not known:
+        return NOTHING
+    most = max(run["images"] for run in known)
     choices = [(group, way) for group in CIFAR for way in rates if (group, way) != ("D4", "Conv2d")]
     seeds = max(
         (len(find(*choice[:1], task, choice[1], most)) for choice in choices for task in cifar.TASKS), default=0
@@ -169,8 +172,6 @@ def cifar_section(log: Log) -> str:
             cells.append(difference(apart, seeds))
         cells += [cell(results, seeds, "hardened") for results in by_task]
         rows.append(["–" if way == "Conv2d" else group, f"`{way}`", counts[0], *cells])
-    if not rows:
-        return NOTHING
     header = ["group", "layers", "parameters"]
     for name in ("{}", f"{{}}, − `{STRICT}`", "{}, hardened"):
         header += [name.format(task) for task in cifar.TASKS]
