@@ -30,7 +30,7 @@ def frequency_penalty(network: nn.Module) -> Tensor:
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> layer = RelaxedR2Conv(fields, fields, 3, {"rotation": 0.5}, learn_relaxation=True)
+        >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.5}, learn_relaxation=True)
         >>> frequency_penalty(layer).item()
         0.25
     """
