@@ -78,8 +78,9 @@ MATHEMATICS = (Path(__file__).parent.parent / "docs" / "concepts" / "mathematics
 def tiles_by_the_page(n: int, G: int) -> int:
     """The number of tiles by the words of the page under "Tiles"."""
     words = " ".join(MATHEMATICS.split("- **Tiles.**")[1].split("- **Regions**")[0].split())
-    assert r"cut into $m \le \min(G, \lfloor n/4 \rfloor)$ tiles of one side, one tile where $n < 8$" in words
-    assert "as large as it can be with 4 pixels and more than half of their side left to them" in words
+    assert r"cut into $m \le \min(G, \lfloor n/4 \rfloor)$ tiles of one side, symmetric about the centre" in words
+    assert "or into one tile if $n < 8$" in words
+    assert "as large as it can be if 4 pixels and more than half of their side are to lie in the image" in words
     for m in range(min(G, n // 4), 1, -1):
         covered = n + (n % 2 == 1 and m % 2 == 0)  # half of the pixel at the centre belongs to either middle tile
         for side in range(1, n + 1):
