@@ -24,8 +24,9 @@ from escnn import nn as enn
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.accuracy.evidence import LOG, ON_TORUS, UPDATE, Run, key, read, rounded, train
+from benchmarks.accuracy.evidence import LOG, ON_TORUS, Run, key, read, rounded, train
 from benchmarks.shared.run_log import Log, run_missing
+from benchmarks.shared.training import UPDATE
 from escnn_relaxed import RelaxedR3Conv, SoftnessEvidence
 
 TORUS, VOLUMES = "plain CNN on the torus", "octahedral, volumes"
@@ -85,7 +86,7 @@ def density_task(wind: float, count: int, generator: torch.Generator) -> tuple[T
 
 
 def train_volumes(run: Run, seed: int, images: int, root: Path | None) -> dict[str, Any]:
-    """One network of volumes: errors, what the data determine, what hardening costs."""
+    """One network of volumes: what the data determine, what hardening costs, CPU time."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(1000 + seed)
@@ -130,7 +131,7 @@ def largest_share(subgroup: str, result: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    """Train what is missing, print the table."""
+    """Train what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of MNIST's idx files; without, scikit-learn's digits")
     parser.add_argument("--cases", default="", help="only cases whose network and task contain one of these, by ;")

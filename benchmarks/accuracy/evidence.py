@@ -26,15 +26,13 @@ from torch.nn import functional
 from benchmarks.shared.networks import build_network
 from benchmarks.shared.run_log import Log, run_missing
 from benchmarks.shared.tasks import Split, image_task
-from benchmarks.shared.training import accuracy
+from benchmarks.shared.training import FIRST_EPOCH, UPDATE, accuracy
 from escnn_relaxed import SoftnessEvidence, frequency_penalty, parameter_groups
 from escnn_relaxed.baselines import LAYERS, free_weight_penalty
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 LOG = Path("benchmarks/results/evidence/runs.jsonl")
 EPOCHS, BATCH, RATE = 12, 32, 1e-2
-# Updates begin with the third epoch, and see so many images.
-FIRST_EPOCH, UPDATE = 2, 128
 HELD_OUT = 1000
 # The slope of √s has no bound; softness below this has none.
 TINY = 1e-12

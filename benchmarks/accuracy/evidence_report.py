@@ -17,10 +17,11 @@ from typing import Any
 from matplotlib import colormaps, pyplot
 
 from benchmarks.accuracy.discovery import CASES, Case, largest_share, stays_soft
-from benchmarks.accuracy.evidence import COMPARED, FIRST_EPOCH, LOG, PLACES, WAYS, Run, all_runs, key
+from benchmarks.accuracy.evidence import COMPARED, LOG, PLACES, WAYS, Run, all_runs, best, key
+from benchmarks.shared import markdown
 from benchmarks.shared.run_log import Log
+from benchmarks.shared.training import FIRST_EPOCH
 from escnn_relaxed.plots.charts import FONT, WIDTH, labelled, new_axes
-from experiments.mean_and_error import mean_and_error
 
 __all__ = ["SECTIONS", "draw"]
 
@@ -43,22 +44,13 @@ def by_seed(log: Log, run: Run, images: int = IMAGES) -> dict[int, Result]:
 
 def cell(values: Sequence[float]) -> str:
     """Mean ± error, and of how many seeds if of fewer than five."""
-    if not values:
-        return "–"
-    return mean_and_error(values) + ("" if len(values) == SEEDS else f" ({len(values)})")
+    return markdown.cell(values, SEEDS)
 
 
 def difference(results: dict[int, Result], others: dict[int, Result]) -> str:
     """The mean difference seed by seed, with its sign."""
     values = [results[seed]["accuracy"] - others[seed]["accuracy"] for seed in results.keys() & others.keys()]
-    text = cell(values)
-    return text.replace("-", "−") if text.startswith(("-", "–")) else f"+{text}"
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return markdown.signed(cell(values))
 
 
 def accuracy_section(log: Log) -> str:
@@ -74,27 +66,24 @@ def accuracy_section(log: Log) -> str:
         differences = difference(evidence, strict), difference(evidence, soft)
         rows.append([f"{short(network)}, {task}", *accuracies, *differences, ", ".join(softness)])
     heads = ["network, task", "`R2Conv`", "soft", "evidence", "− `R2Conv`", "− soft", "largest s: soft, evidence"]
-    return table(heads, rows)
+    return markdown.table(heads, rows) + "\n"
 
 
 def ways_section(log: Log) -> str:
     """Ways that have a weight λ, each at its best, beside the evidence."""
     names = [way for way, (weights, _) in WAYS.items() if weights[0]]
+    chosen = best([run for run in all_runs() if 0 in by_seed(log, run)], IMAGES, log)
+    by_place = {(run.network, run.task, run.way): run for run in chosen}
     rows = []
     for network, task in (place for place in PLACES if place[0] in COMPARED):
-        runs = [run for run in all_runs() if (run.network, run.task) == (network, task)]
-        found = [by_seed(log, run) for run in runs if run.way == "evidence"]
-        cells = [cell([result["accuracy"] for result in found[0].values()])]
-        for way in names:
-            tried = [(run, by_seed(log, run)) for run in runs if run.way == way]
-            tried = [(run, results) for run, results in tried if 0 in results]
-            if not tried:
-                cells.append("–")
-                continue
-            best, results = max(tried, key=lambda one: (one[1][0]["held out"], one[0].weight))
-            cells.append(f"{cell([of['accuracy'] for of in results.values()])}; {best.weight:g}")
+        cells = []
+        for way in ("evidence", *names):
+            run = by_place.get((network, task, way))
+            results = {} if run is None else by_seed(log, run)
+            text = cell([result["accuracy"] for result in results.values()])
+            cells.append(f"{text}; {run.weight:g}" if run is not None and run.weight else text)
         rows.append([f"{short(network)}, {task}", *cells])
-    return table(["network, task", "evidence", *(f"{name}; λ" for name in names)], rows)
+    return markdown.table(["network, task", "evidence", *(f"{name}; λ" for name in names)], rows) + "\n"
 
 
 def discovery_section(log: Log) -> str:
@@ -112,7 +101,7 @@ def discovery_section(log: Log) -> str:
             rows.append(cells)
     total = [f"**{correct} of {of}**" for correct, of in right.values()]
     heads = ["network, data", "subgroup", "truth", *(f"{size:,}: right; Δ, price; γ/n" for size in SIZES)]
-    return table(heads, [*rows, ["all", "", "", *total]])
+    return markdown.table(heads, [*rows, ["all", "", "", *total]]) + "\n"
 
 
 def _discovered(case: Case, subgroup: str, correct: int, results: Sequence[Result]) -> str:

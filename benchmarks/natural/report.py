@@ -21,9 +21,10 @@ from matplotlib import pyplot
 
 from benchmarks.natural import cifar, digits
 from benchmarks.natural.networks import CIFAR, DIGITS
+from benchmarks.shared import markdown
+from benchmarks.shared.markdown import table
 from benchmarks.shared.run_log import Log
 from escnn_relaxed.plots.charts import COLOURS, FONT, WIDTH, labelled, new_axes
-from experiments.mean_and_error import mean_and_error
 
 __all__ = ["SECTIONS", "cifar_section", "digits_section", "draw"]
 
@@ -83,26 +84,17 @@ def rates_of(ways: Sequence[str], choose: Any, log: Log) -> dict[str, float]:
 
 def cell(results: Results, seeds: int, key: str = "test") -> str:
     """Mean ± standard error; the number of seeds where it is another than the table's."""
-    values = [result[key] for result in results.values() if key in result]
-    if not values:
-        return "–"
-    return mean_and_error(values) + (f" ({len(values)})" if len(values) != seeds else "")
+    return markdown.cell([result[key] for result in results.values() if key in result], seeds)
 
 
 def difference(results: Results, seeds: int) -> str:
     """A cell of differences, which has a sign."""
-    text = cell(results, seeds).replace("-", "−")
-    return text if text[0] in "−–" else f"+{text}"
+    return markdown.signed(cell(results, seeds))
 
 
 def differences(results: Results, others: Results) -> dict[int, dict[str, float]]:
     """Test accuracies of the first less those of the second, of the seeds that both have."""
     return {seed: {"test": results[seed]["test"] - others[seed]["test"]} for seed in results if seed in others}
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows))
 
 
 def by_number_of_images(found: Mapping[tuple[str, str, int], Results], seeds: int) -> str:

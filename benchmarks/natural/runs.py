@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.shared.run_log import Log
+from benchmarks.shared.training import FIRST_EPOCH, UPDATE
 from escnn_relaxed import SoftnessEvidence
 
 __all__ = ["add_arguments", "learn_softness", "train_missing", "wait_while"]
 
 SECONDS_BETWEEN_LOOKS = 5.0
-# Updates of the evidence begin with the third epoch, and see so many images.
-FIRST_EPOCH, UPDATE = 2, 128
 
 
 def wait_while(pause: Path | None) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.shared.markdown import table
+from benchmarks.shared.training import FIRST_EPOCH, UPDATE
 from escnn_relaxed import SoftnessEvidence
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
@@ -18,8 +20,6 @@ __all__ = ["Learner", "Pairs", "softness_table"]
 
 # Inputs and targets.
 Pairs = tuple[Tensor, Tensor]
-# Updates begin with the third epoch, and see so many inputs.
-FIRST_EPOCH, UPDATE = 2, 128
 
 
 class _InUnits(nn.Module):
@@ -98,9 +98,7 @@ def softness_table(name: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) 
         found: label of a row → what was read of each seed.
     """
     header = name, "γ/n by layer", "softness s by layer", "an output weighs", "Δ", "price", "layers that stay soft"
-    lines = [header, ["---"] * len(header)]
-    lines += [(label, *_cells(results)) for label, results in found.items() if results]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return table(header, [(label, *_cells(results)) for label, results in found.items() if results])
 
 
 def _cells(results: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

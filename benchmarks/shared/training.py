@@ -13,6 +13,8 @@ from benchmarks.shared.tasks import Split
 __all__ = ["accuracy", "build_optimiser", "change_under_quarter_turn", "count_steps", "fit"]
 
 BATCH = 64
+# Updates of the evidence begin with the third epoch, and see so many inputs.
+FIRST_EPOCH, UPDATE = 2, 128
 
 
 def build_optimiser(name: str, network: nn.Module, rate: float, weight_decay: float = 0.0) -> torch.optim.Optimizer:

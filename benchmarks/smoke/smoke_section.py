@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.shared.markdown import cell, table
 from benchmarks.shared.regressions import softness_table
 from benchmarks.shared.run_log import Log
-from experiments.mean_and_error import mean_and_error
 
 __all__ = ["section"]
 
@@ -60,20 +60,17 @@ def results_of(log: Log) -> dict[int, dict[str, dict[int, dict[str, Any]]]]:
 def errors_table(found: Found, key: str, seeds: int) -> str:
     """Markdown: mean ± standard error of each way at each level."""
     header = [MEASURES[key], "parameters", *(f"level {level}" for level in found)]
-    lines = [header, ["---"] * len(header)]
+    lines = []
     for way, label in LABELS.items():
         by_level = [found[level].get(way, {}) for level in found]
         sizes = [result["parameters"] for results in by_level for result in results.values()]
         if sizes:
             lines.append([label, f"{sizes[0]:,}", *(_cell(results, key, seeds) for results in by_level)])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return table(header, lines)
 
 
 def _cell(results: Mapping[int, Mapping[str, Any]], key: str, seeds: int) -> str:
-    values = [100 * result[key] for result in results.values()]
-    if not values:
-        return "–"
-    return mean_and_error(values) + (f" ({len(values)})" if len(values) != seeds else "")
+    return cell([100 * result[key] for result in results.values()], seeds)
 
 
 def section(log: Log) -> str:
