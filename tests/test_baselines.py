@@ -61,6 +61,18 @@ def nearest_of_r2conv(bank: Tensor, kernels: Tensor) -> Tensor:
 # --- what they have in common -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
+@EVERY_WAY
+@EVERY_STRICT_KERNEL
+def test_strict_state_is_that_of_the_strict_kernel(way: str, kernel: object) -> None:
+    """Weights of the strict kernel itself stay."""
+    layer = baseline(way, "D4", "regular -> regular", kernel=kernel)
+    expected = strict_bank(way, layer)
+    layer.kernel.load_state_dict(layer.kernel.strict_state(), strict=False)
+    assert layer.filter_bank().abs().max() > 0.01
+    assert relative_error(layer.filter_bank().detach(), expected) <= ROUNDING
+
+
 @EVERY_WAY
 @pytest.mark.parametrize(("space", "pair"), CASES)
 @EVERY_STRICT_KERNEL
@@ -259,7 +271,7 @@ def test_weighted_bank_is_that_of_the_loop(space: str, pair: str, weighs_input: 
         factor = torch.stack(channels).view((1, -1, 1, 1) if weighs_input else (-1, 1, 1, 1))
         expected += factor * strict_bank("weighted", layer, number)
     assert layer.group_weights.shape == (arguments.get("banks", 2), len(elements.elements))
-    assert relative_error(layer.filter_bank(), expected) <= ROUNDING
+    assert relative_error(layer.filter_bank().detach(), expected) <= ROUNDING
 
 
 @torch.no_grad()

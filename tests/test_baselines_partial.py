@@ -133,3 +133,11 @@ def test_default_narrowing_cuts_off_little() -> None:
         layer = PartialR2Conv(*battery.types(space, "trivial -> regular"), 3)
         assert torch.equal(layer.filter_bank()[0], strict_bank("partial", layer)[0])
         assert layer.softness().item() == pytest.approx(0.01, rel=1e-4)
+
+
+def test_rotation_and_reflection_have_equal_shares_of_the_softness() -> None:
+    """The windows multiply, and so do 1 − s; each 1 − s is √(1 − s) of both."""
+    layer = PartialR2Conv(*battery.types("D4", "trivial -> regular"), 3, initial_softness=0.3).double()
+    assert layer.softness().item() == pytest.approx(0.3, rel=1e-5)  # ν is a float32
+    for name in ("rotation", "reflection"):
+        assert layer.softness(name).item() == pytest.approx(1 - 0.7**0.5, rel=1e-5)

@@ -410,6 +410,27 @@ def test_softness_that_the_data_do_not_need_goes_and_what_they_need_stays() -> N
     assert shares[1] > 3 * shares[0]
 
 
+@pytest.mark.whole
+@pytest.mark.parametrize(("beyond", "error", "is_hardened"), [(1, 2, True), (3, 2, False), (-1, 2, True)])
+def test_hardening_allows_for_the_error_of_the_rise(
+    beyond: int, error: int, is_hardened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rise may be above twice the price and log 20 by as much as its error."""
+    layer, count = soft_regular_layer(), 16
+    inputs = layer.in_type(torch.randn(count, 4, 3, 3, dtype=torch.float64))
+    evidence = SoftnessEvidence(layer, 100, "gaussian")
+    evidence.update(inputs, torch.randn_like(layer(inputs).tensor))
+    price = evidence._posterior(evidence._groups)[1]
+    mean, deviation = (2 * price + math.log(20) + beyond) / 100, error / 100 * count**0.5
+    rises = mean + deviation * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(count // 2)
+    losses = iter([torch.zeros_like(rises), rises])
+    monkeypatch.setattr(evidence, "_losses", lambda *_: next(losses))
+    (trial,) = evidence.harden(inputs, torch.zeros(count))
+    assert (trial.price, trial.error) == (pytest.approx(price), pytest.approx(error))
+    assert trial.rise == pytest.approx(2 * price + math.log(20) + beyond)
+    assert trial.is_hardened == is_hardened == bool(layer.hardened)
+
+
 def test_hardening_goes_subgroup_by_subgroup_and_then_layer_by_layer() -> None:
     """The first layer has to be soft; the second has hardly any softness, and it goes."""
     torch.manual_seed(1)

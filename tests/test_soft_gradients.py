@@ -105,6 +105,40 @@ def test_what_is_done_in_place_behind_a_layer_makes_no_difference() -> None:
     assert_as_one_by_one(Classifier(in_place=True), (images(),))
 
 
+class Residual(nn.Module):
+    """A layer, with a ReLU of its input in place on the way past it; the layer pads, and so keeps no input itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = soft_regular_layer()
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = images + 1
+        output = self.layer(self.layer.in_type(features)).tensor
+        return (output * features.relu_()).mean((2, 3))
+
+
+def test_what_is_done_in_place_to_the_input_of_a_layer_makes_no_difference() -> None:
+    assert_as_one_by_one(Residual(), (images(),))
+
+
+class OfPairs(nn.Module):
+    """A layer that is called a second time for a target, through which nothing is learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = soft_regular_layer()
+
+    def forward(self, images: Tensor) -> Tensor:
+        with torch.no_grad():
+            target = self.layer(self.layer.in_type(images.flip(-1))).tensor
+        return (self.layer(self.layer.in_type(images)).tensor * target).mean((2, 3))
+
+
+def test_calls_without_gradients_count_for_nothing() -> None:
+    assert_as_one_by_one(OfPairs(), (images(),))
+
+
 def test_inputs_of_several_frames_go_through_the_network_alone() -> None:
     assert_as_one_by_one(OfFrames(), (images(6).unflatten(0, (3, 2)),))
 
@@ -134,6 +168,14 @@ class Scaled(nn.Module):
 
 def test_all_arguments_of_a_network_are_taken_apart() -> None:
     assert_as_one_by_one(Scaled(), (images(), torch.randn(4, 1, dtype=torch.float64), True))
+
+
+def test_arguments_of_another_length_are_in_each_chunk() -> None:
+    batch, weights, scale = images(4), torch.arange(3.0), torch.tensor(2.0)
+    chunks = list(input_chunks((batch, weights, scale, None), 3))
+    assert [len(chunk[0]) for chunk in chunks] == [3, 1]
+    assert torch.equal(torch.cat([chunk[0] for chunk in chunks]), batch)
+    assert all(chunk[1] is weights and chunk[2] is scale and chunk[3] is None for chunk in chunks)
 
 
 def test_networks_are_left_without_hooks() -> None:
