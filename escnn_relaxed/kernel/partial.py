@@ -130,9 +130,9 @@ class GroupWindow(GroupMeans):
         sizes = {name: torch.where(value < 0, -value, value) for name, value in narrowing.items()}
         if "rotation" in sizes:
             outside = self.distance - (1 - sizes["rotation"])
-            window = window * (1 - outside * self._steps).clamp(0, 1)
+            window = window * _within_0_and_1(1 - outside * self._steps)
         if "reflection" in sizes:
-            window = window * (1 - sizes["reflection"] * self.reflected).clamp(0, 1)
+            window = window * _within_0_and_1(1 - sizes["reflection"] * self.reflected)
         return window
 
     def forward(self, averaged: Sequence[str] = ()) -> Tensor:
@@ -160,6 +160,11 @@ class GroupWindow(GroupMeans):
             middle = (low + high) / 2
             low, high = (middle, high) if softness_at(middle) < softness else (low, middle)
         return high
+
+
+def _within_0_and_1(values: Tensor) -> Tensor:
+    """Return values cut off at 0 and 1. At both they keep their slope, where ``clamp`` has none from torch 2.14 on."""
+    return torch.where(values > 1, 1.0, torch.where(values < 0, 0.0, values))
 
 
 def check_narrowing(argument: str, name: str, value: Any) -> float:
