@@ -1,0 +1,135 @@
+"""What hardening by the evidence makes strict, in which order, and what it keeps."""
+
+from __future__ import annotations
+
+import math
+
+import battery
+import pytest
+import torch
+from escnn import nn as enn
+from evidence_networks import Classifier, images
+from soft_networks import soft_regular_layer
+from torch import Tensor, nn
+from torch.nn import functional
+
+from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
+
+
+class HalfPlanes(nn.Module):
+    """One soft layer of C4 that sees all of an image, the maximum over the group, a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        image, hidden = battery.field_type("C4", "trivial"), battery.field_type("C4", "regular")
+        self.layer = RelaxedR2Conv(image, hidden, 5, initial_softness=0.02)
+        self.pool, self.head = enn.GroupPooling(hidden), nn.Linear(1, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.pool(self.layer(self.layer.in_type(images))).tensor.flatten(1))
+
+
+def trained_by_evidence(network: nn.Module, inputs: Tensor, labels: Tensor) -> SoftnessEvidence:
+    evidence = SoftnessEvidence(network, len(inputs))
+    optimiser = torch.optim.Adam(network.parameters(), lr=3e-2)
+    for epoch in range(20):
+        for batch in torch.randperm(len(inputs)).split(50):
+            loss = functional.cross_entropy(network(inputs[batch]), labels[batch]) + evidence.penalty()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        if epoch >= 2:
+            evidence.update(inputs[:200])
+    return evidence
+
+
+def test_softness_that_the_data_do_not_need_goes_and_what_they_need_stays() -> None:
+    """Whether the middle of an image is bright, and whether its upper half is brighter than its lower half."""
+    inputs, noise = torch.randn(400, 1, 5, 5), 0.3 * torch.randn(400)
+    middle, halves = inputs[:, 0, 2, 2], inputs[:, 0, :2].mean((1, 2)) - inputs[:, 0, 3:].mean((1, 2))
+    shares = []
+    for quantity, is_needed in ((middle, False), (halves, True)):
+        network, labels = HalfPlanes(), (quantity + noise > 0).long()
+        evidence = trained_by_evidence(network, inputs, labels)
+        shares += [row.share for row in evidence.table()]
+        (trial,) = evidence.harden(inputs, labels)
+        assert trial.is_hardened != is_needed
+        assert (trial.rise <= 2 * trial.price + trial.error + math.log(20)) != is_needed
+        assert network.layer.hardened == (() if is_needed else ("rotation",))
+        # What was hardened has no prior any more, and nothing to learn.
+        assert evidence.penalty().requires_grad == is_needed
+        evidence.update(inputs)
+        assert len(evidence.table()) == is_needed
+    assert shares[1] > 3 * shares[0]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("beyond", "error", "is_hardened"), [(1, 2, True), (3, 2, False), (-1, 2, True)])
+def test_hardening_allows_for_the_error_of_the_rise(
+    beyond: int, error: int, is_hardened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rise may be above twice the price and log 20 by as much as its error."""
+    layer, count = soft_regular_layer(), 16
+    inputs = layer.in_type(torch.randn(count, 4, 3, 3, dtype=torch.float64))
+    evidence = SoftnessEvidence(layer, 100, "gaussian")
+    evidence.update(inputs, torch.randn_like(layer(inputs).tensor))
+    price = evidence._posterior(evidence._groups)[1]
+    mean, deviation = (2 * price + math.log(20) + beyond) / 100, error / 100 * count**0.5
+    rises = mean + deviation * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(count // 2)
+    losses = iter([torch.zeros_like(rises), rises])
+    monkeypatch.setattr(evidence, "_losses", lambda *_: next(losses))
+    (trial,) = evidence.harden(inputs, torch.zeros(count))
+    assert (trial.price, trial.error) == (pytest.approx(price), pytest.approx(error))
+    assert trial.rise == pytest.approx(2 * price + math.log(20) + beyond)
+    assert trial.is_hardened == is_hardened == bool(layer.hardened)
+
+
+def test_hardening_goes_subgroup_by_subgroup_and_then_layer_by_layer() -> None:
+    """The first layer has to be soft; the second has hardly any softness, and it goes."""
+    torch.manual_seed(1)
+    image, hidden = battery.field_type("C4", "trivial"), battery.field_type("C4", "regular")
+    network = enn.SequentialModule(
+        RelaxedR2Conv(image, hidden, 5, initial_softness=0.5),
+        RelaxedR2Conv(hidden, hidden, 1, initial_softness=1e-9),
+        enn.GroupPooling(hidden),
+    )
+    inputs = network.in_type(torch.randn(100, 1, 5, 5))
+    with torch.no_grad():
+        targets = network(inputs).tensor + 1e-3 * torch.randn(100, 1, 1, 1)
+    evidence = SoftnessEvidence(network, 100, "gaussian")
+    evidence.update(inputs, targets)
+    report = evidence.harden(inputs, targets)
+    assert [(trial.layers, trial.is_hardened) for trial in report] == [
+        (("0", "1"), False),
+        (("1",), True),
+        (("0",), False),
+    ]
+    assert [layer.hardened for layer in (network[0], network[1])] == [(), ("rotation",)]
+    assert [row.layer for row in evidence.table()] == ["0"]
+
+
+def test_layers_that_were_hardened_may_be_soft_again() -> None:
+    network, inputs = Classifier(), images(20)
+    evidence = SoftnessEvidence(network, 100)
+    evidence.update(inputs)
+    before, penalty = list(evidence.table()), evidence.penalty().item()
+    labels = torch.randint(0, 3, (20,))
+    trials = list(evidence.harden(inputs, labels))
+    network.first.hardened = network.second.hardened = ()
+    assert list(evidence.harden(inputs, labels)) == trials
+    network.first.hardened = network.second.hardened = ()
+    evidence.load_state_dict(evidence.state_dict())
+    assert list(evidence.table()) == before
+    assert evidence.penalty().item() == penalty
+
+
+def test_layers_stay_as_they_are_where_a_trial_fails() -> None:
+    network = Classifier()
+    evidence = SoftnessEvidence(network, 100)
+    evidence.update(images(20))
+    labels = torch.randint(0, 3, (20,))
+    evidence._losses(images(20), labels)
+    network.second.register_forward_hook(lambda layer, *_: 1 / (not network.first.hardened) and None)
+    with pytest.raises(ZeroDivisionError):
+        evidence.harden(images(20), labels)
+    assert network.first.hardened == network.second.hardened == ()
