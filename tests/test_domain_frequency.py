@@ -43,6 +43,21 @@ def test_kernel_may_vary_where_a_frequency_is_learned_or_not_0() -> None:
     assert not learned.may_vary("translation")
 
 
+def test_frequency_is_known_to_be_0_where_it_is_missing_or_0_and_not_learned() -> None:
+    fixed, learned = (DomainFrequency({"rotation": 0.0, "reflection": 0.5}, learn) for learn in (False, True))
+    assert [fixed.is_zero(name) for name in ("rotation", "reflection", "translation")] == [True, False, True]
+    assert [learned.is_zero(name) for name in ("rotation", "reflection", "translation")] == [False, False, True]
+
+
+def test_each_coordinate_of_the_domain_has_the_frequency_of_its_axis() -> None:
+    frequency = DomainFrequency({"translation": (0.5, 0.75), "rotation": 0.25})
+    like = torch.zeros(0, dtype=torch.float64)
+    columns = ("translation", "translation", "rotation", "rotation")
+    assert frequency.scale(columns, like).tolist() == [0.5, 0.75, 0.25, 0.25]
+    assert frequency.scale(("rotation", "rotation"), like).tolist() == [0.25] * 2
+    assert frequency.scale((), like).tolist() == []
+
+
 def test_frequency_of_0_that_is_learned_has_a_gradient_in_evaluation_mode_too() -> None:
     layer = soft_regular_layer(relax={"rotation": 0.0}, learn_relaxation=True).eval()
     layer(layer.in_type(torch.randn(2, 4, 5, 5, dtype=torch.float64))).tensor.square().sum().backward()

@@ -8,7 +8,7 @@ import battery
 import pytest
 import torch
 from escnn import nn as enn
-from evidence_networks import Classifier, images
+from evidence_networks import CLOSED_FORM, Classifier, images
 from soft_networks import soft_regular_layer
 from torch import Tensor, nn
 from torch.nn import functional
@@ -133,3 +133,82 @@ def test_layers_stay_as_they_are_where_a_trial_fails() -> None:
     with pytest.raises(ZeroDivisionError):
         evidence.harden(images(20), labels)
     assert network.first.hardened == network.second.hardened == ()
+
+
+class Squares(nn.Module):
+    """A layer of D4 of eight outputs for each image, soft in rotation and reflection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        fields, relax = battery.field_type("D4", "regular"), {"rotation": 0.25, "reflection": 0.25}
+        self.layer = RelaxedR2Conv(fields, fields, 3, relax=relax, initial_softness=0.05).double()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layer(self.layer.in_type(images)).tensor.flatten(1)
+
+
+def updated(network: nn.Module, noise: float) -> tuple[SoftnessEvidence, Tensor, Tensor]:
+    """The evidence after an update with what the network answers, and its inputs and targets."""
+    inputs = torch.randn(60, 8, 3, 3, dtype=torch.float64)
+    with torch.no_grad():
+        targets = network(inputs)
+        targets = targets + noise * torch.randn_like(targets)
+    evidence = SoftnessEvidence(network, len(inputs), "gaussian")
+    evidence.update(inputs, targets)
+    return evidence, inputs, targets
+
+
+def test_subgroups_that_the_data_determine_least_are_hardened_first() -> None:
+    firsts = set()
+    for weak, strong in (("rotation", "reflection"), ("reflection", "rotation")):
+        network = Squares()
+        with torch.no_grad():
+            for parameter, places in network.layer.weight_groups()[weak]:
+                parameter.view(-1)[places] *= 1e-3
+        evidence, inputs, targets = updated(network, noise=0.1)
+        shares = {row.subgroup: row.share for row in evidence.table()}
+        assert shares[weak] < shares[strong]
+        firsts.add((weak, evidence.harden(inputs, targets)[0].subgroup))
+    assert firsts == {("rotation", "rotation"), ("reflection", "reflection")}
+
+
+def test_rise_of_a_trial_is_beside_what_has_been_hardened_before() -> None:
+    """So the rises of what stays strict add up to that of all of it."""
+    network = Squares()
+    evidence, inputs, targets = updated(network, noise=10.0)
+    before, weights = evidence._losses(inputs, targets).sum(), sum(row.weights for row in evidence.table())
+    trials = evidence.harden(inputs, targets)
+    assert sum(trial.weights for trial in trials) == weights
+    assert [trial.is_hardened for trial in trials] == [True, True]
+    assert all(abs(trial.rise) > 1e-3 for trial in trials)
+    rise = (evidence._losses(inputs, targets).sum() - before).item()
+    assert sum(trial.rise for trial in trials) == pytest.approx(rise, rel=CLOSED_FORM)
+
+
+def test_what_was_strict_before_a_trial_that_fails_stays_so() -> None:
+    network = Squares()
+    network.layer.harden("reflection")
+    evidence, inputs, targets = updated(network, noise=1e-3)
+    (trial,) = evidence.harden(inputs, targets)
+    assert (trial.subgroup, trial.is_hardened) == ("rotation", False)
+    assert network.layer.hardened == ("reflection",)
+
+
+def test_price_of_weights_is_what_log_evidence_has_less_with_them_than_without() -> None:
+    """Of weights that others can stand in for: ½ (δ‖α‖² + log det Σ⁻¹/δ), of all less of those that stay."""
+    network = Squares()
+    evidence, inputs, targets = updated(network, noise=0.1)
+    rows, precision = dict(evidence._rows), {row.subgroup: row.precision for row in evidence.table()}
+    squares = {name: of[0][0].detach()[of[0][1]].square().sum() for name, of in network.layer.weight_groups().items()}
+
+    def price(names: list[str]) -> float:
+        scaled = torch.cat([rows[f"layer/{name}"] / precision[name] ** 0.5 for name in names], 1)
+        curvature = torch.linalg.slogdet(torch.eye(scaled.shape[1], dtype=torch.float64) + scaled.mT @ scaled)[1]
+        return float(sum(precision[name] * squares[name] for name in names) + curvature) / 2
+
+    trial = evidence.harden(inputs, targets)[0]
+    left = [name for name in precision if trial.subgroup not in name]
+    assert trial.price == pytest.approx(price(list(precision)) - price(left), rel=CLOSED_FORM)
+    # Not the price that they would have alone.
+    gone = [name for name in precision if trial.subgroup in name]
+    assert abs(trial.price - price(gone)) > 0.01 * trial.price

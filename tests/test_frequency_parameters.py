@@ -89,6 +89,12 @@ def test_penalty_of_what_has_no_frequency_is_refused(layer: nn.Module, message: 
         frequency_penalty(nn.Sequential(layer))
 
 
+def test_penalty_of_a_network_is_refused_where_one_layer_has_no_frequency() -> None:
+    network = nn.Sequential(soft_regular_layer(), PartialR2Conv(FIELDS, FIELDS, 3), soft_regular_layer())
+    with pytest.raises(ValueError, match="network: '1', a PartialR2Conv, has no ω′"):
+        frequency_penalty(network)
+
+
 def answer(network: nn.Module) -> Tensor:
     torch.manual_seed(3)
     in_type = layers_of(network)[0].in_type

@@ -84,6 +84,42 @@ def test_unit_takes_losses_to_those_of_torch(shape: tuple[int, ...]) -> None:
         assert rise.item() == pytest.approx(expected, abs=ROUNDING)
 
 
+@pytest.mark.whole
+@pytest.mark.parametrize(("size", "weight"), [(2.0, 0.25), (0.5, 1.0)], ids=["together", "less than noise"])
+def test_outputs_weigh_what_their_residuals_say_and_never_more_than_1(size: float, weight: float) -> None:
+    """The weight is tr H / tr J, of the curvature H at weight 1 and J of the residuals."""
+    likelihood, rows = of("gaussian"), torch.randn(6, 4, dtype=torch.float64)
+    found = likelihood.weighted(rows, size * rows)
+    assert likelihood.weight == pytest.approx(weight, rel=ROUNDING)
+    assert torch.allclose(found.mT @ found, weight * rows.mT @ rows, rtol=ROUNDING, atol=ROUNDING)
+    assert torch.equal(likelihood.weighted(torch.zeros_like(rows), rows), torch.zeros_like(rows))
+    assert likelihood.weight == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "is_weighted"),
+    [("gaussian", (5, 3), True), ("gaussian", (5, 1), False), ("binary", (5, 3), False), ("binary", (5, 1), False)],
+)
+@pytest.mark.whole
+def test_several_outputs_of_a_regression_are_weighted_alone(name: str, shape: tuple[int], is_weighted: bool) -> None:
+    likelihood = of(name)
+    likelihood.losses(torch.zeros(shape), torch.zeros(shape))
+    assert likelihood.is_weighted == is_weighted
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("noise", [0.25, 0.0])
+def test_noise_is_the_mean_square_of_the_residuals_and_never_0(noise: float) -> None:
+    output, signs = torch.randn(6, 4, dtype=torch.float64), torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(12)
+    likelihood = of("gaussian")
+    targets = output + noise**0.5 * signs.reshape(6, 4)
+    likelihood.fit(float(likelihood.losses(output, targets).mean()))
+    assert likelihood.noise == pytest.approx(noise, abs=ROUNDING)
+    assert likelihood.noise > 0
+    assert likelihood.losses(output, targets).isfinite().all()
+    assert likelihood.direction(output, torch.Generator()).isfinite().all()
+
+
 @pytest.mark.parametrize("shape", [(5,), (5, 1)])
 def test_one_class_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"two classes or more, got \(5,"):

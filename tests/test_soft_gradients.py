@@ -18,7 +18,7 @@ from tolerances import ROUNDING, SINGLE_REORDERED
 from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
-from escnn_relaxed.learning.soft_gradients import SoftGroup, gradients, input_chunks, is_gone
+from escnn_relaxed.learning.soft_gradients import gradients, input_chunks, is_gone
 
 LAYERS = {
     **{form: (lambda form=form: forms.layer_of(form)) for form in forms.FORMS if not form.startswith("strict")},
@@ -216,15 +216,3 @@ def test_networks_that_know_nothing_of_it_are_taken_apart(name: str) -> None:
 )
 def test_soft_weights_are_gone_with_their_subgroups(label: str, hardened: tuple[str, ...], expected: bool) -> None:
     assert is_gone(label, hardened) == expected
-
-
-def test_means_of_rows_are_no_soft_weights() -> None:
-    """Places that are a matrix name weights whose mean over each row is strict."""
-    parameter = nn.Parameter(torch.arange(8.0) ** 2)
-    rows, plain = torch.tensor([[0, 2, 4], [1, 3, 5]]), torch.tensor([6, 7])
-    group = SoftGroup("layer", "rotation", [(parameter, rows), (parameter, plain)])
-    assert (group.width, group.size) == (8, 6)
-    mixed, alone = group.taken({id(parameter): parameter})
-    values = parameter.detach()[rows]
-    assert torch.equal(mixed, (values - values.mean(1, keepdim=True)).flatten())
-    assert torch.equal(alone, parameter[6:])

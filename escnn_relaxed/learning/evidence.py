@@ -161,10 +161,10 @@ class SoftnessEvidence:
             rows = self._gradients(inputs)
             if targets is not None and self._likelihood.is_weighted:
                 rows = self._likelihood.weighted(rows, self._gradients(inputs, targets))
-        keys, widths = [group.key for group in self._groups], [group.width for group in self._groups]
+        keys, sizes = [group.key for group in self._groups], [group.size for group in self._groups]
         alpha = self._weights().detach().cpu().double()
-        self._rows = dict(zip(keys, rows.split(widths, 1), strict=True))
-        self._squares = {key: float(of.square().sum()) for key, of in zip(keys, alpha.split(widths), strict=True)}
+        self._rows = dict(zip(keys, rows.split(sizes, 1), strict=True))
+        self._squares = {key: float(of.square().sum()) for key, of in zip(keys, alpha.split(sizes), strict=True)}
         self._precision |= {key: max(self._precision[key], LEAST_PRECISION) for key in keys}
         for _ in range(_STEPS):
             determined, _ = self._posterior(self._groups)
@@ -291,9 +291,9 @@ class SoftnessEvidence:
     def _set_scale(self) -> None:
         """Set the factor of each α² in the penalty."""
         delta = torch.tensor([self._precision[of.key] for of in self._groups], dtype=torch.float64, device="cpu")
-        widths = torch.tensor([group.width for group in self._groups], dtype=torch.long, device="cpu")
+        sizes = torch.tensor([group.size for group in self._groups], dtype=torch.long, device="cpu")
         factors = delta * self._likelihood.unit / (2 * self.observations)
-        self._scale = factors.clamp_max(_STEEPEST / 2).repeat_interleave(widths)
+        self._scale = factors.clamp_max(_STEEPEST / 2).repeat_interleave(sizes)
 
     def _weights(self) -> Tensor:
         """Return α of all groups, one after the other."""
@@ -313,7 +313,7 @@ class SoftnessEvidence:
         scaled = torch.cat([self._rows[of.key] / self._precision[of.key] ** 0.5 for of in groups], 1)
         factor = torch.linalg.cholesky(torch.eye(len(scaled), dtype=scaled.dtype, device="cpu") + scaled @ scaled.mT)
         each = torch.linalg.solve_triangular(factor, scaled, upper=False).square().sum(0)
-        determined = [float(of.sum()) for of in each.split([group.width for group in groups])]
+        determined = [float(of.sum()) for of in each.split([group.size for group in groups])]
         energy = sum(self._precision[group.key] * self._squares[group.key] for group in groups)
         price = energy / 2 + float(factor.diagonal().log().sum())
         return {group.key: gamma for group, gamma in zip(groups, determined, strict=True)}, price

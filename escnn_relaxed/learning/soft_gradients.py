@@ -34,18 +34,13 @@ class SoftGroup(NamedTuple):
         return re.split(" × |, ", self.label)
 
     @property
-    def width(self) -> int:
-        """Number of entries."""
-        return sum(places.numel() for _, places in self.entries)
-
-    @property
     def size(self) -> int:
-        """Number n of weights, without the means of rows, which are not soft."""
-        return self.width - sum(len(places) for _, places in self.entries if places.dim() > 1)
+        """Number n of weights."""
+        return sum(len(places) for _, places in self.entries)
 
     def taken(self, values: Mapping[int, Tensor]) -> list[Tensor]:
         """Return the group's entries along the last axis of values by the identity of their parameter."""
-        return [_entries(values[id(parameter)], places.to(parameter.device)) for parameter, places in self.entries]
+        return [values[id(parameter)][..., places.to(parameter.device)] for parameter, places in self.entries]
 
 
 def soft_groups(network: nn.Module) -> list[SoftGroup]:
@@ -69,12 +64,6 @@ def is_gone(label: str, hardened: Sequence[str]) -> bool:
     if ", " in label:
         return all(name in hardened for name in label.split(", "))
     return any(name in hardened for name in label.split(" × "))
-
-
-def _entries(values: Tensor, places: Tensor) -> Tensor:
-    """Return the values at some places of the last axis; where these are a matrix, less the means of its rows."""
-    taken = values[..., places]
-    return taken if places.dim() == 1 else (taken - taken.mean(-1, keepdim=True)).flatten(-2)
 
 
 class _Call(NamedTuple):
