@@ -1,7 +1,7 @@
 # On a fresh machine: `make demo` or `make test`. Each first makes the virtual environment, once.
 
 VENV      ?= .venv#   where the virtual environment is made
-PYTHON    ?=#         the interpreter that makes it; by default the first Python 3.10 to 3.13 found
+PYTHON    ?=#         the interpreter that makes it; by default the first Python 3.10 to 3.14 found
 WORKERS   ?= auto#    test processes, by default one per core (at most 8); 0: no extra process
 ARGUMENTS ?=#         passed on to the demo, to pytest, or to sphinx
 SMOKE     ?=#         1: `make docs` runs the tutorials for a few steps only, `make gpu` is tiny and needs no GPU

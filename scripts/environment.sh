@@ -5,8 +5,8 @@
 #
 # The interpreter is $PYTHON if that is set, else the first of python3, python3.12, ... that fits, else one that uv gets,
 # where there is uv. With OLDEST set, constraints-oldest.txt goes before constraints.txt; with NEWEST set, or on Python
-# 3.13, constraints-newest.txt does. Needs no root and no compiler. Returns at once when DIRECTORY already holds what the
-# pins say.
+# 3.13 and 3.14, constraints-newest.txt does. Needs no root and no compiler. Returns at once when DIRECTORY already holds
+# what the pins say.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,9 +40,9 @@ is_ready() {
 
 # Sets $python, to "uv" where only that can get one, and $version.
 choose_python() {
-    local candidates=(python3 python3.12 python3.11 python3.10 python3.13) fitting="3.10 3.11 3.12 3.13" without_venv=
+    local candidates=(python3 python3.12 python3.11 python3.10 python3.13 python3.14) fitting="3.10 3.11 3.12 3.13 3.14" without_venv=
     if [ -n "${OLDEST:-}" ]; then fitting="3.10 3.11 3.12"; fi
-    if [ -n "${NEWEST:-}" ]; then candidates=(python3.13 python3 python3.12) fitting="3.12 3.13"; fi
+    if [ -n "${NEWEST:-}" ]; then candidates=(python3.13 python3 python3.12 python3.14) fitting="3.12 3.13 3.14"; fi
     if [ -n "${PYTHON:-}" ]; then candidates=("$PYTHON"); fi
     for python in "${candidates[@]}"; do
         version=$(version_of "$python") || continue
@@ -71,7 +71,7 @@ choose_python() {
 merge_constraints() {
     local narrower=
     if [ -n "${OLDEST:-}" ]; then narrower=constraints-oldest.txt; fi
-    if [ -n "${NEWEST:-}" ] || [ "$version" = 3.13 ]; then narrower=constraints-newest.txt; fi
+    if [ -n "${NEWEST:-}" ] || [ "$version" = 3.13 ] || [ "$version" = 3.14 ]; then narrower=constraints-newest.txt; fi
     constraints=constraints.txt
     if [ -z "$narrower" ]; then return; fi
     constraints=$(mktemp)
@@ -151,7 +151,7 @@ install_torch || fail "torch (the $build) could not be installed"
 if grep -q '^lie_learn==.*+standin' "$constraints"; then pip_install --no-build-isolation ./compat; fi
 pip_install -r "$constraints" ||
     fail "the pinned packages could not be installed." \
-        "lie_learn 0.0.2 has builds for Linux on x86-64 alone. Elsewhere take the newest versions, with Python 3.12 or 3.13:" \
+        "lie_learn 0.0.2 has builds for Linux on x86-64 alone. Elsewhere take the newest versions, with Python 3.12 to 3.14:" \
         "make test NEWEST=1"
 install_py3nj
 pip_install --no-build-isolation --editable .

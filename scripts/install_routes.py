@@ -60,9 +60,9 @@ def what_is_missing(block: str, version: str) -> str | None:
     if "--no-deps" not in block and shutil.which("gfortran") is None:
         return "gfortran"
     if "-c constraints-newest.txt" in block:
-        return None if version in ("3.12", "3.13") else "Python 3.12 or 3.13"
+        return None if version in ("3.12", "3.13", "3.14") else "Python 3.12 to 3.14"
     if "./compat" not in block:  # but lie_learn itself
-        return "Python 3.10 to 3.12" if version == "3.13" else None
+        return "Python 3.10 to 3.12" if version in ("3.13", "3.14") else None
     return None
 
 

@@ -102,7 +102,7 @@ def test_uv_makes_the_environment_where_no_python_can(machine: Machine, version:
 @pytest.mark.parametrize(
     ("python", "variables", "words"),
     [
-        (("python3", "3.9", True), {}, "no Python that runs and fits .*fitting: 3.10 3.11 3.12 3.13\\).*or install uv"),
+        (("python3", "3.9", True), {}, "no Python that runs and fits .*fitting: 3.10 .* 3.14\\).*or install uv"),
         (("python3", "3.12", False), {}, "apt install python3.12-venv"),
         (("python3", "3.13", True), {"OLDEST": "1"}, "no Python that runs and fits"),
         (("python3", "3.11", True), {"NEWEST": "1"}, "no Python that runs and fits"),
@@ -144,6 +144,7 @@ def test_folder_with_something_else_is_left_alone(machine: Machine) -> None:
         ("3.12", {"OLDEST": "1"}, "2.6.0", False),
         ("3.12", {"NEWEST": "1"}, "2.13.0", True),
         ("3.13", {}, "2.13.0", True),
+        ("3.14", {}, "2.13.0", True),
     ],
 )
 def test_versions_are_those_asked_for(

@@ -59,7 +59,7 @@ def test_bounds_that_are_typed_are_those_of_setup(routes: dict[str, str]) -> Non
     assert all(f'"{bound}"' in setup for bound in typed)
 
 
-@pytest.mark.parametrize("version", ["3.10", "3.13"])
+@pytest.mark.parametrize("version", ["3.10", "3.14"])
 def test_two_lines_of_the_first_page_need_nothing_but_python(routes: dict[str, str], version: str) -> None:
     (block,) = [block for block, place in routes.items() if "README.md" in place]
     assert len(block.splitlines()) == 2
