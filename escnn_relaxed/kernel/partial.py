@@ -164,7 +164,7 @@ class GroupWindow(GroupMeans):
 
 def _within_0_and_1(values: Tensor) -> Tensor:
     """Return values cut off at 0 and 1. At both they keep their slope, where ``clamp`` has none from torch 2.14 on."""
-    return torch.where(values > 1, 1.0, torch.where(values < 0, 0.0, values))
+    return values.masked_fill(values > 1, 1.0).masked_fill(values < 0, 0.0)
 
 
 def check_narrowing(argument: str, name: str, value: Any) -> float:
