@@ -48,7 +48,7 @@ RELAXED: dict[str, tuple[Callable[[], FieldType], dict[str, Any], int, int]] = {
     "soft rotation, continuous": (_regular, {"kernel": ContinuousKernel()}, 45, 30),
     "soft rotation, learned": (_regular, {"learn_relaxation": True}, 50, 20),
     "soft rotation, irreps of SO(2)": (_irreps, {}, 60, 30),
-    "soft rotation, mixed fields of D4": (_mixed, {}, 85, 45),
+    "soft rotation, mixed fields of D4": (_mixed, {}, 90, 45),
     "strict, mixed fields of D4": (_mixed, {"relax": None}, 45, 25),
     "soft translation": (_plane, {"relax": {"translation": 0.25}}, 60, 30),
     "soft translation and rotation": (_regular, {"relax": BOTH}, 65, 35),

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..torch_modes import has_no_values, has_values
+from ..torch_modes import has_values
 
 
 class ExactConstants(nn.Module):
@@ -77,31 +77,4 @@ class RowOrder(ExactConstants):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return the rows in the new order: (…, rows, T) → the same shape."""
-        if has_no_values() or not (rows.requires_grad and torch.is_grad_enabled()):
-            return rows.index_select(-2, self.order)
-        ordered: Tensor = _Gather.apply(rows, self.order, self.inverse)
-        return ordered
-
-
-class _Gather(torch.autograd.Function):
-    """``index_select`` by a permutation. Its gradient is another ``index_select``, which adds nothing up."""
-
-    @staticmethod
-    def forward(rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        return rows.index_select(-2, order)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        _, order, inverse = inputs
-        ctx.save_for_backward(order, inverse)
-        ctx.save_for_forward(order, inverse)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        order, inverse = ctx.saved_tensors
-        return _Gather.apply(gradients[0], inverse, order), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        order, inverse = ctx.saved_tensors
-        return _Gather.apply(tangents[0], order, inverse)
+        return rows.index_select(-2, self.order)
