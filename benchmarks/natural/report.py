@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -22,7 +21,7 @@ from matplotlib import pyplot
 from benchmarks.natural import cifar, digits
 from benchmarks.natural.networks import CIFAR, DIGITS
 from benchmarks.shared import markdown
-from benchmarks.shared.markdown import table
+from benchmarks.shared.markdown import filled, listed_rates, table
 from benchmarks.shared.run_log import Log
 from escnn_relaxed.plots.charts import COLOURS, FONT, WIDTH, labelled, new_axes
 
@@ -36,7 +35,6 @@ STRICT = "R2Conv"
 STYLES = {"Conv2d": {"color": "0.6", "linestyle": "--"}, STRICT: {"color": "black"}}
 COLOUR_OF = dict(zip((way for way in DIGITS if way not in STYLES), COLOURS, strict=False))
 
-LINE = 140
 NOTHING = "No run has ended yet.\n"
 DIGITS_TEXT = """
 Test accuracy in % by the number of training images, mean ± standard error, seeds: {seeds}; lines with − are of
@@ -130,8 +128,8 @@ def digits_section(log: Log) -> str:
         return NOTHING
     seeds = max(map(len, found.values()), default=0)
     epochs = ", ".join(map(str, digits.EPOCHS.values()))
-    rates = _listed(rates_of(list(DIGITS), digits.best_rate, log))
-    text = _filled(DIGITS_TEXT.format(seeds=seeds, epochs=epochs, rates=rates))
+    rates = listed_rates(rates_of(list(DIGITS), digits.best_rate, log))
+    text = filled(DIGITS_TEXT.format(seeds=seeds, epochs=epochs, rates=rates))
     return f"{by_number_of_images(found, seeds)}\n\n{text}\n"
 
 
@@ -170,26 +168,15 @@ def cifar_section(log: Log) -> str:
     few = {
         (task, way, images): find("C4", task, way, images)
         for task in cifar.TASKS
-        for way in cifar.MAIN
-        if way in rates
+        for way in rates
+        if any(run["way"] == way for run in known)
         for images in cifar.EPOCHS
+        if any(run["images"] == images for run in known)
     }
     epochs = ", ".join(f"{count} epochs for {images:,} images" for images, count in cifar.EPOCHS.items())
-    text = _filled(CIFAR_TEXT.format(seeds=seeds, most=f"{most:,}", epochs=epochs, rates=_listed(rates)))
+    text = filled(CIFAR_TEXT.format(seeds=seeds, most=f"{most:,}", epochs=epochs, rates=listed_rates(rates)))
     by_size = ["By the number of training images, C4:", by_number_of_images(few, seeds)] if few else []
     return "\n\n".join([table(header, rows), *by_size, text]) + "\n"
-
-
-def _filled(text: str) -> str:
-    """Lines of one width; those that are indented are left."""
-    parts = text.strip("\n").split("\n\n")
-    return "\n\n".join(part if part.startswith(" ") else textwrap.fill(" ".join(part.split()), LINE) for part in parts)
-
-
-def _listed(rates: Mapping[str, float]) -> str:
-    """Each rate with the ways that have it."""
-    ways = {rate: [f"`{way}`" for way, other in rates.items() if other == rate] for rate in sorted(rates.values())}
-    return "; ".join(f"{rate:g} for {', '.join(names)}" for rate, names in ways.items())
 
 
 def draw(found: Mapping[tuple[str, str, int], Results]) -> pyplot.Figure:
