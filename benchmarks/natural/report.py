@@ -47,7 +47,8 @@ images for validation: {rates}.
 """
 CIFAR_TEXT = """
 Test accuracy in %, in the first table with {most} training images, mean ± standard error, seeds: {seeds}; a number of
-another count of seeds has theirs in brackets. Lines with − are of differences seed by seed. Residual networks of 12 convolutions in three stages, regular fields of C4 or D4, with equal
+another count of seeds has theirs in brackets. Lines with − are of differences seed by seed. Residual networks of 12
+convolutions in three stages, regular fields of C4 or D4, with equal
 numbers of parameters within 3 %; 10,000 test images; one cycle of Adam, {epochs}, with flips and shifts by up to 4
 pixels, in mixed precision (bfloat16); evaluation is in float32. Upright images are as they are. Turned ones, each by
 one angle, are cut to the disk, so that no corners say how they are turned. `RelaxedR2Conv` has its defaults; hardened
@@ -159,15 +160,15 @@ def cifar_section(log: Log) -> str:
         cells = [cell(results, seeds, key) for key in ("test", "hardened") for results in by_task]
         rows.append(["–" if way == "Conv2d" else group, f"`{way}`", counts[0], *cells])
     header = ["group", "layers", "parameters", *cifar.TASKS, *(f"{task}, hardened" for task in cifar.TASKS)]
+    sizes = sorted({run["images"] for run in known})
     few = {
         (task, way, images): find("C4", task, way, images)
         for task in cifar.TASKS
         for way in rates
         if any(run["way"] == way for run in known)
-        for images in cifar.EPOCHS
-        if any(run["images"] == images for run in known)
+        for images in sizes
     }
-    epochs = ", ".join(f"{count} epochs for {images:,} images" for images, count in cifar.EPOCHS.items())
+    epochs = ", ".join(f"{cifar.EPOCHS[images]} epochs for {images:,} images" for images in sizes)
     text = filled(CIFAR_TEXT.format(seeds=seeds, most=f"{most:,}", epochs=epochs, rates=listed_rates(rates)))
     by_size = ["By the number of training images, C4:", by_number_of_images(few, seeds)] if few else []
     return "\n\n".join([table(header, rows), *by_size, text]) + "\n"
