@@ -1,4 +1,4 @@
-"""The paper's residual network, on escnn's field types (docs/concepts/ways-to-relax.md)."""
+"""The paper's residual network, on escnn's field types (docs/how-to/reproduce.md)."""
 
 from __future__ import annotations
 

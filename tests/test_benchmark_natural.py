@@ -197,16 +197,17 @@ def test_training_waits_while_the_file_is_there(tmp_path: Path, monkeypatch: pyt
     assert log.runs == {"first": {"test": 1.0}}
 
 
-def test_softness_is_learned_from_the_third_epoch_on(small_digits: None) -> None:
+@pytest.mark.parametrize(("epoch", "first"), [(2, 30), (11, 33)])
+def test_softness_is_learned_from_the_third_epoch_on(small_digits: None, epoch: int, first: int) -> None:
     steps = []
     network, images = networks.build_digits("RelaxedR2Conv, evidence"), torch.randn(20, 1, 33, 33)
-    penalty, after_step = runs.learn_softness(network, images, 2, lambda: steps.append(0))
+    penalty, after_step = runs.learn_softness(network, images, epoch, lambda: steps.append(0))
     found = []
-    for _ in range(6):
+    for _ in range(first):
         found.append(penalty().item())
         after_step()
-    assert len(steps) == 6
-    assert found == [0.0] * 6
+    assert len(steps) == first
+    assert found == [0.0] * first
     assert penalty().item() > 0
 
 

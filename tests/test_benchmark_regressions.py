@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from benchmarks.shared.regressions import FIRST_EPOCH, Learner, softness_table
 from benchmarks.shared.run_log import Log
 from benchmarks.smoke import levels
-from benchmarks.smoke.smoke_section import section
+from benchmarks.smoke.smoke_section import results_of, section
 from benchmarks.volumes import buoyancy
 from escnn_relaxed import RelaxedR2Conv
 
@@ -67,6 +67,18 @@ def test_runs_of_another_task_are_no_runs_of_smoke(tmp_path: Path) -> None:
     log.add("translation, level 0, strict, rate 0.03, seed 0", {"error": 0.1})
     with pytest.raises(ValueError, match=r"'translation, level 0, .*' is no run of smoke"):
         section(log)
+
+
+def test_runs_of_smoke_are_those_at_the_rate_that_was_chosen(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log.jsonl")
+    for rate, validation in zip(levels.RATES, (0.2, 0.1, 0.3), strict=True):
+        for run in levels.trials("rotation", "strict", rate):
+            log.add(str(run), {"validation": validation, "error": rate})
+    # The trials of this way are not done.
+    log.add("rotation, level 0, plain, rate 0.03, seed 0", {"validation": 0.1, "error": 0.1})
+    lowest, highest = min(levels.LEVELS), max(levels.LEVELS)
+    chosen = {"strict": {0: {"validation": 0.1, "error": levels.RATES[1]}}}
+    assert results_of(log) == {lowest: chosen, highest: chosen}
 
 
 @pytest.mark.slow

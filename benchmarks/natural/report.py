@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -22,7 +21,7 @@ from matplotlib import pyplot
 from benchmarks.natural import cifar, digits
 from benchmarks.natural.networks import CIFAR, DIGITS
 from benchmarks.shared import markdown
-from benchmarks.shared.markdown import table
+from benchmarks.shared.markdown import filled, listed_rates, table
 from benchmarks.shared.run_log import Log
 from escnn_relaxed.plots.charts import COLOURS, FONT, WIDTH, labelled, new_axes
 
@@ -36,7 +35,6 @@ STRICT = "R2Conv"
 STYLES = {"Conv2d": {"color": "0.6", "linestyle": "--"}, STRICT: {"color": "black"}}
 COLOUR_OF = dict(zip((way for way in DIGITS if way not in STYLES), COLOURS, strict=False))
 
-LINE = 140
 NOTHING = "No run has ended yet.\n"
 DIGITS_TEXT = """
 Test accuracy in % by the number of training images, mean ± standard error, seeds: {seeds}; lines with − are of
@@ -48,8 +46,9 @@ images for validation: {rates}.
     python -m benchmarks.natural.digits --data DIRECTORY
 """
 CIFAR_TEXT = """
-Test accuracy in % with {most} training images, mean ± standard error, seeds: {seeds}; columns with − are of
-differences seed by seed. Residual networks of 12 convolutions in three stages, regular fields of C4 or D4, with equal
+Test accuracy in %, in the first table with {most} training images, mean ± standard error, seeds: {seeds}; a number of
+another count of seeds has theirs in brackets. Lines with − are of differences seed by seed. Residual networks of 12
+convolutions in three stages, regular fields of C4 or D4, with equal
 numbers of parameters within 3 %; 10,000 test images; one cycle of Adam, {epochs}, with flips and shifts by up to 4
 pixels, in mixed precision (bfloat16); evaluation is in float32. Upright images are as they are. Turned ones, each by
 one angle, are cut to the disk, so that no corners say how they are turned. `RelaxedR2Conv` has its defaults; hardened
@@ -130,8 +129,8 @@ def digits_section(log: Log) -> str:
         return NOTHING
     seeds = max(map(len, found.values()), default=0)
     epochs = ", ".join(map(str, digits.EPOCHS.values()))
-    rates = _listed(rates_of(list(DIGITS), digits.best_rate, log))
-    text = _filled(DIGITS_TEXT.format(seeds=seeds, epochs=epochs, rates=rates))
+    rates = listed_rates(rates_of(list(DIGITS), digits.best_rate, log))
+    text = filled(DIGITS_TEXT.format(seeds=seeds, epochs=epochs, rates=rates))
     return f"{by_number_of_images(found, seeds)}\n\n{text}\n"
 
 
@@ -158,38 +157,21 @@ def cifar_section(log: Log) -> str:
         counts = [f"{result['parameters']:,}" for results in by_task for result in results.values()]
         if not counts:
             continue
-        cells = [cell(results, seeds) for results in by_task]
-        for task, results in zip(cifar.TASKS, by_task, strict=True):
-            apart = differences(results, find(group, task, STRICT, most)) if STRICT in rates and way != STRICT else {}
-            cells.append(difference(apart, seeds))
-        cells += [cell(results, seeds, "hardened") for results in by_task]
+        cells = [cell(results, seeds, key) for key in ("test", "hardened") for results in by_task]
         rows.append(["–" if way == "Conv2d" else group, f"`{way}`", counts[0], *cells])
-    header = ["group", "layers", "parameters"]
-    for name in ("{}", f"{{}}, − `{STRICT}`", "{}, hardened"):
-        header += [name.format(task) for task in cifar.TASKS]
+    header = ["group", "layers", "parameters", *cifar.TASKS, *(f"{task}, hardened" for task in cifar.TASKS)]
+    sizes = sorted({run["images"] for run in known})
     few = {
         (task, way, images): find("C4", task, way, images)
         for task in cifar.TASKS
-        for way in cifar.MAIN
-        if way in rates
-        for images in cifar.EPOCHS
+        for way in rates
+        if any(run["way"] == way for run in known)
+        for images in sizes
     }
-    epochs = ", ".join(f"{count} epochs for {images:,} images" for images, count in cifar.EPOCHS.items())
-    text = _filled(CIFAR_TEXT.format(seeds=seeds, most=f"{most:,}", epochs=epochs, rates=_listed(rates)))
+    epochs = ", ".join(f"{cifar.EPOCHS[images]} epochs for {images:,} images" for images in sizes)
+    text = filled(CIFAR_TEXT.format(seeds=seeds, most=f"{most:,}", epochs=epochs, rates=listed_rates(rates)))
     by_size = ["By the number of training images, C4:", by_number_of_images(few, seeds)] if few else []
     return "\n\n".join([table(header, rows), *by_size, text]) + "\n"
-
-
-def _filled(text: str) -> str:
-    """Lines of one width; those that are indented are left."""
-    parts = text.strip("\n").split("\n\n")
-    return "\n\n".join(part if part.startswith(" ") else textwrap.fill(" ".join(part.split()), LINE) for part in parts)
-
-
-def _listed(rates: Mapping[str, float]) -> str:
-    """Each rate with the ways that have it."""
-    ways = {rate: [f"`{way}`" for way, other in rates.items() if other == rate] for rate in sorted(rates.values())}
-    return "; ".join(f"{rate:g} for {', '.join(names)}" for rate, names in ways.items())
 
 
 def draw(found: Mapping[tuple[str, str, int], Results]) -> pyplot.Figure:

@@ -18,6 +18,8 @@ from escnn_relaxed import SoftnessEvidence
 __all__ = ["add_arguments", "learn_softness", "train_missing", "wait_while"]
 
 SECONDS_BETWEEN_LOOKS = 5.0
+# Updates are not closer, however short an epoch is.
+FEWEST_STEPS = 10
 
 
 def wait_while(pause: Path | None) -> None:
@@ -34,10 +36,10 @@ def learn_softness(
     Args:
         network: what learns.
         images: of training.
-        epoch: the number of steps of one.
+        epoch: the number of steps of one; that of an update is ten or more.
         after_step: what is done besides.
     """
-    evidence, step = SoftnessEvidence(network, len(images)), 0
+    evidence, step, epoch = SoftnessEvidence(network, len(images)), 0, max(epoch, FEWEST_STEPS)
 
     def update() -> None:
         nonlocal step

@@ -156,7 +156,7 @@ class FourierKernel(KernelNet):
 class SirenKernel(KernelNet):
     """Sine layers on the concatenated coordinates, d → J → J, all trained: the paper's 3-layer SIREN.
 
-    The parameter counts of the paper come from this net (docs/concepts/ways-to-relax.md).
+    The parameter counts of the paper come from this net (docs/how-to/reproduce.md).
 
     Args:
         filter_dimension: number of filter coordinates.
