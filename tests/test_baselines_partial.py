@@ -75,6 +75,7 @@ def test_partial_layer_of_which_nothing_is_relaxed_takes_any_fields(space: str, 
         assert layer.narrowing == {}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("start", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("space", ["C2", "C3", "C8", "D4"])
 def test_narrowing_is_learned_from_anywhere(space: str, start: float) -> None:

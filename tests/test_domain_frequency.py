@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+import battery
 import pytest
 import torch
 from soft_networks import soft_regular_layer
 
-from escnn_relaxed.kernel.domain_frequency import DomainFrequency
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
+from escnn_relaxed.kernel.domain_frequency import DomainFrequency, frequency_values
 
 
 def values(frequency: DomainFrequency) -> dict[str, list[float]]:
@@ -62,3 +66,52 @@ def test_frequency_of_0_that_is_learned_has_a_gradient_in_evaluation_mode_too() 
     layer = soft_regular_layer(relax={"rotation": 0.0}, learn_relaxation=True).eval()
     layer(layer.in_type(torch.randn(2, 4, 5, 5, dtype=torch.float64))).tensor.square().sum().backward()
     assert layer.domain_frequency["rotation"].grad.abs().item() > 1e-3
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("space", "form", "expected"),
+    [
+        ("C8", "circle", 0.25),
+        ("C8", "log", 1.0),
+        # As large as two and three samples resolve: N/4π.
+        ("C2", "circle", 2 / (4 * math.pi)),
+        ("C3", "circle", 3 / (4 * math.pi)),
+    ],
+)
+def test_default_frequency_is_a_quarter_or_1_in_logarithms_where_samples_resolve_it(
+    space: str, form: str, expected: float
+) -> None:
+    kernel = ContinuousKernel(hidden_size=2, rotation_coordinates=form)
+    layer = RelaxedR2Conv(*battery.types(space, "regular -> regular"), 3, kernel=kernel)
+    assert layer.domain_frequency["rotation"].item() == pytest.approx(expected, rel=1e-6)  # float32
+
+
+def test_subgroups_have_one_order_however_they_are_given() -> None:
+    fields = battery.types("D4", "regular -> regular")
+    layer = RelaxedR2Conv(*fields, 3, relax={"reflection": 0.1, "rotation": 0.2, "translation": 0.3})
+    assert list(layer.domain_frequency) == ["translation", "rotation", "reflection"]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("name", "value", "error", "words"),
+    [
+        ("rotation", math.inf, ValueError, "must be finite, got inf"),
+        ("translation", (0.1, math.nan), ValueError, "must be finite"),
+        ("translation", (0.1, 0.2, 0.3), ValueError, "takes 2 value"),
+        ("rotation", (0.1, 0.2), ValueError, "takes 1 value"),
+        ("rotation", "fast", TypeError, "must be a number, got 'fast'"),
+        ("translation", True, TypeError, "must be a number or a pair"),
+    ],
+)
+def test_bad_frequencies_are_named(name: str, value: object, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=f"relax: .*{name}.*{words}"):
+        frequency_values("relax", name, value)
+
+
+def test_frequencies_are_plain_numbers_whatever_they_were() -> None:
+    assert frequency_values("relax", "translation", torch.tensor([0.5, -0.25])) == [0.5, -0.25]
+    assert frequency_values("relax", "translation", 1) == [1.0, 1.0]
+    assert frequency_values("relax", "translation", (torch.tensor(0.5), 2), axes=2) == [0.5, 2.0]
+    assert frequency_values("relax", "rotation", torch.tensor(0.5)) == [0.5]

@@ -201,6 +201,7 @@ def test_networks_that_know_nothing_of_it_are_taken_apart(name: str) -> None:
     assert_as_one_by_one(network, (drop_in_networks.images(name),), tolerance=SINGLE_REORDERED)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("label", "hardened", "expected"),
     [
