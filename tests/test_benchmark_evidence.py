@@ -76,8 +76,8 @@ def test_cells_say_of_how_many_seeds_they_are() -> None:
     assert evidence_report.cell([result["accuracy"] for result in five.values()]) == "92.00 ± 0.71"
     assert evidence_report.cell([90.0, 92.0]) == "91.00 ± 1.00 (2)"
     assert evidence_report.cell([]) == "–"
-    assert evidence_report.difference(five, {0: {"accuracy": 90.5}, 7: {"accuracy": 0.0}}) == "−0.50 (1)"
-    assert evidence_report.difference(five, {1: {"accuracy": 90.5}}) == "+0.50 (1)"
+    assert evidence_report.difference(five, {0: {"accuracy": 90.5}, 7: {"accuracy": 0.0}}, 5) == "−0.50 (1)"
+    assert evidence_report.difference(five, {1: {"accuracy": 90.5}}, 1) == "+0.50"
 
 
 def test_numbers_are_kept_with_four_digits() -> None:

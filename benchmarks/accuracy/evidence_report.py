@@ -44,15 +44,15 @@ def by_seed(log: Log, run: Run, images: int = IMAGES, seeds: int = SEEDS) -> dic
     return {seed: log.runs[name] for seed, name in names.items() if name in log.runs}
 
 
-def cell(values: Sequence[float]) -> str:
-    """Mean ± error, and of how many seeds if not of five."""
-    return markdown.cell(values, SEEDS)
+def cell(values: Sequence[float], seeds: int = SEEDS) -> str:
+    """Mean ± error, and of how many seeds if not of the table's."""
+    return markdown.cell(values, seeds)
 
 
-def difference(results: dict[int, Result], others: dict[int, Result]) -> str:
+def difference(results: dict[int, Result], others: dict[int, Result], seeds: int) -> str:
     """The mean difference seed by seed, with its sign."""
     values = [results[seed]["accuracy"] - others[seed]["accuracy"] for seed in results.keys() & others.keys()]
-    return markdown.signed(cell(values))
+    return markdown.signed(cell(values, seeds))
 
 
 def accuracy_section(log: Log) -> str:
@@ -63,10 +63,12 @@ def accuracy_section(log: Log) -> str:
         strict, soft, evidence = (by_seed(log, runs[way], seeds=MOST_SEEDS) for way in ("R2Conv", "soft", "evidence"))
         if not (strict and soft and evidence):
             continue
-        accuracies = [cell([result["accuracy"] for result in of.values()]) for of in (strict, soft, evidence)]
+        seeds = max(SEEDS, len(evidence))
+        accuracies = [cell([result["accuracy"] for result in of.values()], seeds) for of in (strict, soft, evidence)]
         softness = [f"{median(max(result['softness']) for result in of.values()):.0e}" for of in (soft, evidence)]
-        differences = difference(evidence, strict), difference(evidence, soft)
-        rows.append([f"{short(network)}, {task}", *accuracies, *differences, ", ".join(softness)])
+        differences = difference(evidence, strict, seeds), difference(evidence, soft, seeds)
+        label = f"{short(network)}, {task}" + (f" ({seeds} seeds)" if seeds > SEEDS else "")
+        rows.append([label, *accuracies, *differences, ", ".join(softness)])
     heads = ["network, task", "`R2Conv`", "soft", "evidence", "− `R2Conv`", "− soft", "largest s: soft, evidence"]
     return markdown.table(heads, rows) + "\n"
 

@@ -37,11 +37,11 @@ COLOUR_OF = dict(zip((way for way in DIGITS if way not in STYLES), COLOURS, stri
 
 NOTHING = "No run has ended yet.\n"
 DIGITS_TEXT = """
-Test accuracy in % by the number of training images, mean ± standard error, seeds: {seeds}; lines with − are of
-differences seed by seed. MNIST on 33 × 33 pixels, upright, turned by up to 60° or turned by any angle, each image by
-one angle; 4,000 images to test. Four layers of C8 fields, or of `Conv2d`, with equal numbers of parameters within a
-hundredth; Adam, {epochs} epochs. `RelaxedR2Conv` has its defaults. Of each way the learning rate was chosen on 1,000
-images for validation: {rates}.
+Test accuracy in % by the number of training images, mean ± standard error, seeds: {seeds}; a number of fewer has theirs
+in brackets. Lines with − are of differences seed by seed. MNIST on 33 × 33 pixels, upright, turned by up to 60° or
+turned by any angle, each image by one angle; 4,000 images to test. Four layers of C8 fields, or of `Conv2d`, with
+{least:,} to {most:,} parameters; Adam, {epochs} epochs. `RelaxedR2Conv` has its defaults. Of each way the learning rate
+was chosen on 1,000 images for validation: {rates}.
 
     python -m benchmarks.natural.digits --data DIRECTORY
 """
@@ -97,18 +97,17 @@ def differences(results: Results, others: Results) -> dict[int, dict[str, float]
 
 
 def by_number_of_images(found: Mapping[tuple[str, str, int], Results], seeds: int) -> str:
-    """Markdown: accuracies by task, way and number of images, then how far they are from those of ``R2Conv``."""
+    """Markdown: accuracies by task, way and number of images, then differences from ``R2Conv``."""
     tasks, ways, sizes = (list(dict.fromkeys(values)) for values in zip(*found, strict=True))
     rows = []
     for task in tasks:
         for way in ways:
-            counts = (f"{result['parameters']:,}" for size in sizes for result in found[task, way, size].values())
-            rows.append([task, f"`{way}`", next(counts, "–"), *(cell(found[task, way, size], seeds) for size in sizes)])
+            rows.append([task, f"`{way}`", *(cell(found[task, way, size], seeds) for size in sizes)])
         for way in ways:
             if way != STRICT and STRICT in ways:
                 apart = (differences(found[task, way, size], found[task, STRICT, size]) for size in sizes)
-                rows.append([task, f"`{way}` − `{STRICT}`", "", *(difference(each, seeds) for each in apart)])
-    return table(["task", "layers", "parameters", *(f"{size:,}" for size in sizes)], rows)
+                rows.append([task, f"`{way}` − `{STRICT}`", *(difference(each, seeds) for each in apart)])
+    return table(["task", "layers", *(f"{size:,}" for size in sizes)], rows)
 
 
 def found_digits(log: Log) -> dict[tuple[str, str, int], Results]:
@@ -130,7 +129,8 @@ def digits_section(log: Log) -> str:
     seeds = max(map(len, found.values()), default=0)
     epochs = ", ".join(map(str, digits.EPOCHS.values()))
     rates = listed_rates(rates_of(list(DIGITS), digits.best_rate, log))
-    text = filled(DIGITS_TEXT.format(seeds=seeds, epochs=epochs, rates=rates))
+    counts = [result["parameters"] for results in found.values() for result in results.values()]
+    text = filled(DIGITS_TEXT.format(seeds=seeds, epochs=epochs, rates=rates, least=min(counts), most=max(counts)))
     return f"{by_number_of_images(found, seeds)}\n\n{text}\n"
 
 
