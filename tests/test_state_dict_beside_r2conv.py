@@ -251,7 +251,7 @@ fields = nn.FieldType(space, [space.regular_repr])
 convolution = nn.R2Conv(fields, fields, 3)
 try:
     pickle.loads(pickle.dumps(convolution))
-except AttributeError as error:
+except (AttributeError, pickle.PicklingError) as error:  # the latter from Python 3.14 on
     print(error)
 else:
     print("pickled")
