@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import battery
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.shared.regressions import FIRST_EPOCH, Learner, softness_table
-from benchmarks.shared.run_log import Log
+from benchmarks.shared.run_log import Log, rates_of
 from benchmarks.smoke import levels
-from benchmarks.smoke.smoke_section import results_of, section
+from benchmarks.smoke.smoke_section import LABELS, results_of, section
 from benchmarks.volumes import buoyancy
 from escnn_relaxed import RelaxedR2Conv
 
@@ -78,7 +79,9 @@ def test_runs_of_smoke_are_those_at_the_rate_that_was_chosen(tmp_path: Path) -> 
     log.add("rotation, level 0, plain, rate 0.03, seed 0", {"validation": 0.1, "error": 0.1})
     lowest, highest = min(levels.LEVELS), max(levels.LEVELS)
     chosen = {"strict": {0: {"validation": 0.1, "error": levels.RATES[1]}}}
-    assert results_of(log) == {lowest: chosen, highest: chosen}
+    rates = rates_of(list(LABELS), partial(levels.chosen_rate, "rotation"), log)
+    assert rates == {"strict": levels.RATES[1]}
+    assert results_of(log, rates) == {lowest: chosen, highest: chosen}
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
     python -m benchmarks.accuracy.evidence_report [--results benchmarks/results/evidence] [--pictures docs/images]
 
 Writes ``accuracy.md``, ``ways.md`` and ``discovery.md`` beside the lines, tables that docs/results/learning.md
-includes. A number of another count of seeds than five says of how many.
+includes. Numbers are of five seeds, or of as many as they or their row say.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from benchmarks.natural import cifar, digits
 from benchmarks.natural.networks import CIFAR, DIGITS
 from benchmarks.shared import markdown
 from benchmarks.shared.markdown import filled, listed_rates, table
-from benchmarks.shared.run_log import Log
+from benchmarks.shared.run_log import Log, rates_of
 from escnn_relaxed.plots.charts import COLOURS, FONT, WIDTH, labelled, new_axes
 
 __all__ = ["SECTIONS", "cifar_section", "digits_section", "draw"]
@@ -37,8 +37,8 @@ COLOUR_OF = dict(zip((way for way in DIGITS if way not in STYLES), COLOURS, stri
 
 NOTHING = "No run has ended yet.\n"
 DIGITS_TEXT = """
-Test accuracy in % by the number of training images, mean ± standard error, seeds: {seeds}; a number of fewer has theirs
-in brackets. Lines with − are of differences seed by seed. MNIST on 33 × 33 pixels, upright, turned by up to 60° or
+Test accuracy in % by the number of training images, mean ± standard error, seeds: {seeds}, or as many as the
+brackets say. Lines with − are of differences seed by seed. MNIST on 33 × 33 pixels, upright, turned by up to 60° or
 turned by any angle, each image by one angle; 4,000 images to test. Four layers of C8 fields, or of `Conv2d`, with
 {least:,} to {most:,} parameters; Adam, {epochs} epochs. `RelaxedR2Conv` has its defaults. Of each way the learning rate
 was chosen on 1,000 images for validation: {rates}.
@@ -46,8 +46,8 @@ was chosen on 1,000 images for validation: {rates}.
     python -m benchmarks.natural.digits --data DIRECTORY
 """
 CIFAR_TEXT = """
-Test accuracy in %, in the first table with {most} training images, mean ± standard error, seeds: {seeds}; a number of
-another count of seeds has theirs in brackets. Lines with − are of differences seed by seed. Residual networks of 12
+Test accuracy in %, in the first table with {most} training images, mean ± standard error, seeds: {seeds}, or
+as many as the brackets say. Lines with − are of differences seed by seed. Residual networks of 12
 convolutions in three stages, regular fields of C4 or D4, with equal
 numbers of parameters within 3 %; 10,000 test images; one cycle of Adam, {epochs}, with flips and shifts by up to 4
 pixels, in mixed precision (bfloat16); evaluation is in float32. Upright images are as they are. Turned ones, each by
@@ -68,17 +68,6 @@ def results_of(log: Log, **wanted: Any) -> dict[int, Mapping[str, Any]]:
         for run, result in described
         if "test" in result and all(run[key] == value for key, value in wanted.items())
     }
-
-
-def rates_of(ways: Sequence[str], choose: Any, log: Log) -> dict[str, float]:
-    """The learning rate of each way for which one is chosen yet."""
-    rates = {}
-    for way in ways:
-        try:
-            rates[way] = choose(way, log)
-        except KeyError:
-            continue
-    return rates
 
 
 def cell(results: Results, seeds: int, key: str = "test") -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Log", "run_missing"]
+__all__ = ["Log", "rates_of", "run_missing"]
 
 
 class Log:
@@ -43,6 +43,17 @@ class Log:
         """Return whether the file ends within a line, as where a call was killed as it wrote."""
         content = self._path.read_bytes()
         return bool(content) and not content.endswith(b"\n")
+
+
+def rates_of(ways: Sequence[str], choose: Callable[[str, Log], float], log: Log) -> dict[str, float]:
+    """Return the learning rate of each way for which the log has what ``choose`` needs."""
+    rates = {}
+    for way in ways:
+        try:
+            rates[way] = choose(way, log)
+        except KeyError:
+            continue
+    return rates
 
 
 def run_missing(

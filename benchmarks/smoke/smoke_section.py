@@ -10,30 +10,31 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.shared.markdown import cell, filled, listed_rates, table
 from benchmarks.shared.regressions import softness_table
-from benchmarks.shared.run_log import Log
+from benchmarks.shared.run_log import Log, rates_of
 from benchmarks.smoke.levels import chosen_rate
 
 __all__ = ["section"]
 
 # Name of a way → that of its layers on the page.
 LABELS = {
-    "plain": "`Conv2d`",
-    "strict": "`R2Conv`",
-    "relaxed": "`RelaxedR2Conv`",
-    "evidence": "`RelaxedR2Conv`, evidence",
-    "partial": "`PartialR2Conv`",
-    "residual": "`ResidualR2Conv`",
-    "weighted": "`WeightedR2Conv`",
+    "plain": "Conv2d",
+    "strict": "R2Conv",
+    "relaxed": "RelaxedR2Conv",
+    "evidence": "RelaxedR2Conv, evidence",
+    "partial": "PartialR2Conv",
+    "residual": "ResidualR2Conv",
+    "weighted": "WeightedR2Conv",
 }
 # Name of a result → that of its table.
 MEASURES = {"error": "next frame, error in %", "rollout": "ten frames ahead, error in %"}
 TEXT = """
-Mean ± standard error, seeds: {seeds}; a number of fewer has theirs in brackets. `RelaxedR2Conv` has its default form,
+Mean ± standard error, seeds: {seeds}, or as many as the brackets say. `RelaxedR2Conv` has its default form,
 and `ResidualR2Conv` no prior. Of each way the learning rate was chosen by the errors of the next frame on two puffs
 for validation, at levels 0 and 9 with the first seed: {rates}. The table of the evidence has means over seeds, the
 layers in their order. Δ is of all layers together. It and the hardening are by the puffs for validation. The last
@@ -48,21 +49,9 @@ RUN = re.compile(r"rotation, level (\d+), (\w+), rate ([\d.]+), seed (\d+)")
 Found = Mapping[int, Mapping[str, Mapping[int, Mapping[str, Any]]]]
 
 
-def chosen_rates(log: Log) -> dict[str, float]:
-    """Return the learning rate of each way whose trials are done."""
-    rates = {}
-    for way in LABELS:
-        try:
-            rates[way] = chosen_rate("rotation", way, log)
-        except KeyError:
-            continue
-    return rates
-
-
-def results_of(log: Log) -> dict[int, dict[str, dict[int, dict[str, Any]]]]:
-    """Return the results of all runs at the rates that were chosen, by level, way and seed."""
+def results_of(log: Log, rates: Mapping[str, float]) -> dict[int, dict[str, dict[int, dict[str, Any]]]]:
+    """Return the results of all runs at the rates of their ways, by level, way and seed."""
     found: dict[int, dict[str, dict[int, dict[str, Any]]]] = {}
-    rates = chosen_rates(log)
     for name, result in log.runs.items():
         match = RUN.fullmatch(name)
         if match is None:
@@ -81,7 +70,7 @@ def errors_table(found: Found, key: str, seeds: int) -> str:
         by_level = [found[level].get(way, {}) for level in found]
         sizes = [result["parameters"] for results in by_level for result in results.values()]
         if sizes:
-            lines.append([label, f"{sizes[0]:,}", *(_cell(results, key, seeds) for results in by_level)])
+            lines.append([f"`{label}`", f"{sizes[0]:,}", *(_cell(results, key, seeds) for results in by_level)])
     return table(header, lines)
 
 
@@ -91,10 +80,11 @@ def _cell(results: Mapping[int, Mapping[str, Any]], key: str, seeds: int) -> str
 
 def section(log: Log) -> str:
     """Markdown: errors of all ways, and what the evidence finds, level by level."""
-    found, rates = results_of(log), {LABELS[way].replace("`", ""): rate for way, rate in chosen_rates(log).items()}
+    rates = rates_of(list(LABELS), partial(chosen_rate, "rotation"), log)
+    found = results_of(log, rates)
     seeds = max(len(results) for ways in found.values() for results in ways.values())
     evidence = {str(level): list(ways.get("evidence", {}).values()) for level, ways in found.items()}
-    text = filled(TEXT.format(seeds=seeds, rates=listed_rates(rates)))
+    text = filled(TEXT.format(seeds=seeds, rates=listed_rates({LABELS[way]: rate for way, rate in rates.items()})))
     tables = [errors_table(found, key, seeds) for key in MEASURES]
     return "\n\n".join([*tables, softness_table("level", evidence), text]) + "\n"
 

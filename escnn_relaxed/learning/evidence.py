@@ -66,7 +66,8 @@ class SoftnessEvidence:
         γ = n − δ tr Σ                                     δ ← γ / ‖α‖²
 
     of which γ of the n weights are determined by the data. δ is kept in [1e-2, 1e6]. Updates before the third epoch
-    take away softness that comes late, and so do a few hundred inputs, which a strict network fits as well.
+    take away softness that comes late. A strict network fits a few hundred inputs as well as a soft one does, and then
+    updates take away softness that would help on others.
 
     The loss is the mean of torch's ``cross_entropy``, ``binary_cross_entropy_with_logits`` or ``mse_loss`` over all
     outputs. Those of a regression count less where the residuals of an input go together, as of neighbouring pixels.

@@ -37,9 +37,8 @@ def frequency_penalty(network: nn.Module) -> Tensor:
     layers = relaxed_layers(network)
     for name, layer in layers.items():
         if layer.relaxed_by:
-            raise ValueError(
-                f"network: {name or 'it'!r}, a {type(layer).__name__}, has no ω′; SoftnessEvidence learns its softness"
-            )
+            what = f"{name!r}, a {type(layer).__name__}," if name else f"a {type(layer).__name__}"
+            raise ValueError(f"network: {what} has no ω′; SoftnessEvidence learns its softness")
     return frequency_energy(layers.values())
 
 
