@@ -53,7 +53,7 @@ REST = ("RelaxedR2Conv, evidence", "PartialR2Conv", "RelaxedR2Conv, last stage",
 ORDER: tuple[tuple[str, tuple[int, ...], tuple[str, ...], tuple[int, ...]], ...] = (
     ("C4", (3000, 10_000), MAIN, (0,)),
     ("C4", (3000,), MAIN, (1, 2)),
-    ("C4", (3000,), REST[:1], (0, 1, 2)),
+    ("C4", (3000,), REST, (0, 1, 2)),
     ("C4", (10_000,), REST, (0,)),
     ("C4", (10_000,), MAIN, (1, 2)),
     ("D4", (10_000,), OF_GROUP, (0,)),
