@@ -135,6 +135,17 @@ class Repeated(nn.Module):
         return self.layer(inputs).tensor.repeat(1, self.times, 1, 1)
 
 
+class Scaled(nn.Module):
+    """A layer whose outputs have another unit."""
+
+    def __init__(self, layer: RelaxedR2Conv, factor: float) -> None:
+        super().__init__()
+        self.layer, self.factor = layer, factor
+
+    def forward(self, inputs: enn.GeometricTensor) -> Tensor:
+        return self.layer(inputs).tensor * self.factor
+
+
 def test_copies_of_an_output_tell_nothing_new() -> None:
     """What the data determine of α, the penalty and the price of softness are those of one output."""
     count = 2000
@@ -156,6 +167,21 @@ def test_copies_of_an_output_tell_nothing_new() -> None:
     regression.layer.hardened = ()
     again = several.harden(regression.inputs, targets.repeat(1, 8, 1, 1))
     assert [trial.rise for trial in again] == pytest.approx([trial.rise for trial in found], rel=error)
+
+
+def test_a_small_unit_of_the_targets_changes_nothing() -> None:
+    image, found = battery.field_type("C4", "trivial"), []
+    layer = RelaxedR2Conv(image, image, 3, padding=1, initial_softness=0.1)
+    inputs = image(torch.randn(64, 1, 5, 5))
+    targets = layer(inputs).tensor.detach() + 0.1 * torch.randn(64, 1, 5, 5)
+    for factor in (1.0, 2.0**-20):
+        evidence = SoftnessEvidence(Scaled(layer, factor), 64, "gaussian")
+        evidence._generator.manual_seed(1)
+        evidence.update(inputs, factor * targets)
+        noise, penalty = evidence.state_dict()["noise"] / factor**2, evidence.penalty().item() / factor**2
+        found.append([noise, penalty, *(row.determined for row in evidence.table())])
+    # Powers of 2 are exact in float32, so that sums of squares in another order are what differs.
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
 def test_second_update_with_the_same_regression_finds_the_same_noise_and_weight() -> None:

@@ -113,6 +113,7 @@ def test_noise_is_the_mean_square_of_the_residuals_and_never_0(noise: float) -> 
     output, signs = torch.randn(6, 4, dtype=torch.float64), torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(12)
     likelihood = of("gaussian")
     targets = output + noise**0.5 * signs.reshape(6, 4)
+    likelihood.forget_noise()
     likelihood.fit(float(likelihood.losses(output, targets).mean()))
     assert likelihood.noise == pytest.approx(noise, abs=ROUNDING)
     assert likelihood.noise > 0

@@ -323,7 +323,7 @@ class SoftnessEvidence:
         """Take the mean square of the residuals as the variance of the noise."""
         if targets is None:
             raise ValueError("targets must be given where likelihood='gaussian': they say how large the noise is")
-        self._likelihood.noise = self._likelihood.weight = 1.0
+        self._likelihood.forget_noise()
         with torch.no_grad():
             self._likelihood.fit(mean_over_processes(self._losses(inputs, targets))[0])
 

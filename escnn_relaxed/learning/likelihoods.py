@@ -11,6 +11,8 @@ from torch.nn import functional
 from ..checks import check_choice
 
 _LEAST_NOISE = 1e-30
+# At this variance log p has no constant, beside which the squares of small residuals would be lost in float32.
+_UNIT_NOISE = 1 / (2 * math.pi)
 LIKELIHOODS = "categorical", "binary", "gaussian"
 
 
@@ -29,7 +31,7 @@ class Likelihood:
 
     def __init__(self, name: str) -> None:
         self.name = check_choice("likelihood", name, LIKELIHOODS)
-        self.noise = 1.0
+        self.noise = _UNIT_NOISE
         self.weight = 1.0
         self.outputs = 1
 
@@ -43,9 +45,13 @@ class Likelihood:
         """Whether outputs of an input may go together: several ones of a Gaussian."""
         return self.name == "gaussian" and self.outputs > 1
 
+    def forget_noise(self) -> None:
+        """Take the unit for the noise of a Gaussian, and weight 1, until :meth:`fit`."""
+        self.noise, self.weight = _UNIT_NOISE, 1.0
+
     def fit(self, loss: float) -> None:
-        """Take for the noise of a Gaussian what a mean loss at noise 1 and weight 1 says."""
-        self.noise = max(2 * loss / self.outputs - math.log(2 * math.pi), _LEAST_NOISE)
+        """Take for the noise of a Gaussian what a mean loss says whose noise was forgotten."""
+        self.noise = max(2 * _UNIT_NOISE * loss / self.outputs, _LEAST_NOISE)
 
     def losses(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the negative log likelihood of each input, (batch,)."""
