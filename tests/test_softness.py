@@ -244,3 +244,11 @@ def test_strict_limit_of_another_way_has_softness_zero(way: str) -> None:
     assert layer.softness("translation").item() == 0
     layer.make_strict()
     assert layer.softness().item() == 0
+
+
+def test_softness_of_a_wide_layer_is_known_in_float16() -> None:
+    # The squares of its kernel, in units of the largest, sum to more than float16 can hold.
+    gspace = battery.gspace("C8")
+    fields = gspace.type(*[gspace.regular_repr] * 64)
+    layer = RelaxedR2Conv(fields, fields, 3, initial_softness=0.01).half()
+    assert layer.softness().item() == pytest.approx(0.01, rel=1e-2)  # weights are rounded to 11 bits

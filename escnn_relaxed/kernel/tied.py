@@ -75,21 +75,19 @@ class TiedKernel(StrictKernel):
     def energies(
         self, weights: Tensor | None, hardened: Sequence[str], averaged: Sequence[str]
     ) -> tuple[Tensor, Tensor]:
-        """Return ‖K − PK‖² and ‖PK‖² in the same unit, as means over the positions."""
+        """Return ‖K − PK‖² and ‖PK‖² in the same unit, as means over the positions and the entries of K."""
         strict = self.orthogonal_basis(self.basis(weights))
-        # A square might overflow, or vanish.
+        # A square might overflow or vanish, and a sum of squares overflow in float16.
         peak = strict.detach().abs().amax()
-        of_channels = (strict / torch.where(peak > 0, peak, 1)).square().sum(1).flatten(1)
+        of_channels = (strict / torch.where(peak > 0, peak, 1)).square().mean(1).flatten(1)
         if self.modulation is None:
-            return of_channels.sum() * 0, of_channels.sum()
+            return of_channels.mean() * 0, of_channels.mean()
         cells = RegionPartition.of_cells(self.cells, self.place.domain.dimension) if self.varies(hardened) else None
         whole, projected = (self.modulation(self.frequency, names, cells) for names in (hardened, averaged))
         unit = 1 / whole.detach().abs().amax().clamp_min(1)
-        soft, kept = (
-            ((part * unit).square() * of_channels).sum() / len(part) for part in (whole - projected, projected)
-        )
+        soft, kept = (((part * unit).square() * of_channels).mean() for part in (whole - projected, projected))
         # The part of PK that is soft in other subgroups is orthogonal to K_strict.
-        return soft, kept + of_channels.sum() * unit**2
+        return soft, kept + of_channels.mean() * unit**2
 
     @torch.no_grad()
     def start(self, weights: Tensor | None, softness: float) -> None:
