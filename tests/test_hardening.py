@@ -177,3 +177,13 @@ def test_module_that_appears_twice_is_hardened_once_and_unknown_subgroups_are_na
     assert hardened["first"] is hardened["second"]
     with pytest.raises(ValueError, match=r"\['rotation', 'reflection', 'translation'\], got 'turns'"):
         harden_network(layer, ("rotation", "turns"))
+
+
+@pytest.mark.parametrize("subgroup", ["rotation", "translation"])
+def test_every_parameter_of_a_hardened_layer_has_a_gradient(subgroup: str) -> None:
+    """Distributed training waits for the gradient of each parameter."""
+    relax = {"rotation": 0.2, "translation": 0.3}
+    layer = soft_layer("C4", "trivial -> regular", relax=relax, soft_part="tied", learn_relaxation=True, **TORUS)
+    layer.harden(subgroup)
+    layer(layer.in_type(features_of(layer))).tensor.sum().backward()
+    assert [name for name, parameter in layer.named_parameters() if parameter.grad is None] == []

@@ -134,7 +134,8 @@ class Modulation(ExactConstants):
             if not number:
                 return of_elements
         if not at_cells:
-            both = self.positions.new_zeros(1, 2 * number, self.positions.shape[1])
+            # ω′ of a hardened layer keeps a gradient, 0: distributed training waits for that of each parameter.
+            both = self.positions.new_zeros(1, 2 * number, self.positions.shape[1]) + 0 * scale_of_positions.sum()
         else:
             moved = (self.positions * scale_of_positions).tanh().mT
             both = torch.cat([moved, moved.square()], 1)
