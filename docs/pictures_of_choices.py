@@ -64,7 +64,7 @@ def which_setting() -> Figure:
         ("turned by any angle", "R2Conv(…)"),
         ("mirror images differ", 'relax=("reflection",)'),
         ("the place matters", 'relax=("translation",)'),
-        ("volumes with an axis", 'RelaxedR3Conv(…,\n    keep="SO(2)")'),
+        ("volumes with an axis", "RelaxedR3Conv(…)"),
         ("I do not know", "RelaxedR2Conv(…) and\nSoftnessEvidence"),
     )
     icons = (_upright, _turned, _mirrored, _placed, _axis, _unknown)

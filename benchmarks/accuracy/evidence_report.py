@@ -83,7 +83,7 @@ def ways_section(log: Log) -> str:
         cells = []
         for way in ("evidence", *names):
             run = by_place.get((network, task, way))
-            results = {} if run is None else by_seed(log, run)
+            results = {} if run is None else by_seed(log, run, seeds=MOST_SEEDS)
             text = cell([result["accuracy"] for result in results.values()])
             cells.append(f"{text}; {run.weight:g}" if run is not None and run.weight else text)
         rows.append([f"{short(network)}, {task}", *cells])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -46,8 +47,9 @@ was chosen on 1,000 images for validation: {rates}.
     python -m benchmarks.natural.digits --data DIRECTORY
 """
 CIFAR_TEXT = """
-Test accuracy in %, in the first table with {most} training images, mean ± standard error, seeds: {seeds}, or
-as many as the brackets say. Lines with − are of differences seed by seed. Residual networks of 12
+Test accuracy in %, in the first table with {images} training images, mean ± standard error, seeds: {seeds}, or
+as many as the brackets say. Softness is the mean over layers, upright / turned. Lines with − are of differences
+seed by seed. Residual networks of 12
 convolutions in three stages, regular fields of C4 or D4, with equal
 numbers of parameters within 3 %; 10,000 test images; one cycle of Adam, {epochs}, with flips and shifts by up to 4
 pixels, in mixed precision (bfloat16); evaluation is in float32. Upright images are as they are. Turned ones, each by
@@ -124,43 +126,48 @@ def digits_section(log: Log) -> str:
 
 
 def cifar_section(log: Log) -> str:
-    """Markdown: the ways with the most images, then the main ways by number of images."""
+    """Markdown: all ways with the number of images that has most runs, then the ways by number of images."""
     rates = rates_of([*cifar.MAIN, *cifar.REST], cifar.best_rate, log)
 
     def find(group: str, task: str, way: str, images: int) -> Results:
-        # Conv2d knows no group: its runs are those beside C4.
-        group = "C4" if way == "Conv2d" else group
         return results_of(log, group=group, task=task, way=way, images=images, rate=rates[way])
 
     known = [json.loads(name) for name, result in log.runs.items() if "test" in result]
     if not known:
         return NOTHING
-    most = max(run["images"] for run in known)
+    numbers = Counter(run["images"] for run in known)
+    images = max(numbers, key=lambda images: (numbers[images], images))
+    # Conv2d knows no group: its runs are those beside C4.
     choices = [(group, way) for group in CIFAR for way in rates if (group, way) != ("D4", "Conv2d")]
-    seeds = max(
-        (len(find(*choice[:1], task, choice[1], most)) for choice in choices for task in cifar.TASKS), default=0
-    )
+    found = {(group, way): [find(group, task, way, images) for task in cifar.TASKS] for group, way in choices}
+    seeds = max(len(results) for by_task in found.values() for results in by_task)
+    by_way = ways_of_cifar({choice: by_task for choice, by_task in found.items() if any(by_task)}, seeds)
+    sizes = sorted(numbers)
+    trained = [way for way in rates if any(run["way"] == way for run in known)]
+    few = {(task, way, size): find("C4", task, way, size) for task in cifar.TASKS for way in trained for size in sizes}
+    epochs = ", ".join(f"{cifar.EPOCHS[size]} epochs for {size:,} images" for size in sizes)
+    text = filled(CIFAR_TEXT.format(seeds=seeds, images=f"{images:,}", epochs=epochs, rates=listed_rates(rates)))
+    by_size = "By the number of training images, C4:", by_number_of_images(few, seeds)
+    return "\n\n".join([by_way, *by_size, text]) + "\n"
+
+
+def ways_of_cifar(found: Mapping[tuple[str, str], Sequence[Results]], seeds: int) -> str:
+    """Markdown: accuracies by group and way, of the tasks, then softness of the tasks, then hardened accuracies."""
+    header = ["group", "layers", "parameters", *cifar.TASKS, "softness", *(f"{task}, hardened" for task in cifar.TASKS)]
     rows = []
-    for group, way in choices:
-        by_task = [find(group, task, way, most) for task in cifar.TASKS]
-        counts = [f"{result['parameters']:,}" for results in by_task for result in results.values()]
-        if not counts:
-            continue
-        cells = [cell(results, seeds, key) for key in ("test", "hardened") for results in by_task]
-        rows.append(["–" if way == "Conv2d" else group, f"`{way}`", counts[0], *cells])
-    header = ["group", "layers", "parameters", *cifar.TASKS, *(f"{task}, hardened" for task in cifar.TASKS)]
-    sizes = sorted({run["images"] for run in known})
-    few = {
-        (task, way, images): find("C4", task, way, images)
-        for task in cifar.TASKS
-        for way in rates
-        if any(run["way"] == way for run in known)
-        for images in sizes
-    }
-    epochs = ", ".join(f"{cifar.EPOCHS[images]} epochs for {images:,} images" for images in sizes)
-    text = filled(CIFAR_TEXT.format(seeds=seeds, most=f"{most:,}", epochs=epochs, rates=listed_rates(rates)))
-    by_size = ["By the number of training images, C4:", by_number_of_images(few, seeds)] if few else []
-    return "\n\n".join([table(header, rows), *by_size, text]) + "\n"
+    for (group, way), by_task in found.items():
+        parameters = next(result["parameters"] for results in by_task for result in results.values())
+        accuracies, hardened = ([cell(results, seeds, key) for results in by_task] for key in ("test", "hardened"))
+        softness = " / ".join(mean_softness(results) for results in by_task)
+        group_cell = "–" if way == "Conv2d" else group
+        rows.append([group_cell, f"`{way}`", f"{parameters:,}", *accuracies, softness, *hardened])
+    return table(header, rows)
+
+
+def mean_softness(results: Results) -> str:
+    """Mean over layers and seeds."""
+    softness = [value for result in results.values() for value in result.get("softness", [])]
+    return f"{fmean(softness):.2g}" if softness else "–"
 
 
 def draw(found: Mapping[tuple[str, str, int], Results]) -> pyplot.Figure:

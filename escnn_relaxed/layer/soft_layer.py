@@ -78,11 +78,30 @@ class SoftLayer(nn.Module):
 
     @property
     def cannot_be_soft(self) -> tuple[str, ...]:
-        """Subgroups that were to be soft where no weights would make the layer so."""
+        """Subgroups that were to be soft where no weights would make the layer so.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
+            >>> [RelaxedR2Conv(image, image, size).cannot_be_soft for size in (1, 3)]
+            [('rotation',), ()]
+        """
         return self.kernel.cannot_be_soft
 
     def soft_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the parameters that the layer has beyond those of a strict one."""
+        """Yield the parameters that the layer has beyond those of a strict one: learned ω′ and soft weights.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
+            >>> layer = RelaxedR2Conv(image, image, 5)
+            >>> soft = list(layer.soft_parameters())
+            >>> rest = [of for of in layer.parameters() if not any(of is other for other in soft)]
+            >>> groups = [{"params": soft, "weight_decay": 0.0}, {"params": rest}]
+            >>> optimiser = torch.optim.AdamW(groups, lr=1e-2)
+        """
         yield from self.kernel.soft_parameters()
 
     def weight_groups(self) -> dict[str, list[tuple[nn.Parameter, Tensor]]]:
