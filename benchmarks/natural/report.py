@@ -48,15 +48,14 @@ was chosen on 1,000 images for validation: {rates}.
 """
 CIFAR_TEXT = """
 Test accuracy in %, in the first table with {images} training images, mean ± standard error, seeds: {seeds}, or
-as many as the brackets say. Softness is the mean over layers, upright / turned. Lines with − are of differences
-seed by seed. Residual networks of 12
-convolutions in three stages, regular fields of C4 or D4, with equal
-numbers of parameters within 3 %; 10,000 test images; one cycle of Adam, {epochs}, with flips and shifts by up to 4
-pixels, in mixed precision (bfloat16); evaluation is in float32. Upright images are as they are. Turned ones, each by
-one angle, are cut to the disk, so that no corners say how they are turned. `RelaxedR2Conv` has its defaults; hardened
-means that its soft part is taken away after training. `PartialR2Conv` starts at `initial_softness=0.1`, and the prior
-of `ResidualR2Conv` has σ = 0.1. Of each way the learning rate was chosen on 2,000 images for validation, after 5
-epochs on 3,000: {rates}. 105 of the 60,000 images at hand are decoded from JPEG and not exact.
+as many as the brackets say. Differences are seed by seed. Softness is the mean over layers, upright / turned.
+Residual networks of 12 convolutions in three stages, regular fields, with equal numbers of parameters within 3 %;
+10,000 test images; one cycle of Adam, {epochs}, with flips and shifts by up to 4 pixels, in mixed precision
+(bfloat16); evaluation is in float32. Upright images are as they are. Turned ones, each by one angle, are cut to the
+disk, so that no corners say how they are turned. `RelaxedR2Conv` has its defaults. `PartialR2Conv` starts at
+`initial_softness=0.1`, and the prior of `ResidualR2Conv` has σ = 0.1. Of each way the learning rate was chosen on
+2,000 images for validation, after 5 epochs on 3,000: {rates}. 105 of the 60,000 images are decoded from JPEG and not
+exact.
 
     python -m benchmarks.natural.cifar --data DIRECTORY
 """
@@ -143,25 +142,26 @@ def cifar_section(log: Log) -> str:
     seeds = max(len(results) for by_task in found.values() for results in by_task)
     by_way = ways_of_cifar({choice: by_task for choice, by_task in found.items() if any(by_task)}, seeds)
     sizes = sorted(numbers)
-    trained = [way for way in rates if any(run["way"] == way for run in known)]
-    few = {(task, way, size): find("C4", task, way, size) for task in cifar.TASKS for way in trained for size in sizes}
+    of_ways = {way: {run["images"] for run in known if run["way"] == way} for way in rates}
+    several = [way for way, its_sizes in of_ways.items() if len(its_sizes) > 1]
+    few = {(task, way, size): find("C4", task, way, size) for task in cifar.TASKS for way in several for size in sizes}
     epochs = ", ".join(f"{cifar.EPOCHS[size]} epochs for {size:,} images" for size in sizes)
     text = filled(CIFAR_TEXT.format(seeds=seeds, images=f"{images:,}", epochs=epochs, rates=listed_rates(rates)))
-    by_size = "By the number of training images, C4:", by_number_of_images(few, seeds)
+    by_size = ["By the number of training images, C4:", by_number_of_images(few, seeds)] if few else []
     return "\n\n".join([by_way, *by_size, text]) + "\n"
 
 
 def ways_of_cifar(found: Mapping[tuple[str, str], Sequence[Results]], seeds: int) -> str:
-    """Markdown: accuracies by group and way, of the tasks, then softness of the tasks, then hardened accuracies."""
-    header = ["group", "layers", "parameters", *cifar.TASKS, "softness", *(f"{task}, hardened" for task in cifar.TASKS)]
+    """Markdown: by group and way the accuracy in each task and its difference from ``R2Conv``, then softness."""
+    header = ["group", "layers", "parameters", *(head for task in cifar.TASKS for head in (task, f"− `{STRICT}`"))]
     rows = []
     for (group, way), by_task in found.items():
         parameters = next(result["parameters"] for results in by_task for result in results.values())
-        accuracies, hardened = ([cell(results, seeds, key) for results in by_task] for key in ("test", "hardened"))
-        softness = " / ".join(mean_softness(results) for results in by_task)
-        group_cell = "–" if way == "Conv2d" else group
-        rows.append([group_cell, f"`{way}`", f"{parameters:,}", *accuracies, softness, *hardened])
-    return table(header, rows)
+        row = ["–" if way == "Conv2d" else group, f"`{way}`", f"{parameters:,}"]
+        for results, strict in zip(by_task, found.get((group, STRICT), [{}] * len(by_task)), strict=True):
+            row += [cell(results, seeds), difference(differences(results, strict), seeds) if way != STRICT else "–"]
+        rows.append([*row, " / ".join(mean_softness(results) for results in by_task)])
+    return table([*header, "softness"], rows)
 
 
 def mean_softness(results: Results) -> str:
