@@ -206,6 +206,17 @@ def test_banks_of_regions_have_the_mean_of_every_size(make: type[Layer], soft_pa
         assert relative_error(layer.filter_bank(), means[0]) <= ROUNDING
 
 
+def test_size_of_an_output_with_regions_is_checked() -> None:
+    layer = RelaxedR2Conv(*small_types(), 3, relax={"translation": 0.2})
+    assert torch.equal(layer.region_banks(16), layer.region_banks((16, 16)))
+    for size in ((16,), (16, 16, 16), (0, 0), (16, -1)):
+        with pytest.raises(ValueError, match="output_size must be "):
+            layer.region_banks(size)
+    for size in (16.5, "16", (16, 16.5)):
+        with pytest.raises(TypeError, match="output_size must be an integer"):
+            layer.region_banks(size)
+
+
 @pytest.mark.parametrize("form", ["stationary", "soft in translation"])
 def test_empty_batch_and_single_image(form: str) -> None:
     relax = {"rotation": 0.2} if form == "stationary" else {"translation": 0.2}

@@ -10,7 +10,7 @@ from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from ..checks import check_bool, check_no_hooks
+from ..checks import check_bool, check_no_hooks, check_size
 from ..group.regions import RegionPartition
 from ..integral.geometry import Geometry, TransposedGeometry, as_convolution
 from ..integral.regions import RegionConvolution, integrate
@@ -136,15 +136,17 @@ class RelaxedConvolution(EscnnLayer):
             )
         return self._banks_and_bias(None, self.hardened)[0]
 
-    def region_banks(self, output_size: tuple[int, int]) -> Tensor:
+    def region_banks(self, output_size: int | tuple[int, int]) -> Tensor:
         """Return K in each region of an output where translation is soft: (rows, columns, C_out, C_in/groups, k, k).
 
         Args:
-            output_size: height and width of the output in pixels, or of the input of a transposed layer. Small images
-                have fewer regions than ``regions``.
+            output_size: height and width of the output in pixels, or of the input of a transposed layer, or one number
+                for both. Small images have fewer regions than ``regions``.
 
         Raises:
             RuntimeError: where K is the same at every position.
+            TypeError: for a size that is not of integers.
+            ValueError: for a size without a pixel, or not of two numbers.
 
         Example:
             >>> from escnn import gspaces, nn
@@ -156,7 +158,7 @@ class RelaxedConvolution(EscnnLayer):
         """
         if self.is_stationary:
             raise RuntimeError("region_banks: this layer has one filter bank, see filter_bank")
-        partition = RegionPartition.of(tuple(output_size), self.regions)
+        partition = RegionPartition.of(check_size("output_size", output_size), self.regions)
         return self._banks_and_bias(partition, self.hardened)[0].unflatten(0, partition.counts)
 
     @property
