@@ -243,7 +243,9 @@ class SoftnessEvidence:
         # The subgroups that layers can be made strict in one by one, of some layers several together.
         units = {tuple(group.label.split(", ")) for group in self._groups if " × " not in group.label}
         for unit in sorted(units, key=lambda unit: self._share(self._going(unit))):
-            trial, losses = self._trial(unit, self._going(unit), losses, inputs, targets)
+            if not (going := self._going(unit)):
+                continue  # all of them have gone with several subgroups together
+            trial, losses = self._trial(unit, going, losses, inputs, targets)
             trials.append(trial)
             if trial.is_hardened or len(trial.layers) == 1:
                 continue
