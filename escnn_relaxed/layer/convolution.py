@@ -85,10 +85,11 @@ class RelaxedConvolution(EscnnLayer):
             banks = self.kernel(self.weights, partition, hardened)
             if isinstance(self.geometry, TransposedGeometry):
                 banks = banks.transpose(-4, -3).contiguous()
-            return banks, self.expanded_bias()
+            return banks, self.expanded_bias
 
+    @property
     def expanded_bias(self) -> Tensor | None:
-        """Return the bias of each channel, (C_out,), or None without trivial irreps or with ``bias=False``."""
+        """The bias of each channel, (C_out,), as in ``R2Conv``; None without trivial irreps or with ``bias=False``."""
         if self.bias_expansion is None:
             return None
         expanded: Tensor = self.bias_expansion(self.bias)
@@ -188,7 +189,7 @@ class RelaxedConvolution(EscnnLayer):
             >>> filter_bank.shape, bias.shape
             (torch.Size([4, 4, 3, 3]), torch.Size([4]))
         """
-        return self.filter_bank(), self.expanded_bias()
+        return self.filter_bank(), self.expanded_bias
 
     @torch.no_grad()
     def export(self) -> nn.Module:
@@ -213,7 +214,7 @@ class RelaxedConvolution(EscnnLayer):
         """
         check_no_hooks(type(self).__name__, self, "remove them, and register them on the result")
         if self.is_stationary:
-            return as_convolution(self.filter_bank(), self.expanded_bias(), self.geometry)
+            return as_convolution(self.filter_bank(), self.expanded_bias, self.geometry)
         banks, bias = self._banks_and_bias(RegionPartition.of_cells(self.regions), self.hardened)
         return RegionConvolution(banks, bias, self.geometry, self.regions).eval()
 

@@ -13,6 +13,7 @@ from ..kernel.kernel import KernelBuilder
 from ..on_escnn.sampled_basis import built_on_the_cpu
 from .arguments import DEFAULT_REGIONS, Softening, check_field_types, checked_geometry, checked_transposed_geometry
 from .convolution import RelaxedConvolution
+from .escnn_layer import one_or_each
 
 
 class RelaxedR2Conv(RelaxedConvolution):
@@ -245,9 +246,9 @@ class RelaxedR2ConvTransposed(RelaxedConvolution):
         )
 
     @property
-    def output_padding(self) -> tuple[int, ...]:
-        """The pixels added to the output below and on the right."""
-        return self.geometry.output_padding
+    def output_padding(self) -> int | tuple[int, ...]:
+        """The pixels added to the output below and on the right: one number, or (rows, columns) where they differ."""
+        return one_or_each(self.geometry.output_padding)
 
 
 # Code that asks isinstance(layer, R2ConvTransposed), as loops that draw weights do, means this layer too.
