@@ -112,6 +112,7 @@ class SoftnessEvidence:
         self._determined: dict[str, float] = {}
         self._squares: dict[str, float] = {}
         self._rows: dict[str, Tensor] = {}
+        self._scale = torch.zeros(0)
         self._collect()
         if not self._groups:
             raise ValueError(
@@ -214,8 +215,7 @@ class SoftnessEvidence:
         above twice the price of the weights that go, by log 20 and the error of Δ. The price is what they cost
         in log p(data), ½ (δ‖α‖² + log det Σ⁻¹/δ). γ/n does not decide: it is near 0 in a perfect fit, too.
 
-        Batch norm keeps the statistics of the soft network, and the other weights have counted on the softness: train
-        on for an epoch or two.
+        Train on for an epoch or two: batch norm has statistics of the soft network, and other weights count on it.
 
         Args:
             inputs: for the trials, the training data or others.
