@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -75,7 +75,7 @@ class RelaxedResNet(nn.Module):
         rotations: int = 8,
         *,
         layer: str = "relaxed",
-        relax: Mapping[str, Frequency] | Collection[str] | str | None = "default",
+        relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None = "default",
         in_channels: int = 3,
         fields: tuple[int, int] = (32, 64),
         lifting_kernel_size: int = KERNEL_SIZE,
@@ -155,7 +155,10 @@ class _Convolutions:
     """Builds the convolutions of a network, all of them relaxed alike, from its arguments."""
 
     def __init__(
-        self, layer: str, relax: Mapping[str, Frequency] | Collection[str] | str | None, options: Mapping[str, Any]
+        self,
+        layer: str,
+        relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None,
+        options: Mapping[str, Any],
     ) -> None:
         self._options: dict[str, Any] = {**OPTIONS, **options}
         check_kernel(self._options["kernel"])

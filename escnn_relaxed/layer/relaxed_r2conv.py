@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from escnn.nn import FieldType, R2Conv, R2ConvTransposed
@@ -113,7 +113,7 @@ class RelaxedR2Conv(RelaxedConvolution):
         basis_filter: Callable[[dict[str, Any]], bool] | None = None,
         initialize: bool = True,
         *,
-        relax: Mapping[str, Frequency] | Iterable[str] | str | None = "default",
+        relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None = "default",
         learn_relaxation: bool = False,
         keep: str | None = None,
         initial_softness: float | None = None,
@@ -217,7 +217,7 @@ class RelaxedR2ConvTransposed(RelaxedConvolution):
         basis_filter: Callable[[dict[str, Any]], bool] | None = None,
         initialize: bool = True,
         *,
-        relax: Mapping[str, Frequency] | Iterable[str] | str | None = "default",
+        relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None = "default",
         learn_relaxation: bool = False,
         keep: str | None = None,
         initial_softness: float | None = None,
