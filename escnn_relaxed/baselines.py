@@ -236,7 +236,7 @@ class WeightedR2Conv(_Baseline):
 
     @property
     def group_weights(self) -> Tensor:
-        """W of each element, (L, M), made of the kernel's ``means`` and ``deviations``."""
+        """The weights w of each element, (L, M), made of the kernel's ``means`` and ``deviations``."""
         return self.kernel.group_weights()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -47,8 +47,8 @@ class RelaxedResNet(nn.Module):
         rotations: N.
         layer: how the convolutions are relaxed, a key of :data:`~escnn_relaxed.baselines.LAYERS`: ``"relaxed"``,
             ``"partial"`` (Romero and Lohit; lifting stays strict), ``"residual"`` or ``"weighted"``.
-        relax: starting ω′ of each subgroup, ``{"translation": …, "rotation": …}``, of ``"partial"`` the narrowing;
-            None: strict everywhere. Default: as of the layer.
+        relax: the subgroups that may be soft, ``("translation", "rotation")``, or a dict from them to the starting ω′,
+            of ``"partial"`` to the narrowing; None: strict everywhere. Default: as of the layer.
         in_channels: channels of the images.
         fields: numbers of fields of the two blocks.
         lifting_kernel_size: it appears to have been 1 in the published strict and partial networks of SE(2).
@@ -75,7 +75,7 @@ class RelaxedResNet(nn.Module):
         rotations: int = 8,
         *,
         layer: str = "relaxed",
-        relax: Mapping[str, Frequency] | str | None = "default",
+        relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None = "default",
         in_channels: int = 3,
         fields: tuple[int, int] = (32, 64),
         lifting_kernel_size: int = KERNEL_SIZE,
@@ -94,7 +94,7 @@ class RelaxedResNet(nn.Module):
         self.in_type = FieldType(space, [space.trivial_repr] * check_integer("in_channels", in_channels, 1))
         few, many = (FieldType(space, [regular] * check_integer("fields", number, 1)) for number in fields)
         build = _Convolutions(layer, relax, layer_options)
-        may_turn = count > 1 and (relax == "default" or (isinstance(relax, Mapping) and "rotation" in relax))
+        may_turn = count > 1 and (relax == "default" or (isinstance(relax, Collection) and "rotation" in relax))
         self.features = enn.SequentialModule(
             build.lifting(self.in_type, few, check_integer("lifting_kernel_size", lifting_kernel_size, 1)),
             *_normalized(few),
@@ -154,7 +154,12 @@ class _PublishedPointwiseSiren(_PublishedSiren):
 class _Convolutions:
     """Builds the convolutions of a network, all of them relaxed alike, from its arguments."""
 
-    def __init__(self, layer: str, relax: Mapping[str, Frequency] | str | None, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        layer: str,
+        relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None,
+        options: Mapping[str, Any],
+    ) -> None:
         self._options: dict[str, Any] = {**OPTIONS, **options}
         check_kernel(self._options["kernel"])
         self._strict: dict[str, Any] = {key: value for key, value in self._options.items() if key in STRICT_KEYWORDS}

@@ -88,7 +88,7 @@ class Oracle:
         """The output of the layer."""
         is_transposed = isinstance(self.layer, RelaxedR2ConvTransposed)
         output = self._transposed(features) if is_transposed else self._convolution(features)
-        bias = self.layer.expanded_bias()
+        bias = self.layer.expanded_bias
         return output if bias is None else output + bias.view(-1, *[1] * (output.dim() - 2))
 
     def _convolution(self, features: Tensor) -> Tensor:

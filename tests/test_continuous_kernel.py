@@ -202,7 +202,7 @@ def test_no_frequency_at_all_gives_pooling_over_the_disk(space: str, pair: str, 
 def test_one_by_one_kernel_is_a_linear_product_of_its_own_in_each_region() -> None:
     relax = {"translation": (0.2, 0.5), "rotation": 0.2}
     layer = soft_layer("D4", "regular -> irreps", kernel_size=1, relax=relax, regions=2, soft_part="continuous")
-    features, bias = features_of(layer), layer.expanded_bias()[:, None, None]
+    features, bias = features_of(layer), layer.expanded_bias[:, None, None]
     found, banks = answer_to(layer, features), layer.region_banks((8, 8))[..., 0, 0]
     for row, column in ((0, 0), (0, 1), (1, 0), (1, 1)):
         place = (..., slice(4 * row, 4 * row + 4), slice(4 * column, 4 * column + 4))

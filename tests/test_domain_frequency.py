@@ -93,6 +93,16 @@ def test_subgroups_have_one_order_however_they_are_given() -> None:
     assert list(layer.domain_frequency) == ["translation", "rotation", "reflection"]
 
 
+def test_subgroups_are_named_by_all_that_can_be_read_twice() -> None:
+    """Several layers are built with one value, of which the second would be strict if the first used it up."""
+    fields, names = battery.types("D4", "regular -> regular"), {"rotation": 0.5, "reflection": 0.5}
+    for relax in (list(names), tuple(names), set(names), frozenset(names), names.keys()):
+        assert list(RelaxedR2Conv(*fields, 3, relax=relax).domain_frequency) == list(names)
+    for relax in (iter(names), (name for name in names)):
+        with pytest.raises(TypeError, match="relax must be names of subgroups"):
+            RelaxedR2Conv(*fields, 3, relax=relax)
+
+
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "value", "error", "words"),

@@ -10,11 +10,12 @@ from typing import Any
 import battery
 import pytest
 import torch
+import volumes
 from escnn.nn import R2Conv
 from layers import options_of
 from torch import Tensor
 
-from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3Conv
 from escnn_relaxed.baselines import LAYERS
 from escnn_relaxed.layer.convolution import RelaxedConvolution
 
@@ -139,6 +140,21 @@ def test_layer_is_left_as_it_is_and_lines_are_printed(capsys: pytest.CaptureFixt
     assert re.fullmatch(r"1\[2pi/4\]: error \S+ at most, \S+ in the mean", lines[1])
     layer.check_equivariance(verbose=False)
     assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["convolution", "transposed", "of volumes"])
+@pytest.mark.usefixtures("float64_default")
+def test_check_is_the_same_whatever_the_defaults_of_torch(kind: str) -> None:
+    if kind == "of volumes":
+        layer = RelaxedR3Conv(*[volumes.fields("C4")] * 2, 3, relax=None)
+    else:
+        make = RelaxedR2Conv if kind == "convolution" else RelaxedR2ConvTransposed
+        layer = make(*battery.types("C4", "regular -> regular"), 3, relax=None)
+    expected = layer.float().check_equivariance(verbose=False)
+    with torch.device("meta"):
+        assert layer.check_equivariance(verbose=False) == expected
+    torch.set_default_dtype(torch.float32)
+    assert layer.check_equivariance(verbose=False) == expected
 
 
 def test_values_that_are_no_numbers_fail() -> None:

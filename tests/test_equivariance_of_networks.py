@@ -101,6 +101,18 @@ def test_measuring_changes_nothing() -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in whole.modules())
 
 
+@pytest.mark.usefixtures("float64_default")
+def test_noise_is_the_same_whatever_the_defaults_of_torch() -> None:
+    image = battery.field_type("C4", "trivial")
+    layer = build(image, image, padding=1, relax={"rotation": 0.2}).float()
+    transformations = {"angles": [0.3], "shifts": [(1, 0)]}
+    report = equivariance_error(layer, 16, **transformations)
+    with torch.device("meta"):
+        assert equivariance_error(layer, 16, **transformations) == report
+    torch.set_default_dtype(torch.float32)
+    assert equivariance_error(layer, 16, **transformations) == report
+
+
 class Pair(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         return images, images

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
+from escnn_relaxed.baselines import ResidualR2Conv
 
 
 class HalfPlanes(nn.Module):
@@ -192,6 +193,24 @@ def test_what_was_strict_before_a_trial_that_fails_stays_so() -> None:
     (trial,) = evidence.harden(inputs, targets)
     assert (trial.subgroup, trial.is_hardened) == ("rotation", False)
     assert network.layer.hardened == ("reflection",)
+
+
+def test_subgroups_that_have_gone_with_others_have_no_trial_of_their_own() -> None:
+    """Free weights belong to all subgroups together, and where they go first nothing is left for rotation alone."""
+    fields = battery.field_type("D4", "regular")
+    network = enn.SequentialModule(
+        ResidualR2Conv(fields, fields, 3, initial_softness=1e-6),
+        RelaxedR2Conv(fields, fields, 1, initial_softness=1e-6),
+        enn.GroupPooling(fields),
+    )
+    inputs, targets = fields(torch.randn(60, 8, 3, 3)), torch.randn(60, 1, 1, 1)
+    evidence = SoftnessEvidence(network, 60, "gaussian")
+    evidence.update(inputs, targets)
+    assert {row.subgroup for row in evidence.table()} >= {"rotation, reflection", "rotation", "reflection"}
+    evidence._determined = {key: 0.0 if "," in key else 1.0 for key in evidence._determined}
+    (trial,) = evidence.harden(inputs, targets)
+    assert (trial.subgroup, trial.layers, trial.is_hardened) == ("rotation, reflection", ("0", "1"), True)
+    assert not evidence.table()
 
 
 def test_price_of_weights_is_what_log_evidence_has_less_with_them_than_without() -> None:

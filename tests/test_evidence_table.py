@@ -19,6 +19,8 @@ def test_table_is_a_sequence_of_its_rows(table: EvidenceTable | HardeningReport,
     assert table[1] == rows[1]
     assert table[:1] == rows[:1]
     assert list(table) == list(rows)
+    assert table.rows == rows
+    assert type(table.rows) is tuple
 
 
 def test_texts_are_tables() -> None:

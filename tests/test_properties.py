@@ -156,6 +156,6 @@ def on_unfolded_patches(layer: RelaxedR2Conv, features: Tensor, place: dict[str,
             [of_regions[list(row)][:, list(column)].mean(dim=(0, 1)) for row in down for column in across], dim=-1
         )
     total = torch.einsum("oitx,bitx->box", banks, patches)
-    bias = layer.expanded_bias()
+    bias = layer.expanded_bias
     total = total if bias is None else total + bias[:, None]
     return total.view(len(features), -1, height, width)

@@ -94,8 +94,9 @@ def test_arguments_of_the_convolution_mean_what_they_mean_in_escnns_layer(kind, 
     assert output.type == layer.out_type
     assert torch.equal(output.tensor.detach(), answer_to(convolution, features))
     assert layer.evaluate_output_shape(tuple(features.shape)) == tuple(output.shape)
-    for name in ("kernel_size", "stride", "dilation", "groups"):
+    for name in ("kernel_size", "padding", "stride", "dilation", "groups"):
         assert getattr(layer, name) == getattr(convolution, name)
+    assert kind == "convolution" or layer.output_padding == convolution.output_padding
 
 
 @EVERY_CLASS
@@ -120,7 +121,12 @@ def test_bias_is_that_of_r2conv(space: str, fields: str) -> None:
     biases = [layer.expand_parameters()[1] for layer in layers]
     assert torch.allclose(*biases, rtol=0, atol=1e-6)
     without = RelaxedR2Conv(*battery.types("C4", "regular -> last irrep"), 3)
-    assert without.bias is without.expanded_bias() is None
+    assert without.bias is without.expanded_bias is None
+    # escnn has it in evaluation mode alone.
+    of_escnn = layers[1].eval().expanded_bias
+    assert torch.equal(of_escnn, biases[1])
+    for mode in (True, False):
+        assert torch.equal(layers[0].train(mode).expanded_bias, biases[0])
 
 
 @EVERY_CLASS
@@ -204,6 +210,17 @@ def test_banks_of_regions_have_the_mean_of_every_size(make: type[Layer], soft_pa
         assert all(relative_error(mean, means[0]) <= ROUNDING for mean in means)
         layer.harden("translation")
         assert relative_error(layer.filter_bank(), means[0]) <= ROUNDING
+
+
+def test_size_of_an_output_with_regions_is_checked() -> None:
+    layer = RelaxedR2Conv(*small_types(), 3, relax={"translation": 0.2})
+    assert torch.equal(layer.region_banks(16), layer.region_banks((16, 16)))
+    for size in ((16,), (16, 16, 16), (0, 0), (16, -1)):
+        with pytest.raises(ValueError, match="output_size must be "):
+            layer.region_banks(size)
+    for size in (16.5, "16", (16, 16.5)):
+        with pytest.raises(TypeError, match="output_size must be an integer"):
+            layer.region_banks(size)
 
 
 @pytest.mark.parametrize("form", ["stationary", "soft in translation"])

@@ -20,7 +20,7 @@ class RegionLoop(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, C_in, H, W) → (batch, C_out, H, W)."""
-        banks, bias = self.layer.region_banks(images.shape[-2:]), self.layer.expanded_bias()
+        banks, bias = self.layer.region_banks(images.shape[-2:]), self.layer.expanded_bias
         height, width = (side // count for side, count in zip(images.shape[-2:], banks.shape, strict=False))
         margin = banks.shape[-1] // 2
         padded = functional.pad(images, 4 * (margin,))

@@ -1,9 +1,9 @@
 """The paper's continuous kernel κ, and what only it needs.
 
 The public names are its options, and the nets that make its hidden values: ``KernelNet`` is the base of one's own.
-Coordinates go through a net to hidden values (``coordinates``, ``nets``), which are steered over the group
-(``steering``) and combined to the filter bank (``steered_average``, in whose ``units`` weights are trained).
-``kernel`` holds them together; ``start`` and ``calibration`` draw its weights.
+Coordinates (``coordinates``) go through a net (``nets``) to hidden values, which are steered over the group and
+combined to the filter bank (``steering``). ``kernel`` holds them together. ``start`` draws its weights and finds the
+units in which they are trained.
 """
 
 from __future__ import annotations

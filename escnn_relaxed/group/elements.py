@@ -117,9 +117,7 @@ class GroupSample:
 
 
 def has_subgroup(gspace: GSpace, subgroup: str) -> bool:
-    """Whether the symmetries of ``gspace`` contain more than the identity of ``subgroup``."""
-    if subgroup == "translation":
-        return True
+    """Whether a fiber group contains more than the identity of ``subgroup``, rotation or reflection."""
     sample = sample_group(gspace)
     count = int((sample.reflected == 0).sum())
     return count > 1 if subgroup == "rotation" else count < len(sample)

@@ -78,9 +78,6 @@ def rotation_axes(gspace: GSpace) -> list[RotationAxis]:
     return sorted(axes, key=lambda axis: (-axis.fold, [-round(value, 6) for value in axis.direction]))
 
 
-_SAME = 1e-6
-
-
 def element_with_action(gspace: GSpace, action: Array) -> GroupElement | None:
     """Return the element of a fiber group that acts on the base space by a matrix (d, d), or None."""
     sample = sample_group(gspace)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,7 +132,7 @@ def starting_frequency(relax: Any, domain: Domain, axes_of_translation: bool = T
         if domain.subgroups and not names:
             raise ValueError("keep leaves nothing of rotation and reflection to be soft; relax=None is a strict layer")
         return {name: _default(name, domain) for name in names}
-    if isinstance(relax, str) or not isinstance(relax, (Mapping, Sequence, set, frozenset)):
+    if isinstance(relax, str) or not isinstance(relax, (Mapping, Sequence, Set)):
         name = relax if isinstance(relax, str) and relax in SUBGROUPS else "rotation"
         raise (ValueError if isinstance(relax, str) else TypeError)(
             f"relax must be names of subgroups, as relax=({name!r},), a dict from them to domain frequencies, as "

@@ -215,8 +215,9 @@ class Modulation(ExactConstants):
         return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
 
-def independent(functions: Tensor) -> list[int]:
-    """Return the numbers of the functions that are not sums of those before them, given their values (J, points)."""
+def _independent(values: Array) -> list[int]:
+    """Return the numbers of the functions that are not sums of those before them, given their values (J, …)."""
+    functions = torch.from_numpy(values.reshape(len(values), math.prod(values.shape[1:])))
     kept: list[int] = []
     basis = functions[:0]
     sizes = functions.square().mean(1).sqrt()
@@ -228,11 +229,6 @@ def independent(functions: Tensor) -> list[int]:
             kept.append(number)
             basis = torch.cat([basis, (rest / left)[None]])
     return kept
-
-
-def _independent(functions: Array) -> list[int]:
-    """Return the numbers of independent functions, which the first axis counts."""
-    return independent(torch.from_numpy(functions.reshape(len(functions), math.prod(functions.shape[1:]))))
 
 
 def _independent_sides(values: Array, action: Array, taps: Array) -> list[_Side]:

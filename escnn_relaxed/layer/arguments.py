@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -228,7 +228,7 @@ DEFAULT_REGIONS = 4
 class Softening:
     """The options of softness: the keyword arguments of ``RelaxedR2Conv``, which documents them."""
 
-    relax: Mapping[str, Frequency] | Iterable[str] | str | None = "default"
+    relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None = "default"
     learn_relaxation: bool = False
     keep: Any = None
     initial_softness: float | None = None

@@ -10,7 +10,7 @@ from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from ..checks import check_bool, check_no_hooks
+from ..checks import check_bool, check_no_hooks, check_size
 from ..group.regions import RegionPartition
 from ..integral.geometry import Geometry, TransposedGeometry, as_convolution
 from ..integral.regions import RegionConvolution, integrate
@@ -85,10 +85,11 @@ class RelaxedConvolution(EscnnLayer):
             banks = self.kernel(self.weights, partition, hardened)
             if isinstance(self.geometry, TransposedGeometry):
                 banks = banks.transpose(-4, -3).contiguous()
-            return banks, self.expanded_bias()
+            return banks, self.expanded_bias
 
+    @property
     def expanded_bias(self) -> Tensor | None:
-        """Return the bias of each channel, (C_out,), or None without trivial irreps or with ``bias=False``."""
+        """The bias of each channel, (C_out,), as in ``R2Conv``; None without trivial irreps or with ``bias=False``."""
         if self.bias_expansion is None:
             return None
         expanded: Tensor = self.bias_expansion(self.bias)
@@ -136,15 +137,17 @@ class RelaxedConvolution(EscnnLayer):
             )
         return self._banks_and_bias(None, self.hardened)[0]
 
-    def region_banks(self, output_size: tuple[int, int]) -> Tensor:
+    def region_banks(self, output_size: int | tuple[int, int]) -> Tensor:
         """Return K in each region of an output where translation is soft: (rows, columns, C_out, C_in/groups, k, k).
 
         Args:
-            output_size: height and width of the output in pixels, or of the input of a transposed layer. Small images
-                have fewer regions than ``regions``.
+            output_size: height and width of the output in pixels, or of the input of a transposed layer, or one number
+                for both. Small images have fewer regions than ``regions``.
 
         Raises:
             RuntimeError: where K is the same at every position.
+            TypeError: for a size that is not of integers.
+            ValueError: for a size without a pixel, or not of two numbers.
 
         Example:
             >>> from escnn import gspaces, nn
@@ -156,7 +159,7 @@ class RelaxedConvolution(EscnnLayer):
         """
         if self.is_stationary:
             raise RuntimeError("region_banks: this layer has one filter bank, see filter_bank")
-        partition = RegionPartition.of(tuple(output_size), self.regions)
+        partition = RegionPartition.of(check_size("output_size", output_size), self.regions)
         return self._banks_and_bias(partition, self.hardened)[0].unflatten(0, partition.counts)
 
     @property
@@ -186,7 +189,7 @@ class RelaxedConvolution(EscnnLayer):
             >>> filter_bank.shape, bias.shape
             (torch.Size([4, 4, 3, 3]), torch.Size([4]))
         """
-        return self.filter_bank(), self.expanded_bias()
+        return self.filter_bank(), self.expanded_bias
 
     @torch.no_grad()
     def export(self) -> nn.Module:
@@ -211,7 +214,7 @@ class RelaxedConvolution(EscnnLayer):
         """
         check_no_hooks(type(self).__name__, self, "remove them, and register them on the result")
         if self.is_stationary:
-            return as_convolution(self.filter_bank(), self.expanded_bias(), self.geometry)
+            return as_convolution(self.filter_bank(), self.expanded_bias, self.geometry)
         banks, bias = self._banks_and_bias(RegionPartition.of_cells(self.regions), self.hardened)
         return RegionConvolution(banks, bias, self.geometry, self.regions).eval()
 

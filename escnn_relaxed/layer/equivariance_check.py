@@ -22,6 +22,7 @@ from ..checks import FIBER_SUBGROUPS, check_number
 from ..group.elements import sample_group, steered_taps
 from ..group.points import tap_grid
 from ..integral.geometry import TransposedGeometry
+from ..on_escnn.sampled_basis import in_float32_and_main_memory
 
 if TYPE_CHECKING:
     from escnn.group import GroupElement
@@ -41,6 +42,7 @@ _SEED = 3_407
 _ROUNDING = 1e-10
 
 
+@in_float32_and_main_memory()
 @torch.no_grad()
 def check_equivariance(
     layer: Any, atol: float, rtol: float, assertion: bool, verbose: bool, device: str
@@ -88,7 +90,7 @@ def _strict_elements(layer: Any, elements: list[GroupElement]) -> list[tuple[Gro
         warnings.warn(
             f"check_equivariance: the layer is soft in {names}: {len(elements) - len(strict)} of {len(elements)} "
             f"elements are not checked; see equivariance_error",
-            stacklevel=6,  # the user's line, past the method and no_grad
+            stacklevel=7,  # the user's line, past the method and the decorators
         )
     return strict
 

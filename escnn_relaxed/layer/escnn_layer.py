@@ -119,8 +119,7 @@ class EscnnLayer(SoftLayer, DescribedState, EquivariantModule):
     @property
     def padding(self) -> int | tuple[int, ...]:
         """Pixels added on each side: one number, or (rows, columns) where they differ."""
-        numbers = self.geometry.padding
-        return numbers[0] if len(set(numbers)) == 1 else numbers
+        return one_or_each(self.geometry.padding)
 
     def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the output, (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
@@ -211,6 +210,11 @@ class EscnnLayer(SoftLayer, DescribedState, EquivariantModule):
     def __repr__(self) -> str:
         # One line, as for R2Conv: the modules inside are not the user's layers.
         return f"{type(self).__name__}({self.extra_repr()})"
+
+
+def one_or_each(numbers: tuple[int, ...]) -> int | tuple[int, ...]:
+    """Return one number for all axes, or a number for each where they differ, as escnn's layers take them."""
+    return numbers[0] if len(set(numbers)) == 1 else numbers
 
 
 def _first_group(field_type: FieldType, groups: int) -> FieldType:

@@ -1,8 +1,8 @@
-"""`RelaxedR2Conv` in place of `escnn.nn.R2Conv`, its kernel may depend on the group element too, and its adjoint."""
+"""`RelaxedR2Conv`, which takes the place of `escnn.nn.R2Conv`, and its adjoint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from escnn.nn import FieldType, R2Conv, R2ConvTransposed
@@ -13,6 +13,7 @@ from ..kernel.kernel import KernelBuilder
 from ..on_escnn.sampled_basis import built_on_the_cpu
 from .arguments import DEFAULT_REGIONS, Softening, check_field_types, checked_geometry, checked_transposed_geometry
 from .convolution import RelaxedConvolution
+from .escnn_layer import one_or_each
 
 
 class RelaxedR2Conv(RelaxedConvolution):
@@ -112,7 +113,7 @@ class RelaxedR2Conv(RelaxedConvolution):
         basis_filter: Callable[[dict[str, Any]], bool] | None = None,
         initialize: bool = True,
         *,
-        relax: Mapping[str, Frequency] | Iterable[str] | str | None = "default",
+        relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None = "default",
         learn_relaxation: bool = False,
         keep: str | None = None,
         initial_softness: float | None = None,
@@ -216,7 +217,7 @@ class RelaxedR2ConvTransposed(RelaxedConvolution):
         basis_filter: Callable[[dict[str, Any]], bool] | None = None,
         initialize: bool = True,
         *,
-        relax: Mapping[str, Frequency] | Iterable[str] | str | None = "default",
+        relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None = "default",
         learn_relaxation: bool = False,
         keep: str | None = None,
         initial_softness: float | None = None,
@@ -245,9 +246,9 @@ class RelaxedR2ConvTransposed(RelaxedConvolution):
         )
 
     @property
-    def output_padding(self) -> tuple[int, ...]:
-        """The pixels added to the output below and on the right."""
-        return self.geometry.output_padding
+    def output_padding(self) -> int | tuple[int, ...]:
+        """The pixels added to the output below and on the right: one number, or (rows, columns) where they differ."""
+        return one_or_each(self.geometry.output_padding)
 
 
 # Code that asks isinstance(layer, R2ConvTransposed), as loops that draw weights do, means this layer too.

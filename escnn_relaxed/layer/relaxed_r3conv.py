@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -94,7 +94,7 @@ class RelaxedR3Conv(RelaxedConvolution):
         basis_filter: Callable[[dict[str, Any]], bool] | None = None,
         initialize: bool = True,
         *,
-        relax: Mapping[str, Frequency] | Iterable[str] | str | None = "default",
+        relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None = "default",
         learn_relaxation: bool = False,
         keep: Any = None,
         initial_softness: float | None = None,

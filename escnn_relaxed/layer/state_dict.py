@@ -19,7 +19,7 @@ from ..kernel.kernel import Kernel
 
 FORMAT_VERSION = 3
 
-# Numbers of two bases differ by more, those of one basis by less.
+# Numbers that describe a basis and its samples in float32 differ by less, those of two bases by more.
 _SAME = 1e-4
 # The keys that R2Conv saves besides its parameters. Their values follow from the parameters.
 _DERIVED = ("filter", "expanded_bias", "bias_expansion", "_basisexpansion.")
@@ -114,10 +114,6 @@ def describe_fields(field_type: FieldType) -> str:
     """Return the fields of a type in words, with equal neighbours counted."""
     runs = [(name, len(list(run))) for name, run in groupby(field.name for field in field_type.representations)]
     return " + ".join(f"{count} {name}" for name, count in runs)
-
-
-# In float32 two samples of the same kernel differ by less than this, samples of two kernels by more.
-_SAME = 1e-4
 
 
 def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: Any) -> list[str]:

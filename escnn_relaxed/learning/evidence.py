@@ -71,7 +71,7 @@ class SoftnessEvidence:
 
     The loss is the mean of torch's ``cross_entropy``, ``binary_cross_entropy_with_logits`` or ``mse_loss`` over all
     outputs. Those of a regression count less where the residuals of an input go together, as of neighbouring pixels.
-    Weights that are frozen, and subgroups that are hardened, are left out.
+    Weights that are frozen, subgroups that are hardened, and ``RelaxedR2Conv`` of a ``ContinuousKernel`` are left out.
 
     Args:
         network: any module. Its output, a tensor or a GeometricTensor, is that of the likelihood.
@@ -89,10 +89,8 @@ class SoftnessEvidence:
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> from torch.nn.functional import cross_entropy
         >>> gspace = gspaces.rot2dOnR2(4)
-        >>> image, logits = (
-        ...     gspace.type(gspace.trivial_repr),
-        ...     gspace.type(*[gspace.trivial_repr] * 2),
-        ... )
+        >>> image = gspace.type(gspace.trivial_repr)
+        >>> logits = gspace.type(*[gspace.trivial_repr] * 2)
         >>> layer = RelaxedR2Conv(image, logits, 5)
         >>> evidence = SoftnessEvidence(layer, observations=100)
         >>> images, labels = torch.randn(100, 1, 5, 5), torch.randint(0, 2, (100, 1, 1))
@@ -117,7 +115,10 @@ class SoftnessEvidence:
         self._scale = torch.zeros(0)
         self._collect()
         if not self._groups:
-            raise ValueError("network has no soft weights that learn: its layers are strict, hardened or frozen")
+            raise ValueError(
+                "network has no soft weights that learn: its layers are strict, hardened or frozen, or have a "
+                "ContinuousKernel, which has no soft weights of its own: there frequency_penalty learns how soft to be"
+            )
 
     @property
     def likelihood(self) -> str:
@@ -212,11 +213,9 @@ class SoftnessEvidence:
         A subgroup is hardened in all layers together, those of the least γ/n first, and what does not stay strict in
         each layer alone. It becomes soft again if Δ, the rise of the negative log likelihood of all N observations, is
         above twice the price of the weights that go, by log 20 and the error of Δ. The price is what they cost
-        in log p(data), ½ (δ‖α‖² + log det Σ⁻¹/δ). γ/n does not decide: it is near 0 in a network that fits perfectly,
-        too.
+        in log p(data), ½ (δ‖α‖² + log det Σ⁻¹/δ). γ/n does not decide: it is near 0 in a perfect fit, too.
 
-        Batch norm keeps the statistics of the soft network, and the other weights have counted on the softness: train
-        on for an epoch or two.
+        Train on for an epoch or two: batch norm has statistics of the soft network, and other weights count on it.
 
         Args:
             inputs: for the trials, the training data or others.
@@ -244,7 +243,9 @@ class SoftnessEvidence:
         # The subgroups that layers can be made strict in one by one, of some layers several together.
         units = {tuple(group.label.split(", ")) for group in self._groups if " × " not in group.label}
         for unit in sorted(units, key=lambda unit: self._share(self._going(unit))):
-            trial, losses = self._trial(unit, self._going(unit), losses, inputs, targets)
+            if not (going := self._going(unit)):
+                continue  # all of them have gone with several subgroups together
+            trial, losses = self._trial(unit, going, losses, inputs, targets)
             trials.append(trial)
             if trial.is_hardened or len(trial.layers) == 1:
                 continue
@@ -391,8 +392,7 @@ class SoftnessEvidence:
                 for layer, subgroups in zip(layers, before, strict=True):
                     layer.hardened = subgroups
         self._collect()
-        size = sum(group.size for group in groups)
-        trial = HardeningTrial(", ".join(unit), names, size, rise, error, price, is_kept)
+        trial = HardeningTrial(", ".join(unit), names, sum(group.size for group in groups), rise, error, price, is_kept)
         return trial, hardened if is_kept else losses
 
     def _check_updated(self, name: str) -> None:

@@ -83,10 +83,7 @@ class HardeningTrial:
 
 
 class EvidenceTable(tuple[EvidenceRow, ...]):
-    """A row for each layer and subgroup that is soft; its text is a table.
-
-    Attributes:
-        rows: in the order of the layers.
+    """A tuple of a row for each layer and subgroup that is soft; its text is a table.
 
     Example:
         >>> print(EvidenceTable((EvidenceRow("conv", "rotation", 20, 3.0, 0.002, 50.0),)))
@@ -94,16 +91,18 @@ class EvidenceTable(tuple[EvidenceRow, ...]):
         conv   rotation  20         3.0           0.15  2.0e-03
     """
 
+    @property
+    def rows(self) -> tuple[EvidenceRow, ...]:
+        """The rows, as of other reports, in the order of the layers."""
+        return tuple(self)
+
     def __str__(self) -> str:
         header = ("layer", "subgroup", "weights n", "determined γ", "γ/n", "softness s")
         return plain_table(header, [row.cells() for row in self])
 
 
 class HardeningReport(tuple[HardeningTrial, ...]):
-    """A row for each trial, in their order; its text is a table.
-
-    Attributes:
-        rows: subgroups in all layers, and those that stay soft in each layer alone.
+    """A tuple of a row for each trial, in their order; its text is a table.
 
     Example:
         >>> trial = HardeningTrial("rotation", ("first", "second"), 40, 351.0, 20.0, 14.0, False)
@@ -111,6 +110,11 @@ class HardeningReport(tuple[HardeningTrial, ...]):
         subgroup  where     weights n  rise Δ        price  result
         rotation  2 layers  40         351.0 ± 20.0  14.0   soft
     """
+
+    @property
+    def rows(self) -> tuple[HardeningTrial, ...]:
+        """The rows, as of other reports: subgroups in all layers, and those that stay soft in each layer alone."""
+        return tuple(self)
 
     def __str__(self) -> str:
         header = ("subgroup", "where", "weights n", "rise Δ", "price", "result")

@@ -246,9 +246,10 @@ def _noise(module: nn.Module, in_type: FieldType, input_size: Any) -> tuple[Tens
     size = check_size("input_size", input_size, in_type.gspace.dimensionality)
     # A generator of its own, so that measuring in training changes nothing of what is drawn there.
     generator = torch.Generator().manual_seed(_SEED)
-    white = torch.randn(_BATCH, in_type.size, *size, generator=generator, dtype=torch.float64)
+    floats: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
+    white = torch.randn(_BATCH, in_type.size, *size, generator=generator, **floats)
     axes = tuple(range(2, white.dim()))
-    frequencies = torch.stack(torch.meshgrid(*(torch.fft.fftfreq(count) for count in size), indexing="ij"))
+    frequencies = torch.stack(torch.meshgrid(*(torch.fft.fftfreq(count, **floats) for count in size), indexing="ij"))
     response = torch.exp(-2 * (math.pi * _BLUR) ** 2 * frequencies.square().sum(0))
     smooth = torch.fft.ifftn(torch.fft.fftn(white, dim=axes) * response, dim=axes).real
     smooth = smooth / smooth.square().mean().sqrt()

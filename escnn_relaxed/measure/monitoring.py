@@ -90,13 +90,13 @@ class RelaxationMonitor:
         self, network: nn.Module, data: Data = None, in_type: FieldType | None = None, shifts: Shifts = ()
     ) -> None:
         relaxed_layers(network)
-        self._network, self.data, self._in_type, self._shifts = network, data, in_type, shifts
+        self._network, self._data, self._in_type, self._shifts = network, data, in_type, shifts
         self.history: dict[str, list[tuple[int, float]]] = {}
 
     def record(self, step: int) -> dict[str, float]:
         """Take the numbers of now at a step from 0 on, keep them, and return them."""
         check_integer("step", step, 0)
-        scalars = relaxation_scalars(self._network, self.data, self._in_type, self._shifts)
+        scalars = relaxation_scalars(self._network, self._data, self._in_type, self._shifts)
         for tag, value in scalars.items():
             self.history.setdefault(tag, []).append((step, value))
         return scalars

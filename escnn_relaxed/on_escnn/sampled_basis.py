@@ -26,15 +26,22 @@ def _one_frequency(radius: float) -> float:
 
 
 @contextlib.contextmanager
-def as_escnn_builds() -> Iterator[None]:
-    """Let escnn build in float32 and main memory, since it fails under other defaults, and without printing."""
+def in_float32_and_main_memory() -> Iterator[None]:
+    """Let escnn and torch make tensors in float32 and main memory, since escnn fails under other defaults."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
-        with torch.device("cpu"), contextlib.redirect_stdout(io.StringIO()):
+        with torch.device("cpu"):
             yield
     finally:
         torch.set_default_dtype(default)
+
+
+@contextlib.contextmanager
+def as_escnn_builds() -> Iterator[None]:
+    """Let escnn build under the defaults that it needs, and without printing."""
+    with in_float32_and_main_memory(), contextlib.redirect_stdout(io.StringIO()):
+        yield
 
 
 def sampled_basis(

@@ -83,7 +83,7 @@ def plot_filter_over_positions(
 ) -> Axes:
     """One filter at positions over an image, in their arrangement: where it is not the same, the layer is soft.
 
-    The filter at x is what the layer multiplies the image with around x, K(d; x + d) over the taps d.
+    The filter at x is what the layer multiplies the image with around x, K(d; x) over the taps d.
 
     Args:
         layer: ``RelaxedR2Conv``, soft in translation for instance, or ``R2Conv``.
