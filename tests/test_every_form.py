@@ -214,6 +214,8 @@ def test_autocast_rounds_the_convolution_alone(form: str, dtype: torch.dtype) ->
     with torch.autocast("cpu", dtype):
         found, found_gradients = answer(layer), loss_and_gradients(layer, features)
         assert torch.equal(layer.softness(), softness)
+        bias = layer.expanded_bias
+    assert bias is None or bias.dtype == torch.float32
     assert found.dtype == dtype
     assert relative_error(found.float(), expected) <= PRECISIONS[dtype]
     assert all(gradient.dtype == torch.float32 for gradient in found_gradients)

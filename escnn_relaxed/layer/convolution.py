@@ -85,15 +85,17 @@ class RelaxedConvolution(EscnnLayer):
             banks = self.kernel(self.weights, partition, hardened)
             if isinstance(self.geometry, TransposedGeometry):
                 banks = banks.transpose(-4, -3).contiguous()
-            return banks, self.expanded_bias
+            return banks, self._expanded_bias()
+
+    def _expanded_bias(self) -> Tensor | None:
+        """Return the bias of each channel in the precision that is set."""
+        return None if self.bias_expansion is None else self.bias_expansion(self.bias)
 
     @property
     def expanded_bias(self) -> Tensor | None:
         """The bias of each channel, (C_out,), as in ``R2Conv``; None without trivial irreps or with ``bias=False``."""
-        if self.bias_expansion is None:
-            return None
-        expanded: Tensor = self.bias_expansion(self.bias)
-        return expanded
+        with full_precision(self.like):
+            return self._expanded_bias()
 
     @property
     def is_stationary(self) -> bool:
@@ -168,6 +170,16 @@ class RelaxedConvolution(EscnnLayer):
 
         Raises:
             AttributeError: where K depends on the position. torch expects this error of a missing attribute.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
+            >>> layer = RelaxedR2Conv(image, image, 5)
+            >>> torch.nn.functional.conv2d(
+            ...     torch.randn(2, 1, 9, 9), layer.filter, layer.expanded_bias
+            ... ).shape
+            torch.Size([2, 1, 5, 5])
         """
         if not self.is_stationary:
             raise AttributeError("filter: this layer is soft in translation and has several, see region_banks")

@@ -218,7 +218,7 @@ class SoftnessEvidence:
         Train on for an epoch or two: batch norm has statistics of the soft network, and other weights count on it.
 
         Args:
-            inputs: for the trials, the training data or others.
+            inputs: for the trials. Images that were not trained on are the safer choice.
             targets: theirs.
 
         Raises:
