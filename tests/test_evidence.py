@@ -195,6 +195,37 @@ def test_second_update_with_the_same_regression_finds_the_same_noise_and_weight(
     assert found[0][1] < 0.5
 
 
+def test_a_network_whose_errors_go_together_has_no_higher_evidence() -> None:
+    image, found = battery.field_type("C4", "trivial"), []
+    right = Repeated(RelaxedR2Conv(image, image, 3, padding=1, initial_softness=0.1), 8)
+    wrong = copy.deepcopy(right)
+    wrong.layer.weights.data *= 0.5  # so that copies of an output have the same error
+    inputs = image(torch.randn(200, 1, 9, 9))
+    targets = right(inputs).detach() + 0.5 * torch.randn(200, 8, 9, 9)
+    for network in (right, wrong):
+        evidence = SoftnessEvidence(network, 200, "gaussian")
+        evidence.update(inputs, targets)
+        found.append((evidence.log_evidence(inputs, targets), evidence.state_dict()["weight"]))
+    assert found[1][1] < 0.5 * found[0][1]  # else this test could not fail
+    assert found[1][0] < found[0][0]
+
+
+@pytest.mark.parametrize("targets", [torch.zeros(40, 1, 1, 1), torch.zeros(32, 1, 1, 1) / 0])
+def test_an_update_that_fails_changes_nothing(targets: Tensor) -> None:
+    regression = Regression()
+    evidence = SoftnessEvidence(regression.layer, len(regression.targets), "gaussian")
+    evidence.update(regression.inputs, regression.targets.view(-1, 1, 1, 1))
+    before = evidence.state_dict(), evidence.penalty().item()
+    few = enn.GeometricTensor(regression.inputs.tensor[:32], regression.inputs.type)
+    with pytest.raises(ValueError, match=r"targets must be as many as inputs|not finite"):
+        evidence.update(few, targets.to(regression.targets))
+    after = evidence.state_dict(), evidence.penalty().item()
+    assert {name: value for name, value in after[0].items() if name != "generator"} == {
+        name: value for name, value in before[0].items() if name != "generator"
+    }
+    assert after[1] == before[1]
+
+
 def test_outputs_whose_residuals_are_independent_count_in_full() -> None:
     image = battery.field_type("C4", "trivial")
     layer = RelaxedR2Conv(image, image, 3, padding=1, initial_softness=0.1)

@@ -111,9 +111,8 @@ def test_several_outputs_of_a_regression_are_weighted_alone(name: str, shape: tu
 @pytest.mark.parametrize("noise", [0.25, 0.0])
 def test_noise_is_the_mean_square_of_the_residuals_and_never_0(noise: float) -> None:
     output, signs = torch.randn(6, 4, dtype=torch.float64), torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(12)
-    likelihood = of("gaussian")
+    likelihood = Likelihood("gaussian")
     targets = output + noise**0.5 * signs.reshape(6, 4)
-    likelihood.forget_noise()
     likelihood.fit(float(likelihood.losses(output, targets).mean()))
     assert likelihood.noise == pytest.approx(noise, abs=ROUNDING)
     assert likelihood.noise > 0

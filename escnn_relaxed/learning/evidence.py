@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..checks import check_integer, check_mapping
@@ -21,9 +21,9 @@ from .soft_gradients import (
     SoftGroup,
     count_inputs,
     gradients,
-    has_processes,
     input_chunks,
     is_gone,
+    joined_over_processes,
     mean_over_processes,
     plain,
     soft_groups,
@@ -157,20 +157,20 @@ class SoftnessEvidence:
         self._collect()
         if not self._groups:
             return
-        with in_eval_mode(self.network), full_precision(plain(next(input_chunks(inputs, count))[0], "inputs")):
-            if self.likelihood == "gaussian":
-                self._estimate_noise(inputs, targets)
-            rows = self._gradients(inputs)
-            if targets is not None and self._likelihood.is_weighted:
-                rows = self._likelihood.weighted(rows, self._gradients(inputs, targets))
+        known = self._likelihood
+        try:
+            with in_eval_mode(self.network), full_precision(plain(next(input_chunks(inputs, count))[0], "inputs")):
+                rows = self._weighted_gradients(inputs, targets)
+        except Exception:
+            self._likelihood = known
+            raise
         keys, sizes = [group.key for group in self._groups], [group.size for group in self._groups]
         alpha = self._weights().detach().cpu().double()
         self._rows = dict(zip(keys, rows.split(sizes, 1), strict=True))
         self._squares = {key: float(of.square().sum()) for key, of in zip(keys, alpha.split(sizes), strict=True)}
         self._precision |= {key: max(self._precision[key], LEAST_PRECISION) for key in keys}
         for _ in range(_STEPS):
-            determined, _ = self._posterior(self._groups)
-            for key, gamma in determined.items():
+            for key, gamma in self._posterior(self._groups)[0].items():
                 delta = gamma / max(self._squares[key], _NOTHING)
                 self._precision[key] = min(max(delta, LEAST_PRECISION), MOST_PRECISION)
         self._determined |= self._posterior(self._groups)[0]
@@ -191,8 +191,7 @@ class SoftnessEvidence:
     def log_evidence(self, inputs: Any, targets: Tensor) -> float:
         """Return Laplace's estimate of log p(data), all weights but α at their values, with δ of the last update.
 
-        Of two networks, of D4 and C4 for instance, the one of higher evidence fits the data with the softness that
-        they need.
+        Of networks of D4 and C4, for instance, that of higher evidence fits the data with the softness that it needs.
 
         Args:
             inputs: of the training data; all of them, or some of which the mean stands for all.
@@ -203,8 +202,9 @@ class SoftnessEvidence:
         """
         self._check_updated("log_evidence")
         mean, _ = mean_over_processes(self._losses(inputs, targets))
-        _, price = self._posterior(self._groups)
-        return -self.observations * mean - price
+        # Outputs count in full: each network has a weight of its own, by which the worst would be the best.
+        weight = self._likelihood.weight
+        return -self.observations * mean / weight - self._posterior(self._groups, 1 / weight)[1]
 
     @torch.no_grad()
     def harden(self, inputs: Any, targets: Tensor) -> HardeningReport:
@@ -306,13 +306,13 @@ class SoftnessEvidence:
         """Return the parameters that have soft weights."""
         return list({id(parameter): parameter for group in self._groups for parameter, _ in group.entries}.values())
 
-    def _posterior(self, groups: Sequence[SoftGroup]) -> tuple[dict[str, float], float]:
+    def _posterior(self, groups: Sequence[SoftGroup], weight: float = 1.0) -> tuple[dict[str, float], float]:
         """Return γ of each of some groups, and the price of their weights: what log p(data) has beside the loss."""
         # Σ is never made. With A = G δ^(−½) and H = GᵀG, δ(H + δ)⁻¹ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for
         # every H; and log det(Σ⁻¹/δ) is log det(1 + AAᵀ).
         if not groups:
             return {}, 0.0
-        scaled = torch.cat([self._rows[of.key] / self._precision[of.key] ** 0.5 for of in groups], 1)
+        scaled = torch.cat([self._rows[of.key] * (weight / self._precision[of.key]) ** 0.5 for of in groups], 1)
         factor = torch.linalg.cholesky(torch.eye(len(scaled), dtype=scaled.dtype, device="cpu") + scaled @ scaled.mT)
         each = torch.linalg.solve_triangular(factor, scaled, upper=False).square().sum(0)
         determined = [float(of.sum()) for of in each.split([group.size for group in groups])]
@@ -320,13 +320,18 @@ class SoftnessEvidence:
         price = energy / 2 + float(factor.diagonal().log().sum())
         return {group.key: gamma for group, gamma in zip(groups, determined, strict=True)}, price
 
-    def _estimate_noise(self, inputs: Any, targets: Tensor | None) -> None:
-        """Take the mean square of the residuals as the variance of the noise."""
-        if targets is None:
-            raise ValueError("targets must be given where likelihood='gaussian': they say how large the noise is")
-        self._likelihood.forget_noise()
-        with torch.no_grad():
-            self._likelihood.fit(mean_over_processes(self._losses(inputs, targets))[0])
+    def _weighted_gradients(self, inputs: Any, targets: Tensor | None) -> Tensor:
+        """Return rows G with GᵀG = H; with targets of a regression find its noise and the weight of an output first."""
+        self._likelihood = Likelihood(self.likelihood)
+        if self.likelihood == "gaussian":
+            if targets is None:
+                raise ValueError("targets must be given where likelihood='gaussian': they say how large the noise is")
+            with torch.no_grad():
+                self._likelihood.fit(mean_over_processes(self._losses(inputs, targets))[0])
+        rows = self._gradients(inputs)
+        if targets is not None and self._likelihood.is_weighted:
+            rows = self._likelihood.weighted(rows, self._gradients(inputs, targets))
+        return rows
 
     def _gradients(self, inputs: Any, targets: Tensor | None = None) -> Tensor:
         """Return rows G with GᵀG = H, of the inputs of all processes, in double precision; or those of residuals."""
@@ -339,11 +344,7 @@ class SoftnessEvidence:
             values = {id(of): found.reshape(len(found), -1) for of, found in zip(parameters, of_inputs, strict=True)}
             taken = [of for group in self._groups for of in group.taken(values)]
             rows.append(torch.cat(taken, 1).detach().cpu().double())
-        of_all = [torch.cat(rows)]
-        if has_processes():
-            of_all = [of_all[0]] * distributed.get_world_size()
-            distributed.all_gather_object(of_all, of_all[0])
-        joined = torch.cat(of_all)
+        joined = joined_over_processes(torch.cat(rows))
         if not joined.isfinite().all():
             raise ValueError("inputs: a gradient of the network's output is not finite")
         joined = joined * (self.observations / len(joined)) ** 0.5
@@ -356,8 +357,7 @@ class SoftnessEvidence:
             raise ValueError(f"targets must be as many as inputs (={count}), got {len(targets)}")
         found = []
         with in_eval_mode(self.network):
-            chunks = zip(input_chunks(inputs, _LARGE_CHUNK), targets.split(_LARGE_CHUNK), strict=True)
-            for arguments, wanted in chunks:
+            for arguments, wanted in zip(input_chunks(inputs, _LARGE_CHUNK), targets.split(_LARGE_CHUNK), strict=True):
                 output = plain(self.network(*arguments), "network: its output")
                 found.append(self._likelihood.losses(output, wanted).double())
         return torch.cat(found)

@@ -45,12 +45,8 @@ class Likelihood:
         """Whether outputs of an input may go together: several ones of a Gaussian."""
         return self.name == "gaussian" and self.outputs > 1
 
-    def forget_noise(self) -> None:
-        """Take the unit for the noise of a Gaussian, and weight 1, until :meth:`fit`."""
-        self.noise, self.weight = _UNIT_NOISE, 1.0
-
     def fit(self, loss: float) -> None:
-        """Take for the noise of a Gaussian what a mean loss says whose noise was forgotten."""
+        """Take for the noise of a Gaussian what a mean loss at the noise and weight of the start says."""
         self.noise = max(2 * _UNIT_NOISE * loss / self.outputs, _LEAST_NOISE)
 
     def losses(self, output: Tensor, targets: Tensor) -> Tensor:

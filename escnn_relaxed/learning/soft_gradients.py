@@ -176,6 +176,15 @@ def mean_over_processes(values: Tensor) -> tuple[float, float]:
     return mean, math.sqrt(max(second / count - mean**2, 0.0) / count)
 
 
+def joined_over_processes(rows: Tensor) -> Tensor:
+    """Return the rows of all processes, one after the other."""
+    if not has_processes():
+        return rows
+    of_all = [rows] * distributed.get_world_size()
+    distributed.all_gather_object(of_all, rows)
+    return torch.cat(of_all)
+
+
 def has_processes() -> bool:
     """Whether several processes train together."""
     return distributed.is_available() and distributed.is_initialized()
