@@ -5,6 +5,8 @@ What they share with every other layer is in ``test_every_form`` and ``test_soft
 
 from __future__ import annotations
 
+import copy
+
 import battery
 import pytest
 import torch
@@ -163,7 +165,12 @@ def test_networks_are_summarised_hardened_and_exported(way: str) -> None:
     rows = softness_ablation(network, lambda net: largest_error(net, features))
     assert [row.part for row in rows] == ["nothing", "0", "2", "rotation", "everything"]
     assert rows[-1].value <= ROUNDING < 0.05 < rows[0].value
-    assert [len(group["params"]) for group in parameter_groups(network)] == [len(list(network.parameters()))]
+    decayed = copy.deepcopy(network)
+    soft, rest = parameter_groups(decayed)
+    assert len(soft["params"]) + len(rest["params"]) == len(list(decayed.parameters()))
+    for parameter in soft["params"]:
+        parameter.data.zero_()
+    assert [decayed[number].softness().item() for number in (0, 2)] == [0, 0]
     with pytest.raises(ValueError, match=f"'0', a {type(network[0]).__name__}, has no ω′"):
         frequency_penalty(network)
     hardened = harden_network(network)

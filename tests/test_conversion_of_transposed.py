@@ -64,7 +64,7 @@ def test_tools_of_learning_and_measuring_take_the_layers() -> None:
     assert softnesses(relaxed) == pytest.approx([0.1] * 3, rel=1e-4)
     sum(relaxed[index].softness() for index in (0, 2, 4)).backward()
     assert all(value.grad is not None for index in (0, 2, 4) for value in relaxed[index].soft_parameters())
-    assert len(parameter_groups(relaxed, 0.1)) == 2
+    assert ["lr" in group for group in parameter_groups(relaxed, 0.1)] == [True, False, False]
     assert frequency_penalty(relaxed).requires_grad
     relaxed.eval()
     features = battery.random_input(relaxed.in_type, 9, 9, dtype=torch.float32)

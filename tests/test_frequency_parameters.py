@@ -42,8 +42,7 @@ def layers_of(network: nn.Module) -> list[RelaxedR2Conv]:
 
 def frequencies_of(network: nn.Module) -> list[nn.Parameter]:
     """Every parameter of ω′, once, as an optimiser sees them."""
-    frequencies, _ = parameter_groups(network)
-    return frequencies["params"]
+    return parameter_groups(network)[0]["params"]
 
 
 def gradients(loss: Tensor, module: nn.Module) -> dict[str, Tensor]:
@@ -101,29 +100,39 @@ def answer(network: nn.Module) -> Tensor:
     return network(in_type(battery.random_input(in_type, 8, 8))).tensor
 
 
-def test_weight_decay_pulls_weights_and_not_frequencies_which_have_their_rate() -> None:
+def test_weight_decay_pulls_strict_weights_alone_and_frequencies_have_their_rate() -> None:
     network = learning({"rotation": 0.2}, {"rotation": 0.2})
     groups = parameter_groups(network, 0.5)
     assert sorted(id(p) for group in groups for p in group["params"]) == sorted(id(p) for p in network.parameters())
     frequencies = {id(layer.domain_frequency["rotation"]) for layer in layers_of(network)}
     assert frequencies == {id(parameter) for parameter in groups[0]["params"]}
+    soft = {id(layer.kernel.modulation.weights) for layer in layers_of(network)}
+    assert soft == {id(parameter) for parameter in groups[1]["params"]}
     before = [parameter.detach().clone() for parameter in network.parameters()]
     optimiser = torch.optim.SGD(groups, lr=0.25, weight_decay=0.2)
-    assert [(group["lr"], group["weight_decay"]) for group in optimiser.param_groups] == [(0.5, 0.0), (0.25, 0.2)]
+    assert [(group["lr"], group["weight_decay"]) for group in optimiser.param_groups] == [
+        (0.5, 0.0),
+        (0.25, 0.0),
+        (0.25, 0.2),
+    ]
     for parameter in network.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimiser.step()
     for parameter, start in zip(network.parameters(), before, strict=True):
-        assert torch.allclose(parameter, start if id(parameter) in frequencies else (1 - 0.25 * 0.2) * start)
+        assert torch.allclose(parameter, start if id(parameter) in frequencies | soft else (1 - 0.25 * 0.2) * start)
     plain = torch.optim.Adam(parameter_groups(network), lr=1e-3)
-    assert [group["lr"] for group in plain.param_groups] == [1e-3, 1e-3]
+    assert [group["lr"] for group in plain.param_groups] == [1e-3] * 3
 
 
-@pytest.mark.parametrize("network", [nn.Linear(2, 2), soft_regular_layer()], ids=["no layer", "fixed"])
-def test_without_learned_frequencies_there_is_one_group(network: nn.Module) -> None:
-    (group,) = parameter_groups(network)
+def test_groups_without_parameters_are_left_out() -> None:
+    (group,) = parameter_groups(nn.Linear(2, 2))
     assert list(group) == ["params"]
-    assert len(group["params"]) == len(list(network.parameters()))
+    layer = soft_regular_layer()
+    soft, rest = parameter_groups(layer)
+    assert [id(parameter) for parameter in soft["params"]] == [id(layer.kernel.modulation.weights)]
+    assert len(rest["params"]) == len(list(layer.parameters())) - 1
+    (group,) = parameter_groups(soft_regular_layer("continuous"))
+    assert list(group) == ["params"]
 
 
 def test_layers_share_the_mean_of_what_they_had_in_common() -> None:
@@ -153,9 +162,9 @@ def test_gradient_of_a_shared_frequency_is_the_sum_of_the_layers() -> None:
 def test_an_optimiser_moves_what_is_shared_for_all() -> None:
     network = learning(BOTH, BOTH)
     share_domain_frequency(network)
-    frequencies, rest = (group["params"] for group in parameter_groups(network, 0.1))
+    frequencies, *rest = (group["params"] for group in parameter_groups(network, 0.1))
     assert sorted(len(value) for value in frequencies) == [1, 2]
-    assert len(frequencies) + len(rest) == len(list(network.parameters()))
+    assert len(frequencies) + sum(map(len, rest)) == len(list(network.parameters()))
     optimiser = torch.optim.SGD(parameter_groups(network, 0.1), lr=1e-3)
     answer(network).square().sum().backward()
     optimiser.step()

@@ -92,15 +92,14 @@ class SoftLayer(nn.Module):
     def soft_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters that the layer has beyond those of a strict one: learned ω′ and soft weights.
 
+        :func:`~escnn_relaxed.parameter_groups` gives an optimiser those of a network.
+
         Example:
             >>> from escnn import gspaces
             >>> from escnn_relaxed import RelaxedR2Conv
             >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
-            >>> layer = RelaxedR2Conv(image, image, 5)
-            >>> soft = list(layer.soft_parameters())
-            >>> rest = [of for of in layer.parameters() if not any(of is other for other in soft)]
-            >>> groups = [{"params": soft, "weight_decay": 0.0}, {"params": rest}]
-            >>> optimiser = torch.optim.AdamW(groups, lr=1e-2)
+            >>> [tuple(of.shape) for of in RelaxedR2Conv(image, image, 5).soft_parameters()]
+            [(2,)]
         """
         yield from self.kernel.soft_parameters()
 

@@ -1,4 +1,4 @@
-"""Learned ω′: a penalty, a group of an optimiser's parameters, and one parameter for several layers."""
+"""What makes layers soft, in training: a penalty on learned ω′, groups for an optimiser, one ω′ for several layers."""
 
 from __future__ import annotations
 
@@ -43,12 +43,13 @@ def frequency_penalty(network: nn.Module) -> Tensor:
 
 
 def parameter_groups(network: nn.Module, frequency_rate: float | None = None) -> list[dict[str, Any]]:
-    """Return groups for any torch optimiser: the learned ω′ with a rate of its own and no weight decay, then the rest.
+    """Return groups for any torch optimiser: learned ω′ and soft weights, without weight decay, then the rest.
 
-    Weight decay would pull ω′ to 0 whether or not the task is symmetric. A parameter that layers share is there once.
+    Weight decay would make layers strict whether or not the task is symmetric. ``ContinuousKernel`` has no soft weights
+    of its own. A parameter that layers share is there once. A group without parameters is left out.
 
     Args:
-        network: any module; where no ω′ is learned there is but one group.
+        network: any module.
         frequency_rate: learning rate of ω′; that of the optimiser by default.
 
     Raises:
@@ -64,15 +65,22 @@ def parameter_groups(network: nn.Module, frequency_rate: float | None = None) ->
         >>> layer = RelaxedR2Conv(fields, fields, 3, learn_relaxation=True)
         >>> optimiser = torch.optim.AdamW(parameter_groups(layer, 1e-2), lr=1e-3)
         >>> [(group["lr"], group["weight_decay"]) for group in optimiser.param_groups]
-        [(0.01, 0.0), (0.001, 0.01)]
+        [(0.01, 0.0), (0.001, 0.0), (0.001, 0.01)]
     """
     layers = [module for module in check_module("network", network).modules() if isinstance(module, RelaxedConvolution)]
-    frequencies = {id(value): value for layer in layers for value in layer.kernel.frequency.parameters()}
-    rest = [parameter for parameter in network.parameters() if id(parameter) not in frequencies]
-    own: dict[str, Any] = {"params": list(frequencies.values()), "weight_decay": 0.0}
-    if frequency_rate is not None:
-        own["lr"] = check_positive("frequency_rate", frequency_rate)
-    return [own, {"params": rest}] if frequencies else [{"params": rest}]
+    frequencies = {id(value) for layer in layers for value in layer.kernel.frequency.parameters()}
+    soft = {id(value) for layer in layers for parts in layer.weight_groups().values() for value, _ in parts}
+    rates = {} if frequency_rate is None else {"lr": check_positive("frequency_rate", frequency_rate)}
+    of_groups: list[tuple[set[int], dict[str, Any]]] = [
+        (frequencies, {"weight_decay": 0.0, **rates}),
+        (soft, {"weight_decay": 0.0}),
+        ({id(value) for value in network.parameters()} - frequencies - soft, {}),
+    ]
+    groups = [
+        {"params": [value for value in network.parameters() if id(value) in members], **options}
+        for members, options in of_groups
+    ]
+    return [group for group in groups if group["params"]]
 
 
 @torch.no_grad()
