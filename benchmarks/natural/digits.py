@@ -36,7 +36,7 @@ TASKS = ("upright", "within 60°", "turned")
 EPOCHS = {100: 200, 300: 50, 1000: 14, 3000: 6, 12_000: 4}
 # The task and size at which learning rates are chosen.
 CHOOSING = ("within 60°", 1000)
-RATES = (3e-3, 1e-2, 3e-2)
+RATES = (3e-3, 1e-2, 3e-2, 1e-1)
 VALIDATION = 1000
 
 
