@@ -127,8 +127,9 @@ class Regression(torch.nn.Module):
         gspace = gspaces.rot2dOnR2(8)
         self.image = FieldType(gspace, [gspace.trivial_repr] * channels)
         hidden = FieldType(gspace, [gspace.regular_repr] * fields)
-        # irrep(1) is a vector (x, y).
-        both = FieldType(gspace, [gspace.trivial_repr, gspace.irrep(1)])
+        # A vector (x, y), x to the right and y upwards, in every group.
+        vector = gspace.basespace_action
+        both = FieldType(gspace, [gspace.trivial_repr, vector])
         self.network = nn.SequentialModule(
             RelaxedR2Conv(self.image, hidden, 5, padding=2, bias=False),
             nn.InnerBatchNorm(hidden),

@@ -1,4 +1,4 @@
-"""Does softness help on my data? Train a strict network, a soft one and a soft one with the evidence, three seeds each.
+"""Does softness help on my data? Train a strict network, a soft one and a soft one with the evidence, five seeds each.
 
     python examples/does_softness_help.py                 # scikit-learn's digits, upright
     python examples/does_softness_help.py --turned 180    # the same digits, each turned by up to 180°
@@ -29,7 +29,7 @@ Split = tuple[Tensor, Tensor]
 # ------------------------------------------------- put your own here -------------------------------------------------
 # The largest group that may be right: rotations by 45° here; with reflections gspaces.flipRot2dOnR2(8).
 GSPACE = gspaces.rot2dOnR2(8)
-CHANNELS, CLASSES, TRAINING_IMAGES, EPOCHS, RATE = 1, 10, 300, 40, 1e-2
+CHANNELS, CLASSES, TRAINING_IMAGES, EPOCHS, RATE, SEEDS = 1, 10, 300, 40, 1e-2, 5
 
 
 def load(seed: int, turned: float) -> tuple[Split, Split]:
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for kind in ("strict", "soft", "soft, with evidence"):
         start, evidence = time.process_time(), None
         found[kind] = []
-        for seed in range(3):
+        for seed in range(SEEDS):
             (images, labels), test = load(seed, options.turned)
             torch.manual_seed(seed)
             network = Network(nn.R2Conv if kind == "strict" else RelaxedR2Conv)
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found[kind].append(accuracy(network, test))
         differences = [soft - strict for soft, strict in zip(found[kind], found["strict"], strict=True)]
         apart = "" if kind == "strict" else mean_and_error(differences, "+")
-        print(f"{kind:<21}{mean_and_error(found[kind]):<19}{apart:<22}{(time.process_time() - start) / 3:.0f}")
+        print(f"{kind:<21}{mean_and_error(found[kind]):<19}{apart:<22}{(time.process_time() - start) / SEEDS:.0f}")
         if evidence is not None:
             print(f"\nWhat the evidence found, last seed:\n{evidence.table()}")
 

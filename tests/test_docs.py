@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import itertools
 import re
 import runpy
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -277,13 +276,37 @@ def test_every_public_docstring_describes_each_argument_and_method(documented: A
     assert not [name for name in methods if not getattr(documented, name).__doc__]
 
 
-def test_numbers_of_the_flow_stand_on_the_page_of_volumes() -> None:
+# Way → how the page of volumes calls it.
+OF_FLOW = {
+    "Conv3d": "`Conv3d`",
+    "strict": "`R3Conv`",
+    "strict, up as an input": "`R3Conv`, the vertical as an input",
+    "strict about the axis": "`R3Conv`, turns about the vertical alone",
+    "soft": "`RelaxedR3Conv`",
+    "evidence": "`RelaxedR3Conv`, evidence",
+    "soft, exact about the axis": '`RelaxedR3Conv(keep="SO(2)")`',
+}
+
+
+def test_tables_of_the_flow_on_the_page_of_volumes_are_those_of_the_log() -> None:
     from benchmarks.shared.run_log import Log
     from benchmarks.volumes import buoyancy
 
     page = (DOCS / "results" / "volumes.md").read_text()
     log = Log(ROOT / "benchmarks" / "results" / "volumes" / "buoyancy.jsonl")
-    for way, value in itertools.product(buoyancy.WAYS, (0.0, 0.125, 0.25, 0.5)):
-        runs = [log.runs[str(buoyancy.Run(value, way, 2000, seed))] for seed in range(6)]
-        errors = [100 * run["error"] for run in runs]
-        assert f"{statistics.fmean(errors):.1f} ± {statistics.stdev(errors) / len(errors) ** 0.5:.1f}" in page
+
+    def row(way: str, measure: Callable[[dict[str, Any]], float], decimals: int) -> str:
+        cells = []
+        for value in (0.0, 0.125, 0.25, 0.5):
+            found = [100 * measure(log.runs[str(buoyancy.Run(value, way, 2000, seed))]) for seed in range(6)]
+            error = statistics.stdev(found) / len(found) ** 0.5
+            cells.append(f"{statistics.fmean(found):.{decimals}f} ± {error:.{decimals}f}")
+        return " | ".join(cells)
+
+    for way in buoyancy.WAYS:
+        run = log.runs[str(buoyancy.Run(0.0, way, 2000, 0))]
+        before = f"| {OF_FLOW[way]} | {run['parameters']:,} | "
+        assert f"{before}{row(way, lambda run: run['error'], 1)} |" in page
+        if "softness" in run:
+            assert f"| {OF_FLOW[way]} | {row(way, lambda run: max(run['softness']), 2)} |" in page
+    assert f"| `RelaxedR3Conv`, hardened | 1,208 | {row('soft', lambda run: run['hardened error'], 1)} |" in page

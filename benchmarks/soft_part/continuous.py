@@ -35,18 +35,22 @@ LAYERS = 6  # over which errors are averaged
 TRAINED = (("C8 regular", 5, 1e-2, 3e-3), ("C8 regular", 3, 1e-2, 3e-3), ("SO(2) irreps, gated", 5, 3e-2, 3e-2))
 
 
-def turning_error(kernel_size: int, filter_frequency: float | None) -> float:
-    """Return the error at a turn by 45°, on images of 33×33 pixels, of layers of C8; None is ``R2Conv``."""
+def turning_error(kernel_size: int, per_pixel: float | None) -> float:
+    """Return the error at a turn by 45°, on 33×33 pixels, of layers of C8 with ω per pixel; None is ``R2Conv``."""
     gspace = gspaces.rot2dOnR2(8)
     fields = nn.FieldType(gspace, [gspace.regular_repr] * 4)
     errors = []
     for seed in range(LAYERS):
         torch.manual_seed(seed)
-        if filter_frequency is None:
+        if per_pixel is None:
             layer = R2Conv(fields, fields, kernel_size, padding=kernel_size // 2)
         else:
             layer = RelaxedR2Conv(
-                fields, fields, kernel_size, padding=kernel_size // 2, **_strict(filter_frequency=filter_frequency)
+                fields,
+                fields,
+                kernel_size,
+                padding=kernel_size // 2,
+                **_strict(filter_frequency=per_pixel * kernel_size / 2),
             )
         errors.append(next(row.error for row in equivariance_error(layer, SIDE).rows if row.name == "rotation 45°"))
     return sum(errors) / LAYERS
