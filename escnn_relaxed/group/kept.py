@@ -110,7 +110,8 @@ def subgroup_elements(argument: str, identifier: Any, gspace: GSpace) -> tuple[l
     except (AssertionError, ValueError, TypeError, IndexError, KeyError, NotImplementedError) as error:
         raise ValueError(
             f"{argument} must be the id of a subgroup of {gspace.fibergroup.name}, as "
-            f"gspace.fibergroup.subgroup takes it, elements that generate it, or {AXIS!r} for turns about z, got {identifier!r}"
+            f"gspace.fibergroup.subgroup takes it, elements that generate it, or {AXIS!r} for turns about z, "
+            f"got {identifier!r}"
         ) from error
     if not group.continuous:
         return elements, None
