@@ -121,6 +121,12 @@ def test_a_second_call_of_the_study_trains_nothing_and_tells_the_same(
     assert run_here("soft_part.study", "--report", "--output", str(tmp_path)) == again
 
 
+def test_the_committed_table_of_the_study_is_that_of_the_committed_runs() -> None:
+    results = ROOT / "benchmarks" / "results"
+    table = (results / "tables" / "soft_part.md").read_text(encoding="utf-8")
+    assert f"{report.report(Log(results / 'soft-part' / 'runs.jsonl'))}\n" == table
+
+
 @pytest.mark.slow
 def test_trained_networks_are_measured_by_the_command_of_the_docs() -> None:
     command = [sys.executable, "-m", "benchmarks.accuracy.measuring", "--images", "64", "--epochs", "1", "--measured"]
