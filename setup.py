@@ -27,16 +27,14 @@ def index_description() -> str:
     return re.sub(r"\[([^\]]*)\]\((?!https?:)[^)\s]*\)", r"\1", text)
 
 
-# From 1.7 on, escnn 1.0.11 by itself fails on dihedral groups, as flipRot2dOnR2(5): "np.matrix is not supported".
-SCIKIT_LEARN = "scikit-learn<1.7"
 ONNX = ["onnx", "onnxruntime", "onnxscript"]
 
 EXTRAS = {
     "lightning": ["lightning>=2.4"],
     "plots": ["matplotlib"],
-    "test": ["pytest>=8", "pytest-xdist", "hypothesis", SCIKIT_LEARN],
-    "examples": [SCIKIT_LEARN, "matplotlib", "rich"],
-    "sweep": ["optuna>=4", SCIKIT_LEARN, "matplotlib"],
+    "test": ["pytest>=8", "pytest-xdist", "hypothesis", "scikit-learn"],
+    "examples": ["scikit-learn", "matplotlib", "rich"],
+    "sweep": ["optuna>=4", "scikit-learn", "matplotlib"],
     "smoke": ["phiflow>=3.4", "matplotlib", "rich"],
     "docs": [
         "sphinx>=8",
@@ -45,7 +43,7 @@ EXTRAS = {
         "pydata-sphinx-theme",
         "sphinx-copybutton",
         "sphinx-design",
-        SCIKIT_LEARN,
+        "scikit-learn",
         "matplotlib",
         *ONNX,
         "lightning>=2.4",

@@ -24,14 +24,14 @@ PAGES = ("README.md", "docs/install.md")
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
-# escnn's own dihedral group first: this package mends what newer scikit-learns break there.
+# The dihedral group after this package, which mends what newer scikit-learns break there.
 CHECK = """
 import importlib, importlib.metadata, importlib.util, warnings
 warnings.filterwarnings("ignore", "`py3nj` package not found")
 from escnn import gspaces, nn
-gspace = gspaces.flipRot2dOnR2(5)
 import torch
 from escnn_relaxed import RelaxedR2Conv
+gspace = gspaces.flipRot2dOnR2(5)
 for optional in ("matplotlib", "sklearn", "onnxruntime", "onnxscript", "lightning"):
     if importlib.util.find_spec(optional):
         importlib.import_module(optional)

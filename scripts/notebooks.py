@@ -42,7 +42,7 @@ if importlib.util.find_spec("escnn_relaxed") is None:
     COMPAT = REPOSITORY + ("#subdirectory=" if "://" in REPOSITORY else "/") + "compat"
     %pip install -q torch scipy {{COMPAT}} pymanopt autograd joblib einops
     %pip install -q --no-deps escnn {{REPOSITORY}}
-    %pip install -q matplotlib "scikit-learn<1.7"
+    %pip install -q matplotlib scikit-learn
 {more}"""
 TOOLS = re.compile(r"^from tools import (?:\([^)]*\)|.*)\n+", re.MULTILINE)
 # Links of a page to its notebook, and code of the tools, which a notebook has.

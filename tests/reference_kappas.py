@@ -314,9 +314,3 @@ def tied_oracle(layer: Layer, samples: int = 16, **elements: object) -> Oracle:
     """The loops of a tied layer."""
     sample = Elements(layer.in_type.gspace, samples, **elements)
     return Oracle(layer, TiedKappa(layer, sample), sample)
-
-
-def continuous_oracle(layer: Layer, samples: int = 16, form: str = "circle", **shape: object) -> Oracle:
-    """The loops of a continuous layer."""
-    sample = Elements(layer.in_type.gspace, samples, form=form)
-    return Oracle(layer, ContinuousKappa(layer, sample, **shape), sample)

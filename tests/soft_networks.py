@@ -5,7 +5,6 @@ from __future__ import annotations
 import battery
 import torch
 from escnn import nn as enn
-from forms import soft_weights
 from layers import ROUGH, build
 from torch import nn
 
@@ -28,14 +27,6 @@ def network_of(*layers: RelaxedR2Conv) -> enn.SequentialModule:
     for layer in layers[1:]:
         modules += [enn.ReLU(layer.in_type), layer]
     return enn.SequentialModule(*modules)
-
-
-@torch.no_grad()
-def without_soft_part(layer: RelaxedR2Conv) -> RelaxedR2Conv:
-    """Soft weights at 0, so that nothing is left that is soft."""
-    for weights in soft_weights(layer):
-        weights.zero_()
-    return layer
 
 
 class Network(nn.Module):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "environment.sh"
 TOOLS = ("bash", "cat", "chmod", "cksum", "dirname", "env", "grep", "ls", "mkdir", "mktemp", "rm", "sed", "uname")
@@ -176,6 +179,27 @@ def test_newest_are_newer_than_the_others() -> None:
     newer = pins["constraints-newest"]
     assert newer["numpy"].startswith("2.")
     assert not {name for name, version in newer.items() if pins["constraints"].get(name) == version}
+
+
+def requirements_in(file: Path) -> list[Requirement]:
+    lines = [line.split("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    return [Requirement(line) for line in lines if line]
+
+
+@pytest.mark.parametrize("narrower", ["constraints", "constraints-oldest", "constraints-newest"])
+def test_pins_fit_all_that_is_asked_for(narrower: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    setuptools = pytest.importorskip("setuptools")
+    root, given = SCRIPT.parents[1], {}
+    monkeypatch.setattr(setuptools, "setup", lambda **arguments: given.update(arguments))
+    runpy.run_path(str(root / "setup.py"))
+    asked = [*given["install_requires"], *itertools.chain(*given["extras_require"].values())]
+    requirements = [*map(Requirement, asked), *requirements_in(root / "experiments" / "requirements.txt")]
+    pins = {}
+    for name in ("constraints", narrower):
+        pins |= {(pin.name, str(pin.marker)): str(pin.specifier)[2:] for pin in requirements_in(root / f"{name}.txt")}
+    versions = [(each, version) for each in requirements for (name, _), version in pins.items() if each.name == name]
+    assert {"torch", "scikit-learn", "kornia"} < {each.name for each, _ in versions}
+    assert not [(each, version) for each, version in versions if not each.specifier.contains(version)]
 
 
 def test_hooks_before_a_commit_have_the_pinned_tools() -> None:

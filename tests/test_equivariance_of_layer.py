@@ -28,8 +28,6 @@ from transformations import (
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.continuous import SirenKernel
 
-FIXED = {"rotation": 0.0, "reflection": 0.0, "translation": 0.0}
-
 
 @pytest.mark.parametrize(
     ("space", "pair", "soft_part"),

@@ -52,13 +52,6 @@ def test_where_nothing_is_resolved_all_is_named(routes: dict[str, str]) -> None:
         assert not needed() - named
 
 
-def test_bounds_that_are_typed_are_those_of_setup(routes: dict[str, str]) -> None:
-    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
-    typed = {bound for block in routes for bound in re.findall(r'"(\w[\w-]*<[\d.]+)"', block)}
-    assert typed == {"scikit-learn<1.7"}
-    assert all(f'"{bound}"' in setup for bound in typed)
-
-
 @pytest.mark.parametrize("version", ["3.10", "3.14"])
 def test_two_lines_of_the_first_page_need_nothing_but_python(routes: dict[str, str], version: str) -> None:
     (block,) = [block for block, place in routes.items() if "README.md" in place]

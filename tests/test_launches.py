@@ -41,19 +41,21 @@ def _plane() -> FieldType:
 
 
 BOTH = {"translation": 0.25, "rotation": 0.25}
-# Fields, arguments, operations of a step of training, and of a call in evaluation.
+# Fields, arguments, and the numbers of operations with torch 2.13: of a step of training, and of a call in evaluation.
 RELAXED: dict[str, tuple[Callable[[], FieldType], dict[str, Any], int, int]] = {
-    "strict": (_regular, {"relax": None}, 13, 6),
-    "soft rotation": (_regular, {}, 40, 20),
-    "soft rotation, continuous": (_regular, {"kernel": ContinuousKernel()}, 45, 30),
-    "soft rotation, learned": (_regular, {"learn_relaxation": True}, 50, 20),
-    "soft rotation, irreps of SO(2)": (_irreps, {}, 60, 30),
-    "soft rotation, mixed fields of D4": (_mixed, {}, 90, 45),
-    "strict, mixed fields of D4": (_mixed, {"relax": None}, 45, 25),
-    "soft translation": (_plane, {"relax": {"translation": 0.25}}, 60, 30),
-    "soft translation and rotation": (_regular, {"relax": BOTH}, 65, 35),
+    "strict": (_regular, {"relax": None}, 8, 4),
+    "soft rotation": (_regular, {}, 29, 14),
+    "soft rotation, continuous": (_regular, {"kernel": ContinuousKernel()}, 40, 25),
+    "soft rotation, learned": (_regular, {"learn_relaxation": True}, 38, 14),
+    "soft rotation, irreps of SO(2)": (_irreps, {}, 58, 24),
+    "soft rotation, mixed fields of D4": (_mixed, {}, 87, 40),
+    "strict, mixed fields of D4": (_mixed, {"relax": None}, 41, 20),
+    "soft translation": (_plane, {"relax": {"translation": 0.25}}, 55, 22),
+    "soft translation and rotation": (_regular, {"relax": BOTH}, 65, 29),
 }
-BASELINES = {"partial": 45, "residual": 18, "weighted": 35}
+BASELINES = {"partial": (41, 19), "residual": (11, 5), "weighted": (27, 11)}
+# Other versions of torch count a few more.
+SLACK = 3
 
 
 def layer_of(name: str) -> nn.Module:
@@ -63,6 +65,10 @@ def layer_of(name: str) -> nn.Module:
     fields_of, arguments, *_ = RELAXED[name]
     fields = fields_of()
     return OnTensors(RelaxedR2Conv(fields, fields, 7, padding=3, **arguments))
+
+
+def operations_of(name: str) -> tuple[int, int]:
+    return BASELINES[name] if name in BASELINES else RELAXED[name][2:]
 
 
 def images_for(module: nn.Module, size: int = 16) -> Tensor:
@@ -86,8 +92,7 @@ EVERY_LAYER = pytest.mark.parametrize("name", [*RELAXED, *BASELINES])
 def test_step_of_training_has_few_operations_and_waits_for_nothing(name: str) -> None:
     module = layer_of(name)
     count = count_training(module, images_for(module))
-    limit = BASELINES[name] if name in BASELINES else RELAXED[name][2]
-    assert total(count) <= limit, count.operations
+    assert total(count) <= operations_of(name)[0] + SLACK, count.operations
     assert not count.waits
 
 
@@ -95,7 +100,7 @@ def test_step_of_training_has_few_operations_and_waits_for_nothing(name: str) ->
 def test_evaluation_makes_the_kernel_anew_and_waits_for_nothing(name: str) -> None:
     module = layer_of(name)
     count = count_evaluation(module, images_for(module))
-    assert total(count) <= (20 if name in BASELINES else RELAXED[name][3]), count.operations
+    assert total(count) <= operations_of(name)[1] + SLACK, count.operations
     assert not count.waits
 
 

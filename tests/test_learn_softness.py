@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from escnn import nn as enn
 from tolerances import ROUNDING
 from torch import Tensor, nn
 
@@ -41,11 +42,16 @@ def loader(targets: Tensor | None = None) -> DataLoader:
     return DataLoader(data(targets), batch_size=BATCH)
 
 
-def plain_loop(accumulate: int = 1, inputs: int = 128) -> tuple[Classifier, SoftnessEvidence]:
+def plain_loop(
+    module: Classifier,
+    accumulate: int = 1,
+    inputs: int = 128,
+    likelihood: str = "categorical",
+    targets: Tensor | None = None,
+) -> SoftnessEvidence:
     """The penalty once in a step, however many batches it takes, and an update after each epoch from the third on."""
-    module = Classifier()
-    optimiser, evidence = module.configure_optimizers(), SoftnessEvidence(module, IMAGES)
-    batches = list(loader())
+    optimiser, evidence = module.configure_optimizers(), SoftnessEvidence(module, IMAGES, likelihood)
+    batches = list(loader(targets))
     for epoch in range(EPOCHS):
         for start in range(0, len(batches), accumulate):
             chunk = batches[start : start + accumulate]
@@ -56,7 +62,7 @@ def plain_loop(accumulate: int = 1, inputs: int = 128) -> tuple[Classifier, Soft
             optimiser.step()
         if epoch >= 2:
             evidence.update(data().tensors[0][:inputs])
-    return module, evidence
+    return evidence
 
 
 @pytest.mark.parametrize(("accumulate", "inputs"), [(1, 128), (1, 12), (3, 128)])
@@ -64,7 +70,8 @@ def test_callback_is_a_plain_loop_with_an_update_after_each_epoch(accumulate: in
     module, callback = Classifier(), LearnSoftness(inputs=inputs)
     run = trainer(callback, accumulate_grad_batches=accumulate)
     run.fit(module, loader())
-    expected, evidence = plain_loop(accumulate, inputs)
+    expected = Classifier()
+    evidence = plain_loop(expected, accumulate, inputs)
     for name, value in expected.state_dict().items():
         assert torch.allclose(module.state_dict()[name], value, rtol=ROUNDING, atol=ROUNDING), name
     assert callback.evidence is not None
@@ -112,6 +119,32 @@ class OfTargets(Classifier):
 
     def loss(self, batch: list[Tensor]) -> Tensor:
         return self.of_targets(self(batch[0]), batch[1])
+
+
+class OneLogit(OfTargets):
+    """Without batch norm, so that a batch may be parted; of one logit, for whose curvature nothing is drawn."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.BCEWithLogitsLoss())
+        first, _, nonlinearity, second = self.network
+        self.network = enn.SequentialModule(first, nonlinearity, second)
+        self.head = nn.Linear(second.out_type.size, 1).double()
+
+
+@pytest.mark.slow
+def test_two_processes_are_a_plain_loop_over_the_images_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    targets = torch.randint(0, 2, (IMAGES, 1)).double()
+    module, expected = OneLogit(), OneLogit()
+    run = trainer(LearnSoftness(), devices=2, strategy="ddp_spawn")
+    # A step takes all images, since Lightning shuffles them before it parts them.
+    run.fit(module, DataLoader(data(targets), batch_size=IMAGES // 2))
+    evidence = plain_loop(expected, IMAGES // BATCH, likelihood="binary", targets=targets)
+    # Sums are in another order, and Adam divides by gradients, of which some are small.
+    difference = max((module.state_dict()[name] - value).abs().max() for name, value in expected.state_dict().items())
+    assert difference < 1e-9
+    shares = {f"determined/{row.layer}/{row.subgroup}": row.share for row in evidence.table()}
+    assert {name: value.item() for name, value in run.callback_metrics.items()} == pytest.approx(shares, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from escnn_relaxed.measure import relaxation_scalars
 
@@ -23,8 +24,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:The number of training batches .* is smaller than the logging interval"),
 ]
-SOFT, STRICT = [(), ()], [("rotation", "reflection", "translation")] * 2
-ACCUMULATE = pytest.mark.parametrize("accumulate", [1, 2])
 
 
 class Keep(DummyLogger):
@@ -59,20 +58,21 @@ def test_softness_of_a_run_is_logged_at_the_start_and_after_each_epoch_and_chang
     assert all(torch.equal(value, plain.state_dict()[name]) for name, value in module.state_dict().items())
 
 
-IMAGES = torch.ones(2, 4, 5, 5)
+IMAGES, VOLUMES = torch.ones(2, 4, 5, 5), torch.ones(2, 4, 5, 5, 5)
 
 
 @pytest.mark.parametrize(
-    "batch",
+    ("batch", "images"),
     [
-        IMAGES,
-        [torch.zeros(2, dtype=torch.long), IMAGES],
-        {"label": torch.zeros(2), "more": ({"image": IMAGES}, "name")},
+        (IMAGES, IMAGES),
+        ([torch.zeros(2, dtype=torch.long), IMAGES], IMAGES),
+        ({"label": torch.zeros(2), "more": ({"image": IMAGES}, "name")}, IMAGES),
+        ([VOLUMES, torch.zeros(2)], VOLUMES),
     ],
 )
-def test_images_are_found_in_a_batch(batch: Any) -> None:
+def test_images_are_found_in_a_batch(batch: Any, images: Tensor) -> None:
     (found,) = _images(batch)
-    assert found is IMAGES
+    assert found is images
 
 
 def test_history_goes_on_from_a_checkpoint_without_errors_if_not_asked_for(tmp_path: Path) -> None:

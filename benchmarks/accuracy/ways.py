@@ -57,12 +57,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Way:
-    """A way to build the layers, with options that are not chosen; the rate is chosen at the first setting."""
+    """A way to build the layers; the rate is chosen at the first setting."""
 
     layer: Callable[..., nn.Module]
     widths: tuple[int, ...]
     settings: tuple[Setting, ...] = (Setting(),)
-    options: dict[str, Any] = field(default_factory=dict)
 
 
 def _starts(*values: float) -> tuple[Setting, ...]:
@@ -100,7 +99,7 @@ class Run:
 
 def build(way: Way, setting: Setting) -> nn.Module:
     """The network of a way."""
-    options = None if way.layer is R2Conv else {**way.options, **setting.options}
+    options = None if way.layer is R2Conv else setting.options
     return build_network("C4 regular", way.widths, KERNEL_SIZE, options, way.layer)
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from benchmarks.shared.tasks import Split
 
-__all__ = ["accuracy", "build_optimiser", "change_under_quarter_turn", "count_steps", "fit"]
+__all__ = ["accuracy", "build_optimiser", "count_steps", "fit"]
 
 BATCH = 64
 # Updates of the evidence begin with the third epoch, and see so many inputs.
@@ -34,7 +34,6 @@ def fit(
     data: Split,
     optimiser: torch.optim.Optimizer,
     epochs: int,
-    autocast: bool = False,
     penalty: Callable[[], Tensor] | None = None,
     after_step: Callable[[], None] | None = None,
 ) -> list[float]:
@@ -46,9 +45,7 @@ def fit(
         network.train()
         total = 0.0
         for batch in torch.randperm(len(images))[: len(images) // BATCH * BATCH].view(-1, BATCH):
-            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-                logits = network(images[batch])
-            loss = functional.cross_entropy(logits.float(), labels[batch])
+            loss = functional.cross_entropy(network(images[batch]), labels[batch])
             total += loss.item()
             if penalty is not None:
                 loss = loss + penalty()
@@ -68,11 +65,3 @@ def accuracy(network: nn.Module, data: Split) -> float:
     network.eval()
     predictions = torch.cat([network(part).argmax(dim=1) for part in data[0].split(500)])
     return 100 * float((predictions == data[1]).float().mean())
-
-
-@torch.no_grad()
-def change_under_quarter_turn(network: nn.Module, images: Tensor) -> float:
-    """‖f(gx) − f(x)‖ / ‖f(x)‖ of the logits for a turn by 90°, in eval mode."""
-    network.eval()
-    logits = network(images)
-    return float((network(images.rot90(1, (2, 3))) - logits).norm() / logits.norm())

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.shared.run_log import Log, run_missing
 from benchmarks.shared.tasks import image_task
@@ -25,7 +25,6 @@ from benchmarks.smoke import levels
 from benchmarks.smoke.smoke_data import Puffs, simulated
 from benchmarks.soft_part.forms import CELLS, DIGITS, FORMS, SMOKE, Run, build, can, network_of, rate_of, widths_of
 from benchmarks.soft_part.report import report
-from escnn_relaxed import harden_network
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 # Images for validation are drawn as in ways.py, so that the test is on those of its seeds.
@@ -58,30 +57,12 @@ def _smoke(run: Run, network: nn.Module, cache: Path) -> dict[str, Any]:
     known, held_out, test = films.tensor_split((levels.TRAINING, levels.TRAINING + levels.VALIDATION))
     losses = levels.fit(network, levels.windows(known, 2), run.rate)
     network.eval()
-    result = {
+    return {
         "loss": losses[-1],
         "validation": levels.error(network, held_out, 1),
         "test": levels.error(network, test, 1),
         "rollout": levels.error(network, test, levels.FRAMES_AHEAD),
-        "gain": network.gain.item(),
     }
-    result["worst window"] = worst_window(network, test)
-    if any(named_relaxed_layers(network)):
-        strict = harden_network(network)
-        result["hardened rollout"] = levels.error(strict, test, levels.FRAMES_AHEAD)
-        result["hardened worst window"] = worst_window(strict, test)
-    return result
-
-
-@torch.no_grad()
-def worst_window(network: nn.Module, films: Tensor) -> float:
-    """The largest error ten frames ahead of a single start: how far a rollout runs away."""
-    parts = levels.windows(films, levels.FRAMES_AHEAD + 1)
-    state = parts[:, 0]
-    for _ in range(levels.FRAMES_AHEAD):
-        state = network(state)
-    errors = (state - parts[:, -1])[:, :2].flatten(1).norm(dim=1)
-    return float((errors / parts[:, -1, :2].flatten(1).norm(dim=1)).max())
 
 
 def wanted_runs(cells: Sequence[str], forms: Sequence[str], seeds: Sequence[int]) -> list[Run]:
