@@ -24,7 +24,7 @@ from benchmarks.natural.networks import DIGITS, WAYS, build_digits, parameters
 from benchmarks.natural.runs import add_arguments, learn_softness, train_missing, wait_while
 from benchmarks.shared.run_log import Log
 from benchmarks.shared.tasks import Split, image_task
-from benchmarks.shared.training import accuracy, build_optimiser, count_steps, fit
+from benchmarks.shared.training import accuracy, count_steps, fit
 from escnn_relaxed import harden_network
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
@@ -67,7 +67,7 @@ def train(run: Run, root: Path | None, pause: Path | None) -> dict[str, Any]:
     (images, labels), held_out, test = load(run.task, run.seed, root)
     torch.manual_seed(run.seed)
     network = build_digits(run.way)
-    optimiser = build_optimiser("Adam", network, run.rate)
+    optimiser = torch.optim.Adam(network.parameters(), lr=run.rate)
     known = images[: run.images], labels[: run.images]
     penalty, after_step = None, lambda: wait_while(pause)
     if WAYS[run.way].is_learned:

@@ -10,18 +10,11 @@ from torch.nn import functional
 
 from benchmarks.shared.tasks import Split
 
-__all__ = ["accuracy", "build_optimiser", "count_steps", "fit"]
+__all__ = ["accuracy", "count_steps", "fit"]
 
 BATCH = 64
 # Updates of the evidence begin with the third epoch, and see so many inputs.
 FIRST_EPOCH, UPDATE = 2, 128
-
-
-def build_optimiser(name: str, network: nn.Module, rate: float, weight_decay: float = 0.0) -> torch.optim.Optimizer:
-    """``"Adam"``, or ``"SGD"`` with momentum 0.9, on all parameters alike."""
-    if name == "SGD":
-        return torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9, weight_decay=weight_decay)
-    return torch.optim.Adam(network.parameters(), lr=rate, weight_decay=weight_decay)
 
 
 def count_steps(images: int, epochs: int) -> int:
