@@ -49,8 +49,8 @@ was chosen on 1,000 images for validation: {rates}.
 CIFAR_TEXT = """
 Test accuracy in %, in the first table with {images} training images, mean ± standard error, seeds: {seeds}, or
 as many as the brackets say. Differences are seed by seed. Softness is the mean over layers, upright / turned.
-Residual networks of 12 convolutions in three stages, regular fields, with equal numbers of parameters within 3 %;
-10,000 test images; one cycle of Adam, {epochs}, with flips and shifts by up to 4 pixels, in mixed precision
+Residual networks of 12 convolutions in three stages, regular fields of C4, or of D4 where a row says so, with equal
+numbers of parameters within 3 %; 10,000 test images; one cycle of Adam, {epochs}, with flips and shifts by up to 4 pixels, in mixed precision
 (bfloat16); evaluation is in float32. Upright images are as they are. Turned ones, each by one angle, are cut to the
 disk, so that no corners say how they are turned. `RelaxedR2Conv` has its defaults. `PartialR2Conv` starts at
 `initial_softness=0.1`, and the prior of `ResidualR2Conv` has σ = 0.1. Of each way the learning rate was chosen on
@@ -153,11 +153,11 @@ def cifar_section(log: Log) -> str:
 
 def ways_of_cifar(found: Mapping[tuple[str, str], Sequence[Results]], seeds: int) -> str:
     """Markdown: by group and way the accuracy in each task and its difference from ``R2Conv``, then softness."""
-    header = ["group", "layers", "parameters", *(head for task in cifar.TASKS for head in (task, f"− `{STRICT}`"))]
+    header = ["layers", "parameters", *(head for task in cifar.TASKS for head in (task, f"− `{STRICT}`"))]
     rows = []
     for (group, way), by_task in found.items():
         parameters = next(result["parameters"] for results in by_task for result in results.values())
-        row = ["–" if way == "Conv2d" else group, f"`{way}`", f"{parameters:,}"]
+        row = [f"`{way}`{', D4' * (group == 'D4')}", f"{parameters:,}"]
         for results, strict in zip(by_task, found.get((group, STRICT), [{}] * len(by_task)), strict=True):
             row += [cell(results, seeds), difference(differences(results, strict), seeds) if way != STRICT else "–"]
         rows.append([*row, " / ".join(mean_softness(results) for results in by_task)])
