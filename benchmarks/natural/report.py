@@ -47,15 +47,15 @@ was chosen on 1,000 images for validation: {rates}.
     python -m benchmarks.natural.digits --data DIRECTORY
 """
 CIFAR_TEXT = """
-Test accuracy in %, in the first table with {images} training images, mean ± standard error, seeds: {seeds}, or
-as many as the brackets say. Differences are seed by seed. Softness is the mean over layers, upright / turned.
-Residual networks of 12 convolutions in three stages, regular fields of C4, or of D4 where a row says so, with equal
-numbers of parameters within 3 %; 10,000 test images; one cycle of Adam, {epochs}, with flips and shifts by up to 4 pixels, in mixed precision
-(bfloat16); evaluation is in float32. Upright images are as they are. Turned ones, each by one angle, are cut to the
-disk, so that no corners say how they are turned. `RelaxedR2Conv` has its defaults. `PartialR2Conv` starts at
-`initial_softness=0.1`, and the prior of `ResidualR2Conv` has σ = 0.1. Of each way the learning rate was chosen on
-2,000 images for validation, after 5 epochs on 3,000: {rates}. 105 of the 60,000 images are decoded from JPEG and not
-exact.
+Test accuracy in %, in the first table with {images} training images, mean ± standard error, seeds: {seeds}, or as many
+as the brackets say. Differences are seed by seed. Softness is the mean over layers, upright / turned. Residual
+networks of 12 convolutions in three stages, regular fields of C4, or of D4 where a row says so, with equal numbers of
+parameters within 3 %; 10,000 test images; one cycle of Adam, {epochs}, with flips and shifts by up to 4 pixels, in
+mixed precision (bfloat16); evaluation is in float32. Upright images are as they are. Turned ones, each by one angle,
+are cut to the disk, so that no corners say how they are turned. `RelaxedR2Conv` has its defaults. `PartialR2Conv`
+starts at `initial_softness=0.1`, and the prior of `ResidualR2Conv` has σ = 0.1. Of each way the learning rate was
+chosen on 2,000 images for validation, after 5 epochs on 3,000: {rates}. 105 of the 60,000 images are decoded from JPEG
+and not exact.
 
     python -m benchmarks.natural.cifar --data DIRECTORY
 """
