@@ -112,7 +112,8 @@ def test_digits_are_trained_once_and_told(tmp_path: Path, small_digits: None) ->
     picture = tmp_path / "picture.png"
     text = run_here("natural.report", "--results", str(tmp_path), "--picture", str(picture))
     assert (tmp_path / "digits.md").read_text().strip() in text
-    assert "| within 60° | `RelaxedR2Conv` − `R2Conv` |" in text
+    assert "| within 60° | 64 |" in text
+    assert text.count("| `RelaxedR2Conv` − `R2Conv` |") == 3
     assert "0.01 for `Conv2d`" in text
     assert picture.read_bytes().startswith(b"\x89PNG")
 

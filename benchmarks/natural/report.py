@@ -87,17 +87,17 @@ def differences(results: Results, others: Results) -> dict[int, dict[str, float]
 
 
 def by_number_of_images(found: Mapping[tuple[str, str, int], Results], seeds: int) -> str:
-    """Markdown: accuracies by task, way and number of images, then differences from ``R2Conv``."""
+    """Markdown: a table for each task, accuracies by way and number of images, then differences from ``R2Conv``."""
     tasks, ways, sizes = (list(dict.fromkeys(values)) for values in zip(*found, strict=True))
-    rows = []
+    tables = []
     for task in tasks:
-        for way in ways:
-            rows.append([task, f"`{way}`", *(cell(found[task, way, size], seeds) for size in sizes)])
+        rows = [[f"`{way}`", *(cell(found[task, way, size], seeds) for size in sizes)] for way in ways]
         for way in ways:
             if way != STRICT and STRICT in ways:
                 apart = (differences(found[task, way, size], found[task, STRICT, size]) for size in sizes)
-                rows.append([task, f"`{way}` − `{STRICT}`", *(difference(each, seeds) for each in apart)])
-    return table(["task", "layers", *(f"{size:,}" for size in sizes)], rows)
+                rows.append([f"`{way}` − `{STRICT}`", *(difference(each, seeds) for each in apart)])
+        tables.append(table([task, *(f"{size:,}" for size in sizes)], rows))
+    return "\n\n".join(tables)
 
 
 def found_digits(log: Log) -> dict[tuple[str, str, int], Results]:
