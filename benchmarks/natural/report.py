@@ -71,9 +71,9 @@ def results_of(log: Log, **wanted: Any) -> dict[int, Mapping[str, Any]]:
     }
 
 
-def cell(results: Results, seeds: int, key: str = "test") -> str:
+def cell(results: Results, seeds: int) -> str:
     """Mean ± standard error; the number of seeds where it is another than the table's."""
-    return markdown.cell([result[key] for result in results.values() if key in result], seeds)
+    return markdown.cell([result["test"] for result in results.values()], seeds)
 
 
 def difference(results: Results, seeds: int) -> str:

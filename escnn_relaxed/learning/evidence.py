@@ -202,7 +202,7 @@ class SoftnessEvidence:
         """
         self._check_updated("log_evidence")
         mean, _ = mean_over_processes(self._losses(inputs, targets))
-        # Outputs count in full: each network has a weight of its own, by which the worst would be the best.
+        # Outputs count in full: the weight of a network whose errors go together is small, and would favour it.
         weight = self._likelihood.weight
         return -self.observations * mean / weight - self._posterior(self._groups, 1 / weight)[1]
 

@@ -1,4 +1,4 @@
-"""What makes layers soft, in training: a penalty on learned ω′, groups for an optimiser, one ω′ for several layers."""
+"""Soft parameters in training: a penalty on learned ω′, groups for an optimiser, one ω′ for several layers."""
 
 from __future__ import annotations
 
