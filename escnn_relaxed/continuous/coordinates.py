@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from ..group.domain import Domain
 from ..group.elements import steer
 from ..group.exact_constants import ExactConstants
 from ..group.points import support_window, tap_grid
+from ..group.position_functions import positions_in_frames
 from ..kernel.domain_frequency import DomainFrequency
 from ..kernel.kernel import KernelPlace
 
@@ -55,42 +57,54 @@ class FilterPoints(ExactConstants):
 class DomainPoints(ExactConstants):
     """Coordinates a(g, x) of the domain, and of the points over which means are taken."""
 
+    action: Tensor
+
     def __init__(self, domain: Domain, subgroups: Sequence[str]) -> None:
         super().__init__()
         # The position of hx in the frame of hg is that of x in the frame of g, so a mean over h changes the elements
-        # alone. A mean over positions is over all x as any element sees them: the same for every g, and more than the
-        # cells where elements do not map the cells to themselves.
+        # alone. A mean over positions is over all x of the reference image as any element sees them: the same for every
+        # g, and more than its pixels where elements do not map these to each other.
         self._has_positions = "translation" in subgroups
         names = [name for name in ("translation", *FIBER_SUBGROUPS) if name in subgroups]
         self.columns = domain.columns(names)
-        positions = {"origin": np.zeros((1, 1, 1, 0))}
-        if self._has_positions:
-            centres = domain.positions().swapaxes(0, 1)
-            positions = {
-                "origin": np.zeros((1, 1, 1, domain.dimension)),
-                "cells": centres[:, :, None],
-                "everywhere": _seen_by_any(centres)[None, None],
-            }
+        self.set_constant("action", domain.sample.action)
+        self.set_constant("origin", np.zeros((1, 1, domain.dimension)))
+        seen = self.pixels(domain.reference_size, exact=True).numpy()
+        self.set_constant("everywhere", _seen_by_any(seen)[None, None])
         elements = domain.elements(names)
         for averaged in ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS):
             numbers = domain.translates([name for name in averaged if name in domain.subgroups])
             # Of the whole group, the elements hg are the same for every g.
             translates = elements[numbers[:1] if numbers.shape[1] == len(numbers) else numbers]
-            translates = _one_of_equal(_one_of_equal(translates, 0), 1)
-            for place, of in positions.items():
-                points = _side_by_side(of[..., None, :], translates[:, None, None])
-                # (M, P, points, elements, D)
-                shape = *points.shape[:2], points.shape[2] * points.shape[3], points.shape[4]
-                self.set_constant(_name(place, averaged), points.reshape(shape))
+            self.set_constant(_name(averaged), _one_of_equal(_one_of_equal(translates, 0), 1))
 
-    def forward(self, frequency: DomainFrequency, averaged: Sequence[str] = (), at_cells: bool = False) -> Tensor:
-        """Return ω′ ⊙ a(hg, hx) for every h of the averaged subgroups, (M, P, L, D), with M or P 1 where all agree."""
-        place = "cells" if at_cells else "origin"
-        if not self._has_positions:
-            place = "origin"
-        elif "translation" in averaged:
-            place = "everywhere"
-        points: Tensor = getattr(self, _name(place, averaged))
+    def pixels(self, size: Sequence[int], exact: bool = False) -> Tensor:
+        """Return the positions of the pixels of an image in the frame of each element, (M, P, d)."""
+        action = self.exact("action") if exact else self.action
+        return positions_in_frames(action, size).flatten(2).movedim(0, -1)
+
+    def forward(
+        self, frequency: DomainFrequency, averaged: Sequence[str] = (), positions: Tensor | None = None
+    ) -> Tensor:
+        """Return ω′ ⊙ a(hg, hx) for every h of the averaged subgroups, (M, P, L, D), with M or P 1 where all agree.
+
+        Args:
+            frequency: ω′.
+            averaged: the subgroups.
+            positions: x in the frame of each element, (M, P, d); by default the origin.
+        """
+        elements = self.constant(_name(averaged)).unsqueeze(1)
+        if self._has_positions:
+            if "translation" in averaged:
+                places = self.constant("everywhere")
+            else:
+                places = (self.constant("origin") if positions is None else positions).unsqueeze(2)
+            shape = torch.broadcast_shapes(places.shape[:2], elements.shape[:2]), places.shape[2], elements.shape[2]
+            parts = places.unsqueeze(3), elements.unsqueeze(2)
+            full = [of.expand(*shape[0], *shape[1:], of.shape[-1]) for of in parts]
+            points = torch.cat(full, -1).flatten(2, 3)
+        else:
+            points = elements
         return points * frequency.scale(self.columns, points) if self.columns else points
 
 
@@ -115,5 +129,5 @@ def _side_by_side(*coordinates: Array) -> Array:
     return np.concatenate([np.broadcast_to(of, (*shape, of.shape[-1])) for of in coordinates], axis=-1)
 
 
-def _name(place: str, averaged: Sequence[str]) -> str:
-    return "_".join(["points", place, *(name for name in FIBER_SUBGROUPS if name in averaged)])
+def _name(averaged: Sequence[str]) -> str:
+    return "_".join(["elements", *(name for name in FIBER_SUBGROUPS if name in averaged)])

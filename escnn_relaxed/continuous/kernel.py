@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from ..checks import check_choice, check_integer, check_number, warn_once
 from ..group.fields import FieldStructure
-from ..group.regions import RegionPartition, region_limit
 from ..kernel.domain_frequency import DEFAULT_FREQUENCY, DomainFrequency, Limit
 from ..kernel.kernel import Kernel, KernelOptions, KernelPlace
 from .coordinates import DomainPoints, FilterPoints
@@ -22,6 +21,8 @@ from .nets import FourierKernel, KernelNet
 from .start import SyntheticMaps, few_of, gain, in_double_precision, spread, start_weights, synthetic_maps
 from .steering import SteeredAverage, sees_relative_element
 
+# Values of features and filter banks that are made at a time.
+_MOST_VALUES = 2**23
 # The number of layers after which synthetic feature maps are as smooth as those inside a deep network; found by the
 # variance through ten layers.
 _LAYERS = 6
@@ -31,6 +32,7 @@ class SteeredKernel(Kernel):
     """K of equation (2): the mean over the group of κ, steered. Its mean over the domain is the strict part."""
 
     default_softness = 0.01
+    is_factored = False
 
     def __init__(
         self,
@@ -64,23 +66,58 @@ class SteeredKernel(Kernel):
             net.make_periodic(*([n for n, name in enumerate(of) if name == "rotation"] for of in columns))
         return net
 
-    def forward(
-        self, weights: Tensor | None, partition: RegionPartition | None = None, averaged: Sequence[str] = ()
+    def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
+        """Return K where it is the same at all positions, (C_out, C_in, k, …)."""
+        return self._banks(self.features(self.net, self.frequency, averaged)).squeeze(0)
+
+    def at_pixels(
+        self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str], start: int, end: int
     ) -> Tensor:
-        """Return K, (C_out, C_in, k, …), or in each region of an output, (regions, C_out, C_in, k, …)."""
-        features = self.features(self.net, self.frequency, averaged, partition is not None)
-        if partition is not None and features.shape[2] > 1:
-            features = partition.means(features, 2)
-        banks = self._banks(features)
-        return banks.squeeze(0) if partition is None else banks.expand(math.prod(partition.counts), *banks.shape[1:])
+        """Return K at some pixels of an image, (pixels, C_out, C_in, k, …)."""
+        positions = self.domain_points.pixels(size)[:, start:end]
+        return self._banks(self.features(self.net, self.frequency, averaged, positions))
+
+    def values_at_a_pixel(self) -> int:
+        """Return the numbers that one pixel takes while its bank is made, features and bank."""
+        window, taps = self.filter_points.window, self.filter_points.taps
+        features = taps.shape[0] * taps.shape[1] * len(window) * (self._options[1] + 1)
+        return features + self.place.out_type.size * self.place.in_type.size * len(window)
+
+    def energies(
+        self,
+        weights: Tensor | None,
+        hardened: Sequence[str],
+        averaged: Sequence[str],
+        size: tuple[int, ...] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return ‖K − PK‖² and ‖PK‖² in the same unit, as means over the positions."""
+        if not self.varies(hardened):
+            return super().energies(weights, hardened, averaged, size)
+        size = size or self.place.domain.reference_size
+        count, energy = math.prod(size), self.orthogonal_basis.energy
+        chunk = max(1, _MOST_VALUES // self.values_at_a_pixel())
+        soft = strict = self.filter_points.window.new_zeros(())
+        mean = None if self.varies(averaged) else self(weights, averaged).unsqueeze(0)
+        for start in range(0, count, chunk):
+            end = min(start + chunk, count)
+            kernel = self.at_pixels(weights, size, hardened, start, end)
+            projected = self.at_pixels(weights, size, averaged, start, end) if mean is None else mean
+            # The position last, as another axis of the taps.
+            soft = soft + energy((kernel - projected).movedim(0, -1))
+            strict = strict + energy(projected.movedim(0, -1)) * (len(kernel) if len(projected) == 1 else 1)
+        return soft / count, strict / count
 
     def features(
-        self, net: KernelNet, frequency: DomainFrequency, averaged: Sequence[str] = (), at_cells: bool = False
+        self,
+        net: KernelNet,
+        frequency: DomainFrequency,
+        averaged: Sequence[str] = (),
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Return the features of κ: φ times the window, and the window, (J + 1, M, P, R, T)."""
         window = self.filter_points.window
         hidden = net.domain_mean(
-            self.filter_points.taps.flatten(1, 2), self.domain_points(frequency, averaged, at_cells)
+            self.filter_points.taps.flatten(1, 2), self.domain_points(frequency, averaged, positions)
         )
         values = hidden.unflatten(-1, (-1, len(window))) * window
         return torch.cat([values, window.expand_as(values[:1])])
@@ -101,7 +138,10 @@ class SteeredKernel(Kernel):
         frequency = self._frequency_at_start()
 
         def features(net: KernelNet, averaged: Sequence[str]) -> Tensor:
-            return self.features(net, frequency, averaged, at_cells="translation" in frequency.names)
+            positions = None
+            if "translation" in frequency.names:
+                positions = self.domain_points.pixels(self.place.domain.reference_size)
+            return self.features(net, frequency, averaged, positions)
 
         with in_double_precision(self, self.filter_points.taps.dtype):
             wanted = softness if self.relaxed_subgroups else None
@@ -140,13 +180,6 @@ class SteeredKernel(Kernel):
         if self.net.domain_weight is not None:
             yield self.net.domain_weight
 
-    def adopt_earlier_state(self, state: dict[str, Any], prefix: str) -> None:
-        """Rename the entries of a state that an earlier version saved, in place."""
-        super().adopt_earlier_state(state, prefix)
-        earlier = f"{prefix}kernel.kernel."
-        for key in [key for key in state if key.startswith(earlier)]:
-            state[f"{prefix}kernel.net.{key.removeprefix(earlier)}"] = state.pop(key)
-
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""
         place = self.place
@@ -160,8 +193,6 @@ class SteeredKernel(Kernel):
             "support": support,
             "filter frequency": filter_frequency,
             "rotation coordinates": self._rotation_coordinates(),
-            # Earlier versions could take positions in the frame of the image.
-            "frame": "group",
         }
 
     def _rotation_coordinates(self) -> str:
@@ -174,8 +205,7 @@ class SteeredKernel(Kernel):
 
 def _limits(place: KernelPlace) -> dict[str, Limit]:
     """Return the largest ω′ of each subgroup that the samples resolve."""
-    cells, is_log = place.domain.cells, place.domain.form == "log"
-    limits = {"translation": Limit(region_limit(cells), f"G/4 for regions = {cells}, more of which resolve more")}
+    is_log, limits = place.domain.form == "log", {}
     resolved = place.domain.resolved_frequency()
     rotations = round(resolved * (2 if is_log else 4 * math.pi), 6)
     # Any function of two rotations is resolved.

@@ -13,22 +13,23 @@ from ..checks import FIBER_SUBGROUPS
 from .elements import GroupSample, principal_angle, relative_elements, sample_group
 from .kept import KeptGroup
 from .means import translates
-from .points import pixel_positions
 
 if TYPE_CHECKING:
     from escnn.gspaces import GSpace
 
 Array = NDArray[np.float64]
 
+# The side in pixels of the image for which softness in translation is told, and its weights are scaled.
+REFERENCE_SIDE = 8
+
 
 class Domain:
     """The domain of a kernel: sampled group elements g, and positions x, with their coordinates a(g, x)."""
 
-    def __init__(self, gspace: GSpace, samples: int, kept: KeptGroup, cells: int = 1, form: str = "circle") -> None:
+    def __init__(self, gspace: GSpace, samples: int, kept: KeptGroup, form: str = "circle") -> None:
         self.gspace = gspace
         self.samples = samples
         self.kept = kept
-        self.cells = cells
         # Of a rotation of the plane "circle", (cos θ, sin θ), or "log", the paper's angle over 2π. In space coordinates
         # are its matrix over √2, whose distances are the same chords.
         self.form = form
@@ -64,10 +65,10 @@ class Domain:
         nothing = np.zeros((len(self.sample), 0))
         return np.concatenate([nothing, *(coordinates[name] for name in subgroups if name in coordinates)], axis=1)
 
-    def positions(self) -> Array:
-        """Return the centres x of the cells in the frame of each element, g⁻¹x, (P, M, d)."""
-        centres = pixel_positions(*[self.cells] * self.dimension)
-        return np.einsum("mji,pj->pmi", self.sample.action, centres)
+    @property
+    def reference_size(self) -> tuple[int, ...]:
+        """The size in pixels of the image whose softness is told."""
+        return (REFERENCE_SIDE,) * self.dimension
 
     def columns(self, subgroups: Sequence[str]) -> list[str]:
         """Return the subgroup of each coordinate of the domain."""

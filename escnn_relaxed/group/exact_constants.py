@@ -1,21 +1,27 @@
-"""Constants that stay exact: float64 masters behind non-persistent buffers.
+"""Constants that stay exact: float64 masters, cast to the device and dtype of their module.
 
-Coordinates and representation matrices are known to float64. A buffer that was cast to float32 and
-back with ``.double()`` would not be; here every cast starts from the float64 master again. So does a change between
-training and evaluation where something wrote to the buffer.
+Coordinates and representation matrices are known to float64. Values that were cast to float32 and back with
+``.double()`` would not be; here every cast starts from the master again. The casts are plain tensors and no buffers,
+so nothing averages, loads or saves them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..torch_modes import has_values
+from ..torch_modes import untraced
+
+
+_Result = TypeVar("_Result")
+# Images of so many sizes may alternate before something is made anew.
+_MOST_REMEMBERED = 16
 
 
 class ExactConstants(nn.Module):
@@ -25,43 +31,76 @@ class ExactConstants(nn.Module):
         super().__init__()
         self._masters: dict[str, Tensor] = {}
         self._singles: dict[str, Tensor] = {}
+        self._like = torch.empty(0)  # of the dtype and on the device of the constants
+        self._remembered: dict[Hashable, Any] = {}
 
-    def set_constant(self, name: str, value: NDArray[Any], single: NDArray[Any] | None = None) -> None:
+    def set_constant(self, name: str, value: NDArray[Any] | Tensor, single: NDArray[Any] | None = None) -> None:
         """Add or replace a constant; ``single`` are other values for dtypes below float64."""
-        master = torch.from_numpy(np.ascontiguousarray(value))
-        self._masters[name] = master
+        self._masters[name] = value if isinstance(value, Tensor) else torch.from_numpy(np.ascontiguousarray(value))
         self._singles.pop(name, None)
         if single is not None:
             self._singles[name] = torch.from_numpy(np.ascontiguousarray(single))
-        present = self._buffers.get(name)
-        dtype = torch.get_default_dtype() if master.is_floating_point() else master.dtype
-        like = torch.empty(0, dtype=dtype) if present is None else present
-        self.register_buffer(name, self._cast(name, like), persistent=False)
+        setattr(self, name, self._cast(name))
 
     def exact(self, name: str) -> Tensor:
         """Return the float64 or integer values of the constant ``name``, in main memory, not to be written to."""
         return self._masters[name]
 
-    def _cast(self, name: str, like: Tensor, copy: bool = True) -> Tensor:
-        source = self._masters[name]
-        if like.dtype != torch.float64:
-            source = self._singles.get(name, source)
-        return source.to(device=like.device, dtype=like.dtype, copy=copy)
+    def constant(self, name: str) -> Tensor:
+        """Return the constant ``name`` in the dtype and on the device of the module."""
+        value: Tensor = getattr(self, name)
+        return value
+
+    def constant_names(self) -> frozenset[str]:
+        """Return the names of the attributes that are constants."""
+        return frozenset((*self._masters, "_like"))
+
+    def remembered(self, key: Hashable, build: Callable[[], _Result]) -> _Result:
+        """Return the result of ``build``, tensors that follow from constants and a setting; the last few are kept."""
+        if key not in self._remembered:
+            with _as_constants():
+                result = build()
+            while len(self._remembered) >= _MOST_REMEMBERED:
+                del self._remembered[next(iter(self._remembered))]
+            self._remembered[key] = result
+        found: _Result = self._remembered[key]
+        return found
+
+    def _cast(self, name: str) -> Tensor:
+        with _as_constants():
+            source = self._masters[name]
+            if not source.is_floating_point():
+                return source.to(self._like.device, copy=True)
+            if self._like.dtype != torch.float64:
+                source = self._singles.get(name, source)
+            return source.to(self._like, copy=True)
 
     def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> ExactConstants:
         super()._apply(fn, recurse)
-        for name in self._masters:
-            setattr(self, name, self._cast(name, getattr(self, name)))
+        self._like = fn(self._like)
+        self._cast_all()
         return self
 
-    def train(self, mode: bool = True) -> ExactConstants:
-        """Set the mode; constants that were written to, as averages of models do, are set again."""
-        super().train(mode)
+    def _cast_all(self) -> None:
+        self._remembered = {}
         for name in self._masters:
-            buffer: Tensor = getattr(self, name)
-            if has_values(buffer) and not torch.equal(self._cast(name, buffer, copy=False), buffer):
-                setattr(self, name, self._cast(name, buffer))
-        return self
+            setattr(self, name, self._cast(name))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy or a file holds each constant once.
+        own = {name: value for name, value in self.__dict__.items() if name not in self._masters}
+        return {**own, "_remembered": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._cast_all()
+
+
+@contextlib.contextmanager
+def _as_constants() -> Iterator[None]:
+    """Make tensors in a ``with`` block that training can use, though it is made under inference mode or a trace."""
+    with torch.inference_mode(False), torch.no_grad(), untraced():
+        yield
 
 
 class RowOrder(ExactConstants):

@@ -60,7 +60,7 @@ class GroupMeans(ExactConstants):
 
     def averaged(self, name: str, subgroups: Sequence[str] = ()) -> Tensor:
         """Return a matrix for functions that are averaged over some subgroups first, (n, M)."""
-        return self.get_buffer("_".join([name, *(of for of in FIBER_SUBGROUPS if of in subgroups)]))
+        return self.constant("_".join([name, *(of for of in FIBER_SUBGROUPS if of in subgroups)]))
 
 
 class GroupAverage(ExactConstants):

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import torch_modes
 from ..checks import SUBGROUPS, is_number, warn_once
 from ..group.domain import Domain
+from ..group.exact_constants import ExactConstants
 from ..torch_modes import has_values
 
 # ω′ of one subgroup; of translation one number for all axes, or one for each.
@@ -29,8 +29,12 @@ class Limit(NamedTuple):
     reason: str
 
 
-class DomainFrequency(nn.Module):
-    """The ω′ of the subgroups that a kernel may be soft in: one value each, for translation one an axis (x, y)."""
+class DomainFrequency(ExactConstants):
+    """The ω′ of the subgroups that a kernel may be soft in: one value each, for translation one an axis (x, y).
+
+    A learned ω′ is a parameter. A fixed one is a setting, so what depends on it alone is a constant
+    (:meth:`settings`); only :meth:`set` and the loading of a state change it.
+    """
 
     def __init__(self, start: Mapping[str, Frequency], learn: bool = False, axes: int = 2) -> None:
         super().__init__()
@@ -39,16 +43,25 @@ class DomainFrequency(nn.Module):
         # Limits above which a kernel warns of aliasing.
         self.limits: dict[str, Limit] = {}
         self._axes = axes
+        self._fixed: dict[str, tuple[float, ...]] = {}
         for name, value in start.items():
-            tensor = torch.tensor(frequency_values("relax", name, value, axes))
+            values = frequency_values("relax", name, value, axes)
             if learn:
-                self.register_parameter(name, nn.Parameter(tensor))
+                self.register_parameter(name, nn.Parameter(torch.tensor(values)))
             else:
-                self.register_buffer(name, tensor)
+                self._fix(name, values)
+
+    def _fix(self, name: str, values: Sequence[float]) -> None:
+        self._fixed[name] = tuple(values)
+        self.set_constant(name, np.array(values, dtype=np.float64))
+
+    def settings(self) -> tuple[tuple[str, tuple[float, ...]], ...]:
+        """Return the fixed values, which what is made of them is remembered by."""
+        return tuple(self._fixed.items())
 
     def values(self) -> dict[str, Tensor]:
-        """Return the name of each subgroup → the tensor of its ω′, of translation with a value for each axis."""
-        return {name: getattr(self, name) for name in self.names}
+        """Return the name of each subgroup → ω′, of translation with a value for each axis; copies where it is fixed."""
+        return {name: getattr(self, name) if self.learn else torch.tensor(self._fixed[name]) for name in self.names}
 
     def scale(self, columns: Sequence[str], like: Tensor) -> Tensor:
         """Return ω′ of each coordinate of the domain, (D,), or (1,) for all."""
@@ -58,11 +71,16 @@ class DomainFrequency(nn.Module):
             scales.append(value if len(value) == columns.count(name) else value.expand(columns.count(name)))
         return scales[0] if len(scales) == 1 else torch.cat([like.new_zeros(0), *scales])
 
+    def exact_scale(self, columns: Sequence[str]) -> Tensor:
+        """Return ω′ of each coordinate of the domain, (D,), in double precision and in main memory."""
+        own = {name: getattr(self, name).detach().cpu().double() if self.learn else self.exact(name) for name in self.names}
+        parts = [own[name].expand(max(columns.count(name), len(own[name]))) for name in dict.fromkeys(columns)]
+        return torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
+
     def described(self) -> dict[str, list[float] | str]:
         """Return the name of each subgroup → rounded values of its ω′ for people, where this process holds them."""
         described: dict[str, list[float] | str] = {}
-        for name in self.names:
-            value: Tensor = getattr(self, name)
+        for name, value in self.values().items():
             described[name] = [round(part, 4) for part in value.tolist()] if has_values(value) else "not here"
         return described
 
@@ -81,8 +99,14 @@ class DomainFrequency(nn.Module):
                 )
             values = frequency_values("set_domain_frequency", name, value, self._axes)
             self.warn_of_aliasing("set_domain_frequency", name, values)
+            self._assign(name, values)
+
+    def _assign(self, name: str, values: Sequence[float]) -> None:
+        if self.learn:
             own: Tensor = getattr(self, name)
             own.copy_(torch.tensor(values, dtype=torch.float64, device=own.device))
+        else:
+            self._fix(name, values)
 
     def warn_of_aliasing(self, argument: str, name: str, values: Sequence[float]) -> None:
         """Warn once of each ω′ that the samples of the kernel do not resolve."""
@@ -97,33 +121,40 @@ class DomainFrequency(nn.Module):
     @contextlib.contextmanager
     def at_least(self, least: float) -> Iterator[None]:
         """Raise every ω′ to a least value within a ``with`` block; one of 0 stays, unless all are 0."""
-        own = {name: getattr(self, name).detach().clone() for name in self.names}
-        is_zero = not any(bool(value.any()) for value in own.values())
+        own = {name: getattr(self, name).tolist() if self.learn else self._fixed[name] for name in self.names}
+        is_zero = not any(any(values) for values in own.values())
         with torch.no_grad():
-            for name, value in own.items():
-                raised = value.abs().clamp_min(least)
-                getattr(self, name).copy_(raised if is_zero else torch.where(value == 0, value, raised))
-            yield
-            for name, value in own.items():
-                getattr(self, name).copy_(value)
+            try:
+                for name, values in own.items():
+                    self._assign(name, [max(abs(of), least) if of or is_zero else of for of in values])
+                yield
+            finally:
+                for name, values in own.items():
+                    self._assign(name, values)
 
     def may_vary(self, *names: str) -> bool:
-        """Whether the kernel may depend on any of these subgroups; yes where nothing says so without waiting."""
-        return any(name in self.names and (self.learn or not self._is_zero(name)) for name in names or self.names)
+        """Whether the kernel may depend on any of these subgroups; yes where ω′ is learned."""
+        return any(name in self.names and (self.learn or any(self._fixed[name])) for name in names or self.names)
 
-    def is_zero(self, name: str) -> bool:
-        """Whether ω′ of a subgroup is missing, or known to be 0 and not learned; this may wait for an accelerator."""
-        if name not in self.names or self.learn:
-            return name not in self.names
-        value: Tensor = getattr(self, name)
-        return has_values(value) and not bool(value.any())
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name in self._fixed:
+            destination[prefix + name] = self.exact(name).clone()
 
-    def _is_zero(self, name: str) -> bool:
-        value: Tensor = getattr(self, name)
-        return has_values(value) and torch_modes.reads_without_waiting(value) and not bool(value.any())
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        _, strict, missing, _, errors = arguments
+        for name, own in self._fixed.items():
+            value = state_dict.pop(prefix + name, None)
+            if value is not None and value.numel() == len(own):
+                self._fix(name, value.detach().cpu().double().flatten().tolist())
+            elif value is not None:
+                errors.append(f"size mismatch for {prefix}{name}: {len(own)} value(s) here, {value.numel()} in the state")
+            elif strict:
+                missing.append(prefix + name)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
-def starting_frequency(relax: Any, domain: Domain, axes_of_translation: bool = True) -> dict[str, Frequency]:
+def starting_frequency(relax: Any, domain: Domain) -> dict[str, Frequency]:
     """Return the ω′ at the start of each subgroup that may be soft, in a fixed order."""
     if relax is None:
         return {}
@@ -141,8 +172,6 @@ def starting_frequency(relax: Any, domain: Domain, axes_of_translation: bool = T
     for name in relax:
         if name not in SUBGROUPS:
             raise ValueError(f"relax: unknown subgroup {name!r}; subgroups are {list(SUBGROUPS)}")
-        if name == "translation" and not axes_of_translation:
-            raise ValueError(f"relax: a layer of volumes is strict in translation, got {relax!r}")
         if name not in (*domain.subgroups, "translation"):
             raise ValueError(f"relax: {domain.gspace.name} has no {name} to relax, got {relax!r}")
         if name in domain.kept_subgroups:

@@ -14,10 +14,13 @@ from torch import Tensor, nn
 
 from ..checks import SUBGROUPS
 from ..group.domain import Domain
-from ..group.regions import RegionPartition
 from .domain_frequency import DomainFrequency, Frequency
 from .softness import OrthogonalBasis, soft_share
 from .steerable_basis import SteerableBasis
+
+
+# Steps in which a softness is met, and the change of the soft weights that ends them.
+_MOST_STEPS, _CLOSE = 8, 1e-12
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class Kernel(nn.Module, ABC):
         default_softness: the softness s at the start.
         basis: the steerable basis of the strict part, None without one.
         cannot_be_soft: subgroups that were to be soft where no weights would make K so.
+        is_factored: whether :meth:`filters` says all of K; else K is made at every pixel where translation is soft.
         relaxed_by: the quantity that relaxes K in words; empty where it is ω′.
 
     Example:
@@ -95,7 +99,7 @@ class Kernel(nn.Module, ABC):
         >>> layer = RelaxedR2Conv(fields, fields, 3)
         >>> whole, projected = (
         ...     layer.kernel(layer.weights),
-        ...     layer.kernel(layer.weights, None, ("rotation",)),
+        ...     layer.kernel(layer.weights, ("rotation",)),
         ... )
         >>> torch.equal(projected, layer.kernel.strict_kernel()(layer.weights))
         True
@@ -103,27 +107,53 @@ class Kernel(nn.Module, ABC):
 
     default_softness = 0.001
     cannot_be_soft: tuple[str, ...] = ()
+    is_factored = True
     basis: SteerableBasis | None
 
     def __init__(self, place: KernelPlace) -> None:
         super().__init__()
         self.place = place
-        self.cells = place.domain.cells
         self.frequency = DomainFrequency({})
         self.basis = None
         self.orthogonal_basis = OrthogonalBasis(place.in_type.representations, place.out_type.representations)
 
     @abstractmethod
-    def forward(
-        self, weights: Tensor | None, partition: RegionPartition | None = None, averaged: Sequence[str] = ()
-    ) -> Tensor:
-        """Return K, (C_out, C_in, k, …), or in each region of an output, (regions, C_out, C_in, k, …).
+    def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
+        """Return K where it is the same at all positions, (C_out, C_in, k, …).
 
         Args:
             weights: those of the layer.
-            partition: the regions; None where K does not depend on the position.
             averaged: subgroups over which K is averaged. This projects it on the kernels that are equivariant to them.
         """
+
+    def filters(
+        self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str] = ()
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return filter banks, and where K depends on the position a factor of each at the pixels of an output.
+
+        Args:
+            weights: those of the layer.
+            size: pixels along each axis of the output.
+            averaged: subgroups over which K is averaged.
+
+        Returns:
+            K and None, or R banks (R, C_out, C_in, k, …) and factors (R, C_out, pixels along each axis), whose products
+            make K when they are added (equation (3)).
+        """
+        return self(weights, averaged), None
+
+    def at_pixels(
+        self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str], start: int, end: int
+    ) -> Tensor:
+        """Return K at the pixels from number ``start`` up to ``end`` of an image, (pixels, C_out, C_in, k, …)."""
+        banks, factors = self.filters(weights, size, averaged)
+        if factors is None:
+            return banks.expand(end - start, *banks.shape)
+        return torch.einsum("roi...,rop->poi...", banks, factors.flatten(2)[..., start:end])
+
+    def values_at_a_pixel(self) -> int:
+        """Return the numbers that one pixel takes while its bank is made."""
+        return self.place.out_type.size * self.place.in_type.size * self.place.kernel_size**self.place.domain.dimension
 
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:
@@ -144,14 +174,20 @@ class Kernel(nn.Module, ABC):
         """Draw the soft weights, and scale them until the softness is s."""
         for parameter, numbers in self._soft_entries():
             parameter.view(-1)[numbers] = torch.randn(len(numbers)).to(parameter)
-        self._scale_to(weights, softness)
+        self.scale_to(weights, softness)
 
     @torch.no_grad()
-    def _scale_to(self, weights: Tensor | None, softness: float) -> None:
+    def scale_to(self, weights: Tensor | None, softness: float, hardened: Sequence[str] = ()) -> None:
         """Scale the soft weights until the softness is s; nothing where K has no soft part."""
-        soft, strict = (float(energy) for energy in self.energies(weights, (), SUBGROUPS))
-        if soft > 0:
-            self.scale_soft_part(math.sqrt(softness / (1 - softness) * strict / soft))
+        # Where K has factors of group elements and of positions, s is no quadratic function of the weights.
+        for _ in range(_MOST_STEPS):
+            soft, strict = (float(energy) for energy in self.energies(weights, hardened, SUBGROUPS))
+            if soft <= 0:
+                return
+            factor = math.sqrt(softness / (1 - softness) * strict / soft)
+            self.scale_soft_part(factor)
+            if abs(factor - 1) < _CLOSE:
+                return
 
     def soft_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters that a strict kernel does without."""
@@ -165,16 +201,26 @@ class Kernel(nn.Module, ABC):
         return {}
 
     def varies(self, averaged: Sequence[str] = ()) -> bool:
-        """Whether K may depend on the position after an average; on an accelerator this does not wait for ω′."""
+        """Whether K may depend on the position after an average."""
         is_there = "translation" in self.frequency.names and "translation" not in averaged
         return is_there and self.frequency.may_vary("translation")
 
-    def softness(self, weights: Tensor | None, hardened: Sequence[str], subgroups: Sequence[str]) -> Tensor:
+    def softness(
+        self,
+        weights: Tensor | None,
+        hardened: Sequence[str],
+        subgroups: Sequence[str],
+        size: tuple[int, ...] | None = None,
+    ) -> Tensor:
         """Return s of K, which is averaged over ``hardened`` before: the part that is not equivariant to subgroups."""
-        return soft_share(*self.energies(weights, hardened, joint(hardened, subgroups)))
+        return soft_share(*self.energies(weights, hardened, joint(hardened, subgroups), size))
 
     def energies(
-        self, weights: Tensor | None, hardened: Sequence[str], averaged: Sequence[str]
+        self,
+        weights: Tensor | None,
+        hardened: Sequence[str],
+        averaged: Sequence[str],
+        size: tuple[int, ...] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return ‖K − PK‖² and ‖PK‖² in the same unit, as means over the positions.
 
@@ -182,18 +228,14 @@ class Kernel(nn.Module, ABC):
             weights: those of the layer.
             hardened: subgroups over which K is averaged.
             averaged: those over which PK is.
+            size: pixels along each axis of the output; by default the domain's reference size.
         """
-        cells = RegionPartition.of_cells(self.cells, self.place.domain.dimension) if self.varies(hardened) else None
-        kernel, projected = self(weights, cells, hardened), self(weights, cells, averaged)
+        kernel, projected = self(weights, hardened), self(weights, averaged)
         # A square might overflow, or vanish.
         peak = kernel.detach().abs().amax()
         unit = torch.where(peak > 0, peak, 1)
         soft, strict = (kernel - projected) / unit, projected / unit
-        if cells is None:
-            return self.orthogonal_basis.energy(soft), self.orthogonal_basis.energy(strict)
-        # The position last, as another axis of the taps.
-        soft, strict = (self.orthogonal_basis.energy(part.movedim(0, -1)) for part in (soft, strict))
-        return soft / len(kernel), strict / len(kernel)
+        return self.orthogonal_basis.energy(soft), self.orthogonal_basis.energy(strict)
 
     @torch.no_grad()
     def scale_soft_part(self, factor: float) -> None:
@@ -215,17 +257,6 @@ class Kernel(nn.Module, ABC):
         """Return the kernel that K is once it has been averaged over all subgroups; itself where it cannot be split."""
         return self
 
-    def adopt_earlier_state(self, state: dict[str, Any], prefix: str) -> None:
-        """Rename the entries of a state that an earlier version saved, in place.
-
-        Args:
-            state: the state dict that is being loaded.
-            prefix: where the layer's entries start.
-        """
-        for key in [key for key in state if key.startswith((f"{prefix}bank.", f"{prefix}_domain_frequency."))]:
-            name = key.removeprefix(prefix).replace("_domain_frequency.", "kernel.frequency.")
-            state[prefix + name.replace("bank.", "kernel.", 1)] = state.pop(key)
-
     def strict_state(self) -> dict[str, Tensor]:
         """Return the entries of the state with which K is the strict kernel: those of soft weights are 0."""
         soft = {id(parameter) for parameter, _ in self._soft_entries()}
@@ -245,7 +276,6 @@ class Kernel(nn.Module, ABC):
             "strict kernel": "steerable",
             "soft in": is_soft_in,
             "keeps": str(place.domain.kept),
-            "regions": self.cells if "translation" in is_soft_in else None,
             "samples": place.domain.samples if is_continuous and is_soft_in else None,
         }
 

@@ -1,9 +1,9 @@
-"""The modulation f of a tied kernel: functions of the domain, and a few weights of each output field."""
+"""Sums of functions of the domain for each output channel, with a few weights of each field."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,33 +14,76 @@ from torch import Tensor, nn
 
 from ..checks import FIBER_SUBGROUPS
 from ..group.domain import Domain
+from ..group.elements import GroupSample
 from ..group.exact_constants import ExactConstants, RowOrder
 from ..group.fields import channel_elements
 from ..group.means import mean_matrix
-from ..group.regions import RegionPartition
+from ..torch_modes import has_no_values
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 
 Array = NDArray[np.float64]
 
 # The root mean square of the modulation that a weight of 1 makes at ω′ = 0.25. Tasks want small modulations, so an
 # optimiser's steps must change the kernel little (docs/concepts/mathematics.md).
-_UNIT = 0.2
+SCALE = 0.2
 # The highest power of ⟨g e, d/|d|⟩: what is kept by quarter turns is not seen below the fourth.
 _DEGREES = 4
 # Sums over elements that should be 0 are smaller.
 _SAME = 1e-9
 # A function is left out if this part of it, or less, is not a sum of the functions before it.
 _LEAST = 0.1
-# A function of this size (root mean square) is 0; those of :class:`Modulation` are at most 1.
+# A function of this size (root mean square) is 0; those of a modulation are at most 1.
 _NOTHING = 1e-3
 
 
-class _Kind(NamedTuple):
-    """Output fields of one representation."""
+class FieldKind(NamedTuple):
+    """The output fields of one representation."""
 
     fields: int
-    elements: Array  # those of each channel, as a mean over the sample, (channels, M)
-    functions: list[int]  # numbers of the functions h that their weights multiply
+    size: int  # channels of a field
+    elements: Array  # of each channel, as a mean over the sample, (size, M), or (1, M) where channels have none
+
+    @property
+    def has_elements(self) -> bool:
+        """Whether each channel belongs to an element of the group or to a coset."""
+        return len(self.elements) > 1 or self.elements.shape[1] == 1
+
+
+class Modulation(ExactConstants):
+    """The base of modulations: the kinds of fields, and weights of which each field of a kind has as many.
+
+    ``weights`` are those of the first kind of fields, (fields, number), flattened, then those of the next.
+    """
+
+    weights: nn.Parameter
+
+    def __init__(self, fields: Sequence[Representation], sample: GroupSample) -> None:
+        super().__init__()
+        kinds = list(dict.fromkeys(fields))
+        self._order = RowOrder(_places(kinds, fields))
+        self.kinds = [_kind(kind, list(fields).count(kind), sample) for kind in kinds]
+        self._counts: list[int] = []
+
+    def _start(self, counts: Sequence[int]) -> None:
+        """Make the weights, given their number in a field of each kind."""
+        self._counts = list(counts)
+        total = sum(kind.fields * count for kind, count in zip(self.kinds, counts, strict=True))
+        self.weights = nn.Parameter(torch.zeros(total))
+
+    def by_kind(self) -> list[Tensor]:
+        """Return the weights of each kind of fields, (fields, number)."""
+        sizes = [kind.fields * count for kind, count in zip(self.kinds, self._counts, strict=True)]
+        parts = self.weights.split(sizes) if len(sizes) > 1 else (self.weights,)
+        return [part.view(kind.fields, -1) if len(part) else part.view(kind.fields, 0) for part, kind in zip(parts, self.kinds, strict=True)]
+
+    def channels(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return (…, C, columns) in the order of the channels, given (…, fields, rows, columns) of each kind."""
+        rows = [
+            part.expand(*part.shape[:-2], kind.size, part.shape[-1]).flatten(-3, -2)
+            for part, kind in zip(parts, self.kinds, strict=True)
+        ]
+        ordered: Tensor = rows[0] if len(rows) == 1 else self._order(torch.cat(rows, -2))
+        return ordered
 
 
 class _Side(NamedTuple):
@@ -51,171 +94,125 @@ class _Side(NamedTuple):
     degree: int
 
 
-class Modulation(ExactConstants):
-    r"""f of each output channel, tap and position, with a mean of 0 over the domain.
+class ElementModulation(Modulation):
+    r"""f of each output channel and tap, with a mean of 0 over the group.
 
     .. math::
-        f(c, d; x) = \sum_j \alpha_j \operatorname{mean}_{g \in c} h_j(\omega' \odot a(g, x))
-            + \sum_{jk} \mu_{jk} \operatorname{mean}_g h_j(\omega' \odot a(g, x))\, \langle g e_k, d/|d| \rangle^{n_j}
+        f(c, d) = \sum_j \alpha_j \operatorname{mean}_{g \in c} h_j(\omega' \odot a(g))
+            + \sum_{jk} \mu_{jk} \operatorname{mean}_g h_j(\omega' \odot a(g))\, \langle g e_k, d/|d| \rangle^{n_j}
 
     c is an output channel, which in a regular or quotient field belongs to an element or a coset, and elsewhere to all
-    of the group. The functions h are tanh(2π ω′ a) of each coordinate of the domain, squares of positions and of
-    rotations of space, and products of rotation and reflection, less their means over the domain. tanh has the slope of
-    a sine at 0 and grows with ω′, where a sine would vanish on all elements of C4 at ω′ = 0.5. Squares tell the centre
-    from the border, and an axis of space from other axes, whichever way it points. A function is left out if it is a
-    sum of others at all elements and positions.
-
-    ``weights`` are α of each kind of fields, and then μ of all fields.
+    of the group. The functions h are tanh(2π ω′ a) of each coordinate of the group, squares of those of rotations of
+    space, and products of rotation and reflection, less their means over the group. tanh has the slope of a sine at 0
+    and grows with ω′, where a sine would vanish on all elements of C4 at ω′ = 0.5. A function is left out if it is a
+    sum of others at all elements. The weights of a field are its α, then its μ.
     """
 
     elements: Tensor
-    positions: Tensor
-    maps: Tensor
 
     def __init__(self, fields: Sequence[Representation], domain: Domain, subgroups: Sequence[str], taps: Array) -> None:
-        super().__init__()
-        columns = domain.columns(subgroups)
-        self._of_elements = tuple(name for name in columns if name in FIBER_SUBGROUPS)
-        self._of_positions = tuple(name for name in columns if name == "translation")
-        self._rotations = columns.count("rotation")
-        self.set_constant("elements", 2 * math.pi * domain.elements([*dict.fromkeys(self._of_elements)]))
-        centres = domain.positions() if self._of_positions else np.zeros((1, len(domain.sample), 0))
-        self.set_constant("positions", 2 * math.pi * centres)
-        whole = np.full((len(domain.sample),) * 2, 1 / len(domain.sample))
+        sample = domain.sample
+        super().__init__(fields, sample)
+        self._columns = tuple(name for name in domain.columns(subgroups) if name in FIBER_SUBGROUPS)
+        self._rotations = self._columns.count("rotation")
+        self.set_constant("elements", 2 * math.pi * domain.elements([*dict.fromkeys(self._columns)]))
+        whole = np.full((len(sample),) * 2, 1 / len(sample))
         for names in ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS):
             mean = mean_matrix(domain.translates([name for name in names if name in domain.subgroups]))
-            self.set_constant("_".join(["centre", *names]), (mean - whole).T)
-        values = self._reference_values()
-        kinds = list(dict.fromkeys(fields))
-        self.order = RowOrder(_places(kinds, fields))
-        self._taps = len(taps)
-        self._sides = _independent_sides(values, domain.sample.action, taps)
-        means = [channel_elements([kind], domain.sample)[0] for kind in kinds]
-        functions = [_independent(np.einsum("pjm,am->jpa", values, of)) for of in means]
-        counts = [list(fields).count(kind) for kind in kinds]
-        self._kinds = [_Kind(*of) for of in zip(counts, means, functions, strict=True)]
-        self.set_constant("maps", self._maps(values, domain.sample.action, taps))
-        # The numbers of columns and of weights of each kind, those of the sides last.
-        self._columns = [len(kind.elements) * len(kind.functions) for kind in self._kinds]
-        self._columns.append(len(self._sides) * len(taps))
-        self._counts = [kind.fields * len(kind.functions) for kind in self._kinds]
-        self._counts.append(sum(counts) * len(self._sides))
-        self.weights = nn.Parameter(torch.zeros(sum(self._counts)))
+            self.set_constant(_centre(names), (mean - whole).T)
+        reference = torch.tensor([DEFAULT_FREQUENCY], dtype=torch.float64)
+        values = self._functions(reference, (), self.exact).numpy()
+        sides = _independent_sides(values, sample.action, taps)
+        self._side_functions = [side.function for side in sides]
+        along = [_scaled(values[side.function], _along(side, sample.action, taps)) for side in sides]
+        self.set_constant("along", np.stack(along) if along else np.zeros((0, len(sample), len(taps))))
+        self._kind_functions = []
+        for number, kind in enumerate(self.kinds):
+            of_kind = independent(values @ kind.elements.T)
+            self._kind_functions.append(of_kind)
+            scaled = [_scaled(values[function], kind.elements.T) for function in of_kind]
+            self.set_constant(f"rows_{number}", np.stack(scaled) if scaled else np.zeros((0, *kind.elements.T.shape)))
+        self._start([len(of_kind) + len(sides) for of_kind in self._kind_functions])
 
-    def forward(
-        self,
-        frequency: DomainFrequency,
-        averaged: Sequence[str] = (),
-        partition: RegionPartition | None = None,
-    ) -> Tensor:
-        """Return f at all taps, (P, C_out, T), the mean over the cells of each region; P is 1 without."""
-        moved = frequency.scale(self._of_positions, self.elements) if self._of_positions else self.elements
-        scale = frequency.scale(self._of_elements, self.elements) if self._of_elements else moved
-        columns = self.functions(scale, moved, averaged, partition is not None).flatten(1) @ self.maps
-        if partition is not None:
-            columns = partition.means(columns, 0)
-        rows = self._weighted(columns)
-        return rows if len(self._kinds) == 1 else self.order(rows)
+    def forward(self, frequency: DomainFrequency, averaged: Sequence[str] = ()) -> Tensor:
+        """Return f, (C_out, T), or (C_out, 1) where it is the same at all taps."""
+        columns = self.constant("along").shape[-1] if self._side_functions else 1
+        maps = self._maps(frequency, tuple(name for name in FIBER_SUBGROUPS if name in averaged))
+        return self.channels([(of @ made).unflatten(1, (-1, columns)) for of, made in zip(self.by_kind(), maps, strict=True)])
 
-    def functions(
-        self, scale: Tensor, scale_of_positions: Tensor, averaged: Sequence[str] = (), at_cells: bool = True
-    ) -> Tensor:
-        """Return the functions h of each element at each position, (P, J, M); with those of positions 0 for P = 1."""
-        count, number = len(self._of_elements), len(self._of_positions)
-        if count:
-            first = (self.elements * scale).tanh().mT
-            added = []
-            if self._rotations > 2:  # a rotation of the plane has two coordinates
-                added.append(first[: self._rotations].square())
-            if 0 < self._rotations < count:
-                added.append((first[: self._rotations, None] * first[self._rotations :]).flatten(0, 1))
-            mean = f"centre{'_rotation' * ('rotation' in averaged)}{'_reflection' * ('reflection' in averaged)}"
-            of_elements = ((torch.cat([first, *added]) if added else first) @ getattr(self, mean)).unsqueeze(0)
-            if not number:
-                return of_elements
-        if not at_cells:
-            # ω′ of a hardened layer keeps a gradient, 0: distributed training waits for that of each parameter.
-            both = self.positions.new_zeros(1, 2 * number, self.positions.shape[1]) + 0 * scale_of_positions.sum()
-        else:
-            moved = (self.positions * scale_of_positions).tanh().mT
-            both = torch.cat([moved, moved.square()], 1)
-            both = both * 0 if "translation" in averaged else both - both.mean((0, 2), keepdim=True)
-        if not count:
-            return both
-        of_elements = of_elements.expand(len(both), -1, -1)
-        return torch.cat([both[:, :number], of_elements[:, :count], both[:, number:], of_elements[:, count:]], 1)
+    def _maps(self, frequency: DomainFrequency, averaged: tuple[str, ...]) -> list[Tensor]:
+        """Return the functions of the rows and taps of each kind of fields, (number of weights, rows·T)."""
+        if frequency.learn or has_no_values():
+            return self._made(frequency.scale(self._columns, self.elements), averaged, self.constant)
 
-    def of_subgroups(self) -> list[tuple[str, ...]]:
+        def build() -> list[Tensor]:
+            made = self._made(frequency.exact_scale(self._columns), averaged, self.exact)
+            return [of.to(self.elements) for of in made]
+
+        return self.remembered((frequency.settings(), averaged), build)
+
+    def _made(self, scale: Tensor, averaged: Sequence[str], constant: Callable[[str], Tensor]) -> list[Tensor]:
+        values = self._functions(scale, averaged, constant)
+        sides = (values[self._side_functions].unsqueeze(1) @ constant("along")).squeeze(1)
+        made = []
+        for number, (kind, functions) in enumerate(zip(self.kinds, self._kind_functions, strict=True)):
+            rows = (values[functions].unsqueeze(1) @ constant(f"rows_{number}")).squeeze(1).unsqueeze(-1)
+            if self._side_functions:
+                of_sides = sides.unsqueeze(1).expand(-1, len(kind.elements), -1)
+                rows = torch.cat([rows.expand(-1, -1, sides.shape[1]), of_sides])
+            made.append(rows.flatten(1))
+        return made
+
+    def _functions(self, scale: Tensor, averaged: Sequence[str], constant: Callable[[str], Tensor]) -> Tensor:
+        """Return the functions h of each element, (J, M), averaged over some subgroups, less their means."""
+        first = (constant("elements") * scale).tanh().mT
+        functions = [first]
+        if self._rotations > 2:  # a rotation of the plane has two coordinates
+            functions.append(first[: self._rotations].square())
+        if 0 < self._rotations < len(first):
+            functions.append((first[: self._rotations, None] * first[self._rotations :]).flatten(0, 1))
+        values = torch.cat(functions) if len(functions) > 1 else first
+        return values @ constant(_centre(averaged))
+
+    def function_subgroups(self) -> list[tuple[str, ...]]:
         """Return the subgroups that each function h depends on."""
-        names, rotations = self._of_elements, self._rotations
-        found = [(name,) for name in (*self._of_positions, *names, *self._of_positions)]
-        found += [("rotation",)] * (rotations if rotations > 2 else 0)
-        return [*found, *[FIBER_SUBGROUPS] * (rotations * names.count("reflection"))]
+        found: list[tuple[str, ...]] = [(name,) for name in self._columns]
+        found += [("rotation",)] * (self._rotations if self._rotations > 2 else 0)
+        return [*found, *[FIBER_SUBGROUPS] * (self._rotations * self._columns.count("reflection"))]
 
     def weight_subgroups(self) -> list[tuple[str, ...]]:
         """Return the subgroups that each weight belongs to."""
-        of = self.of_subgroups()
-        alphas = [of[number] for kind in self._kinds for _ in range(kind.fields) for number in kind.functions]
-        fields = sum(kind.fields for kind in self._kinds)
-        return [*alphas, *[of[side.function] for side in self._sides] * fields]
-
-    def of_earlier_units(self, weights: Tensor, units: Tensor) -> Tensor:
-        """Return weights in today's units, given those of version 0.1 and their unit of each function."""
-        factors = units.to(weights) / self.units.to(weights)
-        *of_elements, of_taps = factors.split([*(len(kind.functions) for kind in self._kinds), len(self._sides)])
-        repeated = [of.repeat(kind.fields) for of, kind in zip(of_elements, self._kinds, strict=True)]
-        fields = sum(kind.fields for kind in self._kinds)
-        return weights * torch.cat([*repeated, of_taps.repeat(fields)])
-
-    @torch.no_grad()
-    def _reference_values(self) -> Array:
-        """Return the functions h at the reference ω′, whatever that of the layer is, (P, J, M), in double precision."""
-        dtype = self.elements.dtype
-        scale = self.double().elements.new_full((1,), DEFAULT_FREQUENCY)
-        values: Array = self.functions(scale, scale).numpy()
-        self.to(dtype)
-        return values
-
-    def _maps(self, values: Array, action: Array, taps: Array) -> Array:
-        """Return the map from h at all elements to channels of kinds, then taps of sides, (J·M, columns)."""
-        directions = _directions(taps)
-        parts = [(number, kind.elements.T) for kind in self._kinds for number in kind.functions]
-        parts += [
-            (side.function, (action[:, :, side.axis] @ directions) ** side.degree / len(action)) for side in self._sides
+        known = self.function_subgroups()
+        return [
+            known[function]
+            for kind, functions in zip(self.kinds, self._kind_functions, strict=True)
+            for _ in range(kind.fields)
+            for function in (*functions, *self._side_functions)
         ]
-        columns, units = [], []
-        for number, part in parts:
-            size = np.sqrt(np.square(values[:, number] @ part).sum(0).mean() / len(values))
-            column = np.zeros((values.shape[1], len(action), part.shape[1]))
-            units.append(_UNIT / size)
-            column[number] = part * units[-1]
-            columns.append(column.reshape(-1, part.shape[1]))
-        self.units = torch.tensor(units, dtype=torch.float64)
-        return np.concatenate([np.zeros((values.shape[1] * len(action), 0)), *columns], 1)
-
-    def _weighted(self, columns: Tensor) -> Tensor:
-        """Return f (P, C_out, T), kind after kind of fields, of the functions at P positions, (P, columns)."""
-        *of_elements, of_taps = columns.split(self._columns, dim=1)
-        *alphas, mu = self.weights.split(self._counts)
-        sides, first = None, 0
-        if self._sides:
-            # (fields, sides) · (P, sides, T).
-            sides = mu.view(-1, len(self._sides)) @ of_taps.unflatten(1, (-1, self._taps))
-            sides = sides.unsqueeze(2)
-        rows = []
-        for kind, values, alpha in zip(self._kinds, of_elements, alphas, strict=True):
-            shape = len(columns), kind.fields, len(kind.elements), self._taps
-            part = columns.new_zeros(1, 1, 1, 1) if sides is None else sides[:, first : first + kind.fields]
-            if kind.functions:
-                # (fields, functions) · (P, functions, channels).
-                of_kind = (alpha.view(kind.fields, -1) @ values.unflatten(1, (-1, len(kind.elements)))).unsqueeze(-1)
-                part = of_kind if sides is None else of_kind + part
-            rows.append(part.expand(shape).flatten(1, 2))
-            first += kind.fields
-        return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
 
-def _independent(values: Array) -> list[int]:
+def _centre(names: Sequence[str]) -> str:
+    return "_".join(["centre", *(name for name in FIBER_SUBGROUPS if name in names)])
+
+
+def _kind(representation: Representation, fields: int, sample: GroupSample) -> FieldKind:
+    elements, has_any = channel_elements([representation], sample)
+    return FieldKind(fields, representation.size, elements if has_any.all() else elements[:1])
+
+
+def _scaled(function: Array, part: Array) -> Array:
+    """Return a map of the values of a function (M,) to columns, (M, columns), that makes SCALE of a weight of 1."""
+    scaled: Array = part * (SCALE / np.sqrt(np.square(function @ part).mean()))
+    return scaled
+
+
+def _along(side: _Side, action: Array, taps: Array) -> Array:
+    """Return ⟨g e, d/|d|⟩ⁿ / M of a side, (M, T)."""
+    along: Array = (action[:, :, side.axis] @ directions(taps)) ** side.degree / len(action)
+    return along
+
+
+def independent(values: Array) -> list[int]:
     """Return the numbers of the functions that are not sums of those before them, given their values (J, …)."""
     functions = torch.from_numpy(values.reshape(len(values), math.prod(values.shape[1:])))
     kept: list[int] = []
@@ -232,23 +229,22 @@ def _independent(values: Array) -> list[int]:
 
 
 def _independent_sides(values: Array, action: Array, taps: Array) -> list[_Side]:
-    """Return the sides that do not depend on each other, given h (P, J, M) and the elements (M, d, d)."""
-    # n is 1, or for a function h of elements alone the least power whose mean is not 0.
+    """Return the sides that do not depend on each other, given h (J, M) and the elements (M, d, d)."""
+    # n is the least power whose mean is not 0.
     sides: list[_Side] = []
     functions: list[Array] = []
-    along = np.einsum("mij,it->jmt", action, _directions(taps))
-    for number, function in enumerate(values.swapaxes(0, 1)):
-        is_of_elements = np.ptp(function, axis=0).max() < _SAME
-        for degree in range(1, 1 + (_DEGREES if is_of_elements else 1)):
+    along = np.einsum("mij,it->jmt", action, directions(taps))
+    for number, function in enumerate(values):
+        for degree in range(1, 1 + _DEGREES):
             means = function @ along**degree / len(action)
             sides += [_Side(number, axis, degree) for axis in range(len(along))]
             functions.append(means)
             if np.abs(means).max() > _SAME:
                 break
-    return [sides[number] for number in _independent(np.concatenate(functions))] if functions else []
+    return [sides[number] for number in independent(np.concatenate(functions))] if functions else []
 
 
-def _directions(taps: Array) -> Array:
+def directions(taps: Array) -> Array:
     """Return d/|d| of the taps (T, d), 0 at the centre, (d, T)."""
     length = np.linalg.norm(taps, axis=-1, keepdims=True)
     return np.divide(taps, length, out=np.zeros_like(taps), where=length > 0).T

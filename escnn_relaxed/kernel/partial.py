@@ -15,7 +15,6 @@ from ..checks import FIBER_SUBGROUPS, SUBGROUPS, check_choice, check_number
 from ..group.domain import Domain
 from ..group.fields import channel_elements
 from ..group.means import GroupMeans
-from ..group.regions import RegionPartition
 from ..torch_modes import has_values
 from .kernel import KernelBuilder, KernelPlace
 from .softness import soft_share
@@ -45,9 +44,7 @@ class PartialKernel(RelaxingKernel):
             )
         self.window = GroupWindow(place.domain, elements, start, learn)
 
-    def forward(
-        self, weights: Tensor | None, partition: RegionPartition | None = None, averaged: Sequence[str] = ()
-    ) -> Tensor:
+    def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K, (C_out, C_in, k, k); its mean over subgroups has the mean of the window."""
         kernel: Tensor = self.strict(weights)
         return kernel * self.window(averaged).view(-1, 1, 1, 1) if self.relaxed_subgroups else kernel

@@ -13,7 +13,6 @@ from ..group.elements import grid_symmetries
 from ..group.exact_constants import ExactConstants
 from ..group.means import GroupAverage
 from ..group.points import tap_grid
-from ..group.regions import RegionPartition
 from ..on_escnn.sampled_basis import sampled_basis
 from .kernel import KernelBuilder, KernelPlace
 from .softness import OrthogonalBasis
@@ -35,9 +34,7 @@ class ResidualKernel(RelaxingKernel):
         choices = dict.fromkeys([*((name,) for name in self.relaxed_subgroups), self.relaxed_subgroups])
         self.projections = nn.ModuleDict({"_".join(names): self._projection(names) for names in choices if names})
 
-    def forward(
-        self, weights: Tensor | None, partition: RegionPartition | None = None, averaged: Sequence[str] = ()
-    ) -> Tensor:
+    def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K, (C_out, C_in, k, k); its mean over subgroups has the mean of F, or the nearest strict kernel."""
         kernel: Tensor = self.strict(weights) + self._projected(averaged)
         return kernel
@@ -85,7 +82,7 @@ class ResidualKernel(RelaxingKernel):
         strict = self.strict(weights)
         free = torch.randn_like(strict)
         self.free_weight.copy_(free * (math.sqrt(softness / (1 - softness)) * strict.norm() / free.norm()))
-        self._scale_to(weights, softness)
+        self.scale_to(weights, softness)
 
     @torch.no_grad()
     def scale_soft_part(self, factor: float) -> None:
@@ -121,7 +118,7 @@ class NearestSteerable(ExactConstants):
             count = (place.stop - place.start) // len(elements)
             end = first + count * elements.shape[1] * elements.shape[2]
             products = rows[first:end].reshape(count, -1) @ elements.flatten(1).mT
-            weights.append((products @ self.get_buffer(f"inverse_{number}")).flatten())
+            weights.append((products @ self.constant(f"inverse_{number}")).flatten())
             first = end
         nearest: Tensor = self.basis(torch.cat(weights))
         return nearest

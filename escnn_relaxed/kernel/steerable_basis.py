@@ -81,7 +81,7 @@ class SteerableBasis(ExactConstants):
         """Yield each pair of representations, the place of its weights, its basis (B, |A|, |B|, taps)."""
         for number, (names, pair) in enumerate(zip(self._attributes, self._pairs, strict=True)):
             values, orbits = (
-                None if name not in self._buffers else self.exact(name) if exact else self.get_buffer(name)
+                None if name not in self._masters else self.exact(name) if exact else self.constant(name)
                 for name in (f"basis_{number}", f"orbits_{number}")
             )
             yield names, slice(pair.start, pair.end), _of_entries(values, orbits, pair.sizes)
@@ -102,7 +102,7 @@ class SteerableBasis(ExactConstants):
         parts = weights.split(self._counts) if len(self._pairs) > 1 else (weights,)
         for number, part in enumerate(parts[: len(self._pairs)]):
             basis = getattr(self, f"basis_{number}").flatten(1)
-            product, orbits = part.view(-1, len(basis)) @ basis, self._buffers.get(f"orbits_{number}")
+            product, orbits = part.view(-1, len(basis)) @ basis, getattr(self, f"orbits_{number}", None)
             # Of a large basis these are the values of orbits of entries.
             products.append(product if orbits is None else product.index_select(1, orbits))
         if self._is_one_pair:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from ..checks import FIBER_SUBGROUPS
 from ..group.elements import has_subgroup
-from ..group.regions import RegionPartition
 from ..on_escnn.sampled_basis import check_basis_arguments, refuse_emptied_basis, sampled_basis
 from .kernel import Kernel, KernelBuilder, KernelPlace
 from .steerable_basis import SteerableBasis
@@ -40,15 +39,17 @@ class StrictKernel(Kernel):
         super().__init__(place)
         self.basis = _steerable_basis(place) if basis is None else basis
 
-    def forward(
-        self, weights: Tensor | None, partition: RegionPartition | None = None, averaged: Sequence[str] = ()
-    ) -> Tensor:
+    def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K, (C_out, C_in, k, …)."""
         kernel: Tensor = self.basis(weights)
         return kernel
 
     def energies(
-        self, weights: Tensor | None, hardened: Sequence[str], averaged: Sequence[str]
+        self,
+        weights: Tensor | None,
+        hardened: Sequence[str],
+        averaged: Sequence[str],
+        size: tuple[int, ...] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return ‖K − PK‖² = 0 and ‖PK‖²."""
         energy = self.orthogonal_basis.energy(self(weights))

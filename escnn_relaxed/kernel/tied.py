@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import SUBGROUPS
+from ..checks import FIBER_SUBGROUPS, SUBGROUPS
 from ..group.points import tap_grid
-from ..group.regions import RegionPartition
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 from .kernel import Kernel, KernelPlace
-from .modulation import Modulation
+from .modulation import ElementModulation, Modulation
+from .position_modulation import PositionModulation
 from .strict import StrictKernel
 
 # At a small ω′ weights are drawn at most this many times as large as at the reference, so that the kernel changes
@@ -23,16 +23,20 @@ _LARGEST_START = 1.5
 
 
 class TiedKernel(StrictKernel):
-    """K = K_strict ⊙ (1 + f), with a modulation f of a few weights for each output field.
+    """K = K_strict ⊙ (1 + f_G) ⊙ (1 + f_T), with modulations of a few weights for each output field.
 
-    f has no mean over the domain, so PK is K_strict. This is equation (2) for κ = (1 + m) K_strict, since K_strict is
-    steerable: both parts have the same weights, as in the paper.
+    f_G depends on the group element, f_T on the position. Neither has a mean over the domain, so PK is K_strict. This
+    is equation (2) for κ = (1 + m) K_strict, since K_strict is steerable: both parts have the same weights, as in the
+    paper.
 
     Args:
         place: where the kernel stands.
+        all_directions: let the position change all channels differently in each direction, not only those that have no
+            group element of their own. This takes 1 + d filter banks in d dimensions.
 
     Attributes:
-        modulation: f, None where no weights would make K soft.
+        modulation: f_G, None where no weights would make K soft.
+        position_modulation: f_T, None where translation is strict.
 
     Example:
         >>> from escnn import gspaces
@@ -43,89 +47,130 @@ class TiedKernel(StrictKernel):
         ('TiedKernel', 2)
     """
 
-    modulation: Modulation | None
+    modulation: ElementModulation | None
+    position_modulation: PositionModulation | None
 
-    def __init__(self, place: KernelPlace) -> None:
+    def __init__(self, place: KernelPlace, all_directions: bool = False) -> None:
         super().__init__(place)
-        self.modulation = None
-        if not place.relax:
-            return
+        self.modulation = self.position_modulation = None
         taps = tap_grid(place.kernel_size, place.dilation, place.domain.dimension)
-        modulation = Modulation(place.out_type.representations, place.domain, tuple(place.relax), taps)
-        if len(modulation.weights):
-            self.modulation = modulation
-            self.frequency = DomainFrequency(place.relax, place.learn_relaxation, place.domain.dimension)
-        else:
-            self.cannot_be_soft = tuple(place.relax)
+        fields, names = place.out_type.representations, [name for name in FIBER_SUBGROUPS if name in place.relax]
+        if names:
+            modulation = ElementModulation(fields, place.domain, names, taps)
+            self.modulation = modulation if len(modulation.weights) else None
+        if "translation" in place.relax:
+            self.position_modulation = PositionModulation(fields, place.domain, taps, all_directions)
+        can_be_soft = {name for _, found in self._weight_subgroups() for names in found for name in names}
+        self.cannot_be_soft = tuple(name for name in place.relax if name not in can_be_soft)
+        relax = {name: value for name, value in place.relax.items() if name in can_be_soft}
+        self.frequency = DomainFrequency(relax, place.learn_relaxation, place.domain.dimension)
 
-    def forward(
-        self, weights: Tensor | None, partition: RegionPartition | None = None, averaged: Sequence[str] = ()
-    ) -> Tensor:
-        """Return K, (C_out, C_in, k, …), or in each region of an output, (regions, C_out, C_in, k, …)."""
+    def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
+        """Return K without its factors at positions, (C_out, C_in, k, …)."""
         strict: Tensor = self.basis(weights)
+        if self.position_modulation is not None and self.training and "translation" in averaged:
+            # Distributed training waits for the gradient of each parameter, here 0.
+            unused = (self.position_modulation.weights, *self.frequency.parameters())
+            strict = strict + 0 * sum(of.sum() for of in unused)
         if self.modulation is None or not (self.training or self._is_soft(averaged)):
-            return strict if partition is None else strict.expand(math.prod(partition.counts), *strict.shape)
-        f = self.modulation(self.frequency, averaged, partition).unsqueeze(2).unflatten(-1, strict.shape[2:])
-        return torch.addcmul(strict, strict, f.squeeze(0) if partition is None else f)
+            return strict
+        f = self.modulation(self.frequency, averaged)
+        return torch.addcmul(strict, strict, self._as_bank(f))
+
+    def filters(
+        self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str] = ()
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return filter banks, and factors at the pixels where K depends on the position (equation (3))."""
+        bank = self(weights, averaged)
+        if self.position_modulation is None or not self.varies(averaged):
+            return bank, None
+        factors = self.position_modulation(self.frequency, size)
+        if len(factors) == 1:
+            return bank.unsqueeze(0), factors
+        directions = self.position_modulation.tap_directions[:, None, None]
+        return bank * directions.unflatten(-1, bank.shape[2:]), factors
+
+    def _as_bank(self, f: Tensor) -> Tensor:
+        """Return values (C_out, T) or (C_out, 1) in a shape that broadcasts with filter banks."""
+        axes = self.place.domain.dimension
+        return f.view(len(f), 1, *(self.place.kernel_size if f.shape[1] > 1 else 1 for _ in range(axes)))
 
     def _is_soft(self, averaged: Sequence[str]) -> bool:
         """Whether f may be other than 0, as far as is known without waiting for an accelerator."""
-        return len(averaged) < len(SUBGROUPS) and self.frequency.may_vary()
+        return any(self.frequency.may_vary(name) for name in FIBER_SUBGROUPS if name not in averaged)
 
     def energies(
-        self, weights: Tensor | None, hardened: Sequence[str], averaged: Sequence[str]
+        self,
+        weights: Tensor | None,
+        hardened: Sequence[str],
+        averaged: Sequence[str],
+        size: tuple[int, ...] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return ‖K − PK‖² and ‖PK‖² in the same unit, as means over the positions and the entries of K."""
         strict = self.orthogonal_basis(self.basis(weights))
         # A square might overflow or vanish, and a sum of squares overflow in float16.
         peak = strict.detach().abs().amax()
         of_channels = (strict / torch.where(peak > 0, peak, 1)).square().mean(1).flatten(1)
-        if self.modulation is None:
-            return of_channels.mean() * 0, of_channels.mean()
-        cells = RegionPartition.of_cells(self.cells, self.place.domain.dimension) if self.varies(hardened) else None
-        whole, projected = (self.modulation(self.frequency, names, cells) for names in (hardened, averaged))
-        unit = 1 / whole.detach().abs().amax().clamp_min(1)
-        soft, kept = (((part * unit).square() * of_channels).mean() for part in (whole - projected, projected))
-        # The part of PK that is soft in other subgroups is orthogonal to K_strict.
-        return soft, kept + of_channels.mean() * unit**2
+        nothing = of_channels.new_zeros(1, 1)
+        whole, kept = (
+            nothing if self.modulation is None else self.modulation(self.frequency, names) for names in (hardened, averaged)
+        )
+        # The mean over positions of the square of their part of f.
+        moments = nothing
+        if self.position_modulation is not None and self.varies(hardened):
+            moments = self.position_modulation.second_moments(self.frequency, size or self.place.domain.reference_size)
+        unit = 1 / torch.maximum(whole.detach().abs().amax(), moments.detach().amax().sqrt()).clamp_min(1)
+        whole, kept, moments, one = whole * unit, kept * unit, moments * unit**2, unit**2
+        # (1 + f_T)(1 + f_G) less its mean over the subgroups, and that mean, squared. f_T and f_G have mean 0 over the
+        # positions and the group, so all products of different terms have.
+        if "translation" in averaged:
+            soft, strict_part = (whole - kept).square() + moments * (one + whole.square()) / one, one + kept.square()
+        else:
+            soft = (whole - kept).square() * (one + moments) / one
+            strict_part = (one + kept.square()) * (one + moments) / one
+        return (soft * of_channels).mean(), (strict_part * of_channels).mean()
 
     @torch.no_grad()
     def start(self, weights: Tensor | None, softness: float) -> None:
         """Draw the weights of f so that the softness is s; 0 where none is wanted."""
-        if self.modulation is None:
+        modulations = self._modulations()
+        if not modulations:
             return
-        nn.init.normal_(self.modulation.weights)
+        for modulation in modulations:
+            nn.init.normal_(modulation.weights)
         factors = []
         for least in (0.0, DEFAULT_FREQUENCY):
             with self.frequency.at_least(least):
                 soft, strict = (float(energy) for energy in self.energies(weights, (), SUBGROUPS))
             factors.append(math.sqrt(softness / (1 - softness) * strict / soft) if soft > 0 else math.inf)
-        factor = min(factors[0], _LARGEST_START * factors[1])
+        largest = _LARGEST_START * factors[1]
+        factor = min(factors[0], largest)
         self.scale_soft_part(0.0 if math.isinf(factor) else factor)
+        if 0 < factor < largest:
+            self.scale_to(weights, softness)
+
+    def _modulations(self) -> list[Modulation]:
+        """Return f_G and f_T, where K has them."""
+        return [of for of in (self.position_modulation, self.modulation) if of is not None]
+
+    def _weight_subgroups(self) -> list[tuple[Modulation, list[tuple[str, ...]]]]:
+        return [(modulation, modulation.weight_subgroups()) for modulation in self._modulations()]
 
     def soft_parameters(self) -> Iterator[nn.Parameter]:
         """Yield ω′ where it is learned, and the weights of f."""
         yield from self.frequency.parameters()
-        if self.modulation is not None:
-            yield self.modulation.weights
+        for modulation in self._modulations():
+            yield modulation.weights
 
     def weight_groups(self) -> dict[str, list[tuple[nn.Parameter, Tensor]]]:
         """Return the weights of f that belong to each subgroup, and to rotation and reflection together."""
-        if self.modulation is None:
-            return {}
-        labels = [" × ".join(names) for names in self.modulation.weight_subgroups()]
-        return {
-            label: [(self.modulation.weights, torch.tensor([n for n, of in enumerate(labels) if of == label]))]
-            for label in dict.fromkeys(labels)
-        }
-
-    def adopt_earlier_state(self, state: dict[str, Any], prefix: str) -> None:
-        """Rename the entries of an earlier state; its weights were in units of its own ω′ at the start."""
-        super().adopt_earlier_state(state, prefix)
-        units = state.pop(f"{prefix}kernel.units", None)
-        weights = state.pop(f"{prefix}kernel.weights", None)
-        if weights is not None and units is not None and self.modulation is not None:
-            state[f"{prefix}kernel.modulation.weights"] = self.modulation.of_earlier_units(weights, units)
+        groups: dict[str, list[tuple[nn.Parameter, Tensor]]] = {}
+        for modulation, subgroups in self._weight_subgroups():
+            labels = [" × ".join(names) for names in subgroups]
+            for label in dict.fromkeys(labels):
+                numbers = torch.tensor([number for number, of in enumerate(labels) if of == label])
+                groups.setdefault(label, []).append((modulation.weights, numbers))
+        return groups
 
     def strict_kernel(self) -> Kernel:
         """Return K_strict, with the same basis."""
@@ -136,4 +181,4 @@ class TiedKernel(StrictKernel):
 
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""
-        return {**super().describe(), **({} if self.modulation is None else {"soft part": "tied"})}
+        return {**super().describe(), **({"soft part": "tied"} if self._modulations() else {})}

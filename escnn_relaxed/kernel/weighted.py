@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from ..checks import check_integer
 from ..group.fields import channel_elements
 from ..group.means import GroupMeans
-from ..group.regions import RegionPartition
 from .kernel import KernelBuilder, KernelPlace
 from .strict import RelaxingKernel, StrictKernel
 
@@ -58,17 +57,15 @@ class WeightedKernel(RelaxingKernel):
         """Return w of each element, (L, M), or their means over some subgroups."""
         return torch.addmm(self.means[:, None], self.deviations, self.elements.averaged("contrasts", averaged))
 
-    def forward(
-        self, weights: Tensor | None, partition: RegionPartition | None = None, averaged: Sequence[str] = ()
-    ) -> Tensor:
+    def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K, (C_out, C_in, k, k); its mean over subgroups has the means of the weights."""
         kernels = [self.strict(of) for of in (weights, *self.further_weights)]
         kernels += [kernel(None) for kernel in self.further]
         of, elements = self.group_weights(averaged), self.elements
-        factors = (of @ elements.get_buffer("of_columns"))[:, None, :, None, None]
+        factors = (of @ elements.constant("of_columns"))[:, None, :, None, None]
         if not self._weighs_columns_alone:
-            rows = (of @ elements.get_buffer("of_rows"))[:, :, None, None, None]
-            factors = torch.where(elements.get_buffer("weighs_columns"), factors, rows)
+            rows = (of @ elements.constant("of_rows"))[:, :, None, None, None]
+            factors = torch.where(elements.constant("weighs_columns"), factors, rows)
         parts = [factor * kernel for factor, kernel in zip(factors, kernels, strict=True)]
         return sum(parts[1:], parts[0])
 
@@ -94,7 +91,7 @@ class WeightedKernel(RelaxingKernel):
         count, others = self.deviations.shape
         self.means.fill_(1 / math.sqrt(count))
         self.deviations.copy_(torch.randn(count, others + 1) @ self.elements.averaged("contrasts").mT)
-        self._scale_to(weights, softness)
+        self.scale_to(weights, softness)
 
     def strict_state(self) -> dict[str, Tensor]:
         """Return weights of 1 for the first kernel and 0 for the others."""

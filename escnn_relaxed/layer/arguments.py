@@ -221,9 +221,6 @@ def _by(size: Sequence[int]) -> str:
     return "x".join(map(str, size))
 
 
-DEFAULT_REGIONS = 4
-
-
 @dataclass(frozen=True)
 class Softening:
     """The options of softness: the keyword arguments of ``RelaxedR2Conv``, which documents them."""
@@ -232,7 +229,6 @@ class Softening:
     learn_relaxation: bool = False
     keep: Any = None
     initial_softness: float | None = None
-    regions: int = DEFAULT_REGIONS
     samples: int = 16
     kernel: KernelBuilder | None = None
 
@@ -254,7 +250,6 @@ class Softening:
             gspace,
             samples,
             kept_group(self.keep, gspace, samples),
-            check_integer("regions", self.regions, 1),
             getattr(self.kernel, "rotation_coordinates", "circle"),
         )
         place = KernelPlace(
@@ -263,7 +258,7 @@ class Softening:
             kernel_size,
             dilation,
             domain,
-            starting_frequency(self.relax, domain, gspace.dimensionality == 2),
+            starting_frequency(self.relax, domain),
             check_bool("learn_relaxation", self.learn_relaxation),
             basis_arguments,
         )

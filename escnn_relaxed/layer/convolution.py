@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
@@ -11,9 +12,10 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from ..checks import check_bool, check_no_hooks, check_size
-from ..group.regions import RegionPartition
-from ..integral.geometry import Geometry, TransposedGeometry, as_convolution
-from ..integral.regions import RegionConvolution, integrate
+from ..integral.at_pixels import integrate_at_pixels
+from ..integral.factors import FactoredConvolution, as_weight, integrate
+from ..integral.geometry import Geometry, as_convolution, image_size
+from ..kernel.tied import TiedKernel
 from ..torch_modes import full_precision
 from .arguments import Softening, check_input, check_softness
 from .escnn_layer import EscnnLayer, InvariantBias, has_trivial_irrep
@@ -68,24 +70,37 @@ class RelaxedConvolution(EscnnLayer):
             torch.Size([2, 1, 3, 3])
         """
         check_input(input, self.in_type, self.geometry)
-        partition = None
+        if not self.kernel.is_factored and self.kernel.varies(self.hardened):
+            return GeometricTensor(self._integrated_at_pixels(input.tensor), self.out_type)
+        size = None
         if self.kernel.varies(self.hardened):
-            partition = RegionPartition.of(self.geometry.domain_size(input.tensor), self.kernel.cells)
+            size = self.geometry.output_size(*image_size(input.tensor))
         if self.training:
-            banks, bias = self._banks_and_bias(partition, self.hardened)
+            filters = self._filters(size, self.hardened)
         else:
-            banks, bias = self._memo(self, self._banks_and_bias, partition, self.hardened)
-        return GeometricTensor(integrate(input.tensor, banks, bias, self.geometry, partition), self.out_type)
+            filters = self._memo(self, self._filters, size, self.hardened, self.kernel.frequency.settings())
+        return GeometricTensor(integrate(input.tensor, *filters, self.geometry), self.out_type)
 
-    def _banks_and_bias(
-        self, partition: RegionPartition | None, hardened: tuple[str, ...]
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return K as the integral takes it, and the bias of each channel, in full precision."""
+    def _filters(
+        self, size: tuple[int, ...] | None, hardened: tuple[str, ...], *_: Hashable
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return K as the weight of a convolution, its factors at pixels and the bias of each channel."""
         with full_precision(self.like):
-            banks = self.kernel(self.weights, partition, hardened)
-            if isinstance(self.geometry, TransposedGeometry):
-                banks = banks.transpose(-4, -3).contiguous()
-            return banks, self._expanded_bias()
+            if size is None:
+                banks, factors = self.kernel(self.weights, hardened), None
+            else:
+                banks, factors = self.kernel.filters(self.weights, size, hardened)
+            return as_weight(banks, self.geometry, factors is not None), factors, self._expanded_bias()
+
+    def _integrated_at_pixels(self, features: Tensor) -> Tensor:
+        """Return the output of a kernel that is made at every pixel."""
+        size, kernel = self.geometry.domain_size(features), self.kernel
+
+        def banks(start: int, end: int) -> Tensor:
+            with full_precision(self.like):
+                return kernel.at_pixels(self.weights, size, self.hardened, start, end)
+
+        return integrate_at_pixels(features, banks, kernel.values_at_a_pixel(), self.expanded_bias, self.geometry)
 
     def _expanded_bias(self) -> Tensor | None:
         """Return the bias of each channel in the precision that is set."""
@@ -112,7 +127,7 @@ class RelaxedConvolution(EscnnLayer):
             >>> layer.is_stationary
             True
         """
-        return not self.kernel.varies(self.hardened) or self.kernel.frequency.is_zero("translation")
+        return not self.kernel.varies(self.hardened)
 
     def filter_bank(self) -> Tensor:
         """Return K of a stationary layer in the form of ``conv2d``'s weight, (C_out, C_in/groups, k, …).
@@ -135,34 +150,38 @@ class RelaxedConvolution(EscnnLayer):
         """
         if not self.is_stationary:
             raise RuntimeError(
-                "filter_bank: this layer is soft in translation and has several filter banks, see region_banks"
+                "filter_bank: this layer is soft in translation and has several filter banks, see filter_banks"
             )
-        return self._banks_and_bias(None, self.hardened)[0]
+        return self._filters(None, self.hardened)[0]
 
-    def region_banks(self, output_size: int | tuple[int, int]) -> Tensor:
-        """Return K in each region of an output where translation is soft: (rows, columns, C_out, C_in/groups, k, k).
+    def filter_banks(self, size: int | tuple[int, ...]) -> Tensor:
+        """Return K at each pixel where translation is soft: (rows, columns, C_out, C_in/groups, k, k).
+
+        It is there to look at: a forward does without.
 
         Args:
-            output_size: height and width of the output in pixels, or of the input of a transposed layer, or one number
-                for both. Small images have fewer regions than ``regions``.
+            size: height and width of the output in pixels, or one number for all axes. Of a transposed layer the output
+                too, but with ``ContinuousKernel`` the input.
 
         Raises:
             RuntimeError: where K is the same at every position.
             TypeError: for a size that is not of integers.
-            ValueError: for a size without a pixel, or not of two numbers.
+            ValueError: for a size without a pixel, or not of a number for each axis.
 
         Example:
             >>> from escnn import gspaces, nn
             >>> from escnn_relaxed import RelaxedR2Conv
             >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
             >>> layer = RelaxedR2Conv(image, image, 3, padding=1, relax={"translation": 0.5})
-            >>> layer.region_banks((32, 32)).shape, layer.region_banks((8, 32)).shape
-            (torch.Size([4, 4, 1, 1, 3, 3]), torch.Size([2, 4, 1, 1, 3, 3]))
+            >>> layer.filter_banks((8, 6)).shape
+            torch.Size([8, 6, 1, 1, 3, 3])
         """
         if self.is_stationary:
-            raise RuntimeError("region_banks: this layer has one filter bank, see filter_bank")
-        partition = RegionPartition.of(check_size("output_size", output_size), self.regions)
-        return self._banks_and_bias(partition, self.hardened)[0].unflatten(0, partition.counts)
+            raise RuntimeError("filter_banks: this layer has one filter bank, see filter_bank")
+        pixels = check_size("size", size, len(self.geometry.padding))
+        with full_precision(self.like):
+            banks = self.kernel.at_pixels(self.weights, pixels, self.hardened, 0, math.prod(pixels))
+        return banks.unflatten(0, pixels)
 
     @property
     def filter(self) -> Tensor:
@@ -182,7 +201,7 @@ class RelaxedConvolution(EscnnLayer):
             torch.Size([2, 1, 5, 5])
         """
         if not self.is_stationary:
-            raise AttributeError("filter: this layer is soft in translation and has several, see region_banks")
+            raise AttributeError("filter: this layer is soft in translation and has several, see filter_banks")
         return self.filter_bank()
 
     def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
@@ -208,7 +227,7 @@ class RelaxedConvolution(EscnnLayer):
         """Return a copy of this layer on plain tensors, without escnn, that gives the same numbers as in eval mode.
 
         It shares no memory with this layer. It is a ``Conv2d`` (or ``ConvTranspose2d``) where the layer is stationary,
-        otherwise a module that holds the filter banks of all regions.
+        otherwise a module with factors at each pixel, for images of any size.
 
         Shape:
             The result takes (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
@@ -227,8 +246,22 @@ class RelaxedConvolution(EscnnLayer):
         check_no_hooks(type(self).__name__, self, "remove them, and register them on the result")
         if self.is_stationary:
             return as_convolution(self.filter_bank(), self.expanded_bias, self.geometry)
-        banks, bias = self._banks_and_bias(RegionPartition.of_cells(self.regions), self.hardened)
-        return RegionConvolution(banks, bias, self.geometry, self.regions).eval()
+        return self._exported_factors().eval()
+
+    def _exported_factors(self) -> FactoredConvolution:
+        """Return a layer with factors at pixels on plain tensors."""
+        modulation = self.kernel.position_modulation if isinstance(self.kernel, TiedKernel) else None
+        if modulation is None:
+            raise RuntimeError(
+                "export: a ContinuousKernel that is soft in translation has no form on plain tensors, since its filter "
+                "banks are made at every pixel; harden('translation') gives it one, and the default kernel has one"
+            )
+        weight, _, bias = self._filters(self.kernel.place.domain.reference_size, self.hardened)
+        columns = ("translation",) * len(self.geometry.padding)
+        frequency = self.kernel.frequency.scale(columns, weight)
+        return FactoredConvolution(
+            weight, bias, self.geometry, modulation.action, frequency, modulation.coefficients()
+        )
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode, and drop what was kept for evaluation."""

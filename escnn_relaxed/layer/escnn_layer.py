@@ -87,11 +87,6 @@ class EscnnLayer(SoftLayer, DescribedState, EquivariantModule):
         return _first_group(self.in_type, self.groups), self.out_type
 
     @property
-    def regions(self) -> int:
-        """G, the number of regions along each axis that soft translation divides the output into."""
-        return self.kernel.cells
-
-    @property
     def kernel_size(self) -> int:
         """Side of the kernel in taps."""
         return self.geometry.kernel_size
@@ -201,8 +196,6 @@ class EscnnLayer(SoftLayer, DescribedState, EquivariantModule):
         if self.hardened:
             parts.append(f"hardened={self.hardened}")
         parts.append(self.relaxed_by or f"domain_frequency={self.kernel.frequency.described() or 'strict'}")
-        if "translation" in self.domain_frequency:
-            parts.append(f"regions={self.regions}")
         if self.kernel.place.domain.kept.name:
             parts.append(f"keep='{self.kernel.place.domain.kept}'")
         return ", ".join(parts)

@@ -1,6 +1,6 @@
 """Two rules say what a layer remembers.
 
-Constants, which depend on no tensor of the state dict, are made once and are buffers outside of it
+Constants, which depend on no tensor that learns, are made once and are outside of the state dict
 (:class:`~escnn_relaxed.group.exact_constants.ExactConstants`). In evaluation on the CPU the filter banks are kept while
 all tensors of the state have the same values. Version counters would miss writes through ``.data``, NumPy or fused
 optimisers. On an accelerator a comparison would wait, so filter banks are made anew; an export has them for good.
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import torch_modes
+from ..group.exact_constants import ExactConstants
 from ..torch_modes import has_no_values, has_tangents, has_values, is_traced, untraced
 
 _Result = TypeVar("_Result")
@@ -25,7 +26,7 @@ class EvaluationMemo:
     """The last results of a module, returned again in evaluation while the values of its state are the same."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, tuple[Tensor, Any]] = {}
+        self._known: dict[Hashable, tuple[list[Tensor], Any]] = {}
 
     def __call__(self, module: nn.Module, build: Callable[..., _Result], *setting: Hashable) -> _Result:
         """Return the result of ``build(*setting)``, which depends on the state of a module and on the setting alone."""
@@ -35,17 +36,17 @@ class EvaluationMemo:
             # A trace in evaluation holds the result as a constant, as a trace of R2Conv holds its filter.
             with untraced(), torch.no_grad():
                 return self(module, build, *setting)
-        tensors, is_learned = _state(module)
-        can_compare = has_values(*tensors) and torch_modes.reads_without_waiting(*tensors)
-        if not can_compare or (is_learned and torch.is_grad_enabled()):
+        state = _state(module)
+        if state is None or not has_values(*state) or not torch_modes.reads_without_waiting(*state):
             return build(*setting)
-        values = torch.cat(tensors)
+        if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in state]):
+            return build(*setting)
         key = torch.is_inference_mode_enabled(), *setting
         before, result = self._known.get(key, (None, None))
-        if before is None or not torch.equal(before, values):
+        if before is None or not _are_equal(before, state):
             result = build(*setting)
             others = [item for item in self._known.items() if item[0] != key][1 - _KEPT :]
-            self._known = {**dict(others), key: (values, result)}
+            self._known = {**dict(others), key: ([tensor.detach().clone() for tensor in state], result)}
         return result  # type: ignore[return-value]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -53,18 +54,36 @@ class EvaluationMemo:
         return EvaluationMemo, ()
 
 
-def _state(module: nn.Module) -> tuple[list[Tensor], bool]:
-    """Return the bytes of all tensors of the state dict of a module, and whether any wants a gradient."""
+def _state(module: nn.Module) -> list[Tensor] | None:
+    """Return all tensors that what a module computes may depend on; None where something else may make them anew."""
     tensors: list[Tensor] = []
-    is_learned = False
     for part in module.modules():
-        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
-            if tensor is not None and name not in part._non_persistent_buffers_set:
-                tensors.append(tensor if tensor.is_meta else tensor.detach().reshape(-1).view(torch.uint8))
-                is_learned |= tensor.requires_grad
-    for tensor in vars(module).values():
+        if "parametrizations" in part._modules:
+            # What makes the weights may have settings that are no tensors.
+            return None
+        constants = part._masters if isinstance(part, ExactConstants) else ()
+        tensors += [tensor for tensor in part._parameters.values() if tensor is not None]
+        tensors += [tensor for tensor in part._buffers.values() if tensor is not None]
         # Weights may be plain tensors, which another network makes.
-        if isinstance(tensor, Tensor):
-            tensors.append(tensor.detach().reshape(-1).view(torch.uint8))
-            is_learned |= tensor.requires_grad
-    return tensors, is_learned
+        tensors += [
+            value for name, value in part.__dict__.items() if isinstance(value, Tensor) and name not in constants
+        ]
+    return tensors
+
+
+# Whole words are compared about seven times faster than bytes.
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _are_equal(before: list[Tensor], now: list[Tensor]) -> bool:
+    """Whether tensors have the same bits, NaN and the sign of 0 too."""
+    return len(before) == len(now) and all(
+        [
+            first.dtype == second.dtype and torch.equal(_words(first), _words(second))
+            for first, second in zip(before, now, strict=True)
+        ]
+    )
+
+
+def _words(tensor: Tensor) -> Tensor:
+    return tensor if not tensor.is_floating_point() else tensor.detach().view(_WORDS[tensor.element_size()])

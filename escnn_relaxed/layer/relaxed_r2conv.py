@@ -11,7 +11,7 @@ from ..integral.geometry import TransposedGeometry
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
 from ..on_escnn.sampled_basis import built_on_the_cpu
-from .arguments import DEFAULT_REGIONS, Softening, check_field_types, checked_geometry, checked_transposed_geometry
+from .arguments import Softening, check_field_types, checked_geometry, checked_transposed_geometry
 from .convolution import RelaxedConvolution
 from .escnn_layer import one_or_each
 
@@ -66,9 +66,6 @@ class RelaxedR2Conv(RelaxedConvolution):
         initial_softness: part of the kernel's energy that depends on the domain at the start; 0 for a soft part that
             starts at 0 and learns. A layer of ω′ below about 0.13 starts less soft. Default: 0.001; 0.01 for a
             continuous kernel, which starts near the value: at 0.08 to 0.12 for 0.1.
-        regions: G. Where translation is soft, the output is divided into at most G×G regions, symmetric about its
-            centre and of at least 4 pixels a side. The kernel is one filter bank in each, and the layer is one grouped
-            convolution. More regions follow the position more finely and cost more. Default: 4.
         samples: number N of rotations by which a continuous group is sampled. Default: 16.
         kernel: the form of the kernel. ``ContinuousKernel(…)`` is the paper's. A subclass of
             :class:`~escnn_relaxed.kernel.Kernel` is one of your own. Default: the form above.
@@ -117,7 +114,6 @@ class RelaxedR2Conv(RelaxedConvolution):
         learn_relaxation: bool = False,
         keep: str | None = None,
         initial_softness: float | None = None,
-        regions: int = DEFAULT_REGIONS,
         samples: int = 16,
         kernel: KernelBuilder | None = None,
     ) -> None:
@@ -138,7 +134,7 @@ class RelaxedR2Conv(RelaxedConvolution):
             bias,
             basis_arguments,
             initialize,
-            Softening(relax, learn_relaxation, keep, initial_softness, regions, samples, kernel),
+            Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel),
         )
 
 
@@ -174,7 +170,6 @@ class RelaxedR2ConvTransposed(RelaxedConvolution):
         learn_relaxation: make ω′ parameters.
         keep: group to which the layer stays exactly equivariant.
         initial_softness: s at the start.
-        regions: G, of the *input*.
         samples: number of rotations by which a continuous group is sampled.
         kernel: the form of the kernel.
 
@@ -221,7 +216,6 @@ class RelaxedR2ConvTransposed(RelaxedConvolution):
         learn_relaxation: bool = False,
         keep: str | None = None,
         initial_softness: float | None = None,
-        regions: int = DEFAULT_REGIONS,
         samples: int = 16,
         kernel: KernelBuilder | None = None,
     ) -> None:
@@ -242,7 +236,7 @@ class RelaxedR2ConvTransposed(RelaxedConvolution):
             bias,
             basis_arguments,
             initialize,
-            Softening(relax, learn_relaxation, keep, initial_softness, regions, samples, kernel),
+            Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel),
         )
 
     @property

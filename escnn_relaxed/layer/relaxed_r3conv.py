@@ -19,14 +19,14 @@ from ..kernel.kernel import KernelBuilder
 from ..kernel.softness import soft_share
 from ..on_escnn.sampled_basis import built_on_the_cpu, warn_of_heavy_basis
 from ..torch_modes import full_precision
-from .arguments import DEFAULT_REGIONS, Softening, check_field_types, checked_geometry
+from .arguments import Softening, check_field_types, checked_geometry
 from .convolution import RelaxedConvolution
 
 
 class RelaxedR3Conv(RelaxedConvolution):
     """A convolution of volumes whose equivariance can be relaxed, in place of :class:`escnn.nn.R3Conv`.
 
-    It is :class:`~escnn_relaxed.RelaxedR2Conv` in three dimensions, soft in rotation and reflection. With
+    It is :class:`~escnn_relaxed.RelaxedR2Conv` in three dimensions. With
     ``relax=None`` the layer is ``R3Conv``, and state dicts of ``R3Conv`` load. A rotation g is its matrix over √2, so
     that ω′ means the same per radian as in the plane. Improper elements are the inversion, else the group's first
     mirror, times a rotation, with a coordinate of their own. The softness of a layer of a continuous group is that over
@@ -124,7 +124,7 @@ class RelaxedR3Conv(RelaxedConvolution):
             bias,
             basis_arguments,
             initialize,
-            Softening(relax, learn_relaxation, keep, initial_softness, DEFAULT_REGIONS, samples, kernel),
+            Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel),
         )
 
     def describe(self) -> dict[str, Any]:
@@ -168,7 +168,7 @@ class RelaxedR3Conv(RelaxedConvolution):
         in_type, out_type = self.kernel_types
         average = GroupAverage(in_type.representations, out_type.representations, symmetries)
         with full_precision(self.like):
-            kernel = self.kernel(self.weights, None, self.hardened).flatten(2)
+            kernel = self.kernel(self.weights, self.hardened).flatten(2)
             mean = average.to(self.like)(kernel)
             energy = self.kernel.orthogonal_basis.energy
             return soft_share(energy(kernel - mean), energy(mean))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
-from ..checks import SUBGROUPS, check_subgroups
+from ..checks import SUBGROUPS, check_size, check_subgroups
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import Kernel, joint
 from ..torch_modes import full_precision
@@ -111,7 +110,7 @@ class SoftLayer(nn.Module):
         """
         return self.kernel.weight_groups()
 
-    def softness(self, *subgroups: str) -> Tensor:
+    def softness(self, *subgroups: str, size: int | tuple[int, ...] | None = None) -> Tensor:
         """Return the softness s = ‖K − PK‖² / (‖K − PK‖² + ‖PK‖²) in [0, 1], the part of K that is not equivariant.
 
         It is computed from the weights alone. P projects on the kernels that are equivariant to the named subgroups,
@@ -122,12 +121,14 @@ class SoftLayer(nn.Module):
 
         Args:
             *subgroups: any of ``"rotation"``, ``"reflection"``, ``"translation"``.
+            size: pixels along each axis of the output for which softness in translation is told. Default: 8, which is
+                near that of all larger ones.
 
         Returns:
             A differentiable tensor without dimensions, NaN where a weight is not finite.
 
         Raises:
-            ValueError: for another name.
+            ValueError: for another name or size.
 
         Example:
             >>> from escnn import gspaces, nn
@@ -140,9 +141,10 @@ class SoftLayer(nn.Module):
             (0.05, 0.0)
         """
         wanted = check_subgroups(subgroups)
+        pixels = None if size is None else check_size("size", size, self.kernel.place.domain.dimension)
         # Half precision would lose the differences of kernels that are nearly equal.
         with full_precision(self.like):
-            return self.kernel.softness(self.weights, self.hardened, wanted)
+            return self.kernel.softness(self.weights, self.hardened, wanted, pixels)
 
     @torch.no_grad()
     def set_softness(self, softness: float) -> None:
@@ -172,7 +174,7 @@ class SoftLayer(nn.Module):
                 f"softness can be set where both parts of the kernel are above 0, got {softness!r} for {self} of "
                 f"softness {present:.3g}"
             )
-        self.kernel.scale_soft_part(math.sqrt(wanted / (1 - wanted) * (1 - present) / present))
+        self.kernel.scale_to(self.weights, wanted, self.hardened)
 
     def harden(self, *subgroups: str) -> None:
         """Replace K by PK in place: the nearest kernel that is equivariant to the named subgroups, or to all.

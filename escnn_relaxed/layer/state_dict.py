@@ -1,4 +1,4 @@
-"""State dicts: the description of a layer beside its tensors, and states of ``R2Conv`` and of earlier versions.
+"""State dicts: the description of a layer beside its tensors, and states of ``R2Conv``.
 
 The description is in the metadata of the state dict, not among its keys. So all values are tensors. Subgroups to which
 a layer is hardened are among the keys, since a plain dict of tensors has no metadata.
@@ -60,7 +60,6 @@ class DescribedState(nn.Module):
             flags = state_dict.pop(prefix + _HARDENED, None)
             names = SUBGROUPS if flags is None else [n for n, flag in zip(SUBGROUPS, flags, strict=True) if flag]
             self.hardened = tuple(saved.get("hardened", ()) if flags is None else names)
-        self.kernel.adopt_earlier_state(state_dict, prefix)
         basis = self.kernel.basis
         if basis is not None:
             error_messages.extend(adopt_basis(state_dict, prefix, basis))
@@ -89,8 +88,6 @@ def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int |
     found = []
     if version is not None and version > FORMAT_VERSION:
         found.append(f"its format version is {version}, newer than {FORMAT_VERSION}: update escnn_relaxed")
-    if saved.get("strict kernel") == own.get("strict kernel") == "steerable" and "kernel net" in saved:
-        found.append("its soft part is a continuous kernel beside steerable weights, a form that is gone")
     for name, value in own.items():
         # Numbers that follow from the facts before them say nothing where these differ.
         is_known = _is_of_numbers(value) and bool(found)

@@ -1,0 +1,89 @@
+"""Soft translation: one convolution, and factors of its filter banks at each pixel. Runs without escnn."""
+
+from __future__ import annotations
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from ..group.position_functions import position_functions
+from .geometry import Geometry, TransposedGeometry, image_size, integrate_stationary
+
+
+def as_weight(banks: Tensor, geometry: Geometry, is_factored: bool = False) -> Tensor:
+    """Return a filter bank (C_out, C_in/groups, k, …) as the weight of a convolution or of a transposed one.
+
+    Of R banks beside factors, (R, C_out, C_in/groups, k, …), the outputs of a group follow each other bank by bank.
+    """
+    if isinstance(geometry, TransposedGeometry):
+        pattern = "bank out given ... -> given (bank out) ..." if is_factored else "out given ... -> given out ..."
+        return rearrange(banks, pattern).contiguous()
+    if not is_factored or len(banks) == 1:
+        return banks[0] if is_factored else banks
+    return rearrange(banks, "bank (group out) ... -> (group bank out) ...", group=geometry.groups)
+
+
+def integrate(
+    features: Tensor, weight: Tensor, factors: Tensor | None, bias: Tensor | None, geometry: Geometry
+) -> Tensor:
+    """Return h(x) = Σ_r F_r(x) Σ_d B_r(d) f(x + d), or of an adjoint F_r(y) Σ_x B_r(y − sx) f(x) (equation (3)).
+
+    Args:
+        features: (batch, C_in, H, W).
+        weight: the banks B, see :func:`as_weight`.
+        factors: F, (R, C_out, H_out, W_out), of a transposed convolution for the outputs of one group; None for 1.
+        bias: (C_out,).
+        geometry: that of the convolution.
+    """
+    if factors is None:
+        return integrate_stationary(features, weight, bias, geometry)
+    products = integrate_stationary(features, weight, None, geometry).unflatten(1, (geometry.groups, len(factors), -1))
+    # The bank last, as the channels of a group follow it.
+    of_groups = 1 if isinstance(geometry, TransposedGeometry) else geometry.groups
+    factors = factors.to(products.dtype).unflatten(1, (of_groups, -1))
+    added = products.new_zeros(1) if bias is None else bias.to(products.dtype).view(geometry.groups, -1, *[1] * (factors.dim() - 3))
+    for product, factor in zip(products.unbind(2), factors, strict=True):
+        added = torch.addcmul(added, product, factor)
+    return added.flatten(1, 2)
+
+
+class FactoredConvolution(nn.Module):
+    """A convolution, or its adjoint, with factors at each pixel of the output, for images of any size.
+
+    Args:
+        weight: the banks, see :func:`as_weight`.
+        bias: (C_out,).
+        geometry: that of the convolution.
+        action: the matrices of the group elements, (M, d, d).
+        frequency: ω′ of each axis, (d,).
+        coefficients: the factors are 1 (of the first bank) and 0, plus these (R, C_out, J·M) times the functions of the
+            position.
+    """
+
+    action: Tensor
+    frequency: Tensor
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        geometry: Geometry,
+        action: Tensor,
+        frequency: Tensor,
+        coefficients: Tensor,
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight.clone())
+        self.bias = None if bias is None else nn.Parameter(bias.clone())
+        self.coefficients = nn.Parameter(coefficients.clone())
+        self.geometry = geometry
+        self.register_buffer("action", action.clone())
+        self.register_buffer("frequency", frequency.clone())
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Apply the convolution: (batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
+        size = self.geometry.output_size(*image_size(features))
+        functions = position_functions(self.action, self.frequency, size).flatten(0, 1)
+        factors = self.coefficients @ functions
+        factors = torch.cat([factors[:1] + 1, factors[1:]]).unflatten(-1, size)
+        return integrate(features, self.weight, factors, self.bias, self.geometry)

@@ -1,0 +1,155 @@
+"""The modulation f of a tied kernel by the position: factors at the pixels of an image (equation (3))."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from escnn.group import Representation
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..group.domain import Domain
+from ..group.position_functions import position_functions
+from ..torch_modes import has_no_values
+from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
+from .modulation import SCALE, FieldKind, Modulation, directions, independent
+
+Array = NDArray[np.float64]
+
+
+class PositionModulation(Modulation):
+    r"""f of each output channel, tap and position, with a mean of 0 over the pixels of an image of any size.
+
+    .. math::
+        f(c, d; x) = \sum_j \alpha_j \operatorname{mean}_{g \in c} h_j(\omega' \odot g^{-1}x)
+            + \sum_{jk} \mu_{jk} \operatorname{mean}_g h_j(\omega' \odot g^{-1}x)\, \langle g e_k, d/|d| \rangle
+            = a(c; x) + \langle v(c; x), d/|d| \rangle
+
+    The functions h are tanh(2π ω′ a) of each coordinate of the position in the frame of g, and their squares, which
+    tell the centre from the border. The *gains* a need one filter bank, the *directions* v one more for each axis. So
+    only fields without elements of the group of their own have directions, whose gains are radial, unless all shall.
+    The weights of a field are its α, then its μ.
+
+    Args:
+        fields: those of the output.
+        domain: the sampled group.
+        taps: offsets of the taps, (T, d).
+        all_directions: give directions to all fields.
+    """
+
+    action: Tensor
+    tap_directions: Tensor
+
+    def __init__(
+        self, fields: Sequence[Representation], domain: Domain, taps: Array, all_directions: bool = False
+    ) -> None:
+        sample = domain.sample
+        super().__init__(fields, sample)
+        self._columns = ("translation",) * domain.dimension
+        self.set_constant("action", sample.action)
+        # 1 and d/|d| of each tap.
+        self.set_constant("tap_directions", np.concatenate([np.ones((1, len(taps))), directions(taps)]))
+        reference = torch.full((domain.dimension,), DEFAULT_FREQUENCY, dtype=torch.float64)
+        values = position_functions(self.exact("action"), reference, domain.reference_size).numpy()
+        self._numbers: list[int] = []  # of gains of a field
+        counts = []
+        for number, kind in enumerate(self.kinds):
+            gains = _scaled(*_gains(values, kind))
+            has_directions = (all_directions or not kind.has_elements) and np.abs(directions(taps)).max() > 0
+            ways = _scaled(*_directions(values, sample.action, directions(taps) if has_directions else None))
+            self.set_constant(f"gains_{number}", gains)
+            self.set_constant(f"directions_{number}", ways)
+            self._numbers.append(len(gains))
+            counts.append(len(gains) + len(ways))
+        self.has_directions = any(len(self.exact(f"directions_{number}")) for number in range(len(self.kinds)))
+        self._start(counts)
+
+    def forward(self, frequency: DomainFrequency, size: Sequence[int]) -> Tensor:
+        """Return factors at the pixels, (1, C_out, pixels along each axis): 1 + a; with directions (1 + d, …): v too."""
+        combined = self._combined(self._maps(frequency, tuple(size)))
+        factors = combined + 1 if len(combined) == 1 else torch.cat([combined[:1] + 1, combined[1:]])
+        return factors.unflatten(-1, tuple(size))
+
+    def coefficients(self) -> Tensor:
+        """Return the map from the functions of the position for all elements to the factors, (R, C_out, J·M)."""
+        return self._combined(
+            [
+                (self.constant(f"gains_{number}").flatten(1), self.constant(f"directions_{number}").flatten(1))
+                for number in range(len(self.kinds))
+            ]
+        )
+
+    def _combined(self, maps: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """Return the sums of maps (n, rows·columns) and (n, d·columns) with the weights, (R, C_out, columns)."""
+        gains, ways = [], []
+        for of, kind, number, (gain_map, way_map) in zip(
+            self.by_kind(), self.kinds, self._numbers, maps, strict=True
+        ):
+            gains.append((of[:, :number] @ gain_map).unflatten(1, (len(kind.elements), -1)))
+            if self.has_directions:
+                ways.append((of[:, number:] @ way_map).unflatten(1, (len(self._columns), 1, -1)).transpose(0, 1))
+        combined = self.channels(gains).unsqueeze(0)
+        return torch.cat([combined, self.channels(ways)]) if self.has_directions else combined
+
+    def _maps(self, frequency: DomainFrequency, size: tuple[int, ...]) -> list[tuple[Tensor, Tensor]]:
+        """Return the functions at the pixels for each kind of fields: gains (n, rows·P), directions (n, d·P)."""
+        if frequency.learn or has_no_values():
+            return self._made(frequency.scale(self._columns, self.action), size, self.constant)
+
+        def build() -> list[tuple[Tensor, Tensor]]:
+            made = self._made(frequency.exact_scale(self._columns), size, self.exact)
+            return [(gains.to(self.action), ways.to(self.action)) for gains, ways in made]
+
+        return self.remembered((frequency.settings(), size), build)
+
+    def _made(
+        self, scale: Tensor, size: Sequence[int], constant: Callable[[str], Tensor]
+    ) -> list[tuple[Tensor, Tensor]]:
+        values = position_functions(constant("action"), scale, size).flatten(0, 1)
+        made = []
+        for number in range(len(self.kinds)):
+            parts = [constant(f"{name}_{number}") for name in ("gains", "directions")]
+            gains, ways = ((of.flatten(0, 1) @ values).unflatten(0, of.shape[:2]).flatten(1) for of in parts)
+            made.append((gains, ways))
+        return made
+
+    def second_moments(self, frequency: DomainFrequency, size: Sequence[int]) -> Tensor:
+        """Return the mean over the pixels of f², (C_out, T)."""
+        factors = self(frequency, size).flatten(2)
+        factors = torch.cat([factors[:1] - 1, factors[1:]])
+        moments = torch.einsum("rcp,scp->crs", factors, factors) / factors.shape[-1]
+        taps = self.tap_directions[: len(factors)]
+        return torch.einsum("crs,rt,st->ct", moments, taps, taps)
+
+    def weight_subgroups(self) -> list[tuple[str, ...]]:
+        """Return the subgroups that each weight belongs to."""
+        return [("translation",)] * len(self.weights)
+
+
+def _gains(values: Array, kind: FieldKind) -> tuple[Array, Array]:
+    """Return independent gains of a kind as maps of h (J, M, P) to rows, (n, rows, J, M), and their values."""
+    maps = np.einsum("jn,rm->jrnm", np.eye(len(values)), kind.elements)
+    made = np.einsum("jmp,rm->jrp", values, kind.elements)
+    kept = independent(made)
+    return maps[kept], made[kept]
+
+
+def _directions(values: Array, action: Array, along: Array | None) -> tuple[Array, Array]:
+    """Return independent directions as maps of h (J, M, P) to vectors, (n, d, J, M), and their values at taps."""
+    count, (elements, axes, _) = len(values), action.shape
+    if along is None:
+        return np.zeros((0, axes, count, elements)), np.zeros((0, 1))
+    # mean_g h(g⁻¹x) g e for each function and axis e.
+    maps = np.einsum("jn,mik->jkinm", np.eye(count), action / elements).reshape(-1, axes, count, elements)
+    made = np.einsum("ainm,nmp,it->atp", maps, values, along, optimize=True)
+    kept = independent(made)
+    return maps[kept], made[kept]
+
+
+def _scaled(maps: Array, values: Array) -> Array:
+    """Return maps (n, rows, J, M) as (n, rows, J·M), so that a weight of 1 makes a root mean square of SCALE."""
+    scales = [SCALE / np.sqrt(np.square(of).mean()) for of in values]
+    return (maps * np.array(scales).reshape(-1, 1, 1, 1)).reshape(*maps.shape[:2], math.prod(maps.shape[2:]))
