@@ -21,9 +21,7 @@ _MOST_VALUES = 2**23
 Banks = Callable[[int, int], Tensor]
 
 
-def integrate_at_pixels(
-    features: Tensor, banks: Banks, values: int, bias: Tensor | None, geometry: Geometry
-) -> Tensor:
+def integrate_at_pixels(features: Tensor, banks: Banks, values: int, bias: Tensor | None, geometry: Geometry) -> Tensor:
     """Return h(x) = Σ_d K(d; x) f(x + d), or its adjoint, where K depends on the position in its input.
 
     Filter banks are made again in the backward pass, so that memory does not grow with the image.
@@ -62,8 +60,14 @@ def _recomputed(function: Callable[..., Tensor], *arguments: object) -> Tensor:
 
 def _chunk(image: Tensor, banks: Banks, start: int, end: int, numbers: Tensor, groups: int) -> Tensor:
     """Return the output at some pixels, (batch, C_out, pixels), of a padded image (batch, C_in, all its pixels)."""
-    read = rearrange(image[:, :, numbers[start:end]], "batch (group given) pixel tap -> batch group given pixel tap", group=groups)
-    made = rearrange(banks(start, end).flatten(3).to(image.dtype), "pixel (group out) given tap -> pixel group out given tap", group=groups)
+    read = rearrange(
+        image[:, :, numbers[start:end]], "batch (group given) pixel tap -> batch group given pixel tap", group=groups
+    )
+    made = rearrange(
+        banks(start, end).flatten(3).to(image.dtype),
+        "pixel (group out) given tap -> pixel group out given tap",
+        group=groups,
+    )
     pattern = "batch group given pixel tap, pixel group out given tap -> batch group out pixel"
     return einsum(read, made, pattern).flatten(1, 2)
 
@@ -71,7 +75,11 @@ def _chunk(image: Tensor, banks: Banks, start: int, end: int, numbers: Tensor, g
 def _adjoint_chunk(image: Tensor, banks: Banks, start: int, end: int, numbers: Tensor, groups: int) -> Tensor:
     """Return what some pixels of the input add to the output at each tap, (batch, C_out, pixels, taps)."""
     read = rearrange(image[:, :, start:end], "batch (group given) pixel -> batch group given pixel", group=groups)
-    made = rearrange(banks(start, end).flatten(3).to(image.dtype), "pixel out (group given) tap -> pixel group out given tap", group=groups)
+    made = rearrange(
+        banks(start, end).flatten(3).to(image.dtype),
+        "pixel out (group given) tap -> pixel group out given tap",
+        group=groups,
+    )
     pattern = "batch group given pixel, pixel group out given tap -> batch group out pixel tap"
     return einsum(read, made, pattern).flatten(1, 2)
 
@@ -86,7 +94,11 @@ def _placed(parts: list[Tensor], numbers: Tensor, size: tuple[int, ...], geometr
         made - full + padding
         for made, full, padding in zip(geometry.output_size(*size), whole, geometry.padding, strict=True)
     ]
-    margins = [of for before, after in zip(reversed(geometry.padding), reversed(behind), strict=True) for of in (-before, after)]
+    margins = [
+        of
+        for before, after in zip(reversed(geometry.padding), reversed(behind), strict=True)
+        for of in (-before, after)
+    ]
     return functional.pad(output, margins)
 
 

@@ -41,8 +41,14 @@ def integrate(
     # The bank last, as the channels of a group follow it.
     of_groups = 1 if isinstance(geometry, TransposedGeometry) else geometry.groups
     factors = factors.to(products.dtype).unflatten(1, (of_groups, -1))
-    added = products.new_zeros(1) if bias is None else bias.to(products.dtype).view(geometry.groups, -1, *[1] * (factors.dim() - 3))
-    for product, factor in zip(products.unbind(2), factors, strict=True):
+    added = (
+        products.new_zeros(1)
+        if bias is None
+        else bias.to(products.dtype).view(geometry.groups, -1, *[1] * (factors.dim() - 3))
+    )
+    for product, factor in zip(
+        products.unbind(2) if len(factors) > 1 else (products.squeeze(2),), factors, strict=True
+    ):
         added = torch.addcmul(added, product, factor)
     return added.flatten(1, 2)
 

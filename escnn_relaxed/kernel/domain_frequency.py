@@ -73,7 +73,9 @@ class DomainFrequency(ExactConstants):
 
     def exact_scale(self, columns: Sequence[str]) -> Tensor:
         """Return ω′ of each coordinate of the domain, (D,), in double precision and in main memory."""
-        own = {name: getattr(self, name).detach().cpu().double() if self.learn else self.exact(name) for name in self.names}
+        own = {
+            name: getattr(self, name).detach().cpu().double() if self.learn else self.exact(name) for name in self.names
+        }
         parts = [own[name].expand(max(columns.count(name), len(own[name]))) for name in dict.fromkeys(columns)]
         return torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
 
@@ -148,7 +150,9 @@ class DomainFrequency(ExactConstants):
             if value is not None and value.numel() == len(own):
                 self._fix(name, value.detach().cpu().double().flatten().tolist())
             elif value is not None:
-                errors.append(f"size mismatch for {prefix}{name}: {len(own)} value(s) here, {value.numel()} in the state")
+                errors.append(
+                    f"size mismatch for {prefix}{name}: {len(own)} value(s) here, {value.numel()} in the state"
+                )
             elif strict:
                 missing.append(prefix + name)
         super()._load_from_state_dict(state_dict, prefix, *arguments)

@@ -52,14 +52,16 @@ class FieldKind(NamedTuple):
 class Modulation(ExactConstants):
     """The base of modulations: the kinds of fields, and weights of which each field of a kind has as many.
 
-    ``weights`` are those of the first kind of fields, (fields, number), flattened, then those of the next.
+    ``weights`` are those of the first kind of fields, (fields, number), flattened, then those of the next. There may be
+    several such lists, one after the other.
     """
 
     weights: nn.Parameter
 
-    def __init__(self, fields: Sequence[Representation], sample: GroupSample) -> None:
+    def __init__(self, fields: Sequence[Representation], sample: GroupSample, lists: int = 1) -> None:
         super().__init__()
-        kinds = list(dict.fromkeys(fields))
+        self._lists = lists
+        kinds = self._representations = list(dict.fromkeys(fields))
         self._order = RowOrder(_places(kinds, fields))
         self.kinds = [_kind(kind, list(fields).count(kind), sample) for kind in kinds]
         self._counts: list[int] = []
@@ -68,13 +70,21 @@ class Modulation(ExactConstants):
         """Make the weights, given their number in a field of each kind."""
         self._counts = list(counts)
         total = sum(kind.fields * count for kind, count in zip(self.kinds, counts, strict=True))
-        self.weights = nn.Parameter(torch.zeros(total))
+        self.weights = nn.Parameter(torch.zeros(self._lists * total))
 
     def by_kind(self) -> list[Tensor]:
-        """Return the weights of each kind of fields, (fields, number)."""
+        """Return the weights of each kind of fields, (fields, number); of several lists (lists, fields, number)."""
         sizes = [kind.fields * count for kind, count in zip(self.kinds, self._counts, strict=True)]
-        parts = self.weights.split(sizes) if len(sizes) > 1 else (self.weights,)
-        return [part.view(kind.fields, -1) if len(part) else part.view(kind.fields, 0) for part, kind in zip(parts, self.kinds, strict=True)]
+        weights = self.weights if self._lists == 1 else self.weights.view(self._lists, -1)
+        parts = weights.split(sizes, -1) if len(sizes) > 1 else (weights,)
+        return [
+            part.unflatten(-1, (kind.fields, count))
+            for part, kind, count in zip(parts, self.kinds, self._counts, strict=True)
+        ]
+
+    def is_soft_in(self, representation: Representation) -> bool:
+        """Whether the fields of a representation have weights; elsewhere f is 0."""
+        return self._counts[self._representations.index(representation)] > 0
 
     def channels(self, parts: Sequence[Tensor]) -> Tensor:
         """Return (…, C, columns) in the order of the channels, given (…, fields, rows, columns) of each kind."""
@@ -110,9 +120,16 @@ class ElementModulation(Modulation):
 
     elements: Tensor
 
-    def __init__(self, fields: Sequence[Representation], domain: Domain, subgroups: Sequence[str], taps: Array) -> None:
+    def __init__(
+        self,
+        fields: Sequence[Representation],
+        domain: Domain,
+        subgroups: Sequence[str],
+        taps: Array,
+        lists: int = 1,
+    ) -> None:
         sample = domain.sample
-        super().__init__(fields, sample)
+        super().__init__(fields, sample, lists)
         self._columns = tuple(name for name in domain.columns(subgroups) if name in FIBER_SUBGROUPS)
         self._rotations = self._columns.count("rotation")
         self.set_constant("elements", 2 * math.pi * domain.elements([*dict.fromkeys(self._columns)]))
@@ -124,21 +141,25 @@ class ElementModulation(Modulation):
         values = self._functions(reference, (), self.exact).numpy()
         sides = _independent_sides(values, sample.action, taps)
         self._side_functions = [side.function for side in sides]
+        self.set_constant("side_functions", np.array(self._side_functions, dtype=np.int64))
         along = [_scaled(values[side.function], _along(side, sample.action, taps)) for side in sides]
         self.set_constant("along", np.stack(along) if along else np.zeros((0, len(sample), len(taps))))
         self._kind_functions = []
         for number, kind in enumerate(self.kinds):
             of_kind = independent(values @ kind.elements.T)
             self._kind_functions.append(of_kind)
+            self.set_constant(f"functions_{number}", np.array(of_kind, dtype=np.int64))
             scaled = [_scaled(values[function], kind.elements.T) for function in of_kind]
             self.set_constant(f"rows_{number}", np.stack(scaled) if scaled else np.zeros((0, *kind.elements.T.shape)))
         self._start([len(of_kind) + len(sides) for of_kind in self._kind_functions])
 
     def forward(self, frequency: DomainFrequency, averaged: Sequence[str] = ()) -> Tensor:
-        """Return f, (C_out, T), or (C_out, 1) where it is the same at all taps."""
+        """Return f, (C, T), or (C, 1) where it is the same at all taps; of several lists (lists, C, T)."""
         columns = self.constant("along").shape[-1] if self._side_functions else 1
         maps = self._maps(frequency, tuple(name for name in FIBER_SUBGROUPS if name in averaged))
-        return self.channels([(of @ made).unflatten(1, (-1, columns)) for of, made in zip(self.by_kind(), maps, strict=True)])
+        return self.channels(
+            [(of @ made).unflatten(-1, (-1, columns)) for of, made in zip(self.by_kind(), maps, strict=True)]
+        )
 
     def _maps(self, frequency: DomainFrequency, averaged: tuple[str, ...]) -> list[Tensor]:
         """Return the functions of the rows and taps of each kind of fields, (number of weights, rows·T)."""
@@ -153,10 +174,11 @@ class ElementModulation(Modulation):
 
     def _made(self, scale: Tensor, averaged: Sequence[str], constant: Callable[[str], Tensor]) -> list[Tensor]:
         values = self._functions(scale, averaged, constant)
-        sides = (values[self._side_functions].unsqueeze(1) @ constant("along")).squeeze(1)
+        sides = (values.index_select(0, constant("side_functions")).unsqueeze(1) @ constant("along")).squeeze(1)
         made = []
-        for number, (kind, functions) in enumerate(zip(self.kinds, self._kind_functions, strict=True)):
-            rows = (values[functions].unsqueeze(1) @ constant(f"rows_{number}")).squeeze(1).unsqueeze(-1)
+        for number, kind in enumerate(self.kinds):
+            of_kind = values.index_select(0, constant(f"functions_{number}"))
+            rows = (of_kind.unsqueeze(1) @ constant(f"rows_{number}")).squeeze(1).unsqueeze(-1)
             if self._side_functions:
                 of_sides = sides.unsqueeze(1).expand(-1, len(kind.elements), -1)
                 rows = torch.cat([rows.expand(-1, -1, sides.shape[1]), of_sides])
@@ -183,12 +205,52 @@ class ElementModulation(Modulation):
     def weight_subgroups(self) -> list[tuple[str, ...]]:
         """Return the subgroups that each weight belongs to."""
         known = self.function_subgroups()
-        return [
+        return self._lists * [
             known[function]
             for kind, functions in zip(self.kinds, self._kind_functions, strict=True)
             for _ in range(kind.fields)
             for function in (*functions, *self._side_functions)
         ]
+
+
+class InputModulation(ElementModulation):
+    """f of each pair of an output and an input channel, with a mean of 0 over the group.
+
+    It is a sum of functions of the input channel's elements, with weights of its own for each output field. The other
+    output fields have f = 0.
+
+    Args:
+        in_fields: those of the input.
+        domain: the sampled group.
+        subgroups: those in which K is soft.
+        out_fields: those of the output.
+        numbers: the numbers of the output fields that have weights.
+    """
+
+    rows: Tensor
+
+    def __init__(
+        self,
+        in_fields: Sequence[Representation],
+        domain: Domain,
+        subgroups: Sequence[str],
+        out_fields: Sequence[Representation],
+        numbers: Sequence[int],
+    ) -> None:
+        super().__init__(in_fields, domain, subgroups, np.zeros((1, domain.dimension)), len(numbers))
+        # The list of weights of each output channel; those without take the last one, of zeros.
+        lists = [numbers.index(number) if number in numbers else len(numbers) for number in range(len(out_fields))]
+        sizes = [field.size for field in out_fields]
+        self.set_constant("rows", np.repeat(lists, sizes).astype(np.int64))
+        self._is_plain = lists == list(range(len(out_fields))) and set(sizes) == {1}
+
+    def forward(self, frequency: DomainFrequency, averaged: Sequence[str] = ()) -> Tensor:
+        """Return f, (C_out, C_in, 1)."""
+        f = super().forward(frequency, averaged)
+        f = f if f.dim() == 3 else f.unsqueeze(0)
+        if self._is_plain:
+            return f
+        return torch.cat([f, f.new_zeros(1, *f.shape[1:])]).index_select(0, self.rows)
 
 
 def _centre(names: Sequence[str]) -> str:

@@ -85,9 +85,7 @@ class PositionModulation(Modulation):
     def _combined(self, maps: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Return the sums of maps (n, rows·columns) and (n, d·columns) with the weights, (R, C_out, columns)."""
         gains, ways = [], []
-        for of, kind, number, (gain_map, way_map) in zip(
-            self.by_kind(), self.kinds, self._numbers, maps, strict=True
-        ):
+        for of, kind, number, (gain_map, way_map) in zip(self.by_kind(), self.kinds, self._numbers, maps, strict=True):
             gains.append((of[:, :number] @ gain_map).unflatten(1, (len(kind.elements), -1)))
             if self.has_directions:
                 ways.append((of[:, number:] @ way_map).unflatten(1, (len(self._columns), 1, -1)).transpose(0, 1))

@@ -13,7 +13,7 @@ from ..checks import FIBER_SUBGROUPS, SUBGROUPS
 from ..group.points import tap_grid
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 from .kernel import Kernel, KernelPlace
-from .modulation import ElementModulation, Modulation
+from .modulation import ElementModulation, InputModulation, Modulation
 from .position_modulation import PositionModulation
 from .strict import StrictKernel
 
@@ -35,7 +35,9 @@ class TiedKernel(StrictKernel):
             group element of their own. This takes 1 + d filter banks in d dimensions.
 
     Attributes:
-        modulation: f_G, None where no weights would make K soft.
+        modulation: f_G of the output's channels, None where no weights would make K soft.
+        input_modulation: f_G of the input's channels, for fields of the output that have no weights of their own, as
+            trivial ones of a 1×1 kernel; None without such fields.
         position_modulation: f_T, None where translation is strict.
 
     Example:
@@ -48,16 +50,21 @@ class TiedKernel(StrictKernel):
     """
 
     modulation: ElementModulation | None
+    input_modulation: InputModulation | None
     position_modulation: PositionModulation | None
 
     def __init__(self, place: KernelPlace, all_directions: bool = False) -> None:
         super().__init__(place)
-        self.modulation = self.position_modulation = None
+        self.modulation = self.input_modulation = self.position_modulation = None
         taps = tap_grid(place.kernel_size, place.dilation, place.domain.dimension)
         fields, names = place.out_type.representations, [name for name in FIBER_SUBGROUPS if name in place.relax]
         if names:
             modulation = ElementModulation(fields, place.domain, names, taps)
             self.modulation = modulation if len(modulation.weights) else None
+            rigid = [number for number, field in enumerate(fields) if not modulation.is_soft_in(field)]
+            if rigid:
+                of_inputs = InputModulation(place.in_type.representations, place.domain, names, fields, rigid)
+                self.input_modulation = of_inputs if len(of_inputs.weights) else None
         if "translation" in place.relax:
             self.position_modulation = PositionModulation(fields, place.domain, taps, all_directions)
         can_be_soft = {name for _, found in self._weight_subgroups() for names in found for name in names}
@@ -72,10 +79,24 @@ class TiedKernel(StrictKernel):
             # Distributed training waits for the gradient of each parameter, here 0.
             unused = (self.position_modulation.weights, *self.frequency.parameters())
             strict = strict + 0 * sum(of.sum() for of in unused)
-        if self.modulation is None or not (self.training or self._is_soft(averaged)):
+        if not (self.training or self._is_soft(averaged)):
             return strict
-        f = self.modulation(self.frequency, averaged)
-        return torch.addcmul(strict, strict, self._as_bank(f))
+        for f in self._group_modulations(averaged):
+            strict = torch.addcmul(strict, strict, f.view(*f.shape[:2], *self._taps_as_axes(f, strict)))
+        return strict
+
+    def _group_modulations(self, averaged: Sequence[str]) -> list[Tensor]:
+        """Return f_G of output and of input channels, (C_out, 1, T) and (C_out, C_in, 1), T 1 where taps are alike."""
+        found = []
+        if self.modulation is not None:
+            found.append(self.modulation(self.frequency, averaged).unsqueeze(1))
+        if self.input_modulation is not None:
+            found.append(self.input_modulation(self.frequency, averaged))
+        return found
+
+    @staticmethod
+    def _taps_as_axes(f: Tensor, bank: Tensor) -> Sequence[int]:
+        return bank.shape[2:] if f.shape[2] > 1 else [1] * (bank.dim() - 2)
 
     def filters(
         self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str] = ()
@@ -89,11 +110,6 @@ class TiedKernel(StrictKernel):
             return bank.unsqueeze(0), factors
         directions = self.position_modulation.tap_directions[:, None, None]
         return bank * directions.unflatten(-1, bank.shape[2:]), factors
-
-    def _as_bank(self, f: Tensor) -> Tensor:
-        """Return values (C_out, T) or (C_out, 1) in a shape that broadcasts with filter banks."""
-        axes = self.place.domain.dimension
-        return f.view(len(f), 1, *(self.place.kernel_size if f.shape[1] > 1 else 1 for _ in range(axes)))
 
     def _is_soft(self, averaged: Sequence[str]) -> bool:
         """Whether f may be other than 0, as far as is known without waiting for an accelerator."""
@@ -110,15 +126,17 @@ class TiedKernel(StrictKernel):
         strict = self.orthogonal_basis(self.basis(weights))
         # A square might overflow or vanish, and a sum of squares overflow in float16.
         peak = strict.detach().abs().amax()
-        of_channels = (strict / torch.where(peak > 0, peak, 1)).square().mean(1).flatten(1)
-        nothing = of_channels.new_zeros(1, 1)
-        whole, kept = (
-            nothing if self.modulation is None else self.modulation(self.frequency, names) for names in (hardened, averaged)
-        )
+        of_entries = (strict / torch.where(peak > 0, peak, 1)).square().flatten(2)
+        if self.input_modulation is None:
+            of_entries = of_entries.mean(1, keepdim=True)
+        nothing = of_entries.new_zeros(1, 1, 1)
+        # No channel has both, so that their product is their sum.
+        whole, kept = (sum(self._group_modulations(names), nothing) for names in (hardened, averaged))
         # The mean over positions of the square of their part of f.
         moments = nothing
         if self.position_modulation is not None and self.varies(hardened):
-            moments = self.position_modulation.second_moments(self.frequency, size or self.place.domain.reference_size)
+            size = size or self.place.domain.reference_size
+            moments = self.position_modulation.second_moments(self.frequency, size).unsqueeze(1)
         unit = 1 / torch.maximum(whole.detach().abs().amax(), moments.detach().amax().sqrt()).clamp_min(1)
         whole, kept, moments, one = whole * unit, kept * unit, moments * unit**2, unit**2
         # (1 + f_T)(1 + f_G) less its mean over the subgroups, and that mean, squared. f_T and f_G have mean 0 over the
@@ -128,7 +146,7 @@ class TiedKernel(StrictKernel):
         else:
             soft = (whole - kept).square() * (one + moments) / one
             strict_part = (one + kept.square()) * (one + moments) / one
-        return (soft * of_channels).mean(), (strict_part * of_channels).mean()
+        return (soft * of_entries).mean(), (strict_part * of_entries).mean()
 
     @torch.no_grad()
     def start(self, weights: Tensor | None, softness: float) -> None:
@@ -150,8 +168,9 @@ class TiedKernel(StrictKernel):
             self.scale_to(weights, softness)
 
     def _modulations(self) -> list[Modulation]:
-        """Return f_G and f_T, where K has them."""
-        return [of for of in (self.position_modulation, self.modulation) if of is not None]
+        """Return f_T and those of f_G, where K has them."""
+        found = (self.position_modulation, self.modulation, self.input_modulation)
+        return [of for of in found if of is not None]
 
     def _weight_subgroups(self) -> list[tuple[Modulation, list[tuple[str, ...]]]]:
         return [(modulation, modulation.weight_subgroups()) for modulation in self._modulations()]

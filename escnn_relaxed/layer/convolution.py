@@ -259,9 +259,7 @@ class RelaxedConvolution(EscnnLayer):
         weight, _, bias = self._filters(self.kernel.place.domain.reference_size, self.hardened)
         columns = ("translation",) * len(self.geometry.padding)
         frequency = self.kernel.frequency.scale(columns, weight)
-        return FactoredConvolution(
-            weight, bias, self.geometry, modulation.action, frequency, modulation.coefficients()
-        )
+        return FactoredConvolution(weight, bias, self.geometry, modulation.action, frequency, modulation.coefficients())
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode, and drop what was kept for evaluation."""
