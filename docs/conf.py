@@ -6,7 +6,6 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_extensions"))
@@ -19,7 +18,6 @@ os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
 os.environ["MATPLOTLIBRC"] = str(HERE / "matplotlibrc")
 
 from escnn_relaxed import __version__  # noqa: E402  (after the filter)
-from escnn_relaxed.layer.arguments import DEFAULT_REGIONS  # noqa: E402
 
 project = "escnn_relaxed"
 author = "The escnn_relaxed authors"
@@ -45,7 +43,7 @@ exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!escnn_relaxed\.).*"),
-    ("py:class", r"escnn_relaxed\.group\.(domain|regions)\..*"),
+    ("py:class", r"escnn_relaxed\.group\.domain\..*"),
     ("py:class", r"escnn_relaxed\.kernel\.(modulation|steerable_basis)\..*"),
     ("py:class", r"escnn_relaxed\.on_escnn\.basis_elements\..*"),
 ]
@@ -112,23 +110,3 @@ html_sidebars = {
 html_context = {"default_mode": "auto"}
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
-
-
-def with_values(
-    app: object,
-    what: str,
-    name: str,
-    owner: object,
-    options: object,
-    signature: str,
-    annotation: str,
-) -> tuple[str, str] | None:
-    """Defaults of a signature as numbers, not as names of constants."""
-    if not signature:
-        return None
-    return signature.replace("DEFAULT_REGIONS", str(DEFAULT_REGIONS)), annotation
-
-
-def setup(app: Any) -> None:
-    """Connect what changes signatures."""
-    app.connect("autodoc-process-signature", with_values)

@@ -15,35 +15,39 @@ class Stage(NamedTuple):
     files: str
 
 
-SHARED = (
+ELEMENTS = (
     Stage(
-        "group elements g and positions x, with their coordinates a(g, x)",
-        "(M, D), (P, M, 2)",
+        "group elements g, a(g)",
+        "(M, D)",
         "group/elements.py, group/domain.py",
     ),
     Stage(
-        "functions h of the domain, less their means",
-        "(P, J, M)",
-        "kernel/modulation.py, group/means.py",
+        "functions h, mean 0 over the group",
+        "(J, M)",
+        "kernel/modulation.py",
     ),
-    Stage("modulation f", "(P, C_out, T)", "kernel/modulation.py"),
+    Stage("f of each channel and tap", "(C_out, T)", "kernel/modulation.py"),
+    Stage("banks, K_strict ⊙ (1 + f)", "(R, C_out, C_in, k, k)", "kernel/tied.py"),
+)
+POSITIONS = (
+    Stage("positions g⁻¹x of pixels", "(d, M, H, W)", "group/position_functions.py"),
     Stage(
-        "K = K_strict ⊙ (1 + f), with R2Conv's K_strict",
-        "(C_out, C_in, k, k)",
-        "kernel/tied.py, kernel/strict.py",
+        "functions h, mean 0 over the pixels",
+        "(J, M, H, W)",
+        "group/position_functions.py",
     ),
+    Stage("factors at each pixel", "(R, C_out, H, W)", "kernel/position_modulation.py"),
 )
-STATIONARY = (
-    Stage("one filter bank", "(C_out, C_in, k, k)", "layer/convolution.py"),
-    Stage("one conv2d", "(batch, C_out, H, W)", "integral/geometry.py"),
+SHARED = (
+    Stage(
+        "one conv2d, times the factors, added over R",
+        "(batch, C_out, H, W)",
+        "integral/factors.py, integral/geometry.py",
+    ),
+    Stage("GeometricTensor", "of out_type", "layer/convolution.py"),
 )
-BY_REGION = (
-    Stage("a bank in each region", "(regions, C_out, C_in, k, k)", "group/regions.py"),
-    Stage("one grouped conv2d of tiles", "(batch, C_out, H, W)", "integral/regions.py"),
-)
-END = Stage("GeometricTensor", "of out_type", "layer/convolution.py")
 
-WIDTH, BOX, GAP, MARGIN = 540, 66, 24, 8
+WIDTH, BOX, GAP, MARGIN = 620, 66, 24, 8
 STYLE = (
     "rect{fill:#eef5fa;stroke:#0072b2;stroke-width:1.5}"
     "text{font-family:DejaVu Sans,Verdana,sans-serif;fill:#222;text-anchor:middle}"
@@ -90,29 +94,24 @@ def column(
 
 
 def picture() -> str:
-    """The shared stages, then a filter bank for all positions beside one for each region, then the result."""
+    """A filter bank from elements beside factors from positions, then the convolution and the result."""
     full, half = WIDTH - 2 * MARGIN, (WIDTH - 3 * MARGIN) / 2
-    branches = MARGIN + len(SHARED) * (BOX + GAP) + GAP + 12
-    end = branches + len(STATIONARY) * (BOX + GAP)
+    top = MARGIN + 20
+    joined = top + len(ELEMENTS) * (BOX + GAP)
     sides = (
-        (STATIONARY, MARGIN, "soft in rotation, reflection"),
-        (BY_REGION, 2 * MARGIN + half, "soft in translation"),
+        (ELEMENTS, MARGIN, "rotation, reflection"),
+        (POSITIONS, 2 * MARGIN + half, "where translation is soft"),
     )
-    parts = column(SHARED, MARGIN, MARGIN, full)
+    parts = column(SHARED, MARGIN, joined, full)
     for stages, left, name in sides:
         middle = left + half / 2
         parts.append(
-            arrow(
-                (WIDTH / 2, MARGIN + len(SHARED) * (BOX + GAP) - GAP),
-                (middle, branches - 20),
-            )
+            f'<text class="branch" x="{middle:g}" y="{top - 8:g}">{name}</text>'
         )
-        parts.append(
-            f'<text class="branch" x="{middle:g}" y="{branches - 6:g}">{name}</text>'
-        )
-        parts += column(stages, left, branches, half)
-        parts.append(arrow((middle, end - GAP), (middle, end)))
-    parts += box(END, MARGIN, end, full)
+        parts += column(stages, left, top, half)
+        below = top + len(stages) * (BOX + GAP) - GAP
+        parts.append(arrow((middle, below), (middle, joined)))
+    end = joined + (len(SHARED) - 1) * (BOX + GAP)
     height = end + BOX + MARGIN
     return "\n".join(
         [

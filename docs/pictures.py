@@ -26,7 +26,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         layers.filters_in_space,
         layers.filters_over_rotations,
         layers.parts_of_a_kernel,
-        layers.regions_of_an_image,
+        layers.soft_translation,
         layers.softness_by_axis,
     )
 }

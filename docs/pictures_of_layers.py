@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn import functional
 
-from drawing import FONT, SOFT, show
+from drawing import FONT, show
 from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, harden_network
 from escnn_relaxed.plots import (
     plot_filters_in_space,
@@ -24,7 +24,7 @@ __all__ = [
     "filters_over_rotations",
     "lifting_layer",
     "parts_of_a_kernel",
-    "regions_of_an_image",
+    "soft_translation",
     "softness_by_axis",
 ]
 
@@ -84,27 +84,29 @@ def digit(size: int) -> Tensor:
     return functional.pad(inner, [4] * 4)
 
 
-def regions_of_an_image() -> Figure:
-    """The 4 × 4 regions of a layer that is soft in translation over an image, and the filter of each."""
+def soft_translation() -> Figure:
+    """The factor at each pixel of the output of a layer that is soft in translation, and the filter there."""
     torch.manual_seed(0)
     gspace = gspaces.trivialOnR2()
     fields = nn.FieldType(gspace, [gspace.trivial_repr])
     layer = RelaxedR2Conv(
-        fields, fields, 7, padding=3, relax=("translation",), initial_softness=0.6
+        fields, fields, 7, padding=3, relax=("translation",), initial_softness=0.3
     )
-    size = 32
+    size = 8
+    with torch.no_grad():
+        # Stronger on the left than on the right, and at the top than at the bottom.
+        layer.kernel.position_modulation.weights.copy_(
+            torch.tensor([-2.2, 1.6, 0.0, 0.0])
+        )
+        banks = layer.filter_banks(size)[:, :, 0, 0]
+        _, factors = layer.kernel.filters(layer.weights, (size, size))
     figure, (left, right) = pyplot.subplots(
         1, 2, figsize=(7.4, 3.7), layout="constrained"
     )
-    left.imshow(digit(size)[0, 0], cmap="Greys", extent=(0, size, size, 0))
-    for border in range(0, size + 1, size // 4):
-        left.axvline(border, color=SOFT, linewidth=1.4)
-        left.axhline(border, color=SOFT, linewidth=1.4)
-    left.set(xticks=[], yticks=[], xlim=(0, size), ylim=(size, 0))
-    left.set_title("a filter bank in each of 4 × 4 regions", fontsize=FONT)
-    right.set_title("the filter in each of them", fontsize=FONT)
-    with torch.no_grad():
-        banks = layer.region_banks((size, size))[:, :, 0, 0]
+    drawn = left.imshow(factors[0, 0], cmap="Greys", vmin=0, vmax=2)
+    figure.colorbar(drawn, ax=left, fraction=0.046, pad=0.03, ticks=[0, 1, 2])
+    left.set(xticks=[], yticks=[])
+    left.set_title("factor at each pixel of the output", fontsize=FONT)
     grid = torch.cat(
         [
             torch.cat([functional.pad(bank, [1] * 4) for bank in row], dim=1)
@@ -113,6 +115,7 @@ def regions_of_an_image() -> Figure:
     )
     show(right, grid, float(banks.abs().max()))
     right.axis("off")
+    right.set_title("filter at each pixel", fontsize=FONT)
     return figure
 
 
