@@ -1,11 +1,11 @@
 """The slow oracle: equations (1) and (2) of docs/concepts/mathematics.md by plain loops, for any κ.
 
     h(x) = Σ_d K(d; x) f(x + d)                                          (1)
-    h(y) = Σ_x K(y − s x; x) f(x)                                        the transposed layer, adjoint to such a one
+    h(y) = Σ_x K(y − s x; x) f(x)                                        the transposed layer, adjoint to such a one;
+    h(y) = Σ_x K(y − s x; y) f(x)                                        with a tied kernel the position is the output's
     K(d; x) = mean_g ρ_out(g) κ(g⁻¹d; ω′ ⊙ a(g, x)) ρ_in(g)⁻¹            (2)
 
-and where the kernel is held constant over regions, in each the mean of what it is at the centres of the cells. It loops
-over output points, taps and group elements of the plane and of space, with escnn's matrices of whole field types. Of
+It loops over pixels, taps and group elements of the plane and of space, with escnn's matrices of whole field types. Of
 the layer it takes the place of the convolution and the bias; κ is given, see ``reference_kappas``.
 """
 
@@ -18,15 +18,15 @@ import torch
 from escnn.group import GroupElement
 from escnn.nn import FieldType
 from reference_group import Elements, Point, as_point, matrix
-from reference_regions import Regions
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3Conv
 
-# κ of the element of this number, at a tap d and a position x: its value at g⁻¹d and a(g, x), (C_out, C_in).
-Kappa = Callable[[int, Point, Point], Tensor]
 Layer = RelaxedR2Conv | RelaxedR2ConvTransposed | RelaxedR3Conv
 Index = tuple[int, ...]
+# κ of the element of this number, at a tap d and a pixel of an image of some size: its value at g⁻¹d and a(g, x),
+# (C_out, C_in).
+Kappa = Callable[[int, Point, Index, Index], Tensor]
 
 
 def kernel_types(layer: Layer) -> tuple[FieldType, FieldType]:
@@ -43,16 +43,8 @@ def taps_of(layer: Layer) -> list[Point]:
 
 
 def position_of(pixel: Index, size: Index) -> Point:
-    """Position of a pixel, or of a cell, from the centre over half of the image along each axis."""
+    """Position of a pixel from the centre over half of the image along each axis."""
     return as_point([(2 * n + 1 - side) / side for n, side in zip(pixel, size, strict=True)])
-
-
-def cells_of(layer: Layer) -> list[Point]:
-    """Centres of the cells over which a kernel varies; the origin where it is the same at every position."""
-    if "translation" not in layer.domain_frequency:
-        return [(0.0,) * layer.in_type.gspace.dimensionality]
-    cells = layer.regions, layer.regions
-    return [position_of(cell, cells) for cell in itertools.product(*map(range, cells))]
 
 
 class Oracle:
@@ -69,20 +61,21 @@ class Oracle:
         in_type, out_type = kernel_types(layer)
         self.matrices = [(matrix_of(out_type, g), matrix_of(in_type, ~g)) for g in elements.elements]
         self.is_soft_in_translation = "translation" in layer.domain_frequency
-        self._banks: dict[tuple[Point, Point], Tensor] = {}
-        self._region_banks: dict[tuple[Point, Index], Tensor] = {}
+        self._banks: dict[tuple[Point, Index, Index], Tensor] = {}
 
-    def bank(self, tap: Point, position: Point) -> Tensor:
+    def bank(self, tap: Point, pixel: Index, size: Index) -> Tensor:
         """Equation (2): K(d; x), (C_out, C_in/groups); each is evaluated once."""
-        if (tap, position) not in self._banks:
-            terms = [rho @ self.kappa(n, tap, position) @ inverse for n, (rho, inverse) in enumerate(self.matrices)]
-            self._banks[tap, position] = torch.stack(terms).mean(dim=0)
-        return self._banks[tap, position]
+        if not self.is_soft_in_translation:
+            pixel, size = (0,) * len(tap), (1,) * len(tap)
+        if (tap, pixel, size) not in self._banks:
+            terms = [left @ self.kappa(n, tap, pixel, size) @ right for n, (left, right) in enumerate(self.matrices)]
+            self._banks[tap, pixel, size] = torch.stack(terms).mean(dim=0)
+        return self._banks[tap, pixel, size]
 
-    def filter_bank(self) -> Tensor:
-        """K of a layer that is strict in translation, (C_out, C_in/groups, taps)."""
-        origin = (0.0,) * self.layer.in_type.gspace.dimensionality
-        return torch.stack([self.bank(tap, origin) for tap in taps_of(self.layer)], dim=-1)
+    def filter_bank(self, pixel: Index = (0, 0, 0), size: Index = (1, 1, 1)) -> Tensor:
+        """K at a pixel of an image, (C_out, C_in/groups, taps); by default that of an image of one pixel."""
+        axes = self.layer.in_type.gspace.dimensionality
+        return torch.stack([self.bank(tap, pixel[:axes], size[:axes]) for tap in taps_of(self.layer)], dim=-1)
 
     def __call__(self, features: Tensor) -> Tensor:
         """The output of the layer."""
@@ -99,7 +92,8 @@ class Oracle:
         answers = []
         for pixel in itertools.product(*map(range, output)):
             total = features.new_zeros(len(features), layer.out_type.size)
-            for tap, bank in self._banks_at(pixel, output):
+            for tap in self._places(len(size)):
+                bank = self._bank_at(tap, pixel, output)
                 places = [x * layer.stride + t - p for x, t, p in zip(pixel, tap, padding, strict=True)]
                 read = [copied_cell(place, n, layer.padding_mode) for place, n in zip(places, size, strict=True)]
                 if None not in read:
@@ -113,40 +107,28 @@ class Oracle:
         layer, size = self.layer, tuple(features.shape[2:])
         reach = layer.dilation * (layer.kernel_size - 1)
         padding, added = _of_axes(layer.padding, size), _of_axes(layer.output_padding, size)
-        output = [
+        output = tuple(
             (n - 1) * layer.stride + reach + 1 - 2 * p + more for n, p, more in zip(size, padding, added, strict=True)
-        ]
+        )
         total = features.new_zeros(len(features), layer.out_type.size, *output)
         for pixel in itertools.product(*map(range, size)):
             values = features[(..., *pixel)].chunk(layer.groups, dim=1)
-            for tap, bank in self._banks_at(pixel, size):
-                place = [x * layer.stride + t - p for x, t, p in zip(pixel, tap, padding, strict=True)]
+            for tap in self._places(len(size)):
+                place = tuple(x * layer.stride + t - p for x, t, p in zip(pixel, tap, padding, strict=True))
                 if all(0 <= y < side for y, side in zip(place, output, strict=True)):
-                    parts = zip(bank.chunk(layer.groups, dim=1), values, strict=True)
+                    where = (place, output) if layer.kernel.is_factored else (pixel, size)
+                    parts = zip(self._bank_at(tap, *where).chunk(layer.groups, dim=1), values, strict=True)
                     total[(..., *place)] += torch.cat([value @ part.mT for part, value in parts], dim=1)
         return total
 
-    def _banks_at(self, pixel: Index, size: Index) -> list[tuple[Index, Tensor]]:
-        """The kernel of a pixel: for each tap its place from the first one, and K(d; x)."""
-        layer = self.layer
-        steps = [n * layer.dilation for n in range(layer.kernel_size)]
-        places = itertools.product(steps, repeat=len(size))
-        regions = Regions(size, layer.regions) if self.is_soft_in_translation else None
-        banks = []
-        for tap in taps_of(layer):
-            if regions is None:
-                banks.append(self.bank(tap, (0.0,) * len(size)))
-            else:
-                banks.append(torch.stack([self._bank_of(tap, regions, of) for of in regions.at(pixel)]).mean(dim=0))
-        return list(zip(places, banks, strict=True))
+    def _places(self, axes: int) -> list[Index]:
+        """The place of each tap from the first one, in pixels."""
+        steps = [n * self.layer.dilation for n in range(self.layer.kernel_size)]
+        return list(itertools.product(steps, repeat=axes))
 
-    def _bank_of(self, tap: Point, regions: Regions, region: Index) -> Tensor:
-        """The mean of K(d; x) over the cells that a region covers."""
-        if (tap, region) not in self._region_banks:
-            cells = self.layer.regions, self.layer.regions
-            parts = [share * self.bank(tap, position_of(cell, cells)) for cell, share in regions.shares(region).items()]
-            self._region_banks[tap, region] = torch.stack(parts).sum(dim=0)
-        return self._region_banks[tap, region]
+    def _bank_at(self, place: Index, pixel: Index, size: Index) -> Tensor:
+        """K of the tap at a place from the first one."""
+        return self.bank(taps_of(self.layer)[self._places(len(size)).index(place)], pixel, size)
 
 
 def matrix_of(field_type: FieldType, element: GroupElement) -> Tensor:

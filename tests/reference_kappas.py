@@ -10,20 +10,20 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from escnn.group import Representation
 from layers import ROUGH
-from reference import Layer, Oracle, cells_of, kernel_types, matrix_of, taps_of
+from reference import Index, Layer, Oracle, kernel_types, matrix_of, position_of, taps_of
 from reference_group import Elements, Point, permutation
 from torch import Tensor
 
-SUBGROUPS = ("translation", "rotation", "reflection")
-# ω′ and root mean square of a modulation for which a weight counts 1; parts of functions that are not sums of others.
-REFERENCE, UNIT = 0.25, 0.2
+# ω′ and the side of an image for which a weight of 1 makes this root mean square of a modulation; parts of functions
+# that are not sums of others.
+REFERENCE, REFERENCE_SIDE, UNIT = 0.25, 8, 0.2
 LEAST, NOTHING = 0.1, 1e-3
 
 
@@ -35,28 +35,47 @@ class Function(NamedTuple):
     degree: int = 1
 
 
-class TiedKappa:
-    """κ = (1 + m) K_strict of a layer that was built with ω′ at the reference.
+class Modulation:
+    """m(d; a) = Σ α h(a) E + Σ μ h(a) ⟨e_k, d/|d|⟩ⁿ for each row of κ, h being functions of elements or of positions.
 
-    m(d; a) = Σ α h(a) E + Σ μ h(a) ⟨e_k, d/|d|⟩ⁿ, and K_strict(g⁻¹d) = ρ_out(g)⁻¹ K_strict(d) ρ_in(g) is steerable.
+    Args:
+        fields: those of the rows.
+        elements: those over which the mean is taken.
+        values: every h at the reference, (positions, functions, elements).
+        taps: offsets in pixels; without them there are no functions of taps.
+        degrees: the powers n that are tried until one has a mean.
+        has_sides: whether a field has the functions of taps.
     """
 
-    def __init__(self, layer: Layer, elements: Elements) -> None:
-        self.layer, self.elements = layer, elements
-        self.types = kernel_types(layer)
-        self.strict = layer.basisexpansion(layer.weights)
-        self.taps = taps_of(layer)
-        self.cells = cells_of(layer)
-        self._known: dict[object, Tensor] = {}
-        self.fields = list(self.types[1].representations)
-        self.weights = self._weights()
+    def __init__(
+        self,
+        fields: Sequence[Representation],
+        elements: Elements,
+        values: Tensor,
+        taps: Sequence[Point] = (),
+        degrees: int = 1,
+        has_sides: Callable[[Representation], bool] = lambda field: True,
+    ) -> None:
+        self.fields, self.elements = fields, elements
+        of_taps = self._of_taps(values, taps, degrees) if taps else {}
+        self.functions = {
+            kind: self._of_elements(values, kind) | (of_taps if has_sides(kind) else {})
+            for kind in dict.fromkeys(fields)
+        }
+        self.count = sum(len(self.functions[field]) for field in fields)
 
-    def __call__(self, number: int, tap: Point, position: Point) -> Tensor:
-        element = self.elements.elements[number]
-        rho_out, rho_in = (matrix_of(self.types[1], ~element), matrix_of(self.types[0], element))
-        strict = rho_out @ self.strict[..., self.taps.index(tap)] @ rho_in
-        h, own, length = self._values(number, position), self.elements.own(number, tap), math.hypot(*tap)
-        rows = []
+    def take(self, weights: Tensor) -> None:
+        """Take the weights of a layer: for each kind of fields α and μ of each field."""
+        assert len(weights) == self.count
+        remaining = iter(weights)
+        self.weights: list[dict[Function, Tensor]] = [{} for _ in self.fields]
+        for kind, functions in self.functions.items():
+            for number in [n for n, field in enumerate(self.fields) if field == kind]:
+                self.weights[number] = {of: unit * next(remaining) for of, unit in functions.items()}
+
+    def rows(self, number: int, tap: Point, h: Tensor) -> Tensor:
+        """1 + m of the element of a number, (C_out, 1), given every h."""
+        own, length, rows = self.elements.own(number, tap), math.hypot(*tap), []
         for field, weights in zip(self.fields, self.weights, strict=True):
             row, of_identity = torch.ones(field.size, dtype=torch.float64), self._of_identity(field)
             for function, weight in weights.items():
@@ -65,7 +84,7 @@ class TiedKappa:
                 elif length:
                     row = row + weight * h[function.number] * (own[function.axis] / length) ** function.degree
             rows.append(row)
-        return torch.cat(rows).unsqueeze(1) * strict
+        return torch.cat(rows).unsqueeze(1)
 
     def _of_identity(self, field: Representation) -> Tensor:
         """The diagonal of E: 1, and in a field of elements or cosets their number at that of the identity."""
@@ -73,30 +92,6 @@ class TiedKappa:
         if permutation(field, self.elements.elements) is not None:
             diagonal[1:], diagonal[0] = 0, field.size
         return diagonal
-
-    def _weights(self) -> list[dict[Function, Tensor]]:
-        """For each output field its functions, each with its weight in its unit."""
-        fixed = {id(value) for value in self.layer.domain_frequency.values()}
-        vectors = [value for value in self.layer.soft_parameters() if id(value) not in fixed]
-        if not vectors:
-            return [{} for _ in self.fields]
-        (vector,) = vectors
-        reference = {name: torch.full_like(value, REFERENCE) for name, value in self.layer.domain_frequency.items()}
-        numbers = range(len(self.elements.elements))
-        with torch.no_grad():
-            # (positions, functions, elements)
-            values = torch.stack([torch.stack([self._values(n, x, reference) for n in numbers], 1) for x in self.cells])
-        kinds = list(dict.fromkeys(self.fields))
-        places = [number for kind in kinds for number, field in enumerate(self.fields) if field == kind]
-        of_elements = {kind: self._of_elements(values, kind) for kind in kinds}
-        of_taps = self._of_taps(values)
-        found: list[dict[Function, Tensor]] = [{} for _ in self.fields]
-        remaining = iter(vector)
-        for functions in (lambda place: of_elements[self.fields[place]], lambda place: of_taps):
-            for place in places:
-                found[place].update({of: unit * next(remaining) for of, unit in functions(place).items()})
-        assert next(remaining, None) is None, "weights that no function has"
-        return found
 
     def _of_elements(self, values: Tensor, field: Representation) -> dict[Function, float]:
         """Functions of the channels of a field that do not depend on each other, with their units."""
@@ -107,56 +102,127 @@ class TiedKappa:
         table = torch.stack(means, -1)
         return independent({Function(number): table[:, number] for number in range(values.shape[1])})
 
-    def _of_taps(self, values: Tensor) -> dict[Function, float]:
-        """Functions of the taps: of elements alone the least power that has a mean, else the first."""
-        lengths = torch.tensor([math.hypot(*tap) or 1.0 for tap in self.taps], dtype=torch.float64)
-        directions = torch.tensor(self.taps, dtype=torch.float64) / lengths[:, None]
+    def _of_taps(self, values: Tensor, taps: Sequence[Point], degrees: int) -> dict[Function, float]:
+        """Functions of the taps: the least power that has a mean."""
+        lengths = torch.tensor([math.hypot(*tap) or 1.0 for tap in taps], dtype=torch.float64)
+        directions = torch.tensor(taps, dtype=torch.float64) / lengths[:, None]
         actions = torch.from_numpy(np.stack(self.elements.actions))
         along = torch.einsum("mdk,td->kmt", actions, directions)
         candidates: dict[Function, Tensor] = {}
         for number in range(values.shape[1]):
-            of_elements = bool((values[:, number] - values[:1, number]).abs().max() < 1e-9)
-            for degree in range(1, 5 if of_elements else 2):
+            for degree in range(1, 1 + degrees):
                 means = torch.einsum("pm,kmt->kpt", values[:, number], along**degree) / len(actions)
                 candidates |= {Function(number, axis, degree): of for axis, of in enumerate(means)}
                 if means.abs().max() > 1e-9:
                     break
         return independent(candidates)
 
-    def _values(self, number: int, position: Point, frequency: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Every h(g, x): the mean over the kept group, less the mean over the domain."""
-        is_own, frequency = frequency is None, frequency or self.layer.domain_frequency
-        key = is_own, number, position
+
+class TiedKappa:
+    """κ = (1 + m_T) (1 + m_G) K_strict of a layer that was built with ω′ at the reference.
+
+    Rows of fields in which m_G has no weights take it of the columns, by the elements of the input's channels. K_strict(g⁻¹d) = ρ_out(g)⁻¹ K_strict(d) ρ_in(g) is steerable, and so is the mean over the group of (1 + m_G) K_strict
+    put in its place before m_T comes.
+    """
+
+    def __init__(self, layer: Layer, elements: Elements, all_directions: bool = False) -> None:
+        self.layer, self.elements = layer, elements
+        self.types = kernel_types(layer)
+        self.strict = layer.basisexpansion(layer.weights).flatten(2)
+        self.taps = taps_of(layer)
+        self._known: dict[object, Tensor] = {}
+        self.frequency = frequency = layer.domain_frequency
+        learned = {id(value) for value in frequency.values()}
+        vectors = [value for value in layer.soft_parameters() if id(value) not in learned]
+        reference = {name: torch.full_like(value, REFERENCE) for name, value in frequency.items()}
+        fields, numbers = self.types[1].representations, range(len(elements.elements))
+        self.by_position = self.by_element = None
+        self.by_input: dict[int, Modulation] = {}
+        if "translation" in frequency:
+            side = (REFERENCE_SIDE,) * len(self.taps[0])
+            pixels = itertools.product(*map(range, side))
+            values = [torch.stack([self._of_position(n, x, side, reference) for n in numbers], 1) for x in pixels]
+
+            def has_sides(field: Representation) -> bool:
+                has_own = len(numbers) == 1 or permutation(field, elements.elements) is not None
+                return all_directions or not has_own
+
+            self.by_position = Modulation(fields, elements, torch.stack(values), self.taps, 1, has_sides)
+            self.by_position.take(vectors.pop(0))
+        if vectors:
+            values = torch.stack([self._of_element(n, reference) for n in numbers], 1)[None]
+            self.by_element = Modulation(fields, elements, values, self.taps, 4)
+            self.by_element.take(vectors.pop(0) if self.by_element.count else torch.zeros(0))
+        if vectors:
+            rigid = [number for number, field in enumerate(fields) if not self.by_element.functions[field]]
+            for number, weights in zip(rigid, vectors.pop(0).view(len(rigid), -1), strict=True):
+                self.by_input[number] = Modulation(self.types[0].representations, elements, values)
+                self.by_input[number].take(weights)
+        assert not vectors, "weights that no function has"
+
+    def __call__(self, number: int, tap: Point, pixel: Index, size: Index) -> Tensor:
+        if self.by_position is None:
+            return self._without_position(number, tap)
+        h = self._of_position(number, pixel, size, self.frequency)
+        return self.by_position.rows(number, tap, h) * self._steered(number, self._bank(tap))
+
+    def _without_position(self, number: int, tap: Point) -> Tensor:
+        """(1 + m_G) K_strict."""
+        strict = self._steered(number, self.strict[..., self.taps.index(tap)])
+        if self.by_element is None:
+            return strict
+        if number not in self._known:
+            self._known[number] = self._of_element(number, self.frequency)
+        h = self._known[number]
+        parts = list((self.by_element.rows(number, tap, h) * strict).split([of.size for of in self.by_element.fields]))
+        for field, columns in self.by_input.items():
+            parts[field] = parts[field] * columns.rows(number, tap, h).mT
+        return torch.cat(parts)
+
+    def _bank(self, tap: Point) -> Tensor:
+        """The mean over the group of (1 + m_G) K_strict."""
+        if ("bank", tap) not in self._known:
+            terms = [
+                matrix_of(self.types[1], g) @ self._without_position(number, tap) @ matrix_of(self.types[0], ~g)
+                for number, g in enumerate(self.elements.elements)
+            ]
+            self._known["bank", tap] = torch.stack(terms).mean(0)
+        return self._known["bank", tap]
+
+    def _steered(self, number: int, bank: Tensor) -> Tensor:
+        element = self.elements.elements[number]
+        return matrix_of(self.types[1], ~element) @ bank @ matrix_of(self.types[0], element)
+
+    def _of_position(self, number: int, pixel: Index, size: Index, frequency: Mapping[str, Tensor]) -> Tensor:
+        """tanh(2π ω′ a) of each coordinate of g⁻¹x and its square, less their means over the pixels of the image."""
+        key = number, size, frequency is self.frequency
         if key not in self._known:
-            own, action = self.elements.own(number, position), self.elements.actions[number]
-            kept = [self._functions(h @ action, own, frequency) for h in self.elements.kept]
-            self._known[key] = torch.stack(kept).mean(dim=0) - self._mean(is_own, frequency)
-        return self._known[key]
+            pixels = itertools.product(*map(range, size))
+            self._known[key] = torch.stack([self._at(number, position_of(of, size), frequency) for of in pixels]).mean(
+                0
+            )
+        return self._at(number, position_of(pixel, size), frequency) - self._known[key]
 
-    def _mean(self, is_own: bool, frequency: Mapping[str, Tensor]) -> Tensor:
-        """Every h as a mean over all elements, and over all positions as all elements see them."""
-        if is_own not in self._known:
-            count = len(self.elements.actions)
-            seen = [self.elements.own(number, cell) for number in range(count) for cell in self.cells]
-            # Elements on the grid see the same few positions in another order, which are evaluated once.
-            same = [tuple(round(value, 9) + 0.0 for value in point) for point in seen]
-            times, points = Counter(same), dict(zip(same, seen, strict=True))
-            self._known[is_own] = sum(
-                times[key] * self._functions(action, points[key], frequency)
-                for action, key in itertools.product(self.elements.actions, times)
-            ) / (count * len(seen))
-        return self._known[is_own]
+    def _at(self, number: int, position: Point, frequency: Mapping[str, Tensor]) -> Tensor:
+        own, scale = self.elements.own(number, position), frequency["translation"]
+        first = torch.stack([(2 * math.pi * scale[axis] * a).tanh() for axis, a in enumerate(own)])
+        return torch.cat([first, first**2])
 
-    def _functions(self, action: np.ndarray, own: Point, frequency: Mapping[str, Tensor]) -> Tensor:
-        """0, tanh(2π ω′ a) of all coordinates, squares of positions and of rotations of space, and products."""
-        coordinates = {"translation": own, **self.elements.coordinates(action)}
-        of: dict[str, list[Tensor]] = {name: [] for name in SUBGROUPS}
-        for name, values in frequency.items():
-            of[name] = [(2 * math.pi * values[n % len(values)] * a).tanh() for n, a in enumerate(coordinates[name])]
-        first = [value for name in SUBGROUPS for value in of[name]]
-        squared = [*of["translation"], *(of["rotation"] if len(of["rotation"]) > 2 else [])]
+    def _of_element(self, number: int, frequency: Mapping[str, Tensor]) -> Tensor:
+        """Every h(g): the mean over the kept group, less the mean over all elements."""
+        kept = [self._functions(h @ self.elements.actions[number], frequency) for h in self.elements.kept]
+        every = [self._functions(action, frequency) for action in self.elements.actions]
+        return torch.stack(kept).mean(0) - torch.stack(every).mean(0)
+
+    def _functions(self, action: np.ndarray, frequency: Mapping[str, Tensor]) -> Tensor:
+        """tanh(2π ω′ a) of all coordinates, squares of those of rotations of space, and products."""
+        of: dict[str, list[Tensor]] = {"rotation": [], "reflection": []}
+        for name, coordinates in self.elements.coordinates(action).items():
+            if name in frequency:
+                of[name] = [(2 * math.pi * frequency[name][0] * a).tanh() for a in coordinates]
+        squared = [value**2 for value in of["rotation"]] if len(of["rotation"]) > 2 else []
         products = [a * b for a, b in itertools.product(of["rotation"], of["reflection"])]
-        return torch.stack([torch.zeros((), dtype=torch.float64), *first, *(value**2 for value in squared), *products])
+        return torch.stack([*of["rotation"], *of["reflection"], *squared, *products])
 
 
 def independent(functions: Mapping[Function, Tensor]) -> dict[Function, float]:
@@ -210,10 +276,10 @@ class ContinuousKappa:
         self.net = layer.kernel.net
         self.pairs = [(pair.weights, pair.units) for pair in layer.kernel.steered_average.block_pairs]
 
-    def __call__(self, number: int, tap: Point, position: Point) -> Tensor:
+    def __call__(self, number: int, tap: Point, pixel: Index, size: Index) -> Tensor:
         @functools.cache
         def hidden(relative: int | None) -> Tensor:
-            return self._hidden(number, tap, position, relative)
+            return self._hidden(number, tap, position_of(pixel, size), relative)
 
         rows = []
         for out_field, out_blocks in zip(self.fields[1], self.blocks[1], strict=True):

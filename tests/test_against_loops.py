@@ -5,6 +5,7 @@ A layer is built at the ω′ at which weights of a modulation have their units,
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -17,7 +18,7 @@ from escnn import gspaces
 from escnn.group import GroupElement
 from escnn.gspaces import GSpace
 from escnn.nn import FieldType
-from layers import EVERY_KERNEL, EVERY_KIND, KINDS, ROUGH, SIZES, SOFT_PARTS, build, shake
+from layers import EVERY_KERNEL, EVERY_KIND, ROUGH, SIZES, SOFT_PARTS, build, shake
 from reference import Layer, Oracle
 from reference_group import Elements
 from reference_kappas import REFERENCE, ContinuousKappa, TiedKappa
@@ -26,6 +27,7 @@ from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2ConvTransposed, RelaxedR3Conv
 from escnn_relaxed.continuous import SirenKernel
+from escnn_relaxed.kernel.tied import TiedKernel
 
 # Units of weights are constants, and drawn numbers are the same in both: built in float32 they would lose digits.
 pytestmark = pytest.mark.usefixtures("float64_default")
@@ -35,7 +37,13 @@ OF_KAPPA = ("support",)
 
 
 def layer_and_loops(
-    space: str, pair: str, kind: str = "stationary", soft_part: str = "tied", keep: str | None = None, **arguments: Any
+    space: str,
+    pair: str,
+    kind: str = "stationary",
+    soft_part: str = "tied",
+    keep: str | None = None,
+    all_directions: bool = False,
+    **arguments: Any,
 ) -> tuple[Layer, Oracle]:
     """A layer that is soft in all that its symmetry has, but for what it keeps, and the loops that evaluate it."""
     names = [*battery.subgroups(space, REFERENCE), *(["translation"] if kind != "stationary" else [])]
@@ -46,13 +54,15 @@ def layer_and_loops(
     if soft_part == "continuous":
         arguments = {"hidden_size": 3, "filter_frequency": ROUGH, **arguments}
     kept = {} if keep is None else {"keep": keep}
-    layer = build(*battery.types(space, pair), **KINDS[kind], soft_part=soft_part, **kept, **arguments)
+    if all_directions:
+        arguments["kernel"] = functools.partial(TiedKernel, all_directions=True)
+    layer = build(*battery.types(space, pair), soft_part=soft_part, **kept, **arguments)
     names = [name for name in layer.domain_frequency if arguments["relax"] is not None]
     layer.set_domain_frequency(**{name: FREQUENCIES[name] for name in names})
     form = arguments.get("rotation_coordinates", "circle")
     elements = Elements(layer.in_type.gspace, arguments["samples"], **kept_elements(layer, keep), form=form)
     if soft_part == "tied":
-        return layer, Oracle(layer, TiedKappa(layer, elements), elements)
+        return layer, Oracle(layer, TiedKappa(layer, elements, all_directions), elements)
     shape = {name: arguments[name] for name in OF_KAPPA if name in arguments}
     return layer, Oracle(layer, ContinuousKappa(layer, elements, **shape), elements)
 
@@ -106,23 +116,29 @@ def test_stationary_layer_equals_the_loops(space: str, pair: str, soft_part: str
     [*((*case, "tied") for case in IN_TRANSLATION), *((*case, "continuous") for case in IN_TRANSLATION[::3])],
 )
 def test_layer_soft_in_translation_equals_the_loops(space: str, pair: str, soft_part: str) -> None:
-    assert compare(*layer_and_loops(space, pair, "by regions", soft_part), *SIZES["by regions"]) <= ROUNDING
+    assert compare(*layer_and_loops(space, pair, "in translation", soft_part), *SIZES["in translation"]) <= ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("space", "pair"),
+    [("trivial", "irreps -> two regular"), ("C4", "regular -> quotient + irreps"), ("C8", "trivial -> regular")],
+)
+def test_layer_with_directions_of_all_fields_equals_the_loops(space: str, pair: str) -> None:
+    layer, oracle = layer_and_loops(space, pair, "in translation", all_directions=True, padding=1)
+    assert layer.filter_banks(3).shape[:2] == (3, 3)
+    assert compare(layer, oracle, *SIZES["in translation"]) <= ROUNDING
 
 
 @EVERY_KERNEL
-@pytest.mark.parametrize(
-    ("regions", "size"), [(2, (8, 16)), (3, (9, 13)), (4, (17, 5)), (5, (22, 8)), (7, (12, 19))], ids=str
-)
-def test_regions_of_any_image_are_those_of_the_loops(regions: int, size: tuple[int, int], soft_part: str) -> None:
-    """Cells, means of cells, tiles that stick out of the image or share a pixel, and one region along an axis."""
-    layer = build(
-        *battery.types("C4", "trivial -> irreps"), relax={"translation": REFERENCE}, regions=regions, padding=1,
-        soft_part=soft_part, initial_softness=0.3, **({"filter_frequency": ROUGH} if soft_part != "tied" else {}),
-    )  # fmt: skip
-    layer.set_domain_frequency(translation=FREQUENCIES["translation"])
-    elements = Elements(layer.in_type.gspace)
-    kappa = {"tied": TiedKappa, "continuous": ContinuousKappa}[soft_part](layer, elements)
-    assert compare(layer, Oracle(layer, kappa, elements), *size) <= ROUNDING
+@pytest.mark.parametrize("size", [(2, 2), (2, 5), (3, 3), (1, 4), (8, 7)], ids=str)
+def test_banks_at_the_pixels_of_maps_of_any_size_are_those_of_the_loops(size: tuple[int, int], soft_part: str) -> None:
+    """Down to maps of 2×2 pixels, where all directions of the kernel are there."""
+    layer, oracle = layer_and_loops("C4", "trivial -> regular + irreps", "in translation", soft_part)
+    with torch.no_grad():
+        banks = layer.filter_banks(size)
+        for pixel in ((0, 0), (0, size[1] - 1), (size[0] - 1, 0)):
+            assert relative_error(banks[pixel].flatten(2), oracle.filter_bank(pixel, size)) <= ROUNDING
+    assert relative_error(banks[0, 0], banks[-1, -1]) > BROKEN
 
 
 # The smallest image that the loops take for layers with one kernel.
@@ -155,9 +171,9 @@ OPTIONS_OF_KAPPA: dict[str, tuple[tuple[int, int], dict[str, object]]] = {
 )
 def test_every_option_equals_the_loops(option: str, soft_part: str, kind: str) -> None:
     size, arguments = (OPTIONS | OPTIONS_OF_KAPPA)[option]
-    if kind == "by regions":
-        # Seven pixels of the output more: eight at least.
-        size = tuple(side + 7 * arguments.get("stride", 1) for side in size)
+    if kind == "in translation":
+        # A pixel of the output more: two at least.
+        size = tuple(side + arguments.get("stride", 1) for side in size)
     space = "C4" if kind == "stationary" else "C2"
     layer, oracle = layer_and_loops(space, "regular + regular -> irreps + irreps", kind, soft_part, **arguments)
     assert compare(layer, oracle, *size) <= ROUNDING
@@ -175,11 +191,11 @@ def test_angles_are_principal(space: str) -> None:
 @pytest.mark.parametrize(
     ("space", "pair", "keep", "kind"),
     [
-        ("C8", "regular -> quotient + irreps", "C4", "by regions"),
+        ("C8", "regular -> quotient + irreps", "C4", "in translation"),
         ("C8", "regular -> irreps", "C2", "stationary"),
         ("D4", "trivial -> regular + irreps", "D2", "stationary"),
-        ("D4", "trivial -> regular", "D1", "by regions"),
-        ("SO(2)", "trivial -> irreps", "C2", "by regions"),
+        ("D4", "trivial -> regular", "D1", "in translation"),
+        ("SO(2)", "trivial -> irreps", "C2", "in translation"),
         ("O(2)", "trivial -> irreps", "C2", "stationary"),
     ],
 )
@@ -189,14 +205,14 @@ def test_layer_that_keeps_a_subgroup_equals_the_loops(space: str, pair: str, kee
 
 # Padding, stride and the like of transposed layers.
 TRANSPOSED: dict[str, tuple[str, str, str, dict[str, object]]] = {
-    "plain": ("SO(2)", "irreps -> trivial", "by regions", {}),
+    "plain": ("SO(2)", "irreps -> trivial", "in translation", {}),
     "padding pair": ("D4", "trivial -> regular", "stationary", {"padding": (1, 0)}),
-    "stride": ("C4", "regular -> irreps", "by regions", {"padding": 1, "stride": 2}),
+    "stride": ("C4", "regular -> irreps", "in translation", {"padding": 1, "stride": 2}),
     "output padding": ("flip", "mixed, sheared -> regular", "stationary", {"stride": 3, "output_padding": (2, 0)}),
     "dilation": ("C8", "regular -> irreps", "stationary", {"padding": 2, "dilation": 2}),
     "stride beyond the kernel": ("O(2)", "irreps -> trivial", "stationary", {"stride": 3, "kernel_size": 2}),
     "everything": (
-        *("C4", "trivial + trivial -> irreps + irreps", "by regions"),
+        *("C4", "trivial + trivial -> irreps + irreps", "in translation"),
         {"padding": (1, 2), "stride": 2, "output_padding": (1, 0), "dilation": 2, "groups": 2},
     ),
 }
@@ -237,18 +253,23 @@ def test_gradients_equal_those_of_the_loops(space: str, pair: str, kind: str, so
 
 
 def volumes_and_loops(
-    fields: FieldType, keep: object = None, place: dict[str, Any] | None = None, **elements: Any
+    fields: FieldType,
+    keep: object = None,
+    place: dict[str, Any] | None = None,
+    in_translation: bool = False,
+    **elements: Any,
 ) -> tuple[RelaxedR3Conv, Oracle]:
     sample = Elements(fields.gspace, 24, **elements)
     proper = [action for action in sample.actions if np.linalg.det(action) > 0]
     is_kept = any(np.linalg.det(action) < 0 for action in sample.kept)
     has = {"rotation": len(proper) > 1, "reflection": len(proper) < len(sample.actions) and not is_kept}
-    names = [name for name, is_there in has.items() if is_there]
+    names = [name for name, is_there in {**has, "translation": in_translation}.items() if is_there]
     layer = RelaxedR3Conv(
         fields, fields, 3, relax=dict.fromkeys(names, REFERENCE), keep=keep, initial_softness=0.3, **place or {}
     )
     shake(layer)
-    layer.set_domain_frequency(**{name: FREQUENCIES[name] for name in layer.domain_frequency})
+    frequencies = {**FREQUENCIES, "translation": (0.3, 0.5, 0.2)}
+    layer.set_domain_frequency(**{name: frequencies[name] for name in layer.domain_frequency})
     return layer, Oracle(layer, TiedKappa(layer, sample), sample)
 
 
@@ -271,6 +292,14 @@ PLACES = [{"stride": 2, "padding": (0, 1, 2)}, {"dilation": 2, "padding": 1, "pa
 @pytest.mark.parametrize("place", PLACES, ids=str)
 def test_volumes_are_convolved_as_the_loops_do(place: dict[str, object]) -> None:
     assert compare(*volumes_and_loops(volumes.fields("mirror"), place=place), 3, 4, 5) <= ROUNDING
+
+
+@pytest.mark.parametrize("space", ["octahedral", "C4", "cone", "mirror", "trivial"])
+def test_volumes_soft_in_translation_equal_the_loops(space: str) -> None:
+    place = {"stride": 2, "padding": (1, 1, 0)}
+    layer, oracle = volumes_and_loops(volumes.fields(space), place=place, in_translation=True)
+    assert compare(layer, oracle, 3, 2, 5) <= ROUNDING
+    assert layer.softness("translation").item() > 1e-3
 
 
 def turns_about_z(space: GSpace, order: int) -> list[GroupElement]:
@@ -325,8 +354,11 @@ def test_layer_of_volumes_that_keeps_a_group_equals_the_loops(case: str) -> None
 @pytest.mark.parametrize("soft_part", SOFT_PARTS)
 def test_oracle_sees_a_kernel_in_the_wrong_place(soft_part: str) -> None:
     """The same numbers with coordinates of other elements, and with positions in the image's axes."""
-    layer, oracle = layer_and_loops("C4", "regular -> regular", "by regions", soft_part, padding=1)
-    assert compare(layer, oracle, 8, 12) <= ROUNDING
+    layer, oracle = layer_and_loops("C4", "regular -> regular", "in translation", soft_part, padding=1)
+    assert compare(layer, oracle, 4, 3) <= ROUNDING
     kappa = oracle.kappa
-    for wrong in (lambda g, tap, x: kappa((g + 1) % 4, tap, x), lambda g, tap, x: kappa(g, tap, (-x[0], x[1]))):
-        assert compare(layer, Oracle(layer, wrong, kappa.elements), 8, 12) > BROKEN
+    for wrong in (
+        lambda g, tap, x, size: kappa((g + 1) % 4, tap, x, size),
+        lambda g, tap, x, size: kappa(g, tap, (x[0], size[1] - 1 - x[1]), size),
+    ):
+        assert compare(layer, Oracle(layer, wrong, kappa.elements), 4, 3) > BROKEN
