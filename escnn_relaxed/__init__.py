@@ -1,9 +1,9 @@
-"""Relaxed equivariance for escnn: layers in place of ``R2Conv`` and ``R3Conv`` that are as equivariant as the data.
+"""Relaxed equivariance for escnn: layers in place of its linear maps that are as equivariant as the data.
 
 The rooms follow in the order in which data meet them. Each imports only from those above it::
 
     on_escnn/     all that reaches into escnn or patches it
-    group/        group elements, fields, points and regions as arrays; the domain of a kernel
+    group/        group elements, fields and points as arrays; the domain of a kernel
     kernel/       K, its mean PK over subgroups, its strict part       (C_out, C_in, k, …)
     continuous/   the paper's continuous kernel
     integral/     h(x) = Σ_d K(d; x) f(x + d)                          (batch, C_out, …)
@@ -25,8 +25,9 @@ from ._version import __version__
 try:
     from . import on_escnn  # noqa: F401 — what it patches is patched before anything is built
     from .continuous import ContinuousKernel
+    from .layer.relaxed_linear import RelaxedLinear
     from .layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed
-    from .layer.relaxed_r3conv import RelaxedR3Conv
+    from .layer.relaxed_r3conv import RelaxedR3Conv, RelaxedR3ConvTransposed
     from .learning import SoftnessEvidence, frequency_penalty, parameter_groups
     from .measure import equivariance_error, prediction_agreement, relaxation_summary, softness_ablation
     from .network.conversion import harden_network, relax_network
@@ -38,9 +39,11 @@ except ModuleNotFoundError as error:
 
 __all__ = [
     "ContinuousKernel",
+    "RelaxedLinear",
     "RelaxedR2Conv",
     "RelaxedR2ConvTransposed",
     "RelaxedR3Conv",
+    "RelaxedR3ConvTransposed",
     "SoftnessEvidence",
     "__version__",
     "equivariance_error",

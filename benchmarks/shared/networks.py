@@ -51,8 +51,9 @@ def build_network(
     kernel_size: int,
     options: dict[str, Any] | None,
     layer: Callable[..., nn.Module] = RelaxedR2Conv,
+    channels: int = 1,
 ) -> nn.Module:
-    """A network (batch, 1, 33, 33) → logits (batch, 10).
+    """A network (batch, channels, 33, 33) → logits (batch, 10).
 
     Args:
         name: one of :data:`NETWORKS`.
@@ -60,13 +61,14 @@ def build_network(
         kernel_size: k of the convolutions; the first has k + 2.
         options: arguments of ``layer``; None for ``R2Conv``.
         layer: what the convolutions are.
+        channels: those of an image; a network of irreps takes one.
     """
     convolution = _Convolution(options, "circular" if name in ON_TORUS else "zeros", layer)
     if name == GATED:
         return GatedNetwork(gspaces.rot2dOnR2(-1, maximum_frequency=3), widths, kernel_size, convolution)
     build_gspace, build_fields = FIELDS[ON_TORUS.get(name, name)]
     gspace = build_gspace()
-    return FieldNetwork(gspace, [build_fields(gspace, width) for width in widths], kernel_size, convolution)
+    return FieldNetwork(gspace, [build_fields(gspace, width) for width in widths], kernel_size, convolution, channels)
 
 
 class _Convolution:
@@ -104,8 +106,15 @@ class _Classifier(nn.Module):
 class FieldNetwork(_Classifier):
     """Convolutions with batch norm and ReLU, anti-aliased pooling between them, group pooling."""
 
-    def __init__(self, gspace: Any, types: list[enn.FieldType], kernel_size: int, convolution: _Convolution) -> None:
-        in_type = fields = enn.FieldType(gspace, [gspace.trivial_repr])
+    def __init__(
+        self,
+        gspace: Any,
+        types: list[enn.FieldType],
+        kernel_size: int,
+        convolution: _Convolution,
+        channels: int = 1,
+    ) -> None:
+        in_type = fields = enn.FieldType(gspace, [gspace.trivial_repr] * channels)
         modules: list[nn.Module] = []
         for number, out_type in enumerate(types):
             size = kernel_size + 2 if number == 0 else kernel_size

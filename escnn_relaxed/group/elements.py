@@ -123,6 +123,17 @@ def has_subgroup(gspace: GSpace, subgroup: str) -> bool:
     return count > 1 if subgroup == "rotation" else count < len(sample)
 
 
+def elements_on_features(group: Group) -> list[GroupElement]:
+    """Return all elements of a finite group; of another so many that means over them are those over the group.
+
+    This holds for features of SO(2) and O(2), whose irreps have a largest frequency.
+    """
+    if not group.continuous:
+        return list(group.elements)
+    is_of_circle = not (is_of_space(group) or factors(group))
+    return sampled_elements(group, 2 * group._maximum_frequency + 1 if is_of_circle else least_samples(group))
+
+
 def sample_group(gspace: GSpace, samples: int | None = None) -> GroupSample:
     """Return all elements of a finite fiber group, or N rotations of another, by default those of a pixel grid."""
     return _sampled(gspace, least_samples(gspace.fibergroup) if samples is None else samples)
@@ -168,6 +179,8 @@ def grid_symmetries(
     gspace: GSpace, taps: Array, elements: Sequence[GroupElement] | None = None
 ) -> list[tuple[GroupElement, list[int]]]:
     """Return the elements that map the grid of taps to itself, each with the number of the tap g⁻¹d for every tap d."""
+    if gspace.dimensionality == 0:
+        return [(element, [0]) for element in elements or elements_on_features(gspace.fibergroup)]
     tried = sample_group(gspace).elements if elements is None else elements
     actions = [np.asarray(gspace.basespace_action(element), dtype=np.float64) for element in tried]
     steered = [steered_taps(action, taps) for action in actions]

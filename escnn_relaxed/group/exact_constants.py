@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from ..torch_modes import untraced
 
-
 _Result = TypeVar("_Result")
 # Images of so many sizes may alternate before something is made anew.
 _MOST_REMEMBERED = 16

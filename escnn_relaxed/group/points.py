@@ -43,6 +43,8 @@ def image_axes(dimension: int) -> Array:
 
 def _grid_points(axes: list[Array]) -> Array:
     """The points of a grid in the order of a flattened image. Each axis but the last points against its rows."""
+    if not axes:
+        return np.zeros((1, 0))
     against_rows = [-axis for axis in axes[:-1]]
     grid = np.meshgrid(*against_rows, axes[-1], indexing="ij")
     return np.stack([axis.ravel() for axis in reversed(grid)], axis=-1)

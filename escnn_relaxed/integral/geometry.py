@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Convolutions = nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d | nn.ConvTranspose3d
+Convolutions = nn.Linear | nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d | nn.ConvTranspose3d
 
 # The operator and the module by the number of axes, here and below for the adjoint.
 _CONVOLUTIONS = {2: (functional.conv2d, nn.Conv2d), 3: (functional.conv3d, nn.Conv3d)}
@@ -123,7 +123,14 @@ def image_size(features: Tensor) -> tuple[int, ...]:
 
 
 def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry) -> Convolutions:
-    """Return a ``Conv2d`` or ``ConvTranspose2d``, or those of volumes, with a copy of these weights."""
+    """Return a ``Conv2d`` or ``ConvTranspose2d``, or those of volumes, with a copy of these weights.
+
+    A geometry without axes makes a ``Linear``.
+    """
+    like: dict[str, Any] = {"bias": bias is not None, "device": filter_bank.device, "dtype": filter_bank.dtype}
+    if not geometry.padding:
+        linear = nn.utils.skip_init(nn.Linear, filter_bank.shape[1], filter_bank.shape[0], **like)
+        return _with_weights(linear, filter_bank, bias)
     given, made = filter_bank.shape[0], filter_bank.shape[1] * geometry.groups
     axes = len(geometry.padding)
     kind: type[nn.Module]
@@ -133,7 +140,7 @@ def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry)
     else:
         kind, channels, own = _CONVOLUTIONS[axes][1], (made, given), {"padding_mode": geometry.padding_mode}
     # No weights are drawn, since that would change the state of the random numbers.
-    convolution: Convolutions = nn.utils.skip_init(
+    convolution = nn.utils.skip_init(
         kind,
         *channels,
         geometry.kernel_size,
@@ -141,20 +148,26 @@ def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry)
         padding=geometry.padding,
         dilation=geometry.dilation,
         groups=geometry.groups,
-        bias=bias is not None,
-        device=filter_bank.device,
-        dtype=filter_bank.dtype,
+        **like,
         **own,
     )
-    with torch.no_grad():
-        convolution.weight.copy_(filter_bank)
-        if bias is not None and convolution.bias is not None:
-            convolution.bias.copy_(bias)
-    return convolution.eval()
+    return _with_weights(convolution, filter_bank, bias)
+
+
+@torch.no_grad()
+def _with_weights(module: Any, weight: Tensor, bias: Tensor | None) -> Convolutions:
+    """Return a module of torch in eval mode, with these weights written into it."""
+    module.weight.copy_(weight)
+    if bias is not None:
+        module.bias.copy_(bias)
+    made: Convolutions = module.eval()
+    return made
 
 
 def integrate_stationary(features: Tensor, filter_bank: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
-    """Return h(x) = Σ_d K(d) f(x + d), or its adjoint, h(sx + d) = Σ K(d) f(x) for stride s."""
+    """Return h(x) = Σ_d K(d) f(x + d), or its adjoint, h(sx + d) = Σ K(d) f(x) for stride s; K f without axes."""
+    if not geometry.padding:
+        return functional.linear(features, filter_bank, bias)
     padding, stride, dilation, groups = geometry.padding, geometry.stride, geometry.dilation, geometry.groups
     axes = len(padding)
     if isinstance(geometry, TransposedGeometry):

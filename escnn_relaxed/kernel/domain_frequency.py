@@ -60,14 +60,15 @@ class DomainFrequency(ExactConstants):
         return tuple(self._fixed.items())
 
     def values(self) -> dict[str, Tensor]:
-        """Return the name of each subgroup → ω′, of translation with a value for each axis; copies where it is fixed."""
+        """Return ω′ of each subgroup by its name, of translation a value for each axis; copies where it is fixed."""
         return {name: getattr(self, name) if self.learn else torch.tensor(self._fixed[name]) for name in self.names}
 
     def scale(self, columns: Sequence[str], like: Tensor) -> Tensor:
         """Return ω′ of each coordinate of the domain, (D,), or (1,) for all."""
         scales = []
         for name in dict.fromkeys(columns):
-            value = getattr(self, name).to(like)
+            # A subgroup in which no weights make K soft has no ω′.
+            value = getattr(self, name).to(like) if name in self.names else like.new_zeros(1)
             scales.append(value if len(value) == columns.count(name) else value.expand(columns.count(name)))
         return scales[0] if len(scales) == 1 else torch.cat([like.new_zeros(0), *scales])
 
@@ -76,7 +77,11 @@ class DomainFrequency(ExactConstants):
         own = {
             name: getattr(self, name).detach().cpu().double() if self.learn else self.exact(name) for name in self.names
         }
-        parts = [own[name].expand(max(columns.count(name), len(own[name]))) for name in dict.fromkeys(columns)]
+        nothing = torch.zeros(1, dtype=torch.float64)
+        parts = [
+            (value := own.get(name, nothing)).expand(max(columns.count(name), len(value)))
+            for name in dict.fromkeys(columns)
+        ]
         return torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
 
     def described(self) -> dict[str, list[float] | str]:

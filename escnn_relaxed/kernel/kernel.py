@@ -18,7 +18,6 @@ from .domain_frequency import DomainFrequency, Frequency
 from .softness import OrthogonalBasis, soft_share
 from .steerable_basis import SteerableBasis
 
-
 # Steps in which a softness is met, and the change of the soft weights that ends them.
 _MOST_STEPS, _CLOSE = 8, 1e-12
 

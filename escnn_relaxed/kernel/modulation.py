@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -49,7 +50,7 @@ class FieldKind(NamedTuple):
         return len(self.elements) > 1 or self.elements.shape[1] == 1
 
 
-class Modulation(ExactConstants):
+class Modulation(ExactConstants, ABC):
     """The base of modulations: the kinds of fields, and weights of which each field of a kind has as many.
 
     ``weights`` are those of the first kind of fields, (fields, number), flattened, then those of the next. There may be
@@ -65,6 +66,10 @@ class Modulation(ExactConstants):
         self._order = RowOrder(_places(kinds, fields))
         self.kinds = [_kind(kind, list(fields).count(kind), sample) for kind in kinds]
         self._counts: list[int] = []
+
+    @abstractmethod
+    def weight_subgroups(self) -> list[tuple[str, ...]]:
+        """Return the subgroups that each weight belongs to."""
 
     def _start(self, counts: Sequence[int]) -> None:
         """Make the weights, given their number in a field of each kind."""

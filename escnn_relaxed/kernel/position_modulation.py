@@ -68,7 +68,7 @@ class PositionModulation(Modulation):
         self._start(counts)
 
     def forward(self, frequency: DomainFrequency, size: Sequence[int]) -> Tensor:
-        """Return factors at the pixels, (1, C_out, pixels along each axis): 1 + a; with directions (1 + d, …): v too."""
+        """Return factors at the pixels, (1, C_out, pixels along each axis): 1 + a. With directions (1 + d, …): v."""
         combined = self._combined(self._maps(frequency, tuple(size)))
         factors = combined + 1 if len(combined) == 1 else torch.cat([combined[:1] + 1, combined[1:]])
         return factors.unflatten(-1, tuple(size))

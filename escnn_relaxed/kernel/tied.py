@@ -126,7 +126,7 @@ class TiedKernel(StrictKernel):
         strict = self.orthogonal_basis(self.basis(weights))
         # A square might overflow or vanish, and a sum of squares overflow in float16.
         peak = strict.detach().abs().amax()
-        of_entries = (strict / torch.where(peak > 0, peak, 1)).square().flatten(2)
+        of_entries = (strict / torch.where(peak > 0, peak, 1)).square().reshape(*strict.shape[:2], -1)
         if self.input_modulation is None:
             of_entries = of_entries.mean(1, keepdim=True)
         nothing = of_entries.new_zeros(1, 1, 1)
@@ -169,11 +169,11 @@ class TiedKernel(StrictKernel):
 
     def _modulations(self) -> list[Modulation]:
         """Return f_T and those of f_G, where K has them."""
-        found = (self.position_modulation, self.modulation, self.input_modulation)
+        found: list[Modulation | None] = [self.position_modulation, self.modulation, self.input_modulation]
         return [of for of in found if of is not None]
 
     def _weight_subgroups(self) -> list[tuple[Modulation, list[tuple[str, ...]]]]:
-        return [(modulation, modulation.weight_subgroups()) for modulation in self._modulations()]
+        return [(of, of.weight_subgroups()) for of in self._modulations()]
 
     def soft_parameters(self) -> Iterator[nn.Parameter]:
         """Yield ω′ where it is learned, and the weights of f."""

@@ -7,11 +7,12 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-from escnn.gspaces import GSpace, GSpace2D, GSpace3D
+from escnn.gspaces import GSpace, GSpace0D, GSpace2D, GSpace3D
 from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor
 
 from ..checks import check_bool, check_choice, check_integer, check_number, warn_once
+from ..group.acting_group import acting_group, no_action
 from ..group.domain import Domain
 from ..group.kept import kept_group
 from ..integral.geometry import ConvolutionGeometry, Geometry, TransposedGeometry
@@ -24,7 +25,11 @@ PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 # The base space of each kind of gspace, in words.
-_SPACES = {GSpace2D: "the plane (escnn.gspaces.…OnR2)", GSpace3D: "space (escnn.gspaces.…OnR3)"}
+_SPACES = {
+    GSpace0D: "a point (escnn.gspaces.no_base_space)",
+    GSpace2D: "the plane (escnn.gspaces.…OnR2)",
+    GSpace3D: "space (escnn.gspaces.…OnR3)",
+}
 
 
 def check_field_type(name: str, value: Any, *spaces: type[GSpace]) -> FieldType:
@@ -82,12 +87,13 @@ def checked_transposed_geometry(
     dilation: Any,
     groups: Any,
 ) -> TransposedGeometry:
-    """Return the geometry that the arguments of ``R2ConvTransposed`` describe."""
+    """Return the geometry that the arguments of ``R2ConvTransposed`` or ``R3ConvTransposed`` describe."""
+    axes = in_type.gspace.dimensionality
     geometry = TransposedGeometry(
         kernel_size=check_integer("kernel_size", kernel_size, 1),
-        padding=_padding_of_axes("padding", padding),
-        output_padding=_padding_of_axes("output_padding", output_padding),
-        stride=_check_stride(stride),
+        padding=_padding_of_axes("padding", padding, axes),
+        output_padding=_padding_of_axes("output_padding", output_padding, axes),
+        stride=_check_stride(stride, axes),
         dilation=check_integer("dilation", dilation, 1),
         groups=_check_groups(in_type, out_type, groups),
     )
@@ -115,7 +121,7 @@ def _refuse_words(padding: str, kernel_size: int, dilation: int, axes: int) -> N
     )
 
 
-def _padding_of_axes(name: str, padding: Any, axes: int = 2) -> tuple[int, ...]:
+def _padding_of_axes(name: str, padding: Any, axes: int) -> tuple[int, ...]:
     """Return a number for each axis, given as an int or as these numbers."""
     numbers = padding if isinstance(padding, (tuple, list)) else (padding,) * axes
     if len(numbers) != axes:
@@ -123,7 +129,7 @@ def _padding_of_axes(name: str, padding: Any, axes: int = 2) -> tuple[int, ...]:
     return tuple(check_integer(name, number, 0) for number in numbers)
 
 
-def _check_stride(stride: Any, axes: int = 2) -> int:
+def _check_stride(stride: Any, axes: int) -> int:
     """Return a stride, given as an int or as equal ones for all axes."""
     numbers = stride if isinstance(stride, (tuple, list)) else (stride,) * axes
     steps = [check_integer("stride", step, 1) for step in numbers]
@@ -178,8 +184,11 @@ def check_shape(name: str, shape: tuple[int, ...], in_type: FieldType, geometry:
     """Raise a ``ValueError`` unless this is the shape (batch, C_in, …) of an image that the layer can take."""
     axes = len(geometry.padding)
     if len(shape) != axes + 2 or shape[1] != in_type.size:
-        raise ValueError(f"{name} must be (batch, {in_type.size}, {', '.join('DHW'[-axes:])}), got {shape}")
+        sides = ", ".join(["", *"DHW"[3 - axes :]])
+        raise ValueError(f"{name} must be (batch, {in_type.size}{sides}), got {shape}")
     size = shape[2:]
+    if not size:
+        return
     if isinstance(geometry, TransposedGeometry):
         _check_output(size, geometry)
     else:
@@ -242,7 +251,7 @@ class Softening:
     ) -> Kernel:
         """Return a kernel between (one group of) these fields, not started."""
         check_kernel(self.kernel)
-        gspace = in_type.gspace
+        gspace = self._acting_gspace(in_type)
         samples = check_integer("samples", self.samples, 1)
         if samples == 1 and gspace.fibergroup.continuous and self.relax is not None:
             warn_once(f"samples: 1 rotation of {gspace.name} leaves no rotation in which the layer could be soft")
@@ -262,7 +271,39 @@ class Softening:
             check_bool("learn_relaxation", self.learn_relaxation),
             basis_arguments,
         )
-        return (self.kernel or TiedKernel)(place)
+        kernel = (self.kernel or TiedKernel)(place)
+        rigid = [name for name in kernel.cannot_be_soft if name in self._named()]
+        if rigid:
+            warn_once(
+                f"relax: the layer from {in_type} to {out_type} with kernel_size={kernel_size} cannot be soft in "
+                f"{', '.join(rigid)}, whatever its weights, and stays strict there: a field whose channels belong to "
+                f"group elements (regular or quotient), on either side, or taps beside the centre would make it soft. "
+                f"Leave it out of relax where the layer shall be strict"
+            )
+        return kernel
+
+    def _named(self) -> tuple[Any, ...]:
+        """Return the subgroups that ``relax`` names."""
+        is_named = isinstance(self.relax, (Mapping, Sequence, Set)) and not isinstance(self.relax, str)
+        return tuple(self.relax) if is_named and self.relax is not None else ()
+
+    def _acting_gspace(self, in_type: FieldType) -> Any:
+        """Return the gspace by whose base space elements are known: of features without one that of their group."""
+        gspace = in_type.gspace
+        if gspace.dimensionality:
+            return gspace
+        if "translation" in self._named():
+            raise ValueError(
+                f"relax: features without a base space have no translation to relax, got {self.relax!r}: name rotation "
+                f"or reflection"
+            )
+        found = acting_group(gspace.fibergroup)
+        if found is None and (self._named() or self.keep is not None):
+            raise ValueError(
+                f"relax and keep must be left out for {gspace.fibergroup.name}, of which no action on the plane or on "
+                f"space is known: such a linear map is strict, got relax={self.relax!r}, keep={self.keep!r}"
+            )
+        return found or no_action()
 
 
 # The options that soften a layer whose strict part is given.

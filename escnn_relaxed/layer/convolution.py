@@ -70,15 +70,15 @@ class RelaxedConvolution(EscnnLayer):
             torch.Size([2, 1, 3, 3])
         """
         check_input(input, self.in_type, self.geometry)
-        if not self.kernel.is_factored and self.kernel.varies(self.hardened):
-            return GeometricTensor(self._integrated_at_pixels(input.tensor), self.out_type)
-        size = None
-        if self.kernel.varies(self.hardened):
+        kernel, size = self.kernel, None
+        if kernel.varies(self.hardened):
+            if not kernel.is_factored:
+                return GeometricTensor(self._integrated_at_pixels(input.tensor), self.out_type)
             size = self.geometry.output_size(*image_size(input.tensor))
         if self.training:
             filters = self._filters(size, self.hardened)
         else:
-            filters = self._memo(self, self._filters, size, self.hardened, self.kernel.frequency.settings())
+            filters = self._memo(self, self._filters, size, self.hardened, kernel.frequency.settings())
         return GeometricTensor(integrate(input.tensor, *filters, self.geometry), self.out_type)
 
     def _filters(

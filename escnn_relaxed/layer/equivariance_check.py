@@ -2,7 +2,7 @@
 
 In the plane inputs are smooth images, made here in closed form, so that none is interpolated. Outputs are averaged over
 a few pixels and compared in a disk about their centre, where nothing of the border is seen. In space inputs are noise,
-turned by the elements that map voxels to voxels.
+turned by the elements that map voxels to voxels. Features without a base space are noise, too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def check_equivariance(
     check_number("atol", atol)
     check_number("rtol", rtol)
     layer = copy.deepcopy(layer).to(device=torch.device(device), dtype=torch.float32).eval()
-    probe = _Images(layer) if layer.space.dimensionality == 2 else _Voxels(layer)
+    probe = {0: _Features, 2: _Images, 3: _Voxels}[layer.space.dimensionality](layer)
     still = probe.output(probe.turned(np.eye(layer.space.dimensionality)))
     errors = []
     for element, action in _strict_elements(layer, probe.elements()):
@@ -75,10 +75,13 @@ def _strict_elements(layer: Any, elements: list[GroupElement]) -> list[tuple[Gro
     """Return the elements in which a layer is strict, with their matrices; a warning names what it is soft in."""
     is_soft = {name: layer.softness(name).item() > _ROUNDING for name in FIBER_SUBGROUPS}
     is_soft["translation"] = not layer.is_stationary
-    reflection, kept = sample_group(layer.space).reflection, layer.kernel.place.domain.kept
+    domain = layer.kernel.place.domain
+    # Features of a group of which no action is known have a domain of another group.
+    space = domain.gspace if domain.gspace.fibergroup == layer.space.fibergroup else None
+    reflection, kept = domain.sample.reflection, domain.kept
     strict = []
     for element in elements:
-        action = np.asarray(layer.space.basespace_action(element), dtype=np.float64)
+        action = np.eye(domain.dimension) if space is None else np.asarray(space.basespace_action(element))
         is_reflected = bool(np.linalg.det(action) < 0)
         rotation = action @ reflection.T if is_reflected else action
         is_broken = (is_soft["rotation"] and not kept.holds(rotation)) or (is_soft["reflection"] and is_reflected)
@@ -162,13 +165,51 @@ class _Images:
         return means[..., rows[:, None] ** 2 + columns**2 < (min(means.shape[2:]) / 4) ** 2]
 
 
+class _Features:
+    """Noise for a layer on features without a base space."""
+
+    def __init__(self, layer: Any) -> None:
+        self._layer = layer
+        self._noise = torch.randn(10, layer.in_type.size, generator=torch.Generator().manual_seed(_SEED))
+
+    def elements(self) -> list[GroupElement]:
+        """Return the elements that escnn tests."""
+        return list(self._layer.space.testing_elements)
+
+    def turned(self, action: Array) -> Tensor:
+        """The noise, (10, channels): nothing moves."""
+        return self._noise
+
+    def output(self, noise: Tensor) -> Tensor:
+        """The output of the layer on the CPU."""
+        device = next(self._layer.parameters()).device
+        output: Tensor = self._layer(self._layer.in_type(noise.to(device))).tensor.cpu()
+        return output
+
+    def moved(self, features: Tensor, action: Array) -> Tensor:
+        """The features as they are."""
+        return features
+
+    def at_centre(self, output: Tensor) -> Tensor:
+        """The output as it is."""
+        return output
+
+
 class _Voxels:
-    """Noise on a cube of which a layer of volumes needs the middle, so that its outputs see no border."""
+    """Noise on a cube of which a layer of volumes needs the middle, so that its outputs see no border.
+
+    A transposed layer gets all of a cube: the zeros around it are the same after a turn.
+    """
 
     def __init__(self, layer: Any) -> None:
         self._layer = layer
         geometry, generator = layer.geometry, torch.Generator().manual_seed(_SEED)
-        side = (2 * max(geometry.padding) + _VOXELS - 1) * geometry.stride + geometry.extent
+        most = max(geometry.padding)
+        self._is_transposed = isinstance(geometry, TransposedGeometry)
+        if self._is_transposed:
+            side = _VOXELS + math.ceil(2 * most / geometry.stride)
+        else:
+            side = (2 * most + _VOXELS - 1) * geometry.stride + geometry.extent
         self._noise = torch.randn(1, layer.in_type.size, side, side, side, generator=generator)
 
     def elements(self) -> list[GroupElement]:
@@ -183,6 +224,13 @@ class _Voxels:
     def output(self, noise: Tensor) -> Tensor:
         """The middle voxels of the output on the CPU."""
         device = next(self._layer.parameters()).device
+        if self._is_transposed:
+            output = self._layer(self._layer.in_type(noise.to(device))).tensor.cpu()
+            # Without what lies behind on one side only.
+            added = self._layer.geometry.output_padding
+            sides = [side - behind for side, behind in zip(output.shape[2:], added, strict=True)]
+            output = output[(..., *map(slice, sides))]
+            return _middle(output, [min(sides)] * 3)
         sides = [noise.shape[-1] - 2 * padding for padding in self._layer.geometry.padding]
         output = self._layer(self._layer.in_type(_middle(noise, sides).to(device))).tensor.cpu()
         return _middle(output, [_VOXELS] * 3)

@@ -172,9 +172,9 @@ class EscnnLayer(SoftLayer, DescribedState, EquivariantModule):
 
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function a state dict's tensors stand for; kept in its metadata."""
-        is_transposed = isinstance(self.geometry, TransposedGeometry)
+        operator = "transposed convolution" if isinstance(self.geometry, TransposedGeometry) else "convolution"
         return {
-            "operator": "transposed convolution" if is_transposed else "convolution",
+            "operator": operator if self.geometry.padding else "linear map",
             "kernel size": self.kernel_size,
             "group": self.space.name,
             "input": describe_fields(self.in_type),
@@ -186,10 +186,13 @@ class EscnnLayer(SoftLayer, DescribedState, EquivariantModule):
     def extra_repr(self) -> str:
         """Return the field types, the convolution's arguments that are not default, and what relaxes the layer."""
         geometry = self.geometry
-        parts = [f"{self.in_type}, {self.out_type}, kernel_size={geometry.kernel_size}, stride={geometry.stride}"]
+        parts = [f"{self.in_type}, {self.out_type}"]
+        if geometry.padding:
+            parts.append(f"kernel_size={geometry.kernel_size}, stride={geometry.stride}")
         for field in fields(geometry):
             value = getattr(geometry, field.name)
-            if field.name not in ("kernel_size", "stride") and value != field.default:
+            is_default = value == field.default or (isinstance(value, tuple) and not any(value))
+            if field.name not in ("kernel_size", "stride") and not is_default:
                 parts.append(f"{field.name}={value!r}")
         if self.bias_expansion is None:
             parts.append("bias=False")

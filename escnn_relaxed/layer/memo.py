@@ -9,6 +9,7 @@ optimisers. On an accelerator a comparison would wait, so filter banks are made 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from operator import is_
 from typing import Any, TypeVar
 
 import torch
@@ -27,6 +28,7 @@ class EvaluationMemo:
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[list[Tensor], Any]] = {}
+        self._places: _TensorPlaces | None = None
 
     def __call__(self, module: nn.Module, build: Callable[..., _Result], *setting: Hashable) -> _Result:
         """Return the result of ``build(*setting)``, which depends on the state of a module and on the setting alone."""
@@ -36,17 +38,18 @@ class EvaluationMemo:
             # A trace in evaluation holds the result as a constant, as a trace of R2Conv holds its filter.
             with untraced(), torch.no_grad():
                 return self(module, build, *setting)
-        state = _state(module)
-        if state is None or not has_values(*state) or not torch_modes.reads_without_waiting(*state):
-            return build(*setting)
-        if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in state]):
+        if self._places is None or not self._places.are_those_of_now():
+            self._places = _TensorPlaces(module)
+        state = self._places.comparable_tensors()
+        if state is None or (torch.is_grad_enabled() and any([tensor.requires_grad for tensor in state])):
             return build(*setting)
         key = torch.is_inference_mode_enabled(), *setting
         before, result = self._known.get(key, (None, None))
-        if before is None or not _are_equal(before, state):
+        words = [_words(tensor) for tensor in state]
+        if before is None or not _are_equal(before, words):
             result = build(*setting)
             others = [item for item in self._known.items() if item[0] != key][1 - _KEPT :]
-            self._known = {**dict(others), key: ([tensor.detach().clone() for tensor in state], result)}
+            self._known = {**dict(others), key: ([of.clone() for of in words], result)}
         return result  # type: ignore[return-value]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -54,36 +57,54 @@ class EvaluationMemo:
         return EvaluationMemo, ()
 
 
-def _state(module: nn.Module) -> list[Tensor] | None:
-    """Return all tensors that what a module computes may depend on; None where something else may make them anew."""
-    tensors: list[Tensor] = []
-    for part in module.modules():
-        if "parametrizations" in part._modules:
-            # What makes the weights may have settings that are no tensors.
+class _TensorPlaces:
+    """Where the tensors are that what a module computes may depend on, so that a call need not look for them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._places: list[tuple[dict[str, Any], str]] = []
+        self._dictionaries: list[dict[str, Any]] = []
+        self._children: list[tuple[dict[str, Any], str, Any]] = []
+        self._compared: list[Tensor] = []
+        # What makes parametrized weights may have settings that are no tensors.
+        self._is_parametrized = False
+        for part in module.modules():
+            self._is_parametrized |= "parametrizations" in part._modules
+            self._children += [(part._modules, name, child) for name, child in part._modules.items()]
+            constants = part.constant_names() if isinstance(part, ExactConstants) else ()
+            parts: tuple[dict[str, Any], ...] = (part._parameters, part._buffers, part.__dict__)
+            for values in parts:
+                # Weights may be plain tensors, which another network makes.
+                names = [name for name, value in values.items() if isinstance(value, Tensor) and name not in constants]
+                self._places += [(values, name) for name in names]
+            self._dictionaries += [*parts, part._modules]
+        self._sizes = [len(values) for values in self._dictionaries]
+
+    def are_those_of_now(self) -> bool:
+        """Whether the module has the same parts and attributes still."""
+        return [*map(len, self._dictionaries)] == self._sizes and all(
+            [values.get(name) is child for values, name, child in self._children]
+        )
+
+    def comparable_tensors(self) -> list[Tensor] | None:
+        """Return the tensors; None where something else makes them anew, or reading them would wait."""
+        if self._is_parametrized:
             return None
-        constants = part._masters if isinstance(part, ExactConstants) else ()
-        tensors += [tensor for tensor in part._parameters.values() if tensor is not None]
-        tensors += [tensor for tensor in part._buffers.values() if tensor is not None]
-        # Weights may be plain tensors, which another network makes.
-        tensors += [
-            value for name, value in part.__dict__.items() if isinstance(value, Tensor) and name not in constants
-        ]
-    return tensors
+        found = [value for value in [values[name] for values, name in self._places] if value is not None]
+        if len(found) != len(self._compared) or not all(map(is_, found, self._compared)):
+            # The same tensors stay where they are.
+            self._compared = found if has_values(*found) and torch_modes.reads_without_waiting(*found) else []
+        return found if len(self._compared) == len(found) else None
 
 
-# Whole words are compared about seven times faster than bytes.
-_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def _are_equal(before: list[Tensor], now: list[Tensor]) -> bool:
-    """Whether tensors have the same bits, NaN and the sign of 0 too."""
-    return len(before) == len(now) and all(
-        [
-            first.dtype == second.dtype and torch.equal(_words(first), _words(second))
-            for first, second in zip(before, now, strict=True)
-        ]
-    )
+# Larger tensors are compared in words of eight bytes, which takes half as long as single numbers.
+_LARGE = 2**12
 
 
 def _words(tensor: Tensor) -> Tensor:
-    return tensor if not tensor.is_floating_point() else tensor.detach().view(_WORDS[tensor.element_size()])
+    if tensor.numel() < _LARGE or not tensor.is_contiguous() or tensor.numel() * tensor.element_size() % 8:
+        return tensor
+    return tensor.view(-1).view(torch.int64)
+
+
+def _are_equal(before: list[Tensor], now: list[Tensor]) -> bool:
+    return len(before) == len(now) and all([torch.equal(one, other) for one, other in zip(before, now, strict=True)])

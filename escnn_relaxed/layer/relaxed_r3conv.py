@@ -1,4 +1,4 @@
-"""`RelaxedR3Conv`: `escnn.nn.R3Conv` with a kernel that may also depend on the absolute group element."""
+"""`RelaxedR3Conv`, which takes the place of `escnn.nn.R3Conv`, and its adjoint."""
 
 from __future__ import annotations
 
@@ -7,23 +7,93 @@ from typing import Any
 
 import numpy as np
 from escnn.gspaces import GSpace3D
-from escnn.nn import FieldType, R3Conv
+from escnn.nn import FieldType, R3Conv, R3ConvTransposed
 from torch import Tensor
 
 from ..group.elements import CUBE, grid_symmetries, sample_group
 from ..group.kept import AXIS, subgroup_elements
 from ..group.means import GroupAverage
 from ..group.points import tap_grid
+from ..integral.geometry import Geometry
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
 from ..kernel.softness import soft_share
 from ..on_escnn.sampled_basis import built_on_the_cpu, warn_of_heavy_basis
 from ..torch_modes import full_precision
-from .arguments import Softening, check_field_types, checked_geometry
+from .arguments import Softening, check_field_types, checked_geometry, checked_transposed_geometry
 from .convolution import RelaxedConvolution
+from .escnn_layer import one_or_each
 
 
-class RelaxedR3Conv(RelaxedConvolution):
+class VolumeConvolution(RelaxedConvolution):
+    """The base of a convolution of volumes and its adjoint."""
+
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        geometry: Geometry,
+        bias: bool,
+        basis_arguments: Mapping[str, Any],
+        initialize: bool,
+        softening: Softening,
+    ) -> None:
+        if getattr(softening.kernel, "rotation_coordinates", "circle") != "circle":
+            raise ValueError(
+                f"kernel: a rotation of space has no angle that a kernel could see as a coordinate: "
+                f"rotation_coordinates must be 'circle', got {softening.kernel!r}"
+            )
+        warn_of_heavy_basis(in_type, out_type, geometry.kernel_size, geometry.dilation)
+        super().__init__(in_type, out_type, geometry, bias, basis_arguments, initialize, softening)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the facts that decide which function a state dict's tensors stand for; kept in its metadata."""
+        facts = super().describe()
+        if self.relaxed_subgroups and self.space.fibergroup.continuous:
+            # escnn optimises its finer grids on each machine anew.
+            values = sample_group(self.space, self.kernel.place.domain.samples).action.ravel()
+            facts["fingerprint of the samples"] = [round(float(values @ np.cos(np.arange(values.size))), 6)]
+        return facts
+
+    def softness_in(self, subgroup: Any) -> Tensor:
+        """Return the softness in a subgroup by its id: the part of K that is not equivariant to its elements.
+
+        A report can name by it what survives: where s is not 0, a subgroup of softness 0 is kept.
+
+        Args:
+            subgroup: an id as ``gspace.fibergroup.subgroup`` takes it, or elements of a finite group that generate it.
+                Its elements must map voxels to voxels.
+
+        Raises:
+            ValueError: for what is no id of a subgroup, or one with an element that moves voxels off their grid.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> gspace = gspaces.rot2dOnR3(4)
+            >>> fields = nn.FieldType(gspace, [gspace.irrep(1)])
+            >>> layer = RelaxedR3Conv(fields, fields, 3, keep=2, initial_softness=0.1)
+            >>> half_turns, quarter_turns = layer.softness_in(2), layer.softness_in(4)
+            >>> round(half_turns.item(), 4), round(quarter_turns.item(), 4)
+            (0.0, 0.1)
+        """
+        elements, axis = ([], AXIS) if subgroup == AXIS else subgroup_elements("subgroup", subgroup, self.space)
+        if axis is not None:
+            raise ValueError(f"subgroup must be finite, got {subgroup!r}: all of it moves voxels off their grid")
+        taps = tap_grid(self.kernel_size, self.dilation, 3)
+        symmetries = grid_symmetries(self.space, taps, elements)
+        if len(symmetries) < len(elements):
+            moved = next(of for of in elements if of not in [element for element, _ in symmetries])
+            raise ValueError(f"subgroup must map voxels to voxels, got one with the element {moved}")
+        in_type, out_type = self.kernel_types
+        average = GroupAverage(in_type.representations, out_type.representations, symmetries)
+        with full_precision(self.like):
+            kernel = self.kernel(self.weights, self.hardened).flatten(2)
+            mean = average.to(self.like)(kernel)
+            energy = self.kernel.orthogonal_basis.energy
+            return soft_share(energy(kernel - mean), energy(mean))
+
+
+class RelaxedR3Conv(VolumeConvolution):
     """A convolution of volumes whose equivariance can be relaxed, in place of :class:`escnn.nn.R3Conv`.
 
     It is :class:`~escnn_relaxed.RelaxedR2Conv` in three dimensions. With
@@ -102,14 +172,7 @@ class RelaxedR3Conv(RelaxedConvolution):
         kernel: KernelBuilder | None = None,
     ) -> None:
         check_field_types(in_type, out_type, GSpace3D)
-        if getattr(kernel, "rotation_coordinates", "circle") != "circle":
-            raise ValueError(
-                f"kernel: a rotation of space has no angle that a kernel could see as a coordinate: "
-                f"rotation_coordinates must be 'circle', got {kernel!r}"
-            )
         place = (kernel_size, padding, stride, dilation, padding_mode, groups)
-        geometry = checked_geometry(in_type, out_type, *place)
-        warn_of_heavy_basis(in_type, out_type, geometry.kernel_size, geometry.dilation)
         basis_arguments: dict[str, Any] = {
             "sigma": sigma,
             "frequencies_cutoff": frequencies_cutoff,
@@ -120,59 +183,119 @@ class RelaxedR3Conv(RelaxedConvolution):
         super().__init__(
             in_type,
             out_type,
-            geometry,
+            checked_geometry(in_type, out_type, *place),
             bias,
             basis_arguments,
             initialize,
             Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel),
         )
 
-    def describe(self) -> dict[str, Any]:
-        """Return the facts that decide which function a state dict's tensors stand for; kept in its metadata."""
-        facts = super().describe()
-        if self.relaxed_subgroups and self.space.fibergroup.continuous:
-            # escnn optimises its finer grids on each machine anew.
-            values = sample_group(self.space, self.kernel.place.domain.samples).action.ravel()
-            facts["fingerprint of the samples"] = [round(float(values @ np.cos(np.arange(values.size))), 6)]
-        return facts
-
-    def softness_in(self, subgroup: Any) -> Tensor:
-        """Return the softness in a subgroup by its id: the part of K that is not equivariant to its elements.
-
-        A report can name by it what survives: where s is not 0, a subgroup of softness 0 is kept.
-
-        Args:
-            subgroup: an id as ``gspace.fibergroup.subgroup`` takes it, or elements of a finite group that generate it.
-                Its elements must map voxels to voxels.
-
-        Raises:
-            ValueError: for what is no id of a subgroup, or one with an element that moves voxels off their grid.
-
-        Example:
-            >>> from escnn import gspaces, nn
-            >>> gspace = gspaces.rot2dOnR3(4)
-            >>> fields = nn.FieldType(gspace, [gspace.irrep(1)])
-            >>> layer = RelaxedR3Conv(fields, fields, 3, keep=2, initial_softness=0.1)
-            >>> half_turns, quarter_turns = layer.softness_in(2), layer.softness_in(4)
-            >>> round(half_turns.item(), 4), round(quarter_turns.item(), 4)
-            (0.0, 0.1)
-        """
-        elements, axis = ([], AXIS) if subgroup == AXIS else subgroup_elements("subgroup", subgroup, self.space)
-        if axis is not None:
-            raise ValueError(f"subgroup must be finite, got {subgroup!r}: all of it moves voxels off their grid")
-        taps = tap_grid(self.kernel_size, self.dilation, 3)
-        symmetries = grid_symmetries(self.space, taps, elements)
-        if len(symmetries) < len(elements):
-            moved = next(of for of in elements if of not in [element for element, _ in symmetries])
-            raise ValueError(f"subgroup must map voxels to voxels, got one with the element {moved}")
-        in_type, out_type = self.kernel_types
-        average = GroupAverage(in_type.representations, out_type.representations, symmetries)
-        with full_precision(self.like):
-            kernel = self.kernel(self.weights, self.hardened).flatten(2)
-            mean = average.to(self.like)(kernel)
-            energy = self.kernel.orthogonal_basis.energy
-            return soft_share(energy(kernel - mean), energy(mean))
-
 
 # Code that asks isinstance(layer, R3Conv), as loops that draw weights do, means this layer too.
 R3Conv.register(RelaxedR3Conv)
+
+
+class RelaxedR3ConvTransposed(VolumeConvolution):
+    """A transposed convolution of volumes that can be relaxed, in place of :class:`escnn.nn.R3ConvTransposed`.
+
+    It is the adjoint of :class:`~escnn_relaxed.RelaxedR3Conv`, as
+    :class:`~escnn_relaxed.RelaxedR2ConvTransposed` is in the plane. With ``relax=None`` the layer is
+    ``R3ConvTransposed``, and its state dicts load.
+
+    Args:
+        in_type: field type of the input.
+        out_type: field type of the output, on the same gspace.
+        kernel_size: k, odd or even.
+        padding: voxels cut away from the output on both sides, an integer or a triple (planes, rows, columns).
+        output_padding: voxels added to the output behind, below and on the right, less than the larger of stride and
+            dilation.
+        stride: step in voxels of the output from one input point to the next, an integer or a triple of equal ones.
+        dilation: as in :class:`~escnn_relaxed.RelaxedR3Conv`, and so are all that follow.
+        groups: number of blocks of fields.
+        bias: add a bias to the trivial irreps of the output.
+        sigma: widths of the rings of the basis.
+        frequencies_cutoff: highest frequency at each radius.
+        rings: radii of the basis.
+        maximum_offset: does nothing, as in ``R3ConvTransposed``.
+        recompute: build the basis anew.
+        basis_filter: which elements of the basis to keep.
+        initialize: draw the strict weights.
+        relax: the subgroups that may be soft, or a dict from them to ω′.
+        learn_relaxation: make ω′ parameters.
+        keep: group to which the layer stays exactly equivariant.
+        initial_softness: s at the start.
+        samples: number of rotations by which a continuous group is sampled.
+        kernel: the form of the kernel.
+
+    Shape:
+        GeometricTensor (batch, C_in, D, H, W) → (batch, C_out, D_out, H_out, W_out).
+
+    Example:
+        >>> import torch
+        >>> from escnn import gspaces, nn
+        >>> gspace = gspaces.octaOnR3()
+        >>> scalar, hidden = (
+        ...     nn.FieldType(gspace, [gspace.trivial_repr]),
+        ...     nn.FieldType(gspace, [gspace.irrep(l) for l in (0, 1)]),
+        ... )
+        >>> layer = RelaxedR3ConvTransposed(
+        ...     hidden, scalar, 3, padding=1, output_padding=1, stride=2
+        ... )
+        >>> layer(hidden(torch.randn(2, 4, 4, 4, 4))).shape
+        torch.Size([2, 1, 8, 8, 8])
+    """
+
+    @built_on_the_cpu
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        kernel_size: int,
+        padding: int | tuple[int, int, int] = 0,
+        output_padding: int | tuple[int, int, int] = 0,
+        stride: int | tuple[int, int, int] = 1,
+        dilation: int = 1,
+        groups: int = 1,
+        bias: bool = True,
+        sigma: list[float] | float | None = None,
+        frequencies_cutoff: float | Callable[[float], int] | None = None,
+        rings: list[float] | None = None,
+        maximum_offset: int | None = None,
+        recompute: bool = False,
+        basis_filter: Callable[[dict[str, Any]], bool] | None = None,
+        initialize: bool = True,
+        *,
+        relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None = "default",
+        learn_relaxation: bool = False,
+        keep: Any = None,
+        initial_softness: float | None = None,
+        samples: int = CUBE,
+        kernel: KernelBuilder | None = None,
+    ) -> None:
+        check_field_types(in_type, out_type, GSpace3D)
+        place = (kernel_size, padding, output_padding, stride, dilation, groups)
+        basis_arguments: dict[str, Any] = {
+            "sigma": sigma,
+            "frequencies_cutoff": frequencies_cutoff,
+            "rings": rings,
+            "recompute": recompute,
+            "basis_filter": basis_filter,
+        }
+        super().__init__(
+            in_type,
+            out_type,
+            checked_transposed_geometry(in_type, out_type, *place),
+            bias,
+            basis_arguments,
+            initialize,
+            Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel),
+        )
+
+    @property
+    def output_padding(self) -> int | tuple[int, ...]:
+        """The voxels added to the output behind, below and on the right: one number, or a triple where they differ."""
+        return one_or_each(self.geometry.output_padding)
+
+
+# Code that asks isinstance(layer, R3ConvTransposed), as loops that draw weights do, means this layer too.
+R3ConvTransposed.register(RelaxedR3ConvTransposed)

@@ -21,8 +21,8 @@ FORMAT_VERSION = 3
 
 # Numbers that describe a basis and its samples in float32 differ by less, those of two bases by more.
 _SAME = 1e-4
-# The keys that R2Conv saves besides its parameters. Their values follow from the parameters.
-_DERIVED = ("filter", "expanded_bias", "bias_expansion", "_basisexpansion.")
+# The keys that R2Conv, or Linear, saves besides its parameters. Their values follow from the parameters.
+_DERIVED = ("filter", "matrix", "expanded_bias", "bias_expansion", "_basisexpansion.")
 # The key of a hardened layer: whether it is hardened in each subgroup.
 _HARDENED = "hardened"
 

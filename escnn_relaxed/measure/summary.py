@@ -12,7 +12,7 @@ from torch import nn
 
 from ..checks import SUBGROUPS, check_callable, check_module
 from ..group.rotation_axes import axis_in_words, rotation_axes
-from ..layer.relaxed_r3conv import RelaxedR3Conv
+from ..layer.relaxed_r3conv import VolumeConvolution
 from ..layer.state_dict import describe_fields
 from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers, strict_layers
 from .equivariance import largest_exact_errors
@@ -242,7 +242,7 @@ def softness_by_axis(network: nn.Module) -> tuple[AxisSoftness, ...]:
     and O(3) are the same 13. Axes without a rotation that maps voxels to voxels, as that of C3, are left out.
 
     Args:
-        network: any module with layers ``RelaxedR3Conv``.
+        network: any module with layers ``RelaxedR3Conv`` or ``RelaxedR3ConvTransposed``.
 
     Raises:
         TypeError: for a network that is no module.
@@ -257,7 +257,7 @@ def softness_by_axis(network: nn.Module) -> tuple[AxisSoftness, ...]:
         >>> [row.name for row in softness_by_axis(layer) if row.softness < 1e-6]
         ['z']
     """
-    layers = [module for module in check_module("network", network).modules() if isinstance(module, RelaxedR3Conv)]
+    layers = [module for module in check_module("network", network).modules() if isinstance(module, VolumeConvolution)]
     if not layers:
         raise ValueError("network has no layer RelaxedR3Conv: softness by axis is that of volumes")
     largest: dict[tuple[tuple[float, float, float], int], float] = {}

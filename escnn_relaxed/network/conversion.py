@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict
 from typing import Any, TypeAlias, TypeGuard, get_args
 
 import torch
-from escnn.nn import R2Conv, R2ConvTransposed, R3Conv
+from escnn.nn import Linear, R2Conv, R2ConvTransposed, R3Conv, R3ConvTransposed
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from ..checks import SUBGROUPS, check_bool, check_callable, check_module, check_no_hooks, check_subgroups, warn_once
+from ..checks import SUBGROUPS, check_bool, check_callable, check_module, check_no_hooks, check_subgroups
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..kernel.steerable_basis import SteerableBasis
 from ..layer.arguments import SOFTENING, check_keywords, check_softness
 from ..layer.convolution import RelaxedConvolution
-from ..layer.relaxed_r2conv import RelaxedR2ConvTransposed
 from ..on_escnn.sampled_basis import as_escnn_builds
-from .relaxed_layers import RELAXED_FORMS, Relaxed, copied_parameters, copy_network, relaxed_layers, strict_layers
+from .relaxed_layers import RELAXABLE, RELAXED_FORMS, Relaxed, copied_parameters, copy_network, relaxed_layers
 
 # A layer that can be relaxed: escnn's, or a strict one of this package.
-StrictLayer: TypeAlias = Relaxed | R2Conv | R2ConvTransposed | R3Conv
+StrictLayer: TypeAlias = Relaxed | R2Conv | R2ConvTransposed | R3Conv | R3ConvTransposed | Linear
 
 
 def relax_network(
@@ -35,12 +34,12 @@ def relax_network(
     """Return a copy of a network in which every ``R2Conv`` is a :class:`~escnn_relaxed.RelaxedR2Conv` that may be soft.
 
     Every ``R2ConvTransposed`` is a :class:`~escnn_relaxed.RelaxedR2ConvTransposed`, every ``R3Conv`` a
-    :class:`~escnn_relaxed.RelaxedR3Conv`, and layers of this package that are strict in escnn's basis (``relax=None``,
-    or of :func:`harden_network`) get a soft part, too. The copy computes what the network computed: the trained kernel
+    :class:`~escnn_relaxed.RelaxedR3Conv`, every ``R3ConvTransposed`` a :class:`~escnn_relaxed.RelaxedR3ConvTransposed`,
+    and every ``Linear`` a :class:`~escnn_relaxed.RelaxedLinear`, which translation does not concern. Layers of this
+    package that are strict in escnn's basis (``relax=None``, or of :func:`harden_network`) get a soft part, too. The copy computes what the network computed: the trained kernel
     is and stays the layer's strict part, the soft weights are 0 at the start, and :func:`harden_network` returns
     the kernel to the last bit. A layer with hooks, parametrizations or methods of a subclass is refused, since these
-    would be lost. escnn's other linear maps (``Linear``, ``R3ConvTransposed``) have no relaxed form and stay strict,
-    with a warning.
+    would be lost.
 
     Args:
         network: any module, whatever its forward; names of modules stay, and so do layers that have a soft part
@@ -49,8 +48,8 @@ def relax_network(
         freeze: keep the trained kernels fixed, so that only soft parts learn, with the rest of the network: biases,
             which are as equivariant as before, go on learning.
         **softening: arguments of ``RelaxedR2Conv`` that say how it is soft: ``relax``, ``learn_relaxation``, ``keep``,
-            ``initial_softness`` (here 0 by default), ``regions``, ``samples``, ``kernel``. What is left out has the
-            default of the layer's class, whatever a strict layer was built with. Layers of volumes take no ``regions``.
+            ``initial_softness`` (here 0 by default), ``samples``, ``kernel``. What is left out has the default of the
+            layer's class, whatever a strict layer was built with.
 
     Raises:
         TypeError: for a network that is no module, or another keyword: the trained layers decide the rest.
@@ -69,20 +68,17 @@ def relax_network(
     check_keywords("relax_network", softening, SOFTENING, "beside network, where and freeze")
     if where is not None:
         check_callable("where", where)
-    named = [(name, module) for name, module in network.named_modules() if _can_be_relaxed(module)]
+    named = [(name, of) for name, of in network.named_modules() if _can_be_relaxed(of) and _concerns(softening, of)]
     picked = {name: module for name, module in named if where is None or where(name, module)}
     if not picked:
         raise ValueError(
-            f"network has no escnn.nn.R2Conv, R2ConvTransposed or R3Conv to relax, nor a layer of this package with "
-            f"relax=None: where picks none of {[name for name, _ in named]}"
+            f"network has none of {RELAXABLE} to relax, nor a layer of this package with relax=None: where picks none "
+            f"of {[name for name, _ in named]}"
         )
     for name, module in picked.items():
         _check_plain(name or "network", module)
     parameters = copied_parameters(picked.values(), freeze)
     relaxed = {id(module): _relaxed(module, parameters, softening) for module in picked.values()}
-    for kind, strict in strict_layers(network).items():
-        if kind not in [known.__name__ for known in RELAXED_FORMS]:
-            warn_once(f"relax_network leaves {kind} strict, which has no relaxed form: {', '.join(strict)}")
     return copy_network(network, {**relaxed, **parameters})
 
 
@@ -130,6 +126,26 @@ def _can_be_relaxed(module: nn.Module) -> TypeGuard[StrictLayer]:
     return isinstance(module, tuple(RELAXED_FORMS))
 
 
+def _concerns(softening: Mapping[str, Any], module: nn.Module) -> bool:
+    """Return whether a module may become soft: translation alone does not concern features without positions."""
+    relax = softening.get("relax")
+    return not (_names_translation(relax) and len(relax) == 1 and isinstance(module, Linear))
+
+
+def _names_translation(relax: Any) -> bool:
+    return isinstance(relax, (Mapping, Sequence, Set)) and not isinstance(relax, str) and "translation" in relax
+
+
+def _of_features(softening: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of softness without translation."""
+    relax = softening.get("relax")
+    if not _names_translation(relax):
+        return dict(softening)
+    if isinstance(relax, Mapping):
+        return {**softening, "relax": {name: value for name, value in relax.items() if name != "translation"}}
+    return {**softening, "relax": tuple(name for name in relax if name != "translation")}
+
+
 def _check_plain(name: str, module: StrictLayer) -> None:
     """Refuse a layer that does more than its kernel and bias say, since its relaxed form has no more than these."""
     if parametrize.is_parametrized(module):
@@ -158,9 +174,14 @@ def _own_methods(module: StrictLayer, kind: type[nn.Module]) -> list[str]:
 
 def _relaxed(convolution: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]) -> Relaxed:
     """Return a layer with the weights of a trained strict one, and a soft part that is 0 unless it is asked for."""
-    is_transposed = isinstance(convolution, (R2ConvTransposed, RelaxedR2ConvTransposed))
-    geometry = TransposedGeometry.of(convolution) if is_transposed else ConvolutionGeometry.of(convolution)
-    arguments: dict[str, Any] = {**asdict(geometry), "bias": convolution.bias is not None, **softening}
+    arguments: dict[str, Any] = {"bias": convolution.bias is not None}
+    # escnn's classes know the layers of this package, too.
+    if isinstance(convolution, Linear):
+        arguments |= _of_features(softening)
+    else:
+        is_transposed = isinstance(convolution, (R2ConvTransposed, R3ConvTransposed))
+        geometry = TransposedGeometry.of(convolution) if is_transposed else ConvolutionGeometry.of(convolution)
+        arguments |= {**asdict(geometry), **softening}
     softness = check_softness(arguments.pop("initial_softness", None) or 0.0)
     build = next(own for form in RELAXED_FORMS.items() for own in form[1:] if isinstance(convolution, form))
     layer = build(convolution.in_type, convolution.out_type, **arguments).to(convolution.weights)
@@ -255,7 +276,7 @@ def _as_escnn(name: str, layer: Any, parameters: dict[int, nn.Parameter], basis:
         strict.bias_expansion.copy_(layer.bias_expansion.expansion)
     # escnn builds these buffers when the mode changes; its state dict holds them in either mode.
     filter_bank, bias = strict.expand_parameters()
-    strict.filter.copy_(filter_bank)
+    (strict.matrix if isinstance(strict, Linear) else strict.filter).copy_(filter_bank)
     if bias is not None:
         strict.expanded_bias.copy_(bias)
     nn.Module.train(strict, layer.training)
@@ -267,7 +288,7 @@ def _with_the_same_basis(layer: Any, basis: Mapping[str, Any]) -> Any:
     form = _ESCNN_FORMS[type(layer)]
     taken = inspect.signature(form).parameters
     place = {name: getattr(layer, name) for name in _PLACE if name in taken}
-    place |= {"padding": layer.padding, "bias": layer.bias is not None, "initialize": False}
+    place |= {"bias": layer.bias is not None, "initialize": False}
     for arguments in ({}, {name: value for name, value in basis.items() if name in taken}):
         try:
             with as_escnn_builds():

@@ -21,8 +21,8 @@ from .relaxed_layers import copy_network, in_eval_mode
 def export_network(network: nn.Module) -> nn.Module:
     """Return a copy of a network made of plain modules, with the same numbers as in eval mode.
 
-    Layers of this package become ``Conv2d`` where they are stationary, else a module of
-    ``escnn_relaxed.integral.regions``. escnn's own modules are exported by their own ``export()`` or, where that
+    Layers of this package become ``Conv2d`` (or ``Linear``, for example) where they are stationary, else a module of
+    ``escnn_relaxed.integral.factors``. escnn's own modules are exported by their own ``export()`` or, where that
     is missing or not the same, by this package. The result shares no memory with the network; it can be saved,
     compiled, traced, and given to :func:`torch.export.export` or :func:`torch.onnx.export`.
 

@@ -1,6 +1,6 @@
 """Plain forms of escnn's modules: by their own ``export()`` where that is right, else here.
 
-escnn's ``export()`` drops the padding mode of ``R2Conv``, the output padding of ``R2ConvTransposed`` and the
+escnn's ``export()`` drops the padding mode of ``R2Conv``, the output padding of transposed layers and the
 ``ceil_mode`` of pooling, makes float32 modules on the CPU whatever the dtype and device, and shares memory. A group
 pooling becomes a class of escnn's, a batch norm whose fields of a size are not side by side is refused, and most
 modules have no ``export()`` (docs/how-to/export.md lists them).
@@ -81,7 +81,7 @@ def _(module: enn.MultipleModule, export: Export) -> nn.Module:
 
 def _convolution(module: Any) -> nn.Module:
     filter_bank, bias = module.expand_parameters()
-    geometry = TransposedGeometry if isinstance(module, enn.R2ConvTransposed) else ConvolutionGeometry
+    geometry = TransposedGeometry if isinstance(module, (enn.R2ConvTransposed, enn.R3ConvTransposed)) else ConvolutionGeometry
     return as_convolution(filter_bank, bias, geometry.of(module))
 
 
@@ -245,6 +245,8 @@ _FORMS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
     enn.R2Conv: _convolution,
     enn.R3Conv: _convolution,
     enn.R2ConvTransposed: _convolution,
+    enn.R3ConvTransposed: _convolution,
+    enn.Linear: lambda module: as_convolution(*module.expand_parameters(), ConvolutionGeometry(1, ())),
     enn.InnerBatchNorm: _batch_norm,
     enn.GNormBatchNorm: _affine_map,
     enn.IIDBatchNorm2d: _affine_map,

@@ -14,17 +14,21 @@ from torch import Tensor, nn
 
 from ..checks import check_module
 from ..layer.convolution import RelaxedConvolution
+from ..layer.relaxed_linear import RelaxedLinear
 from ..layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed
-from ..layer.relaxed_r3conv import RelaxedR3Conv
+from ..layer.relaxed_r3conv import RelaxedR3Conv, RelaxedR3ConvTransposed
 
-# The layer of this package in the place of each of escnn's, and all of escnn's linear maps with weights.
-Relaxed: TypeAlias = RelaxedR2Conv | RelaxedR2ConvTransposed | RelaxedR3Conv
+# The layer of this package in the place of each of escnn's.
+Relaxed: TypeAlias = RelaxedR2Conv | RelaxedR2ConvTransposed | RelaxedR3Conv | RelaxedR3ConvTransposed | RelaxedLinear
 RELAXED_FORMS: dict[type[nn.Module], type[Relaxed]] = {
     R2Conv: RelaxedR2Conv,
     R2ConvTransposed: RelaxedR2ConvTransposed,
     R3Conv: RelaxedR3Conv,
+    R3ConvTransposed: RelaxedR3ConvTransposed,
+    Linear: RelaxedLinear,
 }
-_LINEAR = *RELAXED_FORMS, Linear, R3ConvTransposed
+# The names of escnn's layers that can be relaxed.
+RELAXABLE = "escnn.nn." + ", ".join(kind.__name__ for kind in RELAXED_FORMS)
 
 
 def named_relaxed_layers(network: nn.Module) -> Iterator[tuple[str, RelaxedConvolution]]:
@@ -38,9 +42,7 @@ def relaxed_layers(network: nn.Module) -> dict[str, RelaxedConvolution]:
     """Return every layer of this package in a network by its name, at least one."""
     layers = dict(named_relaxed_layers(check_module("network", network)))
     if not layers:
-        raise ValueError(
-            "network has no relaxed layer: relax_network makes them of escnn.nn.R2Conv, R2ConvTransposed and R3Conv"
-        )
+        raise ValueError(f"network has no relaxed layer: relax_network makes them of {RELAXABLE}")
     return layers
 
 
@@ -49,7 +51,7 @@ def strict_layers(network: nn.Module) -> dict[str, tuple[str, ...]]:
     # escnn's classes know layers of this package, too.
     modules = [(name, of) for name, of in network.named_modules() if not isinstance(of, RelaxedConvolution)]
     named = [(name or "network", module) for name, module in modules]
-    found = {kind.__name__: tuple(name for name, module in named if isinstance(module, kind)) for kind in _LINEAR}
+    found = {kind.__name__: tuple(name for name, module in named if isinstance(module, kind)) for kind in RELAXED_FORMS}
     return {kind: names for kind, names in found.items() if names}
 
 

@@ -33,7 +33,8 @@ class BasisElements(BasisManager):
         """The filter of these weights, (C_out, C_in/groups, k²), as of an ``R2Conv``; of a soft layer the strict."""
         if weights.shape != (self.dimension(),):
             raise ValueError(f"weights must be of shape ({self.dimension()},), got {tuple(weights.shape)}")
-        return self._expand(weights).flatten(2)
+        kernel = self._expand(weights)
+        return kernel.reshape(*kernel.shape[:2], -1)
 
     def dimension(self) -> int:
         """Number of weights."""

@@ -15,7 +15,7 @@ from escnn.group import (
     Representation,
     groups_dict,
 )
-from escnn.gspaces import GSpace2D, GSpace3D
+from escnn.gspaces import GSpace0D, GSpace2D, GSpace3D
 from escnn.nn import FieldType
 from numpy.typing import NDArray
 
@@ -37,6 +37,7 @@ def register_reducers() -> None:
     copyreg.pickle(IrreducibleRepresentation, _reduce_irrep)
     copyreg.pickle(Representation, _reduce_representation)
     copyreg.pickle(GroupElement, _reduce_element)
+    copyreg.pickle(GSpace0D, _reduce_gspace_without_base)
     copyreg.pickle(GSpace2D, _reduce_gspace)
     copyreg.pickle(GSpace3D, _reduce_gspace_of_space)
     copyreg.pickle(FieldType, _reduce_field_type)
@@ -102,6 +103,10 @@ def _representation(
 
 def _reduce_element(element: GroupElement) -> tuple[Any, ...]:
     return GroupElement, (element.value, element.group, element.param)
+
+
+def _reduce_gspace_without_base(gspace: GSpace0D) -> tuple[Any, ...]:
+    return GSpace0D, (gspace.fibergroup,)
 
 
 def _reduce_gspace(gspace: GSpace2D) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 import torch
 from escnn.group import InsufficientIrrepsException, Representation
-from escnn.nn import FieldType, R2Conv, R3Conv
+from escnn.nn import FieldType, Linear, R2Conv, R3Conv
 from escnn.nn.modules.conv.r3convolution import compute_basis_params
 from torch import nn
 
@@ -48,6 +48,8 @@ def sampled_basis(
     in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, **basis_arguments: Any
 ) -> Any:
     """Return escnn's sampled basis, or None where no steerable kernel fits into the support."""
+    if in_type.gspace.dimensionality == 0:
+        return _basis_on_features(in_type, out_type, basis_arguments["recompute"])
     if kernel_size == 2 and basis_arguments["rings"] is None:
         # escnn's default ring of a 2×2 kernel is the origin, where it has no tap, and its basis is empty.
         # The ring is placed at the taps, a bit inside of their distance ½√d.
@@ -69,6 +71,13 @@ def sampled_basis(
             f"without enough irreps: continuous dihedral and conical gspaces of space want maximum_frequency=6, and "
             f"for continuous cylindrical ones no number is enough"
         ) from error
+
+
+def _basis_on_features(in_type: FieldType, out_type: FieldType, recompute: bool) -> Any:
+    """Return escnn's basis of equivariant matrices, or None where there is none but 0."""
+    with as_escnn_builds():
+        basis = Linear(in_type, out_type, bias=False, recompute=recompute, initialize=False).basisexpansion
+    return basis if basis.dimension() else None
 
 
 def refuse_emptied_basis(

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from ..checks import check_integer, check_size
 from ..layer.convolution import RelaxedConvolution
-from ..layer.relaxed_r2conv import RelaxedR2ConvTransposed
 from .charts import DIVERGING, FONT, WIDTH, by_label, labelled, new_axes, without_frame
 
 # The distance of two filters, in sides of one.
@@ -166,7 +165,8 @@ def _channels(name: str, field_type: FieldType, number: Any, kind: str) -> NDArr
 
 
 def _check_layer(name: str, layer: Any, dimension: int) -> None:
-    is_one = isinstance(layer, (RelaxedConvolution, R2Conv, R3Conv)) and not isinstance(layer, RelaxedR2ConvTransposed)
+    is_one = isinstance(layer, (RelaxedConvolution, R2Conv, R3Conv))
+    is_one = is_one and not isinstance(getattr(layer, "geometry", None), TransposedGeometry)
     if not is_one or layer.in_type.gspace.dimensionality != dimension:
         kind = f"R{dimension}Conv"
         raise TypeError(f"{name} must be Relaxed{kind}, another relaxed layer, or {kind}, got {layer!r}")

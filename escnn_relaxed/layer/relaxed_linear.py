@@ -1,0 +1,177 @@
+"""`RelaxedLinear`: `escnn.nn.Linear` with a matrix that may be soft in rotation and reflection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any
+
+from escnn.gspaces import GSpace0D
+from escnn.nn import FieldType, Linear
+from torch import Tensor
+
+from ..checks import check_choice
+from ..group.acting_group import acting_group
+from ..group.elements import CUBE
+from ..integral.geometry import ConvolutionGeometry
+from ..kernel.domain_frequency import Frequency
+from ..kernel.kernel import KernelBuilder
+from ..kernel.tied import TiedKernel
+from ..on_escnn.sampled_basis import built_on_the_cpu
+from .arguments import Softening, check_field_types
+from .convolution import RelaxedConvolution
+
+if TYPE_CHECKING:
+    from escnn.group import GroupElement
+
+# The rotations by which SO(2) and O(2) are sampled.
+_SAMPLES = 16
+
+
+class RelaxedLinear(RelaxedConvolution):
+    """A linear map of features whose equivariance can be relaxed, in place of :class:`escnn.nn.Linear`.
+
+    The matrix is W = W_strict ⊙ (1 + f). Of an output channel that belongs to a group element, f is that of
+    :class:`~escnn_relaxed.RelaxedR2Conv`. Of other fields, as the trivial ones of class scores, f is a function of the
+    input channel's element. Such a head lies between group pooling before a linear layer, where it is strict, and a
+    linear layer on all channels. With ``relax=None`` the layer is ``Linear``, and its state dicts load.
+
+    Features have no positions, so the field types are on ``escnn.gspaces.no_base_space(group)``. Elements are known by
+    the matrices by which their group usually acts: Cₙ, Dₙ, SO(2) and O(2) on the plane; SO(3), O(3), the octahedral and
+    the icosahedral groups on space. Elements of Dₙ and O(2) that flip are reflections, also where a gspace of space has
+    half turns in their place. The group of two elements has a half turn. A layer of another group is strict.
+
+    Features of a network of the plane or of space get there once one pixel is left, as the example shows: the group is
+    ``gspace.fibergroup``, and the fields are of the same representations.
+
+    Args:
+        in_type: field type of the input.
+        out_type: field type of the output, of the same group.
+        bias: add a bias to the trivial irreps of the output.
+        basisexpansion: ``"blocks"``, the only one that ``Linear`` knows.
+        recompute: build the basis anew instead of taking escnn's cached one.
+        initialize: draw the strict weights; otherwise they are 0.
+        relax: the subgroups that may be soft, of ``"rotation"`` and ``"reflection"``, or a dict from them to ω′. None:
+            strict. Default: both that the group has, at 0.25.
+        learn_relaxation: make ω′ parameters.
+        keep: group to which the layer stays exactly equivariant, as in :class:`~escnn_relaxed.RelaxedR2Conv` for groups
+            of the plane, and as in :class:`~escnn_relaxed.RelaxedR3Conv` for those of space. Default: no such group.
+        initial_softness: s at the start. Default: 0.001.
+        samples: number of rotations by which a continuous group is sampled. Default: 16, of SO(3) and O(3) 24.
+        kernel: None or :class:`~escnn_relaxed.kernel.TiedKernel`, the form above. No other is for linear maps.
+
+    Raises:
+        TypeError: for an argument of the wrong type.
+        ValueError: for a value that has no meaning for these field types, ``relax`` with translation for instance.
+
+    Shape:
+        GeometricTensor (batch, C_in) → (batch, C_out).
+
+    Example:
+        >>> import torch
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedLinear, RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(8)
+        >>> image, maps = (
+        ...     nn.FieldType(gspace, [gspace.trivial_repr]),
+        ...     nn.FieldType(gspace, [gspace.regular_repr] * 4),
+        ... )
+        >>> body = nn.SequentialModule(RelaxedR2Conv(image, maps, 5), nn.ReLU(maps))
+        >>> space = gspaces.no_base_space(gspace.fibergroup)
+        >>> features, classes = (
+        ...     nn.FieldType(space, maps.representations),
+        ...     nn.FieldType(space, [space.trivial_repr] * 10),
+        ... )
+        >>> head = RelaxedLinear(features, classes, relax={"rotation": 0.25})
+        >>> pooled = body(image(torch.randn(2, 1, 28, 28))).tensor.mean(dim=(2, 3))
+        >>> head(features(pooled)).shape
+        torch.Size([2, 10])
+    """
+
+    @built_on_the_cpu
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        bias: bool = True,
+        basisexpansion: str = "blocks",
+        recompute: bool = False,
+        initialize: bool = True,
+        *,
+        relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None = "default",
+        learn_relaxation: bool = False,
+        keep: Any = None,
+        initial_softness: float | None = None,
+        samples: int | None = None,
+        kernel: KernelBuilder | None = None,
+    ) -> None:
+        check_field_types(in_type, out_type, GSpace0D)
+        check_choice("basisexpansion", basisexpansion, ("blocks",))
+        if kernel not in (None, TiedKernel):
+            raise ValueError(
+                f"kernel must be None for a linear map, whose soft form is the default one, got {kernel!r}: build it "
+                f"with another kernel than the convolutions, or leave linear maps out of relax_network by `where`"
+            )
+        if samples is None:
+            acting = acting_group(in_type.fibergroup)
+            samples = CUBE if acting is not None and acting.dimensionality > 2 else _SAMPLES
+        super().__init__(
+            in_type,
+            out_type,
+            ConvolutionGeometry(kernel_size=1, padding=()),
+            bias,
+            {"recompute": recompute},
+            initialize,
+            Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel),
+        )
+
+    @property
+    def matrix(self) -> Tensor:
+        """The matrix (C_out, C_in), as in ``Linear``; here it is that of the weights in training mode, too.
+
+        Example:
+            >>> from escnn import gspaces, group, nn
+            >>> space = gspaces.no_base_space(group.cyclic_group(4))
+            >>> fields = nn.FieldType(space, [space.regular_repr])
+            >>> RelaxedLinear(fields, fields).matrix.shape
+            torch.Size([4, 4])
+        """
+        return self.filter_bank()
+
+    def check_equivariance(
+        self,
+        atol: float = 1e-5,
+        rtol: float = 1e-5,
+        assertion: bool = True,
+        verbose: bool = True,
+        device: str = "cpu",
+    ) -> list[tuple[GroupElement, float]]:
+        """Check that the map is equivariant where it is strict, as ``Linear.check_equivariance``.
+
+        Of a soft map the elements in which it is strict are checked, and a warning names the rest.
+
+        Args:
+            atol: error allowed of any value of the output.
+            rtol: error allowed as a part of the value.
+            assertion: raise an error beyond the tolerance.
+            verbose: print a line for each element.
+            device: where a copy of the layer computes.
+
+        Returns:
+            The elements checked, of those that escnn tests, each with its mean error.
+
+        Raises:
+            AssertionError: beyond the tolerance, where ``assertion`` is set.
+
+        Example:
+            >>> from escnn import gspaces, group, nn
+            >>> space = gspaces.no_base_space(group.cyclic_group(4))
+            >>> fields = nn.FieldType(space, [space.regular_repr])
+            >>> layer = RelaxedLinear(fields, fields, relax=None)
+            >>> [round(error, 4) for _, error in layer.check_equivariance(verbose=False)]
+            [0.0, 0.0, 0.0, 0.0]
+        """
+        return super().check_equivariance(atol, rtol, assertion, verbose, device)
+
+
+# Code that asks isinstance(layer, Linear), as loops that draw weights do, means this layer too.
+Linear.register(RelaxedLinear)
