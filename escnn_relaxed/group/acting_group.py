@@ -38,6 +38,10 @@ class ActingGroup:
         """Return the matrix of an element, (d, d)."""
         return _matrix(self.fibergroup, element)
 
+    def __hash__(self) -> int:
+        # escnn's groups have none.
+        return hash((self.name, self.dimensionality))
+
 
 def acting_group(group: Group) -> ActingGroup | None:
     """Return a group with its action, None of one that has no usual one."""
@@ -68,4 +72,7 @@ def _matrix(group: Any, element: GroupElement) -> Array:
     if isinstance(group, (DihedralGroup, O2)):
         is_reflected, angle = element.to("radians")
         return rotation_matrix(angle) @ np.diag([1.0, -1.0 if is_reflected else 1.0])
-    return np.asarray(group.standard_representation()(element), dtype=np.float64)
+    if isinstance(group, O3):
+        is_inverted, matrix = element.to("MAT")
+        return np.asarray(matrix, dtype=np.float64) * (-1.0) ** is_inverted
+    return np.asarray(element.to("MAT"), dtype=np.float64)

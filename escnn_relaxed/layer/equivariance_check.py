@@ -51,7 +51,8 @@ def check_equivariance(
     check_number("atol", atol)
     check_number("rtol", rtol)
     layer = copy.deepcopy(layer).to(device=torch.device(device), dtype=torch.float32).eval()
-    probe = {0: _Features, 2: _Images, 3: _Voxels}[layer.space.dimensionality](layer)
+    probes: dict[int, type[Any]] = {0: _Features, 2: _Images, 3: _Voxels}
+    probe = probes[layer.space.dimensionality](layer)
     still = probe.output(probe.turned(np.eye(layer.space.dimensionality)))
     errors = []
     for element, action in _strict_elements(layer, probe.elements()):
@@ -229,7 +230,7 @@ class _Voxels:
             # Without what lies behind on one side only.
             added = self._layer.geometry.output_padding
             sides = [side - behind for side, behind in zip(output.shape[2:], added, strict=True)]
-            output = output[(..., *map(slice, sides))]
+            output = output[:, :, : sides[0], : sides[1], : sides[2]]
             return _middle(output, [min(sides)] * 3)
         sides = [noise.shape[-1] - 2 * padding for padding in self._layer.geometry.padding]
         output = self._layer(self._layer.in_type(_middle(noise, sides).to(device))).tensor.cpu()

@@ -14,7 +14,7 @@ from ..group.elements import CUBE, grid_symmetries, sample_group
 from ..group.kept import AXIS, subgroup_elements
 from ..group.means import GroupAverage
 from ..group.points import tap_grid
-from ..integral.geometry import Geometry
+from ..integral.geometry import Geometry, TransposedGeometry
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
 from ..kernel.softness import soft_share
@@ -244,6 +244,8 @@ class RelaxedR3ConvTransposed(VolumeConvolution):
         >>> layer(hidden(torch.randn(2, 4, 4, 4, 4))).shape
         torch.Size([2, 1, 8, 8, 8])
     """
+
+    geometry: TransposedGeometry
 
     @built_on_the_cpu
     def __init__(

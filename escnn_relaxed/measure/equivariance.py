@@ -193,7 +193,7 @@ def _row(passed: Pass, name: str, network: MeasuredNetwork) -> ErrorRow:
     fields, kind = network.fields_of(before), passed.kind(name)
     # f(x) on the pixels of f(gx) before ρ(g) acts on its channels: what the error is relative to.
     carried, mask = _carried(passed, before.tensor, before.grid, after.grid, isometry)
-    expected = carried if fields is None else on_fibers(carried, fields, isometry, "output")
+    expected = carried if fields is None else on_fibers(carried, fields, isometry, "output", network.space)
     error, resampling = _ratio((after.tensor - expected) * mask, carried * mask), 0.0
     if kind == "strided" and before.grid is None:
         resampling = math.nan

@@ -98,12 +98,20 @@ def isometries_of(gspace: GSpace, elements: Sequence[GroupElement] | None) -> li
     return [turn_or_flip(gspace, element) for element in elements]
 
 
-def on_fibers(features: Tensor, field_type: FieldType, isometry: Isometry, place: str) -> Tensor:
-    """Apply ρ(g) to the channels (batch, C, …) of the input or the output, g the element that acts as the isometry."""
+def on_fibers(
+    features: Tensor, field_type: FieldType, isometry: Isometry, place: str, space: GSpace | None = None
+) -> Tensor:
+    """Apply ρ(g) to the channels (batch, C, …) of the input or the output, g the element that acts as the isometry.
+
+    Of fields without a base space it is the element that does so on ``space``, the network's gspace.
+    """
     fields = field_type.representations
     if isometry.subgroup == "translation" or all(field.is_trivial() for field in fields):
         return features
-    element = element_with_action(field_type.gspace, isometry.matrix)
+    acting = field_type.gspace
+    if acting.dimensionality == 0 and space is not None and acting.fibergroup == space.fibergroup:
+        acting = space
+    element = element_with_action(acting, isometry.matrix) if acting.dimensionality else None
     if element is None:
         raise ValueError(
             f"angles and elements: the fields of the {place} are of {field_type.gspace.name}, which holds no "

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from escnn.nn import FieldType
+from escnn.nn import FieldType, GeometricTensor
 from torch import nn
 
 from ..checks import SUBGROUPS, check_callable, check_module
+from ..group.elements import elements_on_features
 from ..group.rotation_axes import axis_in_words, rotation_axes
+from ..layer.convolution import RelaxedConvolution
 from ..layer.relaxed_r3conv import VolumeConvolution
 from ..layer.state_dict import describe_fields
 from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers, strict_layers
@@ -131,8 +133,8 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
     if data is not None:
         with in_eval_mode(network):
             reached = MeasuredNetwork(network, None, data, in_type, None, list(layers)).inputs()
-        alone = {name: largest_exact_errors(layers[name], features, ("",)) for name, features in reached.items()}
-        own_errors = {name: error[""] for name, error in alone.items() if error}
+        alone = {name: _own_error(layers[name], features) for name, features in reached.items()}
+        own_errors = {name: error for name, error in alone.items() if error is not None}
         errors = largest_exact_errors(network, data, list(layers), in_type)
     rows = []
     for name, layer in layers.items():
@@ -152,6 +154,19 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
             )
         )
     return RelaxationSummary(tuple(rows), strict_layers(network))
+
+
+def _own_error(layer: RelaxedConvolution, features: GeometricTensor) -> float | None:
+    """Return the largest exact error of a layer on what reaches it, None where it has none."""
+    if layer.space.dimensionality:
+        return largest_exact_errors(layer, features, ("",)).get("")
+    errors = []
+    with in_eval_mode(layer):
+        before = layer(features)
+        for element in elements_on_features(layer.space.fibergroup):
+            expected, found = before.transform_fibers(element).tensor, layer(features.transform_fibers(element)).tensor
+            errors.append(float((found - expected).norm() / expected.norm().clamp_min(torch.finfo(found.dtype).tiny)))
+    return max(errors)
 
 
 def _count(parameters: Iterable[nn.Parameter]) -> int:

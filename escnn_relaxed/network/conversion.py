@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, TypeAlias, TypeGuard, get_args
 
@@ -36,10 +36,10 @@ def relax_network(
     Every ``R2ConvTransposed`` is a :class:`~escnn_relaxed.RelaxedR2ConvTransposed`, every ``R3Conv`` a
     :class:`~escnn_relaxed.RelaxedR3Conv`, every ``R3ConvTransposed`` a :class:`~escnn_relaxed.RelaxedR3ConvTransposed`,
     and every ``Linear`` a :class:`~escnn_relaxed.RelaxedLinear`, which translation does not concern. Layers of this
-    package that are strict in escnn's basis (``relax=None``, or of :func:`harden_network`) get a soft part, too. The copy computes what the network computed: the trained kernel
-    is and stays the layer's strict part, the soft weights are 0 at the start, and :func:`harden_network` returns
-    the kernel to the last bit. A layer with hooks, parametrizations or methods of a subclass is refused, since these
-    would be lost.
+    package that are strict in escnn's basis (``relax=None``, or of :func:`harden_network`) get a soft part, too. The
+    copy computes what the network computed: the trained kernel is and stays the layer's strict part, the soft weights
+    are 0 at the start, and :func:`harden_network` returns the kernel to the last bit. A layer with hooks,
+    parametrizations or methods of a subclass is refused, since these would be lost.
 
     Args:
         network: any module, whatever its forward; names of modules stay, and so do layers that have a soft part
@@ -129,21 +129,15 @@ def _can_be_relaxed(module: nn.Module) -> TypeGuard[StrictLayer]:
 def _concerns(softening: Mapping[str, Any], module: nn.Module) -> bool:
     """Return whether a module may become soft: translation alone does not concern features without positions."""
     relax = softening.get("relax")
-    return not (_names_translation(relax) and len(relax) == 1 and isinstance(module, Linear))
+    return not (isinstance(module, Linear) and isinstance(relax, Collection) and set(relax) == {"translation"})
 
 
-def _names_translation(relax: Any) -> bool:
-    return isinstance(relax, (Mapping, Sequence, Set)) and not isinstance(relax, str) and "translation" in relax
-
-
-def _of_features(softening: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of softness without translation."""
-    relax = softening.get("relax")
-    if not _names_translation(relax):
-        return dict(softening)
+def _of_features(relax: Any) -> Any:
+    """Return the argument ``relax`` without translation."""
     if isinstance(relax, Mapping):
-        return {**softening, "relax": {name: value for name, value in relax.items() if name != "translation"}}
-    return {**softening, "relax": tuple(name for name in relax if name != "translation")}
+        return {name: value for name, value in relax.items() if name != "translation"}
+    is_of_names = isinstance(relax, Collection) and not isinstance(relax, str)
+    return tuple(name for name in relax if name != "translation") if is_of_names else relax
 
 
 def _check_plain(name: str, module: StrictLayer) -> None:
@@ -177,7 +171,7 @@ def _relaxed(convolution: StrictLayer, parameters: dict[int, nn.Parameter], soft
     arguments: dict[str, Any] = {"bias": convolution.bias is not None}
     # escnn's classes know the layers of this package, too.
     if isinstance(convolution, Linear):
-        arguments |= _of_features(softening)
+        arguments |= {name: _of_features(value) if name == "relax" else value for name, value in softening.items()}
     else:
         is_transposed = isinstance(convolution, (R2ConvTransposed, R3ConvTransposed))
         geometry = TransposedGeometry.of(convolution) if is_transposed else ConvolutionGeometry.of(convolution)

@@ -81,8 +81,10 @@ def _(module: enn.MultipleModule, export: Export) -> nn.Module:
 
 def _convolution(module: Any) -> nn.Module:
     filter_bank, bias = module.expand_parameters()
-    geometry = TransposedGeometry if isinstance(module, (enn.R2ConvTransposed, enn.R3ConvTransposed)) else ConvolutionGeometry
-    return as_convolution(filter_bank, bias, geometry.of(module))
+    if isinstance(module, enn.Linear):
+        return as_convolution(filter_bank, bias, ConvolutionGeometry(1, ()))
+    is_transposed = isinstance(module, (enn.R2ConvTransposed, enn.R3ConvTransposed))
+    return as_convolution(filter_bank, bias, (TransposedGeometry if is_transposed else ConvolutionGeometry).of(module))
 
 
 def _max_pool(module: Any, stride: Any = None) -> nn.Module:
@@ -246,7 +248,7 @@ _FORMS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
     enn.R3Conv: _convolution,
     enn.R2ConvTransposed: _convolution,
     enn.R3ConvTransposed: _convolution,
-    enn.Linear: lambda module: as_convolution(*module.expand_parameters(), ConvolutionGeometry(1, ())),
+    enn.Linear: _convolution,
     enn.InnerBatchNorm: _batch_norm,
     enn.GNormBatchNorm: _affine_map,
     enn.IIDBatchNorm2d: _affine_map,

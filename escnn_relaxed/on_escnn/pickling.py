@@ -54,7 +54,9 @@ def _reduce_product(group: DirectProductGroup) -> tuple[Any, ...]:
 
 
 def _group(kind: type[Group], keys: dict[str, Any]) -> Group:
-    return kind._generator(**keys)
+    # Where there is one group for all, escnn would ask for irreps up to a frequency and add them to it.
+    known = getattr(kind, "_cached_group_instance", None)
+    return known if isinstance(known, Group) and not keys else kind._generator(**keys)
 
 
 def _reduce_irrep(irrep: IrreducibleRepresentation) -> tuple[Any, ...]:

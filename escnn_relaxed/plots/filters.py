@@ -16,6 +16,7 @@ from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
 from ..checks import check_integer, check_size
+from ..integral.geometry import TransposedGeometry
 from ..layer.convolution import RelaxedConvolution
 from .charts import DIVERGING, FONT, WIDTH, by_label, labelled, new_axes, without_frame
 
