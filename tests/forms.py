@@ -92,7 +92,7 @@ def another_draw(form: str) -> RelaxedR2Conv:
 
 
 def features_of(module: EquivariantModule, side: int = 8, batch: int = 2) -> Tensor:
-    """White noise in a module's type, dtype and place, the same in every call; by default with four regions."""
+    """White noise in a module's type, dtype and place, the same in every call."""
     in_type: FieldType = module.in_type
     generator = torch.Generator().manual_seed(1)
     shape = batch, in_type.size, *in_type.gspace.dimensionality * [side]

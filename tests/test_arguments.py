@@ -83,10 +83,6 @@ BAD = {
     "one of two infinite": ({"relax": {"translation": (0.1, INFINITE)}}, ValueError, ["relax", "translation", "inf"]),
     "samples 0": ({"samples": 0}, ValueError, ["samples", "0", ">= 1"]),
     "samples a float": ({"samples": 8.0}, TypeError, ["samples", "8.0", "integer"]),
-    "regions negative": ({"regions": -4}, ValueError, ["regions", "-4", ">= 1"]),
-    "regions a float": ({"regions": 4.0}, TypeError, ["regions", "4.0", "integer"]),
-    "regions in words": ({"regions": "pixels"}, TypeError, ["regions", "'pixels'", "integer"]),
-    "a pair of regions": ({"regions": (4, 4)}, TypeError, ["regions", "(4, 4)", "integer"]),
     "softness of 1": ({"initial_softness": 1.0}, ValueError, ["initial_softness", "1.0"]),
     "softness negative": ({"initial_softness": -0.1}, ValueError, ["initial_softness", "-0.1"]),
     "softness NaN": ({"initial_softness": NAN}, ValueError, ["initial_softness", "nan"]),
@@ -133,7 +129,6 @@ BAD_TRANSPOSED = {
     "negative output padding": ({"output_padding": -1, "stride": 2}, ValueError, ["output_padding", "-1"]),
     "no integer": ({"output_padding": 0.5, "stride": 2}, TypeError, ["output_padding", "0.5"]),
     "three paddings": ({"padding": (1, 1, 1)}, ValueError, ["padding", "pair", "(1, 1, 1)"]),
-    "regions None": ({"regions": None}, TypeError, ["regions must be an integer, got None"]),
 }
 
 
@@ -270,8 +265,6 @@ ALIASING = [
     ("C8", {"rotation_coordinates": "log"}, "rotation", 4.0),
     ("SO(2)", {}, "rotation", 16 / (4 * math.pi)),
     ("SO(2)", {"rotation_coordinates": "log"}, "rotation", 8.0),
-    ("C4", {"regions": 1}, "translation", 0.25),
-    ("C4", {"regions": 6}, "translation", 1.5),
 ]
 
 
@@ -290,7 +283,7 @@ def test_frequency_that_the_samples_of_a_continuous_kernel_do_not_resolve_is_war
         build(value)
     build(value)
     with pytest.warns(UserWarning, match=rf"set_domain_frequency: .* of {name} .* it aliases"):
-        layer.set_domain_frequency(**{name: -value if name == "rotation" else (0.0, -value)})
+        layer.set_domain_frequency(**{name: -value})
     # A tied kernel has no waves.
     RelaxedR2Conv(*battery.types("C4", "trivial -> regular"), 1, relax={name: 100.0})
 

@@ -8,14 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from benchmark_runs import run_here
-from escnn import gspaces
-from escnn.nn import FieldType
-from tolerances import ROUNDING
-from transformations import relative_error
 
 from benchmarks.speed import gpu
-from benchmarks.speed.region_loop import RegionLoop
-from escnn_relaxed import RelaxedR2Conv
 
 
 @pytest.mark.slow
@@ -57,15 +51,6 @@ def test_tests_are_found_and_a_network_is_trained(tmp_path: Path, monkeypatch: p
 def test_what_there_was_no_time_for_is_said(tmp_path: Path) -> None:
     run_here("speed.gpu", "--smoke", "--parts", "speed", "paper", "--minutes", "0", "--output", str(tmp_path))
     assert "No time was left in: speed, paper." in (tmp_path / "gpu.md").read_text()
-
-
-@torch.no_grad()
-def test_a_loop_over_regions_is_the_layer() -> None:
-    gspace = gspaces.rot2dOnR2(4)
-    fields = FieldType(gspace, [gspace.regular_repr])
-    layer = RelaxedR2Conv(fields, fields, 3, padding=1, relax={"translation": 0.5}).double()
-    images = torch.randn(2, 4, 16, 24, dtype=torch.float64)
-    assert relative_error(RegionLoop(layer)(images), layer(fields(images)).tensor) <= ROUNDING
 
 
 def test_networks_of_as_many_parameters_as_the_authors_are_compared(

@@ -23,13 +23,12 @@ BANKS: dict[str, tuple[dict[str, object], Callable[[RelaxedR2Conv], Tensor]]] = 
     "soft rotation": ({}, lambda layer: layer.filter_bank()),
     "continuous": (options_of("continuous"), lambda layer: layer.filter_bank()),
     "learned": ({"learn_relaxation": True}, lambda layer: layer.filter_bank()),
-    "cells": ({"relax": {"translation": 0.25}}, lambda layer: layer.region_banks((16, 16))),
-    "other regions": ({"relax": {"translation": 0.25}}, lambda layer: layer.region_banks((18, 18))),
+    "translation": ({"relax": {"translation": 0.25}}, lambda layer: layer.filter_banks((4, 3))),
 }
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("learned", "cells"))) for name in BANKS]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("learned", "translation"))) for name in BANKS]
 )
 def test_filter_bank_is_one_graph(name: str) -> None:
     torch.compiler.reset()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from typing import Any
 
 import battery
@@ -14,16 +13,13 @@ from escnn import gspaces
 from escnn.nn import EquivariantModule, FieldType, FourierPointwise, GeometricTensor, ReLU
 from forms import features_of
 from layers import ROUGH, build, options_of, soft_layer
-from reference import position_of
 from tolerances import BROKEN, ROUNDING
 from torch import Tensor
 from torch.nn import functional
-from transformations import answer_to, largest_error, relative_error
+from transformations import largest_error, relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
 from escnn_relaxed.checks import SUBGROUPS
-from escnn_relaxed.continuous import SirenKernel
-from escnn_relaxed.group.regions import RegionPartition
 
 CONSTANT = {"position": 0.0, "rotation": 0.0, "reflection": 0.0}
 EVERYWHERE = {"rotation": 0.2, "translation": (0.3, 0.5)}
@@ -32,19 +28,6 @@ EVERYWHERE = {"rotation": 0.2, "translation": (0.3, 0.5)}
 def soft(space: str, pair: str, relax: object = "default", **arguments: object) -> RelaxedR2Conv:
     options = {"soft_part": "continuous", "filter_frequency": ROUGH, **arguments}
     return soft_layer(space, pair, relax=relax, **options)
-
-
-@torch.no_grad()
-def test_kernel_of_a_region_is_the_mean_over_its_cells() -> None:
-    layer = soft("C4", "regular -> irreps", EVERYWHERE)
-    whole, two = RegionPartition.of_cells(4), RegionPartition.of((8, 8), 4)
-    cells, regions = layer.kernel(None, whole), layer.kernel(None, two)
-    assert (len(cells), len(regions)) == (16, 4)
-    means = cells.unflatten(0, (2, 2, 2, 2)).mean((1, 3)).flatten(0, 1)
-    assert relative_error(regions, means) <= ROUNDING
-    hardened = layer.kernel(None, two, ("translation",))
-    assert relative_error(hardened, hardened[:1].expand_as(hardened)) == 0
-    assert relative_error(hardened[0], cells.mean(0)) <= ROUNDING
 
 
 def test_layer_has_no_weights_of_r2conv_and_no_soft_part_of_its_own() -> None:
@@ -74,7 +57,6 @@ def test_start_without_softness_is_refused_where_something_is_soft() -> None:
     [
         ("C8", {"rotation": 1.0}, "circle", "1 of rotation is above 0.637 (N/4π"),
         ("C8", {"rotation": 5.0}, "log", "5 of rotation is above 4 (N/2 for N = 8"),
-        ("C4", {"translation": (0.5, 1.5)}, "circle", "1.5 of translation is above 1 (G/4 for regions = 4"),
         ("C2", {"rotation": 9.0}, "circle", ""),
     ],
 )
@@ -102,46 +84,6 @@ def test_arguments_of_the_steerable_basis_are_ignored_with_a_warning() -> None:
         RelaxedR2Conv(*types, 3, sigma=0.5, rings=[0.0, 1.0], kernel=ContinuousKernel())
 
 
-def earlier(state: dict[str, Tensor]) -> OrderedDict[str, Tensor]:
-    """A state as version 0.1 saved it."""
-    keys = {"kernel.frequency.": "_domain_frequency.", "kernel.net.": "bank.kernel.", "kernel.": "bank."}
-    renamed: OrderedDict[str, Tensor] = OrderedDict()
-    for key, value in state.items():
-        start = next((of for of in keys if key.startswith(of)), "")
-        renamed[keys.get(start, "") + key.removeprefix(start)] = value
-    renamed._metadata = state._metadata
-    return renamed
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("net", [ContinuousKernel().net, SirenKernel])
-@pytest.mark.parametrize("relax", [None, EVERYWHERE])
-def test_state_of_an_earlier_version_loads(net: type, relax: dict[str, object] | None) -> None:
-    saved, loaded = (soft("C4", "irreps + regular -> regular", relax, net=net) for _ in range(2))
-    state = earlier(saved.state_dict())
-    assert {"bank.steered_average.pairs.0.weights", "bank.kernel.filter_weight"} <= set(state)
-    assert loaded.load_state_dict(state).missing_keys == []
-    of_cells = RegionPartition.of_cells(4) if relax else None
-    assert torch.equal(loaded.kernel(None, of_cells), saved.kernel(None, of_cells))
-
-
-@pytest.mark.parametrize(
-    ("keep", "fact", "value"),
-    [(None, "frame", "image"), ("C2", "rotation coordinates", "circle")],
-    ids=["frame", "keep"],
-)
-def test_state_of_an_earlier_version_that_means_another_kernel_is_refused(
-    keep: str | None, fact: str, value: str
-) -> None:
-    """Positions in the frame of the image, and kept elements that κ told apart."""
-    layer = soft("C4", "regular -> regular", EVERYWHERE, keep=keep)
-    state = earlier(layer.state_dict())
-    assert state._metadata[""]["layer"][fact] != value
-    state._metadata[""]["layer"][fact] = value
-    with pytest.raises(RuntimeError, match=f"{fact} is {value}, here"):
-        layer.load_state_dict(state)
-
-
 def test_layer_of_other_options_refuses_the_state() -> None:
     types = battery.types("SO(2)", "irreps -> irreps")
     state = build(*types, relax=None, soft_part="continuous").state_dict()
@@ -158,7 +100,7 @@ def test_layer_of_other_options_refuses_the_state() -> None:
 
 def test_gradient_reaches_every_parameter() -> None:
     layer = soft("D4", "regular + irreps -> irreps + regular", {"reflection": 0.3, **EVERYWHERE}, learn_relaxation=True)
-    layer.kernel(None, RegionPartition.of_cells(4)).square().sum().backward()
+    layer.filter_banks(3).square().sum().backward()
     assert all(bool(of.grad.any()) for of in layer.kernel.parameters() if of.numel())
 
 
@@ -196,20 +138,6 @@ def test_no_frequency_at_all_gives_pooling_over_the_disk(space: str, pair: str, 
         frequency = CONSTANT | {"position": 0.3}
         other = build(*battery.types(space, pair), kernel_size, filter_frequency=frequency, **arguments).filter_bank()
         assert float(other[0, 0, [1, 1, 0], [1, 2, 1]].std() / other.std()) > BROKEN
-
-
-@torch.no_grad()
-def test_one_by_one_kernel_is_a_linear_product_of_its_own_in_each_region() -> None:
-    relax = {"translation": (0.2, 0.5), "rotation": 0.2}
-    layer = soft_layer("D4", "regular -> irreps", kernel_size=1, relax=relax, regions=2, soft_part="continuous")
-    features, bias = features_of(layer), layer.expanded_bias[:, None, None]
-    found, banks = answer_to(layer, features), layer.region_banks((8, 8))[..., 0, 0]
-    for row, column in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        place = (..., slice(4 * row, 4 * row + 4), slice(4 * column, 4 * column + 4))
-        expected = torch.einsum("oi,bihw->bohw", banks[row, column], features[place]) + bias
-        assert relative_error(found[place], expected) <= ROUNDING
-    assert relative_error(banks[0, 0], banks[1, 1]) > 1e-4
-    assert position_of((0, 1), (2, 2)) == (0.5, 0.5)  # centres of the quarters lie half of the way to the border
 
 
 @pytest.mark.parametrize("pair", ["regular -> regular", "trivial -> regular", "regular -> trivial"])

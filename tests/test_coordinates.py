@@ -25,13 +25,14 @@ from escnn_relaxed.kernel.kernel import KernelPlace
 SPACES = ("trivial", "flip axis 0", "C3", "C4", "D4", "SO(2)", "O(2)")
 AVERAGED = [names for count in range(4) for names in itertools.combinations(SUBGROUPS, count)]
 SAMPLES = 4
-CELLS = 2
 CENTRES = [(x, y) for y in (0.5, -0.5) for x in (-0.5, 0.5)]
+STEPS = (np.arange(8) - 3.5) / 4
+REFERENCE = np.array([(x, y) for y in STEPS for x in STEPS])  # the pixels of the reference image
 
 
 def domain_of(space: str, keep: str | None = None, form: str = "circle") -> Domain:
     gspace = battery.gspace(space)
-    return Domain(gspace, SAMPLES, kept_group(keep, gspace, SAMPLES), CELLS, form)
+    return Domain(gspace, SAMPLES, kept_group(keep, gspace, SAMPLES), form)
 
 
 def soft_in(space: str, translation: bool = True) -> dict[str, object]:
@@ -83,7 +84,7 @@ def expected_means(space: str, averaged: tuple[str, ...], positions: list[tuple[
         for h in actions
         if ("rotation" in averaged or not is_turned(h, flip)) and ("reflection" in averaged or np.linalg.det(h) > 0)
     ]
-    anywhere = [g.T @ x for g in actions for x in np.array(CENTRES)]
+    anywhere = [g.T @ x for g in actions for x in REFERENCE]
     rows = []
     for g, x in itertools.product(actions, np.array(positions)):
         seen = anywhere if "translation" in averaged else [g.T @ x]
@@ -97,11 +98,10 @@ def expected_means(space: str, averaged: tuple[str, ...], positions: list[tuple[
 def test_points_are_those_of_the_translates_of_each_element(space: str, averaged: tuple[str, ...]) -> None:
     points = DomainPoints(domain_of(space), tuple(soft_in(space))).double()
     frequency = DomainFrequency(soft_in(space)).double()
-    for at_cells, positions in ((True, CENTRES), (False, [(0.0, 0.0)])):
+    for size, positions in (((2, 2), CENTRES), (None, [(0.0, 0.0)])):
         expected = expected_means(space, averaged, positions)
-        # Frequencies are held in float32.
-        found = means(points(frequency, averaged, at_cells)).expand_as(expected)
-        assert relative_error(found, expected) <= 1e-6
+        found = means(points(frequency, averaged, None if size is None else points.pixels(size))).expand_as(expected)
+        assert relative_error(found, expected) <= ROUNDING
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -116,12 +116,11 @@ def test_columns_name_the_subgroup_of_each_coordinate(space: str) -> None:
 
 
 @pytest.mark.parametrize(("space", "count"), [("trivial", 1), ("C4", 1), ("D4", 1), ("C3", 3), ("C8", 2)])
-def test_positions_of_the_mean_are_the_cells_once_for_each_set(space: str, count: int) -> None:
-    """Quarter turns map four cells to themselves, eighths of a turn to four others."""
-    found = DomainPoints(domain_of(space), ("translation",)).double().exact("points_everywhere").squeeze((0, 1))
-    cells = np.array(CENTRES)
-    seen = np.concatenate([cells @ action_of(space, element) for element in elements_of(space)])
-    assert found.shape == (4 * count, 2)
+def test_positions_of_the_mean_are_the_pixels_once_for_each_set(space: str, count: int) -> None:
+    """Quarter turns map the pixels to themselves, eighths of a turn to others."""
+    found = DomainPoints(domain_of(space), ("translation",)).double().exact("everywhere").squeeze((0, 1))
+    seen = np.concatenate([REFERENCE @ action_of(space, element) for element in elements_of(space)])
+    assert found.shape == (64 * count, 2)
     assert np.abs(found.numpy()[:, None] - seen).max(-1).min(1).max() <= FEW_TERMS
 
 
@@ -182,11 +181,12 @@ def test_window_is_a_disk(kernel_size: int) -> None:
 def test_features_are_means_over_the_points_within_the_window(averaged: tuple[str, ...]) -> None:
     """φ at the same taps, for each of the points in turn; and a constant."""
     types = battery.types("D4", "regular -> regular")
-    kernel = build(*types, relax=soft_in("D4"), regions=CELLS, soft_part="continuous").kernel
-    points = kernel.domain_points(kernel.frequency, averaged, at_cells=True)
+    kernel = build(*types, relax=soft_in("D4"), soft_part="continuous").kernel
+    positions = kernel.domain_points.pixels((2, 3))
+    points = kernel.domain_points(kernel.frequency, averaged, positions)
     taps, window = kernel.filter_points.taps.unsqueeze(1), kernel.filter_points.window
     expected = torch.stack([kernel.net(taps, points[:, :, None, None, i]) for i in range(points.shape[2])]).mean(dim=0)
-    found = kernel.features(kernel.net, kernel.frequency, averaged, at_cells=True)
+    found = kernel.features(kernel.net, kernel.frequency, averaged, positions)
     assert relative_error(found[:-1], expected * window) <= ROUNDING
     assert torch.equal(found[-1], window.expand_as(found[-1]))
-    assert found.shape[2] == (1 if "translation" in averaged else CELLS**2)
+    assert found.shape[2] == (1 if "translation" in averaged else 6)

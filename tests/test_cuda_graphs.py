@@ -18,9 +18,8 @@ from escnn_relaxed import RelaxedR2Conv
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
-SOFT = {"rotation": {"rotation": 0.25}, "translation by regions": {"rotation": 0.25, "translation": 0.25}}
+SOFT = {"rotation": {"rotation": 0.25}, "translation": {"rotation": 0.25, "translation": 0.25}}
 EVERY_SOFTNESS = pytest.mark.parametrize("soft", SOFT)
-# 18 pixels: regions that are not cells, whose weights are constants too.
 SIDE = 18
 
 

@@ -25,7 +25,7 @@ from escnn_relaxed.baselines import ResidualR2Conv
 pytestmark = WHAT_EXPORTERS_WARN_OF
 FORMS: dict[str, dict[str, object]] = {
     "rotation": {"relax": {"rotation": 0.25}, "initial_softness": 0.3},
-    "by regions": {"relax": {"rotation": 0.25, "translation": 0.5}, "initial_softness": 0.3, "regions": 2},
+    "in translation": {"relax": {"rotation": 0.25, "translation": 0.5}, "initial_softness": 0.3},
 }
 
 

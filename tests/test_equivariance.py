@@ -75,12 +75,12 @@ def basis(fields: enn.FieldType, height: int, width: int) -> Tensor:
     [
         ("C4", {"rotation": 0.3}, 5),
         ("D4", {"rotation": 0.2, "reflection": 0.7}, 5),
-        # On an image whose regions are the cells of the kernel.
+        # On the reference image.
         ("trivial", {"translation": 0.4}, 8),
     ],
 )
 def test_mean_square_error_over_the_group_is_twice_the_softness(space: str, relax: dict[str, float], side: int) -> None:
-    layer = soft_regular_layer("continuous", space, relax, bias=False, regions=2)
+    layer = soft_regular_layer("continuous", space, relax, bias=False)
     shifts = [(row, column) for row in range(8) for column in range(8)][1:] if "translation" in relax else []
     report = equivariance_error(layer, data=basis(layer.in_type, side, side), shifts=shifts)
     assert len(report.exact) == (len(shifts) or layer.in_type.fibergroup.order() - 1)

@@ -7,14 +7,13 @@ import pytest
 import torch
 from escnn.nn import R2Conv
 from forms import EVERY_MODE
-from layers import SOFT_PARTS, build, shake
+from layers import EVERY_KIND, SOFT_PARTS, build, shake
 from tolerances import BROKEN, ROUNDING, SINGLE
 from torch import nn
 from transformations import relative_error
 
-from escnn_relaxed import RelaxedR2Conv, export_network
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network
 
-BY_REGIONS = pytest.mark.parametrize("by_regions", [False, True], ids=["stationary", "by regions"])
 BOTH = {"rotation": 0.2, "translation": (0.2, 0.4)}
 
 GEOMETRIES = {
@@ -43,42 +42,51 @@ def error_of_export(layer: RelaxedR2Conv | R2Conv, exported: nn.Module, *size: i
     return relative_error(found, expected)
 
 
-@BY_REGIONS
+@EVERY_KIND
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_exported_layer_computes_the_same_whatever_the_convolution(geometry: str, by_regions: bool) -> None:
+def test_exported_layer_computes_the_same_whatever_the_convolution(geometry: str, kind: str) -> None:
     # Irreps alone are not soft in 1×1 kernels.
     in_type, out_type = battery.types("C4", "regular + regular -> irreps + regular + irreps + regular")
     arguments = {"kernel_size": 3, "soft_part": "tied", "initial_softness": 0.3, **GEOMETRIES[geometry]}
-    relax = BOTH if by_regions else {"rotation": 0.2}
-    layer = build(in_type, out_type, relax=relax, regions=2, **arguments)
+    relax = BOTH if kind == "in translation" else {"rotation": 0.2}
+    layer = build(in_type, out_type, relax=relax, **arguments)
     exported = layer.export()
-    assert type(exported).__name__ == ("RegionConvolution" if by_regions else "Conv2d")
-    # On images of other numbers of regions, and of regions that are no cells, too.
-    for size in ((20, 17), (8, 13)) if by_regions else ((7, 7), (8, 5)):
+    assert type(exported).__name__ == ("FactoredConvolution" if kind == "in translation" else "Conv2d")
+    for size in ((7, 7), (8, 5), (4, 13)):
         assert error_of_export(layer, exported, *size) <= ROUNDING
     assert error_of_export(layer.float(), layer.export(), 13, 12) <= SINGLE
 
 
-@pytest.mark.parametrize("regions", [3, 5])
-@pytest.mark.parametrize("size", [(20, 25), (17, 23), (13, 41)])
-def test_exported_layer_has_odd_numbers_of_regions(regions: int, size: tuple[int, int]) -> None:
-    """In an image that they divide, and in others."""
-    in_type, out_type = battery.types("C4", "regular -> regular")
-    layer = build(in_type, out_type, initial_softness=0.3, soft_part="tied", relax=BOTH, regions=regions, padding=1)
-    assert error_of_export(layer, layer.export(), *size) <= ROUNDING
+@pytest.mark.parametrize("make", [RelaxedR2Conv, RelaxedR2ConvTransposed])
+@pytest.mark.parametrize("pair", ["regular + regular -> regular + regular", "irreps + irreps -> irreps + irreps"])
+def test_exported_layer_with_groups_takes_images_of_any_size(pair: str, make: type[RelaxedR2Conv]) -> None:
+    """With gains alone, and with directions, whose filter banks are among the outputs of each group."""
+    place = {"groups": 2, "stride": 2, "padding": 1, "make": make, "initial_softness": 0.3}
+    layer = build(*battery.types("C4", pair), relax=BOTH, **place)
+    exported = layer.export()
+    assert type(exported).__name__ == "FactoredConvolution"
+    for size in ((2, 2), (5, 4), (12, 7)):
+        assert error_of_export(layer, exported, *size) <= ROUNDING
+
+
+def test_continuous_kernel_that_is_soft_in_translation_has_no_plain_form() -> None:
+    layer = build(*battery.types("C4", "regular -> regular"), soft_part="continuous", relax=BOTH)
+    with pytest.raises(RuntimeError, match=r"no form on plain tensors.*harden\('translation'\)"):
+        layer.export()
 
 
 @pytest.mark.parametrize("soft_part", SOFT_PARTS)
 @pytest.mark.parametrize("subgroups", [("rotation",), ("translation",), ()], ids=["rotation", "translation", "all"])
 def test_exported_layer_is_hardened_as_the_layer_is(subgroups: tuple[str, ...], soft_part: str) -> None:
     in_type, out_type = battery.types("C4", "regular -> regular")
-    layer = build(in_type, out_type, initial_softness=0.3, soft_part=soft_part, relax=BOTH, regions=2)
-    soft = layer.export()
+    layer = build(in_type, out_type, initial_softness=0.3, soft_part=soft_part, relax=BOTH)
+    before = layer.export() if soft_part == "tied" else None
     layer.harden(*subgroups)
-    exported = layer.export()
-    assert type(exported).__name__ == ("RegionConvolution" if subgroups == ("rotation",) else "Conv2d")
-    assert error_of_export(layer, exported, 10, 11) <= ROUNDING
-    assert error_of_export(layer, soft, 10, 11) > BROKEN
+    if "translation" in subgroups or not subgroups or before is not None:
+        exported = layer.export()
+        assert type(exported).__name__ == ("FactoredConvolution" if subgroups == ("rotation",) else "Conv2d")
+        assert error_of_export(layer, exported, 6, 5) <= ROUNDING
+    assert before is None or error_of_export(layer, before, 6, 5) > BROKEN
 
 
 @pytest.mark.parametrize("geometry", [name for name in GEOMETRIES if name != "all at once"])

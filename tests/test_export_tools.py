@@ -21,10 +21,10 @@ from transformations import relative_error
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network
 
 pytestmark = WHAT_EXPORTERS_WARN_OF
-SIDE = 16  # two regions along each axis behind a stride of 2, three behind 3×3 taps without padding
+SIDE = 8
 
 
-def by_regions(**arguments: object) -> RelaxedR2Conv:
+def in_translation(**arguments: object) -> RelaxedR2Conv:
     return soft_layer(C4, soft_translation=True, **{"padding": 0, **arguments})
 
 
@@ -32,14 +32,14 @@ def network() -> enn.SequentialModule:
     """R2Conv, a relaxed layer that is soft in translation too, and escnn's modules between them."""
     first = R2Conv(C4, C4, 3, padding=1, padding_mode="circular")
     return settled(
-        enn.SequentialModule(first, enn.InnerBatchNorm(C4), enn.ReLU(C4), by_regions(), enn.GroupPooling(C4))
+        enn.SequentialModule(first, enn.InnerBatchNorm(C4), enn.ReLU(C4), in_translation(), enn.GroupPooling(C4))
     )
 
 
 FORMS: dict[str, Callable[[], EquivariantModule]] = {
     "stationary": lambda: soft_layer(C4, padding=0),
-    "by regions": lambda: by_regions(padding=1, padding_mode="reflect"),
-    "by regions, stride": lambda: by_regions(stride=2, padding=1),
+    "in translation": lambda: in_translation(padding=1, padding_mode="reflect"),
+    "in translation, stride": lambda: in_translation(stride=2, padding=1),
     "network": network,
 }
 
@@ -76,7 +76,7 @@ def test_exported_module_is_a_trace_and_a_program_that_are_saved_and_loaded(form
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["by regions, stride", "network"])
+@pytest.mark.parametrize("form", ["in translation, stride", "network"])
 def test_exported_module_is_compiled_into_one_graph_forward_and_backward(form: str) -> None:
     """All of the compiler runs but the generation of code, which takes a C++ compiler a minute for each."""
     torch.compiler.reset()
@@ -103,7 +103,7 @@ def of_onnx_runtime(file: bytes, features: Tensor) -> Tensor:
 @torch.no_grad()
 def test_onnx_runtime_computes_the_same_for_any_batch_size() -> None:
     """A kernel that depends on the position, before Conv2d and pooling of channels."""
-    exported = export_network(enn.SequentialModule(by_regions(), soft_layer(C4), enn.GroupPooling(C4)))
+    exported = export_network(enn.SequentialModule(in_translation(), soft_layer(C4), enn.GroupPooling(C4)))
     program = torch.onnx.export(exported, (images(),), dynamo=True, dynamic_shapes=({0: BATCH},), verbose=False)
     file = io.BytesIO()
     program.save(file)
@@ -116,9 +116,9 @@ def test_onnx_runtime_computes_the_same_for_any_batch_size() -> None:
 @pytest.mark.filterwarnings("ignore:Constant folding:UserWarning")
 @pytest.mark.parametrize("kind", [RelaxedR2Conv, RelaxedR2ConvTransposed])
 @torch.no_grad()
-def test_older_exporter_to_onnx_takes_regions_that_are_not_cells(kind: type[RelaxedR2Conv]) -> None:
+def test_older_exporter_to_onnx_takes_layers_soft_in_translation(kind: type[RelaxedR2Conv]) -> None:
     layer = kind(C4, C4, 3, padding=1, relax={"translation": 0.25}, initial_softness=0.3)
-    exported, features, file = layer.export(), torch.randn(1, C4.size, 18, 18), io.BytesIO()
+    exported, features, file = layer.export(), torch.randn(1, C4.size, 7, 6), io.BytesIO()
     torch.onnx.export(exported, (features,), file, dynamo=False)
     assert relative_error(of_onnx_runtime(file.getvalue(), features), exported(features)) <= SINGLE_REORDERED
 
@@ -142,13 +142,13 @@ def hardened() -> RelaxedR2Conv:
 
 LAYERS: dict[str, Callable[[], EquivariantModule]] = {
     "stationary": lambda: soft_layer(C4),
-    "by regions": by_regions,
+    "in translation": in_translation,
     "hardened": hardened,
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layer", ["stationary", "by regions"])
+@pytest.mark.parametrize("layer", ["stationary", "in translation"])
 def test_layer_on_geometric_tensors_is_compiled_into_one_graph(layer: str) -> None:
     """In training mode; in evaluation in the next test."""
     torch.compiler.reset()
@@ -156,7 +156,7 @@ def test_layer_on_geometric_tensors_is_compiled_into_one_graph(layer: str) -> No
     assert_same_gradients(module, torch.compile(module, fullgraph=True, backend="aot_eager"), images())
 
 
-@pytest.mark.parametrize("layer", ["stationary", "by regions"])
+@pytest.mark.parametrize("layer", ["stationary", "in translation"])
 def test_compiled_layer_sees_changes_in_evaluation(layer: str) -> None:
     torch.compiler.reset()
     module = OnTensors(LAYERS[layer]()).eval()

@@ -68,7 +68,7 @@ def test_bank_is_made_once_in_evaluation(form: str, context: str) -> None:
 
 
 @pytest.mark.parametrize("form", SOFT_IN_TRANSLATION)
-def test_banks_of_regions_are_those_of_the_size_of_the_image(form: str) -> None:
+def test_factors_are_those_of_the_size_of_the_image(form: str) -> None:
     layer = layer_of(form).eval()
     images = [torch.randn(1, layer.in_type.size, *size, dtype=torch.float64) for size in [(8, 8), (8, 9), (13, 9)]]
     expected = [answer(copy.deepcopy(layer), image) for image in images]
@@ -92,7 +92,6 @@ def test_images_of_ever_new_sizes_leave_nothing_behind(form: str) -> None:
         return sum(issubclass(type(value), Tensor) for value in gc.get_objects())
 
     first = tensors_alive()
-    # The last size, which decides how many regions there are, differs.
     assert tensors_alive() <= first + 8
 
 

@@ -76,7 +76,7 @@ def test_map_covers_an_image_whose_sides_are_its_strides(rows: int, columns: int
 @pytest.mark.parametrize("rows_and_columns", [(2, 0), (0, -4), (6, 10)])
 def test_strided_map_on_the_torus_is_compared_in_all_its_pixels(rows_and_columns: tuple[int, int]) -> None:
     """Pixels that leave it on one side come in on the other."""
-    layer = soft_layer("C4", "trivial -> regular", relax={"translation": 0.4}, regions=2, stride=2, **TORUS)
+    layer = soft_layer("C4", "trivial -> regular", relax={"translation": 0.4}, stride=2, **TORUS)
     images = battery.random_input(layer.in_type, 16, 20)
     (row,) = equivariance_error(layer, data=images, elements=[], shifts=[rows_and_columns]).rows
     shifted = answer_to(layer, images.roll(rows_and_columns, (-2, -1)))

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layers import SOFT_PARTS, build
 from reference_kappas import REFERENCE, tied_oracle
-from reference_regions import tiles_of_each_pixel
 from tolerances import ROUNDING
 from torch import Tensor
 from torch.nn import functional
@@ -19,13 +18,10 @@ from transformations import answer_to, largest_error, on_grid_elements, shift_er
 from escnn_relaxed import RelaxedR2Conv
 
 SPACES = ("trivial", "flip", "flip axis 0", "C2", "C3", "C4", "C6", "C8", "D1", "D2", "D3", "D4", "SO(2)", "O(2)")
-FREQUENCY = st.floats(0.0, 0.12)  # below the limits of C2 … C8 and of one region, where warnings are errors
+FREQUENCY = st.floats(0.0, 0.12)  # below the limits of C2 … C8, where warnings are errors
 MODES = st.sampled_from(["zeros", "reflect", "replicate", "circular"])
 KERNELS = st.sampled_from(SOFT_PARTS)
-REGIONS = st.integers(1, 4)
-FEW_OUTPUTS = st.integers(1, 3)
-# With one region, and with several.
-OUTPUTS = FEW_OUTPUTS | st.integers(8, 17)
+FEW_OUTPUTS, MORE_OUTPUTS = st.integers(1, 3), st.integers(1, 9)
 
 
 @st.composite
@@ -86,12 +82,12 @@ def drawn(pair: tuple[str, str], soft_part: str, **arguments: Any) -> RelaxedR2C
 
 
 @percent(50)
-@given(data=st.data(), pair=type_pairs(), geometry=geometries(symmetric=True, outputs=OUTPUTS), soft_part=KERNELS)
+@given(data=st.data(), pair=type_pairs(), geometry=geometries(symmetric=True, outputs=MORE_OUTPUTS), soft_part=KERNELS)
 def test_layers_are_equivariant_on_the_grid_where_they_are_strict(data, pair, geometry, soft_part: str) -> None:
     arguments, size = geometry
     soft = {"translation": (data.draw(FREQUENCY), data.draw(FREQUENCY))}
     relax = data.draw(st.sampled_from([None, battery.subgroups(pair[0], 0.0) | {"translation": 0.0}, soft]))
-    layer = drawn(pair, soft_part, relax=relax, regions=data.draw(REGIONS), **arguments)
+    layer = drawn(pair, soft_part, relax=relax, **arguments)
     features = battery.random_input(layer.in_type, *size)
     # Where there is no steerable kernel between these types there is nothing to compare.
     if answer_to(layer, features).norm() >= 1e-6 and on_grid_elements(layer.in_type.gspace):
@@ -110,12 +106,12 @@ def test_soft_groups_leave_translation_exact(data: st.DataObject, pair, kernel_s
 
 
 @percent(40)
-@given(data=st.data(), pair=type_pairs(), geometry=geometries(outputs=OUTPUTS), soft_part=KERNELS)
+@given(data=st.data(), pair=type_pairs(), geometry=geometries(outputs=MORE_OUTPUTS), soft_part=KERNELS)
 def test_layers_equal_their_banks_on_unfolded_patches(data, pair, geometry, soft_part: str) -> None:
-    """A filter bank of each region, applied to patches; and the shape of the output."""
+    """A filter bank at each pixel, applied to patches; and the shape of the output."""
     arguments, size = geometry
     relax = data.draw(relaxations(pair[0], translation=True))
-    layer = drawn(pair, soft_part, relax=relax, regions=data.draw(REGIONS), **arguments)
+    layer = drawn(pair, soft_part, relax=relax, **arguments)
     features = battery.random_input(layer.in_type, *size)
     found = answer_to(layer, features)
     assert tuple(found.shape) == layer.evaluate_output_shape(tuple(features.shape))
@@ -128,11 +124,11 @@ def test_layers_equal_their_banks_on_unfolded_patches(data, pair, geometry, soft
 @percent(30)
 @given(data=st.data(), pair=type_pairs(("trivial", "flip axis 0", "C2", "C3", "C4", "D2", "SO(2)")))
 def test_layers_equal_the_loop_oracle(data: st.DataObject, pair) -> None:
-    """Few regions: the loops take seconds for many kernels. Units of weights are those of float32."""
-    arguments, size = data.draw(geometries(outputs=st.integers(8, 13)))
+    """Units of weights are those of float32."""
+    arguments, size = data.draw(geometries(outputs=FEW_OUTPUTS))
     relax = data.draw(relaxations(pair[0], translation=True))
     start = dict.fromkeys(relax, REFERENCE)
-    layer = drawn(pair, "tied", relax=start, regions=data.draw(st.integers(1, 3)), **arguments)
+    layer = drawn(pair, "tied", relax=start, **arguments)
     layer.set_domain_frequency(**relax)
     features = battery.random_input(layer.in_type, *size, batch=1)
     with torch.no_grad():
@@ -150,11 +146,7 @@ def on_unfolded_patches(layer: RelaxedR2Conv, features: Tensor, place: dict[str,
     if layer.is_stationary:
         banks = layer.filter_bank().flatten(2)[..., None].expand(-1, -1, -1, height * width)
     else:
-        down, across = (tiles_of_each_pixel(side, layer.regions) for side in (height, width))
-        of_regions = layer.region_banks((height, width)).flatten(4)
-        banks = torch.stack(
-            [of_regions[list(row)][:, list(column)].mean(dim=(0, 1)) for row in down for column in across], dim=-1
-        )
+        banks = layer.filter_banks((height, width)).flatten(4).flatten(0, 1).movedim(0, -1)
     total = torch.einsum("oitx,bitx->box", banks, patches)
     bias = layer.expanded_bias
     total = total if bias is None else total + bias[:, None]

@@ -174,53 +174,56 @@ def test_domain_frequency_is_a_parameter_only_where_it_is_learned() -> None:
         parameters = {id(parameter) for parameter in layer.parameters()}
         assert all((id(value) in parameters) == learn for value in layer.domain_frequency.values())
         assert len([name for name in layer.state_dict() if "kernel.frequency" in name]) == 2
-        # An optimiser that holds it must go on to change it.
+        # An optimiser that holds it must go on to change it; a copy of a setting changes nothing.
         before = layer.domain_frequency["rotation"]
         layer.set_domain_frequency(rotation=0.1)
-        assert layer.domain_frequency["rotation"] is before
+        assert (layer.domain_frequency["rotation"] is before) == learn
+        if not learn:
+            before.fill_(0.7)
+            assert layer.domain_frequency["rotation"].item() == pytest.approx(0.1)
 
 
-def test_layer_has_one_filter_bank_or_one_of_each_region() -> None:
+def test_layer_has_one_filter_bank_or_one_at_each_pixel() -> None:
     layer = RelaxedR2Conv(*small_types(), 3, relax={"translation": 0.2})
     assert not layer.is_stationary
-    with pytest.raises(RuntimeError, match="soft in translation and has several filter banks, see region_banks"):
+    with pytest.raises(RuntimeError, match="soft in translation and has several filter banks, see filter_banks"):
         layer.filter_bank()
     assert not hasattr(layer, "filter")
     layer.harden()
     assert torch.equal(layer.filter, layer.filter_bank())
-    with pytest.raises(RuntimeError, match="region_banks: this layer has one filter bank, see filter_bank"):
-        layer.region_banks((16, 16))
+    with pytest.raises(RuntimeError, match="filter_banks: this layer has one filter bank, see filter_bank"):
+        layer.filter_banks((16, 16))
 
 
 @EVERY_KERNEL
 @pytest.mark.parametrize("make", [RelaxedR2Conv, RelaxedR2ConvTransposed])
-def test_banks_of_regions_have_the_mean_of_every_size(make: type[Layer], soft_part: str) -> None:
-    """Fewer on small outputs; of equal regions the mean is that of all pixels, the same for each size."""
-    pair = "regular + regular -> irreps + irreps"
+def test_layer_is_its_bank_at_each_pixel(make: type[Layer], soft_part: str) -> None:
+    """Where a kernel of one tap shows it: the bank is that of the pixel of the output, which is that of the input."""
+    pair = "regular + regular -> irreps + regular + irreps + regular"
     relax = {"translation": (0.3, 0.5)}
-    layer = soft_layer("C4", pair, groups=2, relax=relax, soft_part=soft_part, make=make)
-    means = []
-    with torch.no_grad():
-        for side, regions in ((5, 1), (8, 2), (12, 3), (16, 4), (20, 4)):
-            banks = layer.region_banks((side, 16))
-            assert banks.shape[:2] == (regions, 4)
-            assert banks.shape[4:] == (3, 3)
-            assert relative_error(banks[0], banks[-1]) > 1e-2 or regions == 1
-            means.append(banks.mean(dim=(0, 1)))
-        assert all(relative_error(mean, means[0]) <= ROUNDING for mean in means)
-        layer.harden("translation")
-        assert relative_error(layer.filter_bank(), means[0]) <= ROUNDING
+    layer = soft_layer("C4", pair, kernel_size=1, groups=2, bias=False, relax=relax, soft_part=soft_part, make=make)
+    features = battery.random_input(layer.in_type, 3, 4)
+    banks = layer.filter_banks((3, 4)).detach()[..., 0, 0]
+    assert banks.shape[:2] == (3, 4)
+    expected = []
+    axis = 2 if make is RelaxedR2Conv else 3
+    for bank, part in zip(banks.chunk(2, axis), features.chunk(2, 1), strict=True):
+        expected.append(torch.einsum("hwoi,bihw->bohw", bank, part))
+    assert relative_error(answer_to(layer, features), torch.cat(expected, 1)) <= ROUNDING
 
 
-def test_size_of_an_output_with_regions_is_checked() -> None:
+def test_size_of_an_output_is_checked() -> None:
     layer = RelaxedR2Conv(*small_types(), 3, relax={"translation": 0.2})
-    assert torch.equal(layer.region_banks(16), layer.region_banks((16, 16)))
-    for size in ((16,), (16, 16, 16), (0, 0), (16, -1)):
-        with pytest.raises(ValueError, match="output_size must be "):
-            layer.region_banks(size)
-    for size in (16.5, "16", (16, 16.5)):
-        with pytest.raises(TypeError, match="output_size must be an integer"):
-            layer.region_banks(size)
+    assert torch.equal(layer.filter_banks(5), layer.filter_banks((5, 5)))
+    assert torch.equal(layer.softness(size=5), layer.softness(size=(5, 5)))
+    assert not torch.equal(layer.softness(size=5), layer.softness())
+    for call in (layer.filter_banks, lambda size: layer.softness(size=size)):
+        for size in ((16,), (16, 16, 16), (0, 0), (16, -1)):
+            with pytest.raises(ValueError, match="size must be "):
+                call(size)
+        for size in (16.5, "16", (16, 16.5)):
+            with pytest.raises(TypeError, match="size must be an integer"):
+                call(size)
 
 
 @pytest.mark.parametrize("form", ["stationary", "soft in translation"])

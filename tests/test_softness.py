@@ -102,7 +102,7 @@ OFF_GRID = [
 def test_strict_part_of_a_tied_layer_is_the_kernel_of_its_strict_weights(space: str, pair: str) -> None:
     """Also where the group has elements off the pixel grid, and where translation is soft."""
     relax = {name: 0.25 for name in (*battery.subgroups(space, 0.25), "translation")}
-    layer = rough_layer(space, pair, relax=relax, regions=2)
+    layer = rough_layer(space, pair, relax=relax)
     strict = layer.basisexpansion(layer.weights).unflatten(2, (3, 3))
     assert layer.softness() > 1e-3
     assert relative_error(harden_network(layer).filter_bank(), strict) <= ROUNDING

@@ -47,7 +47,7 @@ MISFITS: dict[str, tuple[dict[str, object], str]] = {
         "input is 2 regular, here 1 regular; output is 2 regular, here 1 regular; number of groups is 2, here 1",
     ),
     "softness": ({"relax": None}, r"soft in is \[\], here \['rotation'\]"),
-    "regions": ({"relax": {"translation": 0.25}, "regions": 8}, r"soft in is \['translation'\], here \['rotation'\]"),
+    "translation": ({"relax": {"translation": 0.25}}, r"soft in is \['translation'\], here \['rotation'\]"),
     "continuous": (CONTINUOUS, "strict kernel is continuous, here steerable"),
 }
 # The same of a layer with a continuous kernel.
@@ -73,13 +73,6 @@ def test_state_that_does_not_fit_says_why(misfit: str) -> None:
     own = {} if misfit in MISFITS else CONTINUOUS
     with pytest.raises(RuntimeError, match=f"the state of 'this layer' does not fit: .*{message}"):
         built(**own).load_state_dict(state_of(**{**own, **arguments}))
-
-
-def test_state_of_other_regions_is_refused_where_translation_is_soft() -> None:
-    relax = {"translation": 0.25}
-    with pytest.raises(RuntimeError, match="does not fit: regions is 8, here 4"):
-        built(relax=relax).load_state_dict(state_of(relax=relax, regions=8))
-    built().load_state_dict(state_of(regions=8))
 
 
 def test_state_of_another_operator_is_refused() -> None:
@@ -199,25 +192,3 @@ def test_spawned_process_gets_the_layer_and_computes_the_same() -> None:
     with torch.multiprocessing.get_context("spawn").Pool(1) as pool:
         found = pickle.loads(pool.apply(_answer_of_another_process, (pickle.dumps(layer),)))
     assert torch.equal(found, answer(layer))
-
-
-# Saved by version 0.1 before its units were those of ω′ = 0.25, with the numbers that it computed.
-EARLIER = {
-    "weights": [1.08965, -0.20749, -1.54064, 0.40194, -0.76687, -0.98896],
-    "bank.weights": [0.77138, 1.60269, -1.37555, -0.77138, -1.14104, 0.34814, -1.63835, 2.10486],
-    "bank.units": [0.65743, 0.21807, 0.28658, 0.28658, 1.39461, 1.39461, 0.60793, 0.60793],
-    "_domain_frequency.translation": [0.1, 0.5],
-    "_domain_frequency.rotation": [0.4],
-}
-
-
-def test_state_of_an_earlier_version_computes_what_it_computed() -> None:
-    relax = {"rotation": 0.25, "translation": 0.25}
-    layer = built(pair="trivial -> regular", bias=False, relax=relax, regions=2)
-    layer.load_state_dict({name: torch.tensor(values) for name, values in EARLIER.items()})
-    banks = layer.region_banks((8, 8)).detach()
-    expected = [-0.1791, 1.1411, 1.309, -0.0541, 1.0118, 0.541, -0.1789, -0.9593, -0.5598]
-    # Numbers are written with four digits.
-    assert banks[1, 0, 2, 0].flatten().tolist() == pytest.approx(expected, abs=2e-4)
-    assert banks[0, 1, :, 0, 0, 1].tolist() == pytest.approx([-1.3963, -0.0286, 0.5902, 0.592], abs=2e-4)
-    assert layer.softness().item() == pytest.approx(0.3, abs=1e-4)

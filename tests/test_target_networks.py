@@ -51,7 +51,7 @@ def relaxed_from_escnn() -> nn.Module:
 
 def with_soft_translation() -> nn.Module:
     relax = {"rotation": 0.25, "translation": 0.25}
-    return QValues(lambda *types, **place: RelaxedR2Conv(*types, relax=relax, regions=2, **place))
+    return QValues(lambda *types, **place: RelaxedR2Conv(*types, relax=relax, **place))
 
 
 BUILDS: dict[str, Callable[[], nn.Module]] = {

@@ -1,0 +1,466 @@
+"""``RelaxedLinear`` beside escnn's ``Linear``, beside explicit means over its group, and in networks."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from escnn import group, gspaces
+from escnn import nn as enn
+from escnn.group import Group, GroupElement, Representation
+from escnn.nn import FieldType
+from layers import shake
+from tolerances import BROKEN, ROUNDING, SINGLE, SINGLE_REORDERED
+from torch import Tensor, nn
+from transformations import answer_to, relative_error
+
+from escnn_relaxed import (
+    ContinuousKernel,
+    RelaxedLinear,
+    RelaxedR2Conv,
+    SoftnessEvidence,
+    equivariance_error,
+    export_network,
+    harden_network,
+    relax_network,
+    relaxation_summary,
+    softness_ablation,
+)
+from escnn_relaxed.network import to_escnn
+
+GROUPS: dict[str, Callable[[], Group]] = {
+    "C1": lambda: group.cyclic_group(1),
+    "C2": lambda: group.cyclic_group(2),
+    "C4": lambda: group.cyclic_group(4),
+    "C8": lambda: group.cyclic_group(8),
+    "D4": lambda: group.dihedral_group(4),
+    "D6": lambda: group.dihedral_group(6),
+    "SO(2)": lambda: group.so2_group(2),
+    "O(2)": lambda: group.o2_group(2),
+    "SO(3)": lambda: group.so3_group(2),
+    "O(3)": lambda: group.o3_group(2),
+    "octahedral": group.octa_group,
+    "full octahedral": group.full_octa_group,
+    "icosahedral": group.ico_group,
+    "Klein": lambda: gspaces.fullCylindricalOnR3(1).fibergroup,
+}
+# Groups with fields whose channels belong to elements, and what they may be soft in.
+SOFT = {
+    "C2": ("rotation",),
+    "C4": ("rotation",),
+    "C8": ("rotation",),
+    "D4": ("rotation", "reflection"),
+    "D6": ("rotation", "reflection"),
+    "octahedral": ("rotation",),
+}
+# Groups of which one irrep alone, or all, keeps a layer strict.
+IRREPS = ("SO(2)", "O(2)", "SO(3)", "O(3)", "icosahedral", "full octahedral")
+
+
+def irreps(of: Group) -> list[Representation]:
+    """The trivial irrep, and two more."""
+    names = {
+        "SO(2)": [(0,), (1,), (2,)],
+        "O(2)": [(0, 0), (1, 1), (1, 2)],
+        "SO(3)": [(0,), (1,), (2,)],
+        "O(3)": [(0, 0), (1, 1), (0, 2)],
+        "Icosahedral": [(0,), (1,), (2,)],
+    }
+    if of.name in names:
+        return [of.irrep(*name) for name in names[of.name]]
+    return [of.trivial_representation, *[irrep for irrep in of.irreps() if not irrep.is_trivial()][:2]]
+
+
+def fields(name: str, are_apart: bool = False) -> FieldType:
+    """Fields of many kinds, so few that all tests are quick. States of fields that are apart load into no ``Linear``."""
+    of = GROUPS[name]()
+    regular = [] if of.continuous or of.order() > 24 else [of.regular_representation]
+    parts = [regular, irreps(of), regular] if are_apart else [regular, regular, irreps(of)]
+    return FieldType(gspaces.no_base_space(of), sum(parts, []))
+
+
+def classes(name: str, count: int = 3) -> FieldType:
+    """Scores of classes."""
+    space = gspaces.no_base_space(GROUPS[name]())
+    return FieldType(space, [space.trivial_repr] * count)
+
+
+def build(in_type: FieldType, out_type: FieldType, **options: object) -> RelaxedLinear:
+    """A layer in float64, far from strict, with all weights away from their start."""
+    layer = RelaxedLinear(in_type, out_type, **{"initial_softness": 0.3, **options}).double()
+    shake(layer)
+    return layer
+
+
+def matrices(field_type: FieldType, elements: Sequence[GroupElement]) -> Tensor:
+    """ρ(g) of all fields for each element, (elements, C, C)."""
+    blocks = [[torch.from_numpy(np.asarray(f(g))) for f in field_type.representations] for g in elements]
+    return torch.stack([torch.block_diag(*of).double() for of in blocks])
+
+
+def mean_over(layer: RelaxedLinear, elements: Sequence[GroupElement]) -> Tensor:
+    """The mean of ρ_out(g) W ρ_in(g)⁻¹ over elements."""
+    left, right = matrices(layer.out_type, elements), matrices(layer.in_type, [~g for g in elements])
+    return (left @ layer.matrix @ right).mean(0)
+
+
+def subgroup(of: Group, *names: str) -> list[GroupElement]:
+    """The rotations of a group, its reflection and the identity, or all elements."""
+    if not names or not isinstance(of, group.DihedralGroup):
+        return list(of.elements)
+    if names == ("rotation",):
+        return [of.element((0, turn)) for turn in range(of.rotation_order)]
+    return [of.identity, of.element((1, 0))]
+
+
+def features(layer: enn.EquivariantModule, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(5, layer.in_type.size, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_strict_layer_is_linear_in_values_and_gradients(name: str) -> None:
+    trained = enn.Linear(fields(name, are_apart=True), fields(name))
+    shake(trained)
+    layer = RelaxedLinear(trained.in_type, trained.out_type, relax=None)
+    assert isinstance(layer, enn.Linear)
+    layer.load_state_dict(trained.state_dict())
+    inputs = features(layer, torch.float32)
+    outputs = [module(module.in_type(inputs)).tensor for module in (layer, trained)]
+    assert relative_error(*(of.detach() for of in outputs)) <= SINGLE
+    for output in outputs:
+        output.square().sum().backward()
+    assert relative_error(layer.weights.grad, trained.weights.grad) <= SINGLE_REORDERED
+    assert relative_error(layer.bias.grad, trained.bias.grad) <= SINGLE_REORDERED
+    assert layer.evaluate_output_shape((5, layer.in_type.size)) == (5, layer.out_type.size)
+    torch.testing.assert_close(layer.eval().matrix, trained.eval().matrix, rtol=0, atol=1e-6)
+    for own, theirs in zip(layer.expand_parameters(), trained.expand_parameters(), strict=True):
+        torch.testing.assert_close(own, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("in_eval", [False, True])
+@pytest.mark.parametrize("name", ["D4", "SO(3)", "octahedral"])
+def test_states_load_both_ways(name: str, in_eval: bool) -> None:
+    trained = enn.Linear(fields(name), fields(name))
+    shake(trained)
+    trained.train(not in_eval)
+    soft = RelaxedLinear(trained.in_type, trained.out_type, initial_softness=0.2)
+    soft.load_state_dict(trained.state_dict())
+    assert soft.softness().item() == 0.0
+    inputs = features(soft, torch.float32)
+    expected = answer_to(trained.eval(), inputs)
+    assert relative_error(answer_to(soft, inputs), expected) <= SINGLE
+    back = to_escnn(harden_network(soft))
+    assert type(back) is enn.Linear
+    fresh = enn.Linear(trained.in_type, trained.out_type)
+    fresh.load_state_dict(back.state_dict())
+    assert relative_error(answer_to(fresh.eval(), inputs), expected) <= SINGLE
+    assert soft.state_dict()._metadata[""]["layer"]["operator"] == "linear map"
+
+
+def test_state_of_another_operator_is_refused() -> None:
+    space = gspaces.rot2dOnR2(4)
+    maps = FieldType(space, [space.regular_repr])
+    layer = RelaxedLinear(FieldType(gspaces.no_base_space(space.fibergroup), maps.representations), fields("C4"))
+    with pytest.raises(RuntimeError, match="operator is convolution, here linear map"):
+        layer.load_state_dict(RelaxedR2Conv(maps, maps, 1).state_dict())
+
+
+@pytest.mark.parametrize("way", ["between", "onto trivial", "from trivial"])
+@pytest.mark.parametrize("name", SOFT)
+def test_hardened_layer_is_the_mean_over_the_group(name: str, way: str) -> None:
+    many, few = fields(name, are_apart=True), classes(name)
+    layer = build(*{"between": (many, many), "onto trivial": (many, few), "from trivial": (few, many)}[way])
+    assert layer.relaxed_subgroups == SOFT[name]
+    of = many.fibergroup
+    with torch.no_grad():
+        for names in ((), *((each,) for each in SOFT[name])):
+            mean = mean_over(layer, subgroup(of, *names))
+            hardened = harden_network(layer, names)
+            assert relative_error(hardened.matrix, mean) <= ROUNDING
+            # The fields are orthogonal.
+            share = ((layer.matrix - mean).square().sum() / layer.matrix.square().sum()).item()
+            assert share > BROKEN
+            assert layer.softness(*names).item() == pytest.approx(share, abs=ROUNDING)
+            assert relative_error(mean_over(hardened, subgroup(of, *names)), hardened.matrix) <= ROUNDING
+
+
+@pytest.mark.parametrize("name", IRREPS)
+def test_irreps_stay_strict_and_exactly_equivariant(name: str) -> None:
+    """No channel belongs to an element, and a matrix has one tap."""
+    layer = build(fields(name), fields(name))
+    assert layer.relaxed_subgroups == ()
+    assert layer.cannot_be_soft
+    assert layer.softness().item() == 0.0
+    elements = [of for of in layer.in_type.gspace.testing_elements][:30]
+    left, right = matrices(layer.out_type, elements), matrices(layer.in_type, elements)
+    matrix = layer.matrix.detach()
+    # escnn's matrices of irreps in space have single precision.
+    assert relative_error(left @ matrix, matrix @ right) <= (ROUNDING if "2" in name else SINGLE)
+
+
+@pytest.mark.parametrize("name", ["C8", "D4", "octahedral"])
+def test_softness_can_be_set_and_taken(name: str) -> None:
+    layer = build(fields(name), classes(name))
+    layer.set_softness(0.07)
+    assert layer.softness().item() == pytest.approx(0.07, rel=1e-6)
+    layer.softness().backward()
+    assert all(of.grad is not None for of in layer.soft_parameters())
+    layer.harden("rotation")
+    assert layer.softness("rotation").item() <= ROUNDING**2
+    layer.harden()
+    assert layer.softness().item() == 0.0
+
+
+def test_kept_subgroup_is_kept() -> None:
+    layer = build(fields("C8"), fields("C8"), keep="C4")
+    of = layer.in_type.fibergroup
+    with torch.no_grad():
+        kept = mean_over(layer, [of.element(turn) for turn in (0, 2, 4, 6)])
+        assert relative_error(kept, layer.matrix) <= ROUNDING
+        assert relative_error(mean_over(layer, list(of.elements)), layer.matrix) > BROKEN
+    layer = build(fields("octahedral"), fields("octahedral"), keep=(False, 4))
+    with torch.no_grad():
+        elements = list(layer.in_type.fibergroup.subgroup((False, 4))[0].elements)
+        include = layer.in_type.fibergroup.subgroup((False, 4))[1]
+        assert relative_error(mean_over(layer, [include(of) for of in elements]), layer.matrix) <= ROUNDING
+
+
+def test_learned_frequency_moves() -> None:
+    layer = build(fields("C8"), fields("C8"), relax={"rotation": 0.2}, learn_relaxation=True)
+    layer(layer.in_type(features(layer))).tensor.square().sum().backward()
+    assert layer.domain_frequency["rotation"].grad.abs() > 0
+
+
+@pytest.mark.parametrize("relax", [None, "default"])
+@pytest.mark.parametrize("name", ["D4", "octahedral"])
+def test_exported_layer_is_a_linear_layer_of_torch(name: str, relax: str | None) -> None:
+    layer = build(fields(name), fields(name), relax=relax).eval()
+    plain = layer.export()
+    assert type(plain) is nn.Linear
+    assert not plain.training
+    inputs = features(layer)
+    assert torch.equal(plain(inputs), layer(layer.in_type(inputs)).tensor)
+    plain = export_network(enn.Linear(layer.in_type, layer.out_type, bias=False).double())
+    assert type(plain) is nn.Linear
+    assert (plain.bias, plain.weight.dtype) == (None, torch.float64)
+
+
+@pytest.mark.parametrize("name", ["C4", "O(2)", "SO(3)", "octahedral", "Klein"])
+def test_layer_is_copied_pickled_and_saved(name: str) -> None:
+    layer = build(fields(name), fields(name))
+    inputs = features(layer)
+    expected = layer(layer.in_type(inputs)).tensor
+    file = io.BytesIO()
+    torch.save(layer.state_dict(), file)
+    file.seek(0)
+    other = build(fields(name), fields(name))
+    other.load_state_dict(torch.load(file))
+    for same in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), other):
+        assert torch.equal(same(same.in_type(inputs)).tensor, expected)
+
+
+def test_groups_get_no_irreps() -> None:
+    """Features of a group with few irreps leave it as it is."""
+    of = group.so2_group(1)
+    before = len(of._irreps)
+    trivial = FieldType(gspaces.no_base_space(of), [of.irrep(0), of.irrep(1)])
+    copy.deepcopy(RelaxedLinear(trivial, trivial))
+    assert len(of._irreps) == before
+
+
+@pytest.mark.parametrize("name", ["C4", "D6", "SO(2)", "octahedral", "Klein"])
+def test_check_equivariance_checks_what_is_strict(name: str) -> None:
+    strict = RelaxedLinear(fields(name), fields(name), relax=None)
+    assert len(strict.check_equivariance(verbose=False)) == len(list(strict.in_type.gspace.testing_elements))
+    if name in SOFT:
+        soft = build(fields(name), fields(name))
+        with pytest.warns(UserWarning, match="soft in rotation"):
+            assert len(soft.check_equivariance(verbose=False)) == 1
+
+
+HEAD_CLASSES = 4
+
+
+def head(relax: object = "default") -> tuple[enn.Linear | RelaxedLinear, FieldType]:
+    of = GROUPS["C4"]()
+    many = FieldType(gspaces.no_base_space(of), [of.regular_representation] * 3)
+    return RelaxedLinear(many, classes("C4", HEAD_CLASSES), relax=relax).double(), many
+
+
+def test_head_lies_between_pooling_and_a_free_layer() -> None:
+    """Hardened it is a linear layer on means over the group; soft it tells apart what these cannot."""
+    layer, many = head()
+    shake(layer)
+    inputs = features(layer)
+    with torch.no_grad():
+        pooled = inputs.unflatten(1, (-1, 4)).mean(-1)
+        hardened = harden_network(layer)
+        weight = hardened.matrix.unflatten(1, (-1, 4))
+        assert relative_error(weight, weight[..., :1].expand_as(weight)) <= ROUNDING
+        expected = pooled @ (4 * weight[..., 0]).mT + hardened.expanded_bias
+        assert relative_error(hardened(many(inputs)).tensor, expected) <= ROUNDING
+        free = layer.matrix.unflatten(1, (-1, 4))
+        assert (free - free.mean(-1, keepdim=True)).norm() > BROKEN * free.norm()
+    # Its soft weights: two functions of the rotation for each field of the input and each class.
+    assert [of.numel() for of in layer.soft_parameters()] == [2 * 3 * HEAD_CLASSES]
+
+
+def test_head_learns_what_pooling_cannot() -> None:
+    """The class of features is the rotation of their largest channel: chance for a strict head."""
+    torch.manual_seed(0)
+    targets = torch.arange(4).repeat(64)
+    inputs = 0.3 * torch.randn(256, 12, dtype=torch.float64)
+    inputs[torch.arange(256), targets] += 2
+    accuracies = []
+    for relax in ("default", None):
+        layer, many = head(relax)
+        optimiser = torch.optim.Adam(layer.parameters(), lr=0.1)
+        for _ in range(200):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(layer(many(inputs)).tensor, targets).backward()
+            optimiser.step()
+        found = layer(many(inputs)).tensor.argmax(1)
+        accuracies.append((found == targets).double().mean().item())
+    # Cosine and sine of an element are two numbers, which tell four classes apart.
+    soft, strict = accuracies
+    assert soft > 0.95
+    assert strict < 0.5
+
+
+SPACE = gspaces.flipRot2dOnR2(4)
+IMAGE, MAPS = FieldType(SPACE, [SPACE.trivial_repr]), FieldType(SPACE, [SPACE.regular_repr] * 2)
+
+
+class Classifier(nn.Module):
+    """A convolution, a mean over positions, a linear map of features and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        space = gspaces.no_base_space(SPACE.fibergroup)
+        self.features = FieldType(space, MAPS.representations)
+        self.body = enn.SequentialModule(enn.R2Conv(IMAGE, MAPS, 3), enn.ReLU(MAPS))
+        self.middle = enn.SequentialModule(enn.Linear(self.features, self.features), enn.ReLU(self.features))
+        self.head = enn.Linear(self.features, FieldType(space, [space.trivial_repr] * 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps = self.body(IMAGE(images)).tensor.mean(dim=(2, 3))
+        scores: Tensor = self.head(self.middle(self.features(maps))).tensor
+        return scores
+
+
+def trained() -> Classifier:
+    network = Classifier()
+    shake(network)
+    return network
+
+
+def test_network_is_relaxed_hardened_and_given_back() -> None:
+    network, images = trained(), torch.randn(4, 1, 7, 7)
+    expected = network(images)
+    soft = relax_network(network, relax={"rotation": 0.25, "reflection": 0.25, "translation": 0.5})
+    assert [type(of) for of in (soft.body[0], soft.middle[0], soft.head)] == [RelaxedR2Conv, *[RelaxedLinear] * 2]
+    assert [list(of.domain_frequency) for of in (soft.middle[0], soft.head)] == [["rotation", "reflection"]] * 2
+    assert relative_error(soft(images), expected) <= SINGLE
+    for layer in (soft.body[0], soft.middle[0], soft.head):
+        layer.kernel.start(layer.weights, 0.1)
+    assert relative_error(soft(images), expected) > BROKEN
+    back = to_escnn(harden_network(soft))
+    assert type(back.head) is enn.Linear
+    assert torch.equal(back(images), expected)
+    back.load_state_dict(network.state_dict())
+
+
+def test_translation_alone_leaves_linear_maps_as_they_are() -> None:
+    soft = relax_network(trained(), relax=("translation",))
+    assert (type(soft.body[0]), type(soft.head)) == (RelaxedR2Conv, enn.Linear)
+    assert relaxation_summary(soft).strict == {"Linear": ("middle.0", "head")}
+    with pytest.raises(ValueError, match="network has none of"):
+        relax_network(soft.head, relax=("translation",))
+
+
+def test_network_is_measured() -> None:
+    soft = relax_network(trained(), initial_softness=0.1).double().eval()
+    images = torch.randn(8, 1, 7, 7, dtype=torch.float64)
+    rows = relaxation_summary(soft, data=images, in_type=IMAGE).rows
+    assert [row.name for row in rows] == ["body.0", "middle.0", "head"]
+    assert all(row.own_error > 1e-3 and row.error > 1e-3 for row in rows)
+    rows = relaxation_summary(harden_network(soft), data=images, in_type=IMAGE).rows
+    assert all(row.own_error <= ROUNDING and row.error <= ROUNDING for row in rows)
+    report = equivariance_error(harden_network(soft), layer="middle.0", data=images, in_type=IMAGE)
+    assert len(report.rows) == 7
+    assert max(row.error for row in report.rows) <= ROUNDING
+    values = {row.part: row.value for row in softness_ablation(soft, lambda of: float(of(images).square().mean()))}
+    assert values["head"] != values["nothing"]
+
+
+def test_exported_network_computes_the_same() -> None:
+    soft = relax_network(trained(), initial_softness=0.1).eval()
+    images = torch.randn(4, 1, 7, 7)
+    with pytest.warns(UserWarning, match="needs escnn"):
+        plain = export_network(soft)
+    assert relative_error(plain(images), soft(images)) <= SINGLE
+    layers = enn.SequentialModule(soft.middle[0], enn.ReLU(soft.features), soft.head)
+    inputs = torch.randn(3, soft.features.size)
+    plain = export_network(layers)
+    assert [type(part) for part in plain] == [nn.Linear, nn.ReLU, nn.Linear]
+    assert relative_error(plain(inputs), layers(soft.features(inputs)).tensor) <= SINGLE
+
+
+def test_evidence_takes_linear_maps() -> None:
+    soft = relax_network(trained(), initial_softness=0.05).double()
+    evidence = SoftnessEvidence(soft, observations=32)
+    evidence.update(torch.randn(32, 1, 7, 7, dtype=torch.float64))
+    rows = evidence.table()
+    assert {row.layer for row in rows} >= {"middle.0", "head"}
+    evidence.penalty().backward()
+    assert all(of.grad is not None for of in soft.head.soft_parameters())
+
+
+D4, C4 = fields("D4"), fields("C4")
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (lambda: RelaxedLinear(D4, D4, relax=("translation",)), ValueError, "no translation to relax"),
+        (lambda: RelaxedLinear(C4, C4, relax=("reflection",)), ValueError, "C4 has no reflection to relax"),
+        (lambda: RelaxedLinear(D4, C4), ValueError, "must share a gspace"),
+        (lambda: RelaxedLinear(IMAGE, IMAGE), ValueError, "no_base_space"),
+        (lambda: RelaxedR2Conv(D4, D4, 3), ValueError, "the plane"),
+        (lambda: RelaxedLinear(D4, D4, kernel=ContinuousKernel()), ValueError, "kernel must be None for a linear map"),
+        (lambda: RelaxedLinear(D4, D4, basisexpansion="dense"), ValueError, "basisexpansion must be one of"),
+        (lambda: RelaxedLinear(*[fields("Klein")] * 2, relax=("rotation",)), ValueError, "no action on the plane"),
+        (lambda: RelaxedLinear(*[fields("SO(3)")] * 2, samples=5), ValueError, "multiple of 24"),
+        (lambda: RelaxedLinear(D4, D4, True, "blocks", 1), TypeError, "recompute must be True or False"),
+        (lambda: RelaxedLinear(D4, D4)(D4(torch.zeros(2, D4.size, dtype=torch.int64))), TypeError, "floating-point"),
+        (
+            lambda: RelaxedLinear(D4, D4).evaluate_output_shape((2, 3)),
+            ValueError,
+            r"must be \(batch, 20\), got \(2, 3\)",
+        ),
+        (lambda: RelaxedLinear(D4, D4).filter_banks(3), RuntimeError, "one filter bank"),
+    ],
+)
+def test_bad_calls_say_what_is_right(build: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        build()
+
+
+def test_named_subgroup_in_which_a_layer_cannot_be_soft_is_said() -> None:
+    circle = fields("SO(2)")
+    with pytest.warns(UserWarning, match="cannot be soft in rotation"):
+        RelaxedLinear(circle, circle, relax=("rotation",))
+    # Neither a second time, nor where nobody named it.
+    RelaxedLinear(circle, circle, relax=("rotation",))
+    RelaxedLinear(circle, circle, bias=False)
+
+
+def test_text_of_a_layer_has_no_geometry() -> None:
+    layer = RelaxedLinear(*[classes("C4", 1)] * 2, relax=None, bias=False)
+    text = "[C4: {irrep_0 (x1)}(1)]"
+    assert repr(layer) == f"RelaxedLinear({text}, {text}, bias=False, domain_frequency=strict)"
