@@ -77,11 +77,11 @@ def irreps(of: Group) -> list[Representation]:
 
 
 def fields(name: str, are_apart: bool = False) -> FieldType:
-    """Fields of many kinds, so few that all tests are quick. States of fields that are apart load into no ``Linear``."""
+    """Fields of many kinds, but few. States of fields of a kind that are apart load into no ``Linear``."""
     of = GROUPS[name]()
     regular = [] if of.continuous or of.order() > 24 else [of.regular_representation]
-    parts = [regular, irreps(of), regular] if are_apart else [regular, regular, irreps(of)]
-    return FieldType(gspaces.no_base_space(of), sum(parts, []))
+    first, second = (irreps(of), regular) if are_apart else (regular, irreps(of))
+    return FieldType(gspaces.no_base_space(of), [*regular, *first, *second])
 
 
 def classes(name: str, count: int = 3) -> FieldType:
@@ -359,6 +359,7 @@ def trained() -> Classifier:
     return network
 
 
+@torch.no_grad()
 def test_network_is_relaxed_hardened_and_given_back() -> None:
     network, images = trained(), torch.randn(4, 1, 7, 7)
     expected = network(images)
