@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .baselines import LAYERS, STRICT_KEYWORDS, PartialR2Conv
 from .checks import check_choice, check_integer
-from .continuous import ContinuousKernel, KernelNet, SirenKernel
+from .continuous import ContinuousKernel, KernelNet, SirenKernel, draw_samples
 from .kernel.domain_frequency import Frequency
 from .layer.arguments import check_kernel
 from .layer.convolution import RelaxedConvolution
@@ -115,6 +115,7 @@ class RelaxedResNet(nn.Module):
         if len(shape) != 4 or shape[1] != self.in_type.size or min(shape[2:]) < SMALLEST_IMAGE:
             sizes = f"(batch, {self.in_type.size}, H, W) with H and W of at least {SMALLEST_IMAGE}"
             raise ValueError(f"images must be {sizes}, got {shape}")
+        draw_samples(self)
         maps = self.features(images if isinstance(images, GeometricTensor) else self.in_type(images))
         scores: Tensor = self.classifier(maps.tensor.unflatten(1, (len(maps.type), -1)).amax(dim=(2, 3, 4)))
         return scores

@@ -10,5 +10,6 @@ from __future__ import annotations
 
 from .kernel import ContinuousKernel
 from .nets import FourierKernel, KernelNet, SirenKernel
+from .sampling import draw_samples
 
-__all__ = ["ContinuousKernel", "FourierKernel", "KernelNet", "SirenKernel"]
+__all__ = ["ContinuousKernel", "FourierKernel", "KernelNet", "SirenKernel", "draw_samples"]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..checks import FIBER_SUBGROUPS
 from ..group.domain import Domain
-from ..group.elements import steer
+from ..group.elements import rotation_matrix, steer
 from ..group.exact_constants import ExactConstants
 from ..group.points import support_window, tap_grid
 from ..group.position_functions import positions_in_frames
@@ -51,7 +51,15 @@ class FilterPoints(ExactConstants):
         parts = {"position": steer(sample, grid / radius)[:, None], **dict(zip(names, relative, strict=True))}
         self.columns = [name for name, part in parts.items() for _ in range(part.shape[-1])]
         taps = _side_by_side(*parts.values())
-        self.set_constant("taps", taps * [frequency[name] for name in self.columns])
+        self._taps = taps * [frequency[name] for name in self.columns]
+        self.set_constant("taps", self._taps)
+
+    def turn(self, angle: float) -> None:
+        """Take the taps as the elements g r see them, with the rotation r by an angle beside each sampled g."""
+        is_position = np.array(self.columns) == "position"
+        taps = self._taps.copy()
+        taps[..., is_position] = taps[..., is_position] @ rotation_matrix(angle)
+        self.set_constant("taps", taps)
 
 
 class DomainPoints(ExactConstants):
@@ -67,16 +75,33 @@ class DomainPoints(ExactConstants):
         self._has_positions = "translation" in subgroups
         names = [name for name in ("translation", *FIBER_SUBGROUPS) if name in subgroups]
         self.columns = domain.columns(names)
-        self.set_constant("action", domain.sample.action)
+        self._action, self._seen = domain.sample.action, np.zeros((0, domain.dimension))
+        self.set_constant("action", self._action)
         self.set_constant("origin", np.zeros((1, 1, domain.dimension)))
-        seen = self.pixels(domain.reference_size, exact=True).numpy()
-        self.set_constant("everywhere", _seen_by_any(seen)[None, None])
-        elements = domain.elements(names)
+        self._seen = _seen_by_any(self.pixels(domain.reference_size, exact=True).numpy())
+        self.set_constant("everywhere", self._seen[None, None])
+        elements, reflected = domain.elements(names), domain.sample.reflected
+        self._translates: dict[str, tuple[Array, NDArray[np.int64]]] = {}
         for averaged in ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS):
             numbers = domain.translates([name for name in averaged if name in domain.subgroups])
             # Of the whole group, the elements hg are the same for every g.
-            translates = elements[numbers[:1] if numbers.shape[1] == len(numbers) else numbers]
-            self.set_constant(_name(averaged), _one_of_equal(_one_of_equal(translates, 0), 1))
+            numbers = numbers[:1] if numbers.shape[1] == len(numbers) else numbers
+            self._translates[_name(averaged)] = elements[numbers], reflected[numbers]
+        self._turned_coordinates = domain.turned_coordinates
+        self.turn(0.0)
+
+    def turn(self, angle: float) -> None:
+        """Take the coordinates of the elements g r, with the rotation r by an angle beside each sampled g."""
+        if angle:
+            rotation = rotation_matrix(angle)
+            self.set_constant("action", self._action @ rotation)
+            self.set_constant("everywhere", (self._seen @ rotation)[None, None])
+        is_rotation = np.array([name == "rotation" for name in self.columns if name != "translation"], dtype=bool)
+        for name, (coordinates, reflected) in self._translates.items():
+            turned = coordinates.copy()
+            if angle and is_rotation.any():
+                turned[..., is_rotation] = self._turned_coordinates(turned[..., is_rotation], reflected, angle)
+            self.set_constant(name, _one_of_equal(_one_of_equal(turned, 0), 1))
 
     def pixels(self, size: Sequence[int], exact: bool = False) -> Tensor:
         """Return the positions of the pixels of an image in the frame of each element, (M, P, d)."""

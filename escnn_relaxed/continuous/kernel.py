@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from ..checks import check_choice, check_integer, check_number, warn_once
 from ..group.fields import FieldStructure
@@ -18,6 +19,7 @@ from ..kernel.domain_frequency import DEFAULT_FREQUENCY, DomainFrequency, Limit
 from ..kernel.kernel import Kernel, KernelOptions, KernelPlace
 from .coordinates import DomainPoints, FilterPoints
 from .nets import FourierKernel, KernelNet
+from .sampling import check_can_be_drawn, drawn_angle
 from .start import SyntheticMaps, few_of, gain, in_double_precision, spread, start_weights, synthetic_maps
 from .steering import SteeredAverage, sees_relative_element
 
@@ -41,10 +43,14 @@ class SteeredKernel(Kernel):
         hidden_size: int,
         filter_frequency: Mapping[str, float],
         support: str,
+        sampling: str = "grid",
     ) -> None:
         super().__init__(place)
         _warn_ignored(place.basis_arguments)
         self._options = net, hidden_size, filter_frequency, support
+        if sampling != "grid":
+            check_can_be_drawn(place)
+        self.sampling, self.angle, self.draws_for_itself = sampling, 0.0, True
         sample = place.domain.sample
         inputs, outputs = (FieldStructure(of.representations, sample) for of in (place.in_type, place.out_type))
         sees_relative = any(sees_relative_element(b, a) for a in outputs.blocks for b in inputs.blocks)
@@ -56,6 +62,8 @@ class SteeredKernel(Kernel):
         self.frequency.limits = _limits(place)
         for name, value in self.frequency.values().items():
             self.frequency.warn_of_aliasing("relax", name, value.tolist())
+        if place.domain.form == "log":
+            _warn_of_jumps(self.frequency, filter_frequency["rotation"] if sees_relative else 1.0, self.net)
 
     def _new_net(self) -> KernelNet:
         """Return a newly drawn kernel net for the coordinates of this kernel."""
@@ -174,6 +182,58 @@ class SteeredKernel(Kernel):
         maps = synthetic_maps(few.representations, self.place.kernel_size, gspace, draw_bank, _LAYERS)
         return SyntheticMaps(maps, spread(fields))
 
+    def settings(self) -> Hashable:
+        """Return what K depends on beside the tensors of its state."""
+        return self.frequency.settings(), self.angle
+
+    def draw(self, angle: float | None = None) -> None:
+        """Draw the rotation of the samples where they are random, or take that of a whole network from now on."""
+        if angle is not None:
+            self.draws_for_itself = False
+            self.turn(angle)
+        elif self.draws_for_itself and self.is_random:
+            self.turn(drawn_angle())
+
+    @property
+    def is_random(self) -> bool:  # type: ignore[override]
+        """Whether a forward in this mode draws the samples of the group."""
+        return self.sampling == "always random" or (self.sampling == "random" and self.training)
+
+    def turn(self, angle: float) -> None:
+        """Sample the group at the elements g r, with the rotation r by an angle beside each g of the grid."""
+        if angle != self.angle:
+            self.angle = angle
+            self.filter_points.turn(angle)
+            self.domain_points.turn(angle)
+            for pair in self.steered_average.block_pairs:
+                pair.steering.turn(angle)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode. In evaluation samples are those of the grid, unless they are always random."""
+        super().train(mode)
+        if not self.is_random:
+            self.turn(0.0)
+        return self
+
+    def weight_groups(self) -> dict[str, list[tuple[nn.Parameter, Tensor]]]:
+        """Return a learned ω′ of each subgroup, else the weights through which the domain coordinates enter.
+
+        Those of a net without a weight for each coordinate belong to all subgroups together.
+        """
+        if self.frequency.learn:
+            own = dict(self.frequency.named_parameters())
+            return {name: [(value, torch.arange(len(value)))] for name, value in own.items()}
+        weight, columns = self.net.domain_weight, self.domain_points.columns
+        if weight is None:
+            return {}
+        numbers = torch.arange(weight.numel()).view_as(weight)
+        if not self.net.has_weights_by_coordinate:
+            return {", ".join(dict.fromkeys(columns)): [(weight, numbers.flatten())]}
+        return {
+            name: [(weight, numbers[:, [n for n, of in enumerate(columns) if of == name]].flatten())]
+            for name in dict.fromkeys(columns)
+        }
+
     def soft_parameters(self) -> Iterator[nn.Parameter]:
         """Yield ω′ where it is learned, and the weights of the domain coordinates; all others make the strict part."""
         yield from self.frequency.parameters()
@@ -215,6 +275,21 @@ def _limits(place: KernelPlace) -> dict[str, Limit]:
     return limits
 
 
+def _warn_of_jumps(frequency: DomainFrequency, of_relative: float, net: KernelNet) -> None:
+    """Warn once where a kernel is not smooth on the circle: log coordinates want a periodic net and whole numbers."""
+    if not net.can_be_periodic:
+        return  # its docstring says that it jumps
+    values = [of_relative, *(value.item() for name, value in frequency.values().items() if name == "rotation")]
+    remedy = "rotation_coordinates='circle' is smooth at every frequency"
+    if any(value % 1 for value in values):
+        warn_once(
+            f"rotation_coordinates='log': the kernel jumps where the angle does, at half a turn, since ω and ω′ of "
+            f"rotation are {values} and no whole numbers; {remedy}"
+        )
+    elif frequency.learn and "rotation" in frequency.names:
+        warn_once(f"rotation_coordinates='log': a learned ω′ leaves the whole numbers, so the kernel jumps; {remedy}")
+
+
 def _warn_ignored(arguments: Mapping[str, Any]) -> None:
     """Warn once of arguments of ``R2Conv`` that only shape escnn's own basis."""
     given = sorted(name for name, value in arguments.items() if value is not None and value is not False)
@@ -225,8 +300,9 @@ def _warn_ignored(arguments: Mapping[str, Any]) -> None:
         )
 
 
-# ω of the relative element.
+# ω of the relative element. In log coordinates a kernel is smooth on the circle at whole numbers.
 _RELATIVE = {"rotation": 0.3, "reflection": 1.0}
+_RELATIVE_IN_LOG = {"rotation": 1.0, "reflection": 1.0}
 # ω of the position for each pixel of the radius. A strict part learns more slowly with a lower one
 # (docs/results/soft-part.md).
 _BANDWIDTH_PER_PIXEL = 0.12
@@ -251,9 +327,17 @@ class ContinuousKernel(KernelOptions):
         filter_frequency: ω of ``"position"``, ``"rotation"``, ``"reflection"``, or one number for the position.
             Default: 0.12 for each pixel of the radius k/2. With 0.05 kernels turn as well off the pixel grid as those
             of ``R2Conv``, and train less well.
-        rotation_coordinates: ``"circle"``: a rotation is (cos θ, sin θ). ``"log"``: it is its angle over 2π, the
-            paper's form, which is smooth only for ``FourierKernel`` at integer frequencies.
+        rotation_coordinates: ``"circle"``: a rotation is (cos θ, sin θ), which is smooth and may learn its ω′.
+            ``"log"``: it is its angle over 2π, the paper's form, where ω of the relative rotation is 1 by default. A
+            ``FourierKernel`` is then smooth on the circle at whole numbers alone; a warning says where it is not. A
+            ``SirenKernel``, whose weights W are learned, jumps at half a turn. The paper's text fixes W at whole
+            numbers, and its table of parameters counts W as learned.
         support: ``"smooth"``: a disk whose edge falls over one pixel. ``"disk"``: the paper's hard disk.
+        sampling: the elements by which SO(2) or O(2) is sampled. ``"grid"``: N equal steps. ``"random"``: the grid
+            turned by an angle that each forward of training draws, as in the paper. ``"always random"``: in evaluation
+            too, as in the authors' code. Regular fields of C_N are then samples of SO(2), so all layers of a network
+            must turn alike: call :func:`~escnn_relaxed.continuous.draw_samples` before each forward, as
+            :class:`~escnn_relaxed.models.RelaxedResNet` does.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -273,6 +357,7 @@ class ContinuousKernel(KernelOptions):
     filter_frequency: Mapping[str, float] | float | None = None
     rotation_coordinates: str = "circle"
     support: str = "smooth"
+    sampling: str = "grid"
 
     def __post_init__(self) -> None:
         if not (isinstance(self.net, type) and issubclass(self.net, KernelNet)):
@@ -280,17 +365,19 @@ class ContinuousKernel(KernelOptions):
         check_integer("hidden_size", self.hidden_size, 1)
         check_choice("rotation_coordinates", self.rotation_coordinates, ("circle", "log"))
         check_choice("support", self.support, ("smooth", "disk"))
+        check_choice("sampling", self.sampling, ("grid", "random", "always random"))
         _given_frequencies(self.filter_frequency)
 
     def __call__(self, place: KernelPlace) -> SteeredKernel:
         """Return a kernel with these options, which is not started. A layer calls this with its own place."""
         frequencies = self.frequencies(place.kernel_size)
-        return SteeredKernel(place, self.net, self.hidden_size, frequencies, self.support)
+        return SteeredKernel(place, self.net, self.hidden_size, frequencies, self.support, self.sampling)
 
     def frequencies(self, kernel_size: int) -> dict[str, float]:
         """Return ω of each filter coordinate, for kernels of k taps along each axis."""
         position = _BANDWIDTH_PER_PIXEL * kernel_size / 2
-        return {"position": position, **_RELATIVE, **_given_frequencies(self.filter_frequency)}
+        relative = _RELATIVE_IN_LOG if self.rotation_coordinates == "log" else _RELATIVE
+        return {"position": position, **relative, **_given_frequencies(self.filter_frequency)}
 
 
 def _given_frequencies(value: Any) -> dict[str, float]:

@@ -29,6 +29,9 @@ class KernelNet(nn.Module, ABC):
         domain_weight: the weights through which the domain coordinates enter. The start scales them until the kernel is
             as soft as wanted. None leaves the net as it is drawn.
         state_name: the name of the net in a state dict; the name of the class where it is empty.
+        has_weights_by_coordinate: whether ``domain_weight`` is (J, domain coordinates); with a column of zeros the net
+            does not see that coordinate. Of other nets it is with all weights 0.
+        can_be_periodic: whether :meth:`make_periodic` makes the net smooth on the circle.
 
     Example:
         >>> from escnn import gspaces
@@ -54,6 +57,8 @@ class KernelNet(nn.Module, ABC):
 
     domain_weight: nn.Parameter | None
     state_name: ClassVar[str] = ""
+    has_weights_by_coordinate: ClassVar[bool] = False
+    can_be_periodic: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,6 +110,7 @@ class FourierKernel(KernelNet):
     """
 
     state_name = "fourier"
+    can_be_periodic = True
     filter_projection: Tensor
     domain_projection: Tensor
 
@@ -156,6 +162,8 @@ class FourierKernel(KernelNet):
 class SirenKernel(KernelNet):
     """Sine layers on the concatenated coordinates, d → J → J, all trained: the paper's 3-layer SIREN.
 
+    In log coordinates of rotations it jumps at half a turn, since its weights are no whole numbers.
+
     The parameter counts of the paper come from this net (docs/how-to/reproduce.md).
 
     Args:
@@ -169,6 +177,7 @@ class SirenKernel(KernelNet):
     """
 
     state_name = "siren"
+    has_weights_by_coordinate = True
 
     def __init__(self, filter_dimension: int, domain_dimension: int, hidden_size: int = 32) -> None:
         super().__init__()

@@ -133,11 +133,20 @@ class PairSteering(ExactConstants):
             cosets = np.einsum("ag,bh->abhg", out_block.element_means(), in_block.element_means())
             self.set_constant("coefficients", cosets.reshape(1, 1, *self.sizes, -1))
         else:
+            self.blocks = in_block, out_block
             rows, columns = _kernel_entries(in_block, out_block)
             self.entries = len(rows) * len(columns)
-            # ρ_B(g)⁻¹ = ρ_B(g)ᵀ: blocks are permutations or escnn's irreps, which are orthogonal.
-            left, right = out_block.matrices[:, :, rows], in_block.matrices[:, :, columns]
-            self.set_constant("coefficients", np.einsum("gam,gbn->mnabg", left, right) / len(sample))
+            self.turn(0.0)
+
+    def turn(self, angle: float) -> None:
+        """Take ρ of the elements g r, with the rotation r by an angle beside each sampled g."""
+        if self.is_relative:
+            return  # channels that are elements go on, so that they are g r themselves
+        in_block, out_block = self.blocks
+        rows, columns = _kernel_entries(in_block, out_block)
+        # ρ_B(g)⁻¹ = ρ_B(g)ᵀ: blocks are permutations or escnn's irreps, which are orthogonal.
+        left, right = out_block.turned(angle)[:, :, rows], in_block.turned(angle)[:, :, columns]
+        self.set_constant("coefficients", np.einsum("gam,gbn->mnabg", left, right) / len(left))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return steered features (F, |A|, |B|, P, T) of hidden values (J, M, P, R, T)."""

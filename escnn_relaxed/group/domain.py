@@ -88,6 +88,16 @@ class Domain:
         steps = round(float(count), 9) / self._fold
         return steps / 2 if self.form == "log" else steps / (4 * np.pi)
 
+    def turned_coordinates(self, coordinates: Array, reflected: NDArray[np.int64], angle: float) -> Array:
+        """Return the coordinates of the rotations of g r of the plane, given those of g (…, D), whether g reflects."""
+        # r f r_θ = r r_(−θ) f.
+        angles = self._fold * angle * np.where(reflected == 1, -1.0, 1.0)
+        if self.form == "log":
+            return coordinates + angles[..., None] / (2 * np.pi)
+        cosine, sine = np.cos(angles), np.sin(angles)
+        x, y = coordinates[..., 0], coordinates[..., 1]
+        return np.stack([cosine * x - sine * y, sine * x + cosine * y], axis=-1)
+
     def relative_coordinates(self, subgroups: Sequence[str]) -> list[Array]:
         """Return the coordinates of g′⁻¹g of a finite group by subgroup, entry [g′, g], each (M, M, …)."""
         coordinates = self._coordinates(self.sample.rotation, self.sample.reflected)

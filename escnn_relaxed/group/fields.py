@@ -28,11 +28,21 @@ class Block:
     size: int
     matrices: NDArray[np.float64]  # ρ(g) for each element of the sample, (M, size, size)
     image: NDArray[np.int64] | None  # of a permutation, the channel that g moves channel 0 to, (M,); None of an irrep
+    irrep: Representation | None = None
 
     @property
     def is_permutation(self) -> bool:
         """Whether the channels are the group elements or cosets."""
         return self.image is not None
+
+    def turned(self, angle: float) -> NDArray[np.float64]:
+        """Return ρ(g r) of an irrep of a continuous group of the plane for each element, (M, size, size)."""
+        if self.irrep is None or not self.irrep.group.continuous:
+            return self.matrices
+        group = self.irrep.group
+        rotation = group.element((0, angle) if group.order() == -1 and group.name == "O(2)" else angle, "radians")
+        turned: NDArray[np.float64] = self.matrices @ np.asarray(self.irrep(rotation), dtype=np.float64)
+        return turned
 
     def element_means(self) -> NDArray[np.float64]:
         """Return the mean over the elements of each channel of a permutation field, one or a coset, (size, M)."""
@@ -93,7 +103,7 @@ def _split(
         if permutation is not None:
             return [permutation], identity, identity
     irreps = [representation.group.irrep(*of) for of in representation.irreps]
-    blocks = [Block(f"irrep {of.id}", of.size, sample.matrices(of), None) for of in irreps]
+    blocks = [Block(f"irrep {of.id}", of.size, sample.matrices(of), None, of) for of in irreps]
     basis = np.asarray(representation.change_of_basis, dtype=np.float64)
     inverse = np.asarray(representation.change_of_basis_inv, dtype=np.float64)
     if np.allclose(basis, identity, rtol=0, atol=1e-12):  # escnn's own rounding

@@ -61,7 +61,7 @@ class DomainFrequency(ExactConstants):
 
     def values(self) -> dict[str, Tensor]:
         """Return ω′ of each subgroup by its name, of translation a value for each axis; copies where it is fixed."""
-        return {name: getattr(self, name) if self.learn else torch.tensor(self._fixed[name]) for name in self.names}
+        return {name: getattr(self, name) if self.learn else self.constant(name).clone() for name in self.names}
 
     def scale(self, columns: Sequence[str], like: Tensor) -> Tensor:
         """Return ω′ of each coordinate of the domain, (D,), or (1,) for all."""

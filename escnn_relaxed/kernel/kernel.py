@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from .softness import OrthogonalBasis, soft_share
 from .steerable_basis import SteerableBasis
 
 # Steps in which a softness is met, and the change of the soft weights that ends them.
-_MOST_STEPS, _CLOSE = 8, 1e-12
+_MOST_STEPS, _CLOSE = 8, 1e-7
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ class Kernel(nn.Module, ABC):
         basis: the steerable basis of the strict part, None without one.
         cannot_be_soft: subgroups that were to be soft where no weights would make K so.
         is_factored: whether :meth:`filters` says all of K; else K is made at every pixel where translation is soft.
+        is_random: whether a forward in the present mode draws the samples of the group.
         relaxed_by: the quantity that relaxes K in words; empty where it is ω′.
 
     Example:
@@ -107,6 +108,7 @@ class Kernel(nn.Module, ABC):
     default_softness = 0.001
     cannot_be_soft: tuple[str, ...] = ()
     is_factored = True
+    is_random = False
     basis: SteerableBasis | None
 
     def __init__(self, place: KernelPlace) -> None:
@@ -153,6 +155,13 @@ class Kernel(nn.Module, ABC):
     def values_at_a_pixel(self) -> int:
         """Return the numbers that one pixel takes while its bank is made."""
         return self.place.out_type.size * self.place.in_type.size * self.place.kernel_size**self.place.domain.dimension
+
+    def settings(self) -> Hashable:
+        """Return what K depends on beside the tensors of its state."""
+        return self.frequency.settings()
+
+    def draw(self, angle: float | None = None) -> None:
+        """Draw the samples of the group where they are random, or take those that are drawn for a whole network."""
 
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:

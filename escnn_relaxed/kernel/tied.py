@@ -67,7 +67,10 @@ class TiedKernel(StrictKernel):
                 self.input_modulation = of_inputs if len(of_inputs.weights) else None
         if "translation" in place.relax:
             self.position_modulation = PositionModulation(fields, place.domain, taps, all_directions)
-        can_be_soft = {name for _, found in self._weight_subgroups() for names in found for name in names}
+        can_be_soft = {name for _, found in self._weight_subgroups() for of in found for name in of}
+        if can_be_soft & set(names):
+            # Functions of one subgroup of the group break the others, too.
+            can_be_soft |= set(names)
         self.cannot_be_soft = tuple(name for name in place.relax if name not in can_be_soft)
         relax = {name: value for name, value in place.relax.items() if name in can_be_soft}
         self.frequency = DomainFrequency(relax, place.learn_relaxation, place.domain.dimension)

@@ -71,6 +71,7 @@ class RelaxedConvolution(EscnnLayer):
         """
         check_input(input, self.in_type, self.geometry)
         kernel, size = self.kernel, None
+        kernel.draw()
         if kernel.varies(self.hardened):
             if not kernel.is_factored:
                 return GeometricTensor(self._integrated_at_pixels(input.tensor), self.out_type)
@@ -78,7 +79,7 @@ class RelaxedConvolution(EscnnLayer):
         if self.training:
             filters = self._filters(size, self.hardened)
         else:
-            filters = self._memo(self, self._filters, size, self.hardened, kernel.frequency.settings())
+            filters = self._memo(self, self._filters, size, self.hardened, kernel.settings())
         return GeometricTensor(integrate(input.tensor, *filters, self.geometry), self.out_type)
 
     def _filters(

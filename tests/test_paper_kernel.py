@@ -1,0 +1,216 @@
+"""The paper's kernel: random samples of SO(2), whole frequencies, evidence of its weights, its special cases."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from escnn import gspaces, nn
+from tolerances import ROUNDING
+from torch.nn import functional
+
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, SoftnessEvidence
+from escnn_relaxed.continuous import FourierKernel, SirenKernel, draw_samples
+from escnn_relaxed.models import RelaxedResNet
+
+C8 = gspaces.rot2dOnR2(8)
+IMAGE, HIDDEN = C8.type(C8.trivial_repr), C8.type(*[C8.regular_repr] * 2)
+LOG = {"rotation_coordinates": "log"}
+
+
+def layer_between(*types: nn.FieldType, relax: object = ("rotation",), samples: int = 8, **options: object):
+    torch.manual_seed(0)
+    kernel = ContinuousKernel(hidden_size=6, **options)
+    return RelaxedR2Conv(*types, 5, padding=2, relax=relax, initial_softness=0.2, samples=samples, kernel=kernel)
+
+
+@pytest.mark.usefixtures("float64_default")
+@pytest.mark.parametrize("form", ["circle", "log"])
+@pytest.mark.parametrize("in_type", [IMAGE, HIDDEN], ids=["lifting", "regular"])
+def test_samples_turned_by_steps_of_the_grid_roll_the_channels(in_type: nn.FieldType, form: str) -> None:
+    layer = layer_between(in_type, HIDDEN, sampling="random", rotation_coordinates=form)
+    grid = layer.filter_bank()
+    layer.kernel.turn(2 * math.tau / 8)
+    rolled = grid.unflatten(0, (2, 8)).roll(-2, 1).flatten(0, 1)
+    if in_type is HIDDEN:
+        rolled = rolled.unflatten(1, (2, 8)).roll(-2, 2).flatten(1, 2)
+    assert (layer.filter_bank() - rolled).abs().max() <= ROUNDING
+    layer.kernel.turn(0.3)
+    assert (layer.filter_bank() - grid).abs().max() > 1e-2
+
+
+@pytest.mark.usefixtures("float64_default")
+@pytest.mark.parametrize("name", ["SO(2)", "O(2)"])
+def test_a_mean_over_the_group_is_that_of_samples_turned_by_a_step(name: str) -> None:
+    """Between irreps, whose matrices turn too."""
+    space = gspaces.rot2dOnR2(-1, 2) if name == "SO(2)" else gspaces.flipRot2dOnR2(-1, 2)
+    irreps = [(0,), (1,), (2,)] if name == "SO(2)" else [(0, 0), (1, 0), (1, 1), (1, 2)]
+    fields = space.type(*(space.irrep(*of) for of in irreps))
+    layer = layer_between(fields, fields, relax="default", sampling="random")
+    grid = layer.filter_bank()
+    layer.kernel.turn(3 * math.tau / 8)
+    assert (layer.filter_bank() - grid).abs().max() <= ROUNDING
+    layer.kernel.turn(0.2)
+    assert (layer.filter_bank() - grid).abs().max() > 1e-3
+
+
+def test_each_forward_of_training_draws_and_evaluation_has_the_grid() -> None:
+    layer = layer_between(IMAGE, HIDDEN, sampling="random")
+    images = IMAGE(torch.randn(1, 1, 9, 9))
+    torch.manual_seed(1)
+    first, second = (layer(images).tensor for _ in range(2))
+    assert not torch.equal(first, second)
+    torch.manual_seed(1)
+    assert torch.equal(layer(images).tensor, first)
+    layer.eval()
+    grid = layer_between(IMAGE, HIDDEN).eval()
+    grid.load_state_dict(layer.state_dict())
+    assert torch.equal(layer(images).tensor, grid(images).tensor)
+    always = layer_between(IMAGE, HIDDEN, sampling="always random").eval()
+    with torch.no_grad():
+        assert not torch.equal(always(images).tensor, always(images).tensor)
+
+
+def test_layers_of_a_network_share_a_draw_that_checkpoints_repeat() -> None:
+    kernel = ContinuousKernel(hidden_size=4, sampling="random")
+    network = RelaxedResNet(2, 4, relax=("rotation",), in_channels=1, fields=(1, 2), kernel=kernel)
+    network(torch.randn(2, 1, 28, 28))
+    angles = {of.kernel.angle for of in network.modules() if isinstance(of, RelaxedR2Conv)}
+    assert len(angles) == 1
+    assert 0 not in angles
+    layers = [layer_between(HIDDEN, HIDDEN, sampling="random") for _ in range(2)]
+    draw_samples(nn.SequentialModule(*layers))
+    images = torch.randn(1, 16, 9, 9, requires_grad=True)
+    plain = layers[1](layers[0](HIDDEN(images))).tensor.square().sum()
+    (expected,) = torch.autograd.grad(plain, images)
+    part = torch.utils.checkpoint.checkpoint(lambda of: layers[0](HIDDEN(of)).tensor, images, use_reentrant=False)
+    (found,) = torch.autograd.grad(layers[1](HIDDEN(part)).tensor.square().sum(), images)
+    assert torch.equal(found, expected)
+
+
+def test_random_samples_are_of_continuous_groups_or_of_regular_fields() -> None:
+    d4 = gspaces.flipRot2dOnR2(4)
+    regular = d4.type(d4.regular_repr)
+    with pytest.raises(ValueError, match="sampling must be 'grid' here"):
+        layer_between(regular, regular, sampling="random")
+    with pytest.raises(ValueError, match="sampling"):
+        ContinuousKernel(sampling="often")
+
+
+@pytest.mark.parametrize(
+    ("relax", "options", "message"),
+    [
+        ({"rotation": 0.3}, LOG, "jumps where the angle does"),
+        ({"rotation": 1.0}, {**LOG, "filter_frequency": {"rotation": 0.5}}, "jumps where the angle does"),
+    ],
+)
+def test_frequencies_that_are_no_whole_numbers_jump_in_log_coordinates(
+    relax: dict, options: dict, message: str
+) -> None:
+    with pytest.warns(UserWarning, match=message):
+        layer_between(HIDDEN, HIDDEN, relax=relax, **options)
+
+
+def test_a_learned_frequency_leaves_the_whole_numbers() -> None:
+    with pytest.warns(UserWarning, match="a learned ω′ leaves the whole numbers"):
+        RelaxedR2Conv(HIDDEN, HIDDEN, 3, relax={"rotation": 1.0}, learn_relaxation=True, kernel=ContinuousKernel(**LOG))
+
+
+@pytest.mark.usefixtures("float64_default")
+def test_log_coordinates_are_smooth_on_the_circle_by_default() -> None:
+    kernel = layer_between(HIDDEN, HIDDEN, relax={"rotation": 1.0}, **LOG).kernel
+    net = kernel.net
+    ends = [torch.tensor([[0.1, 0.2, angle]]) for angle in (-0.5, 0.5)]
+    frequency = kernel._options[2]["rotation"]
+    values = [net(of * torch.tensor([1.0, 1.0, frequency]), torch.tensor([[0.3]])) for of in ends]
+    assert (values[0] - values[1]).abs().max() <= ROUNDING
+
+
+# --- evidence of the paper's kernel -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("net", "learn", "expected"),
+    [
+        (SirenKernel, False, {"translation": 12, "rotation": 12}),
+        (FourierKernel, False, {"translation, rotation": 6 * 32}),
+        (SirenKernel, True, {"translation": 2, "rotation": 1}),
+    ],
+)
+def test_soft_weights_are_those_of_domain_coordinates_or_a_learned_frequency(
+    net: type, learn: bool, expected: dict[str, int]
+) -> None:
+    kernel = ContinuousKernel(net=net, hidden_size=6)
+    relax = ("rotation", "translation")
+    layer = RelaxedR2Conv(IMAGE, HIDDEN, 3, relax=relax, learn_relaxation=learn, kernel=kernel)
+    groups = layer.weight_groups()
+    assert {name: sum(len(numbers) for _, numbers in of) for name, of in groups.items()} == expected
+    assert layer.softness().item() > 1e-3
+    soft = {id(value) for value in layer.soft_parameters()}
+    assert {id(value) for of in groups.values() for value, _ in of} <= soft
+    if net is SirenKernel:
+        for weights, numbers in groups["rotation"]:
+            weights.data.view(-1)[numbers] = 0
+        assert layer.softness("rotation").item() == pytest.approx(0, abs=1e-9)
+        assert layer.softness("translation").item() > 1e-4
+    layer.kernel.make_strict()
+    assert layer.softness().item() == 0
+
+
+def test_evidence_learns_the_weight_of_a_learned_frequency() -> None:
+    """δ of one number is γ/ω′², and the penalty the paper's λ‖ω′‖² with λ = δ/2N."""
+    torch.manual_seed(0)
+    layer = RelaxedR2Conv(IMAGE, C8.type(*[C8.trivial_repr] * 2), 5, learn_relaxation=True, kernel=ContinuousKernel())
+    evidence = SoftnessEvidence(layer, observations=64)
+    assert evidence.penalty().item() == 0
+    evidence.update(IMAGE(torch.randn(64, 1, 5, 5)))
+    (row,) = evidence.table()
+    assert row.weights == 1
+    assert 0 <= row.share <= 1
+    (precision,) = evidence.state_dict()["precision"].values()
+    frequency = layer.domain_frequency["rotation"]
+    expected = precision * frequency.square().sum().item() / (2 * 64)
+    assert evidence.penalty().item() == pytest.approx(min(expected, 5 * frequency.item() ** 2), rel=1e-5)
+
+
+# --- the three special cases ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("float64_default")
+def test_a_kernel_of_many_hidden_values_fits_an_independent_weight_at_each_pixel() -> None:
+    """Limit (i), a non-equivariant linear product: the output weights are found by least squares."""
+    torch.manual_seed(0)
+    plain = gspaces.trivialOnR2()
+    field = plain.type(plain.trivial_repr)
+    side = 8
+    kernel = ContinuousKernel(hidden_size=160)
+    layer = RelaxedR2Conv(field, field, 1, bias=False, relax={"translation": 4.0}, initial_softness=0.5, kernel=kernel)
+    layer.kernel.net.domain_weight.data.normal_()
+    positions = layer.kernel.domain_points.pixels((side, side))
+    features = layer.kernel.features(layer.kernel.net, layer.kernel.frequency, (), positions)
+    (pair,) = layer.kernel.steered_average.block_pairs
+    values = pair.steering(features).flatten(0, 2).squeeze(-1).mT @ pair.units.mT  # (pixels, weights)
+    target = torch.randn(side * side, 1)
+    found = torch.linalg.lstsq(values, target).solution
+    pair.weights.data.copy_(found.view_as(pair.weights))
+    bank = layer.filter_banks((side, side)).flatten()
+    assert (bank - target.flatten()).square().mean() <= 1e-8
+    ones = field(torch.ones(1, 1, side, side))
+    assert torch.allclose(layer(ones).tensor.flatten(), target.flatten(), atol=1e-4)
+
+
+@pytest.mark.usefixtures("float64_default")
+def test_all_frequencies_of_0_make_the_layer_a_mean_over_a_disk() -> None:
+    """Limit (iii), invariant pooling: true of the hard disk alone, since the smooth edge is a window too."""
+    plain = gspaces.trivialOnR2()
+    field = plain.type(plain.trivial_repr)
+    kernel = ContinuousKernel(filter_frequency={"position": 0.0}, support="disk")
+    layer = RelaxedR2Conv(field, field, 5, padding=2, bias=False, relax={"translation": 0.0}, kernel=kernel)
+    bank = layer.filter_bank()[0, 0]
+    inside = bank != 0
+    assert inside.sum() == 13  # of 25 taps, those within 2 pixels of the centre
+    assert (bank[inside] - bank[2, 2]).abs().max() <= ROUNDING
+    images = torch.randn(1, 1, 9, 9)
+    expected = functional.conv2d(images, inside.double()[None, None], padding=2) * bank[2, 2]
+    assert (layer(field(images)).tensor - expected).abs().max() <= ROUNDING
