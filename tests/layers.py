@@ -30,7 +30,7 @@ EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
 # it.
 ROUGH = {"position": 0.4, "rotation": 0.3, "reflection": 0.7}
 
-# How a kernel follows the position, and a small image: in translation with an odd and an even side, also behind 3×3 taps.
+# How a kernel follows the position, and a small image; in translation with an odd and an even side.
 SIZES = {"stationary": (2, 3), "in translation": (5, 4)}
 EVERY_KIND = pytest.mark.parametrize("kind", SIZES)
 

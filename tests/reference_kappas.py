@@ -121,8 +121,9 @@ class Modulation:
 class TiedKappa:
     """κ = (1 + m_T) (1 + m_G) K_strict of a layer that was built with ω′ at the reference.
 
-    Rows of fields in which m_G has no weights take it of the columns, by the elements of the input's channels. K_strict(g⁻¹d) = ρ_out(g)⁻¹ K_strict(d) ρ_in(g) is steerable, and so is the mean over the group of (1 + m_G) K_strict
-    put in its place before m_T comes.
+    Rows of fields in which m_G has no weights take it of the columns, by the elements of the input's channels.
+    K_strict(g⁻¹d) = ρ_out(g)⁻¹ K_strict(d) ρ_in(g) is steerable. The mean over the group of (1 + m_G) K_strict is put
+    in its place before m_T comes.
     """
 
     def __init__(self, layer: Layer, elements: Elements, all_directions: bool = False) -> None:
@@ -131,10 +132,11 @@ class TiedKappa:
         self.strict = layer.basisexpansion(layer.weights).flatten(2)
         self.taps = taps_of(layer)
         self._known: dict[object, Tensor] = {}
+        # The oracle is in float64 whatever the default is.
         self.frequency = frequency = layer.domain_frequency
         learned = {id(value) for value in frequency.values()}
         vectors = [value for value in layer.soft_parameters() if id(value) not in learned]
-        reference = {name: torch.full_like(value, REFERENCE) for name, value in frequency.items()}
+        reference = {name: torch.full_like(value, REFERENCE, dtype=torch.float64) for name, value in frequency.items()}
         fields, numbers = self.types[1].representations, range(len(elements.elements))
         self.by_position = self.by_element = None
         self.by_input: dict[int, Modulation] = {}

@@ -196,7 +196,7 @@ def test_soft_layers_are_copied_as_they_are() -> None:
     assert relaxed[2].relaxed_subgroups == ("rotation",)
     assert torch.equal(answer(relaxed), answer(mixed))
     assert softnesses(relaxed) == [soft.softness().item(), 0, 0]
-    with pytest.raises(ValueError, match=r"network has no .*R2Conv.* to relax, nor a layer .* with relax=None"):
+    with pytest.raises(ValueError, match=r"network has none of .*R2Conv.* to relax, nor a layer .*with relax=None"):
         relax_network(nn.SequentialModule(soft, in_place))
 
 

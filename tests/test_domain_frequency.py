@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 
 import battery
 import pytest
@@ -45,12 +46,6 @@ def test_kernel_may_vary_where_a_frequency_is_learned_or_not_0() -> None:
     assert fixed.may_vary()
     assert learned.may_vary("rotation")
     assert not learned.may_vary("translation")
-
-
-def test_frequency_is_known_to_be_0_where_it_is_missing_or_0_and_not_learned() -> None:
-    fixed, learned = (DomainFrequency({"rotation": 0.0, "reflection": 0.5}, learn) for learn in (False, True))
-    assert [fixed.is_zero(name) for name in ("rotation", "reflection", "translation")] == [True, False, True]
-    assert [learned.is_zero(name) for name in ("rotation", "reflection", "translation")] == [False, False, True]
 
 
 def test_each_coordinate_of_the_domain_has_the_frequency_of_its_axis() -> None:
@@ -125,3 +120,40 @@ def test_frequencies_are_plain_numbers_whatever_they_were() -> None:
     assert frequency_values("relax", "translation", 1) == [1.0, 1.0]
     assert frequency_values("relax", "translation", (torch.tensor(0.5), 2), axes=2) == [0.5, 2.0]
     assert frequency_values("relax", "rotation", torch.tensor(0.5)) == [0.5]
+
+
+def test_fixed_frequency_is_a_setting_of_which_copies_are_handed_out() -> None:
+    """Writing to a copy changes nothing; setting it and loading a state do."""
+    layer = soft_regular_layer(relax={"rotation": 0.1, "translation": (0.1, 0.3)})
+    features = layer.in_type(torch.randn(2, 4, 5, 5, dtype=torch.float64))
+    assert [layer.domain_frequency[name].dtype for name in ("rotation", "translation")] == [torch.float64] * 2
+    before = layer(features).tensor
+    saved = [value for name, value in layer.state_dict().items() if "frequency" in name]
+    assert len(saved) == 2
+    for value in (*layer.domain_frequency.values(), *saved):
+        value.fill_(9.0)
+    assert torch.equal(layer(features).tensor, before)
+    assert not {name for name, _ in layer.named_buffers() if "frequency" in name}
+    layer.set_domain_frequency(rotation=0.2)
+    assert not torch.equal(layer(features).tensor, before)
+
+
+def test_state_keeps_a_fixed_frequency_in_float64_and_says_where_it_is_missing_or_of_another_size() -> None:
+    relax = {"rotation": 0.1, "translation": (0.1, 0.3)}
+    layer = soft_regular_layer(relax=relax).float()
+    state = layer.state_dict()
+    keys = {f"kernel.frequency.{name}": value for name, value in relax.items()}
+    for key, value in keys.items():
+        assert state[key].dtype == torch.float64
+        assert state[key].tolist() == list(value if isinstance(value, tuple) else [value])
+    other = soft_regular_layer(relax={"rotation": 0.7, "translation": 0.7}).float()
+    other.load_state_dict(state)
+    assert torch.equal(other.double().domain_frequency["rotation"], torch.tensor([0.1], dtype=torch.float64))
+    assert set(layer.state_dict()) == set(state)  # loading takes nothing away
+    for key in keys:
+        others = OrderedDict((name, value) for name, value in state.items() if name != key)
+        with pytest.raises(RuntimeError, match=f'Missing key.*"{key}"'):
+            other.load_state_dict(others)
+        assert other.load_state_dict(others, strict=False).missing_keys == []
+        with pytest.raises(RuntimeError, match=f"size mismatch for {key}: . value.s. here, 5 in the state"):
+            other.load_state_dict({**state, key: torch.zeros(5)})

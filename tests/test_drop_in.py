@@ -169,9 +169,8 @@ def test_stride_is_a_pair_of_equal_numbers(stride: object) -> None:
     assert layer(C4(images(1))).shape[-2:] == R2Conv(C4, C4, 3, stride=stride)(C4(images(1))).shape[-2:]
 
 
-def test_what_stays_strict_is_said_and_fits_on_a_screen() -> None:
+def test_summary_says_what_is_strict_and_fits_on_a_screen() -> None:
     wide = enn.FieldType(SPACE, FIELDS["mixed"] * 4)
-    vectors = enn.FieldType(gspaces.no_base_space(SPACE.fibergroup), [SPACE.fibergroup.regular_representation])
     relax = {"rotation": 0.2222, "reflection": 0.1234, "translation": (0.3333, 0.1111)}
     network = nn.ModuleDict(
         {
@@ -179,13 +178,9 @@ def test_what_stays_strict_is_said_and_fits_on_a_screen() -> None:
             "wide_block": RelaxedR2Conv(wide, wide, 3, relax=relax),
             "other": ResidualR2Conv(*types("regular -> regular", 1), 3),
             "up": enn.R2ConvTransposed(wide, wide, 3),
-            "head": enn.Linear(vectors, vectors),
         }
     )
-    with pytest.warns(UserWarning, match="leaves Linear strict, which has no relaxed form: head"):
-        relaxed = relax_network(network)
-    relax_network(network)  # and no warning
-    assert relaxation_summary(relaxed).strict == {"Linear": ("head",)}
+    assert relaxation_summary(relax_network(network)).strict == {}
     lines = str(relaxation_summary(network)).splitlines()
-    assert lines[-3:] == ["strict R2Conv: stem", "strict R2ConvTransposed: up", "strict Linear: head"]
+    assert lines[-2:] == ["strict R2Conv: stem", "strict R2ConvTransposed: up"]
     assert max(map(len, lines)) <= 120

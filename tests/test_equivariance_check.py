@@ -40,17 +40,17 @@ GEOMETRIES: dict[str, tuple[type[RelaxedConvolution], dict[str, object]]] = {
 class Rolled(RelaxedR2Conv):
     """A layer whose kernel lies beside its taps."""
 
-    def _banks_and_bias(self, *setting: Any) -> tuple[Tensor, Tensor | None]:
-        bank, bias = super()._banks_and_bias(*setting)
-        return bank.roll(1, -1), bias
+    def _filters(self, *setting: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        bank, factors, bias = super()._filters(*setting)
+        return bank.roll(1, -1), factors, bias
 
 
 class Swapped(RelaxedR2Conv):
     """A layer with two channels of its output exchanged."""
 
-    def _banks_and_bias(self, *setting: Any) -> tuple[Tensor, Tensor | None]:
-        bank, bias = super()._banks_and_bias(*setting)
-        return torch.cat([bank[1:2], bank[:1], bank[2:]]), bias
+    def _filters(self, *setting: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        bank, factors, bias = super()._filters(*setting)
+        return torch.cat([bank[1:2], bank[:1], bank[2:]]), factors, bias
 
 
 def checked_elements(layer: RelaxedConvolution, **arguments: object) -> list[str]:

@@ -322,7 +322,8 @@ def test_functions_of_two_subgroups_are_apart() -> None:
     layer = soft_regular_layer("tied", "D4", {"rotation": 0.25, "reflection": 0.25, "translation": 0.25})
     rows = SoftnessEvidence(layer, 100).table()
     assert {row.subgroup for row in rows} == {"rotation", "reflection", "translation", "rotation × reflection"}
-    assert sum(row.weights for row in rows) == layer.kernel.modulation.weights.numel()
+    soft_weights = layer.kernel.modulation.weights, layer.kernel.position_modulation.weights
+    assert sum(row.weights for row in rows) == sum(map(len, soft_weights))
     assert all(math.isnan(row.determined) for row in rows)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import math
 import pickle
 import random
 from collections.abc import Iterator
@@ -28,8 +29,11 @@ from layers import shake
 from operations import CountOperations
 from tolerances import BROKEN, ROUNDING
 from torch import Tensor, distributed, nn
+from torch.nn.utils import parametrize
 from transformations import relative_error
 from ways_to_change import CHANGES, WRITES
+
+from escnn_relaxed.layer.memo import EvaluationMemo
 
 CONTEXTS = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
 # Operations that make a filter bank or expand a bias: none of them is left where both are kept.
@@ -60,7 +64,8 @@ def test_bank_is_made_once_in_evaluation(form: str, context: str) -> None:
     layer = layer_of(form).eval()
     with CONTEXTS[context]():
         first = answer(layer)
-        assert products(layer) == 0
+        # A continuous kernel is made at every pixel where translation is soft.
+        assert products(layer) == 0 or not (layer.kernel.is_factored or layer.is_stationary)
         assert torch.equal(answer(layer), first)
         layer.training = True
         assert products(layer) > 0
@@ -74,7 +79,7 @@ def test_factors_are_those_of_the_size_of_the_image(form: str) -> None:
     expected = [answer(copy.deepcopy(layer), image) for image in images]
     for number in (0, 1, 2, 0, 1, 0):
         assert torch.equal(answer(layer, images[number]), expected[number])
-    assert products(layer, images[0]) == 0
+    assert products(layer, images[0]) == 0 or not layer.kernel.is_factored
 
 
 @pytest.mark.parametrize("form", ["soft", "soft in translation"])
@@ -137,6 +142,61 @@ def test_threads_that_share_a_layer_see_what_another_has_changed(form: str) -> N
             assert all(relative_error(found, expected) <= ROUNDING for found in answers)
 
 
+@pytest.mark.parametrize("form", ["soft", "soft in translation", "continuous"])
+def test_weights_that_are_plain_tensors_are_seen_in_any_part(form: str) -> None:
+    """As another network makes them."""
+    layer = layer_of(form).eval()
+    parts = [
+        (part, name)
+        for part in layer.modules()
+        for name in list(part._parameters)
+        if part._parameters[name] is not None
+    ]
+    for part, name in parts:
+        value = part._parameters.pop(name).detach()
+        setattr(part, name, value)
+        if value.numel() and "frequency" not in name:
+            before = answer(layer)
+            value.mul_(1.3)
+            assert relative_error(answer(layer), uncached(layer)) <= ROUNDING
+            assert relative_error(answer(layer), before) > 1e-4, name
+
+
+@pytest.mark.parametrize("part", ["layer", "soft part"])
+def test_layer_with_weights_of_a_parametrization_keeps_nothing(part: str) -> None:
+    """Its settings may be no tensors."""
+
+    class Scaled(nn.Module):
+        scale = 1.0
+
+        def forward(self, weights: Tensor) -> Tensor:
+            return self.scale * weights
+
+    layer = layer_of("soft").eval()
+    parametrize.register_parametrization(
+        layer if part == "layer" else layer.kernel.modulation, "weights", scaled := Scaled()
+    )
+    before = answer(layer)
+    scaled.scale = 1.5
+    assert relative_error(answer(layer), before) > 1e-4
+    assert products(layer) > 0
+
+
+@pytest.mark.parametrize(("old", "new"), [(0.0, -0.0), (1.0, 1.0 + 2**-52), (math.nan, 1.0)])
+def test_words_are_compared_bit_by_bit(old: float, new: float) -> None:
+    values, calls = nn.Module(), []
+    values.register_buffer("value", torch.full((3,), old, dtype=torch.float64))
+    memo = EvaluationMemo()
+
+    def build() -> float:
+        calls.append(values.value.clone())
+        return float(len(calls))
+
+    assert memo(values, build) == memo(values, build) == 1.0  # NaN equals itself
+    values.value[1] = new
+    assert memo(values, build) == memo(values, build) == 2.0
+
+
 # --- never stale ------------------------------------------------------------------------------------------------------
 
 
@@ -162,7 +222,8 @@ def test_write_to_any_tensor_of_the_state_is_seen(form: str, write: str, mode: s
     layer = layer_of(form).train(mode == "train")
     tensors = {"strict weights": getattr(layer, "weights", None), "bias": layer.bias}
     tensors |= {f"soft weights {number}": weights for number, weights in enumerate(soft_weights(layer))}
-    tensors |= {f"ω′ of {name}": value for name, value in layer.domain_frequency.items()}
+    # A fixed one is a setting.
+    tensors |= {f"ω′ of {name}": value for name, value in layer.domain_frequency.items() if value.requires_grad}
     for name, tensor in tensors.items():
         if tensor is not None:
             before = seen(layer)

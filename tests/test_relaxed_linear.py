@@ -216,8 +216,9 @@ def test_softness_can_be_set_and_taken(name: str) -> None:
     assert layer.softness().item() == 0.0
 
 
-def test_kept_subgroup_is_kept() -> None:
-    layer = build(fields("C8"), fields("C8"), keep="C4")
+@pytest.mark.parametrize("keep", ["C4", 4])
+def test_kept_subgroup_is_kept(keep: object) -> None:
+    layer = build(fields("C8"), fields("C8"), keep=keep)
     of = layer.in_type.fibergroup
     with torch.no_grad():
         kept = mean_over(layer, [of.element(turn) for turn in (0, 2, 4, 6)])
@@ -437,6 +438,7 @@ D4, C4 = fields("D4"), fields("C4")
         (lambda: RelaxedLinear(D4, D4, basisexpansion="dense"), ValueError, "basisexpansion must be one of"),
         (lambda: RelaxedLinear(*[fields("Klein")] * 2, relax=("rotation",)), ValueError, "no action on the plane"),
         (lambda: RelaxedLinear(*[fields("SO(3)")] * 2, samples=5), ValueError, "multiple of 24"),
+        (lambda: RelaxedLinear(*[fields("SO(2)")] * 2, keep=-1), ValueError, "keep must be a finite subgroup"),
         (lambda: RelaxedLinear(D4, D4, True, "blocks", 1), TypeError, "recompute must be True or False"),
         (lambda: RelaxedLinear(D4, D4)(D4(torch.zeros(2, D4.size, dtype=torch.int64))), TypeError, "floating-point"),
         (

@@ -168,7 +168,7 @@ def test_state_of_another_kept_group_is_refused_by_name() -> None:
 
 RADIAN = volumes.gspace("SO(3)").fibergroup.element(np.array([0, 0, 1.0]), "EV")
 CALLS: dict[str, tuple[str, dict[str, Any], type[Exception], str]] = {
-    "translation": ("O(3)", {"relax": {"translation": 0.1}}, ValueError, "strict in translation"),
+    "translation": ("O(3)", {"relax": {"translation": (0.1, 0.2)}}, ValueError, "takes 3 value"),
     "all is kept": ("O(3)", {"keep": "o3"}, ValueError, "keep leaves nothing"),
     "relaxed and kept": ("O(3)", {"keep": (False, "so3"), "relax": {"rotation": 0.2}}, ValueError, "all of the rota"),
     "no such group": ("O(3)", {"keep": "D17"}, ValueError, "keep must be the id of a subgroup of O"),
@@ -205,9 +205,9 @@ def test_fields_of_another_base_space_and_inputs_of_another_shape_are_refused() 
 class Rolled(RelaxedR3Conv):
     """A layer whose kernel lies beside its taps."""
 
-    def _banks_and_bias(self, *setting: Any) -> tuple[Tensor, Tensor | None]:
-        bank, bias = super()._banks_and_bias(*setting)
-        return bank.roll(1, -1), bias
+    def _filters(self, *setting: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        bank, factors, bias = super()._filters(*setting)
+        return bank.roll(1, -1), factors, bias
 
 
 @pytest.mark.parametrize("space", ["octahedral", "O(3)", "cone 4"])
