@@ -400,6 +400,7 @@ def test_network_is_measured() -> None:
     assert values["head"] != values["nothing"]
 
 
+@torch.no_grad()
 def test_exported_network_computes_the_same() -> None:
     soft = relax_network(trained(), initial_softness=0.1).eval()
     images = torch.randn(4, 1, 7, 7)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .acting_group import ActingGroup
 from .elements import GroupSample, least_samples, rotation_matrix, sample_group, sampled_elements
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def kept_group(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
     """Return the kept group that the argument of a layer names, for a sample of so many rotations."""
     if keep is None:
         return KeptGroup("", np.eye(gspace.dimensionality)[None])
-    if gspace.dimensionality == 2:
+    # A group without a base space may be one of space whose subgroups have ids.
+    if gspace.dimensionality == 2 and (isinstance(keep, str) or not isinstance(gspace, ActingGroup)):
         return _kept_in_plane(keep, gspace, samples)
     if keep == AXIS:
         axis = np.array([0.0, 0.0, 1.0])
@@ -115,6 +117,8 @@ def subgroup_elements(argument: str, identifier: Any, gspace: GSpace) -> tuple[l
         ) from error
     if not group.continuous:
         return elements, None
+    if gspace.dimensionality == 2:
+        raise ValueError(f"{argument} must be a finite subgroup of {gspace.fibergroup.name}, got {identifier!r}")
     matrices = _actions(elements, gspace)
     # Rotations that are not half turns are about the axis of a group that has one.
     is_turn = (np.linalg.det(matrices) > 0) & (np.trace(matrices, axis1=1, axis2=2) > -1 + _SAME)

@@ -53,8 +53,8 @@ class RelaxedLinear(RelaxedConvolution):
         relax: the subgroups that may be soft, of ``"rotation"`` and ``"reflection"``, or a dict from them to ω′. None:
             strict. Default: both that the group has, at 0.25.
         learn_relaxation: make ω′ parameters.
-        keep: group to which the layer stays exactly equivariant, as in :class:`~escnn_relaxed.RelaxedR2Conv` for groups
-            of the plane, and as in :class:`~escnn_relaxed.RelaxedR3Conv` for those of space. Default: no such group.
+        keep: group to which the layer stays exactly equivariant: as in :class:`~escnn_relaxed.RelaxedR3Conv`, or of Cₙ,
+            Dₙ, SO(2) and O(2) as in :class:`~escnn_relaxed.RelaxedR2Conv`. Default: no such group.
         initial_softness: s at the start. Default: 0.001.
         samples: number of rotations by which a continuous group is sampled. Default: 16, of SO(3) and O(3) 24.
         kernel: None or :class:`~escnn_relaxed.kernel.TiedKernel`, the form above. No other is for linear maps.

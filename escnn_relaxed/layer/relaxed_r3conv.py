@@ -10,6 +10,7 @@ from escnn.gspaces import GSpace3D
 from escnn.nn import FieldType, R3Conv, R3ConvTransposed
 from torch import Tensor
 
+from ..checks import check_integer
 from ..group.elements import CUBE, grid_symmetries, sample_group
 from ..group.kept import AXIS, subgroup_elements
 from ..group.means import GroupAverage
@@ -275,6 +276,8 @@ class RelaxedR3ConvTransposed(VolumeConvolution):
         kernel: KernelBuilder | None = None,
     ) -> None:
         check_field_types(in_type, out_type, GSpace3D)
+        if maximum_offset is not None:
+            check_integer("maximum_offset", maximum_offset, 0)
         place = (kernel_size, padding, output_padding, stride, dilation, groups)
         basis_arguments: dict[str, Any] = {
             "sigma": sigma,
