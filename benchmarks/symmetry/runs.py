@@ -23,7 +23,7 @@ from benchmarks.symmetry.turns import ELEMENTS, randomly_moved
 from benchmarks.symmetry.ways import WAYS, Setting, Way
 from escnn_relaxed.baselines import free_weight_penalty
 
-__all__ = ["CHOOSING_SEED", "RATES", "SEEDS", "Cell", "Place", "choose", "commit", "run", "train_missing"]
+__all__ = ["CHOOSING_SEED", "RATES", "SEEDS", "Cell", "Place", "choose", "commit", "run", "train_missing", "versions"]
 
 SEEDS = (0, 1, 2, 3, 4)
 # The seed of the trials by which rates and settings are chosen, which no run of a table has.
@@ -78,10 +78,9 @@ def _trained(cell: Cell, setting: Setting, rate: float, rule: Rule, place: Place
     """Return the network of a run, its data, and the course of its training."""
     task, way = place.tasks[cell.task], place.ways[cell.way]
     data = _load(task.load, cell.pose, cell.images, cell.seed, place.data)
-    frame = task.frame(cell.pose)
-    widths = equal_widths(frame, cell.group, way)
+    widths = equal_widths(task.frame, cell.group, way)
     torch.manual_seed(cell.seed)
-    network = build(frame, cell.group, way, setting, widths)
+    network = build(task.frame, cell.group, way, setting, widths)
 
     def varied(images: Tensor) -> Tensor:
         images = images if task.varied is None else task.varied(images)
@@ -138,7 +137,7 @@ def run(cell: Cell, place: Place) -> dict[str, Any]:
         **scores(network, data, ELEMENTS[cell.group]),
         "validation": course.loss,
         "parameters": parameters(network),
-        "widths": equal_widths(place.tasks[cell.task].frame(cell.pose), cell.group, place.ways[cell.way]),
+        "widths": equal_widths(place.tasks[cell.task].frame, cell.group, place.ways[cell.way]),
         "seconds": course.seconds,
         "epochs": course.best_epoch,
         "all epochs": course.epochs,

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.symmetry.glyphs import SHAPES, TEST_FONTS, TRAINING_FONTS, draw_glyphs
 from benchmarks.symmetry.networks import Frame
+from benchmarks.symmetry.parts import draw_pairs, parts_turned
 from benchmarks.symmetry.turns import Element, rotated, turned
 from experiments.cifar_files import cifar_split
 from experiments.digits import bundled_digits, mnist_digits
@@ -24,7 +26,9 @@ __all__ = ["TASKS", "Data", "Split", "Task", "draw", "mnist"]
 
 # Images (n, channels, H, W) and classes (n,).
 Split = tuple[Tensor, Tensor]
-SIDE, VALIDATION = 33, 1000
+SIDE = 33
+# Numbers of images for validation, and of digits to test; the bundled digits are few.
+VALIDATION, BUNDLED_VALIDATION, TEST_DIGITS = 1000, 200, 4000
 # Pose of digits → the largest angle in radians, and whether half of them are mirrored.
 POSES = {
     "upright": (0.0, False),
@@ -34,6 +38,7 @@ POSES = {
 }
 CIFAR_POSES = ("upright", "turned")
 SHIFT = 4  # pixels
+PAIRS = 100
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class Task:
 
     Attributes:
         load: pose, number of training images, seed and folder of the data → the data.
-        frame: pose → what networks look like.
+        frame: what networks look like.
         poses: group → the poses that are tried with it.
         trial: the largest numbers of rounds in the two stages of a trial of a rate.
         trial_images: number of training images of a trial.
@@ -70,7 +75,7 @@ class Task:
     """
 
     load: Callable[[str, int, int, Path | None], Data]
-    frame: Callable[[str], Frame]
+    frame: Frame
     poses: dict[str, tuple[str, ...]]
     trial: tuple[int, int] = (8, 2)
     trial_images: int = 1000
@@ -93,38 +98,42 @@ def mnist(root: Path | None, split: str) -> Split:
     return mnist_digits(root, split)
 
 
-def _validation(count: int) -> int:
-    return min(VALIDATION, count // 4)
-
-
 def load_digits(pose: str, images: int, seed: int, root: Path | None) -> Data:
     """Return digits on 33×33 pixels; smaller training sets are parts of larger ones."""
-    splits = []
-    for split, most in (("train", None), ("test", 4000)):
-        pixels, labels = mnist(root, split)
-        order, generator = draw(len(pixels), seed)
-        chosen = order[:most]
-        splits.append((_posed(pixels[chosen], pose, generator), labels[chosen]))
-    (pixels, labels), test = splits
-    held_out = _validation(len(pixels))
+    held_out = BUNDLED_VALIDATION if root is None else VALIDATION
+    pixels, labels = _drawn_digits(mnist(root, "train"), pose, held_out + images, seed)
+    test = _drawn_digits(mnist(root, "test"), pose, TEST_DIGITS, seed)
     return Data(
-        (pixels[held_out : held_out + images], labels[held_out : held_out + images]),
+        (pixels[held_out:], labels[held_out:]),
         (pixels[:held_out], labels[:held_out]),
         test,
         (test[0][:1000], test[1][:1000]),
     )
 
 
-def _posed(pixels: Tensor, pose: str, generator: torch.Generator) -> Tensor:
-    """Return digits (n, 1, 28, 28) of up to 255 on a larger grid, each turned by an angle of its own."""
+def _drawn_digits(digits: Split, pose: str, count: int, seed: int) -> Split:
+    """Return so many of some digits, each in a pose of its own; fewer digits are some of more."""
+    pixels, labels = digits
+    order, generator = draw(len(pixels), seed)
+    chosen = order[:count]
+    angles, is_mirrored = (values[:count] for values in _draw_poses(len(pixels), pose, generator))
+    return _posed(pixels[chosen], angles, is_mirrored), labels[chosen]
+
+
+def _draw_poses(count: int, pose: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return an angle of each image (n,), and whether it is mirrored (n,)."""
     largest, is_mirrored = POSES[pose]
+    angles = (torch.rand(count, generator=generator) * 2 - 1) * largest
+    if is_mirrored:
+        return angles, torch.rand(count, generator=generator) < 1 / 2
+    return angles, torch.zeros(count, dtype=torch.bool)
+
+
+def _posed(pixels: Tensor, angles: Tensor, is_mirrored: Tensor) -> Tensor:
+    """Return digits (n, 1, 28, 28) of up to 255 on a larger grid, mirrored or not, each turned by its angle."""
     before = (SIDE - pixels.shape[-1]) // 2
     images = functional.pad(pixels.float() / 255, (before, SIDE - pixels.shape[-1] - before) * 2)
-    angles = (torch.rand(len(images), generator=generator) * 2 - 1) * largest
-    if is_mirrored:
-        flips = torch.rand(len(images), generator=generator) < 1 / 2
-        images = torch.where(flips.view(-1, 1, 1, 1), images.flip(3), images)
-    return torch.cat([rotated(*part) for part in zip(images.split(5000), angles.split(5000), strict=True)])
+    return rotated(torch.where(is_mirrored.view(-1, 1, 1, 1), images.flip(3), images), angles)
 
 
 def load_cifar(pose: str, images: int, seed: int, root: Path | None) -> Data:
@@ -168,16 +177,56 @@ def varied_photographs(images: Tensor) -> Tensor:
     return padded[members, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
 
 
+def load_parts(pose: str, images: int, seed: int, root: Path | None) -> Data:
+    """Return pairs of digits, each part moved by an element of the group that the pose names."""
+    group = pose.removeprefix("parts ")
+    pixels, labels = mnist(root, "train")
+    order, _ = draw(len(pixels), seed)
+    held_out = order[: len(order) // 6], order[len(order) // 6 :]
+    validation, train = (
+        draw_pairs((pixels[members], labels[members]), count // PAIRS, group, seed)
+        for members, count in zip(held_out, (VALIDATION, images), strict=True)
+    )
+    test = draw_pairs(mnist(root, "test"), min(images, 10_000) // PAIRS, group, seed)
+    return Data(train, validation, test, (test[0][:2000], test[1][:2000]), parts_turned)
+
+
+def load_glyphs(pose: str, images: int, seed: int, root: Path | None) -> Data:
+    """Return rendered letters; the pose is the number of shapes whose class is their pose, as in ``"2 of 4"``."""
+    posed = int(pose[0])
+    pixels, labels, _ = draw_glyphs(images + VALIDATION, posed, TRAINING_FONTS, 2 * seed)
+    tested, classes, is_pose = draw_glyphs(2000, posed, TEST_FONTS, 2 * seed + 1)
+    return Data(
+        (pixels[VALIDATION:], labels[VALIDATION:]),
+        (pixels[:VALIDATION], labels[:VALIDATION]),
+        (tested, classes),
+        (tested[~is_pose], classes[~is_pose]),
+    )
+
+
 _OF_ROTATIONS = tuple(pose for pose in POSES if pose != "turned, mirrored")
 TASKS: dict[str, Task] = {
-    "digits": Task(load_digits, lambda pose: Frame(10), {"C4": _OF_ROTATIONS, "C8": _OF_ROTATIONS, "D4": tuple(POSES)}),
+    "digits": Task(load_digits, Frame(10), {"C4": _OF_ROTATIONS, "C8": _OF_ROTATIONS, "D4": tuple(POSES)}),
     "cifar10": Task(
         load_cifar,
-        lambda pose: Frame(10, 3, (7, 15, 30), is_residual=True),
+        Frame(10, 3, (7, 15, 30), is_residual=True),
         {"C4": CIFAR_POSES},
         trial=(5, 1),
         trial_images=3000,
         varied=varied_photographs,
         precision=torch.bfloat16,
+    ),
+    "ddmnist": Task(
+        load_parts,
+        Frame(PAIRS, widths=(6, 6, 6, 24), last_kernel=8),
+        {"C4": ("parts C4", "parts D1", "parts D4"), "D4": ("parts C4", "parts D1", "parts D4")},
+        trial=(3, 1),
+        trial_images=10_000,
+    ),
+    "glyphs": Task(
+        load_glyphs,
+        Frame(2 * len(SHAPES)),
+        {"C4": tuple(f"{posed} of {len(SHAPES)}" for posed in range(len(SHAPES) + 1))},
+        trial_images=500,
     ),
 }

@@ -56,10 +56,14 @@ def turned(images: Tensor, element: Element) -> Tensor:
 
 
 def randomly_moved(
-    images: Tensor, elements: Sequence[Element], act: Callable[[Tensor, Element], Tensor] = turned
+    images: Tensor,
+    elements: Sequence[Element],
+    act: Callable[[Tensor, Element], Tensor] = turned,
+    generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Return each image moved by an element of its own, drawn with torch's generator."""
-    chosen, result = torch.randint(len(elements), (len(images),)), torch.empty_like(images)
+    """Return each image moved by an element of its own, drawn with a generator, by default torch's own."""
+    chosen = torch.randint(len(elements), (len(images),), generator=generator)
+    result = torch.empty_like(images)
     for number, element in enumerate(elements):
         members = chosen == number
         result[members] = act(images[members], element)
