@@ -78,6 +78,16 @@ def test_settings_are_chosen_after_the_rate(place: Place) -> None:
     assert len(tried) == trials == 3
 
 
+def test_what_the_evidence_hardens_is_told_beside_the_scores_before(place: Place) -> None:
+    place = replace(place, rule=Rule(factors=(1.0,), rounds=(3,)), rates=(0.01,))
+    found = runs.run(cell("RelaxedR2Conv, evidence"), place)
+    assert [trial["subgroup"] for trial in found["evidence"]] == ["rotation"]
+    assert all(softness > 0 for softness in found["softness"])
+    hardened = [softness == 0 for softness in found["softness, hardened"]]
+    assert all(hardened) == found["evidence"][0]["is_hardened"]
+    assert "turned, hardened" in found
+
+
 def test_seeds_of_tables_are_not_that_of_choices() -> None:
     cells = list(ordered_cells())
     assert len(cells) == len(set(cells))
