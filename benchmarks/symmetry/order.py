@@ -1,0 +1,64 @@
+"""The order of the runs: what tells most comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.symmetry.runs import SEEDS, Cell
+from benchmarks.symmetry.tasks import TASKS
+from benchmarks.symmetry.ways import FURTHER_WAYS, MAIN_WAYS
+
+__all__ = ["BLOCKS", "Block", "ordered_cells"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Runs that belong together: seed by seed, in each the poses one after another, and all ways of a pose."""
+
+    task: str
+    group: str
+    images: int
+    ways: tuple[str, ...]
+    seeds: tuple[int, ...] = SEEDS
+    poses: tuple[str, ...] | None = None
+
+    def cells(self) -> Iterator[Cell]:
+        """Yield its runs in order."""
+        for seed in self.seeds:
+            for pose in self.poses or TASKS[self.task].poses[self.group]:
+                for way in self.ways:
+                    yield Cell(self.task, self.group, pose, self.images, way, seed)
+
+
+MAIN, FURTHER = tuple(MAIN_WAYS), tuple(FURTHER_WAYS)
+THREE = SEEDS[:3]
+OF_PHOTOGRAPHS = (
+    *("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "R2Conv, soft head", "Conv2d, turned copies"),
+    *("R2Conv, free head, turned copies", "RelaxedR2Conv, free head", "Conv2d", "RelaxedR2Conv, evidence"),
+    "RestrictionModule",
+)
+OF_PARTS = ("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "RelaxedR2Conv, free head", "Conv2d")
+OF_GLYPHS = ("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "RelaxedR2Conv, evidence", "R2Conv, soft head", "Conv2d")
+BLOCKS = (
+    Block("digits", "C8", 1000, MAIN),
+    Block("digits", "D4", 1000, MAIN),
+    Block("digits", "C8", 300, MAIN),
+    Block("digits", "D4", 300, MAIN),
+    Block("cifar10", "C4", 3000, OF_PHOTOGRAPHS, THREE),
+    Block("ddmnist", "C4", 10_000, OF_PARTS, THREE, ("parts C4",)),
+    Block("glyphs", "C4", 500, OF_GLYPHS),
+    Block("digits", "C8", 1000, FURTHER),
+    Block("digits", "C4", 1000, MAIN, THREE),
+    Block("digits", "C8", 100, MAIN, THREE),
+    Block("digits", "C8", 3000, MAIN, THREE),
+    Block("digits", "D4", 1000, FURTHER),
+    Block("ddmnist", "D4", 10_000, OF_PARTS, THREE, ("parts D4", "parts D1")),
+    Block("cifar10", "C4", 10_000, OF_PHOTOGRAPHS, THREE),
+)
+
+
+def ordered_cells() -> Iterator[Cell]:
+    """Yield all runs in order."""
+    for block in BLOCKS:
+        yield from block.cells()

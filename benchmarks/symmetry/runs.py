@@ -1,0 +1,178 @@
+"""Single runs, the choice of rates and settings before them, and the log that keeps both."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.shared.run_log import Log
+from benchmarks.symmetry.networks import build, equal_widths, parameters
+from benchmarks.symmetry.scores import scores
+from benchmarks.symmetry.tasks import TASKS, Data, Task
+from benchmarks.symmetry.training import Fit, Rule, fit
+from benchmarks.symmetry.turns import ELEMENTS, randomly_moved
+from benchmarks.symmetry.ways import WAYS, Setting, Way
+from escnn_relaxed.baselines import free_weight_penalty
+
+__all__ = ["CHOOSING_SEED", "RATES", "SEEDS", "Cell", "Place", "choose", "commit", "run", "train_missing", "versions"]
+
+SEEDS = (0, 1, 2, 3, 4)
+# The seed of the trials by which rates and settings are chosen, which no run of a table has.
+CHOOSING_SEED = 100
+RATES = (0.003, 0.01, 0.03)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a table."""
+
+    task: str
+    group: str
+    pose: str
+    images: int
+    way: str
+    seed: int
+
+    def __str__(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs are made.
+
+    Attributes:
+        data: folder of the data; None for scikit-learn's digits.
+        log: what is there, and where results go.
+        pause: while this file exists, no round starts.
+        tasks: by name.
+        ways: by name.
+        rule: of training.
+        rates: that are tried.
+    """
+
+    data: Path | None
+    log: Log
+    pause: Path | None = None
+    tasks: Mapping[str, Task] = field(default_factory=lambda: TASKS)
+    ways: Mapping[str, Way] = field(default_factory=lambda: WAYS)
+    rule: Rule = field(default_factory=Rule)
+    rates: tuple[float, ...] = RATES
+
+
+@functools.lru_cache(maxsize=4)
+def _load(load: Callable[..., Data], pose: str, images: int, seed: int, root: Path | None) -> Data:
+    return load(pose, images, seed, root)
+
+
+def _trained(cell: Cell, setting: Setting, rate: float, rule: Rule, place: Place) -> tuple[nn.Module, Data, Fit]:
+    """Return the network of a run, its data, and the course of its training."""
+    task, way = place.tasks[cell.task], place.ways[cell.way]
+    data = _load(task.load, cell.pose, cell.images, cell.seed, place.data)
+    widths = equal_widths(task.frame, cell.group, way)
+    torch.manual_seed(cell.seed)
+    network = build(task.frame, cell.group, way, setting, widths)
+
+    def varied(images: Tensor) -> Tensor:
+        images = images if task.varied is None else task.varied(images)
+        return randomly_moved(images, ELEMENTS[cell.group], data.act) if way.is_turned else images
+
+    def prior() -> Tensor:
+        # The loss is the mean of an image, and so is the prior's part of it.
+        return free_weight_penalty(network, setting.deviation) / cell.images
+
+    course = fit(
+        network,
+        data.train,
+        data.validation,
+        rate,
+        rule,
+        varied=varied if way.is_turned or task.varied is not None else None,
+        penalty=None if setting.deviation is None else prior,
+        is_learned=way.is_learned,
+        precision=task.precision,
+        pause=place.pause,
+    )
+    return network, data, course
+
+
+def _trial(cell: Cell, setting: Setting, rate: float, place: Place) -> float:
+    """Return the lowest loss on validation of a short training, from the log where it is there."""
+    name = json.dumps({**asdict(cell), "setting": asdict(setting), "rate": rate}, sort_keys=True, ensure_ascii=False)
+    if name not in place.log.runs:
+        rule = Rule(place.rule.factors, place.rule.patience, place.tasks[cell.task].trial)
+        course = _trained(cell, setting, rate, rule, place)[2]
+        place.log.add(name, {"validation": course.loss, "seconds": course.seconds, "commit": commit()})
+    loss: float = place.log.runs[name]["validation"]
+    return loss
+
+
+def choose(cell: Cell, place: Place) -> tuple[Setting, float, int]:
+    """Return the setting and the rate of a way on a task, and the number of trials that the choice took.
+
+    Rates are tried with the first setting, the other settings at the best rate, each in one short training with the
+    seed for choosing; the lowest loss on validation decides. The choice does not depend on the cell's seed and images.
+    """
+    tried = Cell(cell.task, cell.group, cell.pose, place.tasks[cell.task].trial_images, cell.way, seed=CHOOSING_SEED)
+    settings = place.ways[cell.way].settings
+    rate = min(place.rates, key=lambda rate: _trial(tried, settings[0], rate, place))
+    setting = min(settings, key=lambda setting: _trial(tried, setting, rate, place))
+    return setting, rate, len(place.rates) + len(settings) - 1
+
+
+def run(cell: Cell, place: Place) -> dict[str, Any]:
+    """Return the line of one run: its choices, its course, and its scores on test images."""
+    setting, rate, trials = choose(cell, place)
+    network, data, course = _trained(cell, setting, rate, place.rule, place)
+    found: dict[str, Any] = {
+        **scores(network, data, ELEMENTS[cell.group]),
+        "validation": course.loss,
+        "parameters": parameters(network),
+        "widths": equal_widths(place.tasks[cell.task].frame, cell.group, place.ways[cell.way]),
+        "seconds": course.seconds,
+        "epochs": course.best_epoch,
+        "all epochs": course.epochs,
+        "rate": rate,
+        "setting": asdict(setting),
+        "trials": trials,
+        "history": [[round(value, 4) for value in values] for values in course.history],
+    }
+    if course.evidence is not None:
+        report = course.evidence.harden(*data.validation)
+        found["evidence"] = [asdict(trial) for trial in report]
+        found |= {f"{name}, hardened": value for name, value in scores(network, data, ELEMENTS[cell.group]).items()}
+    return {**found, "commit": commit(), "versions": versions()}
+
+
+def train_missing(cells: list[Cell], place: Place) -> None:
+    """Make the runs that the log does not hold, in order, and say of each what it reached."""
+    for cell in cells:
+        if str(cell) not in place.log.runs:
+            result = run(cell, place)
+            place.log.add(str(cell), result)
+            print(f"{cell}: {result['accuracy']:.2f} %, {result['seconds']:.0f} s", flush=True)
+
+
+@functools.lru_cache(maxsize=1)
+def commit() -> str:
+    """Return the commit of this code, marked where files differ from it."""
+    try:
+        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--dirty"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+@functools.lru_cache(maxsize=1)
+def versions() -> dict[str, str]:
+    """Return the versions of what runs depend on."""
+    return {name: version(name) for name in ("torch", "escnn", "numpy")}

@@ -1,0 +1,50 @@
+"""What a trained network is measured by: on test images as they are, and on the same images turned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from benchmarks.symmetry.tasks import Data
+from benchmarks.symmetry.training import logits_of, loss_and_accuracy
+from benchmarks.symmetry.turns import Element
+from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
+
+__all__ = ["scores"]
+
+
+def scores(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[str, Any]:
+    """Return the scores of a network; those of turned copies are of the images ``data.copied``.
+
+    ``accuracy`` and ``loss`` are of all test images as they are. Copies by the elements of the group, the identity
+    among them, give ``turned`` and ``worst``, the mean and the lowest accuracy over elements; ``agreement``, how often
+    the class of a turned copy is that of the image; ``averaged``, the accuracy of the mean probability over copies, and
+    ``as is`` that of the same images without. ``softness`` is that of each soft layer.
+    """
+    loss, accuracy = loss_and_accuracy(logits_of(network, data.test[0]), data.test[1])
+    found = {"accuracy": accuracy, "loss": loss}
+    if len(data.copied[0]):
+        found |= _copies(network, data, elements)
+    softness = [layer.softness().item() for _, layer in named_relaxed_layers(network)]
+    return found | ({"softness": softness} if softness else {})
+
+
+def _copies(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[str, float]:
+    """Return the scores of turned copies."""
+    images, labels = data.copied
+    logits = torch.stack([logits_of(network, data.act(images, element)) for element in elements])
+    accuracies = [loss_and_accuracy(some, labels)[1] for some in logits]
+    predicted = logits.argmax(-1)
+    averaged = functional.softmax(logits, -1).mean(0)
+    return {
+        "as is": accuracies[0],
+        "turned": fmean(accuracies),
+        "worst": min(accuracies),
+        "agreement": 100 * (predicted[1:] == predicted[:1]).double().mean().item(),
+        "averaged": 100 * (averaged.argmax(-1) == labels).double().mean().item(),
+    }

@@ -1,0 +1,70 @@
+"""The elements of the groups, and images turned by them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+__all__ = ["ELEMENTS", "Element", "randomly_moved", "rotated", "turned"]
+
+
+class Element(NamedTuple):
+    """A mirror image or not, then a turn, counterclockwise."""
+
+    degrees: int
+    is_mirrored: bool = False
+
+
+# Group → its elements, the identity first.
+ELEMENTS: dict[str, tuple[Element, ...]] = {
+    "C2": (Element(0), Element(180)),
+    "C4": tuple(Element(90 * turn) for turn in range(4)),
+    "C8": tuple(Element(45 * turn) for turn in range(8)),
+    "D1": (Element(0), Element(0, True)),
+    "D4": tuple(Element(90 * turn, mirror) for mirror in (False, True) for turn in range(4)),
+}
+
+
+def rotated(images: Tensor, angles: Tensor, side: int | None = None) -> Tensor:
+    """Return each image (n, channels, H, H) turned by its own angle in radians, counterclockwise, by interpolation.
+
+    Args:
+        images: to be turned about their centres.
+        angles: one for each image.
+        side: of the result, whose pixels are as large as before; H by default.
+    """
+    side = side or images.shape[-1]
+    cosine, sine = (value * side / images.shape[-1] for value in (angles.cos(), angles.sin()))
+    zero = torch.zeros_like(angles)
+    rows = [torch.stack([cosine, -sine, zero], -1), torch.stack([sine, cosine, zero], -1)]
+    grid = functional.affine_grid(torch.stack(rows, 1), [*images.shape[:2], side, side], align_corners=False)
+    return functional.grid_sample(images, grid, align_corners=False)
+
+
+def turned(images: Tensor, element: Element) -> Tensor:
+    """Return images moved by an element: exact but for odd multiples of 45°, which are interpolated."""
+    if element.is_mirrored:
+        images = images.flip(3)
+    if element.degrees % 90:
+        return rotated(images, torch.full((len(images),), math.radians(element.degrees)))
+    return images.rot90(element.degrees // 90, (2, 3))
+
+
+def randomly_moved(
+    images: Tensor,
+    elements: Sequence[Element],
+    act: Callable[[Tensor, Element], Tensor] = turned,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Return each image moved by an element of its own, drawn with a generator, by default torch's own."""
+    chosen = torch.randint(len(elements), (len(images),), generator=generator)
+    result = torch.empty_like(images)
+    for number, element in enumerate(elements):
+        members = chosen == number
+        result[members] = act(images[members], element)
+    return result

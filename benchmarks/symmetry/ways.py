@@ -1,0 +1,112 @@
+"""The ways that are compared: layers, head, augmentation, and what each leaves to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from escnn import nn as enn
+from escnn.nn import FieldType, R2Conv
+from torch import nn
+
+from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv
+
+__all__ = ["FURTHER_WAYS", "MAIN_WAYS", "WAYS", "PlainConvolution", "Setting", "Way"]
+
+# For each group another one of as many elements, and the largest subgroup of rotations.
+OTHER_GROUP = {"C4": "D2", "C8": "D4", "D4": "C8"}
+SUBGROUP = {"C4": "C2", "C8": "C4", "D4": "C4"}
+
+
+class PlainConvolution(enn.EquivariantModule):  # type: ignore[misc]
+    """``Conv2d`` between fields of the trivial group, whose channels have no symmetry."""
+
+    def __init__(self, in_type: FieldType, out_type: FieldType, kernel_size: int, **arguments: Any) -> None:
+        super().__init__()
+        self.in_type, self.out_type = in_type, out_type
+        self.convolution = nn.Conv2d(in_type.size, out_type.size, kernel_size, **arguments)
+
+    def forward(self, input: enn.GeometricTensor) -> enn.GeometricTensor:
+        """(batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
+        return self.out_type(self.convolution(input.tensor))
+
+    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the output."""
+        layer = self.convolution
+        sides = (
+            (side + 2 * layer.padding[axis] - layer.kernel_size[axis]) // layer.stride[axis] + 1
+            for axis, side in enumerate(input_shape[2:])
+        )
+        return input_shape[0], self.out_type.size, *sides
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a way leaves to choose beside the learning rate.
+
+    Attributes:
+        options: arguments of the layers.
+        deviation: σ of the prior on free weights.
+    """
+
+    options: dict[str, Any] = field(default_factory=dict)
+    deviation: float | None = None
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to build and train a network.
+
+    Attributes:
+        layer: the class of its convolutions.
+        head: ``"pooled"``, ``"free"`` or ``"soft"``.
+        is_turned: whether each image of a batch is turned by an element of the group that is drawn.
+        is_learned: whether the evidence says how soft layers are.
+        restricts: whether the last layer or stage is of the trivial group, after a ``RestrictionModule``.
+        groups: the group that takes the place of the task's.
+        is_as_wide: whether layers have as many channels as those of ``R2Conv``, and not as many parameters.
+        settings: what validation chooses among; the rate is chosen with the first.
+    """
+
+    layer: Callable[..., nn.Module] = R2Conv
+    head: str = "pooled"
+    is_turned: bool = False
+    is_learned: bool = False
+    restricts: bool = False
+    groups: dict[str, str] = field(default_factory=dict)
+    is_as_wide: bool = False
+    settings: tuple[Setting, ...] = (Setting(),)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its layers know no group."""
+        return self.layer is PlainConvolution
+
+
+_STARTS = tuple(Setting({"initial_softness": softness}) for softness in (0.1, 0.01))
+_DEVIATIONS = tuple(Setting(deviation=deviation) for deviation in (0.1, 0.03, 0.3))
+# The ten of the first tables.
+MAIN_WAYS: dict[str, Way] = {
+    "R2Conv": Way(),
+    "R2Conv, free head": Way(head="free"),
+    "RelaxedR2Conv": Way(RelaxedR2Conv),
+    "RelaxedR2Conv, free head": Way(RelaxedR2Conv, "free"),
+    "RelaxedR2Conv, evidence": Way(RelaxedR2Conv, is_learned=True),
+    "R2Conv, soft head": Way(head="soft"),
+    "R2Conv, free head, turned copies": Way(head="free", is_turned=True),
+    "RestrictionModule": Way(restricts=True),
+    "Conv2d": Way(PlainConvolution),
+    "Conv2d, turned copies": Way(PlainConvolution, is_turned=True),
+}
+FURTHER_WAYS: dict[str, Way] = {
+    "RelaxedR2Conv, turned copies": Way(RelaxedR2Conv, is_turned=True),
+    "PartialR2Conv": Way(PartialR2Conv, settings=_STARTS),
+    "ResidualR2Conv": Way(ResidualR2Conv, settings=_DEVIATIONS),
+    "Conv2d, equal time": Way(PlainConvolution, is_as_wide=True),
+    "ResidualR2Conv, equal time": Way(ResidualR2Conv, is_as_wide=True, settings=_DEVIATIONS),
+    "R2Conv, subgroup": Way(groups=SUBGROUP),
+    "R2Conv, other group": Way(groups=OTHER_GROUP),
+}
+WAYS = {**MAIN_WAYS, **FURTHER_WAYS}
