@@ -44,7 +44,10 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!escnn_relaxed\.).*"),
     ("py:class", r"escnn_relaxed\.group\.domain\..*"),
-    ("py:class", r"escnn_relaxed\.kernel\.(modulation|position_modulation|steerable_basis)\..*"),
+    (
+        "py:class",
+        r"escnn_relaxed\.kernel\.(modulation|position_modulation|steerable_basis)\..*",
+    ),
     ("py:class", r"escnn_relaxed\.on_escnn\.basis_elements\..*"),
 ]
 suppress_warnings = ["mystnb.unknown_mime_type"]
