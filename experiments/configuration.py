@@ -8,22 +8,25 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import resources
 from typing import Any
 
 from escnn_relaxed.baselines import LAYERS
 from escnn_relaxed.checks import check_bool, check_choice, check_integer, check_number
 
+from .kernel_options import read_kernel
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-__all__ = ["TASK_NAMES", "Configuration", "Row", "override", "read_row", "row_names"]
+__all__ = ["PRECISIONS", "TASK_NAMES", "Configuration", "Row", "changes", "override", "read_row", "row_names"]
 
 TASK_NAMES = ("cifar10", "cifar100", "mnist6-180", "digits")
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+SHARING = ("none", "axes", "layers")
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,11 @@ class Configuration:
         rotations: number of rotations N; 1 for T(2).
         layer: way to relax, a key of :data:`~escnn_relaxed.baselines.LAYERS`.
         relax: starting ω′ of each subgroup, the same in all layers; ``"default"`` as of the layer, None for strict.
-        learn_relaxation: whether ω′ is learned, in each layer its own.
+        learn_relaxation: whether ω′ is learned.
+        share_relaxation: what learns one ω′ together: ``"axes"``, x and y in each layer, as in the paper; ``"layers"``,
+            all layers, and x and y; or ``"none"``.
         penalty_weight: λ of :func:`~escnn_relaxed.frequency_penalty`.
+        kernel: options in place of the paper's, or ``"default"`` (kernel_options.py).
         fields: numbers of fields of the two blocks.
         lifting_kernel_size: of the lifting convolution.
         task: name of the data.
@@ -63,7 +69,9 @@ class Configuration:
     layer: str = "relaxed"
     relax: Mapping[str, float] | str | None = None
     learn_relaxation: bool = False
+    share_relaxation: str = "axes"
     penalty_weight: float = 0.0
+    kernel: Mapping[str, Any] | str = field(default_factory=dict)
     fields: tuple[int, int] = (32, 64)
     lifting_kernel_size: int = 7
     task: str = "cifar10"
@@ -80,6 +88,10 @@ class Configuration:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", _checked_fields(self.fields))
+        if isinstance(self.relax, Mapping):
+            # 1 and 1.0 are one configuration with one digest.
+            numbers = {name: float(value) if type(value) is int else value for name, value in self.relax.items()}
+            object.__setattr__(self, "relax", numbers)
         for name in ("rotations", "epochs", "batch_size", "validate_every", "lifting_kernel_size"):
             check_integer(name, getattr(self, name), 1)
         if check_integer("warmup_epochs", self.warmup_epochs, 0) >= self.epochs:
@@ -90,6 +102,8 @@ class Configuration:
         check_choice("layer", self.layer, tuple(LAYERS))
         check_choice("task", self.task, TASK_NAMES)
         check_choice("precision", self.precision, PRECISIONS)
+        check_choice("share_relaxation", self.share_relaxation, SHARING)
+        read_kernel(self.kernel)
         for name in ("learn_relaxation", "augment"):
             check_bool(name, getattr(self, name))
         for name in ("penalty_weight", "learning_rate", "weight_decay"):
@@ -130,12 +144,14 @@ def row_names() -> list[str]:
         ['t2-strict', 't2-soft']
     """
     rows = [read_row(path.name.removesuffix(".toml")) for path in _folder().iterdir() if path.name.endswith(".toml")]
-    places = {layer: number for number, layer in enumerate(("strict", "partial", "soft", "learned"))}
+    kinds = ("strict", "partial", "soft", "learned")
 
     def place(row: Row) -> tuple[Any, ...]:
-        kind = next(number for word, number in places.items() if word in row.name)
-        is_paper = row.configuration.task == "cifar10"
-        return not is_paper, row.configuration.rotations, kind, row.configuration.penalty_weight, row.name
+        kind = next((number for number, word in enumerate(kinds) if word in row.name), len(kinds))
+        configuration = row.configuration
+        is_paper = configuration.task == "cifar10"
+        has_other_kernel = bool(configuration.kernel)
+        return not is_paper, configuration.rotations, has_other_kernel, kind, configuration.penalty_weight, row.name
 
     return [row.name for row in sorted(rows, key=place)]
 
@@ -160,7 +176,8 @@ def override(configuration: Configuration, assignments: Sequence[str]) -> Config
 
     Args:
         configuration: to start from.
-        assignments: each ``key=value``, the value as in TOML; ``relax.rotation=0.5`` replaces one entry.
+        assignments: each ``key=value``, the value as in TOML. ``relax.rotation=0.5`` sets one entry and leaves the
+            others; ``relax={rotation=0.5}`` replaces all of them.
 
     Raises:
         ValueError: for text that is not of this form, an unknown key, or a value that has no meaning.
@@ -178,14 +195,35 @@ def override(configuration: Configuration, assignments: Sequence[str]) -> Config
             raise ValueError(
                 f"a setting must be key=value, the value as in TOML; got {assignment!r}: {error}"
             ) from error
-        for key, value in change.items():
-            before = settings.get(key)
-            settings[key] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
+        is_of_an_entry = "." in assignment.partition("=")[0]
+        settings = _merged(settings, change) if is_of_an_entry else {**settings, **change}
     return _configuration(settings)
 
 
+def changes(before: Configuration, after: Configuration) -> list[str]:
+    """The settings that differ, in words.
+
+    Example:
+        >>> soft = Configuration(rotations=4, relax={"rotation": 1.0})
+        >>> changes(soft, override(soft, ["relax.translation=0.5"]))
+        ["relax: {'rotation': 1.0} → {'rotation': 1.0, 'translation': 0.5}"]
+    """
+    values = [(entry.name, getattr(before, entry.name), getattr(after, entry.name)) for entry in fields(Configuration)]
+    return [f"{name}: {old} → {new}" for name, old, new in values if old != new]
+
+
+def _merged(settings: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with the entries of a change in place of their own, at each depth."""
+    merged = dict(settings)
+    for key, value in change.items():
+        before = merged.get(key)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merged(before, value) if both else value
+    return merged
+
+
 def _configuration(settings: Mapping[str, Any]) -> Configuration:
-    known = [entry.name for entry in dataclasses.fields(Configuration)]
+    known = [entry.name for entry in fields(Configuration)]
     for key in settings:
         if key not in known:
             raise ValueError(f"a setting must be one of {', '.join(known)}; got {key!r}")

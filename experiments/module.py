@@ -7,15 +7,18 @@ import math
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torchmetrics.classification import MulticlassAccuracy
 
-from escnn_relaxed import frequency_penalty, parameter_groups
+from escnn_relaxed.layer.convolution import RelaxedConvolution
+from escnn_relaxed.learning import frequency_penalty, parameter_groups, share_domain_frequency
 from escnn_relaxed.models import RelaxedResNet
 
 from .augmentation import Augmentation, Normalization
+from .batches import mixed_seed
 from .configuration import Configuration
+from .kernel_options import read_kernel
 from .tasks import Task
 
 __all__ = ["ImageClassifier", "build_network", "learning_rate_factor"]
@@ -24,7 +27,7 @@ __all__ = ["ImageClassifier", "build_network", "learning_rate_factor"]
 def build_network(configuration: Configuration, classes: int, in_channels: int) -> RelaxedResNet:
     """The network of a configuration, from torch's present random state."""
     learned = {"learn_relaxation": True} if configuration.learn_relaxation else {}
-    return RelaxedResNet(
+    network = RelaxedResNet(
         classes,
         configuration.rotations,
         layer=configuration.layer,
@@ -32,8 +35,22 @@ def build_network(configuration: Configuration, classes: int, in_channels: int) 
         in_channels=in_channels,
         fields=configuration.fields,
         lifting_kernel_size=configuration.lifting_kernel_size,
+        kernel=read_kernel(configuration.kernel),
         **learned,
     )
+    if configuration.learn_relaxation and configuration.share_relaxation != "none":
+        _share_axes(network)
+        if configuration.share_relaxation == "layers":
+            share_domain_frequency(network)
+    return network
+
+
+def _share_axes(network: RelaxedResNet) -> None:
+    """Make each layer learn one ω′ for x and y, which then counts once in the penalty."""
+    for module in network.modules():
+        if isinstance(module, RelaxedConvolution) and "translation" in module.domain_frequency:
+            both = module.domain_frequency["translation"].detach()
+            module.kernel.frequency.share("translation", nn.Parameter(both[:1].clone()))
 
 
 def learning_rate_factor(step: int, warmup: int, steps: int) -> float:
@@ -80,6 +97,10 @@ class ImageClassifier(LightningModule):
         """Class scores."""
         scores: Tensor = self.network(images)
         return scores
+
+    def on_train_epoch_start(self) -> None:
+        """Seed what a forward draws, the samples of a random kernel: a run that goes on draws what it would have."""
+        torch.manual_seed(mixed_seed(self._seed, self.current_epoch))
 
     def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor], dataloader_idx: int) -> tuple[Tensor, Tensor]:
         """Augment, in training alone, and normalise, on the device."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import platform
+import subprocess
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +25,7 @@ from .configuration import Configuration
 from .data_files import read_json, save
 from .epoch_log import EpochLog
 from .module import ImageClassifier
+from .pause import PauseWhile
 from .tasks import load_task
 
 __all__ = ["Machine", "run", "run_folder"]
@@ -63,7 +65,13 @@ def run_folder(output: Path, name: str, configuration: Configuration, seed: int)
 
 
 def run(
-    name: str, configuration: Configuration, seed: int, root: Path | None, output: Path, machine: Machine
+    name: str,
+    configuration: Configuration,
+    seed: int,
+    root: Path | None,
+    output: Path,
+    machine: Machine,
+    pause: Path | None = None,
 ) -> dict[str, Any]:
     """Train, validate and, once at the end, test; or take up what was begun.
 
@@ -78,6 +86,7 @@ def run(
         root: folder of the data.
         output: folder of all runs.
         machine: what it runs on.
+        pause: a file while which exists no epoch starts.
 
     Returns:
         The content of ``result.json``.
@@ -102,7 +111,10 @@ def run(
     log = EpochLog(folder / "metrics.csv")
     checkpoint = folder / "last.ckpt"
     checkpoints = RunCheckpoints(f"{configuration.digest()} with seed {seed}")
-    trainer = _trainer(configuration, machine, folder, [log, CheckpointEachEpoch(checkpoint)], checkpoints)
+    callbacks: list[Callback] = [log, CheckpointEachEpoch(checkpoint)]
+    if pause is not None:
+        callbacks.insert(0, PauseWhile(pause))
+    trainer = _trainer(configuration, machine, folder, callbacks, checkpoints)
     shuffled = _batches(trainer, task.train, configuration.batch_size // world_size, seed)
     validation, test = (_batches(trainer, part, EVALUATION_BATCH) for part in (task.validation, task.test))
     trainer.fit(module, shuffled, validation, ckpt_path=checkpoints.newest(checkpoint, module))
@@ -119,10 +131,20 @@ def run(
         "epochs": log.lines,
         "device": f"{trainer.strategy.root_device.type}, {platform.machine()}",
         "versions": {"escnn_relaxed": __version__, "torch": torch.__version__},
+        "commit": _commit(),
     }
     if trainer.is_global_zero:
         save(json.dumps(result, indent=1).encode(), finished)
     return result
+
+
+def _commit() -> str | None:
+    """Return the commit of the code, with ``-dirty`` for one that was changed since; None outside a repository."""
+    command = "git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def _trainer(

@@ -112,6 +112,42 @@ def test_onnx_runtime_computes_the_same_for_any_batch_size() -> None:
         assert relative_error(of_onnx_runtime(file.getvalue(), features), exported(features)) <= SINGLE_REORDERED
 
 
+SIDES = [(8, 8), (5, 9), (12, 7)]
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_onnx_runtime_computes_the_same_for_images_of_any_size() -> None:
+    """Factors at the pixels are made in the graph."""
+    exported, sides = export_network(in_translation(padding=1, stride=2)), {2: torch.export.Dim.DYNAMIC}
+    sides[3] = torch.export.Dim.DYNAMIC
+    program = torch.onnx.export(exported, (images(),), dynamo=True, dynamic_shapes=(sides,), verbose=False)
+    file = io.BytesIO()
+    program.save(file)
+    for size in SIDES:
+        features = battery.random_input(C4, *size, dtype=torch.float32)
+        assert relative_error(of_onnx_runtime(file.getvalue(), features), exported(features)) <= SINGLE_REORDERED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_exported", [False, True], ids=["layer", "exported"])
+def test_layer_soft_in_translation_is_compiled_once_for_images_of_all_sizes(is_exported: bool) -> None:
+    torch.compiler.reset()
+    layer = in_translation(padding=1)
+    module = layer.export() if is_exported else OnTensors(layer)
+    graphs = []
+
+    def count(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(module, fullgraph=True, backend=count, dynamic=True)
+    for size in SIDES:
+        features = battery.random_input(C4, *size, dtype=torch.float32)
+        assert relative_error(compiled(features).detach(), module(features).detach()) <= SINGLE
+    assert len(graphs) == 1
+
+
 # Deprecated in favour of the other one, and in use.
 @pytest.mark.filterwarnings("ignore:Constant folding:UserWarning")
 @pytest.mark.parametrize("kind", [RelaxedR2Conv, RelaxedR2ConvTransposed])

@@ -24,7 +24,7 @@ def positions_in_frames(action: Tensor, size: Sequence[int]) -> Tensor:
     """Return g⁻¹x for each pixel x and element g, (d, M, pixels along each axis), given the matrices of g (M, d, d)."""
     ones = [1] * len(size)
     products = [
-        action[:, axis].mT.reshape(-1, len(action), *ones) * coordinate
+        action[:, axis].transpose(0, 1).reshape(-1, len(action), *ones) * coordinate
         for axis, coordinate in enumerate(pixel_coordinates(size, action))
     ]
     return sum(products[1:], products[0])

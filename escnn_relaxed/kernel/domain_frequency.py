@@ -77,12 +77,12 @@ class DomainFrequency(ExactConstants):
         own = {
             name: getattr(self, name).detach().cpu().double() if self.learn else self.exact(name) for name in self.names
         }
-        nothing = torch.zeros(1, dtype=torch.float64)
+        nothing = torch.zeros(1, dtype=torch.float64, device="cpu")
         parts = [
             (value := own.get(name, nothing)).expand(max(columns.count(name), len(value)))
             for name in dict.fromkeys(columns)
         ]
-        return torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
+        return torch.cat([nothing[:0], *parts])
 
     def described(self) -> dict[str, list[float] | str]:
         """Return the name of each subgroup → rounded values of its ω′ for people, where this process holds them."""
