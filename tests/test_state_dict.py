@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
 import battery
@@ -20,6 +23,7 @@ from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.continuous import SirenKernel
 from escnn_relaxed.layer.state_dict import FORMAT_VERSION
 
+ROOT = Path(__file__).parents[1]
 SOFT = {"rotation": 0.2}
 CONTINUOUS = {"soft_part": "continuous"}
 
@@ -184,6 +188,37 @@ def test_representation_whose_name_the_group_knows_with_another_basis_is_unpickl
     assert found is not other
     assert found == known
     assert np.array_equal(found.change_of_basis_inv, known.change_of_basis_inv)
+
+
+# A layer of each continuous group at the least frequency, and the numbers of irreps before and after it is copied.
+_COUNTS = """
+import copy, pickle, sys
+from escnn import gspaces, nn
+from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, relax_network
+build, kind, conv = {
+    "SO(2)": (gspaces.rot2dOnR2, RelaxedR2Conv, nn.R2Conv),
+    "O(2)": (gspaces.flipRot2dOnR2, RelaxedR2Conv, nn.R2Conv),
+    "SO(3)": (gspaces.rot3dOnR3, RelaxedR3Conv, nn.R3Conv),
+}[sys.argv[1]]
+gspace = build(maximum_frequency=1)
+fields = nn.FieldType(gspace, gspace.irreps)
+strict = conv(fields, fields, 3)  # escnn adds those of its products
+before = len(gspace.irreps)
+layers = nn.SequentialModule(kind(fields, fields, 3), strict)
+network = relax_network(layers)
+pickle.loads(pickle.dumps(copy.deepcopy(network)))
+network.state_dict()
+print(before, len(gspace.irreps))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", ["SO(2)", "O(2)", "SO(3)"])
+def test_layers_copies_and_pickles_add_no_irreps_to_a_group(group: str) -> None:
+    """In a process of its own, since groups are for ever."""
+    command = [sys.executable, "-W", "ignore", "-c", _COUNTS, group]
+    before, after = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
+    assert before == after
 
 
 def _answer_of_another_process(pickled: bytes) -> bytes:
