@@ -41,7 +41,7 @@ _NOTHING = 1e-300
 _COUNTED_ON, _ODDS = 2.0, math.log(20)
 # The largest second derivative of the penalty, so that SGD without Adam's scaling is stable up to a rate of 0.2.
 _STEEPEST = 10.0
-_FEWEST_INPUTS = 10
+FEWEST_INPUTS = 10
 # Inputs at a time, for gradients of single ones and for losses.
 _CHUNK, _LARGE_CHUNK = 32, 256
 
@@ -149,9 +149,9 @@ class SoftnessEvidence:
                 or a gradient that is not finite.
         """
         count = count_inputs(inputs)
-        if not _FEWEST_INPUTS <= count <= self.observations:
+        if not FEWEST_INPUTS <= count <= self.observations:
             raise ValueError(
-                f"inputs must be {_FEWEST_INPUTS} or more, and no more than observations (={self.observations}), "
+                f"inputs must be {FEWEST_INPUTS} or more, and no more than observations (={self.observations}), "
                 f"got {count}"
             )
         self._collect()
