@@ -186,7 +186,7 @@ def test_targets_say_the_likelihood(targets: Tensor, loss: nn.Module, likelihood
 def test_targets_that_fit_several_likelihoods_are_asked_about(inputs: int) -> None:
     """Also before the epoch has ended."""
     targets = nn.functional.one_hot(torch.arange(IMAGES) % 2).double()
-    with pytest.raises(ValueError, match=r"likelihood must be given.* \(\d+, 2\) with values from 0 to 1 do not say it"):
+    with pytest.raises(ValueError, match=r"likelihood must be given.* \(\d+, 2\) with values from 0 to 1"):
         trainer(LearnSoftness(inputs=inputs)).fit(OfTargets(nn.CrossEntropyLoss()), loader(targets))
 
 
