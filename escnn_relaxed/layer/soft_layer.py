@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..checks import SUBGROUPS, check_subgroups
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import Kernel, joint
+from ..kernel.softness import at_least_single
 from ..torch_modes import full_precision
 from .arguments import check_softness
 
@@ -124,7 +125,8 @@ class SoftLayer(nn.Module):
             *subgroups: any of ``"rotation"``, ``"reflection"``, ``"translation"``.
 
         Returns:
-            A differentiable tensor without dimensions, NaN where a weight is not finite.
+            A differentiable tensor without dimensions, NaN where a weight is not finite. Of half precision it is in
+            float32: ``layer.softness().item()`` is the number.
 
         Raises:
             ValueError: for another name.
@@ -140,9 +142,9 @@ class SoftLayer(nn.Module):
             (0.05, 0.0)
         """
         wanted = check_subgroups(subgroups)
-        # Half precision would lose the differences of kernels that are nearly equal.
         with full_precision(self.like):
-            return self.kernel.softness(self.weights, self.hardened, wanted)
+            kernel, weights = at_least_single(self.kernel, self.weights)
+            return kernel.softness(weights, self.hardened, wanted)
 
     @torch.no_grad()
     def set_softness(self, softness: float) -> None:
