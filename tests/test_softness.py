@@ -258,9 +258,10 @@ def test_softness_of_a_wide_layer_is_known_in_float16() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @EVERY_KERNEL
 def test_softness_is_never_0_in_half_precision_for_what_is_not(soft_part: str, dtype: torch.dtype) -> None:
-    layer = soft_regular_layer(soft_part, initial_softness=1e-5).to(dtype)
-    softness = layer.softness()
-    assert softness.item() == pytest.approx(1e-5, rel=1.0)  # weights are rounded
+    layer = soft_regular_layer(soft_part, initial_softness=1e-5)
+    expected = layer.softness().item()
+    softness = layer.to(dtype).softness()
+    assert softness.item() == pytest.approx(expected, rel=0.1)  # weights are rounded
     softness.backward()
     assert all(
         of.grad.dtype == dtype and of.grad.isfinite().all() for of in layer.soft_parameters() if of.requires_grad
