@@ -20,6 +20,7 @@ from layers import with_kernel
 from soft_networks import Network
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
+from escnn_relaxed.baselines import LAYERS
 from escnn_relaxed.continuous import SirenKernel
 from escnn_relaxed.layer.state_dict import FORMAT_VERSION
 
@@ -171,6 +172,15 @@ def test_field_types_pickle_to_equal_ones_on_the_same_group(space: str) -> None:
         assert a.supported_nonlinearities == b.supported_nonlinearities
         for element in fields.gspace.testing_elements:
             assert torch.equal(torch.as_tensor(a(element)), torch.as_tensor(b(element)))
+
+
+@pytest.mark.parametrize("way", LAYERS)
+def test_layers_whose_basis_is_shaped_by_lambdas_pickle(way: str) -> None:
+    shaping = {"frequencies_cutoff": lambda radius: 3 * radius, "basis_filter": lambda element: True}
+    fields = battery.field_type("C4", "regular")
+    layer = LAYERS[way](fields, fields, 3, **shaping).eval()
+    features = fields(torch.randn(1, 4, 5, 5))
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(features).tensor, layer(features).tensor)
 
 
 def test_representation_whose_name_the_group_knows_with_another_basis_is_unpickled_as_it_was(
