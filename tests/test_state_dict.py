@@ -51,7 +51,7 @@ MISFITS: dict[str, tuple[dict[str, object], str]] = {
         {"pair": "two regular -> two regular", "groups": 2},
         "input is 2 regular, here 1 regular; output is 2 regular, here 1 regular; number of groups is 2, here 1",
     ),
-    "softness": ({"relax": None}, r"soft in is \[\], here \['rotation'\]"),
+    "softness": ({"relax": None}, r"soft in is \[\], here \['rotation'\], .* harden_network"),
     "regions": ({"relax": {"translation": 0.25}, "regions": 8}, r"soft in is \['translation'\], here \['rotation'\]"),
     "continuous": (CONTINUOUS, "strict kernel is continuous, here steerable"),
 }
@@ -85,6 +85,19 @@ def test_state_of_other_regions_is_refused_where_translation_is_soft() -> None:
     with pytest.raises(RuntimeError, match="does not fit: regions is 8, here 4"):
         built(relax=relax).load_state_dict(state_of(relax=relax, regions=8))
     built().load_state_dict(state_of(regions=8))
+
+
+@pytest.mark.parametrize("soft_part", ["tied", "continuous"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_layer_made_without_memory_is_the_layer_whose_state_is_assigned(soft_part: str, dtype: torch.dtype) -> None:
+    layer = built(soft_part=soft_part).to(dtype).eval()
+    features = layer.in_type(torch.randn(1, 4, 5, 5, dtype=dtype))
+    for device in ("meta", "cpu"):
+        with torch.device(device):
+            empty = built(soft_part=soft_part).eval()
+        empty.load_state_dict(layer.state_dict(), assign=True)
+        assert torch.equal(empty(features).tensor, layer(features).tensor)
+        assert empty.softness() == layer.softness()
 
 
 def test_state_of_another_operator_is_refused() -> None:

@@ -54,6 +54,12 @@ class ExactConstants(nn.Module):
             setattr(self, name, self._cast(name, getattr(self, name)))
         return self
 
+    def follow(self, like: Tensor) -> None:
+        """Move the constants to the device and the precision of a tensor."""
+        for name, master in self._masters.items():
+            dtype = like.dtype if master.is_floating_point() else master.dtype
+            setattr(self, name, self._cast(name, torch.empty(0, dtype=dtype, device=like.device)))
+
     def train(self, mode: bool = True) -> ExactConstants:
         """Set the mode; constants that were written to, as averages of models do, are set again."""
         super().train(mode)
