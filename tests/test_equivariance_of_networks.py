@@ -282,7 +282,7 @@ def test_other_measures_take_all_inputs() -> None:
     images, action = drawn(40, 1, SIDE, SIDE), drawn(40, 2, 1, 1)
     assert prediction_agreement(Ahead(), (images, VECTOR(action)), in_type=IMAGE).orbit == 1
     rows = prediction_agreement(Ahead(), (images, action), in_type=IMAGE).rows
-    assert [row.error for row in rows if row.name == "rotation 180°"] == [1]
+    assert [row.agreement for row in rows if row.name == "rotation 180°"] == [0]
     soft, data = Critic({"rotation": 0.3}), (images, VECTOR(action), 2.0)
     (row,) = relaxation_summary(soft, data=data, in_type=IMAGE).rows
     assert row.own_error > 1e-3

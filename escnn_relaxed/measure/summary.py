@@ -17,7 +17,7 @@ from ..layer.state_dict import describe_fields
 from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers, strict_layers
 from .equivariance import largest_exact_errors
 from .measured_network import Data, MeasuredNetwork
-from .reports import AblationReport, AblationRow, plain_table
+from .reports import AblationReport, AblationRow, Report, plain_table
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class LayerSummary:
 
 
 @dataclass(frozen=True)
-class RelaxationSummary:
+class RelaxationSummary(Report):
     """A row for each relaxed layer; its text is a table.
 
     Attributes:
