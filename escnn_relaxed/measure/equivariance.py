@@ -143,8 +143,8 @@ def prediction_agreement(
         >>> left = torch.zeros(1, 1, 5, 5)
         >>> left[..., 2, 0] = 1
         >>> report = prediction_agreement(BrightestColumn(), left, in_type=image)
-        >>> [(row.name, row.error) for row in report.rows]
-        [('rotation 90°', 1.0), ('rotation 180°', 1.0), ('rotation 270°', 1.0)]
+        >>> [(row.name, row.agreement) for row in report.rows]
+        [('rotation 90°', 0.0), ('rotation 180°', 0.0), ('rotation 270°', 0.0)]
     """
     check_module("classifier", classifier)
     network = MeasuredNetwork(classifier, None, data, in_type, None, ("",), output)
