@@ -159,7 +159,7 @@ def _count(parameters: Iterable[nn.Parameter]) -> int:
 
 
 # The longest line of the table, so that it fits on a screen, and the longest description of fields in it.
-_WIDTH, _MOST_CHARACTERS = 120, 21
+_WIDTH, _MOST_CHARACTERS = 100, 21
 
 
 def _short(fields: str) -> str:
