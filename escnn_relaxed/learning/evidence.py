@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import repeat
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -299,7 +300,7 @@ class SoftnessEvidence:
     def _is_current(self) -> bool:
         """Whether the network still has the parameters that were found, and no others in their places."""
         try:
-            return all(self.network.get_parameter(name) is parameter for name, parameter in self._parameters.items())
+            return all(attrgetter(name)(self.network) is of for name, of in self._parameters.items())
         except AttributeError:
             return False
 
