@@ -20,10 +20,15 @@ This module exports what most users need. Kernels are in ``escnn_relaxed.kernel`
 ``escnn_relaxed.network``. "Equation (2)" and the like refer to docs/concepts/mathematics.md.
 """
 
+import warnings
+
 from ._version import __version__
 
 try:
-    from . import on_escnn  # noqa: F401 — what it patches is patched before anything is built
+    with warnings.catch_warnings():
+        # escnn does without py3nj, and says so on each import.
+        warnings.filterwarnings("ignore", ".*py3nj")
+        from . import on_escnn  # noqa: F401 — what it patches is patched before anything is built
     from .continuous import ContinuousKernel
     from .layer.relaxed_linear import RelaxedLinear
     from .layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed

@@ -113,10 +113,15 @@ def check_module(name: str, value: Any) -> nn.Module:
     return value
 
 
+def has_hooks(module: nn.Module) -> bool:
+    """Whether hooks are registered on a module itself."""
+    return any(getattr(module, kind) for kind in _HOOKS)
+
+
 def check_no_hooks(name: str, module: nn.Module, remedy: str) -> None:
     """Raise a ``ValueError`` for a module with hooks, since the module in its place would not have them."""
-    hooks = [kind.strip("_") for kind in _HOOKS if getattr(module, kind)]
-    if hooks:
+    if has_hooks(module):
+        hooks = [kind.strip("_") for kind in _HOOKS if getattr(module, kind)]
         raise ValueError(f"{name} has {', '.join(hooks)}, which would be lost: {remedy}")
 
 

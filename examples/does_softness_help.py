@@ -3,8 +3,8 @@
     python examples/does_softness_help.py                 # scikit-learn's digits, upright
     python examples/does_softness_help.py --turned 180    # the same digits, each turned by up to 180°
 
-For your own data copy this file and change the part between the lines. docs/how-to/does-softness-help.md says how to
-read the table.
+It needs scikit-learn. For your own data copy this file and change the part between the lines.
+docs/how-to/does-softness-help.md says how to read the table.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ The sixes of a digit data set, half of them turned by 180°, are to be told apar
 of the same architecture and number of parameters are trained; they differ in the domain frequency ω′ of
 rotation alone. Or in the soft network's place one that is relaxed in another way.
 
+It needs scikit-learn, matplotlib and rich (the extra ``examples``), and the folders of the repository around it.
+
     python examples/mnist6_180.py                    # scikit-learn's bundled digits
     python examples/mnist6_180.py --data ~/mnist     # MNIST, downloaded there if it is missing
     python examples/mnist6_180.py --layer partial    # or residual, weighted: docs/concepts/ways-to-relax.md

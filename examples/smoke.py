@@ -2,6 +2,8 @@
 
     python examples/smoke.py    # simulates with PhiFlow (the extra smoke) and trains, in about two minutes
 
+It needs phiflow, matplotlib and rich, which are the extra ``smoke``. A copy of this file runs anywhere.
+
 A puff of smoke starts at each side and is driven inwards. At level 0 all sides drive it alike, and the law of motion is
 equivariant to quarter turns. At level 9 they do as 1 : 4 : 7 : 10. Three networks predict velocity and smoke of the
 next frame: a plain one, a strictly equivariant one, and one whose layers learn how soft to be.

@@ -4,6 +4,8 @@
     python examples/sweep.py --data ~/mnist --workers 8         # MNIST, downloaded there if it is missing
     python examples/sweep.py --storage /shared/sweep.journal    # the same file on every machine of a cluster
 
+It needs optuna, scikit-learn and matplotlib (the extra ``sweep``), and the folders of the repository around it.
+
 Each seed holds out other images for validation, and ω′ is chosen by the mean accuracy on them. The accuracy on test
 images is reported beside it and never looked at by the choice. Trainings are kept in the storage as they end: after
 a kill, the same command goes on. A training that was under way then is done again.

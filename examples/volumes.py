@@ -2,6 +2,8 @@
 
     python examples/volumes.py    # simulates and trains, in about two minutes
 
+It needs rich, of the extra ``examples``. A copy of this file runs anywhere.
+
 A density in a box changes by a law with one special axis, another in each data set. Under *wind* it is carried along
 the axis: the law keeps the turns about the axis. In a *tetragonal* crystal it spreads more along the axis than across:
 the law keeps the half turns that reverse the axis, too. Two networks with the symmetry of the cube predict the next

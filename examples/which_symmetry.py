@@ -2,6 +2,8 @@
 
     python examples/which_symmetry.py    # ten seconds
 
+A copy of this file runs anywhere.
+
 The letters L and J are mirror images, and each is turned by quarter turns. To tell them apart a network must break
 reflection and need not break rotation. The one here has the group of both, D4, and is not told which.
 """

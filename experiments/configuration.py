@@ -217,8 +217,10 @@ def _merged(settings: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str,
     merged = dict(settings)
     for key, value in change.items():
         before = merged.get(key)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        merged[key] = _merged(before, value) if both else value
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merged(before, value)
+        else:
+            merged[key] = value
     return merged
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
@@ -51,6 +52,15 @@ def _share_axes(network: RelaxedResNet) -> None:
         if isinstance(module, RelaxedConvolution) and "translation" in module.domain_frequency:
             both = module.domain_frequency["translation"].detach()
             module.kernel.frequency.share("translation", nn.Parameter(both[:1].clone()))
+
+
+def _without_decay_of_frequencies(network: RelaxedResNet) -> list[dict[str, Any]]:
+    """Return groups for an optimiser: learned ω′ without weight decay, then the rest."""
+    layers = [module for module in network.modules() if isinstance(module, RelaxedConvolution)]
+    # Layers may share one.
+    frequencies = {id(value): value for layer in layers for value in layer.kernel.frequency.parameters()}
+    rest = [value for value in network.parameters() if id(value) not in frequencies]
+    return [{"params": list(frequencies.values()), "weight_decay": 0.0}, {"params": rest}]
 
 
 def learning_rate_factor(step: int, warmup: int, steps: int) -> float:
@@ -130,9 +140,9 @@ class ImageClassifier(LightningModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Adam, ω′ without weight decay; the rate changes at each step."""
         settings = self._configuration
-        optimizer = torch.optim.Adam(
-            parameter_groups(self.network), lr=settings.learning_rate, weight_decay=settings.weight_decay
-        )
+        # The paper has weight decay on the kernel net; the soft weights of the default kernel have none.
+        groups = (_without_decay_of_frequencies if read_kernel(settings.kernel) else parameter_groups)(self.network)
+        optimizer = torch.optim.Adam(groups, lr=settings.learning_rate, weight_decay=settings.weight_decay)
         steps = int(self.trainer.estimated_stepping_batches)
         warmup = steps * settings.warmup_epochs // settings.epochs
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, warmup, steps))

@@ -47,8 +47,8 @@ CENTRE = image_with((2, 2))  # no side is bright: the class is 0 under every tur
 def test_classes_that_turn_do_not_agree() -> None:
     trivial = battery.field_type("C4", "trivial")
     report = prediction_agreement(Side(), torch.stack([RIGHT, TOP, CENTRE, CENTRE]), in_type=trivial)
-    assert [(row.name, row.kind, row.error, row.resampling) for row in report.rows] == [
-        (f"rotation {degrees}°", "exact", 0.5, 0.0) for degrees in (90, 180, 270)
+    assert [(row.name, row.kind, row.agreement, row.resampling) for row in report.rows] == [
+        (f"rotation {degrees}°", "exact", 0.5, 1.0) for degrees in (90, 180, 270)
     ]
     assert report.orbit == 0.5
     lines = str(report).splitlines()
@@ -63,14 +63,14 @@ def test_the_orbit_is_what_agrees_under_all() -> None:
         Side(), images, in_type=battery.field_type("C4", "trivial"), elements=(), shifts=[(0, 1), (-1, 0), (0, 0)]
     )
     # A side is bright only at the border: before, all are of class 0; the second comes to the top.
-    assert [row.error for row in report.rows] == pytest.approx([0, 1 / 3, 0])
+    assert [row.agreement for row in report.rows] == pytest.approx([1, 2 / 3, 1])
     assert report.orbit == pytest.approx(2 / 3)
 
 
 def test_an_invariant_classifier_agrees_with_itself_and_strides_that_do_not_fit_are_told() -> None:
     trivial = battery.field_type("C4", "trivial")
     report = prediction_agreement(Brightness(), torch.randn(50, 1, 6, 6), in_type=trivial)
-    assert ({row.error for row in report.rows}, report.orbit) == ({0.0}, 1.0)
+    assert ({row.agreement for row in report.rows}, report.orbit) == ({1.0}, 1.0)
     kinds = {}
     for size in (6, 5):
         images = torch.randn(4, 1, size, size)
@@ -92,7 +92,7 @@ def test_interpolation_alone_is_beside_the_agreement() -> None:
     trivial = battery.field_type("C8", "trivial")
     images = torch.stack([image_with((2, 2)), image_with((1, 2))])
     (row,) = prediction_agreement(Threshold(), images, in_type=trivial, elements=(), angles=[math.pi / 4]).rows
-    assert (row.kind, row.error, row.resampling) == ("interpolated", 0.5, 0.5)
+    assert (row.kind, row.agreement, row.resampling) == ("interpolated", 0.5, 0.5)
 
 
 @pytest.mark.parametrize(

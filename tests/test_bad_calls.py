@@ -85,7 +85,15 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
 }
 
 # Classes of results, which this package fills and not users.
-RESULTS = ("AblationReport", "AblationRow", "AgreementReport", "AxisSoftness", "EquivarianceReport", "ErrorRow")
+RESULTS = (
+    "AblationReport",
+    "AblationRow",
+    "AgreementReport",
+    "AgreementRow",
+    "AxisSoftness",
+    "EquivarianceReport",
+    "ErrorRow",
+)
 RESULTS += ("EvidenceRow", "EvidenceTable", "HardeningReport", "HardeningTrial", "LayerSummary", "RelaxationSummary")
 
 BAD: dict[str, Any] = {

@@ -223,8 +223,14 @@ def test_layers_are_picked_by_their_whole_name_and_by_what_they_are() -> None:
     assert [name for name, _ in named_relaxed_layers(relaxed)] == ["body.0", "body.3"]
     assert isinstance(relaxed["body"][5], R2Conv)
     assert all(layer.domain_frequency["rotation"].requires_grad for _, layer in named_relaxed_layers(relaxed))
-    with pytest.raises(ValueError, match=r"where picks none of \['0', '3', '5'\]"):
+    with pytest.raises(ValueError, match=r"where must pick .* which has \['0', '3', '5'\]"):
         relax_network(network(), lambda name, layer: False)
+
+
+def test_network_that_is_soft_already_says_so() -> None:
+    relaxed = relax_network(network())
+    with pytest.raises(ValueError, match="these layers are soft already: 0, 3, 5"):
+        relax_network(relaxed)
 
 
 REFUSED: list[tuple[Callable[[], object], str]] = [

@@ -93,8 +93,12 @@ def test_subgroups_are_named_by_all_that_can_be_read_twice() -> None:
     fields, names = battery.types("D4", "regular -> regular"), {"rotation": 0.5, "reflection": 0.5}
     for relax in (list(names), tuple(names), set(names), frozenset(names), names.keys()):
         assert list(RelaxedR2Conv(*fields, 3, relax=relax).domain_frequency) == list(names)
+    for name in ("translation", *names):
+        assert list(RelaxedR2Conv(*fields, 3, relax=name).domain_frequency) == [name]
+    with pytest.raises(ValueError, match=r"relax: unknown subgroup 'spin'; subgroups are .*None is a strict layer"):
+        RelaxedR2Conv(*fields, 3, relax="spin")
     for relax in (iter(names), (name for name in names)):
-        with pytest.raises(TypeError, match="relax must be names of subgroups"):
+        with pytest.raises(TypeError, match="relax must be the name of a subgroup"):
             RelaxedR2Conv(*fields, 3, relax=relax)
 
 

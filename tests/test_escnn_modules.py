@@ -68,6 +68,31 @@ def test_groups_are_those_of_escnn() -> None:
     assert relative_error(answer_to(strict, features), answer_to(hardened, features)) <= ROUNDING
 
 
+@EVERY_MODE
+def test_transposed_groups_with_a_bias_are_those_of_escnn(mode: str) -> None:
+    layer = settled(RelaxedR2ConvTransposed(C4, C4, 3, groups=2, relax=None)).train(mode == "train")
+    features, strict = random_input(C4, torch.float32), to_escnn(layer)
+    assert relative_error(answer_to(strict.eval(), features), answer_to(layer, features)) <= SINGLE
+    fresh = R2ConvTransposed(C4, C4, 3, groups=2)
+    fresh = fresh if mode == "train" else fresh.eval()
+    fresh.load_state_dict(to_escnn(layer).state_dict())
+    assert relative_error(answer_to(fresh.eval(), features), answer_to(layer, features)) <= SINGLE
+
+
+def test_state_of_a_relaxed_network_loads_into_what_escnn_builds() -> None:
+    """The line of docs/how-to/export.md, for a network with two cutoffs."""
+
+    def build() -> enn.SequentialModule:
+        kept = R2Conv(C4, C4, 5, frequencies_cutoff=low, sigma=[0.4, 0.5, 0.6])
+        return enn.SequentialModule(kept, R2Conv(C4, C4, 3), R2ConvTransposed(C4, C4, 3, groups=2))
+
+    hardened = harden_network(relax_network(settled(build())))
+    for fresh in (build(), build().eval()):
+        fresh.train().load_state_dict({**fresh.state_dict(), **hardened.state_dict()})
+        features = random_input(C4, torch.float32)
+        assert relative_error(answer_to(fresh.eval(), features), answer_to(hardened.eval(), features)) <= SINGLE
+
+
 def original() -> enn.SequentialModule:
     convolutions = [R2Conv(C4, C4, 3, padding=1), R2Conv(C4, C4, 5, padding=2, bias=False)]
     return enn.SequentialModule(convolutions[0], enn.InnerBatchNorm(C4), enn.ReLU(C4), convolutions[1])
@@ -130,7 +155,7 @@ def test_basis_of_other_arguments_is_asked_for() -> None:
     other = settled(enn.SequentialModule(R2Conv(C4, C4, 5, frequencies_cutoff=low, sigma=[0.4, 0.5, 0.6])))
     hardened = harden_network(relax_network(enn.SequentialModule(other, R2Conv(C4, C4, 3))))
     for given in ({}, {"frequencies_cutoff": low}):
-        with pytest.raises(ValueError, match=r"0\.0 has another basis than escnn's with (its default|freq)"):
+        with pytest.raises(ValueError, match=r"0\.0: escnn's R2Conv has another basis with (its default|freq)"):
             to_escnn(hardened, **given)
     strict = to_escnn(hardened, frequencies_cutoff=low, sigma=[0.4, 0.5, 0.6])
     features = random_input(C4, torch.float32)
@@ -157,7 +182,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         lambda: harden_network(ResidualR2Conv(C4, C4, 3)),
         "network is a ResidualR2Conv, which has no form in escnn: make",
     ),
-    (lambda: RelaxedR2Conv(C4, C4, 2, relax=None), "network has another basis than escnn's"),
+    (lambda: RelaxedR2Conv(C4, C4, 2, relax=None), r"network: escnn's R2Conv has an empty basis .*rings=\[0.707\] and"),
     (lambda: hooked("register_forward_hook"), "network has forward_hooks, which would be lost"),
     (lambda: hooked("register_forward_pre_hook"), "network has forward_pre_hooks, which would be lost"),
     (lambda: nn.Linear(2, 2), "network has no relaxed layer"),

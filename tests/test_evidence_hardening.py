@@ -231,3 +231,26 @@ def test_price_of_weights_is_what_log_evidence_has_less_with_them_than_without()
     # Not the price that they would have alone.
     gone = [name for name in precision if trial.subgroup in name]
     assert abs(trial.price - price(gone)) > 0.01 * trial.price
+
+
+def test_layers_that_share_soft_weights_are_hardened_together() -> None:
+    network = Classifier()
+    network.second.kernel.modulation.weights = network.first.kernel.modulation.weights
+    inputs, labels = images(20), torch.randint(0, 3, (20,))
+    evidence = SoftnessEvidence(network, 20)
+    evidence.update(inputs)
+    report = evidence.harden(inputs, labels)
+    assert all(trial.layers == ("first", "second") for trial in report)
+    assert network.first.hardened == network.second.hardened != ()
+
+
+def test_shared_soft_weights_count_where_one_of_their_layers_is_soft() -> None:
+    network = Classifier()
+    network.second.kernel.modulation.weights = network.first.kernel.modulation.weights
+    network.first.harden("rotation")
+    table = SoftnessEvidence(network, 20).table()
+    assert [(row.layer, row.subgroup) for row in table] == [
+        ("first", "reflection"),
+        ("second", "rotation"),
+        ("second", "rotation × reflection"),
+    ]

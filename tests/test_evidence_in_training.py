@@ -9,6 +9,7 @@ from pathlib import Path
 import battery
 import pytest
 import torch
+from escnn import nn as enn
 from evidence_networks import CLOSED_FORM, Classifier, images
 from pretend_device import DEVICE, pretend
 from torch import Tensor, distributed, nn
@@ -75,6 +76,22 @@ def test_state_goes_on_as_if_nothing_had_been_in_between() -> None:
     for each in (evidence, other):
         each.update(inputs)
     assert list(other.table()) == list(evidence.table())
+
+
+def test_penalty_is_of_the_parameters_that_the_network_has_now() -> None:
+    network = Classifier()
+    evidence = SoftnessEvidence(network, 100)
+    evidence.update(images(20))
+    before = evidence.penalty().item()
+    state = {name: 2 * value if "modulation.weights" in name else value for name, value in network.state_dict().items()}
+    network.load_state_dict(state, assign=True)
+    penalty = evidence.penalty()
+    assert penalty.item() == pytest.approx(4 * before)
+    penalty.backward()
+    assert network.first.kernel.modulation.weights.grad is not None
+    network.second = copy.deepcopy(network.first)
+    evidence.penalty().backward()
+    assert network.second.kernel.modulation.weights.grad is not None
 
 
 def test_penalty_waits_for_no_device() -> None:
@@ -207,6 +224,17 @@ def test_outputs_that_do_not_fit_the_likelihood_are_named() -> None:
         gaussian.update(images(12), torch.zeros(12, 1))
     with pytest.raises(ValueError, match=r"targets must be as many as inputs .=12., got 11"):
         gaussian.update(images(12), torch.zeros(11, 3))
+
+
+def test_sequence_takes_plain_tensors_as_fields() -> None:
+    layer = Classifier().first
+    network = enn.SequentialModule(layer, enn.ReLU(layer.out_type))
+    inputs, found = images(20), []
+    for given in (inputs, network.in_type(inputs)):
+        evidence = SoftnessEvidence(network, 100)
+        evidence.update(given)
+        found.append(evidence.table()[0].determined)
+    assert found[0] == found[1]
 
 
 def test_network_that_returns_several_things_is_refused() -> None:

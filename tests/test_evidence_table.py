@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
+from dataclasses import asdict
+
 import pytest
 
 from escnn_relaxed.learning import EvidenceRow, EvidenceTable, HardeningReport, HardeningTrial
+from escnn_relaxed.measure import (
+    AblationReport,
+    AblationRow,
+    AgreementReport,
+    AgreementRow,
+    EquivarianceReport,
+    ErrorRow,
+    LayerSummary,
+    RelaxationSummary,
+)
 
 ROWS = (EvidenceRow("first", "rotation", 40, 2.0, 1e-4, 300.0), EvidenceRow("second", "rotation", 8, 6.0, 0.02, 1.0))
 TRIALS = (
@@ -32,3 +47,40 @@ def test_texts_are_tables() -> None:
         "rotation  2 layers  48         300.0 ± 12.0  20.0   soft",
         "rotation  first     40         1.2 ± 0.5     3.0    strict",
     ]
+
+
+def test_short_table_has_the_sums_of_each_subgroup() -> None:
+    rows = (*ROWS, EvidenceRow("second", "reflection", 4, 1.0, 0.3, 1.0))
+    assert str(EvidenceTable(rows).by_subgroup()).splitlines()[1:] == [
+        "2 layers  rotation    48         8.0           0.17  2.0e-02",
+        "second    reflection  4          1.0           0.25  3.0e-01",
+    ]
+
+
+TURN, SAME = (
+    ("rotation 90°", "rotation", 1.57, "exact", 0.5, 0.0),
+    ("rotation 90°", "rotation", 1.57, "exact", 0.5, 1.0),
+)
+REPORTS = {
+    "evidence": EvidenceTable(ROWS),
+    "hardening": HardeningReport(TRIALS),
+    "errors": EquivarianceReport("<layer>", (ErrorRow(*TURN),)),
+    "agreement": AgreementReport((AgreementRow(*SAME),), orbit=0.5),
+    "ablation": AblationReport((AblationRow("nothing", "network", 1.0, 0.0, 0.01),)),
+    "summary": RelaxationSummary(
+        (LayerSummary("conv", "1 regular -> 1 regular", {}, {"all": 0.0}),), {"R2Conv": ("1",)}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_reports_are_dicts_and_html(name: str) -> None:
+    report = REPORTS[name]
+    found = json.loads(json.dumps(report.to_dict()))
+    assert found["rows"] == json.loads(json.dumps([asdict(row) for row in report.rows]))
+    assert found.get("orbit", 0.5) == 0.5
+    assert found.get("strict", {}) == ({"R2Conv": ["1"]} if name == "summary" else {})
+    text = re.fullmatch("<pre>(.*)</pre>", report._repr_html_(), re.DOTALL)
+    assert text is not None
+    assert html.unescape(text[1]) == str(report)
+    assert "->" not in text[1]

@@ -76,7 +76,7 @@ def test_exact_is_what_a_strict_network_does_without_error(name: str) -> None:
         assert row.error > 1e-3
         assert row.resampling > 1e-3
     # A transposition maps what any stride keeps to itself, if the sides are equal.
-    assert fits or [row.name for row in report.exact] == ["reflection 270°"]
+    assert fits or [row.name for row in report.exact] == ["reflection along 45°"]
 
 
 def test_an_output_without_space_knows_of_strides_inside() -> None:

@@ -14,7 +14,7 @@ from tolerances import SINGLE
 from torch import Tensor, nn
 from transformations import relative_error
 
-from escnn_relaxed import export_network
+from escnn_relaxed import RelaxedR2Conv, export_network
 
 
 def assert_same(network: nn.Module, exported: nn.Module) -> None:
@@ -104,6 +104,46 @@ def test_block_with_an_export_of_its_own_is_exported_by_it() -> None:
     assert network.training
     assert isinstance(exported[0], PlainResidual)
     assert_same(network, exported)
+
+
+class BlockOfParts(BlockWithExport):
+    """As the blocks of ReDet, whose forward the exported parts lack."""
+
+    def export(self) -> nn.Module:
+        return nn.ModuleDict({"conv": export_network(self.conv)})
+
+
+class PlainNetwork(nn.Module):
+    """No module of escnn's, with an export() of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_type, self.block = C4, BlockOfParts(C4, C4)
+
+    def forward(self, features: GeometricTensor) -> Tensor:
+        return self.block(features).tensor
+
+    def export(self) -> nn.Module:
+        return nn.ModuleList([self.block.export()])
+
+
+class OnTensors(nn.Module):
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.network(C4(features))
+
+
+@pytest.mark.filterwarnings("ignore:export_network keeps the forward:UserWarning")
+@pytest.mark.parametrize("is_sequence", [True, False])
+def test_export_of_a_block_that_cannot_be_called_leaves_its_forward(is_sequence: bool) -> None:
+    network = enn.SequentialModule(BlockOfParts(C4, C4), enn.ReLU(C4)) if is_sequence else PlainNetwork()
+    exported = export_network(network)
+    assert not any(isinstance(module, RelaxedR2Conv) for module in exported.modules())
+    expected, found = answers(network, exported if is_sequence else OnTensors(exported))
+    assert relative_error(found, expected) <= SINGLE
 
 
 REGISTER = ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook")

@@ -112,7 +112,7 @@ def test_onnx_runtime_computes_the_same_for_any_batch_size() -> None:
         assert relative_error(of_onnx_runtime(file.getvalue(), features), exported(features)) <= SINGLE_REORDERED
 
 
-SIDES = [(8, 8), (5, 9), (12, 7)]
+SIDES = [(8, 8), (5, 9), (12, 7), (6, 6)]
 
 
 @pytest.mark.slow
@@ -131,7 +131,7 @@ def test_onnx_runtime_computes_the_same_for_images_of_any_size() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_exported", [False, True], ids=["layer", "exported"])
-def test_layer_soft_in_translation_is_compiled_once_for_images_of_all_sizes(is_exported: bool) -> None:
+def test_layer_soft_in_translation_is_not_compiled_for_each_size(is_exported: bool) -> None:
     torch.compiler.reset()
     layer = in_translation(padding=1)
     module = layer.export() if is_exported else OnTensors(layer)
@@ -141,11 +141,12 @@ def test_layer_soft_in_translation_is_compiled_once_for_images_of_all_sizes(is_e
         graphs.append(graph)
         return graph.forward
 
-    compiled = torch.compile(module, fullgraph=True, backend=count, dynamic=True)
+    compiled = torch.compile(module, fullgraph=True, backend=count)
     for size in SIDES:
         features = battery.random_input(C4, *size, dtype=torch.float32)
         assert relative_error(compiled(features).detach(), module(features).detach()) <= SINGLE
-    assert len(graphs) == 1
+    # One for the first size, and one for all others.
+    assert len(graphs) <= 2
 
 
 # Deprecated in favour of the other one, and in use.

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import battery
 import pytest
 import torch
+from baseline_layers import WAYS, baseline
 from escnn.nn import R2Conv
 from layers import SOFT_PARTS
 from soft_networks import network_of, soft_regular_layer
@@ -131,8 +132,13 @@ def test_groups_without_parameters_are_left_out() -> None:
     soft, rest = parameter_groups(layer)
     assert [id(parameter) for parameter in soft["params"]] == [id(layer.kernel.modulation.weights)]
     assert len(rest["params"]) == len(list(layer.parameters())) - 1
-    (group,) = parameter_groups(soft_regular_layer("continuous"))
-    assert list(group) == ["params"]
+
+
+@pytest.mark.parametrize("way", ["tied", "continuous", *WAYS])
+def test_what_has_no_weight_decay_are_the_soft_parameters(way: str) -> None:
+    layer = baseline(way, "C4", "regular -> regular") if way in WAYS else soft_regular_layer(way, learn_relaxation=True)
+    free = {id(value) for group in parameter_groups(layer) if "weight_decay" in group for value in group["params"]}
+    assert free == {id(value) for value in layer.soft_parameters()}
 
 
 def test_layers_share_the_mean_of_what_they_had_in_common() -> None:

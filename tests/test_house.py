@@ -92,6 +92,7 @@ HOLDS = {
     "test_drop_in.py": ["layer/escnn_layer", "on_escnn/basis_elements"],
     "test_equivariance_of_networks.py": ["measure/measured_network"],
     "test_escnn_solutions.py": ["on_escnn/solutions"],
+    "test_evidence.py": ["learning/posterior"],
     "test_exact_or_interpolated.py": ["measure/forward_probe"],
     "test_export_escnn.py": ["network/export_modules", "network/plain_modules"],
     "test_coordinates.py": ["group/position_functions"],

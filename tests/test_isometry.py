@@ -23,6 +23,13 @@ def test_angles_are_in_one_turn_and_reflections_follow_a_flip() -> None:
         flip = np.diag([1.0, -1.0 if isometry.subgroup == "reflection" else 1.0])
         assert np.allclose(np.array([[cosine, -sine], [sine, cosine]]) @ flip, isometry.matrix, atol=1e-9)
     assert sorted(round(math.degrees(isometry.angle)) for isometry in isometries) == [0, 0, 90, 90, 180, 180, 270, 270]
+    names = {of.name: of.matrix.round(9).tolist() for of in isometries if of.subgroup == "reflection"}
+    assert names == {
+        "reflection along x": [[-1, 0], [0, 1]],
+        "reflection along 45°": [[0, -1], [-1, 0]],
+        "reflection along y": [[1, 0], [0, -1]],
+        "reflection along 135°": [[0, 1], [1, 0]],
+    }
     assert all(np.allclose(m.matrix @ m.inverse().matrix, np.eye(2)) for m in isometries)
 
 

@@ -15,7 +15,7 @@ from escnn_relaxed import SoftnessEvidence
 
 pytest.importorskip("lightning")
 
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning_runs import Classifier, SaveAfterEpoch, trainer
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -95,6 +95,25 @@ def test_run_resumed_from_a_checkpoint_ends_as_the_run_that_went_on(tmp_path: Pa
     assert list(other.evidence.table()) == list(callback.evidence.table())
 
 
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
+@pytest.mark.parametrize(("epoch", "batch"), [(0, 0), (0, 1), (0, 2), (2, 1), (2, 2)])
+def test_run_resumed_inside_an_epoch_counts_all_images(epoch: int, batch: int, tmp_path: Path) -> None:
+    """Also after the last batch of an epoch, and where fewer are left of it than an update takes."""
+    path = tmp_path / "middle.ckpt"
+
+    class Save(Callback):
+        def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, data: Any, batch_idx: int) -> None:
+            if (trainer.current_epoch, batch_idx) == (epoch, batch):
+                trainer.save_checkpoint(path)
+
+    trainer(LearnSoftness(), Save()).fit(Classifier(), loader())
+    other = LearnSoftness()
+    trainer(other).fit(Classifier(), loader(), ckpt_path=path)
+    assert other.evidence is not None
+    assert other.evidence.observations == IMAGES
+    assert other.evidence.penalty() > 0
+
+
 def test_network_may_be_hardened_within_a_run() -> None:
     class Hardens(LearnSoftness):
         def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -161,6 +180,24 @@ def test_targets_say_the_likelihood(targets: Tensor, loss: nn.Module, likelihood
     assert callback.evidence is not None
     assert callback.evidence.likelihood == likelihood
     assert callback.evidence.penalty() > 0
+
+
+@pytest.mark.parametrize("inputs", [10, 128])
+def test_targets_that_fit_several_likelihoods_are_asked_about(inputs: int) -> None:
+    """Also before the epoch has ended."""
+    targets = nn.functional.one_hot(torch.arange(IMAGES) % 2).double()
+    with pytest.raises(ValueError, match=r"likelihood must be given.* \(\d+, 2\) with values from 0 to 1"):
+        trainer(LearnSoftness(inputs=inputs)).fit(OfTargets(nn.CrossEntropyLoss()), loader(targets))
+
+
+def test_error_after_a_guess_says_so() -> None:
+    class Broken(OfTargets):
+        def forward(self, features: Tensor) -> Tensor:
+            output = super().forward(features)
+            return output if self.training or len(features) == 1 else output[:, :1]
+
+    with pytest.raises(ValueError, match=r"shape of the outputs.*LearnSoftness took likelihood='gaussian'"):
+        trainer(LearnSoftness()).fit(Broken(nn.MSELoss()), loader(torch.randn(IMAGES, 2, dtype=torch.float64)))
 
 
 def test_likelihood_may_be_given() -> None:

@@ -8,7 +8,7 @@ from tolerances import ROUNDING
 from torch import Tensor
 from torch.nn import functional
 
-from escnn_relaxed.learning.likelihoods import Likelihood
+from escnn_relaxed.learning.likelihoods import Likelihood, likelihood_of
 
 
 def of(name: str, noise: float = 1.0) -> Likelihood:
@@ -124,3 +124,32 @@ def test_noise_is_the_mean_square_of_the_residuals_and_never_0(noise: float) -> 
 def test_one_class_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"two classes or more, got \(5,"):
         Likelihood("categorical").direction(torch.zeros(shape), torch.Generator())
+
+
+_CHANCES = torch.rand(12, 3, generator=torch.Generator().manual_seed(0)).softmax(1)
+_NUMBERS = torch.arange(12)
+
+
+@pytest.mark.parametrize(
+    ("targets", "output", "likelihood"),
+    [
+        (_NUMBERS % 3, (3,), "categorical"),
+        ((_NUMBERS % 3).view(3, 2, 2), (3, 2, 2), "categorical"),
+        ((_NUMBERS % 3).where(_NUMBERS > 2, -100), (3,), "categorical"),
+        (_NUMBERS, (3,), None),
+        (_NUMBERS, (1,), None),
+        (_NUMBERS[:, None], (1,), "gaussian"),
+        ((_NUMBERS % 2)[:, None], (1,), "binary"),
+        ((_CHANCES > 0.3).float(), (3,), "binary"),
+        (functional.one_hot(_NUMBERS % 3).float(), (3,), None),
+        (functional.one_hot(_NUMBERS % 3), (3,), None),
+        (_CHANCES, (3,), None),
+        (_CHANCES[:, :1], (1,), None),
+        (_CHANCES * 4, (3,), "gaussian"),
+        (_NUMBERS % 2 > 0, (), "binary"),
+    ],
+)
+def test_targets_are_of_one_likelihood_or_leave_a_doubt(
+    targets: Tensor, output: tuple[int, ...], likelihood: str | None
+) -> None:
+    assert likelihood_of(targets, output) == likelihood

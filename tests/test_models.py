@@ -220,7 +220,7 @@ BAD = [
     ({"rotations": 1, "layer": "partial"}, ValueError, "layer='partial' relaxes rotations, of which rotations=1 has"),
     ({"rotations": 1, "relax": {"rotation": 0.1}}, ValueError, "no rotation to relax"),
     ({"relax": {"scale": 0.1}}, ValueError, "unknown subgroup 'scale'"),
-    ({"relax": 1.0}, TypeError, "relax must be names of subgroups, .* got 1.0"),
+    ({"relax": 1.0}, TypeError, "relax must be the name of a subgroup, .* got 1.0"),
     ({"kernel": "mlp"}, TypeError, "kernel must be an escnn_relaxed.ContinuousKernel or .* got str: 'mlp'"),
     ({"relax": None, "width": 32}, TypeError, "width"),
     ({"layer": "weighted", "relax": {"rotation": 0.1}}, TypeError, "WeightedR2Conv has no argument 'relax'"),

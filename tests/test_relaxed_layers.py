@@ -43,3 +43,16 @@ def test_every_module_gets_its_own_mode_back_also_after_an_error() -> None:
     with pytest.raises(RuntimeError, match="inside"), in_eval_mode(network):
         raise RuntimeError("inside")
     assert [module.training for module in network.modules()] == before
+
+
+def test_module_in_two_parents_gets_its_own_mode_back() -> None:
+    """A frozen encoder whose batch norm the network lists on its own, too, first and last."""
+    encoder = nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2))
+    for parts in ([encoder, nn.Sequential(encoder[1], nn.ReLU())], [nn.Sequential(encoder[1], nn.ReLU()), encoder]):
+        network = nn.Sequential(*parts)
+        network.train()
+        encoder.eval()
+        with in_eval_mode(network):
+            pass
+        assert not encoder[1].training
+        assert network.training

@@ -67,3 +67,17 @@ def test_lie_learn_that_is_missing_is_named_where_it_is_needed(tmp_path: Path) -
     said = said_on_import(WITHOUT_LIE_LEARN, tmp_path)
     assert said.startswith("ImportError: RelaxedR2Conv needs escnn and lie_learn")
     assert "README.md says what to type" in said
+
+
+def test_package_that_is_imported_first_silences_what_escnn_says_of_py3nj() -> None:
+    code = "import sys; sys.modules['py3nj'] = None; import escnn_relaxed; from escnn import gspaces, nn"
+    command = [sys.executable, "-c", code]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "py3nj" not in found.stderr
+
+
+def test_package_names_its_authors_and_a_home_page() -> None:
+    command = [sys.executable, "setup.py", "-q", "--author", "--url"]
+    pytest.importorskip("setuptools")
+    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert found.split("\n")[:2] == ["The escnn_relaxed authors", "https://arxiv.org/abs/2204.07178"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import baseline_layers
@@ -153,6 +155,37 @@ def test_layer_that_cannot_be_mapped_over_is_called_for_one_input_after_the_othe
     # A value that is read, which torch refuses in its maps.
     network[0].register_forward_hook(lambda layer, given, output: output.tensor.sum().item() and None)
     assert_as_one_by_one(network, (network.in_type(images()),))
+
+
+def test_hooks_of_users_keep_tensors_that_they_can_use() -> None:
+    layer, kept = soft_regular_layer(), []
+    layer.register_forward_hook(lambda layer, given, output: kept.append(output.tensor.detach()))
+    network = network_of(layer)
+    assert_as_one_by_one(network, (network.in_type(images()),))
+    assert all(len(tensor.sum().reshape(1).tolist()) == 1 for tensor in kept)
+
+
+class Named(nn.Module):
+    """A network that calls its layer with a keyword, and may do so without gradients."""
+
+    def __init__(self, context: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        super().__init__()
+        self.layer, self.context = soft_regular_layer(), context
+
+    def forward(self, features: Tensor) -> Tensor:
+        with self.context():
+            return self.layer(input=self.layer.in_type(features)).tensor
+
+
+def test_layer_may_be_called_with_a_keyword() -> None:
+    assert_as_one_by_one(Named(), (images(),))
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_layers_without_gradients_say_so(context: Callable[[], AbstractContextManager[None]]) -> None:
+    network = Named(context)
+    with pytest.raises(ValueError, match=r"layers are called without gradients.*use_reentrant=False"):
+        gradients(network, soft_parameters(network), (images(),), torch.ones_like)
 
 
 class Scaled(nn.Module):

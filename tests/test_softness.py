@@ -8,6 +8,7 @@ import torch
 from baseline_layers import EVERY_WAY, WAYS, baseline
 from group_average import check_strict_part, energy, kernel_of, mean_over, subgroup_elements
 from layers import EVERY_KERNEL, ROUGH, TORUS, build
+from soft_networks import soft_regular_layer
 from tolerances import BROKEN, ROUNDING
 from torch import Tensor
 from transformations import equivariance_error, largest_error, relative_error
@@ -252,3 +253,28 @@ def test_softness_of_a_wide_layer_is_known_in_float16() -> None:
     fields = gspace.type(*[gspace.regular_repr] * 64)
     layer = RelaxedR2Conv(fields, fields, 3, initial_softness=0.01).half()
     assert layer.softness().item() == pytest.approx(0.01, rel=1e-2)  # weights are rounded to 11 bits
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@EVERY_KERNEL
+def test_softness_is_never_0_in_half_precision_for_what_is_not(soft_part: str, dtype: torch.dtype) -> None:
+    layer = soft_regular_layer(soft_part, initial_softness=1e-5)
+    expected = layer.softness().item()
+    softness = layer.to(dtype).softness()
+    assert softness.item() == pytest.approx(expected, rel=0.1)  # weights are rounded
+    softness.backward()
+    assert all(
+        of.grad.dtype == dtype and of.grad.isfinite().all() for of in layer.soft_parameters() if of.requires_grad
+    )
+    layer.harden()
+    assert layer.softness().item() == 0
+    assert all(of.dtype == dtype for of in layer.parameters())
+
+
+def test_softness_in_half_precision_is_of_weights_that_are_no_parameters() -> None:
+    layer = soft_regular_layer(initial_softness=1e-4).half()
+    weights = torch.nn.Parameter(layer.kernel.modulation.weights.detach())
+    del layer.kernel.modulation.weights
+    layer.kernel.modulation.weights = 1 * weights
+    layer.softness().backward()
+    assert weights.grad.abs().sum() > 0

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
 import battery
@@ -17,9 +20,11 @@ from layers import with_kernel
 from soft_networks import Network
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
+from escnn_relaxed.baselines import LAYERS
 from escnn_relaxed.continuous import SirenKernel
 from escnn_relaxed.layer.state_dict import FORMAT_VERSION
 
+ROOT = Path(__file__).parents[1]
 SOFT = {"rotation": 0.2}
 CONTINUOUS = {"soft_part": "continuous"}
 
@@ -46,7 +51,7 @@ MISFITS: dict[str, tuple[dict[str, object], str]] = {
         {"pair": "two regular -> two regular", "groups": 2},
         "input is 2 regular, here 1 regular; output is 2 regular, here 1 regular; number of groups is 2, here 1",
     ),
-    "softness": ({"relax": None}, r"soft in is \[\], here \['rotation'\]"),
+    "softness": ({"relax": None}, r"soft in is \[\], here \['rotation'\], .* harden_network"),
     "translation": ({"relax": {"translation": 0.25}}, r"soft in is \['translation'\], here \['rotation'\]"),
     "continuous": (CONTINUOUS, "strict kernel is continuous, here steerable"),
 }
@@ -73,6 +78,19 @@ def test_state_that_does_not_fit_says_why(misfit: str) -> None:
     own = {} if misfit in MISFITS else CONTINUOUS
     with pytest.raises(RuntimeError, match=f"the state of 'this layer' does not fit: .*{message}"):
         built(**own).load_state_dict(state_of(**{**own, **arguments}))
+
+
+@pytest.mark.parametrize("soft_part", ["tied", "continuous"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_layer_made_without_memory_is_the_layer_whose_state_is_assigned(soft_part: str, dtype: torch.dtype) -> None:
+    layer = built(soft_part=soft_part).to(dtype).eval()
+    features = layer.in_type(torch.randn(1, 4, 5, 5, dtype=dtype))
+    for device in ("meta", "cpu"):
+        with torch.device(device):
+            empty = built(soft_part=soft_part).eval()
+        empty.load_state_dict(layer.state_dict(), assign=True)
+        assert torch.equal(empty(features).tensor, layer(features).tensor)
+        assert empty.softness() == layer.softness()
 
 
 def test_state_of_another_operator_is_refused() -> None:
@@ -162,6 +180,15 @@ def test_field_types_pickle_to_equal_ones_on_the_same_group(space: str) -> None:
             assert torch.equal(torch.as_tensor(a(element)), torch.as_tensor(b(element)))
 
 
+@pytest.mark.parametrize("way", LAYERS)
+def test_layers_whose_basis_is_shaped_by_lambdas_pickle(way: str) -> None:
+    shaping = {"frequencies_cutoff": lambda radius: 3 * radius, "basis_filter": lambda element: True}
+    fields = battery.field_type("C4", "regular")
+    layer = LAYERS[way](fields, fields, 3, **shaping).eval()
+    features = fields(torch.randn(1, 4, 5, 5))
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(features).tensor, layer(features).tensor)
+
+
 def test_representation_whose_name_the_group_knows_with_another_basis_is_unpickled_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -177,6 +204,37 @@ def test_representation_whose_name_the_group_knows_with_another_basis_is_unpickl
     assert found is not other
     assert found == known
     assert np.array_equal(found.change_of_basis_inv, known.change_of_basis_inv)
+
+
+# A layer of each continuous group at the least frequency, and the numbers of irreps before and after it is copied.
+_COUNTS = """
+import copy, pickle, sys
+from escnn import gspaces, nn
+from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, relax_network
+build, kind, conv = {
+    "SO(2)": (gspaces.rot2dOnR2, RelaxedR2Conv, nn.R2Conv),
+    "O(2)": (gspaces.flipRot2dOnR2, RelaxedR2Conv, nn.R2Conv),
+    "SO(3)": (gspaces.rot3dOnR3, RelaxedR3Conv, nn.R3Conv),
+}[sys.argv[1]]
+gspace = build(maximum_frequency=1)
+fields = nn.FieldType(gspace, gspace.irreps)
+strict = conv(fields, fields, 3)  # escnn adds those of its products
+before = len(gspace.irreps)
+layers = nn.SequentialModule(kind(fields, fields, 3), strict)
+network = relax_network(layers)
+pickle.loads(pickle.dumps(copy.deepcopy(network)))
+network.state_dict()
+print(before, len(gspace.irreps))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", ["SO(2)", "O(2)", "SO(3)"])
+def test_layers_copies_and_pickles_add_no_irreps_to_a_group(group: str) -> None:
+    """In a process of its own, since groups are for ever."""
+    command = [sys.executable, "-W", "ignore", "-c", _COUNTS, group]
+    before, after = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
+    assert before == after
 
 
 def _answer_of_another_process(pickled: bytes) -> bytes:

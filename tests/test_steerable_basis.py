@@ -19,6 +19,9 @@ from transformations import answer_to, largest_error, relative_error
 
 from escnn_relaxed import RelaxedR2Conv, export_network, harden_network, relax_network
 from escnn_relaxed.baselines import ResidualR2Conv
+from escnn_relaxed.group.elements import grid_symmetries
+from escnn_relaxed.group.means import GroupAverage, _mixed
+from escnn_relaxed.group.points import tap_grid
 from escnn_relaxed.network import to_escnn
 from escnn_relaxed.on_escnn import grid_exact_basis
 
@@ -154,3 +157,23 @@ def test_energy_is_that_of_the_bank_in_the_basis_of_irreps(groups: int) -> None:
             assert found == pytest.approx(float(energy(layer, bank)), rel=ROUNDING)
             if "sheared" in pair:
                 assert abs(float(bank.square().sum()) / found - 1) > 0.01  # it matters
+
+
+@pytest.mark.parametrize("pair", ["irreps -> irreps", "mixed, sheared -> irreps", "irreps -> band-limited"])
+def test_mean_of_a_basis_by_blocks_is_its_mean(pair: str) -> None:
+    """Most entries of a basis between sums of irreps are 0, and only channels that the group mixes are averaged."""
+    in_type, out_type = battery.types("SO(2)", pair)
+    symmetries = grid_symmetries(in_type.gspace, tap_grid(3, 1, 2))
+    average = GroupAverage(in_type.representations, out_type.representations, symmetries).double()
+    kernels = torch.randn(4, out_type.size, in_type.size, 9, dtype=torch.float64)
+    kernels[1:, : out_type.size // 2] = 0
+    kernels[2:, :, : in_type.size // 2] = 0
+    assert relative_error(average.by_blocks(kernels), average(kernels)) <= ROUNDING
+
+
+def test_channels_that_a_sum_of_irreps_mixes_are_few() -> None:
+    gspace = gspaces.rot3dOnR3()
+    fields = [gspace.irrep(of) for of in (0, 1, 2)]
+    average = GroupAverage(fields, fields, grid_symmetries(gspace, tap_grid(3, 1, 3)))
+    # The rotations of the cube take degree 2 apart.
+    assert sorted(of.tolist() for of in _mixed(average.exact("left"))) == [[0], [1, 2, 3], [4, 5, 7], [6, 8]]

@@ -80,6 +80,11 @@ class ExactConstants(nn.Module):
         self._cast_all()
         return self
 
+    def follow(self, like: Tensor) -> None:
+        """Move the constants to the device and the precision of a tensor."""
+        self._like = torch.empty(0, dtype=like.dtype, device=like.device)
+        self._cast_all()
+
     def _cast_all(self) -> None:
         self._remembered = {}
         for name in self._masters:

@@ -83,11 +83,46 @@ class GroupAverage(ExactConstants):
 
     def forward(self, kernel: Tensor) -> Tensor:
         """Return the mean of a kernel, in the same shape."""
-        total = torch.zeros_like(kernel)
-        for left, steered, right in zip(self.left, self.steered, self.right, strict=True):
-            # The taps first, as matrices of channels.
-            total = total + (left @ kernel[..., steered].movedim(-1, 0) @ right).movedim(0, -1)
-        return total / len(self.steered)
+        return _mean(kernel, self.left, self.steered, self.right)
+
+    def by_blocks(self, kernels: Tensor) -> Tensor:
+        """Return the mean of many kernels (B, C_out, C_in, T) in double precision, most entries of which are 0.
+
+        Only channels that the elements mix are looked at together. Of fields that are sums of irreps these are few.
+        """
+        left, right = self.exact("left"), self.exact("right")
+        mean = torch.zeros_like(kernels)
+        for rows in _mixed(left):
+            for columns in _mixed(right):
+                part = kernels[:, rows[:, None], columns]
+                some = part.flatten(1).any(1).nonzero().flatten()
+                if len(some):
+                    matrices = left[:, rows[:, None], rows], self.steered, right[:, columns[:, None], columns]
+                    mean[some[:, None, None], rows[:, None], columns] = _mean(part[some], *matrices)
+        return mean
+
+
+def _mean(kernel: Tensor, left: Tensor, steered: Tensor, right: Tensor) -> Tensor:
+    """Return the mean over elements of a kernel (…, C_out, C_in, T), given their matrices and how they move taps."""
+    # The taps first, as matrices of channels.
+    taps = kernel.movedim(-1, 0).contiguous()
+    total = torch.zeros_like(taps)
+    for of_out, places, of_in in zip(left, steered, right, strict=True):
+        total = total + of_out @ taps[places] @ of_in
+    return (total / len(steered)).movedim(0, -1)
+
+
+# Entries of a representation below this are rounding.
+_ROUNDING = 1e-13
+
+
+def _mixed(matrices: Tensor) -> list[Tensor]:
+    """Return the numbers of the channels that matrices (M, C, C) mix with each other, of each such set."""
+    mixes = (matrices.abs() > _ROUNDING).any(0) | torch.eye(matrices.shape[-1], dtype=torch.bool)
+    reached = (mixes | mixes.T).double()
+    while not torch.equal(further := (reached @ reached).clamp_max(1), reached):
+        reached = further
+    return [of.nonzero().flatten() for of in reached.unique(dim=0)]
 
 
 def _matrix(fields: Sequence[Representation], element: GroupElement) -> NDArray[np.float64]:

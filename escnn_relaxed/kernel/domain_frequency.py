@@ -172,15 +172,18 @@ def starting_frequency(relax: Any, domain: Domain) -> dict[str, Frequency]:
         if domain.subgroups and not names:
             raise ValueError("keep leaves nothing of rotation and reflection to be soft; relax=None is a strict layer")
         return {name: _default(name, domain) for name in names}
-    if isinstance(relax, str) or not isinstance(relax, (Mapping, Sequence, Set)):
-        name = relax if isinstance(relax, str) and relax in SUBGROUPS else "rotation"
-        raise (ValueError if isinstance(relax, str) else TypeError)(
-            f"relax must be names of subgroups, as relax=({name!r},), a dict from them to domain frequencies, as "
-            f"relax={{{name!r}: 0.25}}, None or 'default', got {relax!r}"
+    if isinstance(relax, str):
+        relax = (relax,)
+    if not isinstance(relax, (Mapping, Sequence, Set)):
+        raise TypeError(
+            f"relax must be the name of a subgroup, as relax='rotation', several names, as relax=('rotation', "
+            f"'translation'), a dict from names to domain frequencies, None or 'default', got {relax!r}"
         )
     for name in relax:
         if name not in SUBGROUPS:
-            raise ValueError(f"relax: unknown subgroup {name!r}; subgroups are {list(SUBGROUPS)}")
+            raise ValueError(
+                f"relax: unknown subgroup {name!r}; subgroups are {list(SUBGROUPS)}, None is a strict layer"
+            )
         if name not in (*domain.subgroups, "translation"):
             raise ValueError(f"relax: {domain.gspace.name} has no {name} to relax, got {relax!r}")
         if name in domain.kept_subgroups:

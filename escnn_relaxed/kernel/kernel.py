@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -34,7 +34,8 @@ class KernelPlace:
         domain: the sampled group and the positions.
         relax: ω′ at the start of each subgroup that may be soft.
         learn_relaxation: make ω′ parameters.
-        basis_arguments: escnn's arguments that shape the steerable basis, where they are given.
+        basis_arguments: escnn's arguments that shape the steerable basis, where they are given. A kernel that is built
+            keeps none.
 
     Example:
         >>> from escnn import gspaces
@@ -113,7 +114,8 @@ class Kernel(nn.Module, ABC):
 
     def __init__(self, place: KernelPlace) -> None:
         super().__init__()
-        self.place = place
+        # Functions that shaped the basis, which lambdas may be, would keep a layer from being pickled.
+        self.place = replace(place, basis_arguments={})
         self.frequency = DomainFrequency({})
         self.basis = None
         self.orthogonal_basis = OrthogonalBasis(place.in_type.representations, place.out_type.representations)

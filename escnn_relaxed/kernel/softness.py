@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..group.exact_constants import ExactConstants
 from ..group.fields import block_diagonal
 
 if TYPE_CHECKING:
     from escnn.group import Representation
+
+_Kernel = TypeVar("_Kernel", bound=nn.Module)
 
 # Below this many units in the last place √s is rounding. In bfloat16 that alone would be a percent of the energy.
 _ROUNDING = 16
@@ -29,6 +32,28 @@ def soft_share(soft: Tensor, strict: Tensor) -> Tensor:
     rounding = min(_ROUNDING * torch.finfo(total.dtype).eps, _MOST_ROUNDING)
     is_rounding = soft <= rounding**2 * total
     return torch.where(is_rounding, 0, soft / torch.where(is_rounding, 1, total))
+
+
+def at_least_single(kernel: _Kernel, weights: Tensor | None) -> tuple[_Kernel, Tensor | None]:
+    """Return a kernel and its weights, in half precision a copy in float32 through which gradients pass.
+
+    There K and PK, which differ little, would be equal.
+    """
+    own = [
+        (path, name, value)
+        for path, module in kernel.named_modules(remove_duplicate=False)
+        for name, value in (*module._parameters.items(), *vars(module).items())
+        if isinstance(value, Tensor)
+    ]
+    tensors = [value for _, _, value in own] + ([] if weights is None else [weights])
+    if not any(of.dtype in (torch.float16, torch.bfloat16) for of in tensors):
+        return kernel, weights
+    single = copy.deepcopy(kernel, {id(value): value for value in tensors})
+    for path, name, value in own:
+        module = single.get_submodule(path)
+        delattr(module, name)
+        setattr(module, name, value.float())
+    return single.float(), None if weights is None else weights.float()
 
 
 class OrthogonalBasis(ExactConstants):

@@ -123,8 +123,8 @@ def _averaged(
     """Return the mean of a basis (B, |A|, |B|, taps) over elements that map taps to taps."""
     if not symmetries:
         return np.zeros_like(basis)
-    average = GroupAverage([in_field], [out_field], symmetries).double()
-    mean: NDArray[np.float64] = average(torch.from_numpy(basis)).numpy()
+    average = GroupAverage([in_field], [out_field], symmetries)
+    mean: NDArray[np.float64] = average.by_blocks(torch.from_numpy(basis)).numpy()
     return mean
 
 

@@ -18,7 +18,7 @@ from ..group.points import tap_grid
 from ..integral.geometry import Geometry, TransposedGeometry
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
-from ..kernel.softness import soft_share
+from ..kernel.softness import at_least_single, soft_share
 from ..on_escnn.sampled_basis import built_on_the_cpu, warn_of_heavy_basis
 from ..torch_modes import full_precision
 from .arguments import Softening, check_field_types, checked_geometry, checked_transposed_geometry
@@ -88,9 +88,10 @@ class VolumeConvolution(RelaxedConvolution):
         in_type, out_type = self.kernel_types
         average = GroupAverage(in_type.representations, out_type.representations, symmetries)
         with full_precision(self.like):
-            kernel = self.kernel(self.weights, self.hardened).flatten(2)
-            mean = average.to(self.like)(kernel)
-            energy = self.kernel.orthogonal_basis.energy
+            whole, weights = at_least_single(self.kernel, self.weights)
+            kernel = whole(weights, self.hardened).flatten(2)
+            mean = average.to(kernel)(kernel)
+            energy = whole.orthogonal_basis.energy
             return soft_share(energy(kernel - mean), energy(mean))
 
 

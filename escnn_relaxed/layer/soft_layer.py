@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..checks import SUBGROUPS, check_size, check_subgroups
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import Kernel, joint
+from ..kernel.softness import at_least_single
 from ..torch_modes import full_precision
 from .arguments import check_softness
 
@@ -125,7 +126,8 @@ class SoftLayer(nn.Module):
                 near that of all larger ones.
 
         Returns:
-            A differentiable tensor without dimensions, NaN where a weight is not finite.
+            A differentiable tensor without dimensions, NaN where a weight is not finite. Of half precision it is in
+            float32: ``layer.softness().item()`` is the number.
 
         Raises:
             ValueError: for another name or size.
@@ -142,9 +144,9 @@ class SoftLayer(nn.Module):
         """
         wanted = check_subgroups(subgroups)
         pixels = None if size is None else check_size("size", size, self.kernel.place.domain.dimension)
-        # Half precision would lose the differences of kernels that are nearly equal.
         with full_precision(self.like):
-            return self.kernel.softness(self.weights, self.hardened, wanted, pixels)
+            kernel, weights = at_least_single(self.kernel, self.weights)
+            return kernel.softness(weights, self.hardened, wanted, pixels)
 
     @torch.no_grad()
     def set_softness(self, softness: float) -> None:

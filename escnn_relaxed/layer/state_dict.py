@@ -15,6 +15,7 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from ..checks import SUBGROUPS
+from ..group.exact_constants import ExactConstants
 from ..kernel.kernel import Kernel
 
 FORMAT_VERSION = 3
@@ -65,6 +66,12 @@ class DescribedState(nn.Module):
             error_messages.extend(adopt_basis(state_dict, prefix, basis))
             _adopt_r2conv_state(state_dict, prefix, self)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
+        own = [value for key, value in state_dict.items() if key.startswith(prefix) and value.is_floating_point()]
+        if local_metadata.get("assign_to_params_buffers") and own:
+            # Parameters are now those of the state. A layer that was built on the meta device has constants there.
+            for module in self.modules():
+                if isinstance(module, ExactConstants):
+                    module.follow(own[0])
 
 
 def _describe(layer: DescribedState, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
@@ -92,7 +99,9 @@ def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int |
         # Numbers that follow from the facts before them say nothing where these differ.
         is_known = _is_of_numbers(value) and bool(found)
         if not is_known and not _agree(saved.get(name, value), value):
-            found.append(f"{name} is {saved[name]}, here {value}")
+            is_strict = name == "soft in" and not saved[name] and not found
+            remedy = ", as after harden_network: load it into harden_network(…) of this network" if is_strict else ""
+            found.append(f"{name} is {saved[name]}, here {value}{remedy}")
     return found
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import repeat
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from ..network.relaxed_layers import in_eval_mode, relaxed_layers
 from ..torch_modes import full_precision
 from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport, HardeningTrial
 from .likelihoods import Likelihood
+from .posterior import fisher_rows, posterior
 from .soft_gradients import (
     SoftGroup,
     count_inputs,
@@ -25,6 +27,7 @@ from .soft_gradients import (
     is_gone,
     joined_over_processes,
     mean_over_processes,
+    output_of,
     plain,
     soft_groups,
 )
@@ -41,7 +44,7 @@ _NOTHING = 1e-300
 _COUNTED_ON, _ODDS = 2.0, math.log(20)
 # The largest second derivative of the penalty, so that SGD without Adam's scaling is stable up to a rate of 0.2.
 _STEEPEST = 10.0
-_FEWEST_INPUTS = 10
+FEWEST_INPUTS = 10
 # Inputs at a time, for gradients of single ones and for losses.
 _CHUNK, _LARGE_CHUNK = 32, 256
 
@@ -130,6 +133,8 @@ class SoftnessEvidence:
 
         Nothing waits for a device. δ beyond 10 N counts as 10 N, so that SGD is stable at rates up to 0.2.
         """
+        if not self._is_current():
+            self._collect()  # load_state_dict(…, assign=True), for one, puts other parameters in their places
         if not self._groups:
             return torch.zeros(())
         alpha = self._weights()
@@ -149,9 +154,9 @@ class SoftnessEvidence:
                 or a gradient that is not finite.
         """
         count = count_inputs(inputs)
-        if not _FEWEST_INPUTS <= count <= self.observations:
+        if not FEWEST_INPUTS <= count <= self.observations:
             raise ValueError(
-                f"inputs must be {_FEWEST_INPUTS} or more, and no more than observations (={self.observations}), "
+                f"inputs must be {FEWEST_INPUTS} or more, and no more than observations (={self.observations}), "
                 f"got {count}"
             )
         self._collect()
@@ -247,9 +252,9 @@ class SoftnessEvidence:
                 continue  # all of them have gone with several subgroups together
             trial, losses = self._trial(unit, going, losses, inputs, targets)
             trials.append(trial)
-            if trial.is_hardened or len(trial.layers) == 1:
+            by_layer = [[of for of in going if of.layer == name] for name in dict.fromkeys(of.layer for of in going)]
+            if trial.is_hardened or len(by_layer) == 1:
                 continue
-            by_layer = [[of for of in self._going(unit) if of.layer == name] for name in trial.layers]
             for groups in sorted(by_layer, key=self._share):
                 trial, losses = self._trial(unit, groups, losses, inputs, targets)
                 trials.append(trial)
@@ -287,8 +292,17 @@ class SoftnessEvidence:
     def _collect(self) -> None:
         """Find the soft weights that learn, and the precision of each group that was known before."""
         self._groups = soft_groups(self.network)
+        soft = {id(parameter) for group in self._groups for parameter, _ in group.entries}
+        self._parameters = {name: of for name, of in self.network.named_parameters() if id(of) in soft}
         self._precision = dict.fromkeys((group.key for group in self._groups), 0.0) | self._precision
         self._set_scale()
+
+    def _is_current(self) -> bool:
+        """Whether the network still has the parameters that were found, and no others in their places."""
+        try:
+            return all(attrgetter(name)(self.network) is of for name, of in self._parameters.items())
+        except AttributeError:
+            return False
 
     def _set_scale(self) -> None:
         """Set the factor of each α² in the penalty."""
@@ -299,26 +313,15 @@ class SoftnessEvidence:
 
     def _weights(self) -> Tensor:
         """Return α of all groups, one after the other."""
-        values = {id(parameter): parameter.flatten() for parameter in self._parameters()}
+        values = {id(parameter): parameter.flatten() for parameter in self._parameters.values()}
         return torch.cat([of for group in self._groups for of in group.taken(values)])
-
-    def _parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that have soft weights."""
-        return list({id(parameter): parameter for group in self._groups for parameter, _ in group.entries}.values())
 
     def _posterior(self, groups: Sequence[SoftGroup], weight: float = 1.0) -> tuple[dict[str, float], float]:
         """Return γ of each of some groups, and the price of their weights: what log p(data) has beside the loss."""
-        # Σ is never made. With A = G δ^(−½) and H = GᵀG, δ(H + δ)⁻¹ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for
-        # every H; and log det(Σ⁻¹/δ) is log det(1 + AAᵀ).
-        if not groups:
-            return {}, 0.0
-        scaled = torch.cat([self._rows[of.key] * (weight / self._precision[of.key]) ** 0.5 for of in groups], 1)
-        factor = torch.linalg.cholesky(torch.eye(len(scaled), dtype=scaled.dtype, device="cpu") + scaled @ scaled.mT)
-        each = torch.linalg.solve_triangular(factor, scaled, upper=False).square().sum(0)
-        determined = [float(of.sum()) for of in each.split([group.size for group in groups])]
-        energy = sum(self._precision[group.key] * self._squares[group.key] for group in groups)
-        price = energy / 2 + float(factor.diagonal().log().sum())
-        return {group.key: gamma for group, gamma in zip(groups, determined, strict=True)}, price
+        keys = [group.key for group in groups]
+        precision, squares = ([of[key] for key in keys] for of in (self._precision, self._squares))
+        determined, price = posterior([self._rows[key] for key in keys], precision, squares, weight)
+        return dict(zip(keys, determined, strict=True)), price
 
     def _weighted_gradients(self, inputs: Any, targets: Tensor | None) -> Tensor:
         """Return rows G with GᵀG = H; with targets of a regression find its noise and the weight of an output first."""
@@ -335,7 +338,7 @@ class SoftnessEvidence:
 
     def _gradients(self, inputs: Any, targets: Tensor | None = None) -> Tensor:
         """Return rows G with GᵀG = H, of the inputs of all processes, in double precision; or those of residuals."""
-        parameters, rows = self._parameters(), []
+        parameters, rows = list(self._parameters.values()), []
         parts = repeat(None) if targets is None else targets.split(_CHUNK)
         for arguments, wanted in zip(input_chunks(inputs, _CHUNK), parts, strict=False):
             direction = partial(self._likelihood.direction, generator=self._generator, targets=wanted)
@@ -344,11 +347,7 @@ class SoftnessEvidence:
             values = {id(of): found.reshape(len(found), -1) for of, found in zip(parameters, of_inputs, strict=True)}
             taken = [of for group in self._groups for of in group.taken(values)]
             rows.append(torch.cat(taken, 1).detach().cpu().double())
-        joined = joined_over_processes(torch.cat(rows))
-        if not joined.isfinite().all():
-            raise ValueError("inputs: a gradient of the network's output is not finite")
-        joined = joined * (self.observations / len(joined)) ** 0.5
-        return torch.linalg.qr(joined, mode="r")[1] if len(joined) > joined.shape[1] else joined
+        return fisher_rows(joined_over_processes(torch.cat(rows)), self.observations)
 
     def _losses(self, inputs: Any, targets: Tensor) -> Tensor:
         """Return the negative log likelihood of each input, (batch,)."""
@@ -358,7 +357,7 @@ class SoftnessEvidence:
         found = []
         with in_eval_mode(self.network):
             for arguments, wanted in zip(input_chunks(inputs, _LARGE_CHUNK), targets.split(_LARGE_CHUNK), strict=True):
-                output = plain(self.network(*arguments), "network: its output")
+                output = output_of(self.network, arguments)
                 found.append(self._likelihood.losses(output, wanted).double())
         return torch.cat(found)
 
@@ -375,7 +374,7 @@ class SoftnessEvidence:
         self, unit: tuple[str, ...], groups: Sequence[SoftGroup], losses: Tensor, inputs: Any, targets: Tensor
     ) -> tuple[HardeningTrial, Tensor]:
         """Harden layers for a trial; the trial and the losses of the network as it then is."""
-        names = tuple(dict.fromkeys(group.layer for group in groups))
+        names = tuple(dict.fromkeys(name for group in groups for name in group.layers))
         layers = [relaxed_layers(self.network)[name] for name in names]
         rest = [of for of in self._groups if of.key not in {group.key for group in groups}]
         price = self._posterior(self._groups)[1] - self._posterior(rest)[1]

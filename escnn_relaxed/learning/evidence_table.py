@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from ..measure.reports import plain_table
+from ..measure.reports import Report, plain_table
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class HardeningTrial:
         )
 
 
-class EvidenceTable(tuple[EvidenceRow, ...]):
+class EvidenceTable(tuple[EvidenceRow, ...], Report):
     """A tuple of a row for each layer and subgroup that is soft; its text is a table.
 
     Example:
@@ -96,12 +97,32 @@ class EvidenceTable(tuple[EvidenceRow, ...]):
         """The rows, as of other reports, in the order of the layers."""
         return tuple(self)
 
+    def by_subgroup(self) -> EvidenceTable:
+        """Return a short table with a row for each subgroup, of all layers that are soft in it.
+
+        Numbers of weights and γ are sums, the softness is that of the softest layer, and δ is left out, NaN.
+
+        Example:
+            >>> first = EvidenceRow("first", "rotation", 20, 3.0, 0.002, 50.0)
+            >>> second = EvidenceRow("second", "rotation", 10, 6.0, 0.01, 2.0)
+            >>> print(EvidenceTable((first, second)).by_subgroup())
+            layer     subgroup  weights n  determined γ  γ/n   softness s
+            2 layers  rotation  30         9.0           0.30  1.0e-02
+        """
+        rows = []
+        for name in dict.fromkeys(row.subgroup for row in self):
+            of = [row for row in self if row.subgroup == name]
+            layer = of[0].layer if len(of) == 1 else f"{len(of)} layers"
+            sums = sum(row.weights for row in of), sum(row.determined for row in of)
+            rows.append(EvidenceRow(layer, name, *sums, max(row.softness for row in of), math.nan))
+        return EvidenceTable(rows)
+
     def __str__(self) -> str:
         header = ("layer", "subgroup", "weights n", "determined γ", "γ/n", "softness s")
         return plain_table(header, [row.cells() for row in self])
 
 
-class HardeningReport(tuple[HardeningTrial, ...]):
+class HardeningReport(tuple[HardeningTrial, ...], Report):
     """A tuple of a row for each trial, in their order; its text is a table.
 
     Example:

@@ -43,10 +43,10 @@ def frequency_penalty(network: nn.Module) -> Tensor:
 
 
 def parameter_groups(network: nn.Module, frequency_rate: float | None = None) -> list[dict[str, Any]]:
-    """Return groups for any torch optimiser: learned ω′ and soft weights, without weight decay, then the rest.
+    """Return groups for any torch optimiser: learned ω′, other soft parameters, both without weight decay, the rest.
 
-    Weight decay would make layers strict whether or not the task is symmetric. ``ContinuousKernel`` has no soft weights
-    of its own. A parameter that layers share is there once. A group without parameters is left out.
+    Weight decay would make layers strict whether or not the task is symmetric. Soft parameters are those of
+    ``layer.soft_parameters()``. A parameter that layers share is there once. A group without parameters is left out.
 
     Args:
         network: any module.
@@ -69,7 +69,7 @@ def parameter_groups(network: nn.Module, frequency_rate: float | None = None) ->
     """
     layers = [module for module in check_module("network", network).modules() if isinstance(module, RelaxedConvolution)]
     frequencies = {id(value) for layer in layers for value in layer.kernel.frequency.parameters()}
-    soft = {id(value) for layer in layers for parts in layer.weight_groups().values() for value, _ in parts}
+    soft = {id(value) for layer in layers for value in layer.soft_parameters()} - frequencies
     rates = {} if frequency_rate is None else {"lr": check_positive("frequency_rate", frequency_rate)}
     of_groups: list[tuple[set[int], dict[str, Any]]] = [
         (frequencies, {"weight_decay": 0.0, **rates}),

@@ -16,8 +16,8 @@ from torch import Tensor
 from ..checks import check_choice, check_integer
 from ..measure.monitoring import RelaxationMonitor
 from ..network.relaxed_layers import in_eval_mode
-from .evidence import SoftnessEvidence
-from .likelihoods import LIKELIHOODS
+from .evidence import FEWEST_INPUTS, SoftnessEvidence
+from .likelihoods import LIKELIHOODS, likelihood_of
 from .soft_gradients import plain
 
 __all__ = ["LearnSoftness", "LogRelaxation"]
@@ -33,8 +33,9 @@ class LearnSoftness(Callback):
 
     Args:
         likelihood: ``"categorical"``, ``"binary"`` or ``"gaussian"``. By default the targets say it, the tensor that
-            follows the images in a batch: those of a regression are numbers, of a binary choice 0 and 1 in the shape of
-            the output, others classes.
+            follows the images in a batch: whole numbers below the number of classes, one for each pixel of the output;
+            0 and 1 in the shape of the output; or other numbers in that shape. An error asks for the likelihood where
+            targets fit several: one-hot vectors, probabilities, and other numbers from 0 to 1.
         first_epoch: number of the epoch after which the first update is, counted from 0.
         inputs: number of images of an update.
 
@@ -61,13 +62,17 @@ class LearnSoftness(Callback):
         self._images: list[Tensor] = []
         self._targets: list[Tensor] = []
         self._count = 0
+        # Images of the present epoch before a run was resumed inside it.
+        self._before = 0
+        self._guessed: str | None = None
         self.evidence: SoftnessEvidence | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Continue with the state of a checkpoint if one was loaded."""
-        self.evidence = None
-        if self._restored is not None:
-            state = dict(self._restored)
+        self.evidence = self._guessed = None
+        state = dict(self._restored or {})
+        self._before = state.pop("images", 0)
+        if state:
             self.evidence = SoftnessEvidence(pl_module, state.pop("observations"), state.pop("likelihood"))
             self.evidence.load_state_dict(state)
 
@@ -81,22 +86,47 @@ class LearnSoftness(Callback):
         place = next((number for number, tensor in enumerate(tensors) if _is_image(tensor)), None)
         if place is None:
             raise ValueError("LearnSoftness: a training batch has no floating-point tensor (batch, C, H, W)")
-        if self._count < self._wanted:
+        if not self._images:
+            self._count = self._before = self._before if batch_idx else 0
+        if self._count - self._before < self._wanted:
             self._images.append(tensors[place].detach())
             self._targets += [tensor.detach() for tensor in tensors[place + 1 : place + 2]]
+            if self._count - self._before + len(tensors[place]) >= self._wanted:
+                # An error now is better than at the end of an epoch.
+                self._name(pl_module)
         self._count += len(tensors[place])
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Update the precisions, and log γ/n."""
-        images = torch.cat(self._images)[: self._wanted]
-        targets = torch.cat(self._targets)[: self._wanted] if self._targets else None
+        if not self._images:
+            return  # a run that was resumed after the last batch
         if self.evidence is None:
-            likelihood = self._likelihood or _likelihood(pl_module, images, targets)
-            self.evidence = SoftnessEvidence(pl_module, self._count * trainer.world_size, likelihood)
-        if trainer.current_epoch >= self._first_epoch:
-            self.evidence.update(images, targets)
+            self.evidence = SoftnessEvidence(pl_module, self._count * trainer.world_size, self._name(pl_module))
+        images, targets = self._kept()
+        is_enough = len(images) >= FEWEST_INPUTS or not self._before
+        if trainer.current_epoch >= self._first_epoch and is_enough:
+            try:
+                self.evidence.update(images, targets)
+            except (TypeError, ValueError) as error:
+                if self._guessed is None:
+                    raise
+                hint = f"LearnSoftness took likelihood={self._guessed!r} from the targets: give it if it is another"
+                raise ValueError(f"{error} ({hint})") from error
             table = self.evidence.table()
             pl_module.log_dict({f"determined/{row.layer}/{row.subgroup}": row.share for row in table})
+        self._before = 0
+
+    def _kept(self) -> tuple[Tensor, Tensor | None]:
+        """Return the images of an update, and their targets."""
+        targets = torch.cat(self._targets)[: self._wanted] if self._targets else None
+        return torch.cat(self._images)[: self._wanted], targets
+
+    def _name(self, pl_module: LightningModule) -> str:
+        """Return the likelihood that was given, or else is guessed from the kept images and targets."""
+        known = self._likelihood or (self._guessed if self.evidence is None else self.evidence.likelihood)
+        if known is None:
+            known = self._guessed = _guessed(pl_module, *self._kept())
+        return known
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
@@ -108,10 +138,11 @@ class LearnSoftness(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was learned, for checkpoints."""
-        if self.evidence is None:
-            return dict(self._restored or {})
         evidence = self.evidence
+        if evidence is None:
+            return {**(self._restored or {}), "images": self._count}
         return {
+            "images": self._count,
             "observations": evidence.observations,
             "likelihood": evidence.likelihood,
             **evidence.state_dict(),
@@ -174,15 +205,21 @@ class LogRelaxation(Callback):
 
 
 @torch.no_grad()
-def _likelihood(network: LightningModule, images: Tensor, targets: Tensor | None) -> str:
-    """Return the likelihood that the targets of a batch are of."""
+def _guessed(network: LightningModule, images: Tensor, targets: Tensor | None) -> str:
+    """Return the only likelihood that targets fit, by the shape of the network's output."""
     if targets is None:
         raise ValueError("LearnSoftness: likelihood must be given where nothing follows the images in a batch")
     with in_eval_mode(network):
         output = plain(network(images[:1]), "network: its output")
-    if output.shape[1:] == targets.shape[1:] and ((targets == 0) | (targets == 1)).all():
-        return "binary"
-    return "gaussian" if targets.is_floating_point() else "categorical"
+    likelihood = likelihood_of(targets, tuple(output.shape[1:]))
+    if likelihood is None:
+        values = f"values from {targets.min().item():g} to {targets.max().item():g}" if targets.numel() else "no values"
+        raise ValueError(
+            f"LearnSoftness: likelihood must be given, one of {list(LIKELIHOODS)}: targets of shape "
+            f"{tuple(targets.shape)} with {values} do not say it beside outputs of shape "
+            f"{(len(targets), *output.shape[1:])}"
+        )
+    return likelihood
 
 
 def _is_image(tensor: Tensor) -> bool:

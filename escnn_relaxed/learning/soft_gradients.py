@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from escnn.nn import GeometricTensor
+from escnn.nn import GeometricTensor, SequentialModule
 from torch import Tensor, distributed, nn
 from torch.func import functional_call, grad, vmap
 
+from ..checks import has_hooks
 from ..layer.convolution import RelaxedConvolution
 from ..network.relaxed_layers import relaxed_layers
 
@@ -19,9 +20,10 @@ from ..network.relaxed_layers import relaxed_layers
 class SoftGroup(NamedTuple):
     """The soft weights of a layer and subgroup."""
 
-    layer: str
+    layer: str  # the first that has them
     label: str  # the subgroup, or several: see ``layer.weight_groups()``
     entries: list[tuple[nn.Parameter, Tensor]]  # parameters, each with the places of its entries
+    layers: list[str]  # all that share them
 
     @property
     def key(self) -> str:
@@ -44,18 +46,28 @@ class SoftGroup(NamedTuple):
 
 
 def soft_groups(network: nn.Module) -> list[SoftGroup]:
-    """Return the groups of a network; what is frozen or hardened is in none, and what layers share in the first."""
+    """Return the groups of a network, each once; what is frozen or hardened is in none."""
     groups: list[SoftGroup] = []
-    owners: dict[int, str] = {}
+    # The number of the group that each entry of a parameter is in.
+    known: dict[int, Tensor] = {}
     for name, layer in relaxed_layers(network).items():
         for label, entries in layer.weight_groups().items():
-            own = [
-                (parameter, places.to(parameter.device))
-                for parameter, places in entries
-                if parameter.requires_grad and owners.setdefault(id(parameter), name) == name
-            ]
-            if own and not is_gone(label, layer.hardened):
-                groups.append(SoftGroup(name, label, own))
+            if is_gone(label, layer.hardened):
+                continue
+            own = []
+            for parameter, places in entries:
+                if not parameter.requires_grad:
+                    continue
+                here = places.to(parameter.device)
+                numbers = known.setdefault(id(parameter), torch.full((parameter.numel(),), -1, device=here.device))
+                for number in set(numbers[here].tolist()) - {-1}:
+                    groups[number].layers.append(name)
+                fresh = here[numbers[here] < 0]
+                numbers[fresh] = len(groups)
+                if len(fresh):
+                    own.append((parameter, fresh))
+            if own:
+                groups.append(SoftGroup(name, label, own, [name]))
     return groups
 
 
@@ -80,6 +92,17 @@ def plain(value: Any, name: str) -> Tensor:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a tensor or a GeometricTensor, got {type(value).__name__}")
     return tensor
+
+
+def output_of(network: nn.Module, arguments: tuple[Any, ...]) -> Tensor:
+    """Return the output of a network as a tensor; a plain batch becomes the fields that a sequence or a layer takes."""
+    first: Any = network
+    while isinstance(first, nn.Sequential) and len(first):
+        first = first[0]
+    takes_fields = type(first).forward is SequentialModule.forward or isinstance(first, RelaxedConvolution)
+    batch, *others = arguments
+    given = first.in_type(batch) if takes_fields and isinstance(batch, Tensor) else batch
+    return plain(network(given, *others), "network: its output")
 
 
 def count_inputs(inputs: Any) -> int:
@@ -116,9 +139,10 @@ def gradients(
     wanted = {id(parameter) for parameter in parameters}
     calls: list[_Call] = []
 
-    def note(layer: nn.Module, given: tuple[Any, ...], output: Any) -> GeometricTensor:
+    def note(layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> GeometricTensor:
+        features = given[0] if given else named["input"]
         # What is done in place with features later must not reach those that are noted.
-        calls.append(_Call(layer, given[0].tensor.detach().clone(), output.tensor))  # type: ignore[arg-type]
+        calls.append(_Call(layer, features.tensor.detach().clone(), output.tensor))  # type: ignore[arg-type]
         return GeometricTensor(output.tensor.clone(), output.type)
 
     layers = [
@@ -126,13 +150,18 @@ def gradients(
         for module in network.modules()
         if isinstance(module, RelaxedConvolution) and any(id(parameter) in wanted for parameter in module.parameters())
     ]
-    handles = [layer.register_forward_hook(note) for layer in layers]
+    handles = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
     try:
-        output = plain(network(*arguments), "network: its output")
+        output = output_of(network, arguments)
     finally:
         for handle in handles:
             handle.remove()
     noted = [call for call in calls if call.output.requires_grad]
+    if calls and not noted:
+        raise ValueError(
+            "network: its layers are called without gradients, which an update needs: take it out of torch.no_grad() "
+            "and torch.inference_mode(), and let torch.utils.checkpoint have use_reentrant=False"
+        )
     if not noted or not output.requires_grad:
         raise ValueError("network: its output does not depend on the soft weights of its layers")
     if count > 1 and any(len(call.features) != count for call in noted):
@@ -157,13 +186,19 @@ def _of_layer(call: _Call, slope: Tensor, own: dict[str, nn.Parameter], count: i
         output = functional_call(call.layer, values, (GeometricTensor(features, call.layer.in_type),))
         return (output.tensor * slope).sum()
 
+    def of_each(*of: Tensor) -> dict[str, Tensor]:
+        rows = [torch.autograd.grad(product(own, *one), list(own.values())) for one in zip(*of, strict=True)]
+        return dict(zip(own, (torch.stack(row) for row in zip(*rows, strict=True)), strict=True))
+
     per_input = [of.unflatten(0, (count, -1)) for of in (call.features, slope)]
+    if any(has_hooks(module) for module in call.layer.modules()):
+        # Tensors of a map must not get into the hands of users.
+        return of_each(*per_input)
     try:
         return vmap(grad(product), in_dims=(None, 0, 0))(values, *per_input)
     except RuntimeError:
         # A layer that cannot be mapped over: one input after the other.
-        each = [torch.autograd.grad(product(own, *of), list(own.values())) for of in zip(*per_input, strict=True)]
-        return dict(zip(own, (torch.stack(of) for of in zip(*each, strict=True)), strict=True))
+        return of_each(*per_input)
 
 
 def mean_over_processes(values: Tensor) -> tuple[float, float]:

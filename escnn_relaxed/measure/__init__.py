@@ -13,7 +13,7 @@ Example:
 
 from .equivariance import equivariance_error, prediction_agreement
 from .monitoring import RelaxationMonitor, relaxation_scalars
-from .reports import AblationReport, AblationRow, AgreementReport, EquivarianceReport, ErrorRow
+from .reports import AblationReport, AblationRow, AgreementReport, AgreementRow, EquivarianceReport, ErrorRow
 from .summary import (
     AxisSoftness,
     LayerSummary,
@@ -27,6 +27,7 @@ __all__ = [
     "AblationReport",
     "AblationRow",
     "AgreementReport",
+    "AgreementRow",
     "AxisSoftness",
     "EquivarianceReport",
     "ErrorRow",

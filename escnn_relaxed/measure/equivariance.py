@@ -20,7 +20,7 @@ from ..network.relaxed_layers import in_eval_mode
 from .forward_probe import ModuleOutput, Output
 from .isometry import Isometry, PixelGrid, moved, on_fibers
 from .measured_network import Data, MeasuredNetwork, Pass, Shifts
-from .reports import AgreementReport, EquivarianceReport, ErrorRow
+from .reports import AgreementReport, AgreementRow, EquivarianceReport, ErrorRow
 
 
 @torch.no_grad()
@@ -143,8 +143,8 @@ def prediction_agreement(
         >>> left = torch.zeros(1, 1, 5, 5)
         >>> left[..., 2, 0] = 1
         >>> report = prediction_agreement(BrightestColumn(), left, in_type=image)
-        >>> [(row.name, row.error) for row in report.rows]
-        [('rotation 90°', 1.0), ('rotation 180°', 1.0), ('rotation 270°', 1.0)]
+        >>> [(row.name, row.agreement) for row in report.rows]
+        [('rotation 90°', 0.0), ('rotation 180°', 0.0), ('rotation 270°', 0.0)]
     """
     check_module("classifier", classifier)
     network = MeasuredNetwork(classifier, None, data, in_type, None, ("",), output)
@@ -153,8 +153,10 @@ def prediction_agreement(
     with in_eval_mode(classifier):
         for passed in _passes(network, elements, angles, shifts):
             before, after, returned = (_classes(found[""]) for found in (passed.before, passed.after, passed.returned))
-            error, resampling = ((classes != before).double().mean().item() for classes in (after, returned))
-            rows.append(_error_row(passed, passed.kind(""), error, resampling))
+            agreement, resampling = ((classes == before).double().mean().item() for classes in (after, returned))
+            isometry = passed.isometry
+            place = isometry.name, isometry.subgroup, isometry.angle, passed.kind("")
+            rows.append(AgreementRow(*place, agreement, resampling))
             same = same.to(before.device) & (after == before)
     return AgreementReport(tuple(rows), same.double().mean().item())
 
@@ -201,11 +203,6 @@ def _row(passed: Pass, name: str, network: MeasuredNetwork) -> ErrorRow:
         again, mask = _carried(passed, carried, after.grid, before.grid, isometry.inverse())
         changes = (passed.returned[name].tensor, again)
         resampling = sum(_ratio((each - before.tensor) * mask, before.tensor * mask) for each in changes) / 2
-    return _error_row(passed, kind, error, resampling)
-
-
-def _error_row(passed: Pass, kind: str, error: float, resampling: float) -> ErrorRow:
-    isometry = passed.isometry
     return ErrorRow(isometry.name, isometry.subgroup, isometry.angle, kind, error, resampling)
 
 

@@ -123,11 +123,18 @@ def on_fibers(
     return torch.cat([torch.einsum("oc,bc...->bo...", matrices[field], part) for field, part in pairs], dim=1)
 
 
+_COORDINATES = {0.0: "x", 90.0: "y"}
+
+
 def _name(subgroup: str, matrix: Array) -> str:
-    """Return a turn or a flip in words: in space "reflection along z" is z → −z."""
+    """Return a turn or a flip in words: "reflection along x" is x → −x, along another direction that of an angle."""
     angle, axis = _turn(matrix)
+    if len(matrix) == 2 and subgroup == "reflection":
+        # y → −y and a turn by α reverse the direction at α/2 from y.
+        direction = round(math.degrees(angle) / 2 + 90, 6) % 180
+        return f"reflection along {_COORDINATES.get(direction, f'{direction:.4g}°')}"
     if len(matrix) == 2:
-        return f"{subgroup} {_degrees(angle)}"
+        return f"rotation {_degrees(angle)}"
     if subgroup == "reflection" and angle == 0:
         return "inversion"
     if subgroup == "reflection" and abs(angle - math.pi) < TOLERANCE:

@@ -143,7 +143,7 @@ class MeasuredNetwork:
         if fields is None and found.grid is not None:
             raise ValueError(
                 f"out_type: the output is a plain tensor {tuple(found.tensor.shape)} and nothing says which fields "
-                f"it holds; give out_type=FieldType(…)"
+                f"it holds; give out_type=FieldType(…), or measure a module inside that returns fields by layer="
             )
         return fields
 

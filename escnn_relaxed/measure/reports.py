@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from itertools import zip_longest
+from typing import Any
+
+
+class Report:
+    """A report: rows, which are dataclasses, and a table as its text.
+
+    Example:
+        >>> turn = ErrorRow("rotation 90°", "rotation", 1.5708, "exact", 5e-7, 0.0)
+        >>> EquivarianceReport("", (turn,)).to_dict()["rows"][0]["error"]
+        5e-07
+    """
+
+    __slots__ = ()
+
+    rows: Any
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as numbers and texts in dicts and lists: ``"rows"``, and what it has beside them."""
+        own: dict[str, Any] = {of.name: getattr(self, of.name) for of in fields(self)} if is_dataclass(self) else {}
+        return {**own, "rows": [asdict(row) for row in self.rows]}
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 @dataclass(frozen=True)
@@ -12,16 +36,16 @@ class ErrorRow:
     """The error under one transformation; ``pandas.DataFrame(report.rows)`` makes a table of them.
 
     Attributes:
-        name: of the transformation, in degrees or pixels. In space with the axis, a coordinate or a vector:
-            ``"rotation 120° about (1, 1, 1)"``, ``"inversion"``, ``"reflection along z"`` (z → −z), and ``"rotation 90°
-            about z, inverted"``, the turn of the inverted volume.
+        name: of the transformation, in degrees or pixels. ``"reflection along x"`` is x → −x, which exchanges left and
+            right, ``"reflection along 45°"`` that of the direction at 45° from x. In space with the axis, a coordinate
+            or a vector: ``"rotation 120° about (1, 1, 1)"``, ``"inversion"``, and ``"rotation 90° about z, inverted"``,
+            the turn of the inverted volume.
         subgroup: ``"rotation"``, ``"reflection"`` or ``"translation"``.
         angle: in radians, [0, 2π); of a reflection the turn that follows on y → −y, in space on the inversion; 0 for a
             shift. In space it is about the axis whose first component that is not 0 is positive.
         kind: ``"exact"`` where pixels go to pixels in every feature map; ``"strided"`` where they do in the image, but
             not in all maps, since a stride does not fit the size (or the shift); else ``"interpolated"``.
-        error: ‖f(gx) − g f(x)‖ / ‖f(x)‖; of :func:`~escnn_relaxed.prediction_agreement` the part of the images that
-            get another class.
+        error: ‖f(gx) − g f(x)‖ / ‖f(x)‖.
         resampling: what interpolation alone costs: 0 for exact rows, NaN for strided ones whose output has no pixels.
 
     Example:
@@ -41,7 +65,7 @@ class ErrorRow:
 
 
 @dataclass(frozen=True)
-class EquivarianceReport:
+class EquivarianceReport(Report):
     """A row for each transformation; its text is a table.
 
     Attributes:
@@ -82,28 +106,54 @@ class EquivarianceReport:
 
 
 @dataclass(frozen=True)
-class AgreementReport:
+class AgreementRow:
+    """The agreement under one transformation; ``pandas.DataFrame(report.rows)`` makes a table of them.
+
+    Attributes:
+        name: of the transformation, and its subgroup, angle and kind, as of :class:`ErrorRow`.
+        subgroup: ``"rotation"``, ``"reflection"`` or ``"translation"``.
+        angle: in radians.
+        kind: ``"exact"``, ``"strided"`` or ``"interpolated"``.
+        agreement: part of the images that get the same class.
+        resampling: that of images turned there and back, which interpolation alone leaves; 1 for exact rows.
+
+    Example:
+        >>> AgreementRow(
+        ...     "rotation 90°", "rotation", 1.5708, "exact", agreement=0.83, resampling=1.0
+        ... ).agreement
+        0.83
+    """
+
+    name: str
+    subgroup: str
+    angle: float
+    kind: str
+    agreement: float
+    resampling: float
+
+
+@dataclass(frozen=True)
+class AgreementReport(Report):
     """A row for each transformation; its text is a table.
 
     Attributes:
-        rows: in the order elements, angles, shifts. ``error`` is the part of the images that get another class, and
-            ``resampling`` that of images turned there and back, what interpolation alone changes.
+        rows: in the order elements, angles, shifts.
         orbit: part of the images that get one class under all of these transformations and without.
 
     Example:
-        >>> turn = ErrorRow("rotation 90°", "rotation", 1.5708, "exact", error=0.17, resampling=0.0)
+        >>> turn = AgreementRow("rotation 90°", "rotation", 1.5708, "exact", 0.83, resampling=1.0)
         >>> print(AgreementReport((turn,), orbit=0.83))
         transformation  kind   agreement  resampling alone
         rotation 90°    exact  0.830
         all of these           0.830
     """
 
-    rows: tuple[ErrorRow, ...]
+    rows: tuple[AgreementRow, ...]
     orbit: float
 
     def __str__(self) -> str:
-        alone = [f"{1 - row.resampling:.3f}" if row.kind == "interpolated" else "" for row in self.rows]
-        lines = [[row.name, row.kind, f"{1 - row.error:.3f}", kept] for row, kept in zip(self.rows, alone, strict=True)]
+        alone = [f"{row.resampling:.3f}" if row.kind == "interpolated" else "" for row in self.rows]
+        lines = [[row.name, row.kind, f"{row.agreement:.3f}", kept] for row, kept in zip(self.rows, alone, strict=True)]
         lines.append(["all of these", "", f"{self.orbit:.3f}", ""])
         return plain_table(["transformation", "kind", "agreement", "resampling alone"], lines)
 
@@ -132,7 +182,7 @@ class AblationRow:
     softness: float
 
 
-class AblationReport(tuple[AblationRow, ...]):
+class AblationReport(tuple[AblationRow, ...], Report):
     """A tuple of a row for each part that was hardened: nothing, layers, subgroups, everything; its text is a table.
 
     Example:

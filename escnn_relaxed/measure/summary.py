@@ -19,7 +19,7 @@ from ..layer.state_dict import describe_fields
 from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers, strict_layers
 from .equivariance import largest_exact_errors
 from .measured_network import Data, MeasuredNetwork
-from .reports import AblationReport, AblationRow, plain_table
+from .reports import AblationReport, AblationRow, Report, plain_table
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class LayerSummary:
 
 
 @dataclass(frozen=True)
-class RelaxationSummary:
+class RelaxationSummary(Report):
     """A row for each relaxed layer; its text is a table.
 
     Attributes:
@@ -174,7 +174,7 @@ def _count(parameters: Iterable[nn.Parameter]) -> int:
 
 
 # The longest line of the table, so that it fits on a screen, and the longest description of fields in it.
-_WIDTH, _MOST_CHARACTERS = 120, 21
+_WIDTH, _MOST_CHARACTERS = 100, 21
 
 
 def _short(fields: str) -> str:

@@ -19,7 +19,15 @@ from ..kernel.steerable_basis import SteerableBasis
 from ..layer.arguments import SOFTENING, check_keywords, check_softness
 from ..layer.convolution import RelaxedConvolution
 from ..on_escnn.sampled_basis import as_escnn_builds
-from .relaxed_layers import RELAXABLE, RELAXED_FORMS, Relaxed, copied_parameters, copy_network, relaxed_layers
+from .relaxed_layers import (
+    RELAXABLE,
+    RELAXED_FORMS,
+    Relaxed,
+    copied_parameters,
+    copy_network,
+    named_relaxed_layers,
+    relaxed_layers,
+)
 
 # A layer that can be relaxed: escnn's, or a strict one of this package.
 StrictLayer: TypeAlias = Relaxed | R2Conv | R2ConvTransposed | R3Conv | R3ConvTransposed | Linear
@@ -71,10 +79,7 @@ def relax_network(
     named = [(name, of) for name, of in network.named_modules() if _can_be_relaxed(of) and _concerns(softening, of)]
     picked = {name: module for name, module in named if where is None or where(name, module)}
     if not picked:
-        raise ValueError(
-            f"network has none of {RELAXABLE} to relax, nor a layer of this package with relax=None: where picks none "
-            f"of {[name for name, _ in named]}"
-        )
+        raise ValueError(_nothing_to_relax(network, [name for name, _ in named]))
     for name, module in picked.items():
         _check_plain(name or "network", module)
     parameters = copied_parameters(picked.values(), freeze)
@@ -116,6 +121,15 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
         layer.harden(*subgroups)
         layer.drop_soft_part()
     return hardened
+
+
+def _nothing_to_relax(network: nn.Module, names: list[str]) -> str:
+    """Return in words why a network has no layer to relax; the names are those that ``where`` left out."""
+    if names:
+        return f"where must pick a layer of the network, which has {names}"
+    soft = [name or "the network itself" for name, of in named_relaxed_layers(network) if of.relaxed_subgroups]
+    known = f"; these layers are soft already: {', '.join(soft)}" if soft else ""
+    return f"network has none of {RELAXABLE} to relax, nor a layer of this package with relax=None{known}"
 
 
 def _can_be_relaxed(module: nn.Module) -> TypeGuard[StrictLayer]:
@@ -254,12 +268,7 @@ def _check_is_hardened(name: str, layer: RelaxedConvolution) -> None:
 
 def _as_escnn(name: str, layer: Any, parameters: dict[int, nn.Parameter], basis: Mapping[str, Any]) -> nn.Module:
     """Return escnn's layer with the parameters of a layer, and with its basis in its precision."""
-    built = _with_the_same_basis(layer, basis)
-    if built is None:
-        given = ", ".join(f"{key}={value!r}" for key, value in basis.items()) or "its default arguments"
-        raise ValueError(
-            f"{name} has another basis than escnn's with {given}: give what it was built with, of {', '.join(_BASIS)}"
-        )
+    built = _with_the_same_basis(name, layer, basis)
     # escnn shares bases between layers: a cast of this one must not change the others.
     strict = copy.deepcopy(built).to(layer.weights)
     for block, values in _bases(strict, layer):
@@ -271,19 +280,21 @@ def _as_escnn(name: str, layer: Any, parameters: dict[int, nn.Parameter], basis:
     # escnn builds these buffers when the mode changes; its state dict holds them in either mode.
     filter_bank, bias = strict.expand_parameters()
     (strict.matrix if isinstance(strict, Linear) else strict.filter).copy_(filter_bank)
-    if bias is not None:
-        strict.expanded_bias.copy_(bias)
+    if bias is not None and (not layer.training or bias.shape == strict.expanded_bias.shape):
+        # Of a transposed layer with groups escnn's buffer has a group's size as built, and its right size in eval mode.
+        strict.expanded_bias = bias
     nn.Module.train(strict, layer.training)
     return strict
 
 
-def _with_the_same_basis(layer: Any, basis: Mapping[str, Any]) -> Any:
-    """Return escnn's layer with the basis of a layer: by default arguments, else by those given, else None."""
+def _with_the_same_basis(name: str, layer: Any, basis: Mapping[str, Any]) -> Any:
+    """Return escnn's layer with the basis of a layer: by default arguments, else by those given."""
     form = _ESCNN_FORMS[type(layer)]
     taken = inspect.signature(form).parameters
     place = {name: getattr(layer, name) for name in _PLACE if name in taken}
     place |= {"bias": layer.bias is not None, "initialize": False}
-    for arguments in ({}, {name: value for name, value in basis.items() if name in taken}):
+    found = "an empty basis"
+    for arguments in ({}, {key: value for key, value in basis.items() if key in taken}):
         try:
             with as_escnn_builds():
                 built = form(layer.in_type, layer.out_type, **place, **arguments)
@@ -296,7 +307,13 @@ def _with_the_same_basis(layer: Any, basis: Mapping[str, Any]) -> Any:
             for block, values in _bases(built, layer)
         ):
             return built
-    return None
+        found = "another basis"
+    given = ", ".join(f"{key}={value!r}" for key, value in basis.items()) or "its default arguments"
+    ring = "" if layer.kernel_size != 2 else f" (rings=[{0.707 * layer.dilation:g}] and a cutoff of 1.0 in the plane)"
+    raise ValueError(
+        f"{name}: escnn's {form.__name__} has {found} with {given}: give what {name} was built with, of "
+        f"{', '.join(_BASIS)}{ring}"
+    )
 
 
 def _bases(strict: Any, layer: Any) -> Iterator[tuple[Any, Tensor]]:

@@ -30,7 +30,7 @@ def export_network(network: nn.Module) -> nn.Module:
     takes and returns what it did. Each of its parts becomes a plain module with the same inputs and outputs, so that
     residual sums, ``tensor_directsum`` or ``restrict`` do what they did. Such a forward runs on GeometricTensors, so
     the module needs escnn where it is loaded, which a warning says. A trace, an exported program and ONNX need none.
-    A module that has no plain form stays as it is.
+    A module that has no plain form stays as it is, and so does one whose ``export()`` gives what cannot be called.
 
     Args:
         network: an escnn module, (nested) ``SequentialModule`` among them; any ``nn.Sequential`` that also holds
@@ -73,10 +73,16 @@ def export_network(network: nn.Module) -> nn.Module:
             raise NoPlainFormError
         if isinstance(module, RelaxedConvolution) or not isinstance(module, EquivariantModule):
             refuse_hooks(*module.modules())
-            return module.export()
-        plain = plain_module(module, export)
+            return can_be_called(module.export())
+        plain = can_be_called(plain_module(module, export))
         # Later, since what has no plain form keeps its hooks.
         refuse_hooks(*module.modules())
+        return plain
+
+    def can_be_called(plain: nn.Module) -> nn.Module:
+        # The export() of some blocks gives the parts of their forward alone, in a ModuleDict.
+        if type(plain).forward is nn.Module.forward:
+            raise NoPlainFormError
         return plain
 
     def refuse_hooks(*parts: nn.Module) -> None:
@@ -148,9 +154,8 @@ def _with_plain_parts(network: nn.Module, export: Callable[[nn.Module], nn.Modul
 
     exchange(network)
     warn_once(
-        f"export_network keeps the forward of {', '.join(kept)}, which runs on GeometricTensors and needs escnn; a "
-        f"trace of it, its torch.export.export and its ONNX do not. torch's exporters take tensors and no "
-        f"GeometricTensors: put a network that returns one behind a module that returns its .tensor"
+        f"export_network keeps the forward of {', '.join(kept)}, so that the copy needs escnn where it is loaded; its "
+        f"trace, its torch.export.export and its ONNX do not"
     )
     exported = copy_network(network, replacements)
     return _OnTensors(exported) if isinstance(exported, SequentialModule) and _is_sequence(exported) else exported

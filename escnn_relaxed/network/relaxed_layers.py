@@ -75,14 +75,28 @@ def copied_parameters(convolutions: Iterable[Any], freeze: bool = False) -> dict
 @contextlib.contextmanager
 def in_eval_mode(network: nn.Module) -> Iterator[None]:
     """Put a network into eval mode; every module gets its own mode back afterwards."""
-    modes = {module: module.training for module in network.modules()}
+    modes = {module: module.training for module in _outside_in(network)}
     try:
         network.eval()
         yield
     finally:
-        # train(mode) also sets the modules inside, so outer modules come first.
+        # train(mode) also sets the modules inside.
         for module, mode in modes.items():
             module.train(mode)
+
+
+def _outside_in(network: nn.Module) -> list[nn.Module]:
+    """Return every module of a network once, after all modules that it stands in."""
+    inside_out: dict[nn.Module, None] = {}
+
+    def visit(module: nn.Module) -> None:
+        for part in module.children():
+            if part not in inside_out:
+                visit(part)
+        inside_out[module] = None
+
+    visit(network)
+    return list(inside_out)[::-1]
 
 
 def copy_network(network: nn.Module, replacements: Mapping[int, Any] | None = None) -> nn.Module:

@@ -2,14 +2,16 @@
 
 - Null spaces are computed as where scikit-learn is not installed, since escnn fails with its newer versions.
 - Solutions of escnn's linear systems are the same in every process, and are loaded from disk without a word.
+- Nothing adds irreps to a continuous group but a frequency that is asked for.
 - Groups, representations and field types can be pickled.
 """
 
 from . import versions  # noqa: F401 — before all that fails with other versions
-from .pickling import register_reducers, use_scipy_svd
+from .pickling import keep_irreps, register_reducers, use_scipy_svd
 from .solutions import silence_caches, use_canonical_solutions
 
 use_scipy_svd()
+keep_irreps()
 use_canonical_solutions()
 silence_caches()
 register_reducers()

@@ -1,13 +1,19 @@
-"""Corrections of escnn's global state: its SVD, and the pickling of groups and representations."""
+"""Corrections of escnn's global state: its SVD, the irreps of its groups, and their copies and pickles."""
 
 from __future__ import annotations
 
 import copyreg
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import escnn.group._numerical as escnn_numerical
 import numpy as np
 from escnn.group import (
+    O2,
+    O3,
+    SO2,
+    SO3,
     DirectProductGroup,
     Group,
     GroupElement,
@@ -25,12 +31,37 @@ def use_scipy_svd() -> None:
     escnn_numerical.randomized_svd = None
 
 
+def keep_irreps() -> None:
+    """Let escnn take a continuous group as it is where no frequency is asked for, without more irreps.
+
+    There is one group of a kind. With more irreps, networks that are built from all of them would be wider.
+    """
+    for kind in (SO2, O2, SO3, O3):
+        generate = kind._generator
+        if not hasattr(generate, "keeps_irreps"):
+            kind._generator = classmethod(_keeping_irreps(generate.__func__))
+
+
+def _keeping_irreps(generate: Callable[..., Group]) -> Callable[..., Group]:
+    """Return a function of a class of groups and a highest frequency, by default that of the group that is there."""
+
+    @functools.wraps(generate)
+    def generated(kind: type[Group], *frequency: int, **keys: int) -> Group:
+        known: Group | None = kind._cached_group_instance
+        return generate(kind, *frequency, **keys) if frequency or keys or known is None else known
+
+    generated.keeps_irreps = True  # type: ignore[attr-defined]
+    return generated
+
+
 # escnn's value for groups without a maximum frequency of their own.
 _MAXIMUM_FREQUENCY = 6
 
 
 def register_reducers() -> None:
-    """Make everything that a field type on the plane or on space consists of picklable."""
+    """Make everything that a field type on the plane or on space consists of picklable; a copy of a group is itself."""
+    for kind in (Group, GSpace0D, GSpace2D, GSpace3D):
+        kind.__deepcopy__ = lambda self, memo: self
     for group in groups_dict.values():
         copyreg.pickle(group, _reduce_group)
     copyreg.pickle(DirectProductGroup, _reduce_product)
@@ -44,7 +75,7 @@ def register_reducers() -> None:
 
 
 def _reduce_group(group: Group) -> tuple[Any, ...]:
-    return _group, (type(group), dict(group._keys))
+    return _group, (type(group), dict(group._keys), max(_maximum_frequencies(group), default=None))
 
 
 def _reduce_product(group: DirectProductGroup) -> tuple[Any, ...]:
@@ -53,10 +84,14 @@ def _reduce_product(group: DirectProductGroup) -> tuple[Any, ...]:
     return _group, (DirectProductGroup, dict(keys))
 
 
-def _group(kind: type[Group], keys: dict[str, Any]) -> Group:
-    # Where there is one group for all, escnn would ask for irreps up to a frequency and add them to it.
-    known = getattr(kind, "_cached_group_instance", None)
-    return known if isinstance(known, Group) and not keys else kind._generator(**keys)
+def _group(kind: type[Group], keys: dict[str, Any], frequency: int | None = None) -> Group:
+    if kind is DirectProductGroup:
+        # escnn would add irreps to one that it knows.
+        known: Group | None = kind._cached_group_instance.get(tuple(sorted(keys.items())))
+        return kind._generator(**keys) if known is None else known
+    if frequency is not None and kind._cached_group_instance is None:
+        keys = {**keys, "maximum_frequency": frequency}
+    return kind._generator(**keys)
 
 
 def _reduce_irrep(irrep: IrreducibleRepresentation) -> tuple[Any, ...]:
