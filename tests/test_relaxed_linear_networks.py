@@ -73,7 +73,7 @@ def test_translation_alone_leaves_linear_maps_as_they_are() -> None:
     soft = relax_network(trained(), relax=("translation",))
     assert (type(soft.body[0]), type(soft.head)) == (RelaxedR2Conv, enn.Linear)
     assert relaxation_summary(soft).strict == {"Linear": ("middle.0", "head")}
-    with pytest.raises(ValueError, match="network has none of"):
+    with pytest.raises(ValueError, match="network has no"):
         relax_network(soft.head, relax=("translation",))
 
 
