@@ -50,8 +50,8 @@ def plan_names() -> list[str]:
 def read_plan(name: str) -> list[PlannedRun]:
     """The runs of a plan, in order, each once.
 
-    Its file holds ``set``, settings of all runs, and ``steps``, each with ``rows``, a number of ``seeds``, and ``set`` of
-    its own. In a step every row is run with a seed before any is with the next one.
+    Its file holds ``set``, settings of all runs, and ``steps``, each with ``rows``, a number of ``seeds``, and its own
+    ``set``. In a step every row is run with a seed before any is with the next one.
 
     Raises:
         ValueError: for an unknown name, or a setting that has no meaning.
