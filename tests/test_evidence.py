@@ -345,11 +345,6 @@ def test_weights_that_are_frozen_hardened_or_shared_are_left_out() -> None:
         SoftnessEvidence(network, 100)
 
 
-def test_error_of_a_continuous_kernel_names_the_way_to_learn_its_softness() -> None:
-    with pytest.raises(ValueError, match=r"ContinuousKernel, which has no soft .* frequency_penalty"):
-        SoftnessEvidence(soft_regular_layer("continuous"), 100)
-
-
 # Training loops.
 
 

@@ -372,4 +372,4 @@ def test_named_subgroup_in_which_a_layer_cannot_be_soft_is_said() -> None:
 def test_text_of_a_layer_has_no_geometry() -> None:
     layer = RelaxedLinear(*[classes("C4", 1)] * 2, relax=None, bias=False)
     text = "[C4: {irrep_0 (x1)}(1)]"
-    assert repr(layer) == f"RelaxedLinear({text}, {text}, bias=False, domain_frequency=strict)"
+    assert repr(layer) == f"RelaxedLinear({text}, {text}, bias=False, relax=None)"

@@ -154,7 +154,7 @@ def test_repr_says_types_arguments_and_softness() -> None:
     assert "dilation" not in text
     layer = RelaxedR2ConvTransposed(in_type, out_type, 3, padding=1, stride=2, output_padding=1, relax=None)
     assert repr(layer).startswith("RelaxedR2ConvTransposed([")
-    assert "stride=2, padding=(1, 1), output_padding=(1, 1), domain_frequency=strict" in repr(layer)
+    assert "stride=2, padding=(1, 1), output_padding=(1, 1), relax=None" in repr(layer)
 
 
 def test_default_softens_rotation_and_reflection_where_the_group_has_them() -> None:

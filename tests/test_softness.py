@@ -278,3 +278,12 @@ def test_softness_in_half_precision_is_of_weights_that_are_no_parameters() -> No
     layer.kernel.modulation.weights = 1 * weights
     layer.softness().backward()
     assert weights.grad.abs().sum() > 0
+
+
+def test_softness_of_parametrized_soft_weights_cannot_be_set() -> None:
+    layer = soft_layer("C4", "regular -> regular")
+    double = torch.nn.Module()
+    double.forward = lambda weights: 2 * weights
+    torch.nn.utils.parametrize.register_parametrization(layer.kernel.modulation, "weights", double)
+    with pytest.raises(ValueError, match="soft weights are parametrized"):
+        layer.set_softness(0.1)

@@ -250,3 +250,14 @@ def test_spawned_process_gets_the_layer_and_computes_the_same() -> None:
     with torch.multiprocessing.get_context("spawn").Pool(1) as pool:
         found = pickle.loads(pool.apply(_answer_of_another_process, (pickle.dumps(layer),)))
     assert torch.equal(found, answer(layer))
+
+def test_part_of_a_state_and_one_of_r2conv_leave_a_hardened_layer_hardened() -> None:
+    layer = built()
+    layer.harden()
+    layer.load_state_dict({"weights": layer.weights.detach().clone()}, strict=False)
+    assert layer.hardened
+    original = enn.R2Conv(layer.in_type, layer.out_type, 3)
+    layer.load_state_dict(original.state_dict())
+    assert layer.hardened
+    layer.load_state_dict(built().state_dict())
+    assert not layer.hardened

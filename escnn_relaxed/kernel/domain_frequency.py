@@ -202,7 +202,7 @@ def _default(name: str, domain: Domain) -> float:
 
 
 def frequency_values(argument: str, name: str, value: Frequency, axes: int = 2) -> list[float]:
-    """Return ω′ of one subgroup as a list of checked floats. Learning may give it a sign, which means nothing."""
+    """Return ω′ of one subgroup as a list of checked floats. Learning may give it a sign: tanh(−x) = −tanh(x)."""
     count = axes if name == "translation" else 1
     plain = _plain(value)
     values = [_plain(part) for part in plain] if isinstance(plain, (list, tuple)) else [plain] * count

@@ -256,6 +256,11 @@ class Kernel(nn.Module, ABC):
         """
         if not self._soft_entries():
             raise ValueError(f"softness cannot be set, since a {type(self).__name__} has no soft weights of its own")
+        if any("parametrizations" in part._modules for part in self.modules()):
+            raise ValueError(
+                "softness cannot be set where soft weights are parametrized, since other tensors make them: set those, or "
+                "remove the parametrization with torch.nn.utils.parametrize.remove_parametrizations"
+            )
         for parameter, numbers in self._soft_entries():
             parameter.view(-1)[numbers] *= factor
 

@@ -198,7 +198,7 @@ class EscnnLayer(SoftLayer, DescribedState, EquivariantModule):
             parts.append("bias=False")
         if self.hardened:
             parts.append(f"hardened={self.hardened}")
-        parts.append(self.relaxed_by or f"domain_frequency={self.kernel.frequency.described() or 'strict'}")
+        parts.append(self.relaxed_by or f"relax={self.kernel.frequency.described() or None}")
         if self.kernel.place.domain.kept.name:
             parts.append(f"keep='{self.kernel.place.domain.kept}'")
         return ", ".join(parts)

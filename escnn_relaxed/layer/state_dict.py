@@ -57,10 +57,12 @@ class DescribedState(nn.Module):
         if found:
             name = prefix.rstrip(".") or "this layer"
             error_messages.append(f"the state of {name!r} does not fit: {'; '.join(found)}")
-        if any(key.startswith(prefix) for key in state_dict):
-            flags = state_dict.pop(prefix + _HARDENED, None)
-            names = SUBGROUPS if flags is None else [n for n, flag in zip(SUBGROUPS, flags, strict=True) if flag]
-            self.hardened = tuple(saved.get("hardened", ()) if flags is None else names)
+        flags = state_dict.pop(prefix + _HARDENED, None)
+        if flags is not None:
+            self.hardened = tuple(name for name, flag in zip(SUBGROUPS, flags, strict=True) if flag)
+        elif all(prefix + key in state_dict for key in self.state_dict() if key != _HARDENED):
+            # A part of a state, and one of R2Conv, say nothing of what is hardened.
+            self.hardened = ()
         basis = self.kernel.basis
         if basis is not None:
             error_messages.extend(adopt_basis(state_dict, prefix, basis))

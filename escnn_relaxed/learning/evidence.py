@@ -74,7 +74,8 @@ class SoftnessEvidence:
 
     The loss is the mean of torch's ``cross_entropy``, ``binary_cross_entropy_with_logits`` or ``mse_loss`` over all
     outputs. Those of a regression count less where the residuals of an input go together, as of neighbouring pixels.
-    Weights that are frozen, subgroups that are hardened, and ``RelaxedR2Conv`` of a ``ContinuousKernel`` are left out.
+    Weights that are frozen and subgroups that are hardened are left out. The soft weights of a ``ContinuousKernel`` are
+    those of its domain coordinates, or a learned ω′: then the penalty is the paper's λ‖ω′‖², with the λ of the data.
 
     Args:
         network: any module. Its output, a tensor or a GeometricTensor, is that of the likelihood.
@@ -119,8 +120,7 @@ class SoftnessEvidence:
         self._collect()
         if not self._groups:
             raise ValueError(
-                "network has no soft weights that learn: its layers are strict, hardened or frozen, or have a "
-                "ContinuousKernel, which has no soft weights of its own: there frequency_penalty learns how soft to be"
+                "network has no soft weights that learn: its layers are strict, hardened or frozen"
             )
 
     @property

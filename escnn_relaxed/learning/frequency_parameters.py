@@ -120,7 +120,7 @@ def share_domain_frequency(network: nn.Module) -> None:
     for name in subgroups:
         owners = [frequency for frequency in learning if name in frequency.names]
         first = owners[0].get_parameter(name)
-        # The sign of ω′ means nothing.
+        # Layers start alike: a sign turns the functions of ω′ around, which soft weights can undo.
         mean = torch.stack([owner.values()[name].to(first) for owner in owners]).abs().mean(dim=0)
         shared = nn.Parameter(mean, requires_grad=first.requires_grad)
         for owner in owners:
