@@ -7,7 +7,7 @@ import pytest
 import torch
 from baseline_layers import EVERY_WAY, WAYS, baseline
 from group_average import check_strict_part, energy, kernel_of, mean_over, subgroup_elements
-from layers import EVERY_KERNEL, ROUGH, TORUS, build
+from layers import EVERY_KERNEL, ROUGH, TORUS, build, soft_layer
 from soft_networks import soft_regular_layer
 from tolerances import BROKEN, ROUNDING
 from torch import Tensor

@@ -89,7 +89,8 @@ def _adopt_r2conv_state(state: MutableMapping[str, Tensor], prefix: str, layer: 
         del state[key]
     strict = {f"kernel.{name}": value for name, value in layer.kernel.strict_state().items()}
     for name, value in {**layer.state_dict(), **strict}.items():
-        state.setdefault(prefix + name, value)
+        if name != _HARDENED:
+            state.setdefault(prefix + name, value)
 
 
 def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int | None) -> list[str]:
