@@ -30,7 +30,10 @@ from escnn_relaxed.continuous import SirenKernel
 from escnn_relaxed.kernel.tied import TiedKernel
 
 # Units of weights are constants, and drawn numbers are the same in both: built in float32 they would lose digits.
-pytestmark = pytest.mark.usefixtures("float64_default")
+pytestmark = [
+    pytest.mark.usefixtures("float64_default"),
+    pytest.mark.filterwarnings("ignore:rotation_coordinates='log'. the kernel jumps:UserWarning"),
+]
 
 FREQUENCIES = {"rotation": 0.2, "reflection": 0.35, "translation": (0.3, 0.5)}
 OF_KAPPA = ("support",)
