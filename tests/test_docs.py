@@ -141,7 +141,7 @@ def test_cells_of_a_tutorial_are_python_that_imports_nothing_beside_it(page: Pat
 def test_equations_keep_the_numbers_that_the_code_knows_them_by() -> None:
     """A new one goes to the end of the page, or its number into every comment."""
     page = (DOCS / "concepts" / "mathematics.md").read_text(encoding="utf-8")
-    labels = "operator steered-average permutation-fields fourier-features kernel-net projection softness bound hybrid"
+    labels = "operator steered-average factors fourier-features kernel-net projection softness bound hybrid"
     assert re.findall(r"^:label: (\S+)$", page, re.MULTILINE)[:9] == labels.split()
 
 

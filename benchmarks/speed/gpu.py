@@ -27,7 +27,6 @@ from escnn.nn import R2Conv
 from benchmarks.shared.timing import alternate, captured
 from benchmarks.speed.gpu_page import page
 from benchmarks.speed.performance import machine
-from benchmarks.speed.region_loop import RegionLoop
 from benchmarks.speed.runtimes import measure
 from benchmarks.speed.sides import SOFT_ROTATION, SOFT_TRANSLATION, Call, Setting, convolution, layer, regular, step
 from escnn_relaxed import RelaxedR2Conv
@@ -41,7 +40,7 @@ TESTS = ("tests/test_devices.py", "tests/test_cuda_graphs.py")
 ROOT = Path(__file__).parents[2]
 GRAPHS = "CUDA graphs"
 # Half a minute for each that is compiled: not all are.
-COMPILED = ("soft rotation", "soft translation, one grouped convolution")
+COMPILED = ("soft rotation", "soft translation")
 Figures = dict[str, Any]
 
 
@@ -68,17 +67,12 @@ def sides(smoke: bool) -> dict[str, Callable[[Setting], Call]]:
     def of(kind: Any, types: Any, **options: Any) -> Callable[[Setting], Call]:
         return lambda setting: step(layer(kind, types, setting, kernel_size, **options), setting, *images)
 
-    def loop(setting: Setting) -> Call:
-        soft = RelaxedR2Conv(plane, plane, kernel_size, padding=kernel_size // 2, **SOFT_TRANSLATION)
-        return step(setting.place(RegionLoop(soft)), setting, *images)
-
     return {
         "Conv2d": lambda setting: step(convolution(channels, setting, kernel_size), setting, *images),
         "R2Conv": of(R2Conv, types),
         "strict": of(RelaxedR2Conv, types, relax=None),
         "soft rotation": of(RelaxedR2Conv, types, **SOFT_ROTATION),
-        "soft translation, one grouped convolution": of(RelaxedR2Conv, plane, **SOFT_TRANSLATION),
-        "soft translation, a loop over regions": loop,
+        "soft translation": of(RelaxedR2Conv, plane, **SOFT_TRANSLATION),
     }
 
 
