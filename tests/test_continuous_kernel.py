@@ -30,14 +30,16 @@ def soft(space: str, pair: str, relax: object = "default", **arguments: object) 
     return soft_layer(space, pair, relax=relax, **options)
 
 
-def test_layer_has_no_weights_of_r2conv_and_no_soft_part_of_its_own() -> None:
+def test_layer_has_no_weights_of_r2conv_and_its_learned_frequency_says_how_soft_it_is() -> None:
     layer = soft("C4", "regular -> regular", learn_relaxation=True)
     assert layer.weights is None
     assert layer.basisexpansion is None
-    assert layer.weight_groups() == {}
+    assert [value for value, _ in layer.weight_groups()["rotation"]] == [layer.domain_frequency["rotation"]]
     assert set(layer.soft_parameters()) == {layer.domain_frequency["rotation"], layer.kernel.net.domain_weight}
-    with pytest.raises(ValueError, match="no soft weights of its own"):
-        layer.set_softness(0.1)
+    layer.set_softness(0.1)
+    assert layer.softness().item() == pytest.approx(0.1, rel=1e-3)
+    with pytest.raises(ValueError, match=r"softness 0.999 cannot be reached"):
+        layer.set_softness(0.999)
     layer.harden()
     layer.drop_soft_part()
     assert layer.hardened == SUBGROUPS

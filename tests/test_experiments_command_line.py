@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from experiments.command_line import main
-from experiments.configuration import Configuration, override, read_row, row_names
+from experiments.configuration import Configuration, changes, override, read_row, row_names
+from experiments.plans import PlannedRun, RunsFailedError, read_plan, run_all
 
 ROOT = Path(__file__).parents[1]
 ROWS = row_names()
@@ -67,6 +68,71 @@ def test_an_override_replaces_one_value() -> None:
     assert after == dataclasses.replace(before, relax=relax, epochs=7, fields=(8, 16))
 
 
+def test_an_entry_is_merged_and_a_whole_dict_replaces() -> None:
+    before = Configuration(rotations=4, relax={"rotation": 1.0}, kernel={"filter_frequency": {"rotation": 1.0}})
+    assert override(before, ["relax.translation=0.5"]).relax == {"rotation": 1.0, "translation": 0.5}
+    assert override(before, ["relax={translation=0.5}"]).relax == {"translation": 0.5}
+    assert override(Configuration(rotations=1), ["relax.translation=1"]).relax == {"translation": 1.0}
+    merged = override(before, ["kernel.filter_frequency.position=0.5", 'kernel.net="fourier"']).kernel
+    assert merged == {"filter_frequency": {"rotation": 1.0, "position": 0.5}, "net": "fourier"}
+    assert override(before, ["kernel={}"]).kernel == {}
+    assert override(before, ["relax.rotation=1"]).digest() == before.digest()
+    assert changes(before, override(before, ["relax.rotation=2", "epochs=7"])) == [
+        "relax: {'rotation': 1.0} → {'rotation': 2.0}",
+        "epochs: 300 → 7",
+    ]
+
+
+def test_a_plan_holds_each_run_once_in_order() -> None:
+    runs = read_plan("small")
+    assert [str(run) for run in runs[:4]] == [
+        *("se2-4-strict-corrected, seed 0", "se2-4-soft, seed 0", "se2-4-partial-corrected, seed 0"),
+        "se2-4-strict-corrected, seed 1",
+    ]
+    assert len({(run.row, run.configuration.digest(), run.seed) for run in runs}) == len(runs)
+    assert {run.seed for run in runs} == {0, 1, 2}
+    scales = {(run.configuration.images, run.configuration.fields, run.configuration.epochs) for run in runs}
+    assert scales == {(5000, (8, 16), 12)}
+    with pytest.raises(ValueError, match="plan must be one of small, smoke; got 'large'"):
+        read_plan("large")
+
+
+def test_a_run_of_a_plan_that_fails_is_named_and_the_rest_goes_on() -> None:
+    said: list[str] = []
+
+    def train(run: PlannedRun) -> None:
+        if run.seed == 0:
+            raise FloatingPointError("nan")
+
+    with pytest.raises(RunsFailedError, match="1 of 2 runs failed: smoke, seed 0"):
+        run_all(read_plan("smoke"), train, said.append)
+    assert said == ["1 of 2: smoke, seed 0", "smoke, seed 0 failed: FloatingPointError: nan", "2 of 2: smoke, seed 1"]
+
+
+def test_a_sweep_chooses_on_validation_and_reports_test(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = pytest.importorskip("experiments.training")
+    seen: list[tuple[float, int]] = []
+
+    def run(name: str, configuration: Configuration, seed: int, *_: Any) -> dict[str, float]:
+        assert configuration.task == "digits"
+        frequency = configuration.relax["rotation"]  # type: ignore[index]
+        seen.append((frequency, seed))
+        # The best on validation is the worst on test.
+        return {
+            "validation_accuracy": {0: 30.0, 0.25: 50.0, 1: 40.0}[frequency] + seed,
+            "test_accuracy": 90 - seen[-1][0],
+        }
+
+    monkeypatch.setattr(training, "run", run)
+    main(["sweep", "smoke", "relax.rotation=0,0.25,1", "--seeds", "2", "--output", str(tmp_path)])
+    assert seen == [(0, 0), (0, 1), (0.25, 0), (0.25, 1), (1, 0), (1, 1)]
+    *_, third, chosen = capsys.readouterr().out.splitlines()
+    assert third == "relax.rotation=1: validation 40.50 ± 0.50 %"
+    assert chosen == "chosen on validation images: relax.rotation=0.25, test 89.75 ± 0.00 %"
+
+
 def test_settings_reach_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     training = pytest.importorskip("experiments.training")
     seen: list[Any] = []
@@ -77,7 +143,7 @@ def test_settings_reach_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     expected = Configuration(
         rotations=8, relax={"rotation": 0.5}, task="cifar100", augment=True, precision="bf16-mixed"
     )
-    assert seen == ["se2-8-soft", expected, 3, None, tmp_path, training.Machine("cpu", 2, 4)]
+    assert seen == ["se2-8-soft", expected, 3, None, tmp_path, training.Machine("cpu", 2, 4), None]
 
 
 def error_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -107,6 +173,11 @@ WRONG = {
     "--set weight_decay='x'": "weight_decay must be a number, got 'x'",
     "--set relax.rotation=nan": "rotation",
     "--set relax.scale=1.0": "unknown subgroup 'scale'",
+    '--set kernel.net="mlp"': "kernel.net must be one of ['siren', 'fourier'], got 'mlp'",
+    "--set kernel.regions=4": "an option of the kernel must be one of features, net, hidden_size,",
+    "--set kernel.features=8": "kernel.features is the number of random projections, which kernel.net='fourier' has",
+    "--set kernel=1": "kernel must be options, as kernel.net='fourier', or 'default'; got 1",
+    '--set share_relaxation="all"': "share_relaxation must be one of",
     '--set layer="loose"': "layer must be one of",
     '--set layer="partial" penalty_weight=1.0': "layer='partial' does not have: it must be 0",
     "--devices 0": "devices must be >= 1, got 0",
@@ -128,6 +199,9 @@ def test_a_wrong_option_is_named(option: str, tmp_path: Path, capsys: pytest.Cap
     ("arguments", "message"),
     [
         (["train", "so3"], "row must be one of digits-soft,"),
+        (["sweep", "smoke", "relax.rotation"], "a sweep must be key=value,value,… as relax.rotation=0,0.25,0.5; got"),
+        (["sweep", "smoke", "relax.rotation=0,0"], "a sweep must have each value once; got 'relax.rotation=0,0'"),
+        (["sweep", "smoke", "relax.rotation=0", "--seeds", "0"], "seeds must be >= 1, got 0"),
         (["report", "/nowhere"], "/nowhere holds no result.json: train rows with --output /nowhere first"),
         (["report", str(ROOT / "benchmarks/results"), "--output", str(ROOT / "docs")], "Is a directory"),
     ],

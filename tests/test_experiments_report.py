@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from experiments.configuration import override, read_row
 from experiments.report import report
@@ -12,7 +14,15 @@ from experiments.report import report
 SCALE = ["epochs=6", "images=1500", "evaluation_images=2000"]
 
 
-def write(folder: Path, name: str, seed: int, test: float, *overrides: str) -> None:
+def write(
+    folder: Path,
+    name: str,
+    seed: int,
+    test: float,
+    *overrides: str,
+    validation: float | None = None,
+    layers: Mapping[str, float] = MappingProxyType({"features.0/rotation": 0.5}),
+) -> None:
     configuration = override(read_row(name).configuration, [*SCALE, *overrides])
     path = folder / name / configuration.digest() / f"seed-{seed}" / "result.json"
     path.parent.mkdir(parents=True)
@@ -22,9 +32,9 @@ def write(folder: Path, name: str, seed: int, test: float, *overrides: str) -> N
         "configuration": dataclasses.asdict(configuration),
         "parameters": 12345,
         "images": {"train": 1500, "validation": 2000, "test": 2000},
-        "validation_accuracy": test - 1,
+        "validation_accuracy": test - 1 if validation is None else validation,
         "test_accuracy": test,
-        "epochs": [{"epoch": 1, "seconds": 2.0}, {"epoch": 2, "seconds": 3.0}],
+        "epochs": [{"epoch": 1}, {"epoch": 2, **{f"domain_frequency/network.{key}": layers[key] for key in layers}}],
     }
     path.write_text(json.dumps(content))
 
@@ -37,22 +47,39 @@ def cells(text: str, title: str) -> list[list[str]]:
 def test_a_row_has_its_mean_error_and_published_accuracy(tmp_path: Path) -> None:
     for seed, test in enumerate((30.0, 32.0, 37.0)):
         write(tmp_path, "se2-4-soft", seed, test)
-    # Mean 33; deviation √((9 + 1 + 16) / 2) = 3.606, over √3: 2.08.
     title = "SE(2), 4 rotations, soft in SO(2)"
-    expected = [title, "33.00 ± 2.08", "3", "83.21 ± 0.03", "12,345"]
-    assert cells(report(tmp_path), title) == [expected]
+    published = ["83.21 ± 0.03", "87.02 ± 0.22", "49.47 ± 0.41", "54.48 ± 0.27"]
+    # Mean 33; deviation √((9 + 1 + 16) / 2) = 3.606, over √3: 2.08.
+    assert cells(report(tmp_path), title) == [[title, "", *published], [title, "33.00 ± 2.08", "3", "12,345"]]
+
+
+def test_of_the_published_rows_that_learn_their_frequency_those_that_were_run_are_shown(tmp_path: Path) -> None:
+    write(tmp_path, "t2-learned-0.1", 0, 30.0)
+    text = report(tmp_path)
+    assert [line[2] for line in cells(text, "T(2), strict")] == ["81.80 ± 0.48"]
+    assert [line[2] for line in cells(text, "T(2), ω′ learned, λ = 0.1")[:2]] == ["82.10 ± 0.07", "1"]
+    assert not cells(text, "T(2), ω′ learned, λ = 1")
+
+
+def test_what_else_was_changed_of_a_row_is_in_its_line(tmp_path: Path) -> None:
+    write(tmp_path, "se2-4-soft", 0, 30.0)
+    write(tmp_path, "se2-4-soft", 0, 50.0, "kernel.sampling='random'", "kernel.filter_frequency.position=0.5")
+    title = "SE(2), 4 rotations, soft in SO(2)"
+    text = report(tmp_path)
+    (changed,) = cells(text, f"{title}, kernel sampling random, filter_frequency position 0.5")
+    assert changed[1] == "50.00"
+    assert cells(text, title)[1][1] == "30.00"
 
 
 def test_runs_of_another_scale_are_in_another_table(tmp_path: Path) -> None:
     write(tmp_path, "t2-strict", 0, 30.0)
     write(tmp_path, "t2-strict", 0, 60.0, "epochs=7")
     write(tmp_path, "t2-strict", 0, 90.0, "augment=true")
-    found = cells(report(tmp_path), "T(2), strict")
-    assert sorted((line[1], line[3]) for line in found) == [
-        ("30.00", "81.80 ± 0.48"),
-        ("60.00", "81.80 ± 0.48"),
-        ("90.00", "85.87 ± 0.22"),
-    ]
+    text = report(tmp_path)
+    _, *found = cells(text, "T(2), strict")
+    assert [line[1] for line in found] == ["30.00", "60.00", "90.00"]
+    headings = [line for line in text.splitlines() if line.startswith("### ")]
+    assert headings == [*["### CIFAR-10, 1,500 images"] * 2, "### CIFAR-10, 1,500 images, augmented"]
 
 
 def test_the_curve_goes_from_strict_over_the_row_to_its_overrides(tmp_path: Path) -> None:
@@ -62,13 +89,33 @@ def test_the_curve_goes_from_strict_over_the_row_to_its_overrides(tmp_path: Path
     write(tmp_path, "se2-8-soft", 0, 60.0)
     text = report(tmp_path)
     curve = cells(text[text.index("Accuracy against") :], "SE(2), 4 rotations, soft in SO(2)")
-    assert [line[1:4] for line in curve] == [
+    assert [line[1:4] for line in curve[:3]] == [
         ["0", "30.00", "29.00"],
         ["0.5", "50.00", "49.00"],
         ["1", "40.00", "39.00"],
     ]
     before = cells(text[: text.index("Accuracy against")], "SE(2), 4 rotations, soft in SO(2)")
-    assert [line[1] for line in before] == ["40.00"]
+    assert [line[1] for line in before[1:]] == ["40.00"]
+    assert curve[3][1:] == ["0.5", "50.00"]  # the best on validation images
+
+
+def test_the_frequency_is_chosen_by_validation_and_reported_by_test(tmp_path: Path) -> None:
+    write(tmp_path, "t2-strict", 0, 30.0)
+    write(tmp_path, "t2-soft", 0, 40.0)
+    write(tmp_path, "t2-soft", 0, 35.0, "relax.translation=0.5", validation=50.0)
+    write(tmp_path, "t2-soft", 0, 90.0, "relax={translation=[0.5, 2.0]}", validation=1.0)
+    text = report(tmp_path)
+    curve = cells(text[text.index("Accuracy against") :], "T(2), soft")
+    assert [line[1] for line in curve] == ["0", "0.25", "0.5", "2", "0.5"]
+    assert curve[-1] == ["T(2), soft", "0.5", "35.00"]
+
+
+def test_learned_frequencies_are_those_of_the_last_epoch_by_layer(tmp_path: Path) -> None:
+    layers = {"features.0/translation": 0.1, "features.3/translation_x": -0.5, "features.3/translation_y": 0.3}
+    write(tmp_path, "t2-learned-1", 0, 30.0, layers=layers)
+    write(tmp_path, "t2-learned-1", 1, 30.0, layers={name: 3 * size for name, size in layers.items()})
+    text = report(tmp_path)
+    assert cells(text[text.index("Learned ω′") :], "T(2), ω′ learned, λ = 1")[0][1:] == ["0.20", "0.80"]
 
 
 def test_runtimes_are_ratios_beside_the_papers_with_text_before_and_after(tmp_path: Path) -> None:
@@ -81,7 +128,7 @@ def test_runtimes_are_ratios_beside_the_papers_with_text_before_and_after(tmp_pa
     (tmp_path / "meaning.md").write_text("After.\n")
     text = report(tmp_path)
     parameters, runtimes, *_ = cells(text, "SE(2), 4 rotations, soft in SO(2)")
-    assert parameters[1:] == ["451,898", "469,802"]
+    assert parameters[1:] == ["451,898", "469,802", "457,748", "475,652"]
     # The paper: 12.2 s against 3.5 s to train, 0.6 s against 0.2 s for inference.
     assert runtimes[1:] == ["12.3 (10.0 to 15.0)", "3.5", "12.3 (10.0 to 15.0)", "3.0"]
     assert text.index("Before.") < text.index("On one thread.") < text.index("30.00") < text.index("After.")

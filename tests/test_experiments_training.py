@@ -33,7 +33,7 @@ from experiments.checkpoints import RunCheckpoints
 from experiments.command_line import main
 from experiments.configuration import Configuration, read_row
 from experiments.data_files import DataError
-from experiments.module import ImageClassifier, build_network, learning_rate_factor
+from experiments.module import ImageClassifier, learning_rate_factor
 from experiments.tasks import load_task
 from experiments.training import Machine, run, run_folder
 
@@ -195,16 +195,6 @@ def test_networks_of_one_seed_start_alike() -> None:
     first, again, other = (ImageClassifier(SMALL, task, seed).network.classifier.weight for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
-
-
-def test_rows_build_the_networks_that_they_name() -> None:
-    strict = build_network(replace(SMALL, relax={"rotation": 0.0}), 10, 1).eval()
-    images = torch.rand(2, 1, 28, 28)
-    assert torch.equal(strict(images).argmax(1), strict(images.rot90(2, (2, 3))).argmax(1))
-    torch.testing.assert_close(strict(images), strict(images.rot90(2, (2, 3))), atol=1e-4, rtol=1e-4)
-    partial = build_network(replace(SMALL, layer="partial", relax="default", lifting_kernel_size=1), 10, 1)
-    assert partial.features[0].kernel_size == 1
-    assert type(partial.features[3].body[0]).__name__ == "PartialR2Conv"
 
 
 def test_the_learning_rate_rises_linearly_then_falls_as_a_cosine() -> None:

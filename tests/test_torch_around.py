@@ -90,8 +90,7 @@ def test_ensemble_of_layers_is_mapped_over_its_parameters(form: str, mode: str) 
         train_a_step(layer.layer, torch.optim.SGD(layer.parameters(), lr=0.1 * (seed + 1)))
         layer.train(mode == "train")
     state, constants = stack_module_state(layers)
-    # Constants are no state: a skeleton on the meta device would not have them.
-    skeleton = copy.deepcopy(layers[0])
+    skeleton = copy.deepcopy(layers[0]).to("meta")
     features = features_of(layers[0].layer)
 
     def loss(parameters: dict[str, Tensor], constants: dict[str, Tensor], features: Tensor) -> Tensor:

@@ -65,6 +65,11 @@ class ExactConstants(nn.Module):
         found: _Result = self._remembered[key]
         return found
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the constants are on the meta device, without values."""
+        return self._like.is_meta
+
     def _cast(self, name: str) -> Tensor:
         with _as_constants():
             source = self._masters[name]

@@ -19,7 +19,9 @@ from .softness import OrthogonalBasis, soft_share
 from .steerable_basis import SteerableBasis
 
 # Steps in which a softness is met, and the change of the soft weights that ends them.
-_MOST_STEPS, _CLOSE = 8, 1e-7
+_MOST_STEPS, _CLOSE = 20, 1e-7
+# A softness that is met to this part of itself is met.
+_FAR = 1e-2
 
 
 @dataclass(frozen=True)
@@ -56,22 +58,11 @@ class KernelPlace:
     basis_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-class KernelOptions(ABC):
-    """The options of a kernel in one object: called with a place, they return the kernel, not started.
-
-    Example:
-        >>> from escnn_relaxed import ContinuousKernel
-        >>> isinstance(ContinuousKernel(hidden_size=8), KernelOptions)
-        True
-    """
-
-    @abstractmethod
-    def __call__(self, place: KernelPlace) -> Kernel:
-        """Return a kernel with these options."""
-
-
-# A kernel class, or the options of one.
+# A kernel class, or an object with the options of one, as ContinuousKernel: called with a place, it returns the kernel.
 KernelBuilder = Callable[[KernelPlace], "Kernel"]
+# Names of subgroups, and pixels along each axis of an output; by default those of the domain's reference image.
+Names = Sequence[str]
+Size = tuple[int, ...] | None
 
 
 class Kernel(nn.Module, ABC):
@@ -198,6 +189,9 @@ class Kernel(nn.Module, ABC):
             self.scale_soft_part(factor)
             if abs(factor - 1) < _CLOSE:
                 return
+        reached = soft / (soft + strict)
+        if abs(reached - softness) > _FAR * softness:
+            raise ValueError(f"softness {softness:.3g} cannot be reached by these weights, which come to {reached:.3g}")
 
     def soft_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters that a strict kernel does without."""
@@ -215,22 +209,12 @@ class Kernel(nn.Module, ABC):
         is_there = "translation" in self.frequency.names and "translation" not in averaged
         return is_there and self.frequency.may_vary("translation")
 
-    def softness(
-        self,
-        weights: Tensor | None,
-        hardened: Sequence[str],
-        subgroups: Sequence[str],
-        size: tuple[int, ...] | None = None,
-    ) -> Tensor:
+    def softness(self, weights: Tensor | None, hardened: Names, subgroups: Names, size: Size = None) -> Tensor:
         """Return s of K, which is averaged over ``hardened`` before: the part that is not equivariant to subgroups."""
         return soft_share(*self.energies(weights, hardened, joint(hardened, subgroups), size))
 
     def energies(
-        self,
-        weights: Tensor | None,
-        hardened: Sequence[str],
-        averaged: Sequence[str],
-        size: tuple[int, ...] | None = None,
+        self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None
     ) -> tuple[Tensor, Tensor]:
         """Return ‖K − PK‖² and ‖PK‖² in the same unit, as means over the positions.
 
@@ -258,7 +242,7 @@ class Kernel(nn.Module, ABC):
             raise ValueError(f"softness cannot be set, since a {type(self).__name__} has no soft weights of its own")
         if any("parametrizations" in part._modules for part in self.modules()):
             raise ValueError(
-                "softness cannot be set where soft weights are parametrized, since other tensors make them: set those, or "
+                "softness cannot be set where soft weights are parametrized and other tensors make them: set those or "
                 "remove the parametrization with torch.nn.utils.parametrize.remove_parametrizations"
             )
         for parameter, numbers in self._soft_entries():

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..checks import FIBER_SUBGROUPS
 from ..group.elements import has_subgroup
 from ..on_escnn.sampled_basis import check_basis_arguments, refuse_emptied_basis, sampled_basis
-from .kernel import Kernel, KernelBuilder, KernelPlace
+from .kernel import Kernel, KernelBuilder, KernelPlace, Names, Size
 from .steerable_basis import SteerableBasis
 
 
@@ -45,11 +45,7 @@ class StrictKernel(Kernel):
         return kernel
 
     def energies(
-        self,
-        weights: Tensor | None,
-        hardened: Sequence[str],
-        averaged: Sequence[str],
-        size: tuple[int, ...] | None = None,
+        self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None
     ) -> tuple[Tensor, Tensor]:
         """Return ‖K − PK‖² = 0 and ‖PK‖²."""
         energy = self.orthogonal_basis.energy(self(weights))

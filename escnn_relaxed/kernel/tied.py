@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..checks import FIBER_SUBGROUPS, SUBGROUPS
 from ..group.points import tap_grid
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
-from .kernel import Kernel, KernelPlace
+from .kernel import Kernel, KernelPlace, Names, Size
 from .modulation import ElementModulation, InputModulation, Modulation
 from .position_modulation import PositionModulation
 from .strict import StrictKernel
@@ -119,11 +119,7 @@ class TiedKernel(StrictKernel):
         return any(self.frequency.may_vary(name) for name in FIBER_SUBGROUPS if name not in averaged)
 
     def energies(
-        self,
-        weights: Tensor | None,
-        hardened: Sequence[str],
-        averaged: Sequence[str],
-        size: tuple[int, ...] | None = None,
+        self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None
     ) -> tuple[Tensor, Tensor]:
         """Return ‖K − PK‖² and ‖PK‖² in the same unit, as means over the positions and the entries of K."""
         strict = self.orthogonal_basis(self.basis(weights))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any
 
 from escnn.gspaces import GSpace, GSpace0D, GSpace2D, GSpace3D
@@ -17,7 +16,7 @@ from ..group.domain import Domain
 from ..group.kept import kept_group
 from ..integral.geometry import ConvolutionGeometry, Geometry, TransposedGeometry
 from ..kernel.domain_frequency import Frequency, starting_frequency
-from ..kernel.kernel import Kernel, KernelBuilder, KernelOptions, KernelPlace
+from ..kernel.kernel import Kernel, KernelBuilder, KernelPlace
 from ..kernel.tied import TiedKernel
 from ..torch_modes import has_no_values, is_traced
 
@@ -312,8 +311,8 @@ SOFTENING = tuple(field.name for field in fields(Softening))
 
 def check_kernel(kernel: Any) -> None:
     """Raise a ``TypeError`` for a value from which no kernel can be built."""
-    is_class = isinstance(kernel, type) and issubclass(kernel, Kernel)
-    if not (kernel is None or is_class or isinstance(kernel, (KernelOptions, partial))):
+    is_kernel = issubclass(kernel, Kernel) if isinstance(kernel, type) else callable(kernel)
+    if not (kernel is None or is_kernel):
         raise TypeError(
             f"kernel must be an escnn_relaxed.ContinuousKernel or a subclass of escnn_relaxed.kernel.Kernel, got "
             f"{type(kernel).__name__}: {kernel!r}"

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from ..checks import check_bool, check_no_hooks, check_size
+from ..group.exact_constants import ExactConstants
 from ..integral.at_pixels import integrate_at_pixels
 from ..integral.factors import FactoredConvolution, as_weight, integrate
 from ..integral.geometry import Geometry, as_convolution, image_size
@@ -71,6 +72,11 @@ class RelaxedConvolution(EscnnLayer):
         """
         check_input(input, self.in_type, self.geometry)
         kernel, size = self.kernel, None
+        if input.tensor.is_meta != kernel.frequency.elsewhere:
+            # torch's recipe for ensembles calls a skeleton on the meta device with weights of others.
+            for module in self.modules():
+                if isinstance(module, ExactConstants):
+                    module.follow(self.like)
         kernel.draw()
         if kernel.varies(self.hardened):
             if not kernel.is_factored:

@@ -145,9 +145,10 @@ R2Conv.register(RelaxedR2Conv)
 class RelaxedR2ConvTransposed(RelaxedConvolution):
     """A transposed convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2ConvTransposed`.
 
-    It is the adjoint of :class:`~escnn_relaxed.RelaxedR2Conv`, with the same kernel: it adds K, times the pixel, to the
-    output around each pixel of the *input*. Where translation is soft, K depends on the position in the input. With
-    ``relax=None`` the layer is ``R2ConvTransposed``, and its state dicts load.
+    It adds K, times the pixel, to the output around each pixel of the input. Where translation is soft, K depends on
+    the position of the output; that of a ``ContinuousKernel`` depends on the position of the input, so that the layer
+    is the adjoint of a :class:`~escnn_relaxed.RelaxedR2Conv`. With ``relax=None`` the layer is ``R2ConvTransposed``,
+    and its state dicts load.
 
     Args:
         in_type: field type of the input.

@@ -18,7 +18,7 @@ from ..checks import SUBGROUPS
 from ..group.exact_constants import ExactConstants
 from ..kernel.kernel import Kernel
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 # Numbers that describe a basis and its samples in float32 differ by less, those of two bases by more.
 _SAME = 1e-4
@@ -98,6 +98,8 @@ def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int |
     found = []
     if version is not None and version > FORMAT_VERSION:
         found.append(f"its format version is {version}, newer than {FORMAT_VERSION}: update escnn_relaxed")
+    if version is not None and version < FORMAT_VERSION and saved.get("soft in"):
+        found.append("it is of version 0.1, whose soft weights are in another order")
     for name, value in own.items():
         # Numbers that follow from the facts before them say nothing where these differ.
         is_known = _is_of_numbers(value) and bool(found)

@@ -1,0 +1,78 @@
+"""The networks of configurations: their layers, kernels and shared frequencies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("lightning")
+pytest.importorskip("kornia")
+
+from escnn_relaxed import frequency_penalty
+from escnn_relaxed.kernel.tied import TiedKernel
+from experiments.configuration import override, read_row
+from experiments.module import build_network
+
+SMALL = replace(read_row("digits-soft").configuration, fields=(1, 1))
+
+
+def test_rows_build_the_networks_that_they_name() -> None:
+    strict = build_network(replace(SMALL, relax={"rotation": 0.0}), 10, 1).eval()
+    images = torch.rand(2, 1, 28, 28)
+    assert torch.equal(strict(images).argmax(1), strict(images.rot90(2, (2, 3))).argmax(1))
+    torch.testing.assert_close(strict(images), strict(images.rot90(2, (2, 3))), atol=1e-4, rtol=1e-4)
+    partial = build_network(replace(SMALL, layer="partial", relax="default", lifting_kernel_size=1), 10, 1)
+    assert partial.features[0].kernel_size == 1
+    assert type(partial.features[3].body[0]).__name__ == "PartialR2Conv"
+
+
+def test_options_of_the_kernel_reach_the_layers() -> None:
+    settings = [
+        *('kernel.net="fourier"', "kernel.features=5", "kernel.hidden_size=7", "kernel.support='smooth'"),
+        *("kernel.filter_frequency={position=0.5, rotation=2.0}", 'kernel.sampling="random"'),
+        *('kernel.rotation_coordinates="circle"', "fields=[1,1]", "relax={translation=0.25, rotation=0.25}"),
+    ]
+    network = build_network(override(read_row("se2-4-soft").configuration, settings), 10, 3)
+    for layer in (network.features[0], network.features[3].body[0]):
+        kernel = layer.kernel
+        assert (kernel.net.filter_projection.shape[0], kernel.net.hidden_size) == (5, 7)
+        assert kernel.sampling == "random"
+        facts = kernel.describe()
+        assert facts["filter frequency"] == {"position": 0.5, "rotation": 2.0, "reflection": 1.0}
+        assert (facts["support"], facts["rotation coordinates"]) == ("smooth", "circle")
+        assert layer.domain_frequency.keys() == {"translation", "rotation"}
+
+
+def test_the_default_kernel_is_that_of_the_layers_and_the_papers_has_the_published_counts() -> None:
+    for name, count in (("t2-strict", 451_898), ("t2-soft", 452_282)):
+        network = build_network(read_row(name).configuration, 10, 3)
+        assert sum(parameter.numel() for parameter in network.parameters()) == count
+    tied = build_network(read_row("t2-soft-tied").configuration, 10, 3)
+    assert isinstance(tied.features[0].kernel, TiedKernel)
+
+
+@pytest.mark.parametrize(("share", "values", "parameters"), [("none", 2, 6), ("axes", 1, 6), ("layers", 1, 1)])
+def test_learned_frequencies_of_translation_are_shared_by_axes_and_layers(
+    share: str, values: int, parameters: int
+) -> None:
+    settings = ["fields=[1,1]", f"share_relaxation={share!r}"]
+    network = build_network(override(read_row("t2-learned-0.1").configuration, settings), 10, 3)
+    frequencies = {id(own): own for name, own in network.named_parameters() if name.endswith("frequency.translation")}
+    assert len(frequencies) == parameters
+    assert all(len(own) == values for own in frequencies.values())
+    (network(torch.randn(2, 3, 28, 28)).square().sum() + frequency_penalty(network)).backward()
+    assert all((own.grad != 0).all() for own in frequencies.values())
+
+
+def test_one_frequency_for_both_axes_is_the_sum_of_their_gradients() -> None:
+    gradients = []
+    images = torch.randn(2, 3, 28, 28)
+    for share in ("none", "axes"):
+        torch.manual_seed(0)
+        settings = ["fields=[1,1]", f"share_relaxation={share!r}"]
+        network = build_network(override(read_row("t2-learned-0.1").configuration, settings), 10, 3).double()
+        network(images.double()).square().sum().backward()
+        gradients.append(network.features[0].kernel.frequency.translation.grad.sum())
+    torch.testing.assert_close(*gradients)
