@@ -18,7 +18,9 @@ OF_THE_ROW = (
     "layer",
     "relax",
     "learn_relaxation",
+    "share_relaxation",
     "penalty_weight",
+    "kernel",
     "lifting_kernel_size",
     # Only so that a row that cannot be run in mixed precision has its place beside the others.
     "precision",
@@ -55,10 +57,23 @@ class Result:
         return self.configuration.relax != self.row.configuration.relax
 
     @property
+    def title(self) -> str:
+        """The title of the row, with what else was changed of it."""
+        own, row = self.configuration, self.row.configuration
+        changed = [name for name in OF_THE_ROW[:-1] if name != "relax" and getattr(own, name) != getattr(row, name)]
+        return ", ".join([self.row.title, *(f"{name} {_in_words(getattr(own, name))}" for name in changed)])
+
+    @property
     def scale(self) -> Configuration:
         """The configuration without what is the row's."""
         names = [entry.name for entry in fields(Configuration) if entry.name not in OF_THE_ROW]
         return Configuration(rotations=1, **{name: getattr(self.configuration, name) for name in names})
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_in_words(entry)}" for key, entry in value.items()) or "as published"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def as_result(content: Any, path: Path) -> Result:

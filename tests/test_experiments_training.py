@@ -152,18 +152,38 @@ def test_a_run_writes_its_log_and_is_not_run_twice(tmp_path: Path, monkeypatch: 
 
 
 def test_a_run_whose_last_checkpoint_is_damaged_goes_on_from_the_one_before(tmp_path: Path) -> None:
-    whole = run("digits-soft", SMALL, 0, None, tmp_path, CPU)
-    folder = run_folder(tmp_path, "digits-soft", SMALL, 0)
+    random = replace(SMALL, kernel={"sampling": "random"})
+    whole = run("digits-soft", random, 0, None, tmp_path, CPU)
+    folder = run_folder(tmp_path, "digits-soft", random, 0)
     (folder / "result.json").unlink()
     checkpoint = folder / "last.ckpt"
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1000])
     with pytest.warns(UserWarning, match=f"{checkpoint} is damaged"):
-        resumed = run("digits-soft", SMALL, 0, None, tmp_path, CPU)
+        resumed = run("digits-soft", random, 0, None, tmp_path, CPU)
     assert without_time(resumed) == without_time(whole)
     times, times_before = ([epoch["seconds"] for epoch in result["epochs"]] for result in (resumed, whole))
     assert times[:2] == times_before[:2]  # not run again
     assert times[2] != times_before[2]
     assert not list(folder.glob("*.part"))
+
+
+def test_no_epoch_starts_while_the_pause_file_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, slept = tmp_path / "PAUSE", []
+    file.touch()
+
+    def sleep(seconds: float) -> None:
+        # Nothing was trained yet.
+        assert not list(tmp_path.rglob("*.ckpt"))
+        slept.append(seconds)
+        if len(slept) == 2:
+            file.unlink()
+
+    monkeypatch.setattr("experiments.pause.time.sleep", sleep)
+    result = run("digits-soft", SMALL, 0, None, tmp_path, CPU, pause=file)
+    assert slept == [1, 1]
+    assert len(result["epochs"]) == 3
+    # Of the code, where it is a repository.
+    assert result["commit"] is None or len(result["commit"].removesuffix("-dirty")) >= 7
 
 
 @pytest.mark.slow
