@@ -79,52 +79,16 @@ def test_order_names_every_folder_and_file() -> None:
     assert {room(file) for file in PACKAGE.rglob("*.py")} == set(ORDER)
 
 
-# Files of tests, and the modules beside those of their name that they are of.
-HOLDS = {
-    "test_against_loops.py": [
-        *("continuous/steering", "group/elements"),
-        *("group/fields", "group/means", "group/points", "kernel/kernel"),
-    ],
-    "test_arguments.py": ["checks"],
-    "test_baselines.py": ["kernel/residual", "kernel/weighted"],
-    "test_baselines_partial.py": ["kernel/partial"],
-    "test_continuous_kernel.py": ["continuous/nets", "continuous/start"],
-    "test_drop_in.py": ["layer/escnn_layer", "on_escnn/basis_elements"],
-    "test_equivariance_of_networks.py": ["measure/measured_network"],
-    "test_escnn_solutions.py": ["on_escnn/solutions"],
-    "test_evidence.py": ["learning/posterior"],
-    "test_exact_or_interpolated.py": ["measure/forward_probe"],
-    "test_export_escnn.py": ["network/export_modules", "network/plain_modules"],
-    "test_coordinates.py": ["group/position_functions"],
-    "test_export.py": ["integral/factors"],
-    "test_export_tools.py": ["torch_modes"],
-    "test_mixed_precision.py": ["group/exact_constants"],
-    "test_never_stale.py": ["layer/memo"],
-    "test_plots.py": ["plots/charts"],
-    "test_relaxed_r2conv.py": ["integral/geometry", "layer/convolution"],
-    "test_relaxed_linear.py": ["group/acting_group"],
-    "test_relaxed_r3conv.py": ["group/means"],
-    "test_requirements.py": ["on_escnn/versions"],
-    "test_softness.py": ["layer/soft_layer"],
-    "test_softness_in_translation.py": ["kernel/position_modulation"],
-    "test_state_dict.py": ["on_escnn/pickling"],
-    "test_steerable_basis.py": [
-        *("kernel/strict", "on_escnn/grid_exact_basis"),
-        "on_escnn/sampled_basis",
-    ],
-    "test_summary.py": ["measure/reports"],
-    "test_tied_kernel.py": ["group/domain", "kernel/modulation"],
-}
-
-
-def own_tests(file: Path) -> list[str]:
-    """Files of tests whose names start with that of a module, or with its folder's and its own."""
-    names = f"test_{file.stem}", f"test_{file.parent.name}_{file.stem}"
-    return [test.name for test in TESTS.glob("test_*.py") if f"{test.stem}_".startswith(tuple(f"{n}_" for n in names))]
-
-
-def test_every_module_has_its_file_of_tests() -> None:
-    modules = {file.relative_to(PACKAGE).with_suffix("").as_posix(): file for file in PACKAGE.rglob("[!_]*.py")}
-    held = [module for of in HOLDS.values() for module in of]
-    assert {module for module, file in modules.items() if not own_tests(file)} <= set(held) <= set(modules)
-    assert all((TESTS / holder).is_file() for holder in HOLDS)
+def test_files_of_the_package_import_in_no_circle() -> None:
+    """Imports for types count too."""
+    modules = {}
+    for file in PACKAGE.rglob("*.py"):
+        own = file.relative_to(PACKAGE).with_suffix("").parts
+        targets = set()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                start = own[: len(own) - node.level]
+                parts = (*start, *(node.module or "").split(".")) if node.module else start
+                targets |= {"/".join(parts), *("/".join((*parts, name.name)) for name in node.names)}
+        modules["/".join(own)] = targets - {"/".join(own)}
+    graphlib.TopologicalSorter(modules).prepare()

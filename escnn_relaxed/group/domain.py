@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ..checks import FIBER_SUBGROUPS
 from .elements import GroupSample, principal_angle, relative_elements, sample_group
+from .exact_constants import ExactConstants
 from .kept import KeptGroup
-from .means import translates
+from .means import mean_matrix, translates
 
 if TYPE_CHECKING:
     from escnn.gspaces import GSpace
@@ -127,3 +129,18 @@ class Domain:
         else:
             of_rotation = rotation[..., 0]
         return {"rotation": of_rotation, "reflection": np.asarray(reflected)[..., None] / 2}
+
+
+class GroupMeans(ExactConstants):
+    """Matrices (n, M) on the functions of M group elements, each times the mean over some subgroups."""
+
+    def __init__(self, domain: Domain, **matrices: NDArray[np.float64]) -> None:
+        super().__init__()
+        for names in ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS):
+            mean = mean_matrix(domain.translates([name for name in names if name in domain.subgroups]))
+            for name, matrix in matrices.items():
+                self.set_constant("_".join([name, *names]), matrix @ mean)
+
+    def averaged(self, name: str, subgroups: Sequence[str] = ()) -> Tensor:
+        """Return a matrix for functions that are averaged over some subgroups first, (n, M)."""
+        return self.constant("_".join([name, *(of for of in FIBER_SUBGROUPS if of in subgroups)]))

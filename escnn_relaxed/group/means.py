@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,14 +10,10 @@ from escnn.group import GroupElement, Representation
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..checks import FIBER_SUBGROUPS
 from .elements import GroupSample
 from .exact_constants import ExactConstants
 from .fields import block_diagonal
 from .kept import KeptGroup
-
-if TYPE_CHECKING:
-    from .domain import Domain
 
 
 def translates(sample: GroupSample, subgroups: Sequence[str], kept: KeptGroup) -> NDArray[np.int64]:
@@ -46,21 +41,6 @@ def mean_matrix(numbers: NDArray[np.int64]) -> NDArray[np.float64]:
     matrix = np.zeros((len(numbers), len(numbers)))
     np.put_along_axis(matrix, numbers, 1 / numbers.shape[1], axis=1)
     return matrix
-
-
-class GroupMeans(ExactConstants):
-    """Matrices (n, M) on the functions of M group elements, each times the mean over some subgroups."""
-
-    def __init__(self, domain: Domain, **matrices: NDArray[np.float64]) -> None:
-        super().__init__()
-        for names in ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS):
-            mean = mean_matrix(domain.translates([name for name in names if name in domain.subgroups]))
-            for name, matrix in matrices.items():
-                self.set_constant("_".join([name, *names]), matrix @ mean)
-
-    def averaged(self, name: str, subgroups: Sequence[str] = ()) -> Tensor:
-        """Return a matrix for functions that are averaged over some subgroups first, (n, M)."""
-        return self.constant("_".join([name, *(of for of in FIBER_SUBGROUPS if of in subgroups)]))
 
 
 class GroupAverage(ExactConstants):

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..checks import FIBER_SUBGROUPS, SUBGROUPS, check_choice, check_number
-from ..group.domain import Domain
+from ..group.domain import Domain, GroupMeans
 from ..group.fields import channel_elements
-from ..group.means import GroupMeans
 from ..torch_modes import has_values
 from .kernel import KernelBuilder, KernelPlace
 from .softness import soft_share

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..checks import check_integer
+from ..group.domain import GroupMeans
 from ..group.fields import channel_elements
-from ..group.means import GroupMeans
 from .kernel import KernelBuilder, KernelPlace
 from .strict import RelaxingKernel, StrictKernel
 
