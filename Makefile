@@ -11,11 +11,11 @@ export PYTHON
 
 RUN    := $(VENV)/bin/python
 CORE   := relaxed_r2conv state_dict state_dict_beside_r2conv never_stale export export_network conversion steerable_basis \
-          drop_in equivariance_of_layer regions softness gradients compiled_bank lightning_callbacks
+          drop_in equivariance_of_layer softness_in_translation softness gradients compiled_bank lightning_callbacks
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all quick oldest newest routes lint format types doctest docs notebooks package gpu environment clean
+.PHONY: help demo test test-all quick oldest newest lint format types doctest docs notebooks package gpu environment clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -40,9 +40,6 @@ oldest: ## run one case of each test of the core with the oldest versions that a
 newest: ## run one case of each test with the newest versions, on NumPy 2, beside VENV
 	NEWEST=1 scripts/environment.sh "$(VENV)-newest"
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(VENV)-newest/bin/python -m pytest -n $(WORKERS) --maxprocesses 8 --quick $(ARGUMENTS)
-
-routes: environment ## type each way to install that is written down into a fresh environment
-	$(RUN) scripts/install_routes.py
 
 lint: environment ## check style and formatting
 	$(RUN) -m ruff check .

@@ -119,7 +119,7 @@ STRIDED: dict[str, tuple[Callable[[FieldType], enn.EquivariantModule], int, int 
     "maximum": (lambda f: enn.PointwiseMaxPool3D(f, 2), 8, 7),
     "blurred maximum": (lambda f: enn.PointwiseMaxPoolAntialiased3D(f, 3, 2, 1), 7, 8),
     "blurred mean": (lambda f: enn.PointwiseAvgPoolAntialiased3D(f, 0.66, 2), 7, 8),
-    "transposed": (lambda f: enn.R3ConvTransposed(f, f, 3, padding=1, output_padding=1, stride=2), 5, None),
+    "transposed": (lambda f: enn.R3ConvTransposed(f, f, 3, padding=1, stride=2), 5, None),
 }
 
 
@@ -133,7 +133,7 @@ def test_strides_that_do_not_fit_the_size_are_told(name: str) -> None:
     if does_not is not None:
         rows = equivariance_error(module, (5, does_not, does_not)).rows
         assert [row.kind for row in rows] == 3 * ["strided"]
-        assert min(min(row.error, row.resampling) for row in rows) > BROKEN
+        assert min(row.error for row in rows) > BROKEN
 
 
 def test_features_between_voxels_are_turned_the_right_way() -> None:
