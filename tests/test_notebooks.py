@@ -59,7 +59,6 @@ def test_notebook_is_its_tutorial_as_it_is_now_with_its_outputs(tutorial: Path, 
 
 
 def test_notebooks_install_as_the_install_page_says() -> None:
-    """``make routes`` tries the commands themselves."""
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     for install in {saved(tutorial).cells[1].source for tutorial in TUTORIALS}:
         package, escnn, *_ = re.findall(r"%pip install -q (.*)", install)
