@@ -68,13 +68,15 @@ class Pass:
     on_torus: bool  # whether what g pushes out of x comes in again on the other side
 
     def kind(self, name: str) -> str:
-        """Return whether pixels go to pixels in every map up to a module's output, in x alone, or not even there."""
+        """Return how pixels move in all maps up to a module's output: "exact" to pixels, or why they do not."""
+        before, after = self.before[name], self.after[name]
+        steps = zip(before.steps, after.steps, strict=True)
+        if not all(step.fits(other, self.isometry) for step, other in steps):
+            return "strided"
         if not self.isometry.keeps_axes:
             return "interpolated"
-        before, after = self.before[name], self.after[name]
-        grids = zip((*before.passed, before.grid), (*after.passed, after.grid), strict=True)
-        fits = all(a is None or b is None or a.is_carried_to(b, self.isometry) for a, b in grids)
-        return "exact" if fits else "strided"
+        has_grid = before.grid is not None and after.grid is not None
+        return "strided" if has_grid and not before.grid.is_carried_to(after.grid, self.isometry) else "exact"
 
 
 class MeasuredNetwork:
@@ -187,7 +189,7 @@ class MeasuredNetwork:
 
 
 def _are_on_torus(found: dict[str, ModuleOutput]) -> bool:
-    return all(output.is_torus for output in found.values())
+    return all(step.keeps_torus for output in found.values() for step in output.steps)
 
 
 def _input_type(network: nn.Module, given: Any, name: str) -> FieldType:
