@@ -47,7 +47,7 @@ class FilterPoints(ExactConstants):
         self.set_constant("window", window)
         sample = place.domain.sample
         names = place.domain.subgroups if sees_relative else ()
-        relative = [of[:, :, None] for of in place.domain.relative_coordinates(names)]
+        relative = [values[:, :, None] for values in place.domain.relative_coordinates(names)]
         parts = {"position": steer(sample, grid / radius)[:, None], **dict(zip(names, relative, strict=True))}
         self.columns = [name for name, part in parts.items() for _ in range(part.shape[-1])]
         taps = _side_by_side(*parts.values())
@@ -126,7 +126,7 @@ class DomainPoints(ExactConstants):
                 places = (self.constant("origin") if positions is None else positions).unsqueeze(2)
             shape = torch.broadcast_shapes(places.shape[:2], elements.shape[:2]), places.shape[2], elements.shape[2]
             parts = places.unsqueeze(3), elements.unsqueeze(2)
-            full = [of.expand(*shape[0], *shape[1:], of.shape[-1]) for of in parts]
+            full = [part.expand(*shape[0], *shape[1:], part.shape[-1]) for part in parts]
             points = torch.cat(full, -1).flatten(2, 3)
         else:
             points = elements
@@ -150,8 +150,8 @@ def _one_of_equal(points: Array, axis: int) -> Array:
 
 def _side_by_side(*coordinates: Array) -> Array:
     """Return coordinates (…, Cᵢ) as one array (…, ΣCᵢ)."""
-    shape = np.broadcast_shapes(*(of.shape[:-1] for of in coordinates))
-    return np.concatenate([np.broadcast_to(of, (*shape, of.shape[-1])) for of in coordinates], axis=-1)
+    shape = np.broadcast_shapes(*(part.shape[:-1] for part in coordinates))
+    return np.concatenate([np.broadcast_to(part, (*shape, part.shape[-1])) for part in coordinates], axis=-1)
 
 
 def _name(averaged: Sequence[str]) -> str:

@@ -52,7 +52,7 @@ class SteeredKernel(Kernel):
             check_can_be_drawn(place)
         self.sampling, self.angle, self.draws_for_itself = sampling, 0.0, True
         sample = place.domain.sample
-        inputs, outputs = (FieldStructure(of.representations, sample) for of in (place.in_type, place.out_type))
+        inputs, outputs = (FieldStructure(fields.representations, sample) for fields in (place.in_type, place.out_type))
         sees_relative = any(sees_relative_element(b, a) for a in outputs.blocks for b in inputs.blocks)
         self.filter_points = FilterPoints(place, filter_frequency, sees_relative, support)
         self.domain_points = DomainPoints(place.domain, tuple(place.relax))
@@ -71,7 +71,7 @@ class SteeredKernel(Kernel):
         build: Callable[..., KernelNet] = self._options[0]
         net = build(*map(len, columns), self._options[1])
         if self.place.domain.form == "log":
-            net.make_periodic(*([n for n, name in enumerate(of) if name == "rotation"] for of in columns))
+            net.make_periodic(*([n for n, name in enumerate(names) if name == "rotation"] for names in columns))
         return net
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
@@ -158,7 +158,7 @@ class SteeredKernel(Kernel):
     def _frequency_at_start(self) -> DomainFrequency:
         """Return ω′ with the default in place of 0: a layer that may become soft later starts alike."""
         own = {name: value.tolist() for name, value in self.frequency.values().items()}
-        start = {name: [of or DEFAULT_FREQUENCY for of in values] for name, values in own.items()}
+        start = {name: [value or DEFAULT_FREQUENCY for value in values] for name, values in own.items()}
         return DomainFrequency(start, axes=self.place.domain.dimension)
 
     def feature_maps(self) -> SyntheticMaps:

@@ -125,8 +125,8 @@ class PairSteering(ExactConstants):
         self.is_gather = self.is_relative and min(self.sizes) == len(sample)
         self.is_in_order = False
         if self.is_gather:
-            elements = [np.argsort(np.asarray(of.image)) for of in (out_block, in_block)]
-            self.is_in_order = all(np.array_equal(of, np.arange(len(sample))) for of in elements)
+            elements = [np.argsort(np.asarray(block.image)) for block in (out_block, in_block)]
+            self.is_in_order = all(np.array_equal(order, np.arange(len(sample))) for order in elements)
             self.set_constant("out_elements", elements[0])
             self.set_constant("in_elements", elements[1])
         elif self.is_relative:
@@ -213,7 +213,7 @@ class SteeredAverage(ExactConstants):
 
     def __init__(self, in_structure: FieldStructure, out_structure: FieldStructure, sample: GroupSample) -> None:
         super().__init__()
-        blocks = [zip(of.blocks, of.counts, strict=True) for of in (out_structure, in_structure)]
+        blocks = [zip(structure.blocks, structure.counts, strict=True) for structure in (out_structure, in_structure)]
         self.pairs = nn.ModuleList(
             BlockPair(PairSteering(in_block, out_block, sample), (out_count, in_count))
             for (out_block, out_count), (in_block, in_count) in itertools.product(*blocks)
@@ -223,8 +223,8 @@ class SteeredAverage(ExactConstants):
         self.order = RowOrder(_row_numbers(in_structure, out_structure))
         # The channels of a single kind of fields follow each other.
         self._is_in_order = all(
-            len(of.blocks) == 1 and np.array_equal(of.channels, np.arange(of.size))
-            for of in (in_structure, out_structure)
+            len(structure.blocks) == 1 and np.array_equal(structure.channels, np.arange(structure.size))
+            for structure in (in_structure, out_structure)
         )
         self._has_basis = {"out": out_structure.basis is not None, "in": in_structure.basis_inverse is not None}
         if out_structure.basis is not None:
@@ -244,7 +244,9 @@ class SteeredAverage(ExactConstants):
             # (P, o, i, A, B, T) → (P, o·A, i·B, T)
             banks = products[0].transpose(2, 3).flatten(3, 4).flatten(1, 2)
         else:
-            banks = self.order(torch.cat([of.flatten(1, 4) for of in products], dim=1)).unflatten(1, self.size)
+            banks = self.order(torch.cat([product.flatten(1, 4) for product in products], dim=1)).unflatten(
+                1, self.size
+            )
         if self._has_basis["out"]:
             banks = torch.einsum("oc,pcin->poin", self.out_basis, banks)
         if self._has_basis["in"]:
@@ -268,7 +270,7 @@ class SteeredAverage(ExactConstants):
         """Return the variance of each pair's weights at the start: He's rule for features of unit output energy."""
         fan_ins = [pair.counts[1] * len(unit) for pair, unit in zip(self.block_pairs, units, strict=True)]
         rows = [number // self._in_blocks for number in range(len(units))]
-        totals = [sum(of for of, other in zip(fan_ins, rows, strict=True) if other == row) for row in rows]
+        totals = [sum(fan_in for fan_in, other in zip(fan_ins, rows, strict=True) if other == row) for row in rows]
         return [2 / max(total, 1) for total in totals]
 
 

@@ -62,8 +62,8 @@ def _matrix(group: Any, element: GroupElement) -> Array:
     if both := factors(group):
         # The inversion is the element of C2 that is not the identity.
         matrices = [
-            np.eye(3) * (-1.0) ** part.to("int") if isinstance(of, CyclicGroup) else _matrix(of, part)
-            for of, part in zip(both, group.split_element(element), strict=True)
+            np.eye(3) * (-1.0) ** part.to("int") if isinstance(factor, CyclicGroup) else _matrix(factor, part)
+            for factor, part in zip(both, group.split_element(element), strict=True)
         ]
         product: Array = matrices[0] @ matrices[1]
         return product

@@ -74,7 +74,7 @@ class Domain:
 
     def columns(self, subgroups: Sequence[str]) -> list[str]:
         """Return the subgroup of each coordinate of the domain."""
-        sizes = {name: of.shape[-1] for name, of in self._domain_coordinates(np.eye(self.dimension), 0).items()}
+        sizes = {name: values.shape[-1] for name, values in self._domain_coordinates(np.eye(self.dimension), 0).items()}
         return [name for name in subgroups for _ in range(sizes.get(name, self.dimension))]
 
     def resolved_frequency(self) -> float:
@@ -143,4 +143,4 @@ class GroupMeans(ExactConstants):
 
     def averaged(self, name: str, subgroups: Sequence[str] = ()) -> Tensor:
         """Return a matrix for functions that are averaged over some subgroups first, (n, M)."""
-        return self.constant("_".join([name, *(of for of in FIBER_SUBGROUPS if of in subgroups)]))
+        return self.constant("_".join([name, *(subgroup for subgroup in FIBER_SUBGROUPS if subgroup in subgroups)]))

@@ -34,7 +34,7 @@ def least_samples(group: Group) -> int:
 def sampled_elements(group: Group, samples: int) -> list[GroupElement]:
     """Return escnn's grid of a continuous group: N rotations, and as many elements that reflect where it has some."""
     if both := factors(group):
-        parts = [sampled_elements(of, samples) if of.continuous else list(of.elements) for of in both]
+        parts = [sampled_elements(factor, samples) if factor.continuous else list(factor.elements) for factor in both]
         products: Any = group
         return [products.pair_elements(*pair) for pair in itertools.product(*parts)]
     if not is_of_space(group):
@@ -52,7 +52,7 @@ def sampled_elements(group: Group, samples: int) -> list[GroupElement]:
     turned: list[Any] = []
     for element in group.grid(type="thomson_cube", N=samples // CUBE):
         matrix = matrices(element)
-        if np.linalg.det(matrix) > 0 and not any(np.abs(of - matrix).max() < _SAME_ROTATION for of in turned):
+        if np.linalg.det(matrix) > 0 and not any(np.abs(other - matrix).max() < _SAME_ROTATION for other in turned):
             points.append(element)
             turned += [matrices(turn @ element) for turn in cube]
     return [turn @ point for point in points for turn in cube]
@@ -172,7 +172,7 @@ def relative_elements(sample: GroupSample) -> NDArray[np.int64]:
     action = sample.action.reshape(len(sample), -1)
     relative = [(element.T @ sample.action).reshape(len(sample), -1) for element in sample.action]
     # The products of two orthogonal matrices are largest where these are equal.
-    return np.stack([np.argmax(of @ action.T, axis=1) for of in relative]).astype(np.int64)
+    return np.stack([np.argmax(matrices @ action.T, axis=1) for matrices in relative]).astype(np.int64)
 
 
 def grid_symmetries(
@@ -184,7 +184,11 @@ def grid_symmetries(
     tried = sample_group(gspace).elements if elements is None else elements
     actions = [np.asarray(gspace.basespace_action(element), dtype=np.float64) for element in tried]
     steered = [steered_taps(action, taps) for action in actions]
-    return [(element, of) for element, of in zip(tried, steered, strict=True) if of is not None]
+    return [
+        (element, taps_of_element)
+        for element, taps_of_element in zip(tried, steered, strict=True)
+        if taps_of_element is not None
+    ]
 
 
 def steered_taps(action: Array, taps: Array) -> list[int] | None:

@@ -102,8 +102,8 @@ def _split(
         permutation = _permutation_block(representation, sample)
         if permutation is not None:
             return [permutation], identity, identity
-    irreps = [representation.group.irrep(*of) for of in representation.irreps]
-    blocks = [Block(f"irrep {of.id}", of.size, sample.matrices(of), None, of) for of in irreps]
+    irreps = [representation.group.irrep(*identifier) for identifier in representation.irreps]
+    blocks = [Block(f"irrep {irrep.id}", irrep.size, sample.matrices(irrep), None, irrep) for irrep in irreps]
     basis = np.asarray(representation.change_of_basis, dtype=np.float64)
     inverse = np.asarray(representation.change_of_basis_inv, dtype=np.float64)
     if np.allclose(basis, identity, rtol=0, atol=1e-12):  # escnn's own rounding

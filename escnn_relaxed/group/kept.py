@@ -103,7 +103,11 @@ def subgroup_elements(argument: str, identifier: Any, gspace: GSpace) -> tuple[l
     """Return the elements of a subgroup; of a continuous one a few, to multiply by rotations about its axis."""
     from escnn.group import GroupElement
 
-    if isinstance(identifier, (list, tuple)) and identifier and all(isinstance(of, GroupElement) for of in identifier):
+    if (
+        isinstance(identifier, (list, tuple))
+        and identifier
+        and all(isinstance(element, GroupElement) for element in identifier)
+    ):
         return _generated(argument, identifier, gspace), None
     try:
         group, include, _ = gspace.fibergroup.subgroup(identifier)
@@ -144,7 +148,7 @@ def _generated(argument: str, generators: Sequence[GroupElement], gspace: GSpace
         raise ValueError(f"{argument} must be elements of {group.name}, got {generators!r}")
     known = [group.identity]
     for element in known:
-        known += [product for of in generators if (product := of @ element) not in known]
+        known += [product for generator in generators if (product := generator @ element) not in known]
         if len(known) > _LARGEST:
             raise ValueError(f"{argument} must generate a finite group, got {generators!r}")
     return known

@@ -102,7 +102,7 @@ def _mixed(matrices: Tensor) -> list[Tensor]:
     reached = (mixes | mixes.T).double()
     while not torch.equal(further := (reached @ reached).clamp_max(1), reached):
         reached = further
-    return [of.nonzero().flatten() for of in reached.unique(dim=0)]
+    return [row.nonzero().flatten() for row in reached.unique(dim=0)]
 
 
 def _matrix(fields: Sequence[Representation], element: GroupElement) -> NDArray[np.float64]:

@@ -95,9 +95,9 @@ def _placed(parts: list[Tensor], numbers: Tensor, size: tuple[int, ...], geometr
         for made, full, padding in zip(geometry.output_size(*size), whole, geometry.padding, strict=True)
     ]
     margins = [
-        of
+        margin
         for before, after in zip(reversed(geometry.padding), reversed(behind), strict=True)
-        for of in (-before, after)
+        for margin in (-before, after)
     ]
     return functional.pad(output, margins)
 

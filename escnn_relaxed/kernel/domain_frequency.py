@@ -133,7 +133,7 @@ class DomainFrequency(ExactConstants):
         with torch.no_grad():
             try:
                 for name, values in own.items():
-                    self._assign(name, [max(abs(of), least) if of or is_zero else of for of in values])
+                    self._assign(name, [max(abs(value), least) if value or is_zero else value for value in values])
                 yield
             finally:
                 for name, values in own.items():

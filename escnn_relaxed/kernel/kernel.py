@@ -250,7 +250,7 @@ class Kernel(nn.Module, ABC):
 
     def _soft_entries(self) -> list[tuple[nn.Parameter, Tensor]]:
         """Return the soft weights of all subgroups."""
-        return [entry for of in self.weight_groups().values() for entry in of]
+        return [entry for entries in self.weight_groups().values() for entry in entries]
 
     def strict_kernel(self) -> Kernel:
         """Return the kernel that K is once it has been averaged over all subgroups; itself where it cannot be split."""
@@ -281,4 +281,4 @@ class Kernel(nn.Module, ABC):
 
 def joint(*names: Sequence[str]) -> tuple[str, ...]:
     """Return the subgroups that are named anywhere, in a fixed order."""
-    return tuple(name for name in SUBGROUPS if any(name in of for of in names))
+    return tuple(name for name in SUBGROUPS if any(name in part for part in names))

@@ -163,7 +163,7 @@ class ElementModulation(Modulation):
         columns = self.constant("along").shape[-1] if self._side_functions else 1
         maps = self._maps(frequency, tuple(name for name in FIBER_SUBGROUPS if name in averaged))
         return self.channels(
-            [(of @ made).unflatten(-1, (-1, columns)) for of, made in zip(self.by_kind(), maps, strict=True)]
+            [(weights @ made).unflatten(-1, (-1, columns)) for weights, made in zip(self.by_kind(), maps, strict=True)]
         )
 
     def _maps(self, frequency: DomainFrequency, averaged: tuple[str, ...]) -> list[Tensor]:
@@ -173,7 +173,7 @@ class ElementModulation(Modulation):
 
         def build() -> list[Tensor]:
             made = self._made(frequency.exact_scale(self._columns), averaged, self.exact)
-            return [of.to(self.elements) for of in made]
+            return [part.to(self.elements) for part in made]
 
         return self.remembered((frequency.settings(), averaged), build)
 

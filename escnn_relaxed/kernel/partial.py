@@ -142,7 +142,7 @@ class GroupWindow(GroupMeans):
         def softness_at(factor: float) -> float:
             narrowing = {name: min(factor * value, 1.0) for name, value in along.items()}
             elements = exact.elements({name: torch.tensor(value).double() for name, value in narrowing.items()})
-            rows, means = (exact.averaged("channels", of) @ elements for of in ((), SUBGROUPS))
+            rows, means = (exact.averaged("channels", names) @ elements for names in ((), SUBGROUPS))
             return float(soft_share(((rows - means).square() * energy).sum(), (means.square() * energy).sum()))
 
         if softness > softness_at(1.0):

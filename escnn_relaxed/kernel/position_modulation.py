@@ -85,10 +85,12 @@ class PositionModulation(Modulation):
     def _combined(self, maps: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Return the sums of maps (n, rows·columns) and (n, d·columns) with the weights, (R, C_out, columns)."""
         gains, ways = [], []
-        for of, kind, number, (gain_map, way_map) in zip(self.by_kind(), self.kinds, self._numbers, maps, strict=True):
-            gains.append((of[:, :number] @ gain_map).unflatten(1, (len(kind.elements), -1)))
+        for weights, kind, number, (gain_map, way_map) in zip(
+            self.by_kind(), self.kinds, self._numbers, maps, strict=True
+        ):
+            gains.append((weights[:, :number] @ gain_map).unflatten(1, (len(kind.elements), -1)))
             if self.has_directions:
-                ways.append((of[:, number:] @ way_map).unflatten(1, (len(self._columns), 1, -1)).transpose(0, 1))
+                ways.append((weights[:, number:] @ way_map).unflatten(1, (len(self._columns), 1, -1)).transpose(0, 1))
         combined = self.channels(gains).unsqueeze(0)
         return torch.cat([combined, self.channels(ways)]) if self.has_directions else combined
 
@@ -110,7 +112,7 @@ class PositionModulation(Modulation):
         made = []
         for number in range(len(self.kinds)):
             parts = [constant(f"{name}_{number}") for name in ("gains", "directions")]
-            gains, ways = ((of.flatten(0, 1) @ values).unflatten(0, of.shape[:2]).flatten(1) for of in parts)
+            gains, ways = ((part.flatten(0, 1) @ values).unflatten(0, part.shape[:2]).flatten(1) for part in parts)
             made.append((gains, ways))
         return made
 
@@ -149,5 +151,5 @@ def _directions(values: Array, action: Array, along: Array | None) -> tuple[Arra
 
 def _scaled(maps: Array, values: Array) -> Array:
     """Return maps (n, rows, J, M) as (n, rows, J·M), so that a weight of 1 makes a root mean square of SCALE."""
-    scales = [SCALE / np.sqrt(np.square(of).mean()) for of in values]
+    scales = [SCALE / np.sqrt(np.square(value).mean()) for value in values]
     return (maps * np.array(scales).reshape(-1, 1, 1, 1)).reshape(*maps.shape[:2], math.prod(maps.shape[2:]))

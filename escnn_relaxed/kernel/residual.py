@@ -103,7 +103,7 @@ class NearestSteerable(ExactConstants):
         super().__init__()
         self.basis, self.orthogonal = basis, orthogonal
         for number, (names, _, elements) in enumerate(basis.by_pair(exact=True)):
-            in_field, out_field = (field_named(name, of) for name, of in zip(names, basis.fields, strict=True))
+            in_field, out_field = (field_named(name, fields) for name, fields in zip(names, basis.fields, strict=True))
             rows = OrthogonalBasis([in_field], [out_field]).double()(elements.movedim(0, -1)).flatten(0, 2)
             gram = (rows.mT @ rows).numpy()
             self.set_constant(f"inverse_{number}", np.linalg.pinv(gram, rcond=_DEPENDENT, hermitian=True))

@@ -46,7 +46,7 @@ def at_least_single(kernel: _Kernel, weights: Tensor | None) -> tuple[_Kernel, T
         if isinstance(value, Tensor)
     ]
     tensors = [value for _, _, value in own] + ([] if weights is None else [weights])
-    if not any(of.dtype in (torch.float16, torch.bfloat16) for of in tensors):
+    if not any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors):
         return kernel, weights
     single = copy.deepcopy(kernel, {id(value): value for value in tensors})
     for path, name, value in own:

@@ -67,7 +67,7 @@ class TiedKernel(StrictKernel):
                 self.input_modulation = of_inputs if len(of_inputs.weights) else None
         if "translation" in place.relax:
             self.position_modulation = PositionModulation(fields, place.domain, taps, all_directions)
-        can_be_soft = {name for _, found in self._weight_subgroups() for of in found for name in of}
+        can_be_soft = {name for _, found in self._weight_subgroups() for subgroups in found for name in subgroups}
         if can_be_soft & set(names):
             # Functions of one subgroup of the group break the others, too.
             can_be_soft |= set(names)
@@ -81,7 +81,7 @@ class TiedKernel(StrictKernel):
         if self.position_modulation is not None and self.training and "translation" in averaged:
             # Distributed training waits for the gradient of each parameter, here 0.
             unused = (self.position_modulation.weights, *self.frequency.parameters())
-            strict = strict + 0 * sum(of.sum() for of in unused)
+            strict = strict + 0 * sum(value.sum() for value in unused)
         if not (self.training or self._is_soft(averaged)):
             return strict
         for f in self._group_modulations(averaged):
@@ -169,10 +169,10 @@ class TiedKernel(StrictKernel):
     def _modulations(self) -> list[Modulation]:
         """Return f_T and those of f_G, where K has them."""
         found: list[Modulation | None] = [self.position_modulation, self.modulation, self.input_modulation]
-        return [of for of in found if of is not None]
+        return [modulation for modulation in found if modulation is not None]
 
     def _weight_subgroups(self) -> list[tuple[Modulation, list[tuple[str, ...]]]]:
-        return [(of, of.weight_subgroups()) for of in self._modulations()]
+        return [(modulation, modulation.weight_subgroups()) for modulation in self._modulations()]
 
     def soft_parameters(self) -> Iterator[nn.Parameter]:
         """Yield ω′ where it is learned, and the weights of f."""
@@ -186,7 +186,7 @@ class TiedKernel(StrictKernel):
         for modulation, subgroups in self._weight_subgroups():
             labels = [" × ".join(names) for names in subgroups]
             for label in dict.fromkeys(labels):
-                numbers = torch.tensor([number for number, of in enumerate(labels) if of == label])
+                numbers = torch.tensor([number for number, name in enumerate(labels) if name == label])
                 groups.setdefault(label, []).append((modulation.weights, numbers))
         return groups
 

@@ -59,12 +59,12 @@ class WeightedKernel(RelaxingKernel):
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K, (C_out, C_in, k, k); its mean over subgroups has the means of the weights."""
-        kernels = [self.strict(of) for of in (weights, *self.further_weights)]
+        kernels = [self.strict(values) for values in (weights, *self.further_weights)]
         kernels += [kernel(None) for kernel in self.further]
-        of, elements = self.group_weights(averaged), self.elements
-        factors = (of @ elements.constant("of_columns"))[:, None, :, None, None]
+        weights_of_elements, elements = self.group_weights(averaged), self.elements
+        factors = (weights_of_elements @ elements.constant("of_columns"))[:, None, :, None, None]
         if not self._weighs_columns_alone:
-            rows = (of @ elements.constant("of_rows"))[:, :, None, None, None]
+            rows = (weights_of_elements @ elements.constant("of_rows"))[:, :, None, None, None]
             factors = torch.where(elements.constant("weighs_columns"), factors, rows)
         parts = [factor * kernel for factor, kernel in zip(factors, kernels, strict=True)]
         return sum(parts[1:], parts[0])
