@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 import pictures_of_choices as choices
 import pictures_of_figures as figures
 import pictures_of_layers as layers
+import pictures_of_special_cases as cases
 
 __all__ = ["PICTURES"]
 
@@ -28,6 +29,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         layers.parts_of_a_kernel,
         layers.soft_translation,
         layers.softness_by_axis,
+        cases.special_cases,
     )
 }
 
