@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
+from statistics import mean, stdev
 
 from matplotlib.figure import Figure
 
 from drawing import FONT, SOFT, STRICT, large_labels, new_figure
-from escnn_relaxed.plots import plot_accuracy
 
 sys.path.append(str(Path(__file__).parents[1]))
 from experiments.results import Result, load_results
@@ -40,7 +41,14 @@ def accuracy_by_frequency() -> Figure:
         frequency = result.configuration.relax["rotation"]
         curve.setdefault(frequency, []).append(result.test)
     figure, axes = new_figure(5, 2.8)
-    plot_accuracy(curve, axes=axes)
+    frequencies = sorted(curve)
+    means = [mean(curve[frequency]) for frequency in frequencies]
+    errors = [
+        stdev(curve[frequency]) / math.sqrt(len(curve[frequency]))
+        for frequency in frequencies
+    ]
+    axes.errorbar(frequencies, means, errors, color=STRICT, marker="o", capsize=2.5)
+    axes.set(xlabel="domain frequency ω′", ylabel="accuracy, %")
     large_labels(axes)
     return figure
 

@@ -22,12 +22,13 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExe
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from threading import Thread
 
 import optuna
 import torch
 from escnn import gspaces, nn
+from matplotlib import pyplot
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
@@ -37,7 +38,6 @@ from torch.nn.functional import cross_entropy
 from turned_digits import Split, turned_digits
 
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.plots import plot_accuracy
 
 FREQUENCIES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6)
 KERNEL_SIZES = (5, 5, 3)
@@ -203,8 +203,14 @@ def report(sweep: Sweep, study: optuna.Study) -> None:
         print(f"{frequency:<7g} {mean_and_error(validation[frequency]):<16} {mean_and_error(test[frequency])}")
     best = max(sweep.frequencies, key=lambda frequency: mean(validation[frequency]))
     print(f"\nchosen by validation: ω′ = {best:g}, {mean_and_error(test[best])} % of the test images")
-    axes = plot_accuracy(validation, label="validation")
-    plot_accuracy(test, label="test", axes=axes)
+    _, axes = pyplot.subplots(figsize=(3.3, 2.3), layout="constrained")
+    for label, curve in (("validation", validation), ("test", test)):
+        means = [mean(curve[frequency]) for frequency in sweep.frequencies]
+        deviations = [stdev(curve[frequency]) if sweep.seeds > 1 else 0.0 for frequency in sweep.frequencies]
+        errors = [deviation / math.sqrt(sweep.seeds) for deviation in deviations]
+        axes.errorbar(sweep.frequencies, means, errors, label=label, marker="o", capsize=2.5)
+    axes.set(xlabel="domain frequency ω′", ylabel="accuracy, %")
+    axes.legend(frameon=False)
     axes.axvline(best, color="0.6", linewidth=0.8, linestyle="--", zorder=0)
     picture = sweep.storage.with_suffix(".png")
     axes.figure.savefig(picture, dpi=150)

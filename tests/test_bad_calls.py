@@ -71,7 +71,6 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     measure.relaxation_scalars: {"network": NETWORK, "data": images()},
     measure.RelaxationMonitor: {"network": NETWORK},
     plots.plot_ablation: {"rows": ROWS},
-    plots.plot_accuracy: {"results": {0.0: [95.0], 0.25: [98.0]}},
     plots.plot_domain_frequency: {"history": {"domain_frequency/first/rotation": [(0, 0.25), (10, 0.2)]}},
     plots.plot_evidence: {"rows": [learning.EvidenceRow("conv", "rotation", 20, 3.0, 0.002, 50.0)]},
     plots.plot_equivariance_error: {"reports": REPORT},

@@ -16,7 +16,6 @@ from escnn_relaxed.measure import AblationRow, EquivarianceReport, ErrorRow
 mpl.use("Agg")
 from escnn_relaxed.plots import (
     plot_ablation,
-    plot_accuracy,
     plot_domain_frequency,
     plot_equivariance_error,
     plot_softness,
@@ -73,19 +72,6 @@ def test_frequencies_have_a_line_a_layer_and_subgroup() -> None:
     assert legend(axes) == ["body.first", "body.second"]
 
 
-def test_accuracies_are_means_with_standard_errors() -> None:
-    axes = plot_accuracy({0.5: [90.0, 92.0, 97.0], 0.0: [80.0, 81.0], 1.0: [70.0]}, "rotation")
-    line, _, (errors,) = axes.containers[0]
-    assert list(line.get_xdata()) == [0.0, 0.5, 1.0]
-    assert line.get_ydata() == pytest.approx([80.5, 93.0, 70.0])
-    lengths = [(high - low) / 2 for (_, low), (_, high) in errors.get_segments()]
-    deviation = math.sqrt((9 + 1 + 16) / 2)
-    assert lengths == pytest.approx([math.sqrt(0.5) / math.sqrt(2), deviation / math.sqrt(3), 0])
-    assert plot_accuracy({0.0: [90.0]}, "translation", axes=axes) is axes
-    assert len({container.lines[0].get_color() for container in axes.containers}) == 2
-    assert legend(axes) == ["rotation", "translation"]
-
-
 def report(degrees: range, subgroup: str = "rotation") -> EquivarianceReport:
     """Errors that are the angle in turns; multiples of 90° are exact."""
     rows = [
@@ -130,8 +116,6 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: plot_ablation([96.0]), "rows must be the report of softness_ablation"),
     (lambda: plot_softness(nn.Sequential()), "network has no relaxed layer"),
     (lambda: plot_domain_frequency({"softness/first": [(0, 0.1)]}), "history must have tags domain_frequency"),
-    (lambda: plot_accuracy({0.0: []}), "results must have an accuracy for each"),
-    (lambda: plot_accuracy({}), "results must have an accuracy for each"),
     (lambda: plot_equivariance_error(report(range(90, 180, 90), "translation")), "no rotation or reflection"),
     (lambda: plot_equivariance_error(report(range(2)), mpl.pyplot.figure().add_subplot()), "axes must be polar"),
 ]

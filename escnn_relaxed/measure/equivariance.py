@@ -1,7 +1,6 @@
-"""Measured equivariance, on data or on noise, for each element, angle and shift: errors, and classes that agree.
+"""Measured equivariance for each element, angle and shift: relative errors, and predictions that agree.
 
-A turn by 45° has to be interpolated between pixels, and a layer that is perfect on the plane would be charged for it.
-Elements that map pixels to pixels are therefore kept apart, and beside the error of the others stands what
+Elements that map pixels to pixels are kept apart from those that interpolate, beside whose error stands what
 interpolation alone costs. Volumes are measured by the same code. Definitions: docs/how-to/measure-and-log.md.
 """
 
@@ -39,35 +38,32 @@ def equivariance_error(
 ) -> EquivarianceReport:
     """Measure the relative error ‖f(gx) − g f(x)‖ / ‖f(x)‖ of a layer or a network, a row per transformation g.
 
-    Fields of the plane are measured on images (batch, C, H, W), those of space on volumes (batch, C, D, H, W), whose
-    voxels, planes and inscribed ball take the place of pixels, rows and inscribed circle below.
+    ``module`` runs in eval mode without gradients, and is left as it was. Fields of the plane are measured on images
+    (batch, C, H, W), those of space on volumes (batch, C, D, H, W). An output without pixels, the logits of a
+    classifier, should not change at all: its error is ‖f(gx) − f(x)‖ / ‖f(x)‖.
 
-    ``module`` is run in eval mode without gradients, and left as it was. An output without the dimensions of the input,
-    the logits of a classifier, should not change at all: its error is ‖f(gx) − f(x)‖ / ‖f(x)‖.
-
-    Exact rows compare all pixels. What a shift pushes out comes in again on the other side where all padding is
-    circular; elsewhere it is set to 0 before, and what has come in is not compared. For interpolated rows the input is
-    faded to 0 outside of the image's inscribed circle (cos² over its outer quarter), and the output is compared within
-    it. ``resampling`` is half of ‖f(g⁻¹gx) − f(x)‖ / ‖f(x)‖ plus half of ‖g⁻¹g f(x) − f(x)‖ / ‖f(x)‖: what a module
-    would be charged that is exactly equivariant on the plane or in space.
+    Exact rows compare all pixels. Where all padding is circular, a shift wraps around. Elsewhere the pixels that it
+    pushes out are 0 before, and those that it brings in are not compared. For interpolated rows the input fades to 0
+    outside of its inscribed circle or ball (cos² over the outer quarter), and the output is compared inside.
+    ``resampling``, the mean of ‖f(g⁻¹gx) − f(x)‖ / ‖f(x)‖ and ‖g⁻¹g f(x) − f(x)‖ / ‖f(x)‖, is what a module would be
+    charged that is exactly equivariant between pixels. Rows are *strided* where a stride does not fit the size: choose
+    sides with (side + 2 padding − kernel size) a multiple of the stride.
 
     Args:
         module: a layer or network, of ``RelaxedR2Conv``, ``R3Conv`` or anything; its forward takes a GeometricTensor,
             or a plain tensor that it wraps.
-        input_size: (height, width) or (depth, height, width) in pixels of noise to measure on, or one number for all:
-            white for exact transformations, smooth (a Gaussian of 2 pixels) for interpolated ones, 16 images, the same
-            in every call.
-        data: a batch to measure on in its place. Of a module with several inputs a tuple of them, with which it is
-            called: images first. GeometricTensors among the others turn as their type says, an action (batch, C, 1, 1)
-            for instance; plain tensors of the images' height and width turn as scalar fields; all else is passed on as
-            it is.
+        input_size: sides in pixels of noise to measure on, or one number for all: 16 images, the same in every call,
+            white for exact transformations, smooth (a Gaussian of 2 pixels) for interpolated ones.
+        data: a batch to measure on in its place, or a tuple of all inputs, images first. GeometricTensors among the
+            others turn as their type says, an action (batch, C, 1, 1) for instance; plain tensors of the images' height
+            and width turn as scalar fields; all else is passed on.
         layer: name of a module inside whose output is compared, as in ``named_modules()``; the whole by default.
         in_type: fields of the input. By default those of the module, or of the first module inside that has some.
-        out_type: fields of an output that is a plain tensor with the dimensions of the input.
-        elements: of the fiber group; all of them by default (of a continuous group 16 rotations, of SO(3) and O(3) the
-            24 of the cube), ``()`` for none.
-        angles: further rotations, in radians, in space about z: a sweep. At angles that are not in the group fields
-            have to be trivial.
+        out_type: fields of an output that is a plain tensor with pixels.
+        elements: of the fiber group; all by default (of a continuous group 16 rotations, of SO(3) and O(3) the 24 of
+            the cube), ``()`` for none.
+        angles: further rotations, in radians, in space about z. At angles that are not in the group fields have to be
+            trivial.
         shifts: rows down and columns to the right, in pixels; of volumes planes before them.
         output: from what the module (or the layer named) returns to the tensor that is compared, where it returns a
             dict or a tuple: ``lambda returned: returned["logits"]``.
@@ -117,8 +113,8 @@ def prediction_agreement(
 ) -> AgreementReport:
     """Measure the part of images that a classifier gives the same class before and after a transformation.
 
-    The class is the largest of the logits. Interpolated transformations fade images as in
-    :func:`~escnn_relaxed.equivariance_error`, before and after alike, and the arguments are those of that function.
+    The class is that of the largest logit. Interpolated transformations fade images before and after as in
+    :func:`~escnn_relaxed.equivariance_error`, which has the same arguments.
 
     Args:
         classifier: a network with an output (batch, classes); its forward takes a GeometricTensor, or a plain tensor.
@@ -146,17 +142,14 @@ def prediction_agreement(
         >>> [(row.name, row.agreement) for row in report.rows]
         [('rotation 90°', 0.0), ('rotation 180°', 0.0), ('rotation 270°', 0.0)]
     """
-    check_module("classifier", classifier)
-    network = MeasuredNetwork(classifier, None, data, in_type, None, ("",), output)
+    network = MeasuredNetwork(check_module("classifier", classifier), None, data, in_type, None, ("",), output)
     rows = []
     same = torch.ones(1, dtype=torch.bool)
     with in_eval_mode(classifier):
         for passed in _passes(network, elements, angles, shifts):
             before, after, returned = (_classes(found[""]) for found in (passed.before, passed.after, passed.returned))
             agreement, resampling = ((classes == before).double().mean().item() for classes in (after, returned))
-            isometry = passed.isometry
-            place = isometry.name, isometry.subgroup, isometry.angle, passed.kind("")
-            rows.append(AgreementRow(*place, agreement, resampling))
+            rows.append(AgreementRow(*passed.description(""), agreement, resampling))
             same = same.to(before.device) & (after == before)
     return AgreementReport(tuple(rows), same.double().mean().item())
 
@@ -169,13 +162,11 @@ def largest_exact_errors(
     network = MeasuredNetwork(module, None, data, in_type, None, layers)
     largest: dict[str, float] = {}
     with in_eval_mode(module):
-        for isometry in network.isometries(None, (), shifts):
-            if isometry.keeps_axes:
-                passed = network.transformed(isometry)
-                known = [name for name, found in passed.before.items() if found.grid is None or found.field_type]
-                for row, name in ((_row(passed, name, network), name) for name in known):
-                    if row.kind == "exact":
-                        largest[name] = max(row.error, largest.get(name, 0.0))
+        isometries = [isometry for isometry in network.isometries(None, (), shifts) if isometry.keeps_axes]
+        for passed in map(network.transformed, isometries):
+            for name, found in passed.before.items():
+                if passed.kind(name) == "exact" and (found.grid is None or found.field_type):
+                    largest[name] = max(_row(passed, name, network).error, largest.get(name, 0.0))
     return largest
 
 
@@ -202,7 +193,7 @@ def _row(passed: Pass, name: str, network: MeasuredNetwork) -> ErrorRow:
         again, mask = _carried(passed, carried, after.grid, before.grid, isometry.inverse())
         changes = (passed.returned[name].tensor, again)
         resampling = sum(_ratio((each - before.tensor) * mask, before.tensor * mask) for each in changes) / 2
-    return ErrorRow(isometry.name, isometry.subgroup, isometry.angle, kind, error, resampling)
+    return ErrorRow(*passed.description(name), error, resampling)
 
 
 def _carried(

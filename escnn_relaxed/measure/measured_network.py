@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..checks import check_callable, check_integer, check_module, check_sequence, check_size, is_number
 from ..layer.arguments import check_field_type
-from ..layer.convolution import RelaxedConvolution
+from ..layer.relaxed_layer import RelaxedLayer
 from .forward_probe import ModuleOutput, Output, outputs
 from .isometry import Isometry, PixelGrid, isometries_of, moved, on_fibers, rotation, shift
 
@@ -40,10 +40,6 @@ class _Argument:
     is_image: bool = False  # whether the value has pixels, (batch, C, …), which an isometry moves
     is_wrapped: bool = False  # whether the network takes it as a GeometricTensor
 
-    def passed(self) -> Any:
-        """Return what the network is called with."""
-        return self.field_type(self.value) if self.is_wrapped and self.field_type is not None else self.value
-
     def with_pixels(self, change: Callable[[Tensor], Tensor]) -> _Argument:
         """Return the argument with another image in place of its image, and itself where it is none."""
         return replace(self, value=change(self.value)) if self.is_image else self
@@ -66,6 +62,10 @@ class Pass:
     returned: dict[str, ModuleOutput]  # f(g⁻¹gx), f(x) where nothing is interpolated
     image: PixelGrid  # the pixels of x
     on_torus: bool  # whether what g pushes out of x comes in again on the other side
+
+    def description(self, name: str) -> tuple[str, str, float, str]:
+        """Return the first columns of a report for a module: name, subgroup and angle of the isometry, and the kind."""
+        return self.isometry.name, self.isometry.subgroup, self.isometry.angle, self.kind(name)
 
     def kind(self, name: str) -> str:
         """Return how pixels move in all maps up to a module's output: "exact" to pixels, or why they do not."""
@@ -95,9 +95,9 @@ class MeasuredNetwork:
         known = dict(check_module("module", module).named_modules())
         unknown = [name for name in layers if not isinstance(name, str) or name not in known]
         if unknown:
-            # What is inside of a relaxed layer gives no output of the network.
-            inside = tuple(f"{name}." for name, of in known.items() if isinstance(of, RelaxedConvolution))
-            names = [name for name in known if name and not name.startswith(inside)]
+            # The parts of a relaxed layer give no output of the network.
+            parts = tuple(f"{name}." for name, module in known.items() if isinstance(module, RelaxedLayer))
+            names = [name for name in known if name and not name.startswith(parts)]
             raise ValueError(f"layer must be the name of a module inside, got {unknown[0]!r}; there are {names}")
         if (input_size is None) == (data is None):
             raise ValueError(f"give input_size or data, one of them; got input_size={input_size!r}")
@@ -114,7 +114,7 @@ class MeasuredNetwork:
         else:
             white = smooth = _batch(images, self._in_type)
         first = _Argument(white, self._in_type, is_image=True, is_wrapped=is_wrapped or _takes_fields(module))
-        rest = [_argument_beside(white, value, space, place) for place, value in enumerate(others, start=1)]
+        rest = [_argument_beside(white, value, space, number) for number, value in enumerate(others, start=1)]
         self._image = PixelGrid.of_image(*white.shape[2:])
         self._white, self._smooth = [first, *rest], [replace(first, value=smooth), *rest]
 
@@ -185,7 +185,8 @@ class MeasuredNetwork:
         return arguments, self._outputs(arguments)
 
     def _outputs(self, arguments: Sequence[_Argument]) -> dict[str, ModuleOutput]:
-        return outputs(self._module, [argument.passed() for argument in arguments], self._layers, self._output)
+        values = [a.field_type(a.value) if a.is_wrapped and a.field_type else a.value for a in arguments]
+        return outputs(self._module, values, self._layers, self._output)
 
 
 def _are_on_torus(found: dict[str, ModuleOutput]) -> bool:
@@ -228,14 +229,14 @@ def _batch(data: Any, in_type: FieldType) -> Tensor:
     return tensor
 
 
-def _argument_beside(images: Tensor, value: Any, gspace: GSpace, place: int) -> _Argument:
-    """Return the argument at a place behind the images (batch, C, …): fields and images turn, all else is kept."""
+def _argument_beside(images: Tensor, value: Any, gspace: GSpace, number: int) -> _Argument:
+    """Return a further argument beside the images (batch, C, …): fields and images turn, all else is kept."""
     size = images.shape[2:]
     if isinstance(value, GeometricTensor):
         shape = value.tensor.shape[2:]
         if shape != size and shape.numel() != 1:
             raise ValueError(
-                f"data[{place}] must have {tuple(size)} pixels as data[0] has, or one, got {tuple(value.tensor.shape)}"
+                f"data[{number}] must have {tuple(size)} pixels as data[0] has, or one, got {tuple(value.tensor.shape)}"
             )
         return _Argument(value.tensor, value.type, shape == size, is_wrapped=True)
     if isinstance(value, Tensor) and value.shape[2:] == size:

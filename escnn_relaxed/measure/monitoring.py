@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from escnn.nn import FieldType
 from torch import nn
@@ -20,9 +22,8 @@ def relaxation_scalars(
 
     ``domain_frequency/<layer>/<subgroup>`` is ω′ (of translation, ``translation_x`` and ``translation_y``),
     ``softness/<layer>`` is s, ``frequency_energy/<layer>`` is ‖ω′‖² and ``frequency_energy/total`` their sum. With
-    data, ``equivariance_error/<layer>`` is the largest relative error of the network's features up to that layer, and
-    ``equivariance_error/network`` of its output, over the shifts and the group elements that map the pixels of all
-    feature maps to pixels; missing where there are none.
+    data, ``equivariance_error/<layer>`` is the largest exact error of the network up to that layer, over group elements
+    and shifts, and ``equivariance_error/network`` that of its output; missing where none is exact.
 
     Args:
         network: any module with relaxed layers, left as it was.
@@ -45,12 +46,13 @@ def relaxation_scalars(
     layers = relaxed_layers(network)
     scalars = {"frequency_energy/total": frequency_energy(layers.values()).item()}
     for name, layer in layers.items():
-        for subgroup, value in layer.domain_frequency.items():
-            tags = (subgroup,) if len(value) == 1 else (f"{subgroup}_x", f"{subgroup}_y")
-            for tag, number in zip(tags, value.tolist(), strict=True):
-                scalars[f"domain_frequency/{name or 'network'}/{tag}"] = number
-        scalars[f"softness/{name or 'network'}"] = layer.softness().item()
-        scalars[f"frequency_energy/{name or 'network'}"] = frequency_energy([layer]).item()
+        tag = name or "network"
+        for subgroup, values in layer.domain_frequency.items():
+            axes = ("",) if len(values) == 1 else ("_x", "_y")
+            for axis, value in zip(axes, values.tolist(), strict=True):
+                scalars[f"domain_frequency/{tag}/{subgroup}{axis}"] = value
+        scalars[f"softness/{tag}"] = layer.softness().item()
+        scalars[f"frequency_energy/{tag}"] = frequency_energy([layer]).item()
     if data is not None:
         names = list(dict.fromkeys([*layers, ""]))
         for name, error in largest_exact_errors(network, data, names, in_type, shifts).items():
@@ -90,13 +92,13 @@ class RelaxationMonitor:
         self, network: nn.Module, data: Data = None, in_type: FieldType | None = None, shifts: Shifts = ()
     ) -> None:
         relaxed_layers(network)
-        self._network, self._data, self._in_type, self._shifts = network, data, in_type, shifts
+        self._scalars = partial(relaxation_scalars, network, data, in_type, shifts)
         self.history: dict[str, list[tuple[int, float]]] = {}
 
     def record(self, step: int) -> dict[str, float]:
         """Take the numbers of now at a step from 0 on, keep them, and return them."""
         check_integer("step", step, 0)
-        scalars = relaxation_scalars(self._network, self._data, self._in_type, self._shifts)
+        scalars = self._scalars()
         for tag, value in scalars.items():
             self.history.setdefault(tag, []).append((step, value))
         return scalars

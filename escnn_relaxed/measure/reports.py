@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Report:
-    """A report: rows, which are dataclasses, and a table as its text.
+    """Rows, which are dataclasses, and a table as text; ``pandas.DataFrame(report.rows)`` makes a data frame.
 
     Example:
         >>> turn = ErrorRow("rotation 90°", "rotation", 1.5708, "exact", 5e-7, 0.0)
@@ -24,7 +24,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as numbers and texts in dicts and lists: ``"rows"``, and what it has beside them."""
-        own: dict[str, Any] = {of.name: getattr(self, of.name) for of in fields(self)} if is_dataclass(self) else {}
+        own = {field.name: getattr(self, field.name) for field in fields(self)} if is_dataclass(self) else {}
         return {**own, "rows": [asdict(row) for row in self.rows]}
 
     def _repr_html_(self) -> str:
@@ -33,20 +33,19 @@ class Report:
 
 @dataclass(frozen=True)
 class ErrorRow:
-    """The error under one transformation; ``pandas.DataFrame(report.rows)`` makes a table of them.
+    """The error under one transformation.
 
     Attributes:
-        name: of the transformation, in degrees or pixels. ``"reflection along x"`` is x → −x, which exchanges left and
-            right, ``"reflection along 45°"`` that of the direction at 45° from x. In space with the axis, a coordinate
-            or a vector: ``"rotation 120° about (1, 1, 1)"``, ``"inversion"``, and ``"rotation 90° about z, inverted"``,
-            the turn of the inverted volume.
+        name: the transformation in degrees or pixels. ``"reflection along x"`` is x → −x, and along 45° that of the
+            direction at 45° from x. In space with the axis, a coordinate or a vector: ``"rotation 120° about
+            (1, 1, 1)"``, ``"inversion"``, and ``"rotation 90° about z, inverted"``, the turn of the inverted volume.
         subgroup: ``"rotation"``, ``"reflection"`` or ``"translation"``.
-        angle: in radians, [0, 2π); of a reflection the turn that follows on y → −y, in space on the inversion; 0 for a
-            shift. In space it is about the axis whose first component that is not 0 is positive.
-        kind: ``"exact"`` where pixels go to pixels in every feature map; ``"strided"`` where they do in the image, but
-            not in all maps, since a stride does not fit the size (or the shift); else ``"interpolated"``.
+        angle: in radians, [0, 2π), 0 for a shift. A reflection is this turn after y → −y, in space after the inversion.
+            The first component of an axis in space that is not 0 is positive.
+        kind: ``"exact"`` where pixels go to pixels in every feature map; ``"strided"`` where a stride does not fit the
+            size or the shift; else ``"interpolated"``.
         error: ‖f(gx) − g f(x)‖ / ‖f(x)‖.
-        resampling: what interpolation alone costs: 0 for exact rows, NaN for strided ones whose output has no pixels.
+        resampling: error of interpolation alone: 0 for exact rows, NaN for strided ones.
 
     Example:
         >>> row = ErrorRow(
@@ -107,10 +106,10 @@ class EquivarianceReport(Report):
 
 @dataclass(frozen=True)
 class AgreementRow:
-    """The agreement under one transformation; ``pandas.DataFrame(report.rows)`` makes a table of them.
+    """The agreement under one transformation.
 
     Attributes:
-        name: of the transformation, and its subgroup, angle and kind, as of :class:`ErrorRow`.
+        name: of the transformation; this, its subgroup, angle and kind are as in :class:`ErrorRow`.
         subgroup: ``"rotation"``, ``"reflection"`` or ``"translation"``.
         angle: in radians.
         kind: ``"exact"``, ``"strided"`` or ``"interpolated"``.
@@ -152,15 +151,17 @@ class AgreementReport(Report):
     orbit: float
 
     def __str__(self) -> str:
-        alone = [f"{row.resampling:.3f}" if row.kind == "interpolated" else "" for row in self.rows]
-        lines = [[row.name, row.kind, f"{row.agreement:.3f}", kept] for row, kept in zip(self.rows, alone, strict=True)]
+        lines = []
+        for row in self.rows:
+            alone = f"{row.resampling:.3f}" if row.kind == "interpolated" else ""
+            lines.append([row.name, row.kind, f"{row.agreement:.3f}", alone])
         lines.append(["all of these", "", f"{self.orbit:.3f}", ""])
         return plain_table(["transformation", "kind", "agreement", "resampling alone"], lines)
 
 
 @dataclass(frozen=True)
 class AblationRow:
-    """One row of the ablation; ``pandas.DataFrame(report.rows)`` makes a table of them.
+    """The value of a network with one part hardened.
 
     Attributes:
         part: the part that was hardened: a layer, a subgroup, ``"everything"`` or ``"nothing"``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,7 +13,7 @@ from torch import nn
 from ..checks import SUBGROUPS, check_callable, check_module
 from ..group.elements import elements_on_features
 from ..group.rotation_axes import axis_in_words, rotation_axes
-from ..layer.convolution import RelaxedConvolution
+from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.relaxed_r3conv import VolumeConvolution
 from ..layer.state_dict import describe_fields
 from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers, strict_layers
@@ -28,7 +28,7 @@ class LayerSummary:
 
     Attributes:
         name: of the module.
-        fields: its input and output fields, in words; the table cuts long lists short.
+        fields: its input and output fields; the table cuts long lists short.
         domain_frequency: ω′ of each subgroup that may be soft.
         softness: s of each of these subgroups, and of all as ``"all"``.
         own_error: largest exact error of the layer alone, on what reaches it, over the group; None where not measured.
@@ -66,8 +66,7 @@ class RelaxationSummary(Report):
 
     Attributes:
         rows: in the order of the network's modules.
-        strict: names of escnn's linear maps, which nothing relaxes, by their kind, ``"R2Conv"``, ``"R2ConvTransposed"``
-            or ``"Linear"`` for instance; below the table.
+        strict: names of escnn's linear maps, which nothing relaxes, by their class, ``"R2Conv"`` for instance.
 
     Example:
         >>> frequency, softness = {"rotation": (0.25,)}, {"rotation": 0.01, "all": 0.01}
@@ -89,17 +88,15 @@ class RelaxationSummary(Report):
         table = plain_table(list(columns), lines)
         if max(map(len, table.splitlines())) > _WIDTH:
             table = plain_table(list(columns), [list(map(_in_several_lines, line)) for line in lines])
-        return "\n".join([table, *self._lines_below()])
-
-    def _lines_below(self) -> list[str]:
-        """Return the sum of the parameters, and the names of the layers that nothing relaxes, by kind."""
-        total, soft = sum(row.parameters for row in self.rows), sum(row.soft_parameters for row in self.rows)
-        share = f" ({soft / (total - soft):.1%} more)".replace("%", " %") if total > soft else ""
-        parameters = [f"parameters: {total - soft:,} strict, {soft:,} soft{share}"] if len(self.rows) > 1 else []
-        return parameters + [
-            textwrap.fill(f"strict {kind}: {', '.join(names)}", _WIDTH, subsequent_indent="  ")
-            for kind, names in self.strict.items()
-        ]
+        below = [table]
+        if len(self.rows) > 1:
+            soft = sum(row.soft_parameters for row in self.rows)
+            strict = sum(row.parameters for row in self.rows) - soft
+            ratio = f" ({100 * soft / strict:.1f} % more)" if strict else ""
+            below.append(f"parameters: {strict:,} strict, {soft:,} soft{ratio}")
+        for kind, names in self.strict.items():
+            below.append(textwrap.fill(f"strict {kind}: {', '.join(names)}", _WIDTH, subsequent_indent="  "))
+        return "\n".join(below)
 
 
 @torch.no_grad()
@@ -128,13 +125,12 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
         0      2 regular -> 2 regular  rotation 0.25  106 (8 soft)  0.001
     """
     layers = relaxed_layers(network)
-    own_errors: dict[str, float] = {}
+    own_errors: dict[str, float | None] = {}
     errors: dict[str, float] = {}
     if data is not None:
         with in_eval_mode(network):
-            reached = MeasuredNetwork(network, None, data, in_type, None, list(layers)).inputs()
-        alone = {name: _own_error(layers[name], features) for name, features in reached.items()}
-        own_errors = {name: error for name, error in alone.items() if error is not None}
+            inputs = MeasuredNetwork(network, None, data, in_type, None, list(layers)).inputs()
+        own_errors = {name: _own_error(layers[name], features) for name, features in inputs.items()}
         errors = largest_exact_errors(network, data, list(layers), in_type)
     rows = []
     for name, layer in layers.items():
@@ -147,16 +143,16 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
                 softness={**softness, "all": layer.softness().item()},
                 own_error=own_errors.get(name),
                 error=errors.get(name),
-                relaxed_by=layer.relaxed_by,
-                parameters=_count(layer.parameters()),
-                soft_parameters=_count(layer.soft_parameters()),
+                relaxed_by=layer.kernel.relaxed_by,
+                parameters=sum(parameter.numel() for parameter in layer.parameters()),
+                soft_parameters=sum(parameter.numel() for parameter in layer.soft_parameters()),
                 cannot_be_soft=layer.cannot_be_soft,
             )
         )
     return RelaxationSummary(tuple(rows), strict_layers(network))
 
 
-def _own_error(layer: RelaxedConvolution, features: GeometricTensor) -> float | None:
+def _own_error(layer: RelaxedLayer, features: GeometricTensor) -> float | None:
     """Return the largest exact error of a layer on what reaches it, None where it has none."""
     if layer.space.dimensionality:
         return largest_exact_errors(layer, features, ("",)).get("")
@@ -167,10 +163,6 @@ def _own_error(layer: RelaxedConvolution, features: GeometricTensor) -> float | 
             expected, found = before.transform_fibers(element).tensor, layer(features.transform_fibers(element)).tensor
             errors.append(float((found - expected).norm() / expected.norm().clamp_min(torch.finfo(found.dtype).tiny)))
     return max(errors)
-
-
-def _count(parameters: Iterable[nn.Parameter]) -> int:
-    return sum(parameter.numel() for parameter in parameters)
 
 
 # The longest line of the table, so that it fits on a screen, and the longest description of fields in it.
@@ -205,10 +197,6 @@ def _in_several_lines(cell: str) -> str:
     return cell.removesuffix(")")
 
 
-def _error_text(error: float | None) -> str:
-    return "" if error is None else f"{error:.2g}"
-
-
 # The text of a row in each column; columns that are empty in every row are left out.
 _COLUMNS: dict[str, Callable[[LayerSummary], str]] = {
     "layer": lambda row: row.name,
@@ -217,8 +205,8 @@ _COLUMNS: dict[str, Callable[[LayerSummary], str]] = {
     "relaxed by": lambda row: row.relaxed_by,
     "parameters": lambda row: f"{row.parameters:,} ({row.soft_parameters:,} soft)" if row.parameters else "",
     "softness s": _softness_text,
-    "own error": lambda row: _error_text(row.own_error),
-    "error so far": lambda row: _error_text(row.error),
+    "own error": lambda row: "" if row.own_error is None else f"{row.own_error:.2g}",
+    "error so far": lambda row: "" if row.error is None else f"{row.error:.2g}",
 }
 
 
@@ -251,10 +239,9 @@ class AxisSoftness:
 def softness_by_axis(network: nn.Module) -> tuple[AxisSoftness, ...]:
     """Return the softness of a network of volumes in the rotations about each axis; an axis of softness 0 is kept.
 
-    It follows from the weights: of each layer it is
-    :meth:`~escnn_relaxed.RelaxedR3Conv.softness_in` the rotations about the axis that map voxels to voxels. The largest
-    of all layers counts. The octahedral group has 13 axes, of quarter turns, third turns and half turns. Axes of SO(3)
-    and O(3) are the same 13. Axes without a rotation that maps voxels to voxels, as that of C3, are left out.
+    It is the largest :meth:`~escnn_relaxed.RelaxedR3Conv.softness_in` of all layers in the rotations about the axis
+    that map voxels to voxels. The octahedral group, SO(3) and O(3) have 13 axes, of quarter, third and half turns. Axes
+    without such a rotation, as that of C3, are left out.
 
     Args:
         network: any module with layers ``RelaxedR3Conv`` or ``RelaxedR3ConvTransposed``.
@@ -286,14 +273,13 @@ def softness_by_axis(network: nn.Module) -> tuple[AxisSoftness, ...]:
 def softness_ablation(network: nn.Module, evaluate: Callable[[nn.Module], float]) -> AblationReport:
     """Evaluate a network with each of its parts replaced by its strict part PK.
 
-    Whether softness is needed cannot be seen from a penalty, which later layers and batch norm can make up for; it can
-    be seen from what is lost without it. The report, whose text is a table, has rows for nothing hardened, each layer
-    that is soft, each subgroup that is soft somewhere, and everything.
+    What is lost without softness shows whether it is needed. The report, whose text is a table, has rows for nothing
+    hardened, each layer that is soft, each subgroup that is soft somewhere, and everything.
 
     Args:
         network: any module that can be copied; it is not changed.
-        evaluate: from a network to a number, its test accuracy for instance. It gets a copy of ``network`` in eval
-            mode for each row, the row's part hardened, and is called without gradients.
+        evaluate: from a network to a number, its test accuracy for instance. For each row it gets a copy in eval mode
+            with the row's part hardened, and is called without gradients.
 
     Raises:
         TypeError: for an argument of another type.
@@ -316,12 +302,14 @@ def softness_ablation(network: nn.Module, evaluate: Callable[[nn.Module], float]
     layers = relaxed_layers(network)
     check_callable("evaluate", evaluate)
     soft = [name for name, layer in layers.items() if layer.softness() > 0]
-    # The name of a part, its kind, the names of its layers, and the subgroups in which they are hardened.
-    parts: list[tuple[str, str, list[str], tuple[str, ...]]] = [("nothing", "network", [], ())]
-    parts += [(name, "layer", [name], SUBGROUPS) for name in soft]
     subgroups = [subgroup for subgroup in SUBGROUPS if any(layers[name].softness(subgroup) > 0 for name in soft)]
-    parts += [(subgroup, "subgroup", list(layers), (subgroup,)) for subgroup in subgroups]
-    parts.append(("everything", "network", list(layers), SUBGROUPS))
+    # The name of a part, its kind, the names of its layers, and the subgroups in which they are hardened.
+    parts: list[tuple[str, str, list[str], tuple[str, ...]]] = [
+        ("nothing", "network", [], ()),
+        *((name, "layer", [name], SUBGROUPS) for name in soft),
+        *((subgroup, "subgroup", list(layers), (subgroup,)) for subgroup in subgroups),
+        ("everything", "network", list(layers), SUBGROUPS),
+    ]
     rows: list[AblationRow] = []
     for part, kind, members, averaged in parts:
         value, softness = _evaluated_without(network, members, averaged, evaluate)

@@ -5,7 +5,6 @@ Every function draws into the axes it is given, or into new ones of the width of
 
 from .charts import (
     plot_ablation,
-    plot_accuracy,
     plot_domain_frequency,
     plot_equivariance_error,
     plot_evidence,
@@ -16,7 +15,6 @@ from .space import plot_filters_in_space, plot_softness_by_axis
 
 __all__ = [
     "plot_ablation",
-    "plot_accuracy",
     "plot_domain_frequency",
     "plot_equivariance_error",
     "plot_evidence",

@@ -1,11 +1,10 @@
-"""The style of all pictures, and charts: the loss without softness, where it sits, ω′, accuracy, errors by angle."""
+"""The style of all pictures, and charts of softness, of the loss without it, of ω′, of evidence and of errors."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle, pairwise
-from statistics import mean, stdev
 from typing import Any
 
 from matplotlib import colormaps, pyplot
@@ -14,7 +13,7 @@ from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 from torch import nn
 
-from ..checks import check_mapping, check_number, check_sequence
+from ..checks import check_mapping, check_sequence
 from ..learning import EvidenceRow
 from ..measure.reports import AblationRow, EquivarianceReport, ErrorRow
 from ..network.relaxed_layers import relaxed_layers
@@ -43,9 +42,8 @@ def new_axes(axes: Axes | None, height: float, width: float = WIDTH, **arguments
     if not isinstance(axes, Axes):
         raise TypeError(f"axes must be of matplotlib, got {axes!r}")
     axes.tick_params(labelsize=FONT)
-    # Polar axes have neither.
-    for side in {"top", "right"} & set(axes.spines):
-        axes.spines[side].set_visible(False)
+    if not isinstance(axes, PolarAxes):
+        axes.spines[["top", "right"]].set_visible(False)
     return axes
 
 
@@ -69,7 +67,6 @@ def without_frame(axes: Axes) -> Axes:
 _KINDS = {"network": "0.45", "layer": COLOURS[0], "subgroup": COLOURS[4]}
 _TAG = "domain_frequency/"
 _LINES = {"rotation": "-", "reflection": "--", "translation_x": ":", "translation_y": "-."}
-_MARKERS = "os^Dv"
 # The largest step of a sweep over angles, 30° and some rounding.
 _SWEEP = math.radians(30.1)
 _RESAMPLING = "resampling alone"
@@ -93,8 +90,7 @@ def plot_ablation(rows: Sequence[AblationRow], quantity: str = "accuracy, %", ax
         >>> [bar.get_height() for bar in plot_ablation([row]).patches]
         [52.0]
     """
-    if not all(isinstance(row, AblationRow) for row in check_sequence("rows", rows, "AblationRow")):
-        raise TypeError(f"rows must be the report of softness_ablation, or AblationRows of it, got {rows!r}")
+    _check_rows(rows, AblationRow, "report of softness_ablation")
     parts = [row for row in rows if row.part != "nothing"]
     if not parts:
         raise ValueError(f"rows must have a hardened part beside 'nothing', got {list(rows)}")
@@ -102,10 +98,8 @@ def plot_ablation(rows: Sequence[AblationRow], quantity: str = "accuracy, %", ax
     for row in rows:
         if row.part == "nothing":
             axes.axhline(row.value, color="black", linewidth=1, linestyle="--", label="nothing hardened")
-    labelled(axes, "hardened", quantity)
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize=FONT - 1)
-    return axes
+            axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize=FONT - 1)
+    return labelled(axes, "hardened", quantity)
 
 
 def plot_softness(network: nn.Module, axes: Axes | None = None) -> Axes:
@@ -135,6 +129,11 @@ def plot_softness(network: nn.Module, axes: Axes | None = None) -> Axes:
     return labelled(axes, "layer", "softness s")
 
 
+def _check_rows(rows: Any, kind: type, source: str) -> None:
+    if not all(isinstance(row, kind) for row in check_sequence("rows", rows, kind.__name__)):
+        raise TypeError(f"rows must be the {source}, or {kind.__name__}s of it, got {rows!r}")
+
+
 def _bars(axes: Axes | None, names: list[str], heights: list[float], colours: list[str] | str) -> Axes:
     """Draw a bar for each name, in a picture that is wider than a column where bars would not have room."""
     axes = new_axes(axes, 2.6, max(WIDTH, 0.9 + 0.4 * len(names)))
@@ -159,9 +158,7 @@ def plot_evidence(rows: Sequence[EvidenceRow], axes: Axes | None = None) -> Axes
         >>> [bar.get_height() for bar in plot_evidence(rows).patches]
         [0.15]
     """
-    rows = check_sequence("rows", rows, "EvidenceRow")
-    if not all(isinstance(row, EvidenceRow) for row in rows):
-        raise TypeError(f"rows must be the table of SoftnessEvidence, or EvidenceRows of it, got {rows!r}")
+    _check_rows(rows, EvidenceRow, "table of SoftnessEvidence")
     if not rows:
         raise ValueError("rows must have one or more, got none: the network is strict")
     layers, subgroups = (list(dict.fromkeys(names)) for names in ([r.layer for r in rows], [r.subgroup for r in rows]))
@@ -169,8 +166,8 @@ def plot_evidence(rows: Sequence[EvidenceRow], axes: Axes | None = None) -> Axes
     width = 0.8 / len(subgroups)
     for number, subgroup in enumerate(subgroups):
         own = [row for row in rows if row.subgroup == subgroup]
-        places = [layers.index(row.layer) + (number - (len(subgroups) - 1) / 2) * width for row in own]
-        axes.bar(places, [row.share for row in own], width, color=COLOURS[number % len(COLOURS)], label=subgroup)
+        centres = [layers.index(row.layer) + (number - (len(subgroups) - 1) / 2) * width for row in own]
+        axes.bar(centres, [row.share for row in own], width, color=COLOURS[number % len(COLOURS)], label=subgroup)
     axes.set_ylim(0, 1)
     axes.set_xticks(range(len(layers)), layers, rotation=30, ha="right")
     return labelled(axes, "layer", "determined by the data, γ/n")
@@ -214,52 +211,15 @@ def plot_domain_frequency(history: Mapping[str, Sequence[tuple[int, float]]], ax
     return axes
 
 
-def plot_accuracy(
-    results: Mapping[float, Sequence[float]],
-    label: str | None = None,
-    quantity: str = "accuracy, %",
-    axes: Axes | None = None,
-) -> Axes:
-    """Accuracy against ω′, the mean over seeds with its standard error.
-
-    Args:
-        results: ω′ → the accuracy of each seed.
-        label: name of the curve, where several are drawn into the same axes, each in a colour of its own.
-        quantity: what the numbers are.
-        axes: where to draw, a new figure by default.
-
-    Raises:
-        TypeError: for an argument of another type.
-        ValueError: without results, or with an ω′ that has none.
-
-    Example:
-        >>> axes = plot_accuracy({0.0: [95.0, 97.0], 0.25: [98.0, 99.0]})
-        >>> axes.containers[0].lines[0].get_ydata().tolist()
-        [96.0, 98.5]
-    """
-    given = check_mapping("results", results, "accuracies by ω′").items()
-    seeds = {check_number("results: an ω′", w): check_sequence(f"results[{w}]", some, "numbers") for w, some in given}
-    if not seeds or not all(seeds.values()):
-        raise ValueError(f"results must have an accuracy for each ω′, got {dict(results)}")
-    axes = new_axes(axes, 2.3)
-    number, frequencies = len(axes.containers), sorted(seeds)
-    means = [mean(seeds[w]) for w in frequencies]
-    errors = [stdev(seeds[w]) / math.sqrt(len(seeds[w])) if len(seeds[w]) > 1 else 0.0 for w in frequencies]
-    colour, marker = COLOURS[number % len(COLOURS)], _MARKERS[number % len(_MARKERS)]
-    look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.2, "capsize": 2.5}
-    axes.errorbar(frequencies, means, errors, label=label, **look)
-    return labelled(axes, "domain frequency ω′", quantity)
-
-
 def plot_equivariance_error(
     reports: EquivarianceReport | Mapping[str, EquivarianceReport], axes: Axes | None = None
 ) -> Axes:
     """The error under each rotation as a distance from the centre, in the direction of its angle.
 
-    Filled circles are exact rotations, open ones those that interpolate between pixels; a sweep in steps of 30° or less
-    is a line. Dashed, or as crosses, what interpolation alone costs. A strict network is at 0 in the exact rotations,
-    but outside of the dashed line between them: its kernels have pixels, and its group may not hold the angle.
-    Triangles are reflections, at the angle of the turn that follows on y → −y.
+    Filled circles are exact rotations, open ones those that interpolate; a sweep in steps of 30° or less is a line.
+    Dashed lines or crosses are what interpolation alone costs. A strict network is at 0 in the exact rotations. Between
+    them it is above the dashed line: its kernels have pixels, and its group may not hold the angle. Triangles are
+    reflections, at the angle of the turn that follows on y → −y.
 
     Args:
         reports: of :func:`~escnn_relaxed.equivariance_error`, a sweep over angles for instance; several by label.
@@ -291,8 +251,7 @@ def plot_equivariance_error(
         if not rotations and not reflections:
             raise ValueError(f"reports: {label!r} has no rotation or reflection, its rows are {list(report.rows)}")
         prefix = f"{label}, " if label else ""
-        is_sweep = len(rotations) > 2 and all(b.angle - a.angle <= _SWEEP for a, b in pairwise(rotations))
-        if is_sweep:
+        if len(rotations) > 2 and all(b.angle - a.angle <= _SWEEP for a, b in pairwise(rotations)):
             _draw_sweep(axes, rotations, colour, prefix)
         else:
             _draw_points(axes, rotations, colour, "o", f"{prefix}rotations")
