@@ -145,6 +145,21 @@ def test_equations_keep_the_numbers_that_the_code_knows_them_by() -> None:
     assert re.findall(r"^:label: (\S+)$", page, re.MULTILINE)[:9] == labels.split()
 
 
+def test_every_test_that_the_page_of_the_paper_names_is_there() -> None:
+    """In the last column of its table: files, and names with spaces for underscores."""
+    page = (DOCS / "how-to" / "reproduce.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|.*\| (.*) \|$", page.partition("## Each sentence")[2], re.MULTILINE)[1:]
+    assert len(rows) > 40
+    for row in rows:
+        found = re.findall(r"`(test_\w+)`: ((?:[a-z0-9 ]|; (?!no ))+)", row)
+        assert found or row.startswith(("no test", "the same")), row
+        for file, names in found:
+            source = (ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8")
+            tests = [name.strip().replace(" ", "_") for name in names.split(";")]
+            missing = [name for name in tests if f"def test_{name}(" not in source]
+            assert not missing, f"{file}: {missing}"
+
+
 def test_every_room_has_its_place_on_the_page_of_the_architecture_and_no_other_file_is_named() -> None:
     page = (DOCS / "design.md").read_text(encoding="utf-8")
     package = ROOT / "escnn_relaxed"
