@@ -186,7 +186,7 @@ def test_domain_frequency_is_a_parameter_only_where_it_is_learned() -> None:
 def test_layer_has_one_filter_bank_or_one_at_each_pixel() -> None:
     layer = RelaxedR2Conv(*small_types(), 3, relax={"translation": 0.2})
     assert not layer.is_stationary
-    with pytest.raises(RuntimeError, match="soft in translation and has several filter banks, see filter_banks"):
+    with pytest.raises(RuntimeError, match="soft in translation and has several, see filter_banks"):
         layer.filter_bank()
     assert not hasattr(layer, "filter")
     layer.harden()

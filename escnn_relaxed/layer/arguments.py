@@ -229,6 +229,28 @@ def _by(size: Sequence[int]) -> str:
     return "x".join(map(str, size))
 
 
+def shown_arguments(geometry: Geometry) -> list[str]:
+    """Return the arguments of a convolution that are not default, for its text."""
+    if not geometry.padding:
+        return []
+    parts = [f"kernel_size={geometry.kernel_size}, stride={geometry.stride}"]
+    for field in fields(geometry):
+        value = getattr(geometry, field.name)
+        is_default = value == field.default or (isinstance(value, tuple) and not any(value))
+        if field.name not in ("kernel_size", "stride") and not is_default:
+            parts.append(f"{field.name}={value!r}")
+    return parts
+
+
+def basis_arguments(
+    sigma: Any, frequencies_cutoff: Any, rings: Any, recompute: Any, basis_filter: Any, maximum_offset: Any = None
+) -> dict[str, Any]:
+    """Return escnn's arguments that shape the steerable basis, by their names."""
+    names = "sigma", "frequencies_cutoff", "rings", "recompute", "basis_filter"
+    given = dict(zip(names, (sigma, frequencies_cutoff, rings, recompute, basis_filter), strict=True))
+    return given if maximum_offset is None else {**given, "maximum_offset": maximum_offset}
+
+
 @dataclass(frozen=True)
 class Softening:
     """The options of softness: the keyword arguments of ``RelaxedR2Conv``, which documents them."""

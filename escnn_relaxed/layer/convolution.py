@@ -1,30 +1,37 @@
-"""The layer: a kernel, an integral and a bias. One class for the plane, its adjoint and space."""
+"""Convolutions of the plane and of space, and their adjoints: layers whose kernel has taps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from escnn.nn import FieldType, GeometricTensor
+from escnn.nn import FieldType
 from torch import Tensor, nn
-from typing_extensions import Self
 
-from ..checks import check_bool, check_no_hooks, check_size
-from ..group.exact_constants import ExactConstants
-from ..integral.at_pixels import integrate_at_pixels
-from ..integral.factors import FactoredConvolution, as_weight, integrate
-from ..integral.geometry import Geometry, as_convolution, image_size
+from ..checks import check_no_hooks, check_size
+from ..integral.factors import FactoredConvolution
+from ..integral.geometry import Geometry, TransposedGeometry, as_convolution
 from ..kernel.tied import TiedKernel
-from ..torch_modes import full_precision
-from .arguments import Softening, check_input, check_softness
-from .escnn_layer import EscnnLayer, InvariantBias, has_trivial_irrep
-from .memo import EvaluationMemo
+from .arguments import Softening, check_shape
+from .relaxed_layer import RelaxedLayer
 
 
-class RelaxedConvolution(EscnnLayer):
-    """A convolution of fields, or its adjoint, with a kernel that may be soft."""
+class RelaxedConvolution(RelaxedLayer):
+    """A convolution of fields, or its adjoint, with a kernel that may be soft.
+
+    Attributes:
+        kernel_size: side of the kernel in taps.
+        stride: pixels from one output to the next; of an adjoint from one input to the next.
+        dilation: pixels from one tap to the next.
+        groups: number of blocks of fields that are convolved apart.
+        padding: pixels added on each side, or of an adjoint cut away: one number, or one for each axis.
+        padding_mode: the values of the padding.
+        output_padding: of an adjoint, the pixels added to the output behind, below and on the right.
+    """
+
+    output_padding: int | tuple[int, ...]
 
     def __init__(
         self,
@@ -36,130 +43,18 @@ class RelaxedConvolution(EscnnLayer):
         initialize: bool,
         softening: Softening,
     ) -> None:
-        super().__init__()
-        self.in_type, self.out_type, self.space = in_type, out_type, in_type.gspace
-        self.geometry = geometry
-        self.hardened: tuple[str, ...] = ()
-        self._memo = EvaluationMemo()
-        self.bias_expansion: InvariantBias | None = None
-        self.register_parameter("bias", None)
-        if check_bool("bias", bias) and has_trivial_irrep(out_type):
-            self.bias_expansion = InvariantBias(out_type)
-            self.bias = nn.Parameter(torch.zeros(self.bias_expansion.dimension))
-        given = softening.initial_softness
-        given = given if given is None else check_softness(given)
-        self.kernel = softening.build(*self.kernel_types, geometry.kernel_size, geometry.dilation, basis_arguments)
-        weights = self.kernel.start_weights()
-        self.register_parameter("weights", None if weights is None else nn.Parameter(weights))
-        self.kernel.start(self.weights, self.kernel.default_softness if given is None else given)
-        if not check_bool("initialize", initialize) and weights is not None:
-            nn.init.zeros_(self.weights)
-
-    def forward(self, input: GeometricTensor) -> GeometricTensor:
-        """Apply the layer to a GeometricTensor (batch, C_in, H, W) of ``in_type``.
-
-        Raises:
-            TypeError: for anything but a floating-point GeometricTensor of ``in_type``.
-            ValueError: for an image smaller than the kernel.
-
-        Example:
-            >>> from escnn import gspaces, nn
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
-            >>> layer = RelaxedR2Conv(image, image, 5, stride=2)
-            >>> layer(image(torch.randn(2, 1, 9, 9))).shape
-            torch.Size([2, 1, 3, 3])
-        """
-        check_input(input, self.in_type, self.geometry)
-        kernel, size = self.kernel, None
-        if input.tensor.is_meta != kernel.frequency.elsewhere:
-            # torch's recipe for ensembles calls a skeleton on the meta device with weights of others.
-            for module in self.modules():
-                if isinstance(module, ExactConstants):
-                    module.follow(self.like)
-        kernel.draw()
-        if kernel.varies(self.hardened):
-            if not kernel.is_factored:
-                return GeometricTensor(self._integrated_at_pixels(input.tensor), self.out_type)
-            size = self.geometry.output_size(*image_size(input.tensor))
-        if self.training:
-            filters = self._filters(size, self.hardened)
-        else:
-            filters = self._memo(self, self._filters, size, self.hardened, kernel.settings())
-        return GeometricTensor(integrate(input.tensor, *filters, self.geometry), self.out_type)
-
-    def _filters(
-        self, size: tuple[int, ...] | None, hardened: tuple[str, ...], *_: Hashable
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return K as the weight of a convolution, its factors at pixels and the bias of each channel."""
-        with full_precision(self.like):
-            if size is None:
-                banks, factors = self.kernel(self.weights, hardened), None
-            else:
-                banks, factors = self.kernel.filters(self.weights, size, hardened)
-            return as_weight(banks, self.geometry, factors is not None), factors, self._expanded_bias()
-
-    def _integrated_at_pixels(self, features: Tensor) -> Tensor:
-        """Return the output of a kernel that is made at every pixel."""
-        size, kernel = self.geometry.domain_size(features), self.kernel
-
-        def banks(start: int, end: int) -> Tensor:
-            with full_precision(self.like):
-                return kernel.at_pixels(self.weights, size, self.hardened, start, end)
-
-        return integrate_at_pixels(features, banks, kernel.values_at_a_pixel(), self.expanded_bias, self.geometry)
-
-    def _expanded_bias(self) -> Tensor | None:
-        """Return the bias of each channel in the precision that is set."""
-        return None if self.bias_expansion is None else self.bias_expansion(self.bias)
+        super().__init__(in_type, out_type, geometry, bias, basis_arguments, initialize, softening)
+        self.kernel_size, self.stride, self.dilation = geometry.kernel_size, geometry.stride, geometry.dilation
+        self.groups, self.padding, self.padding_mode = geometry.groups, _number(geometry.padding), geometry.padding_mode
+        if isinstance(geometry, TransposedGeometry):
+            self.output_padding = _number(geometry.output_padding)
 
     @property
-    def expanded_bias(self) -> Tensor | None:
-        """The bias of each channel, (C_out,), as in ``R2Conv``; None without trivial irreps or with ``bias=False``."""
-        with full_precision(self.like):
-            return self._expanded_bias()
-
-    @property
-    def is_stationary(self) -> bool:
-        """Whether K is the same at every position, so that the layer is one convolution.
-
-        Example:
-            >>> from escnn import gspaces, nn
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
-            >>> layer = RelaxedR2Conv(image, image, 3, relax={"translation": 0.5})
-            >>> layer.is_stationary
-            False
-            >>> layer.set_domain_frequency(translation=0.0)
-            >>> layer.is_stationary
-            True
-        """
-        return not self.kernel.varies(self.hardened)
-
-    def filter_bank(self) -> Tensor:
-        """Return K of a stationary layer in the form of ``conv2d``'s weight, (C_out, C_in/groups, k, …).
-
-        K of a transposed layer has the form of ``conv_transpose2d``'s weight, (C_in, C_out/groups, k, k).
-
-        Raises:
-            RuntimeError: where K depends on the position.
-
-        Example:
-            >>> from escnn import gspaces, nn
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> gspace = gspaces.rot2dOnR2(4)
-            >>> image, hidden = (
-            ...     nn.FieldType(gspace, [gspace.trivial_repr]),
-            ...     nn.FieldType(gspace, [gspace.regular_repr]),
-            ... )
-            >>> RelaxedR2Conv(image, hidden, 5).filter_bank().shape
-            torch.Size([4, 1, 5, 5])
-        """
-        if not self.is_stationary:
-            raise RuntimeError(
-                "filter_bank: this layer is soft in translation and has several filter banks, see filter_banks"
-            )
-        return self._filters(None, self.hardened)[0]
+    def kernel_types(self) -> tuple[FieldType, FieldType]:
+        """The fields that the kernel connects, of the input (of the output of an adjoint) those of one group."""
+        if isinstance(self.geometry, TransposedGeometry):
+            return self.in_type, _first_group(self.out_type, self.geometry.groups)
+        return _first_group(self.in_type, self.geometry.groups), self.out_type
 
     def filter_banks(self, size: int | tuple[int, ...]) -> Tensor:
         """Return K at each pixel where translation is soft: (rows, columns, C_out, C_in/groups, k, k).
@@ -176,9 +71,9 @@ class RelaxedConvolution(EscnnLayer):
             ValueError: for a size without a pixel, or not of a number for each axis.
 
         Example:
-            >>> from escnn import gspaces, nn
+            >>> from escnn import gspaces
             >>> from escnn_relaxed import RelaxedR2Conv
-            >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
+            >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
             >>> layer = RelaxedR2Conv(image, image, 3, padding=1, relax={"translation": 0.5})
             >>> layer.filter_banks((8, 6)).shape
             torch.Size([8, 6, 1, 1, 3, 3])
@@ -186,9 +81,7 @@ class RelaxedConvolution(EscnnLayer):
         if self.is_stationary:
             raise RuntimeError("filter_banks: this layer has one filter bank, see filter_bank")
         pixels = check_size("size", size, len(self.geometry.padding))
-        with full_precision(self.like):
-            banks = self.kernel.at_pixels(self.weights, pixels, self.hardened, 0, math.prod(pixels))
-        return banks.unflatten(0, pixels)
+        return self._banks(pixels, 0, math.prod(pixels)).unflatten(0, pixels)
 
     @property
     def filter(self) -> Tensor:
@@ -198,13 +91,12 @@ class RelaxedConvolution(EscnnLayer):
             AttributeError: where K depends on the position. torch expects this error of a missing attribute.
 
         Example:
-            >>> from escnn import gspaces, nn
+            >>> from escnn import gspaces
             >>> from escnn_relaxed import RelaxedR2Conv
-            >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
+            >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
             >>> layer = RelaxedR2Conv(image, image, 5)
-            >>> torch.nn.functional.conv2d(
-            ...     torch.randn(2, 1, 9, 9), layer.filter, layer.expanded_bias
-            ... ).shape
+            >>> images = torch.randn(2, 1, 9, 9)
+            >>> torch.nn.functional.conv2d(images, layer.filter, layer.expanded_bias).shape
             torch.Size([2, 1, 5, 5])
         """
         if not self.is_stationary:
@@ -220,14 +112,30 @@ class RelaxedConvolution(EscnnLayer):
             RuntimeError: where K depends on the position.
 
         Example:
-            >>> from escnn import gspaces, nn
+            >>> from escnn import gspaces
             >>> from escnn_relaxed import RelaxedR2Conv
-            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
+            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
             >>> filter_bank, bias = RelaxedR2Conv(fields, fields, 3).expand_parameters()
             >>> filter_bank.shape, bias.shape
             (torch.Size([4, 4, 3, 3]), torch.Size([4]))
         """
         return self.filter_bank(), self.expanded_bias
+
+    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the output, (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+
+        Raises:
+            ValueError: for a shape that is not (batch, C_in, H, W), or smaller than the kernel.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+            >>> RelaxedR2Conv(fields, fields, 3, stride=2).evaluate_output_shape((2, 4, 9, 9))
+            (2, 4, 4, 4)
+        """
+        check_shape("input_shape", tuple(input_shape), self.in_type, self.geometry)
+        return input_shape[0], self.out_type.size, *self.geometry.output_size(*input_shape[2:])
 
     @torch.no_grad()
     def export(self) -> nn.Module:
@@ -240,13 +148,10 @@ class RelaxedConvolution(EscnnLayer):
             The result takes (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
 
         Example:
-            >>> from escnn import gspaces, nn
+            >>> from escnn import gspaces
             >>> from escnn_relaxed import RelaxedR2Conv
             >>> gspace = gspaces.rot2dOnR2(4)
-            >>> image, hidden = (
-            ...     nn.FieldType(gspace, [gspace.trivial_repr]),
-            ...     nn.FieldType(gspace, [gspace.regular_repr]),
-            ... )
+            >>> image, hidden = gspace.type(gspace.trivial_repr), gspace.type(gspace.regular_repr)
             >>> RelaxedR2Conv(image, hidden, 5, padding=2, relax={"rotation": 0.25}).export()
             Conv2d(1, 4, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2))
         """
@@ -268,11 +173,12 @@ class RelaxedConvolution(EscnnLayer):
         frequency = self.kernel.frequency.scale(columns, weight)
         return FactoredConvolution(weight, bias, self.geometry, modulation.action, frequency, modulation.coefficients())
 
-    def train(self, mode: bool = True) -> Self:
-        """Set the mode, and drop what was kept for evaluation."""
-        self._memo = EvaluationMemo()
-        return super().train(mode)
 
-    def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> Self:
-        self._memo = EvaluationMemo()
-        return super()._apply(fn, recurse)
+def _number(numbers: tuple[int, ...]) -> int | tuple[int, ...]:
+    """Return one number for all axes, or a number for each where they differ, as escnn's layers take them."""
+    return numbers[0] if len(set(numbers)) == 1 else numbers
+
+
+def _first_group(field_type: FieldType, groups: int) -> FieldType:
+    """Return the first of equal groups of fields."""
+    return field_type if groups == 1 else field_type.index_select(list(range(len(field_type) // groups)))

@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import torch
+from escnn.group import GroupElement
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from ..checks import SUBGROUPS, check_bool, check_no_hooks, check_size, check_subgroups
+from ..checks import SUBGROUPS, check_bool, check_size, check_subgroups
 from ..integral.at_pixels import integrate_at_pixels
 from ..integral.factors import as_weight, integrate
-from ..integral.geometry import Geometry, TransposedGeometry, as_convolution, image_size
+from ..integral.geometry import Geometry, image_size
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import joint
 from ..kernel.softness import at_least_single
 from ..on_escnn.basis_elements import BasisElements
 from ..torch_modes import full_precision
-from .arguments import Softening, check_input, check_shape, check_softness
+from . import state_dict as states
+from .arguments import Softening, check_input, check_softness, shown_arguments
 from .bias import InvariantBias, has_trivial_irrep
 from .equivariance_check import check_equivariance
 from .memo import EvaluationMemo
-from .state_dict import FORMAT_VERSION, HARDENED, described_fields, fit_state, follow_constants, hardened_flags
-
-if TYPE_CHECKING:
-    from escnn.group import GroupElement
 
 
 class RelaxedLayer(EquivariantModule):
     """A layer with a kernel that may be soft, a convolution or a linear map, with the interface of escnn's layers."""
 
-    in_type: FieldType
-    out_type: FieldType
     weights: nn.Parameter
-    _version = FORMAT_VERSION
+    _version = states.FORMAT_VERSION
 
     def __init__(
         self,
@@ -53,18 +49,17 @@ class RelaxedLayer(EquivariantModule):
         self.geometry = geometry
         self.hardened: tuple[str, ...] = ()
         self._memo = EvaluationMemo()
-        self._register_state_dict_hook(_describe)
-        self.bias_expansion: InvariantBias | None = None
-        self.register_parameter("bias", None)
-        if check_bool("bias", bias) and has_trivial_irrep(out_type):
-            self.bias_expansion = InvariantBias(out_type)
-            self.bias = nn.Parameter(torch.zeros(self.bias_expansion.dimension))
+        self._register_state_dict_hook(states.add_description)
+        has_bias = check_bool("bias", bias) and has_trivial_irrep(out_type)
+        self.bias_expansion = InvariantBias(out_type) if has_bias else None
+        values = None if self.bias_expansion is None else torch.zeros(self.bias_expansion.dimension)
+        self.register_parameter("bias", None if values is None else nn.Parameter(values))
         given = softening.initial_softness
-        given = given if given is None else check_softness(given)
+        softness = None if given is None else check_softness(given)
         self.kernel = softening.build(*self.kernel_types, geometry.kernel_size, geometry.dilation, basis_arguments)
         weights = self.kernel.start_weights()
         self.register_parameter("weights", None if weights is None else nn.Parameter(weights))
-        self.kernel.start(self.weights, self.kernel.default_softness if given is None else given)
+        self.kernel.start(self.weights, self.kernel.default_softness if softness is None else softness)
         if not check_bool("initialize", initialize) and weights is not None:
             nn.init.zeros_(self.weights)
 
@@ -87,11 +82,13 @@ class RelaxedLayer(EquivariantModule):
         kernel, size = self.kernel, None
         if input.tensor.is_meta != kernel.frequency.elsewhere:
             # torch's recipe for ensembles calls a skeleton on the meta device with weights of others.
-            follow_constants(self, self.like)
+            states.follow_constants(self, self.like)
         kernel.draw()
         if kernel.varies(self.hardened):
             if not kernel.is_factored:
-                return GeometricTensor(self._integrated_at_pixels(input.tensor), self.out_type)
+                banks, count = partial(self._banks, self.geometry.domain_size(input.tensor)), kernel.values_at_a_pixel()
+                output = integrate_at_pixels(input.tensor, banks, count, self.expanded_bias, self.geometry)
+                return GeometricTensor(output, self.out_type)
             size = self.geometry.output_size(*image_size(input.tensor))
         if self.training:
             filters = self._filters(size, self.hardened)
@@ -110,15 +107,10 @@ class RelaxedLayer(EquivariantModule):
                 banks, factors = self.kernel.filters(self.weights, size, hardened)
             return as_weight(banks, self.geometry, factors is not None), factors, self._expanded_bias()
 
-    def _integrated_at_pixels(self, features: Tensor) -> Tensor:
-        """Return the output of a kernel that is made at every pixel."""
-        size, kernel = self.geometry.domain_size(features), self.kernel
-
-        def banks(start: int, end: int) -> Tensor:
-            with full_precision(self.like):
-                return kernel.at_pixels(self.weights, size, self.hardened, start, end)
-
-        return integrate_at_pixels(features, banks, kernel.values_at_a_pixel(), self.expanded_bias, self.geometry)
+    def _banks(self, size: tuple[int, ...], start: int, end: int) -> Tensor:
+        """Return K at the pixels from number ``start`` up to ``end`` of an image."""
+        with full_precision(self.like):
+            return self.kernel.at_pixels(self.weights, size, self.hardened, start, end)
 
     def _expanded_bias(self) -> Tensor | None:
         """Return the bias of each channel in the precision that is set."""
@@ -137,43 +129,8 @@ class RelaxedLayer(EquivariantModule):
 
     @property
     def kernel_types(self) -> tuple[FieldType, FieldType]:
-        """The fields that the kernel connects, of the input (of the output of an adjoint) those of one group."""
-        if isinstance(self.geometry, TransposedGeometry):
-            return self.in_type, _first_group(self.out_type, self.geometry.groups)
-        return _first_group(self.in_type, self.geometry.groups), self.out_type
-
-    @property
-    def basisexpansion(self) -> BasisElements | None:
-        """The basis of the strict part, as of ``R2Conv``; None of a continuous kernel.
-
-        It says what each of ``weights`` multiplies, for ``escnn.nn.init``, and makes a filter of them.
-
-        Example:
-            >>> from escnn import gspaces, nn
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
-            >>> layer = RelaxedR2Conv(fields, fields, 3)
-            >>> nn.init.deltaorthonormal_init(layer.weights.data, layer.basisexpansion)
-            >>> layer.set_softness(0.001)
-        """
-        return None if self.kernel.basis is None else self.kernel.basis.elements
-
-    @property
-    def is_stationary(self) -> bool:
-        """Whether K is the same at every position, so that the layer is one convolution.
-
-        Example:
-            >>> from escnn import gspaces, nn
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
-            >>> layer = RelaxedR2Conv(image, image, 3, relax={"translation": 0.5})
-            >>> layer.is_stationary
-            False
-            >>> layer.set_domain_frequency(translation=0.0)
-            >>> layer.is_stationary
-            True
-        """
-        return not self.kernel.varies(self.hardened)
+        """The fields that the kernel connects."""
+        return self.in_type, self.out_type
 
     def filter_bank(self) -> Tensor:
         """Return K of a stationary layer in the form of ``conv2d``'s weight, (C_out, C_in/groups, k, …).
@@ -192,100 +149,252 @@ class RelaxedLayer(EquivariantModule):
             torch.Size([4, 1, 5, 5])
         """
         if not self.is_stationary:
-            raise RuntimeError(
-                "filter_bank: this layer is soft in translation and has several filter banks, see filter_banks"
-            )
+            raise RuntimeError("filter_bank: this layer is soft in translation and has several, see filter_banks")
         return self._filters(None, self.hardened)[0]
 
-    def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
-        """Return the filter bank (C_out, C_in/groups, k, k) and bias (C_out,) of a stationary layer, as ``R2Conv``.
-
-        The bias is None without trivial irreps in the output, or with ``bias=False``.
-
-        Raises:
-            RuntimeError: where K depends on the position.
-
-        Example:
-            >>> from escnn import gspaces, nn
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
-            >>> filter_bank, bias = RelaxedR2Conv(fields, fields, 3).expand_parameters()
-            >>> filter_bank.shape, bias.shape
-            (torch.Size([4, 4, 3, 3]), torch.Size([4]))
-        """
-        return self.filter_bank(), self.expanded_bias
-
-    @torch.no_grad()
-    def export(self) -> nn.Module:
-        """Return a copy of this layer on plain tensors, without escnn, that gives the same numbers as in eval mode.
-
-        It shares no memory with this layer. It is a ``Conv2d`` (or ``ConvTranspose2d``) where the layer is stationary,
-        otherwise a module with factors at each pixel, for images of any size.
-
-        Shape:
-            The result takes (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+    @property
+    def is_stationary(self) -> bool:
+        """Whether K is the same at every position, so that the layer is one convolution.
 
         Example:
             >>> from escnn import gspaces
             >>> from escnn_relaxed import RelaxedR2Conv
-            >>> gspace = gspaces.rot2dOnR2(4)
-            >>> image, hidden = gspace.type(gspace.trivial_repr), gspace.type(gspace.regular_repr)
-            >>> RelaxedR2Conv(image, hidden, 5, padding=2, relax={"rotation": 0.25}).export()
-            Conv2d(1, 4, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2))
+            >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
+            >>> layer = RelaxedR2Conv(image, image, 3, relax={"translation": 0.5})
+            >>> layer.is_stationary
+            False
         """
-        check_no_hooks(type(self).__name__, self, "remove them, and register them on the result")
-        return as_convolution(self.filter_bank(), self.expanded_bias, self.geometry)
+        return not self.kernel.varies(self.hardened)
 
-    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the output, (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
+    @property
+    def basisexpansion(self) -> BasisElements | None:
+        """The basis of the strict part, as of ``R2Conv``; None of a continuous kernel.
 
-        Raises:
-            ValueError: for a shape that is not (batch, C_in, H, W), or smaller than the kernel.
+        It says what each of ``weights`` multiplies, for ``escnn.nn.init``, and makes a filter of them.
 
         Example:
             >>> from escnn import gspaces, nn
             >>> from escnn_relaxed import RelaxedR2Conv
-            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
-            >>> RelaxedR2Conv(fields, fields, 3, stride=2).evaluate_output_shape((2, 4, 9, 9))
-            (2, 4, 4, 4)
+            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+            >>> layer = RelaxedR2Conv(fields, fields, 3)
+            >>> nn.init.deltaorthonormal_init(layer.weights.data, layer.basisexpansion)
         """
-        check_shape("input_shape", tuple(input_shape), self.in_type, self.geometry)
-        return input_shape[0], self.out_type.size, *self.geometry.output_size(*input_shape[2:])
+        return None if self.kernel.basis is None else self.kernel.basis.elements
 
-    def check_equivariance(
-        self,
-        atol: float = 0.1,
-        rtol: float = 0.1,
-        assertion: bool = True,
-        verbose: bool = True,
-        device: str = "cpu",
-    ) -> list[tuple[GroupElement, float]]:
-        """Check that the layer is equivariant where it is strict, as ``R2Conv.check_equivariance``.
+    @property
+    def domain_frequency(self) -> dict[str, Tensor]:
+        """ω′ of each subgroup that may be soft: 1 value, of translation one for each axis.
 
-        Smooth images of mean square 1 are turned and flipped; outputs are averaged over 5 × 5 pixels and compared in a
-        disk about their centre. Volumes are turned by the elements that map voxels to voxels, and features of a linear
-        map by all. Of a soft layer the elements in which it is strict are checked, and a warning names the rest;
-        :func:`~escnn_relaxed.equivariance_error` measures how soft it is, and without such a tolerance.
+        ω′ has no unit, since coordinates of the domain are in [−1, 1]. The tensors are parameters where
+        ``learn_relaxation`` is set. The dict is empty where another quantity relaxes the layer.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
+            >>> RelaxedR2Conv(image, image, 3, relax={"translation": 0.5}).domain_frequency
+            {'translation': tensor([0.5000, 0.5000])}
+        """
+        return self.kernel.frequency.values()
+
+    def set_domain_frequency(self, **frequencies: Frequency) -> None:
+        """Set ω′ of subgroups in place; 0 for all makes the layer strict.
+
+        Nothing is set for a subgroup in which no weights of the layer could make it soft.
+
+        Raises:
+            TypeError: for a value that is not a number or, for translation, a pair of them.
+            ValueError: for a subgroup that was not named in ``relax``, or a value that is not finite.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+            >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25})
+            >>> layer.set_domain_frequency(rotation=0.0)
+            >>> layer.domain_frequency
+            {'rotation': tensor([0.])}
+        """
+        known = {name: value for name, value in frequencies.items() if name not in self.cannot_be_soft}
+        self.kernel.frequency.set(**known)
+
+    @property
+    def relaxed_subgroups(self) -> tuple[str, ...]:
+        """The subgroups in which the layer may be soft."""
+        return self.kernel.relaxed_subgroups
+
+    @property
+    def cannot_be_soft(self) -> tuple[str, ...]:
+        """Subgroups that were to be soft where no weights would make the layer so.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
+            >>> [RelaxedR2Conv(image, image, size).cannot_be_soft for size in (1, 3)]
+            [('rotation',), ()]
+        """
+        return self.kernel.cannot_be_soft
+
+    def soft_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters that the layer has beyond those of a strict one: learned ω′ and soft weights.
+
+        :func:`~escnn_relaxed.parameter_groups` gives an optimiser those of a network.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
+            >>> [tuple(of.shape) for of in RelaxedR2Conv(image, image, 5).soft_parameters()]
+            [(2,)]
+        """
+        yield from self.kernel.soft_parameters()
+
+    def softness(self, *subgroups: str, size: int | tuple[int, ...] | None = None) -> Tensor:
+        """Return the softness s = ‖K − PK‖² / (‖K − PK‖² + ‖PK‖²) in [0, 1], the part of K that is not equivariant.
+
+        It follows from the weights alone. P projects on the kernels that are equivariant to the named subgroups, or to
+        all where none is named. The norm is over taps, positions and entries, in the basis where ρ is orthogonal. √(2s)
+        is the relative equivariance error on white noise (root mean square over the subgroup, with the identity). The
+        denominator is ‖K‖² where the group maps taps to taps; rotations by 120° or 72° change it by a few per cent.
 
         Args:
-            atol: error allowed of any value of the output.
-            rtol: error allowed as a part of the value.
-            assertion: raise an error beyond the tolerance.
-            verbose: print a line for each element.
-            device: where a copy of the layer computes.
+            *subgroups: any of ``"rotation"``, ``"reflection"``, ``"translation"``.
+            size: pixels along each axis of the output, for softness in translation. Default: 8, near all larger ones.
 
         Returns:
-            The elements checked, of those that escnn tests, each with its mean error.
+            A differentiable number, NaN where a weight is not finite, and in float32 of a layer of half precision.
 
         Raises:
-            AssertionError: beyond the tolerance, where ``assertion`` is set.
+            ValueError: for another name or size.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = gspaces.flipRot2dOnR2(4).type(gspaces.flipRot2dOnR2(4).regular_repr)
+            >>> layer = RelaxedR2Conv(fields, fields, 3, relax="reflection", initial_softness=0.05)
+            >>> round(layer.softness().item(), 4), round(layer.softness("rotation").item(), 4)
+            (0.05, 0.0)
+        """
+        wanted = check_subgroups(subgroups)
+        pixels = None if size is None else check_size("size", size, self.kernel.place.domain.dimension)
+        with full_precision(self.like):
+            kernel, weights = at_least_single(self.kernel, self.weights)
+            return kernel.softness(weights, self.hardened, wanted, pixels)
+
+    @torch.no_grad()
+    def set_softness(self, softness: float) -> None:
+        """Scale the soft part until the softness is s, for instance after strict weights were set from outside.
+
+        Args:
+            softness: s in (0, 1), of all subgroups together; ``initial_softness`` for a new start.
+
+        Raises:
+            ValueError: for another value, and where the strict part or the soft part is missing.
 
         Example:
             >>> from escnn import gspaces, nn
             >>> from escnn_relaxed import RelaxedR2Conv
-            >>> fields = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
+            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+            >>> layer = RelaxedR2Conv(fields, fields, 3, initialize=False)
+            >>> nn.init.generalized_he_init(layer.weights.data, layer.basisexpansion)
+            >>> layer.set_softness(0.01)
+            >>> round(layer.softness().item(), 6)
+            0.01
+        """
+        wanted, present = check_softness(softness, "softness"), self.softness().item()
+        if not wanted:
+            raise ValueError("softness must be above 0, or the soft part cannot learn; harden() makes a layer strict")
+        if not 0 < present < 1:
+            where = f"both parts of the kernel are above 0, got {softness!r} for {self} of softness {present:.3g}"
+            raise ValueError(f"softness can be set where {where}")
+        self.kernel.scale_to(self.weights, wanted, self.hardened)
+
+    def harden(self, *subgroups: str) -> None:
+        """Replace K by PK in place: the nearest kernel that is equivariant to the named subgroups, or to all.
+
+        The layer is then exactly equivariant to them and stays so in training. A layer that loads its state dict is
+        too. Its parameters remain; :func:`~escnn_relaxed.harden_network` also drops those that are no longer needed.
+
+        Args:
+            *subgroups: any of ``"rotation"``, ``"reflection"``, ``"translation"``. The reflection is the one about the
+                axis that the gspace names; others follow where rotations are strict.
+
+        Raises:
+            ValueError: for a name that no subgroup has.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+            >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.25})
+            >>> layer.harden()
+            >>> layer.softness().item()
+            0.0
+        """
+        self.hardened = joint(self.hardened, check_subgroups(subgroups))
+
+    def drop_soft_part(self) -> None:
+        """Remove the soft part of a layer that is hardened in all, where its kernel has a strict part beside it."""
+        strict = self.kernel.strict_kernel()
+        if self.hardened == SUBGROUPS and strict is not self.kernel:
+            self.kernel, self.hardened = strict.train(self.training), ()
+
+    def check_equivariance(
+        self, atol: float = 0.1, rtol: float = 0.1, assertion: bool = True, verbose: bool = True, device: str = "cpu"
+    ) -> list[tuple[GroupElement, float]]:
+        """Check that the layer is equivariant where it is strict; arguments and result are those of ``R2Conv``.
+
+        Smooth images are turned and flipped, and volumes by the elements that map voxels to voxels. Of a soft layer the
+        elements in which it is strict are checked, and a warning names the rest:
+        :func:`~escnn_relaxed.equivariance_error` measures how soft it is. Errors beyond the tolerance are raised.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
             >>> layer = RelaxedR2Conv(fields, fields, 3, relax=None)
             >>> [round(error, 4) for _, error in layer.check_equivariance(verbose=False)]
             [0.0, 0.0, 0.0, 0.0]
         """
         return check_equivariance(self, atol, rtol, assertion, verbose, device)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode, and drop what was kept for evaluation."""
+        self._memo = EvaluationMemo()
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> Self:
+        self._memo = EvaluationMemo()
+        return super()._apply(fn, recurse)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the facts that decide which function a state dict's tensors stand for; kept in its metadata."""
+        return states.describe(self)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        states.save_hardened(self, destination, prefix)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *arguments: Any
+    ) -> None:
+        arguments[-1].extend(states.adapt(self, state_dict, prefix, local_metadata))
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
+        states.follow_assigned(self, state_dict, prefix, local_metadata)
+
+    def __repr__(self) -> str:
+        # One line, as for R2Conv: the modules inside are not the user's layers.
+        return f"{type(self).__name__}({self.extra_repr()})"
+
+    def extra_repr(self) -> str:
+        """Return the field types, the arguments that are not default, and what relaxes the layer."""
+        parts = [f"{self.in_type}, {self.out_type}", *shown_arguments(self.geometry)]
+        if self.bias_expansion is None:
+            parts.append("bias=False")
+        if self.hardened:
+            parts.append(f"hardened={self.hardened}")
+        parts.append(self.kernel.relaxed_by or f"relax={self.kernel.frequency.described() or None}")
+        if self.kernel.place.domain.kept.name:
+            parts.append(f"keep='{self.kernel.place.domain.kept}'")
+        return ", ".join(parts)

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from escnn.group import GroupElement
 from escnn.gspaces import GSpace0D
 from escnn.nn import FieldType, Linear
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..checks import check_choice
+from ..checks import check_choice, check_no_hooks
 from ..group.acting_group import acting_group
 from ..group.elements import CUBE
-from ..integral.geometry import ConvolutionGeometry
+from ..integral.geometry import ConvolutionGeometry, as_convolution
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
 from ..kernel.tied import TiedKernel
 from ..on_escnn.sampled_basis import built_on_the_cpu
-from .arguments import Softening, check_field_types
-from .convolution import RelaxedConvolution
-
-if TYPE_CHECKING:
-    from escnn.group import GroupElement
+from .arguments import Softening, check_field_types, check_shape
+from .equivariance_check import check_equivariance
+from .relaxed_layer import RelaxedLayer
 
 # The rotations by which SO(2) and O(2) are sampled.
 _SAMPLES = 16
 
 
-class RelaxedLinear(RelaxedConvolution):
+class RelaxedLinear(RelaxedLayer):
     """A linear map of features whose equivariance can be relaxed, in place of :class:`escnn.nn.Linear`.
 
     The matrix is W = W_strict ⊙ (1 + f). Of an output channel that belongs to a group element, f is that of
@@ -114,15 +114,9 @@ class RelaxedLinear(RelaxedConvolution):
         if samples is None:
             acting = acting_group(in_type.fibergroup)
             samples = CUBE if acting is not None and acting.dimensionality > 2 else _SAMPLES
-        super().__init__(
-            in_type,
-            out_type,
-            ConvolutionGeometry(kernel_size=1, padding=()),
-            bias,
-            {"recompute": recompute},
-            initialize,
-            Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel),
-        )
+        softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
+        geometry = ConvolutionGeometry(kernel_size=1, padding=())
+        super().__init__(in_type, out_type, geometry, bias, {"recompute": recompute}, initialize, softening)
 
     @property
     def matrix(self) -> Tensor:
@@ -137,30 +131,27 @@ class RelaxedLinear(RelaxedConvolution):
         """
         return self.filter_bank()
 
+    def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
+        """Return the matrix (C_out, C_in) and the bias (C_out,), None without one, as ``Linear``."""
+        return self.filter_bank(), self.expanded_bias
+
+    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the output, (batch, C_in) → (batch, C_out)."""
+        check_shape("input_shape", tuple(input_shape), self.in_type, self.geometry)
+        return input_shape[0], self.out_type.size
+
+    @torch.no_grad()
+    def export(self) -> nn.Module:
+        """Return a copy of this layer as a ``Linear`` of torch, which shares no memory with it."""
+        check_no_hooks(type(self).__name__, self, "remove them, and register them on the result")
+        return as_convolution(self.filter_bank(), self.expanded_bias, self.geometry)
+
     def check_equivariance(
-        self,
-        atol: float = 1e-5,
-        rtol: float = 1e-5,
-        assertion: bool = True,
-        verbose: bool = True,
-        device: str = "cpu",
+        self, atol: float = 1e-5, rtol: float = 1e-5, assertion: bool = True, verbose: bool = True, device: str = "cpu"
     ) -> list[tuple[GroupElement, float]]:
         """Check that the map is equivariant where it is strict, as ``Linear.check_equivariance``.
 
         Of a soft map the elements in which it is strict are checked, and a warning names the rest.
-
-        Args:
-            atol: error allowed of any value of the output.
-            rtol: error allowed as a part of the value.
-            assertion: raise an error beyond the tolerance.
-            verbose: print a line for each element.
-            device: where a copy of the layer computes.
-
-        Returns:
-            The elements checked, of those that escnn tests, each with its mean error.
-
-        Raises:
-            AssertionError: beyond the tolerance, where ``assertion`` is set.
 
         Example:
             >>> from escnn import gspaces, group, nn
@@ -170,7 +161,7 @@ class RelaxedLinear(RelaxedConvolution):
             >>> [round(error, 4) for _, error in layer.check_equivariance(verbose=False)]
             [0.0, 0.0, 0.0, 0.0]
         """
-        return super().check_equivariance(atol, rtol, assertion, verbose, device)
+        return check_equivariance(self, atol, rtol, assertion, verbose, device)
 
 
 # Code that asks isinstance(layer, Linear), as loops that draw weights do, means this layer too.

@@ -7,13 +7,11 @@ from typing import Any
 
 from escnn.nn import FieldType, R2Conv, R2ConvTransposed
 
-from ..integral.geometry import TransposedGeometry
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
 from ..on_escnn.sampled_basis import built_on_the_cpu
-from .arguments import Softening, check_field_types, checked_geometry, checked_transposed_geometry
+from .arguments import Softening, basis_arguments, check_field_types, checked_geometry, checked_transposed_geometry
 from .convolution import RelaxedConvolution
-from .escnn_layer import one_or_each
 
 
 class RelaxedR2Conv(RelaxedConvolution):
@@ -118,24 +116,10 @@ class RelaxedR2Conv(RelaxedConvolution):
         kernel: KernelBuilder | None = None,
     ) -> None:
         check_field_types(in_type, out_type)
-        place = (kernel_size, padding, stride, dilation, padding_mode, groups)
-        basis_arguments: dict[str, Any] = {
-            "sigma": sigma,
-            "frequencies_cutoff": frequencies_cutoff,
-            "rings": rings,
-            "maximum_offset": maximum_offset,
-            "recompute": recompute,
-            "basis_filter": basis_filter,
-        }
-        super().__init__(
-            in_type,
-            out_type,
-            checked_geometry(in_type, out_type, *place),
-            bias,
-            basis_arguments,
-            initialize,
-            Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel),
-        )
+        geometry = checked_geometry(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups)
+        basis = basis_arguments(sigma, frequencies_cutoff, rings, recompute, basis_filter, maximum_offset)
+        softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
+        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening)
 
 
 # Code that asks isinstance(layer, R2Conv), as loops that draw weights do, means this layer too.
@@ -157,22 +141,9 @@ class RelaxedR2ConvTransposed(RelaxedConvolution):
         padding: pixels cut away from the output on both sides, an integer or a pair (rows, columns).
         output_padding: pixels added to the output below and on the right, less than the larger of stride and dilation.
         stride: step in pixels of the output from one input point to the next, an integer or a pair of equal ones.
-        dilation: as in :class:`~escnn_relaxed.RelaxedR2Conv`, and so are all that follow.
-        groups: number of blocks of fields.
-        bias: add a bias to the trivial irreps of the output.
-        sigma: widths of the rings of the basis.
-        frequencies_cutoff: highest frequency at each radius.
-        rings: radii of the basis.
-        maximum_offset: number of additional aliased frequencies.
-        recompute: build the basis anew.
-        basis_filter: which elements of the basis to keep.
-        initialize: draw the strict weights.
-        relax: the subgroups that may be soft, or a dict from them to ω′.
-        learn_relaxation: make ω′ parameters.
-        keep: group to which the layer stays exactly equivariant.
-        initial_softness: s at the start.
-        samples: number of rotations by which a continuous group is sampled.
-        kernel: the form of the kernel.
+        dilation, groups, bias: as in :class:`~escnn_relaxed.RelaxedR2Conv`, and so are all that follow.
+        sigma, frequencies_cutoff, rings, maximum_offset, recompute, basis_filter, initialize: the steerable basis.
+        relax, learn_relaxation, keep, initial_softness, samples, kernel: how soft the layer may be.
 
     Shape:
         GeometricTensor (batch, C_in, H, W) → (batch, C_out, H_out, W_out), with
@@ -190,8 +161,6 @@ class RelaxedR2ConvTransposed(RelaxedConvolution):
         >>> layer(in_type(torch.randn(2, 16, 7, 7))).shape
         torch.Size([2, 1, 14, 14])
     """
-
-    geometry: TransposedGeometry
 
     @built_on_the_cpu
     def __init__(
@@ -221,29 +190,12 @@ class RelaxedR2ConvTransposed(RelaxedConvolution):
         kernel: KernelBuilder | None = None,
     ) -> None:
         check_field_types(in_type, out_type)
-        place = (kernel_size, padding, output_padding, stride, dilation, groups)
-        basis_arguments: dict[str, Any] = {
-            "sigma": sigma,
-            "frequencies_cutoff": frequencies_cutoff,
-            "rings": rings,
-            "maximum_offset": maximum_offset,
-            "recompute": recompute,
-            "basis_filter": basis_filter,
-        }
-        super().__init__(
-            in_type,
-            out_type,
-            checked_transposed_geometry(in_type, out_type, *place),
-            bias,
-            basis_arguments,
-            initialize,
-            Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel),
+        geometry = checked_transposed_geometry(
+            in_type, out_type, kernel_size, padding, output_padding, stride, dilation, groups
         )
-
-    @property
-    def output_padding(self) -> int | tuple[int, ...]:
-        """The pixels added to the output below and on the right: one number, or (rows, columns) where they differ."""
-        return one_or_each(self.geometry.output_padding)
+        basis = basis_arguments(sigma, frequencies_cutoff, rings, recompute, basis_filter, maximum_offset)
+        softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
+        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening)
 
 
 # Code that asks isinstance(layer, R2ConvTransposed), as loops that draw weights do, means this layer too.

@@ -15,15 +15,14 @@ from ..group.elements import CUBE, grid_symmetries, sample_group
 from ..group.kept import AXIS, subgroup_elements
 from ..group.means import GroupAverage
 from ..group.points import tap_grid
-from ..integral.geometry import Geometry, TransposedGeometry
+from ..integral.geometry import Geometry
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
 from ..kernel.softness import at_least_single, soft_share
 from ..on_escnn.sampled_basis import built_on_the_cpu, warn_of_heavy_basis
 from ..torch_modes import full_precision
-from .arguments import Softening, check_field_types, checked_geometry, checked_transposed_geometry
+from .arguments import Softening, basis_arguments, check_field_types, checked_geometry, checked_transposed_geometry
 from .convolution import RelaxedConvolution
-from .escnn_layer import one_or_each
 
 
 class VolumeConvolution(RelaxedConvolution):
@@ -110,26 +109,16 @@ class RelaxedR3Conv(VolumeConvolution):
         kernel_size: k, odd or even.
         padding: voxels added on both sides, an integer or a triple (planes, rows, columns).
         stride: step between output points, an integer or a triple of equal ones.
-        dilation: as in :class:`~escnn_relaxed.RelaxedR2Conv`, and so are those up to ``learn_relaxation``.
-        padding_mode: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
-        groups: number of blocks of fields.
-        bias: add a bias to the trivial irreps of the output.
-        sigma: widths of the rings of the basis.
-        frequencies_cutoff: highest frequency at each radius.
-        rings: radii of the basis.
-        recompute: build the basis anew.
-        basis_filter: which elements of the basis to keep.
-        initialize: draw the strict weights.
+        dilation, padding_mode, groups, bias: as in :class:`~escnn_relaxed.RelaxedR2Conv`.
+        sigma, frequencies_cutoff, rings, recompute, basis_filter, initialize: as there, too.
         relax: the subgroups that may be soft, or a dict from them to ω′. Default: both that the group has, at 0.25.
-        learn_relaxation: make ω′ parameters.
+        learn_relaxation, initial_softness, kernel: as there.
         keep: group to which the layer stays exactly equivariant, however soft it is: ``"SO(2)"`` for all rotations
             about the axis z, the first axis of a volume, or the id of a subgroup, as ``gspace.fibergroup.subgroup``
             takes it: ``(False, 4)`` for the quarter turns about z of the octahedral group; or elements of a finite
             group that generate it. Default: no such group.
-        initial_softness: s at the start.
         samples: number of rotations by which a continuous group is sampled. SO(3) and O(3) take the 24 of the cube, or
             a multiple of 24: those of escnn's Thomson grids. Default: 24.
-        kernel: the form of the kernel.
 
     Shape:
         GeometricTensor (batch, C_in, D, H, W) → (batch, C_out, D_out, H_out, W_out).
@@ -174,23 +163,10 @@ class RelaxedR3Conv(VolumeConvolution):
         kernel: KernelBuilder | None = None,
     ) -> None:
         check_field_types(in_type, out_type, GSpace3D)
-        place = (kernel_size, padding, stride, dilation, padding_mode, groups)
-        basis_arguments: dict[str, Any] = {
-            "sigma": sigma,
-            "frequencies_cutoff": frequencies_cutoff,
-            "rings": rings,
-            "recompute": recompute,
-            "basis_filter": basis_filter,
-        }
-        super().__init__(
-            in_type,
-            out_type,
-            checked_geometry(in_type, out_type, *place),
-            bias,
-            basis_arguments,
-            initialize,
-            Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel),
-        )
+        geometry = checked_geometry(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups)
+        basis = basis_arguments(sigma, frequencies_cutoff, rings, recompute, basis_filter)
+        softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
+        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening)
 
 
 # Code that asks isinstance(layer, R3Conv), as loops that draw weights do, means this layer too.
@@ -212,22 +188,10 @@ class RelaxedR3ConvTransposed(VolumeConvolution):
         output_padding: voxels added to the output behind, below and on the right, less than the larger of stride and
             dilation.
         stride: step in voxels of the output from one input point to the next, an integer or a triple of equal ones.
-        dilation: as in :class:`~escnn_relaxed.RelaxedR3Conv`, and so are all that follow.
-        groups: number of blocks of fields.
-        bias: add a bias to the trivial irreps of the output.
-        sigma: widths of the rings of the basis.
-        frequencies_cutoff: highest frequency at each radius.
-        rings: radii of the basis.
+        dilation, groups, bias: as in :class:`~escnn_relaxed.RelaxedR3Conv`, and so are all that follow but one.
+        sigma, frequencies_cutoff, rings, recompute, basis_filter, initialize: the steerable basis.
         maximum_offset: does nothing, as in ``R3ConvTransposed``.
-        recompute: build the basis anew.
-        basis_filter: which elements of the basis to keep.
-        initialize: draw the strict weights.
-        relax: the subgroups that may be soft, or a dict from them to ω′.
-        learn_relaxation: make ω′ parameters.
-        keep: group to which the layer stays exactly equivariant.
-        initial_softness: s at the start.
-        samples: number of rotations by which a continuous group is sampled.
-        kernel: the form of the kernel.
+        relax, learn_relaxation, keep, initial_softness, samples, kernel: how soft the layer may be.
 
     Shape:
         GeometricTensor (batch, C_in, D, H, W) → (batch, C_out, D_out, H_out, W_out).
@@ -246,8 +210,6 @@ class RelaxedR3ConvTransposed(VolumeConvolution):
         >>> layer(hidden(torch.randn(2, 4, 4, 4, 4))).shape
         torch.Size([2, 1, 8, 8, 8])
     """
-
-    geometry: TransposedGeometry
 
     @built_on_the_cpu
     def __init__(
@@ -279,28 +241,12 @@ class RelaxedR3ConvTransposed(VolumeConvolution):
         check_field_types(in_type, out_type, GSpace3D)
         if maximum_offset is not None:
             check_integer("maximum_offset", maximum_offset, 0)
-        place = (kernel_size, padding, output_padding, stride, dilation, groups)
-        basis_arguments: dict[str, Any] = {
-            "sigma": sigma,
-            "frequencies_cutoff": frequencies_cutoff,
-            "rings": rings,
-            "recompute": recompute,
-            "basis_filter": basis_filter,
-        }
-        super().__init__(
-            in_type,
-            out_type,
-            checked_transposed_geometry(in_type, out_type, *place),
-            bias,
-            basis_arguments,
-            initialize,
-            Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel),
+        geometry = checked_transposed_geometry(
+            in_type, out_type, kernel_size, padding, output_padding, stride, dilation, groups
         )
-
-    @property
-    def output_padding(self) -> int | tuple[int, ...]:
-        """The voxels added to the output behind, below and on the right: one number, or a triple where they differ."""
-        return one_or_each(self.geometry.output_padding)
+        basis = basis_arguments(sigma, frequencies_cutoff, rings, recompute, basis_filter)
+        softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
+        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening)
 
 
 # Code that asks isinstance(layer, R3ConvTransposed), as loops that draw weights do, means this layer too.

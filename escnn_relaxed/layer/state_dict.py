@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from escnn.nn import FieldType
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..checks import SUBGROUPS
 from ..group.exact_constants import ExactConstants
-from ..kernel.kernel import Kernel
+from ..integral.geometry import TransposedGeometry
 
 FORMAT_VERSION = 4
 
@@ -28,59 +28,66 @@ _DERIVED = ("filter", "matrix", "expanded_bias", "bias_expansion", "_basisexpans
 _HARDENED = "hardened"
 
 
-class DescribedState(nn.Module):
-    """A module that describes itself in the metadata of its state dict, and refuses the state of another layer."""
-
-    _version = FORMAT_VERSION
-    hardened: tuple[str, ...]
-    kernel: Kernel
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._register_state_dict_hook(_describe)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the facts that decide which function the tensors stand for."""
-        return {}
-
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self.hardened:
-            destination[prefix + _HARDENED] = torch.tensor([name in self.hardened for name in SUBGROUPS])
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *arguments: Any
-    ) -> None:
-        error_messages: list[str] = arguments[-1]
-        saved = local_metadata.get("layer", {})
-        found = differences(saved, self.describe(), local_metadata.get("version"))
-        if found:
-            name = prefix.rstrip(".") or "this layer"
-            error_messages.append(f"the state of {name!r} does not fit: {'; '.join(found)}")
-        flags = state_dict.pop(prefix + _HARDENED, None)
-        if flags is not None:
-            self.hardened = tuple(name for name, flag in zip(SUBGROUPS, flags, strict=True) if flag)
-        elif all(prefix + key in state_dict for key in self.state_dict() if key != _HARDENED):
-            # A part of a state, and one of R2Conv, say nothing of what is hardened.
-            self.hardened = ()
-        basis = self.kernel.basis
-        if basis is not None:
-            error_messages.extend(adopt_basis(state_dict, prefix, basis))
-            _adopt_r2conv_state(state_dict, prefix, self)
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
-        own = [value for key, value in state_dict.items() if key.startswith(prefix) and value.is_floating_point()]
-        if local_metadata.get("assign_to_params_buffers") and own:
-            # Parameters are now those of the state. A layer that was built on the meta device has constants there.
-            for module in self.modules():
-                if isinstance(module, ExactConstants):
-                    module.follow(own[0])
+def describe(layer: Any) -> dict[str, Any]:
+    """Return the facts that decide which function the tensors of a layer's state stand for."""
+    geometry = layer.geometry
+    operator = "transposed convolution" if isinstance(geometry, TransposedGeometry) else "convolution"
+    return {
+        "operator": operator if geometry.padding else "linear map",
+        "kernel size": geometry.kernel_size,
+        "group": layer.space.name,
+        "input": describe_fields(layer.in_type),
+        "output": describe_fields(layer.out_type),
+        "number of groups": geometry.groups,
+        **layer.kernel.describe(),
+    }
 
 
-def _describe(layer: DescribedState, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
+def add_description(layer: Any, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
+    """Write the description of a layer into the metadata of its state dict: a hook."""
     metadata["layer"] = layer.describe()
 
 
-def _adopt_r2conv_state(state: MutableMapping[str, Tensor], prefix: str, layer: DescribedState) -> None:
+def save_hardened(layer: Any, state: dict[str, Any], prefix: str) -> None:
+    """Add the subgroups to which a layer is hardened to its state."""
+    if layer.hardened:
+        state[prefix + _HARDENED] = torch.tensor([name in layer.hardened for name in SUBGROUPS])
+
+
+def adapt(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str, Any]) -> list[str]:
+    """Make a state one that a layer can load, and take what it is hardened to; return in words what does not fit."""
+    errors = []
+    found = differences(metadata.get("layer", {}), layer.describe(), metadata.get("version"))
+    if found:
+        errors.append(f"the state of {prefix.rstrip('.') or 'this layer'!r} does not fit: {'; '.join(found)}")
+    flags = state.pop(prefix + _HARDENED, None)
+    if flags is not None:
+        layer.hardened = tuple(name for name, flag in zip(SUBGROUPS, flags, strict=True) if flag)
+    elif all(prefix + key in state for key in layer.state_dict() if key != _HARDENED):
+        # A part of a state, and one of R2Conv, say nothing of what is hardened.
+        layer.hardened = ()
+    if layer.kernel.basis is not None:
+        errors += adopt_basis(state, prefix, layer.kernel.basis)
+        _adopt_r2conv_state(state, prefix, layer)
+    return errors
+
+
+def follow_assigned(layer: Any, state: Mapping[str, Any], prefix: str, metadata: Mapping[str, Any]) -> None:
+    """Move the constants of a layer to where its parameters are, where those are now the tensors of the state."""
+    own = [value for key, value in state.items() if key.startswith(prefix) and value.is_floating_point()]
+    if metadata.get("assign_to_params_buffers") and own:
+        # A layer that was built on the meta device has its constants there.
+        follow_constants(layer, own[0])
+
+
+def follow_constants(layer: Any, like: Tensor) -> None:
+    """Move the constants of a layer to the device and the precision of a tensor."""
+    for module in layer.modules():
+        if isinstance(module, ExactConstants):
+            module.follow(like)
+
+
+def _adopt_r2conv_state(state: MutableMapping[str, Tensor], prefix: str, layer: Any) -> None:
     """Make a state of ``R2Conv`` one of the layer in its place: its soft weights are 0, the rest stays."""
     derived = [key for key in state if key.startswith(tuple(prefix + name for name in _DERIVED))]
     if not derived:

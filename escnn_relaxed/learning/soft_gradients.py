@@ -13,7 +13,7 @@ from torch import Tensor, distributed, nn
 from torch.func import functional_call, grad, vmap
 
 from ..checks import has_hooks
-from ..layer.convolution import RelaxedConvolution
+from ..layer.relaxed_layer import RelaxedLayer
 from ..network.relaxed_layers import relaxed_layers
 
 
@@ -81,7 +81,7 @@ def is_gone(label: str, hardened: Sequence[str]) -> bool:
 class _Call(NamedTuple):
     """A call of a layer in a forward pass: what went in and what came out."""
 
-    layer: RelaxedConvolution
+    layer: RelaxedLayer
     features: Tensor
     output: Tensor
 
@@ -99,7 +99,7 @@ def output_of(network: nn.Module, arguments: tuple[Any, ...]) -> Tensor:
     first: Any = network
     while isinstance(first, nn.Sequential) and len(first):
         first = first[0]
-    takes_fields = type(first).forward is SequentialModule.forward or isinstance(first, RelaxedConvolution)
+    takes_fields = type(first).forward is SequentialModule.forward or isinstance(first, RelaxedLayer)
     batch, *others = arguments
     given = first.in_type(batch) if takes_fields and isinstance(batch, Tensor) else batch
     return plain(network(given, *others), "network: its output")
@@ -148,7 +148,7 @@ def gradients(
     layers = [
         module
         for module in network.modules()
-        if isinstance(module, RelaxedConvolution) and any(id(parameter) in wanted for parameter in module.parameters())
+        if isinstance(module, RelaxedLayer) and any(id(parameter) in wanted for parameter in module.parameters())
     ]
     handles = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
     try:

@@ -17,7 +17,7 @@ from ..checks import SUBGROUPS, check_bool, check_callable, check_module, check_
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..kernel.steerable_basis import SteerableBasis
 from ..layer.arguments import SOFTENING, check_keywords, check_softness
-from ..layer.convolution import RelaxedConvolution
+from ..layer.relaxed_layer import RelaxedLayer
 from ..on_escnn.sampled_basis import as_escnn_builds
 from .relaxed_layers import (
     RELAXABLE,
@@ -134,7 +134,7 @@ def _nothing_to_relax(network: nn.Module, names: list[str]) -> str:
 
 def _can_be_relaxed(module: nn.Module) -> TypeGuard[StrictLayer]:
     """Return whether a module is a layer of escnn's, or a strict one of this package with escnn's weights."""
-    if isinstance(module, RelaxedConvolution):
+    if isinstance(module, RelaxedLayer):
         # escnn's classes know the other ways to relax, too, which no soft part replaces.
         return isinstance(module, Relaxed) and not module.relaxed_subgroups and module.kernel.basis is not None
     return isinstance(module, tuple(RELAXED_FORMS))
@@ -198,7 +198,10 @@ def _relaxed(convolution: StrictLayer, parameters: dict[int, nn.Parameter], soft
     if isinstance(convolution, Relaxed):
         basis = copy.deepcopy(convolution.kernel.basis)
     else:
-        basis = SteerableBasis(*layer.kernel_types, layer.kernel_size, layer.dilation, convolution.basisexpansion)
+        place = layer.kernel.place
+        basis = SteerableBasis(
+            place.in_type, place.out_type, place.kernel_size, place.dilation, convolution.basisexpansion
+        )
     layer.kernel.basis = basis
     layer.weights = parameters[id(convolution.weights)]
     if layer.bias is not None:
@@ -254,7 +257,7 @@ def to_escnn(network: nn.Module, **basis: Any) -> nn.Module:
     return copy_network(network, {**strict, **parameters})
 
 
-def _check_is_hardened(name: str, layer: RelaxedConvolution) -> None:
+def _check_is_hardened(name: str, layer: RelaxedLayer) -> None:
     """Refuse a layer that escnn's layers cannot represent."""
     if type(layer) not in _ESCNN_FORMS:
         forms = ", ".join(kind.__name__ for kind in _ESCNN_FORMS)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..checks import check_module, check_no_hooks, warn_once
 from ..layer.arguments import check_on_fields
-from ..layer.convolution import RelaxedConvolution
+from ..layer.relaxed_layer import RelaxedLayer
 from .export_modules import NoPlainFormError, plain_module
 from .relaxed_layers import copy_network, in_eval_mode
 
@@ -71,7 +71,7 @@ def export_network(network: nn.Module) -> nn.Module:
             return nn.Sequential(OrderedDict(parts))
         if _has_forward_of_its_own(module):
             raise NoPlainFormError
-        if isinstance(module, RelaxedConvolution) or not isinstance(module, EquivariantModule):
+        if isinstance(module, RelaxedLayer) or not isinstance(module, EquivariantModule):
             refuse_hooks(*module.modules())
             return can_be_called(module.export())
         plain = can_be_called(plain_module(module, export))

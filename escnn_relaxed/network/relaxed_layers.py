@@ -13,7 +13,7 @@ from escnn.nn import Linear, R2Conv, R2ConvTransposed, R3Conv, R3ConvTransposed
 from torch import Tensor, nn
 
 from ..checks import check_module
-from ..layer.convolution import RelaxedConvolution
+from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.relaxed_linear import RelaxedLinear
 from ..layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed
 from ..layer.relaxed_r3conv import RelaxedR3Conv, RelaxedR3ConvTransposed
@@ -31,14 +31,14 @@ RELAXED_FORMS: dict[type[nn.Module], type[Relaxed]] = {
 RELAXABLE = "escnn.nn." + ", ".join(kind.__name__ for kind in RELAXED_FORMS)
 
 
-def named_relaxed_layers(network: nn.Module) -> Iterator[tuple[str, RelaxedConvolution]]:
+def named_relaxed_layers(network: nn.Module) -> Iterator[tuple[str, RelaxedLayer]]:
     """Yield the name and the layer of every layer of this package in a network."""
     for name, module in network.named_modules():
-        if isinstance(module, RelaxedConvolution):
+        if isinstance(module, RelaxedLayer):
             yield name, module
 
 
-def relaxed_layers(network: nn.Module) -> dict[str, RelaxedConvolution]:
+def relaxed_layers(network: nn.Module) -> dict[str, RelaxedLayer]:
     """Return every layer of this package in a network by its name, at least one."""
     layers = dict(named_relaxed_layers(check_module("network", network)))
     if not layers:
@@ -49,13 +49,13 @@ def relaxed_layers(network: nn.Module) -> dict[str, RelaxedConvolution]:
 def strict_layers(network: nn.Module) -> dict[str, tuple[str, ...]]:
     """Return the names of escnn's linear maps, which nothing relaxes, by their class."""
     # escnn's classes know layers of this package, too.
-    modules = [(name, of) for name, of in network.named_modules() if not isinstance(of, RelaxedConvolution)]
+    modules = [(name, of) for name, of in network.named_modules() if not isinstance(of, RelaxedLayer)]
     named = [(name or "network", module) for name, module in modules]
     found = {kind.__name__: tuple(name for name, module in named if isinstance(module, kind)) for kind in RELAXED_FORMS}
     return {kind: names for kind, names in found.items() if names}
 
 
-def frequency_energy(layers: Iterable[RelaxedConvolution]) -> Tensor:
+def frequency_energy(layers: Iterable[RelaxedLayer]) -> Tensor:
     """Return Σ‖ω′‖² over layers; a layer without an ω′ counts 0."""
     terms = [value.square().sum() for layer in layers for value in layer.domain_frequency.values()]
     return torch.stack(terms).sum() if terms else torch.zeros(())

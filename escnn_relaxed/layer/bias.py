@@ -1,0 +1,35 @@
+"""The bias of a layer: a value for each trivial irrep of its output."""
+
+from __future__ import annotations
+
+from escnn.nn import FieldType
+from torch import Tensor
+
+from ..group.exact_constants import ExactConstants
+
+
+def has_trivial_irrep(field_type: FieldType) -> bool:
+    """Whether a bias can be added to any channel without breaking equivariance."""
+    return any(field_type.fibergroup.irrep(*irrep).is_trivial() for irrep in field_type.irreps)
+
+
+class InvariantBias(ExactConstants):
+    """The map from a value for each trivial irrep, in ``R2Conv``'s order, to the bias of each channel."""
+
+    expansion: Tensor
+
+    def __init__(self, out_type: FieldType) -> None:
+        super().__init__()
+        # The columns of the change of basis of all fields together are those of irreps, one after the other.
+        columns, column = [], 0
+        for name in out_type.irreps:
+            irrep = out_type.fibergroup.irrep(*name)
+            if irrep.is_trivial():
+                columns.append(column)
+            column += irrep.size
+        self.dimension = len(columns)
+        self.set_constant("expansion", out_type.change_of_basis.tocsc()[:, columns].toarray())
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return the bias of each channel, (C,), for the values (dimension,)."""
+        return self.expansion @ values
