@@ -40,10 +40,10 @@ from .on_escnn.sampled_basis import built_on_the_cpu
 
 __all__ = ["LAYERS", "PartialR2Conv", "ResidualR2Conv", "WeightedR2Conv", "free_weight_penalty"]
 
-_PLACE = {"stride": 1, "dilation": 1, "padding_mode": "zeros", "groups": 1}
+_GEOMETRY = {"stride": 1, "dilation": 1, "padding_mode": "zeros", "groups": 1}
 _BASIS = ("sigma", "frequencies_cutoff", "rings", "maximum_offset", "recompute", "basis_filter")
 # The arguments of a strict layer that follow the padding.
-STRICT_KEYWORDS = (*_PLACE, "bias", *_BASIS, "initialize", "samples", "kernel")
+STRICT_KEYWORDS = (*_GEOMETRY, "bias", *_BASIS, "initialize", "samples", "kernel")
 
 
 class _Baseline(RelaxedConvolution):
@@ -53,18 +53,23 @@ class _Baseline(RelaxedConvolution):
     def __init__(
         self,
         way: Callable[..., Kernel],
-        place: tuple[FieldType, FieldType, int, int | tuple[int, int]],
+        in_type: FieldType,
+        out_type: FieldType,
+        kernel_size: int,
+        padding: int | tuple[int, int],
         softness: float,
         keywords: Mapping[str, Any],
     ) -> None:
         check_keywords(type(self).__name__, keywords, STRICT_KEYWORDS, "beside its own")
-        check_field_types(*place[:2])
+        check_field_types(in_type, out_type)
         strict = keywords.get("kernel")
         check_kernel(strict)
         kernel = partial(way, strict=StrictKernel if strict is None else strict)
+        geometry = (keywords.get(name, default) for name, default in _GEOMETRY.items())
         super().__init__(
-            *place[:2],
-            checked_geometry(*place, *(keywords.get(name, value) for name, value in _PLACE.items())),
+            in_type,
+            out_type,
+            checked_geometry(in_type, out_type, kernel_size, padding, *geometry),
             keywords.get("bias", True),
             {name: value for name, value in keywords.items() if name in _BASIS},
             keywords.get("initialize", True),
@@ -82,9 +87,9 @@ R2Conv.register(_Baseline)
 class PartialR2Conv(_Baseline):
     """A group convolution onto a part of the group, whose size is learned: K_{g, g′}(d) = w_ν(g) k(g′⁻¹d, g′⁻¹g).
 
-    k is the kernel of a strict layer, w a window on the group, largest at the identity. The *narrowing* ν of a subgroup
-    says how much is cut off: 0 is strict, 1 leaves the identity alone. For rotations w falls linearly over one step of
-    the group, for reflections it is 1 − ν on the elements that reflect. Channels of a quotient field take the mean of w
+    k is a strict kernel, and w a window on the group, largest at the identity. The *narrowing* ν of a subgroup says how
+    much is cut off: 0 is strict, 1 leaves the identity alone. For rotations w falls linearly over one step of the
+    group, for reflections it is 1 − ν on the elements that reflect. Channels of a quotient field take the mean of w
     over their coset. After Romero and Lohit (arXiv 2110.10211, NeurIPS 2022), who draw the elements of the output from
     a uniform distribution on [−θ, θ], with θ learned.
 
@@ -126,7 +131,7 @@ class PartialR2Conv(_Baseline):
         **keywords: Any,
     ) -> None:
         way = partial(PartialKernel, relax=relax, learn=check_bool("learn_relaxation", learn_relaxation))
-        super().__init__(way, (in_type, out_type, kernel_size, padding), initial_softness, keywords)
+        super().__init__(way, in_type, out_type, kernel_size, padding, initial_softness, keywords)
 
     @property
     def narrowing(self) -> dict[str, Tensor]:
@@ -181,7 +186,7 @@ class ResidualR2Conv(_Baseline):
         initial_softness: float = 0.01,
         **keywords: Any,
     ) -> None:
-        super().__init__(ResidualKernel, (in_type, out_type, kernel_size, padding), initial_softness, keywords)
+        super().__init__(ResidualKernel, in_type, out_type, kernel_size, padding, initial_softness, keywords)
 
     @property
     def free_weight(self) -> nn.Parameter:
@@ -232,7 +237,7 @@ class WeightedR2Conv(_Baseline):
         **keywords: Any,
     ) -> None:
         way = partial(WeightedKernel, banks=banks)
-        super().__init__(way, (in_type, out_type, kernel_size, padding), initial_softness, keywords)
+        super().__init__(way, in_type, out_type, kernel_size, padding, initial_softness, keywords)
 
     @property
     def group_weights(self) -> Tensor:

@@ -36,11 +36,11 @@ class RelaxedResNet(nn.Module):
 
     On images of 32×32: lifting to 32 fields; a block of 32 and one of 64, each followed by max-pooling by 2 (32 → 16 →
     8); a convolution without padding (8 → 2); the maximum over group and positions; a linear layer. Fields are regular,
-    kernels 7×7 disks without bias. Inside blocks convolutions are followed by a layer norm without parameters; lifting,
-    the sum of each block and the last convolution by batch norm and ReLU. A block has a shortcut where the number of
+    kernels 7×7 disks without bias. Inside blocks a layer norm without parameters follows on each convolution; batch
+    norm and ReLU follow on lifting, each block and the last convolution. A block has a shortcut where the number of
     fields changes, and where rotation may be soft. With one rotation the symmetry is T(2), with N of them SE(2).
 
-    The details give the paper's table of parameter counts exactly. Its parts are ``features`` and ``classifier``.
+    The parameter counts are exactly those of the paper's table. Its parts are ``features`` and ``classifier``.
 
     Args:
         classes: number of classes.
@@ -155,12 +155,7 @@ class _PublishedPointwiseSiren(_PublishedSiren):
 class _Convolutions:
     """Builds the convolutions of a network, all of them relaxed alike, from its arguments."""
 
-    def __init__(
-        self,
-        layer: str,
-        relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None,
-        options: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, layer: str, relax: Any, options: Mapping[str, Any]) -> None:
         self._options: dict[str, Any] = {**OPTIONS, **options}
         check_kernel(self._options["kernel"])
         self._strict: dict[str, Any] = {key: value for key, value in self._options.items() if key in STRICT_KEYWORDS}
@@ -204,15 +199,12 @@ class _ResidualBlock(EquivariantModule):
         self.shortcut = build.shortcut(in_type, out_type) if has_shortcut else enn.IdentityModule(in_type)
 
     def forward(self, input: GeometricTensor) -> GeometricTensor:
-        """Fields of ``in_type`` → fields of ``out_type``."""
         return self.body(input) + self.shortcut(input)
 
     def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return (batch, C_out, H, W) for (batch, C_in, H, W)."""
         return tuple(self.body.evaluate_output_shape(input_shape))
 
     def export(self) -> Residual:
-        """Return the block on plain tensors."""
         return Residual(export_network(self.body), export_network(self.shortcut))
 
 
@@ -225,13 +217,10 @@ class _LayerNorm(EquivariantModule):
         self.norm = nn.GroupNorm(1, fields.size, affine=False)
 
     def forward(self, input: GeometricTensor) -> GeometricTensor:
-        """(batch, C, H, W) → the same."""
         return GeometricTensor(self.norm(input.tensor), self.out_type, coords=None)
 
     def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the same shape."""
-        return tuple(input_shape)
+        return input_shape
 
     def export(self) -> nn.Module:
-        """Return the norm on plain tensors."""
         return self.norm

@@ -99,14 +99,13 @@ def isometries_of(gspace: GSpace, elements: Sequence[GroupElement] | None) -> li
 
 
 def on_fibers(
-    features: Tensor, field_type: FieldType, isometry: Isometry, place: str, space: GSpace | None = None
+    features: Tensor, field_type: FieldType, isometry: Isometry, end: str, space: GSpace | None = None
 ) -> Tensor:
-    """Apply ρ(g) to the channels (batch, C, …) of the input or the output, g the element that acts as the isometry.
+    """Apply ρ(g) to the channels (batch, C, …) of the input or output; g acts on the base space as the isometry.
 
-    Of fields without a base space it is the element that does so on ``space``, the network's gspace.
+    For fields without a base space, g acts so on ``space``, the network's gspace.
     """
-    fields = field_type.representations
-    if isometry.subgroup == "translation" or all(field.is_trivial() for field in fields):
+    if isometry.subgroup == "translation" or all(field.is_trivial() for field in field_type.representations):
         return features
     acting = field_type.gspace
     if acting.dimensionality == 0 and space is not None and acting.fibergroup == space.fibergroup:
@@ -114,13 +113,11 @@ def on_fibers(
     element = element_with_action(acting, isometry.matrix) if acting.dimensionality else None
     if element is None:
         raise ValueError(
-            f"angles and elements: the fields of the {place} are of {field_type.gspace.name}, which holds no "
+            f"angles and elements: the fields of the {end} are of {field_type.gspace.name}, which holds no "
             f"{isometry.name}; take its own elements, or an input and an output of trivial fields or without space"
         )
-    matrices = {field: torch.from_numpy(np.asarray(field(element))).to(features) for field in set(fields)}
-    parts = features.split([field.size for field in fields], dim=1)
-    pairs = zip(fields, parts, strict=True)
-    return torch.cat([torch.einsum("oc,bc...->bo...", matrices[field], part) for field, part in pairs], dim=1)
+    turned: Tensor = field_type.transform_fibers(features, element)
+    return turned
 
 
 _COORDINATES = {0.0: "x", 90.0: "y"}

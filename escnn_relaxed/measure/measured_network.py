@@ -150,7 +150,7 @@ class MeasuredNetwork:
         return fields
 
     def inputs(self) -> dict[str, GeometricTensor]:
-        """Return what reaches the modules, for those that are called with a GeometricTensor."""
+        """Return the inputs of the modules, of those that are called with a GeometricTensor."""
         return {name: found.input for name, found in self._whole.items() if found.input is not None}
 
     def transformed(self, isometry: Isometry) -> Pass:
@@ -171,8 +171,7 @@ class MeasuredNetwork:
             return self._faded
         if isometry.subgroup != "translation" or _are_on_torus(self._whole):
             return self._white, self._whole
-        # Without the pixels that the shift would push out.
-        kept = [a.with_pixels(lambda image: _without_what_leaves(image, isometry.pixels)) for a in self._white]
+        kept = [a.with_pixels(lambda image: _inside_after_shift(image, isometry.pixels)) for a in self._white]
         return kept, self._outputs(kept)
 
     @cached_property
@@ -232,22 +231,20 @@ def _batch(data: Any, in_type: FieldType) -> Tensor:
 def _argument_beside(images: Tensor, value: Any, gspace: GSpace, number: int) -> _Argument:
     """Return a further argument beside the images (batch, C, …): fields and images turn, all else is kept."""
     size = images.shape[2:]
-    if isinstance(value, GeometricTensor):
-        shape = value.tensor.shape[2:]
-        if shape != size and shape.numel() != 1:
-            raise ValueError(
-                f"data[{number}] must have {tuple(size)} pixels as data[0] has, or one, got {tuple(value.tensor.shape)}"
-            )
-        return _Argument(value.tensor, value.type, shape == size, is_wrapped=True)
     if isinstance(value, Tensor) and value.shape[2:] == size:
         return _Argument(value, FieldType(gspace, value.shape[1] * [gspace.trivial_repr]), is_image=True)
-    return _Argument(value)
+    if not isinstance(value, GeometricTensor):
+        return _Argument(value)
+    shape = tuple(value.tensor.shape)
+    if shape[2:] != tuple(size) and math.prod(shape[2:]) != 1:
+        raise ValueError(f"data[{number}] must have {tuple(size)} pixels as data[0] has, or one, got {shape}")
+    return _Argument(value.tensor, value.type, shape[2:] == tuple(size), is_wrapped=True)
 
 
 def _noise(module: nn.Module, in_type: FieldType, input_size: Any) -> tuple[Tensor, Tensor]:
     """Return white and smooth noise of unit variance for a module, (16, C, …) each, the same in every call."""
     size = check_size("input_size", input_size, in_type.gspace.dimensionality)
-    # A generator of its own, so that measuring in training changes nothing of what is drawn there.
+    # Measuring draws no random numbers of a training.
     generator = torch.Generator().manual_seed(_SEED)
     floats: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
     white = torch.randn(_BATCH, in_type.size, *size, generator=generator, **floats)
@@ -256,8 +253,8 @@ def _noise(module: nn.Module, in_type: FieldType, input_size: Any) -> tuple[Tens
     response = torch.exp(-2 * (math.pi * _BLUR) ** 2 * frequencies.square().sum(0))
     smooth = torch.fft.ifftn(torch.fft.fftn(white, dim=axes) * response, dim=axes).real
     smooth = smooth / smooth.square().mean().sqrt()
-    tensors = (tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.is_floating_point())
-    like = next(tensors, torch.zeros(()))
+    tensors = (*module.parameters(), *module.buffers(), torch.zeros(()))
+    like = next(tensor for tensor in tensors if tensor.is_floating_point())
     return white.to(like), smooth.to(like)
 
 
@@ -270,7 +267,7 @@ def _times_window(images: Tensor) -> Tensor:
     return images * torch.cos(math.pi / 2 * fall).square().to(images)
 
 
-def _without_what_leaves(images: Tensor, pixels: Sequence[int]) -> Tensor:
+def _inside_after_shift(images: Tensor, pixels: Sequence[int]) -> Tensor:
     """Return images (batch, C, …) with 0 where a shift by pixels along their axes would push them out."""
     kept = torch.zeros_like(images)
     sides = zip(pixels, images.shape[2:], strict=True)

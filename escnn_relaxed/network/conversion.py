@@ -41,22 +41,20 @@ def relax_network(
 ) -> nn.Module:
     """Return a copy of a network in which every ``R2Conv`` is a :class:`~escnn_relaxed.RelaxedR2Conv` that may be soft.
 
-    Every ``R2ConvTransposed`` is a :class:`~escnn_relaxed.RelaxedR2ConvTransposed`, every ``R3Conv`` a
-    :class:`~escnn_relaxed.RelaxedR3Conv`, every ``R3ConvTransposed`` a :class:`~escnn_relaxed.RelaxedR3ConvTransposed`,
-    and every ``Linear`` a :class:`~escnn_relaxed.RelaxedLinear`, which translation does not concern. Layers of this
-    package that are strict in escnn's basis (``relax=None``, or of :func:`harden_network`) get a soft part, too. The
-    copy computes what the network computed: the trained kernel is and stays the layer's strict part, the soft weights
-    are 0 at the start, and :func:`harden_network` returns the kernel to the last bit. A layer with hooks,
-    parametrizations or methods of a subclass is refused, since these would be lost.
+    ``R2ConvTransposed``, ``R3Conv``, ``R3ConvTransposed`` and ``Linear`` become the layers of this package with their
+    names; translation does not concern ``Linear``. Layers of this package that are strict in escnn's basis
+    (``relax=None``, or of :func:`harden_network`) get a soft part, too. The copy computes what the network computed:
+    the trained kernel stays the layer's strict part, the soft weights are 0 at the start, and :func:`harden_network`
+    returns the kernel to the last bit. A layer with hooks, parametrizations or methods of a subclass is refused, since
+    these would be lost.
 
     Args:
-        network: any module, whatever its forward; names of modules stay, and so do layers that have a soft part
-            already. Weights and biases that layers share stay shared, and frozen ones stay frozen.
+        network: any module. Names of modules stay, and so do layers that are soft already. Weights and biases that
+            layers share stay shared, and frozen ones stay frozen.
         where: from the name of such a layer in the network and the layer to whether it is relaxed; all by default.
-        freeze: keep the trained kernels fixed, so that only soft parts learn, with the rest of the network: biases,
-            which are as equivariant as before, go on learning.
+        freeze: keep the trained kernels fixed; biases and the rest of the network go on learning.
         **softening: arguments of ``RelaxedR2Conv`` that say how it is soft: ``relax``, ``learn_relaxation``, ``keep``,
-            ``initial_softness`` (here 0 by default), ``samples``, ``kernel``. What is left out has the default of the
+            ``initial_softness`` (here 0 by default), ``samples``, ``kernel``. The others have the defaults of the
             layer's class, whatever a strict layer was built with.
 
     Raises:
@@ -76,25 +74,24 @@ def relax_network(
     check_keywords("relax_network", softening, SOFTENING, "beside network, where and freeze")
     if where is not None:
         check_callable("where", where)
-    named = [(name, of) for name, of in network.named_modules() if _can_be_relaxed(of) and _concerns(softening, of)]
-    picked = {name: module for name, module in named if where is None or where(name, module)}
+    concerned = [(name, layer) for name, layer in network.named_modules() if _can_be_relaxed(layer, softening)]
+    picked = {name: layer for name, layer in concerned if where is None or where(name, layer)}
     if not picked:
-        raise ValueError(_nothing_to_relax(network, [name for name, _ in named]))
-    for name, module in picked.items():
-        _check_plain(name or "network", module)
+        raise ValueError(_nothing_to_relax(network, [name for name, _ in concerned]))
+    for name, layer in picked.items():
+        _check_plain(name or "network", layer)
     parameters = copied_parameters(picked.values(), freeze)
-    relaxed = {id(module): _relaxed(module, parameters, softening) for module in picked.values()}
+    relaxed = {id(layer): _relaxed(layer, parameters, softening) for layer in picked.values()}
     return copy_network(network, {**relaxed, **parameters})
 
 
 def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Module:
     """Return a copy of a network in which every relaxed layer is its strict part PK, the nearest strict layer.
 
-    Where its strict part is in the steerable basis, a layer is then that of ``relax=None``; a continuous one keeps its
-    parameters and is ``hardened``, and so do the other ways to relax (``escnn_relaxed.baselines``). The network is
-    exactly equivariant (as far as its other modules are) and stays so in further training. It is not the network at
-    ω′ = 0, which is some other strict function. Batch norm keeps the statistics of the soft network: estimate them
-    again (``torch.optim.swa_utils.update_bn``), or train on.
+    Where its strict part is in the steerable basis, a layer is then that of ``relax=None``. A continuous one keeps its
+    parameters and is ``hardened``, and so does one of ``escnn_relaxed.baselines``. The network is exactly equivariant
+    (as far as its other modules are) and stays so in further training. It is not the network at ω′ = 0. Batch norm
+    keeps the statistics of the soft network: estimate them again (``torch.optim.swa_utils.update_bn``), or train on.
 
     Args:
         network: any module, a single layer too.
@@ -127,31 +124,28 @@ def _nothing_to_relax(network: nn.Module, names: list[str]) -> str:
     """Return in words why a network has no layer to relax; the names are those that ``where`` left out."""
     if names:
         return f"where must pick a layer of the network, which has {names}"
-    soft = [name or "the network itself" for name, of in named_relaxed_layers(network) if of.relaxed_subgroups]
+    soft = [name or "the network itself" for name, layer in named_relaxed_layers(network) if layer.relaxed_subgroups]
     known = f"; these layers are soft already: {', '.join(soft)}" if soft else ""
     return f"network has none of {RELAXABLE} to relax, nor a layer of this package with relax=None{known}"
 
 
-def _can_be_relaxed(module: nn.Module) -> TypeGuard[StrictLayer]:
-    """Return whether a module is a layer of escnn's, or a strict one of this package with escnn's weights."""
+def _can_be_relaxed(module: nn.Module, softening: Mapping[str, Any]) -> TypeGuard[StrictLayer]:
+    """Return whether a module is a layer of escnn's, or a strict one with its weights, and may become soft."""
+    if isinstance(module, Linear) and softening.get("relax") and not _without_translation(softening["relax"]):
+        return False
     if isinstance(module, RelaxedLayer):
-        # escnn's classes know the other ways to relax, too, which no soft part replaces.
+        # Layers of `baselines` count as escnn's, and no soft part replaces theirs.
         return isinstance(module, Relaxed) and not module.relaxed_subgroups and module.kernel.basis is not None
     return isinstance(module, tuple(RELAXED_FORMS))
 
 
-def _concerns(softening: Mapping[str, Any], module: nn.Module) -> bool:
-    """Return whether a module may become soft: translation alone does not concern features without positions."""
-    relax = softening.get("relax")
-    return not (isinstance(module, Linear) and isinstance(relax, Collection) and set(relax) == {"translation"})
-
-
-def _of_features(relax: Any) -> Any:
-    """Return the argument ``relax`` without translation."""
+def _without_translation(relax: Any) -> Any:
+    """Return the argument ``relax`` for features without positions."""
     if isinstance(relax, Mapping):
         return {name: value for name, value in relax.items() if name != "translation"}
-    is_of_names = isinstance(relax, Collection) and not isinstance(relax, str)
-    return tuple(name for name in relax if name != "translation") if is_of_names else relax
+    if isinstance(relax, Collection) and not isinstance(relax, str):
+        return tuple(name for name in relax if name != "translation")
+    return () if relax == "translation" else relax
 
 
 def _check_plain(name: str, module: StrictLayer) -> None:
@@ -175,44 +169,41 @@ def _check_plain(name: str, module: StrictLayer) -> None:
 
 def _own_methods(module: StrictLayer, kind: type[nn.Module]) -> list[str]:
     """Return the names of methods and properties that a subclass adds to its kind or overrides, ``__init__`` aside."""
-    own = [vars(each) for each in type(module).__mro__ if each not in kind.__mro__]
-    methods = {name for of in own for name, value in of.items() if callable(value) or hasattr(value, "__get__")}
+    own = [item for each in type(module).__mro__ if each not in kind.__mro__ for item in vars(each).items()]
+    methods = {name for name, value in own if callable(value) or hasattr(value, "__get__")}
     return sorted((methods | {"forward"} & vars(module).keys()) - {"__init__"})
 
 
-def _relaxed(convolution: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]) -> Relaxed:
+def _relaxed(strict: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]) -> Relaxed:
     """Return a layer with the weights of a trained strict one, and a soft part that is 0 unless it is asked for."""
-    arguments: dict[str, Any] = {"bias": convolution.bias is not None}
-    # escnn's classes know the layers of this package, too.
-    if isinstance(convolution, Linear):
-        arguments |= {name: _of_features(value) if name == "relax" else value for name, value in softening.items()}
-    else:
-        is_transposed = isinstance(convolution, (R2ConvTransposed, R3ConvTransposed))
-        geometry = TransposedGeometry.of(convolution) if is_transposed else ConvolutionGeometry.of(convolution)
-        arguments |= {**asdict(geometry), **softening}
+    arguments: dict[str, Any] = {"bias": strict.bias is not None, **softening}
+    # The strict layers of this package are instances of escnn's classes, too.
+    if not isinstance(strict, Linear):
+        is_transposed = isinstance(strict, (R2ConvTransposed, R3ConvTransposed))
+        arguments |= asdict((TransposedGeometry if is_transposed else ConvolutionGeometry).of(strict))
+    elif "relax" in arguments:
+        arguments["relax"] = _without_translation(arguments["relax"])
     softness = check_softness(arguments.pop("initial_softness", None) or 0.0)
-    build = next(own for form in RELAXED_FORMS.items() for own in form[1:] if isinstance(convolution, form))
-    layer = build(convolution.in_type, convolution.out_type, **arguments).to(convolution.weights)
+    build = next(relaxed for kind, relaxed in RELAXED_FORMS.items() if isinstance(strict, kind))
+    layer = build(strict.in_type, strict.out_type, **arguments).to(strict.weights)
     if layer.kernel.basis is None:
         raise ValueError(f"kernel must have a strict part in escnn's basis, for the trained weights, got {layer}")
-    if isinstance(convolution, Relaxed):
-        basis = copy.deepcopy(convolution.kernel.basis)
+    if isinstance(strict, Relaxed):
+        layer.kernel.basis = copy.deepcopy(strict.kernel.basis)
     else:
         place = layer.kernel.place
-        basis = SteerableBasis(
-            place.in_type, place.out_type, place.kernel_size, place.dilation, convolution.basisexpansion
-        )
-    layer.kernel.basis = basis
-    layer.weights = parameters[id(convolution.weights)]
+        shape = place.in_type, place.out_type, place.kernel_size, place.dilation
+        layer.kernel.basis = SteerableBasis(*shape, strict.basisexpansion)
+    layer.weights = parameters[id(strict.weights)]
     if layer.bias is not None:
-        layer.bias = parameters[id(convolution.bias)]
-    layer.to(convolution.weights).kernel.start(layer.weights, softness)
-    return layer.train(convolution.training)
+        layer.bias = parameters[id(strict.bias)]
+    layer.to(strict.weights).kernel.start(layer.weights, softness)
+    return layer.train(strict.training)
 
 
 # escnn's layer with the weights of each layer of this package.
 _ESCNN_FORMS: dict[type[nn.Module], Any] = {relaxed: strict for strict, relaxed in RELAXED_FORMS.items()}
-_PLACE = ("kernel_size", "padding", "output_padding", "stride", "dilation", "padding_mode", "groups")
+_GEOMETRY = ("kernel_size", "padding", "output_padding", "stride", "dilation", "padding_mode", "groups")
 # Arguments of ``R2Conv`` that shape its basis.
 _BASIS = ("sigma", "frequencies_cutoff", "rings", "maximum_offset", "basis_filter")
 # In float32 two samples of the same basis differ by less than this, samples of two bases by more.
@@ -223,14 +214,14 @@ _SAME_BASIS = 1e-4
 def to_escnn(network: nn.Module, **basis: Any) -> nn.Module:
     """Return a copy of a hardened network in which escnn's own layers hold the weights and biases.
 
-    It computes what the network computed, in training and in eval mode. Its state dict loads into the network that
-    escnn's code builds with ``R2Conv`` in the same places, as built or in eval mode, and needs nothing of this package.
+    It computes what the network computed, in training and in eval mode, and needs nothing of this package. Its state
+    dict loads into the network that escnn's code builds with ``R2Conv`` in the same places, as built or in eval mode.
 
     Args:
         network: any module, a single layer too, of :func:`~escnn_relaxed.harden_network` or of layers with
             ``relax=None``. Weights that layers share stay shared.
         **basis: ``sigma``, ``frequencies_cutoff``, ``rings``, ``maximum_offset`` and ``basis_filter`` of layers that
-            were not built with ``R2Conv``'s default; escnn keeps them in no layer. Those of the default need none.
+            were not built with ``R2Conv``'s defaults, since escnn keeps them in no layer.
 
     Raises:
         TypeError: for a network that is no module, or another keyword.
@@ -292,15 +283,15 @@ def _as_escnn(name: str, layer: Any, parameters: dict[int, nn.Parameter], basis:
 
 def _with_the_same_basis(name: str, layer: Any, basis: Mapping[str, Any]) -> Any:
     """Return escnn's layer with the basis of a layer: by default arguments, else by those given."""
-    form = _ESCNN_FORMS[type(layer)]
-    taken = inspect.signature(form).parameters
-    place = {name: getattr(layer, name) for name in _PLACE if name in taken}
-    place |= {"bias": layer.bias is not None, "initialize": False}
+    build = _ESCNN_FORMS[type(layer)]
+    known = inspect.signature(build).parameters
+    arguments = {name: getattr(layer, name) for name in _GEOMETRY if name in known}
+    arguments |= {"bias": layer.bias is not None, "initialize": False}
     found = "an empty basis"
-    for arguments in ({}, {key: value for key, value in basis.items() if key in taken}):
+    for given in ({}, {key: value for key, value in basis.items() if key in known}):
         try:
             with as_escnn_builds():
-                built = form(layer.in_type, layer.out_type, **place, **arguments)
+                built = build(layer.in_type, layer.out_type, **arguments, **given)
         except ValueError as error:
             if "basis for the steerable filter is empty" not in str(error):
                 raise
@@ -311,10 +302,10 @@ def _with_the_same_basis(name: str, layer: Any, basis: Mapping[str, Any]) -> Any
         ):
             return built
         found = "another basis"
-    given = ", ".join(f"{key}={value!r}" for key, value in basis.items()) or "its default arguments"
+    words = ", ".join(f"{key}={value!r}" for key, value in basis.items()) or "its default arguments"
     ring = "" if layer.kernel_size != 2 else f" (rings=[{0.707 * layer.dilation:g}] and a cutoff of 1.0 in the plane)"
     raise ValueError(
-        f"{name}: escnn's {form.__name__} has {found} with {given}: give what {name} was built with, of "
+        f"{name}: escnn's {build.__name__} has {found} with {words}: give what {name} was built with, of "
         f"{', '.join(_BASIS)}{ring}"
     )
 

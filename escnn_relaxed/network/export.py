@@ -22,21 +22,19 @@ def export_network(network: nn.Module) -> nn.Module:
     """Return a copy of a network made of plain modules, with the same numbers as in eval mode.
 
     Layers of this package become ``Conv2d`` (or ``Linear``, for example) where they are stationary, else a module of
-    ``escnn_relaxed.integral.factors``. escnn's own modules are exported by their own ``export()`` or, where that
-    is missing or not the same, by this package. The result shares no memory with the network; it can be saved,
-    compiled, traced, and given to :func:`torch.export.export` or :func:`torch.onnx.export`.
+    ``escnn_relaxed.integral.factors``. escnn's modules are exported by their own ``export()`` or, where that is missing
+    or not the same, by this package. The result shares no memory with the network; it can be saved, compiled, traced,
+    and given to :func:`torch.export.export` or :func:`torch.onnx.export`.
 
-    A sequence takes and returns plain tensors and needs no escnn. A network with a forward of its own keeps it: it
-    takes and returns what it did. Each of its parts becomes a plain module with the same inputs and outputs, so that
-    residual sums, ``tensor_directsum`` or ``restrict`` do what they did. Such a forward runs on GeometricTensors, so
-    the module needs escnn where it is loaded, which a warning says. A trace, an exported program and ONNX need none.
-    A module that has no plain form stays as it is, and so does one whose ``export()`` gives what cannot be called.
+    A sequence takes and returns plain tensors and needs no escnn. A network with a forward of its own keeps it, with
+    plain modules as its parts, which take and return GeometricTensors as before. Such a module needs escnn where it is
+    loaded, which a warning says; its trace, exported program and ONNX need none. A module without a plain form stays as
+    it is, and so does one whose ``export()`` gives what cannot be called.
 
     Args:
-        network: an escnn module, (nested) ``SequentialModule`` among them; any ``nn.Sequential`` that also holds
-            modules on plain tensors, of which one that leaves the fields must take both:
-            ``getattr(input, "tensor", input)``; a module with an ``export()`` of its own, as
-            :class:`~escnn_relaxed.models.RelaxedResNet`; or one with a forward of its own.
+        network: an escnn module; an ``nn.Sequential`` that also holds modules on plain tensors, of which one that
+            leaves the fields must take both: ``getattr(input, "tensor", input)``; a module with an ``export()`` of its
+            own, as :class:`~escnn_relaxed.models.RelaxedResNet`; or one with a forward of its own.
 
     Raises:
         TypeError: for a network that is no module.

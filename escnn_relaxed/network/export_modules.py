@@ -21,10 +21,6 @@ from torch import Tensor, nn
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry, as_convolution
 from . import plain_modules as plain
 
-# torch's modules by the number of axes.
-_BATCH_NORM = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
-_MAX_POOL = {2: nn.MaxPool2d, 3: nn.MaxPool3d}
-_AVG_POOL = {2: nn.AvgPool2d, 3: nn.AvgPool3d}
 # torch's modules by the names of escnn's functions.
 _FUNCTIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -89,11 +85,12 @@ def _convolution(module: Any) -> nn.Module:
 
 def _max_pool(module: Any, stride: Any = None) -> nn.Module:
     windows = module.kernel_size, stride or module.stride, module.padding, module.dilation
-    return _MAX_POOL[_axes(module)](*windows, ceil_mode=module.ceil_mode)
+    return (nn.MaxPool2d if _axes(module) == 2 else nn.MaxPool3d)(*windows, ceil_mode=module.ceil_mode)
 
 
 def _avg_pool(module: Any) -> nn.Module:
-    return _AVG_POOL[_axes(module)](module.kernel_size, module.stride, module.padding, module.ceil_mode)
+    kind = nn.AvgPool2d if _axes(module) == 2 else nn.AvgPool3d
+    return kind(module.kernel_size, module.stride, module.padding, module.ceil_mode)
 
 
 def _blurred_max_pool(module: Any) -> nn.Module:
@@ -118,7 +115,7 @@ def _batch_norm(module: Any) -> nn.Module:
         raise NoPlainFormError
     norms = {size: getattr(module, f"batch_norm_[{size}]") for size in set(_sizes(module))}
     values = next(iter(norms.values())).running_mean
-    exported: Any = _BATCH_NORM[_axes(module)](
+    exported: Any = (nn.BatchNorm2d if _axes(module) == 2 else nn.BatchNorm3d)(
         module.in_type.size, module.eps, module.momentum, module.affine, device=values.device, dtype=values.dtype
     )
     names = ["running_mean", "running_var", *(["weight", "bias"] if module.affine else [])]
@@ -158,9 +155,8 @@ def _affine_map(module: Any) -> nn.Module:
 def _on_channels(module: Any, matrix: Tensor, bias: Tensor | None, groups: int) -> nn.Module:
     """Return the convolution that maps the channels of each pixel by a matrix (C_out, C_in/groups)."""
     axes = _axes(module)
-    return as_convolution(
-        matrix.view(*matrix.shape, *(1,) * axes), bias, ConvolutionGeometry(1, (0,) * axes, groups=groups)
-    )
+    filters = matrix.view(*matrix.shape, *(1,) * axes)
+    return as_convolution(filters, bias, ConvolutionGeometry(1, (0,) * axes, groups=groups))
 
 
 def _function(module: Any) -> nn.Module:
@@ -238,51 +234,36 @@ def _sizes(module: Any) -> list[int]:
 
 def _axes(module: Any) -> int:
     """Return the number of axes of the images of a module."""
-    axes: int = module.in_type.gspace.dimensionality
-    return axes
+    return int(module.in_type.gspace.dimensionality)
 
 
-# The plain form of each class of escnn that does not export itself, or not all of itself.
-_FORMS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
-    enn.R2Conv: _convolution,
-    enn.R3Conv: _convolution,
-    enn.R2ConvTransposed: _convolution,
-    enn.R3ConvTransposed: _convolution,
-    enn.Linear: _convolution,
-    enn.InnerBatchNorm: _batch_norm,
-    enn.GNormBatchNorm: _affine_map,
-    enn.IIDBatchNorm2d: _affine_map,
-    enn.IIDBatchNorm3d: _affine_map,
-    enn.InducedNormBatchNorm: _affine_map,
-    enn.NormBatchNorm: _affine_map,
-    enn.DisentangleModule: _affine_map,
-    enn.ReshuffleModule: _affine_map,
-    enn.FieldDropout: lambda module: nn.Identity(),
-    enn.MaskModule: lambda module: plain.Mask(module.mask.detach().clone()),
-    enn.GroupPooling: lambda module: plain.FieldMaximum(_sizes(module)),
-    enn.NormPool: lambda module: plain.FieldNorm(_sizes(module)),
-    enn.InducedNormPool: _induced_norm_pool,
-    enn.NormMaxPool: _norm_max_pool,
-    enn.PointwiseMaxPool2D: _max_pool,
-    enn.PointwiseMaxPool3D: _max_pool,
-    enn.PointwiseMaxPoolAntialiased2D: _blurred_max_pool,
-    enn.PointwiseMaxPoolAntialiased3D: _blurred_max_pool,
-    enn.PointwiseAvgPool2D: _avg_pool,
-    enn.PointwiseAvgPool3D: _avg_pool,
-    enn.PointwiseAvgPoolAntialiased2D: _blur,
-    enn.PointwiseAvgPoolAntialiased3D: _blur,
-    enn.PointwiseNonLinearity: _function,
-    enn.ConcatenatedNonLinearity: lambda module: plain.Concatenated(_function(module)),
-    enn.VectorFieldNonLinearity: lambda module: plain.VectorField(module._rotations),
-    enn.FourierPointwise: _fourier,
-    enn.QuotientFourierPointwise: _fourier,
-    enn.NormNonLinearity: _norm_function,
-    enn.InducedNormNonLinearity: _norm_function,
-    enn.GatedNonLinearity1: _gate,
-    enn.GatedNonLinearity2: _gate,
-    enn.GatedNonLinearityUniform: _gate,
+# The classes of escnn that do not export themselves, or not all of themselves, by what makes their plain form.
+_FORMS: dict[Callable[[Any], nn.Module], tuple[type[nn.Module], ...]] = {
+    _convolution: (enn.R2Conv, enn.R3Conv, enn.R2ConvTransposed, enn.R3ConvTransposed, enn.Linear),
+    _batch_norm: (enn.InnerBatchNorm,),
+    _affine_map: (
+        *(enn.GNormBatchNorm, enn.IIDBatchNorm2d, enn.IIDBatchNorm3d, enn.InducedNormBatchNorm, enn.NormBatchNorm),
+        *(enn.DisentangleModule, enn.ReshuffleModule),
+    ),
+    _max_pool: (enn.PointwiseMaxPool2D, enn.PointwiseMaxPool3D),
+    _blurred_max_pool: (enn.PointwiseMaxPoolAntialiased2D, enn.PointwiseMaxPoolAntialiased3D),
+    _avg_pool: (enn.PointwiseAvgPool2D, enn.PointwiseAvgPool3D),
+    _blur: (enn.PointwiseAvgPoolAntialiased2D, enn.PointwiseAvgPoolAntialiased3D),
+    _norm_max_pool: (enn.NormMaxPool,),
+    _function: (enn.PointwiseNonLinearity,),
+    _fourier: (enn.FourierPointwise, enn.QuotientFourierPointwise),
+    _norm_function: (enn.NormNonLinearity, enn.InducedNormNonLinearity),
+    _induced_norm_pool: (enn.InducedNormPool,),
+    _gate: (enn.GatedNonLinearity1, enn.GatedNonLinearity2, enn.GatedNonLinearityUniform),
+    lambda module: nn.Identity(): (enn.FieldDropout,),
+    lambda module: plain.Mask(module.mask.detach().clone()): (enn.MaskModule,),
+    lambda module: plain.FieldMaximum(_sizes(module)): (enn.GroupPooling,),
+    lambda module: plain.FieldNorm(_sizes(module)): (enn.NormPool,),
+    lambda module: plain.Concatenated(_function(module)): (enn.ConcatenatedNonLinearity,),
+    lambda module: plain.VectorField(module._rotations): (enn.VectorFieldNonLinearity,),
 }
 
 
-for _kind, _form in _FORMS.items():
-    plain_module.register(_kind)(lambda module, export, form=_form: form(module))
+for _form, _kinds in _FORMS.items():
+    for _kind in _kinds:
+        plain_module.register(_kind)(lambda module, export, form=_form: form(module))

@@ -48,11 +48,17 @@ def relaxed_layers(network: nn.Module) -> dict[str, RelaxedLayer]:
 
 def strict_layers(network: nn.Module) -> dict[str, tuple[str, ...]]:
     """Return the names of escnn's linear maps, which nothing relaxes, by their class."""
-    # escnn's classes know layers of this package, too.
-    modules = [(name, of) for name, of in network.named_modules() if not isinstance(of, RelaxedLayer)]
-    named = [(name or "network", module) for name, module in modules]
-    found = {kind.__name__: tuple(name for name, module in named if isinstance(module, kind)) for kind in RELAXED_FORMS}
-    return {kind: names for kind, names in found.items() if names}
+    found: dict[str, tuple[str, ...]] = {}
+    for kind in RELAXED_FORMS:
+        # Layers of this package are instances of escnn's classes, too.
+        named = [
+            name or "network"
+            for name, module in network.named_modules()
+            if isinstance(module, kind) and not isinstance(module, RelaxedLayer)
+        ]
+        if named:
+            found[kind.__name__] = tuple(named)
+    return found
 
 
 def frequency_energy(layers: Iterable[RelaxedLayer]) -> Tensor:
@@ -75,28 +81,19 @@ def copied_parameters(convolutions: Iterable[Any], freeze: bool = False) -> dict
 @contextlib.contextmanager
 def in_eval_mode(network: nn.Module) -> Iterator[None]:
     """Put a network into eval mode; every module gets its own mode back afterwards."""
-    modes = {module: module.training for module in _outside_in(network)}
+    modes = {module: module.training for module in network.modules()}
+
+    def restore(module: nn.Module) -> None:
+        # This also sets the modules inside, which therefore follow.
+        module.train(modes[module])
+        for part in module.children():
+            restore(part)
+
     try:
         network.eval()
         yield
     finally:
-        # train(mode) also sets the modules inside.
-        for module, mode in modes.items():
-            module.train(mode)
-
-
-def _outside_in(network: nn.Module) -> list[nn.Module]:
-    """Return every module of a network once, after all modules that it stands in."""
-    inside_out: dict[nn.Module, None] = {}
-
-    def visit(module: nn.Module) -> None:
-        for part in module.children():
-            if part not in inside_out:
-                visit(part)
-        inside_out[module] = None
-
-    visit(network)
-    return list(inside_out)[::-1]
+        restore(network)
 
 
 def copy_network(network: nn.Module, replacements: Mapping[int, Any] | None = None) -> nn.Module:
