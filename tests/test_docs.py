@@ -106,8 +106,15 @@ def test_page_leads_to_what_is_there_and_its_code_fits_the_column(page: Path) ->
     assert page.stem == "CONTRIBUTING" or not [line for of in blocks for line in of.splitlines() if len(line) > 88]
 
 
-def test_readme_has_code_by_line_25() -> None:
-    assert python_blocks(README)[0][0] <= 25
+def test_readme_has_code_by_line_27() -> None:
+    """Behind one picture and two lines to install."""
+    assert python_blocks(README)[0][0] <= 27
+
+
+def test_readme_has_the_output_of_the_letters() -> None:
+    """Its second table, whole."""
+    output = (DOCS / "outputs" / "letters.txt").read_text(encoding="utf-8")
+    assert output.partition("\n\n")[2].strip() in README.read_text(encoding="utf-8")
 
 
 def cells_of(tutorial: Path) -> list[str]:

@@ -34,13 +34,14 @@ pytestmark = pytest.mark.skipif(not MADE, reason="no docs beside the tests")
 
 
 def fingerprint() -> str:
-    """Return a hash of the default: its words, its weights, its softness at the start and at equal weights."""
+    """Return a hash of the default: its frequencies, its weights, its softness at the start and at equal weights."""
     facts = []
     for kind, gspace, relax in CASES:
         in_type, out_type = (nn.FieldType(gspace, [of] * 2) for of in (gspace.trivial_repr, gspace.regular_repr))
         torch.manual_seed(0)
         layer = kind(in_type, out_type, 3, **({} if relax is None else {"relax": relax})).double()
-        facts += [layer.extra_repr(), type(layer.kernel).__name__]
+        frequencies = {name: value.tolist() for name, value in layer.domain_frequency.items()}
+        facts += [f"{in_type} {out_type} {frequencies}", type(layer.kernel).__name__]
         facts += [f"{name} {tuple(of.shape)}" for name, of in layer.named_parameters()]
         facts.append(f"{layer.softness().item():.2g}")
         for weights in (layer.weights, *layer.soft_parameters()):
