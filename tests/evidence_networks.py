@@ -37,6 +37,5 @@ def images(count: int = 12) -> Tensor:
 def entries(network: nn.Module, label: str = "") -> list[tuple[nn.Parameter, Tensor]]:
     """All soft weights, or those of a label."""
     layers = [module for module in network.modules() if isinstance(module, RelaxedR2Conv | ResidualR2Conv)]
-    return [
-        pair for layer in layers for name, of in layer.weight_groups().items() if label in ("", name) for pair in of
-    ]
+    groups = [group for layer in layers for group in layer.kernel.weight_groups()]
+    return [entry for group in groups if label in ("", group.name) for entry in group.entries]

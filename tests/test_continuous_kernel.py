@@ -34,7 +34,8 @@ def test_layer_has_no_weights_of_r2conv_and_its_learned_frequency_says_how_soft_
     layer = soft("C4", "regular -> regular", learn_relaxation=True)
     assert layer.weights is None
     assert layer.basisexpansion is None
-    assert [value for value, _ in layer.weight_groups()["rotation"]] == [layer.domain_frequency["rotation"]]
+    (group,) = layer.kernel.weight_groups()
+    assert [value for value, _ in group.entries] == [layer.domain_frequency[group.name]]
     assert set(layer.soft_parameters()) == {layer.domain_frequency["rotation"], layer.kernel.net.domain_weight}
     layer.set_softness(0.1)
     assert layer.softness().item() == pytest.approx(0.1, rel=1e-3)

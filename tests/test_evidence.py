@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
-from escnn_relaxed.learning.evidence import LEAST_PRECISION, MOST_PRECISION
+from escnn_relaxed.learning.posterior import LEAST_PRECISION, MOST_PRECISION
 
 # Closed forms: a layer whose output is one number, which is an affine function of α.
 
@@ -34,7 +34,7 @@ class Regression:
         self.layer = RelaxedR2Conv(in_type, out_type, 3, relax=relax, initial_softness=0.1).double()
         self.inputs = self.layer.in_type(torch.randn(count, 8, 3, 3, dtype=torch.float64))
         self.layer.requires_grad_(False)
-        self.groups = [(label, pair) for label, of in self.layer.weight_groups().items() for pair in of]
+        self.groups = [(of.name, pair) for of in self.layer.kernel.weight_groups() for pair in of.entries]
         self.number = torch.cat([torch.full((len(of),), k) for k, (_, (_, of)) in enumerate(self.groups)])
         self.size = len(self.number)
         columns = []
@@ -258,7 +258,7 @@ def test_error_of_the_sampled_fisher_matrix_falls_with_the_number_of_draws() -> 
     errors = []
     for draws in (10, 160):
         evidence = SoftnessEvidence(network, 10_000, seed=1)
-        rows = evidence._gradients(inputs.repeat(draws, 1, 1, 1))
+        rows = evidence._gradients(evidence._likelihood, inputs.repeat(draws, 1, 1, 1))
         errors.append(float((rows.mT @ rows / 1000 - expected).norm() / expected.norm()))
     assert errors[0] < 0.5
     # A quarter, give or take what chance does.
@@ -271,7 +271,7 @@ def test_determined_weights_are_those_of_the_fisher_matrix(draws: int) -> None:
     evidence = SoftnessEvidence(network, 1000, seed=1)
     evidence.update(inputs.repeat(draws, 1, 1, 1))
     sizes, delta = [row.weights for row in evidence.table()], [row.precision for row in evidence.table()]
-    rows = torch.cat(list(evidence._rows.values()), 1)
+    rows = torch.cat([learned.rows for learned in evidence._present()], 1)
     curvature, prior = rows.mT @ rows, torch.tensor(delta, dtype=torch.float64).repeat_interleave(torch.tensor(sizes))
     inverse = torch.linalg.inv(curvature + torch.diag(prior))
     traces = [float(of.sum()) for of in inverse.diagonal().split(sizes)]
@@ -311,8 +311,8 @@ def test_layer_of_every_form_learns_how_soft_and_is_strict_where_all_its_soft_we
     assert all(0 < row.share <= 1 for row in rows)
     assert evidence.penalty() > 0
     with torch.no_grad():
-        for of in layer.weight_groups().values():
-            for parameter, places in of:
+        for group in layer.kernel.weight_groups():
+            for parameter, places in group.entries:
                 parameter.view(-1)[places] = 0
     assert evidence.penalty() <= ROUNDING
     assert layer.softness() <= ROUNDING
@@ -356,9 +356,9 @@ def test_penalty_is_nothing_before_an_update_and_the_prior_after_it() -> None:
     precision = {(row.layer, row.subgroup): row.precision for row in evidence.table()}
     expected = 0.0
     for name in ("first", "second"):
-        for label, of in getattr(network, name).weight_groups().items():
-            for parameter, places in of:
-                expected += precision[name, label] * parameter.detach().flatten()[places].square().sum() / 2000
+        for group in getattr(network, name).kernel.weight_groups():
+            for parameter, places in group.entries:
+                expected += precision[name, group.name] * parameter.detach().flatten()[places].square().sum() / 2000
     assert evidence.penalty().item() == pytest.approx(float(expected), rel=ROUNDING)
     assert all(LEAST_PRECISION <= value <= MOST_PRECISION for value in precision.values())
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import battery
 import pytest
 import torch
 from escnn import nn as enn
-from evidence_networks import CLOSED_FORM, Classifier, images
+from evidence_networks import CLOSED_FORM, Classifier, entries, images
 from soft_networks import soft_regular_layer
 from torch import Tensor, nn
 from torch.nn import functional
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.baselines import ResidualR2Conv
+from escnn_relaxed.learning.posterior import posterior
 
 
 class HalfPlanes(nn.Module):
@@ -74,7 +76,7 @@ def test_hardening_allows_for_the_error_of_the_rise(
     inputs = layer.in_type(torch.randn(count, 4, 3, 3, dtype=torch.float64))
     evidence = SoftnessEvidence(layer, 100, "gaussian")
     evidence.update(inputs, torch.randn_like(layer(inputs).tensor))
-    price = evidence._posterior(evidence._groups)[1]
+    price = posterior(evidence._present())[1]
     mean, deviation = (2 * price + math.log(20) + beyond) / 100, error / 100 * count**0.5
     rises = mean + deviation * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(count // 2)
     losses = iter([torch.zeros_like(rises), rises])
@@ -164,7 +166,7 @@ def test_subgroups_that_the_data_determine_least_are_hardened_first() -> None:
     for weak, strong in (("rotation", "reflection"), ("reflection", "rotation")):
         network = Squares()
         with torch.no_grad():
-            for parameter, places in network.layer.weight_groups()[weak]:
+            for parameter, places in entries(network, weak):
                 parameter.view(-1)[places] *= 1e-3
         evidence, inputs, targets = updated(network, noise=0.1)
         shares = {row.subgroup: row.share for row in evidence.table()}
@@ -207,7 +209,9 @@ def test_subgroups_that_have_gone_with_others_have_no_trial_of_their_own() -> No
     evidence = SoftnessEvidence(network, 60, "gaussian")
     evidence.update(inputs, targets)
     assert {row.subgroup for row in evidence.table()} >= {"rotation, reflection", "rotation", "reflection"}
-    evidence._determined = {key: 0.0 if "," in key else 1.0 for key in evidence._determined}
+    evidence._learned = {
+        key: replace(learned, determined=0.0 if "," in key else 1.0) for key, learned in evidence._learned.items()
+    }
     (trial,) = evidence.harden(inputs, targets)
     assert (trial.subgroup, trial.layers, trial.is_hardened) == ("rotation, reflection", ("0", "1"), True)
     assert not evidence.table()
@@ -217,8 +221,10 @@ def test_price_of_weights_is_what_log_evidence_has_less_with_them_than_without()
     """Of weights that others can stand in for: ½ (δ‖α‖² + log det Σ⁻¹/δ), of all less of those that stay."""
     network = Squares()
     evidence, inputs, targets = updated(network, noise=0.1)
-    rows, precision = dict(evidence._rows), {row.subgroup: row.precision for row in evidence.table()}
-    squares = {name: of[0][0].detach()[of[0][1]].square().sum() for name, of in network.layer.weight_groups().items()}
+    rows = {key: learned.rows for key, learned in evidence._learned.items()}
+    precision = {row.subgroup: row.precision for row in evidence.table()}
+    groups = {group.name: group.entries[0] for group in network.layer.kernel.weight_groups()}
+    squares = {name: parameter.detach()[places].square().sum() for name, (parameter, places) in groups.items()}
 
     def price(names: list[str]) -> float:
         scaled = torch.cat([rows[f"layer/{name}"] / precision[name] ** 0.5 for name in names], 1)

@@ -144,7 +144,7 @@ def test_soft_weights_are_those_of_domain_coordinates_or_a_learned_frequency(
     kernel = ContinuousKernel(net=net, hidden_size=6)
     relax = ("rotation", "translation")
     layer = RelaxedR2Conv(IMAGE, HIDDEN, 3, relax=relax, learn_relaxation=learn, kernel=kernel)
-    groups = layer.weight_groups()
+    groups = {group.name: group.entries for group in layer.kernel.weight_groups()}
     assert {name: sum(len(numbers) for _, numbers in of) for name, of in groups.items()} == expected
     assert layer.softness().item() > 1e-3
     soft = {id(value) for value in layer.soft_parameters()}

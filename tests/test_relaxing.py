@@ -17,7 +17,7 @@ from transformations import relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv
-from escnn_relaxed.kernel import StrictKernel
+from escnn_relaxed.kernel import StrictKernel, WeightGroup
 from escnn_relaxed.kernel.kernel import KernelPlace
 from escnn_relaxed.kernel.residual import ResidualKernel
 
@@ -70,7 +70,7 @@ def test_start_is_as_soft_as_it_is_told_on_any_field(
 
 
 def soft_weights(layer: RelaxedR2Conv) -> list[torch.nn.Parameter]:
-    return [parameter for of in layer.weight_groups().values() for parameter, _ in of]
+    return [parameter for group in layer.kernel.weight_groups() for parameter, _ in group.entries]
 
 
 @EVERY_WAY
@@ -84,14 +84,15 @@ def test_start_at_zero_is_strict(way: str) -> None:
 def test_soft_weights_are_those_that_are_0_in_a_strict_layer(way: str) -> None:
     layer = baseline(way, "D4", REGULAR)
     labels = ["rotation", "reflection"] if way == "partial" else ["rotation, reflection"]
-    assert list(layer.weight_groups()) == labels
+    groups = {group.name: group.entries for group in layer.kernel.weight_groups()}
+    assert list(groups) == labels
     soft = {id(parameter) for parameter in layer.soft_parameters()}
     assert {id(parameter) for parameter in soft_weights(layer)} <= soft
     assert id(layer.weights) not in soft
     layer.make_strict()
     assert layer.softness().item() == 0
     for label in labels:
-        for parameter, numbers in layer.weight_groups()[label]:
+        for parameter, numbers in groups[label]:
             with torch.no_grad():
                 parameter.view(-1)[numbers[:1]] = 0.25
         assert layer.softness(*label.split(", ")).item() > 0
@@ -190,3 +191,22 @@ def test_window_that_no_narrowing_makes_so_soft_is_refused() -> None:
     types = battery.types("C4", "regular -> quotient")
     with pytest.raises(ValueError, match=r"initial_softness must be at most 0.5 for these fields.*got 0.6"):
         PartialR2Conv(*types, 3, initial_softness=0.6)
+
+
+@pytest.mark.parametrize(
+    ("name", "hardened", "expected"),
+    [
+        ("rotation", ("rotation",), True),
+        ("rotation", ("reflection",), False),
+        # Functions of both go with either.
+        ("rotation × reflection", ("rotation",), True),
+        ("rotation × reflection", (), False),
+        # What relaxes both at once goes with both alone.
+        ("rotation, reflection", ("rotation",), False),
+        ("rotation, reflection", ("reflection", "rotation"), True),
+    ],
+)
+def test_soft_weights_are_gone_with_their_subgroups(name: str, hardened: tuple[str, ...], expected: bool) -> None:
+    group = WeightGroup(frozenset({"reflection", "rotation"} if " " in name else {name}), [], needs_all="," in name)
+    assert group.name == name
+    assert group.is_gone(hardened) == expected

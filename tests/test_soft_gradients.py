@@ -20,7 +20,7 @@ from tolerances import ROUNDING, SINGLE_REORDERED
 from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
-from escnn_relaxed.learning.soft_gradients import gradients, input_chunks, is_gone
+from escnn_relaxed.learning.soft_gradients import gradients, input_chunks
 
 LAYERS = {
     **{form: (lambda form=form: forms.layer_of(form)) for form in forms.FORMS if not form.startswith("strict")},
@@ -232,21 +232,3 @@ def test_networks_that_know_nothing_of_it_are_taken_apart(name: str) -> None:
         partial(RelaxedR2Conv, initial_softness=0.1), partial(RelaxedR2ConvTransposed, initial_softness=0.1)
     )
     assert_as_one_by_one(network, (drop_in_networks.images(name),), tolerance=SINGLE_REORDERED)
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize(
-    ("label", "hardened", "expected"),
-    [
-        ("rotation", ("rotation",), True),
-        ("rotation", ("reflection",), False),
-        # Functions of both go with either.
-        ("rotation × reflection", ("rotation",), True),
-        ("rotation × reflection", (), False),
-        # What relaxes both at once goes with both alone.
-        ("rotation, reflection", ("rotation",), False),
-        ("rotation, reflection", ("reflection", "rotation"), True),
-    ],
-)
-def test_soft_weights_are_gone_with_their_subgroups(label: str, hardened: tuple[str, ...], expected: bool) -> None:
-    assert is_gone(label, hardened) == expected

@@ -16,7 +16,7 @@ from typing_extensions import Self
 from ..checks import warn_once
 from ..group.fields import FieldStructure
 from ..kernel.domain_frequency import DEFAULT_FREQUENCY, DomainFrequency, Limit
-from ..kernel.kernel import Kernel, KernelPlace, Names, Size
+from ..kernel.kernel import Kernel, KernelPlace, Names, Size, WeightGroup
 from .coordinates import DomainPoints, FilterPoints
 from .nets import KernelNet
 from .sampling import check_can_be_drawn, drawn_angle
@@ -211,24 +211,22 @@ class SteeredKernel(Kernel):
             self.turn(0.0)
         return self
 
-    def weight_groups(self) -> dict[str, list[tuple[nn.Parameter, Tensor]]]:
+    def weight_groups(self) -> list[WeightGroup]:
         """Return a learned ω′ of each subgroup, else the weights through which the domain coordinates enter.
 
         Those of a net without a weight for each coordinate belong to all subgroups together.
         """
         if self.frequency.learn:
             own = dict(self.frequency.named_parameters())
-            return {name: [(value, torch.arange(len(value)))] for name, value in own.items()}
+            return [WeightGroup(frozenset({name}), [(of, torch.arange(len(of)))]) for name, of in own.items()]
         weight, columns = self.net.domain_weight, self.domain_points.columns
         if weight is None:
-            return {}
+            return []
         numbers = torch.arange(weight.numel()).view_as(weight)
         if not self.net.has_weights_by_coordinate:
-            return {", ".join(dict.fromkeys(columns)): [(weight, numbers.flatten())]}
-        return {
-            name: [(weight, numbers[:, [n for n, of in enumerate(columns) if of == name]].flatten())]
-            for name in dict.fromkeys(columns)
-        }
+            return [WeightGroup(frozenset(columns), [(weight, numbers.flatten())], needs_all=True)]
+        places = {name: [n for n, of in enumerate(columns) if of == name] for name in dict.fromkeys(columns)}
+        return [WeightGroup(frozenset({name}), [(weight, numbers[:, of].flatten())]) for name, of in places.items()]
 
     def soft_parameters(self) -> Iterator[nn.Parameter]:
         """Yield ω′ where it is learned, and the weights of the domain coordinates; all others make the strict part."""

@@ -5,8 +5,8 @@ The public names are the base class of a kernel of one's own, the place that it 
 
 from __future__ import annotations
 
-from .kernel import Kernel, KernelPlace
+from .kernel import Kernel, KernelPlace, WeightGroup
 from .strict import StrictKernel
 from .tied import TiedKernel
 
-__all__ = ["Kernel", "KernelPlace", "StrictKernel", "TiedKernel"]
+__all__ = ["Kernel", "KernelPlace", "StrictKernel", "TiedKernel", "WeightGroup"]

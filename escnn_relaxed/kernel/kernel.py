@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from escnn.nn import FieldType
@@ -63,6 +63,36 @@ KernelBuilder = Callable[[KernelPlace], "Kernel"]
 # Names of subgroups, and pixels along each axis of an output; by default those of the domain's reference image.
 Names = Sequence[str]
 Size = tuple[int, ...] | None
+
+
+class WeightGroup(NamedTuple):
+    """The soft weights of some subgroups. They do nothing in a kernel that is strict in one of these, or in all.
+
+    Attributes:
+        subgroups: those that the kernel breaks through the weights.
+        entries: parameters, each with the numbers of its entries.
+        needs_all: whether only a kernel that is strict in all of the subgroups has no use for the weights.
+
+    Example:
+        >>> of_both = WeightGroup(frozenset({"reflection", "rotation"}), [])
+        >>> of_both.name, of_both.is_gone(("rotation",))
+        ('rotation × reflection', True)
+        >>> of_both._replace(needs_all=True).is_gone(("rotation",))
+        False
+    """
+
+    subgroups: frozenset[str]
+    entries: list[tuple[nn.Parameter, Tensor]]
+    needs_all: bool = False
+
+    @property
+    def name(self) -> str:
+        """The subgroups in words, for people."""
+        return (", " if self.needs_all else " × ").join(joint(tuple(self.subgroups)))
+
+    def is_gone(self, hardened: Names) -> bool:
+        """Whether the weights do nothing in a kernel that is strict in some subgroups."""
+        return self.subgroups <= set(hardened) if self.needs_all else not self.subgroups.isdisjoint(hardened)
 
 
 class Kernel(nn.Module, ABC):
@@ -197,12 +227,9 @@ class Kernel(nn.Module, ABC):
         """Yield the parameters that a strict kernel does without."""
         yield from self.parameters()
 
-    def weight_groups(self) -> dict[str, list[tuple[nn.Parameter, Tensor]]]:
-        """Return the soft weights that belong to each subgroup: parameters, with the numbers of their entries.
-
-        They are 0 where K is strict. Functions of two subgroups have an entry of their own, "rotation × reflection".
-        """
-        return {}
+    def weight_groups(self) -> list[WeightGroup]:
+        """Return the soft weights, which are 0 where K is strict, by the subgroups that they belong to."""
+        return []
 
     def varies(self, averaged: Sequence[str] = ()) -> bool:
         """Whether K may depend on the position after an average."""
@@ -250,7 +277,7 @@ class Kernel(nn.Module, ABC):
 
     def _soft_entries(self) -> list[tuple[nn.Parameter, Tensor]]:
         """Return the soft weights of all subgroups."""
-        return [entry for entries in self.weight_groups().values() for entry in entries]
+        return [entry for group in self.weight_groups() for entry in group.entries]
 
     def strict_kernel(self) -> Kernel:
         """Return the kernel that K is once it has been averaged over all subgroups; itself where it cannot be split."""

@@ -15,7 +15,7 @@ from ..checks import FIBER_SUBGROUPS, SUBGROUPS, check_choice, check_number
 from ..group.domain import Domain, GroupMeans
 from ..group.fields import channel_elements
 from ..torch_modes import has_values
-from .kernel import KernelBuilder, KernelPlace
+from .kernel import KernelBuilder, KernelPlace, WeightGroup
 from .softness import soft_share
 from .strict import RelaxingKernel, StrictKernel
 
@@ -60,10 +60,10 @@ class PartialKernel(RelaxingKernel):
         words = [f"{name} {f'{value.item():.3g}' if has_values(value) else 'not here'}" for name, value in values]
         return f"narrowing {', '.join(words) or 'of nothing'}"
 
-    def weight_groups(self) -> dict[str, list[tuple[nn.Parameter, Tensor]]]:
+    def weight_groups(self) -> list[WeightGroup]:
         """Return ν of each subgroup, where it is learned."""
-        values = self.window.narrowing().items()
-        return {name: [(value, torch.tensor([0]))] for name, value in values if isinstance(value, nn.Parameter)}
+        learned = [(name, of) for name, of in self.window.narrowing().items() if isinstance(of, nn.Parameter)]
+        return [WeightGroup(frozenset({name}), [(of, torch.tensor([0]))]) for name, of in learned]
 
     def scale_soft_part(self, factor: float) -> None:
         """Raise a ``ValueError``, since softness does not rise as ν²."""

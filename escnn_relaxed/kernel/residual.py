@@ -14,7 +14,7 @@ from ..group.exact_constants import ExactConstants
 from ..group.means import GroupAverage
 from ..group.points import tap_grid
 from ..on_escnn.sampled_basis import sampled_basis
-from .kernel import KernelBuilder, KernelPlace
+from .kernel import KernelBuilder, KernelPlace, WeightGroup
 from .softness import OrthogonalBasis
 from .steerable_basis import SteerableBasis, field_named
 from .strict import RelaxingKernel, StrictKernel
@@ -70,10 +70,11 @@ class ResidualKernel(RelaxingKernel):
         """The size of the free kernel, in words."""
         return f"free kernel of {self.free_weight.numel():,} weights"
 
-    def weight_groups(self) -> dict[str, list[tuple[nn.Parameter, Tensor]]]:
-        """Return F, which belongs to all subgroups together, "rotation, reflection"."""
-        together = ", ".join(self.relaxed_subgroups)
-        return {together: [(self.free_weight, torch.arange(self.free_weight.numel()))]} if together else {}
+    def weight_groups(self) -> list[WeightGroup]:
+        """Return F, which belongs to all subgroups together."""
+        entries = [(self.free_weight, torch.arange(self.free_weight.numel()))]
+        subgroups = frozenset(self.relaxed_subgroups)
+        return [WeightGroup(subgroups, entries, needs_all=True)] if subgroups else []
 
     @torch.no_grad()
     def start(self, weights: Tensor | None, softness: float) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..checks import FIBER_SUBGROUPS, SUBGROUPS
 from ..group.points import tap_grid
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
-from .kernel import Kernel, KernelPlace, Names, Size
+from .kernel import Kernel, KernelPlace, Names, Size, WeightGroup
 from .modulation import ElementModulation, InputModulation, Modulation
 from .position_modulation import PositionModulation
 from .strict import StrictKernel
@@ -180,15 +180,15 @@ class TiedKernel(StrictKernel):
         for modulation in self._modulations():
             yield modulation.weights
 
-    def weight_groups(self) -> dict[str, list[tuple[nn.Parameter, Tensor]]]:
-        """Return the weights of f that belong to each subgroup, and to rotation and reflection together."""
-        groups: dict[str, list[tuple[nn.Parameter, Tensor]]] = {}
+    def weight_groups(self) -> list[WeightGroup]:
+        """Return the weights of f by the subgroups that they depend on."""
+        groups: dict[frozenset[str], list[tuple[nn.Parameter, Tensor]]] = {}
         for modulation, subgroups in self._weight_subgroups():
-            labels = [" × ".join(names) for names in subgroups]
-            for label in dict.fromkeys(labels):
-                numbers = torch.tensor([number for number, name in enumerate(labels) if name == label])
-                groups.setdefault(label, []).append((modulation.weights, numbers))
-        return groups
+            sets = [frozenset(names) for names in subgroups]
+            for names in dict.fromkeys(sets):
+                numbers = torch.tensor([number for number, own in enumerate(sets) if own == names])
+                groups.setdefault(names, []).append((modulation.weights, numbers))
+        return [WeightGroup(names, entries) for names, entries in groups.items()]
 
     def strict_kernel(self) -> Kernel:
         """Return K_strict, with the same basis."""

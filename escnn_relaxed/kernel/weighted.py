@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..checks import check_integer
 from ..group.domain import GroupMeans
 from ..group.fields import channel_elements
-from .kernel import KernelBuilder, KernelPlace
+from .kernel import KernelBuilder, KernelPlace, WeightGroup
 from .strict import RelaxingKernel, StrictKernel
 
 
@@ -75,10 +75,11 @@ class WeightedKernel(RelaxingKernel):
         count, others = self.deviations.shape
         return f"weights of {others + 1} elements, {count} kernel{'s' if count > 1 else ''}"
 
-    def weight_groups(self) -> dict[str, list[tuple[nn.Parameter, Tensor]]]:
-        """Return b, which belongs to all subgroups together, "rotation, reflection"."""
+    def weight_groups(self) -> list[WeightGroup]:
+        """Return b, which belongs to all subgroups together."""
         numbers = torch.arange(self.deviations.numel())
-        return {", ".join(self.relaxed_subgroups): [(self.deviations, numbers)]} if len(numbers) else {}
+        group = WeightGroup(frozenset(self.relaxed_subgroups), [(self.deviations, numbers)], needs_all=True)
+        return [group] if len(numbers) else []
 
     @torch.no_grad()
     def start(self, weights: Tensor | None, softness: float) -> None:

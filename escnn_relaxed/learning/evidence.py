@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from operator import attrgetter
@@ -16,32 +17,22 @@ from torch.nn.parallel import DistributedDataParallel
 from ..checks import check_integer, check_mapping
 from ..network.relaxed_layers import in_eval_mode, relaxed_layers
 from ..torch_modes import full_precision
-from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport, HardeningTrial
+from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport
+from .hardening import harden_by_trials
 from .likelihoods import Likelihood
-from .posterior import fisher_rows, posterior
+from .posterior import Learned, fisher_rows, fixed_point, posterior
 from .soft_gradients import (
-    SoftGroup,
     count_inputs,
     gradients,
     input_chunks,
-    is_gone,
     joined_over_processes,
     mean_over_processes,
     output_of,
     plain,
     soft_groups,
+    taken,
 )
 
-# Bounds of δ. A weight of 1 modulates a kernel by about a fifth: below the first a prior asks for nothing, and beyond
-# the second it leaves a softness below 1e-7.
-LEAST_PRECISION, MOST_PRECISION = 1e-2, 1e6
-# Steps of the fixed point in an update. More would follow weights that are still on their way.
-_STEPS = 3
-# ‖α‖² below this is 0.
-_NOTHING = 1e-300
-# Softness stays where it gains more than this many times its price, since other weights have counted on it and do not
-# adapt in a trial, and at odds of 20 to 1. Where nothing needs it, the rise is up to two prices.
-_COUNTED_ON, _ODDS = 2.0, math.log(20)
 # The largest second derivative of the penalty, so that SGD without Adam's scaling is stable up to a rate of 0.2.
 _STEEPEST = 10.0
 FEWEST_INPUTS = 10
@@ -111,17 +102,11 @@ class SoftnessEvidence:
         self.observations = check_integer("observations", observations, 1)
         self._likelihood = Likelihood(likelihood)
         self._generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
-        # Of each group by its name: δ; γ, ‖α‖² and the columns of the rows of H in the last update.
-        self._precision: dict[str, float] = {}
-        self._determined: dict[str, float] = {}
-        self._squares: dict[str, float] = {}
-        self._rows: dict[str, Tensor] = {}
-        self._scale = torch.zeros(0)
+        self._learned: dict[str, Learned] = {}
+        self._factors = torch.zeros(0)  # of each α² in the penalty
         self._collect()
         if not self._groups:
-            raise ValueError(
-                "network has no soft weights that learn: its layers are strict, hardened or frozen"
-            )
+            raise ValueError("network has no soft weights that learn: its layers are strict, hardened or frozen")
 
     @property
     def likelihood(self) -> str:
@@ -138,8 +123,8 @@ class SoftnessEvidence:
         if not self._groups:
             return torch.zeros(())
         alpha = self._weights()
-        self._scale = self._scale.to(alpha)
-        return (self._scale * alpha.square()).sum()
+        self._factors = self._factors.to(alpha)
+        return (self._factors * alpha.square()).sum()
 
     def update(self, inputs: Any, targets: Tensor | None = None) -> None:
         """Learn δ anew from some inputs of the training data; 128 are enough.
@@ -162,24 +147,18 @@ class SoftnessEvidence:
         self._collect()
         if not self._groups:
             return
-        known = self._likelihood
-        try:
-            with in_eval_mode(self.network), full_precision(plain(next(input_chunks(inputs, count))[0], "inputs")):
-                rows = self._weighted_gradients(inputs, targets)
-        except Exception:
-            self._likelihood = known
-            raise
-        keys, sizes = [group.key for group in self._groups], [group.size for group in self._groups]
-        alpha = self._weights().detach().cpu().double()
-        self._rows = dict(zip(keys, rows.split(sizes, 1), strict=True))
-        self._squares = {key: float(of.square().sum()) for key, of in zip(keys, alpha.split(sizes), strict=True)}
-        self._precision |= {key: max(self._precision[key], LEAST_PRECISION) for key in keys}
-        for _ in range(_STEPS):
-            for key, gamma in self._posterior(self._groups)[0].items():
-                delta = gamma / max(self._squares[key], _NOTHING)
-                self._precision[key] = min(max(delta, LEAST_PRECISION), MOST_PRECISION)
-        self._determined |= self._posterior(self._groups)[0]
-        self._set_scale()
+        likelihood = Likelihood(self.likelihood)
+        with in_eval_mode(self.network), full_precision(plain(next(input_chunks(inputs, count))[0], "inputs")):
+            rows = self._fisher(likelihood, inputs, targets)
+        sizes = [group.size for group in self._groups]
+        squares = [float(part.square().sum()) for part in self._weights().detach().cpu().double().split(sizes)]
+        found = [
+            replace(known, square=square, rows=columns)
+            for known, square, columns in zip(self._present(), squares, rows.split(sizes, 1), strict=True)
+        ]
+        self._learned |= {group.key: of for group, of in zip(self._groups, fixed_point(found), strict=True)}
+        self._likelihood = likelihood
+        self._set_factors()
 
     def table(self) -> EvidenceTable:
         """Return what the data determine of each layer's softness in each subgroup; its text is a table."""
@@ -187,9 +166,10 @@ class SoftnessEvidence:
         rows = []
         for group in self._groups:
             with torch.no_grad():
-                softness = float(layers[group.layer].softness(*group.subgroups))
-            numbers = self._determined.get(group.key, math.nan), softness, self._precision[group.key]
-            rows.append(EvidenceRow(group.layer, group.label, group.size, *numbers))
+                softness = float(layers[group.layer].softness(*group.weights.subgroups))
+            learned = self._learned[group.key]
+            numbers = learned.determined, softness, learned.precision
+            rows.append(EvidenceRow(group.layer, group.weights.name, group.size, *numbers))
         return EvidenceTable(tuple(rows))
 
     @torch.no_grad()
@@ -209,7 +189,7 @@ class SoftnessEvidence:
         mean, _ = mean_over_processes(self._losses(inputs, targets))
         # Outputs count in full: the weight of a network whose errors go together is small, and would favour it.
         weight = self._likelihood.weight
-        return -self.observations * mean / weight - self._posterior(self._groups, 1 / weight)[1]
+        return -self.observations * mean / weight - posterior(self._present(), 1 / weight)[1]
 
     @torch.no_grad()
     def harden(self, inputs: Any, targets: Tensor) -> HardeningReport:
@@ -243,28 +223,16 @@ class SoftnessEvidence:
         """
         self._collect()
         self._check_updated("harden")
-        losses = self._losses(inputs, targets)
-        trials: list[HardeningTrial] = []
-        # The subgroups that layers can be made strict in one by one, of some layers several together.
-        units = {tuple(group.label.split(", ")) for group in self._groups if " × " not in group.label}
-        for unit in sorted(units, key=lambda unit: self._share(self._going(unit))):
-            if not (going := self._going(unit)):
-                continue  # all of them have gone with several subgroups together
-            trial, losses = self._trial(unit, going, losses, inputs, targets)
-            trials.append(trial)
-            by_layer = [[of for of in going if of.layer == name] for name in dict.fromkeys(of.layer for of in going)]
-            if trial.is_hardened or len(by_layer) == 1:
-                continue
-            for groups in sorted(by_layer, key=self._share):
-                trial, losses = self._trial(unit, groups, losses, inputs, targets)
-                trials.append(trial)
-        return HardeningReport(tuple(trials))
+        losses = partial(self._losses, inputs, targets)
+        report = harden_by_trials(self.network, self._learned, losses, self.observations)
+        self._collect()
+        return report
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that was learned, for :meth:`load_state_dict`."""
         return {
-            "precision": dict(self._precision),
-            "determined": dict(self._determined),
+            "precision": {key: learned.precision for key, learned in self._learned.items()},
+            "determined": {key: of.determined for key, of in self._learned.items() if not math.isnan(of.determined)},
             "noise": self._likelihood.noise,
             "outputs": self._likelihood.outputs,
             "weight": self._likelihood.weight,
@@ -284,18 +252,19 @@ class SoftnessEvidence:
         keys = [group.key for group in self._groups]
         if not state["precision"].keys() >= set(keys):
             raise ValueError(f"state must have precisions of {keys}, got those of {list(state['precision'])}")
-        self._precision, self._determined = dict(state["precision"]), dict(state["determined"])
+        determined = state["determined"]
+        self._learned = {key: Learned(of, determined.get(key, math.nan)) for key, of in state["precision"].items()}
         vars(self._likelihood).update((name, state[name]) for name in ("noise", "outputs", "weight"))
         self._generator.set_state(state["generator"].cpu())
-        self._set_scale()
+        self._set_factors()
 
     def _collect(self) -> None:
-        """Find the soft weights that learn, and the precision of each group that was known before."""
+        """Find the soft weights that learn; what is known of a group stays."""
         self._groups = soft_groups(self.network)
-        soft = {id(parameter) for group in self._groups for parameter, _ in group.entries}
+        soft = {id(parameter) for group in self._groups for parameter, _ in group.weights.entries}
         self._parameters = {name: of for name, of in self.network.named_parameters() if id(of) in soft}
-        self._precision = dict.fromkeys((group.key for group in self._groups), 0.0) | self._precision
-        self._set_scale()
+        self._learned = {group.key: Learned() for group in self._groups} | self._learned
+        self._set_factors()
 
     def _is_current(self) -> bool:
         """Whether the network still has the parameters that were found, and no others in their places."""
@@ -304,96 +273,56 @@ class SoftnessEvidence:
         except AttributeError:
             return False
 
-    def _set_scale(self) -> None:
+    def _present(self) -> list[Learned]:
+        """Return what is known of the groups that are soft."""
+        return [self._learned[group.key] for group in self._groups]
+
+    def _set_factors(self) -> None:
         """Set the factor of each α² in the penalty."""
-        delta = torch.tensor([self._precision[of.key] for of in self._groups], dtype=torch.float64, device="cpu")
+        delta = torch.tensor([learned.precision for learned in self._present()], dtype=torch.float64, device="cpu")
         sizes = torch.tensor([group.size for group in self._groups], dtype=torch.long, device="cpu")
         factors = delta * self._likelihood.unit / (2 * self.observations)
-        self._scale = factors.clamp_max(_STEEPEST / 2).repeat_interleave(sizes)
+        self._factors = factors.clamp_max(_STEEPEST / 2).repeat_interleave(sizes)
 
     def _weights(self) -> Tensor:
         """Return α of all groups, one after the other."""
-        values = {id(parameter): parameter.flatten() for parameter in self._parameters.values()}
-        return torch.cat([of for group in self._groups for of in group.taken(values)])
+        return taken(self._groups, {id(parameter): parameter.flatten() for parameter in self._parameters.values()})
 
-    def _posterior(self, groups: Sequence[SoftGroup], weight: float = 1.0) -> tuple[dict[str, float], float]:
-        """Return γ of each of some groups, and the price of their weights: what log p(data) has beside the loss."""
-        keys = [group.key for group in groups]
-        precision, squares = ([of[key] for key in keys] for of in (self._precision, self._squares))
-        determined, price = posterior([self._rows[key] for key in keys], precision, squares, weight)
-        return dict(zip(keys, determined, strict=True)), price
-
-    def _weighted_gradients(self, inputs: Any, targets: Tensor | None) -> Tensor:
+    def _fisher(self, likelihood: Likelihood, inputs: Any, targets: Tensor | None) -> Tensor:
         """Return rows G with GᵀG = H; with targets of a regression find its noise and the weight of an output first."""
-        self._likelihood = Likelihood(self.likelihood)
-        if self.likelihood == "gaussian":
+        if likelihood.name == "gaussian":
             if targets is None:
                 raise ValueError("targets must be given where likelihood='gaussian': they say how large the noise is")
             with torch.no_grad():
-                self._likelihood.fit(mean_over_processes(self._losses(inputs, targets))[0])
-        rows = self._gradients(inputs)
-        if targets is not None and self._likelihood.is_weighted:
-            rows = self._likelihood.weighted(rows, self._gradients(inputs, targets))
+                likelihood.fit(mean_over_processes(self._losses(inputs, targets, likelihood))[0])
+        rows = self._gradients(likelihood, inputs)
+        if targets is not None and likelihood.is_weighted:
+            rows = likelihood.weighted(rows, self._gradients(likelihood, inputs, targets))
         return rows
 
-    def _gradients(self, inputs: Any, targets: Tensor | None = None) -> Tensor:
+    def _gradients(self, likelihood: Likelihood, inputs: Any, targets: Tensor | None = None) -> Tensor:
         """Return rows G with GᵀG = H, of the inputs of all processes, in double precision; or those of residuals."""
         parameters, rows = list(self._parameters.values()), []
         parts = repeat(None) if targets is None else targets.split(_CHUNK)
         for arguments, wanted in zip(input_chunks(inputs, _CHUNK), parts, strict=False):
-            direction = partial(self._likelihood.direction, generator=self._generator, targets=wanted)
+            direction = partial(likelihood.direction, generator=self._generator, targets=wanted)
             with torch.enable_grad():
-                of_inputs = gradients(self.network, parameters, arguments, direction)
-            values = {id(of): found.reshape(len(found), -1) for of, found in zip(parameters, of_inputs, strict=True)}
-            taken = [of for group in self._groups for of in group.taken(values)]
-            rows.append(torch.cat(taken, 1).detach().cpu().double())
+                found = gradients(self.network, parameters, arguments, direction)
+            values = {id(of): part.reshape(len(part), -1) for of, part in zip(parameters, found, strict=True)}
+            rows.append(taken(self._groups, values).detach().cpu().double())
         return fisher_rows(joined_over_processes(torch.cat(rows)), self.observations)
 
-    def _losses(self, inputs: Any, targets: Tensor) -> Tensor:
+    def _losses(self, inputs: Any, targets: Tensor, likelihood: Likelihood | None = None) -> Tensor:
         """Return the negative log likelihood of each input, (batch,)."""
         count = count_inputs(inputs)
         if len(targets) != count:
             raise ValueError(f"targets must be as many as inputs (={count}), got {len(targets)}")
-        found = []
+        likelihood, found = likelihood or self._likelihood, []
         with in_eval_mode(self.network):
             for arguments, wanted in zip(input_chunks(inputs, _LARGE_CHUNK), targets.split(_LARGE_CHUNK), strict=True):
-                output = output_of(self.network, arguments)
-                found.append(self._likelihood.losses(output, wanted).double())
+                found.append(likelihood.losses(output_of(self.network, arguments), wanted).double())
         return torch.cat(found)
 
-    def _going(self, unit: tuple[str, ...]) -> list[SoftGroup]:
-        """Return the groups that go where all layers become strict in some subgroups."""
-        return [group for group in self._groups if is_gone(group.label, unit)]
-
-    def _share(self, groups: Sequence[SoftGroup]) -> float:
-        """Return γ/n of some groups together."""
-        known = [self._determined.get(group.key, 0.0) for group in groups]
-        return sum(known) / sum(group.size for group in groups)
-
-    def _trial(
-        self, unit: tuple[str, ...], groups: Sequence[SoftGroup], losses: Tensor, inputs: Any, targets: Tensor
-    ) -> tuple[HardeningTrial, Tensor]:
-        """Harden layers for a trial; the trial and the losses of the network as it then is."""
-        names = tuple(dict.fromkeys(name for group in groups for name in group.layers))
-        layers = [relaxed_layers(self.network)[name] for name in names]
-        rest = [of for of in self._groups if of.key not in {group.key for group in groups}]
-        price = self._posterior(self._groups)[1] - self._posterior(rest)[1]
-        before = [layer.hardened for layer in layers]
-        is_kept = False
-        try:
-            for layer in layers:
-                layer.harden(*unit)
-            hardened = self._losses(inputs, targets)
-            rise, error = (self.observations * value for value in mean_over_processes(hardened - losses))
-            is_kept = rise - error <= _COUNTED_ON * price + _ODDS
-        finally:
-            if not is_kept:
-                for layer, subgroups in zip(layers, before, strict=True):
-                    layer.hardened = subgroups
-        self._collect()
-        trial = HardeningTrial(", ".join(unit), names, sum(group.size for group in groups), rise, error, price, is_kept)
-        return trial, hardened if is_kept else losses
-
     def _check_updated(self, name: str) -> None:
-        if not all(group.key in self._rows for group in self._groups):
+        if any(learned.rows is None for learned in self._present()):
             raise RuntimeError(f"{name} needs what an update learns: call update(inputs) before")

@@ -1,11 +1,31 @@
-"""The posterior of soft weights, of which the Fisher matrix is H = GᵀG and the prior has a precision for each group."""
+"""The posterior of soft weights: H = GᵀG is its Fisher matrix, and each group of weights has a prior of precision δ."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+
+# Bounds of δ. A weight of 1 modulates a kernel by about a fifth: below the first a prior asks for nothing, and beyond
+# the second it leaves a softness below 1e-7.
+LEAST_PRECISION, MOST_PRECISION = 1e-2, 1e6
+# Steps of the fixed point in an update. More would follow weights that are still on their way.
+_STEPS = 3
+# ‖α‖² below this is 0.
+_NOTHING = 1e-300
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What an update finds of a group of soft weights α."""
+
+    precision: float = 0.0  # δ
+    determined: float = math.nan  # γ, how many weights the data determine
+    square: float = 0.0  # ‖α‖²
+    rows: Tensor | None = field(default=None, repr=False)  # the group's columns of G, once there was an update
 
 
 def fisher_rows(gradients: Tensor, observations: int) -> Tensor:
@@ -16,24 +36,31 @@ def fisher_rows(gradients: Tensor, observations: int) -> Tensor:
     return torch.linalg.qr(rows, mode="r")[1] if len(rows) > rows.shape[1] else rows
 
 
-def posterior(
-    rows: Sequence[Tensor], precision: Sequence[float], squares: Sequence[float], weight: float = 1.0
-) -> tuple[list[float], float]:
-    """Return γ of each group, and the price of their weights: what log p(data) has beside the loss.
+def fixed_point(groups: Sequence[Learned]) -> list[Learned]:
+    """Return groups with the δ and γ of some steps δ ← γ / ‖α‖², from the δ that they have."""
+    groups = [replace(group, precision=max(group.precision, LEAST_PRECISION)) for group in groups]
+    for _ in range(_STEPS):
+        ratios = [g / max(group.square, _NOTHING) for g, group in zip(posterior(groups)[0], groups, strict=True)]
+        deltas = [min(max(ratio, LEAST_PRECISION), MOST_PRECISION) for ratio in ratios]
+        groups = [replace(group, precision=delta) for group, delta in zip(groups, deltas, strict=True)]
+    return [replace(group, determined=g) for group, g in zip(groups, posterior(groups)[0], strict=True)]
+
+
+def posterior(groups: Sequence[Learned], scale: float = 1.0) -> tuple[list[float], float]:
+    """Return γ of each group, and the Occam factor: by how much the weights lower log p(data), beside the loss.
 
     Args:
-        rows: the columns of G of each group.
-        precision: δ of each.
-        squares: ‖α‖² of each.
-        weight: a factor of H.
+        groups: those of all weights that are soft.
+        scale: a factor of H.
     """
-    # Σ is never made. With A = G δ^(−½), δ(H + δ)⁻¹ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for every H; and
-    # log det(Σ⁻¹/δ) is log det(1 + AAᵀ).
-    if not rows:
+    # Σ = (H + diag δ)⁻¹ is never made. With A = G δ^(−½), δΣ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for every H;
+    # and log det(Σ⁻¹/δ) is log det(1 + AAᵀ).
+    parts = [group.rows * (scale / group.precision) ** 0.5 for group in groups if group.rows is not None]
+    if not parts:
         return [], 0.0
-    scaled = torch.cat([of * (weight / delta) ** 0.5 for of, delta in zip(rows, precision, strict=True)], 1)
+    scaled = torch.cat(parts, 1)
     factor = torch.linalg.cholesky(torch.eye(len(scaled), dtype=scaled.dtype, device="cpu") + scaled @ scaled.mT)
     each = torch.linalg.solve_triangular(factor, scaled, upper=False).square().sum(0)
-    determined = [float(of.sum()) for of in each.split([of.shape[1] for of in rows])]
-    energy = sum(delta * square for delta, square in zip(precision, squares, strict=True))
+    determined = [float(values.sum()) for values in each.split([part.shape[1] for part in parts])]
+    energy = sum(group.precision * group.square for group in groups)
     return determined, energy / 2 + float(factor.diagonal().log().sum())

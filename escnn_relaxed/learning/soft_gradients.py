@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,36 +12,33 @@ from torch import Tensor, distributed, nn
 from torch.func import functional_call, grad, vmap
 
 from ..checks import has_hooks
+from ..kernel.kernel import WeightGroup
 from ..layer.relaxed_layer import RelaxedLayer
 from ..network.relaxed_layers import relaxed_layers
 
 
 class SoftGroup(NamedTuple):
-    """The soft weights of a layer and subgroup."""
+    """The soft weights of a layer that learn, of some subgroups."""
 
     layer: str  # the first that has them
-    label: str  # the subgroup, or several: see ``layer.weight_groups()``
-    entries: list[tuple[nn.Parameter, Tensor]]  # parameters, each with the places of its entries
+    weights: WeightGroup
     layers: list[str]  # all that share them
 
     @property
     def key(self) -> str:
         """A name among all groups."""
-        return f"{self.layer}/{self.label}"
-
-    @property
-    def subgroups(self) -> list[str]:
-        """All subgroups that the label names."""
-        return re.split(" × |, ", self.label)
+        return f"{self.layer}/{self.weights.name}"
 
     @property
     def size(self) -> int:
         """Number n of weights."""
-        return sum(len(places) for _, places in self.entries)
+        return sum(len(places) for _, places in self.weights.entries)
 
-    def taken(self, values: Mapping[int, Tensor]) -> list[Tensor]:
-        """Return the group's entries along the last axis of values by the identity of their parameter."""
-        return [values[id(parameter)][..., places.to(parameter.device)] for parameter, places in self.entries]
+
+def taken(groups: Sequence[SoftGroup], values: Mapping[int, Tensor]) -> Tensor:
+    """Return the entries of groups, one after the other, along the last axis of values by their parameters' ids."""
+    entries = [entry for group in groups for entry in group.weights.entries]
+    return torch.cat([values[id(of)][..., places.to(of.device)] for of, places in entries], -1)
 
 
 def soft_groups(network: nn.Module) -> list[SoftGroup]:
@@ -51,11 +47,11 @@ def soft_groups(network: nn.Module) -> list[SoftGroup]:
     # The number of the group that each entry of a parameter is in.
     known: dict[int, Tensor] = {}
     for name, layer in relaxed_layers(network).items():
-        for label, entries in layer.weight_groups().items():
-            if is_gone(label, layer.hardened):
+        for weights in layer.kernel.weight_groups():
+            if weights.is_gone(layer.hardened):
                 continue
             own = []
-            for parameter, places in entries:
+            for parameter, places in weights.entries:
                 if not parameter.requires_grad:
                     continue
                 here = places.to(parameter.device)
@@ -67,15 +63,8 @@ def soft_groups(network: nn.Module) -> list[SoftGroup]:
                 if len(fresh):
                     own.append((parameter, fresh))
             if own:
-                groups.append(SoftGroup(name, label, own, [name]))
+                groups.append(SoftGroup(name, weights._replace(entries=own), [name]))
     return groups
-
-
-def is_gone(label: str, hardened: Sequence[str]) -> bool:
-    """Return whether soft weights no longer do anything in a layer that is strict in some subgroups."""
-    if ", " in label:
-        return all(name in hardened for name in label.split(", "))
-    return any(name in hardened for name in label.split(" × "))
 
 
 class _Call(NamedTuple):
