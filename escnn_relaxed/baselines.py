@@ -260,10 +260,6 @@ def free_weight_penalty(network: nn.Module, deviation: float = 1.0) -> Tensor:
         network: any module with :class:`ResidualR2Conv` in it.
         deviation: σ, the standard deviation of the prior; the smaller, the closer to strict.
 
-    Raises:
-        TypeError: for a network that is no module, or a σ that is no number.
-        ValueError: for a network without such a layer, or a σ that is not finite and positive.
-
     Example:
         >>> from escnn import gspaces, nn
         >>> gspace = gspaces.rot2dOnR2(4)

@@ -6,7 +6,7 @@ import inspect
 import math
 import numbers
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -60,8 +60,8 @@ def check_size(name: str, value: Any, dimension: int = 2) -> tuple[int, ...]:
     """Return height and width in pixels, depth before them of volumes, given as a tuple or as one number for all."""
     sides = value if isinstance(value, (tuple, list)) else dimension * (value,)
     if len(sides) != dimension:
-        of = {2: "a pair (height, width)", 3: "a triple (depth, height, width)"}[dimension]
-        raise ValueError(f"{name} must be an integer or {of}, got {value!r}")
+        kind = {2: "a pair (height, width)", 3: "a triple (depth, height, width)"}[dimension]
+        raise ValueError(f"{name} must be an integer or {kind}, got {value!r}")
     return tuple(check_integer(name, side, 1) for side in sides)
 
 
@@ -80,13 +80,14 @@ def check_callable(name: str, value: Any) -> None:
 
 def check_sequence(name: str, value: Any, kinds: str) -> tuple[Any, ...]:
     """Return the items of an iterable that is neither a text nor a table; ``kinds`` names them in the error."""
-    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
-        raise TypeError(f"{name} must be a sequence of {kinds}, got {value!r}")
     try:
-        return tuple(value)
+        # A text or a table is none, and of a tensor without dimensions this fails.
+        items = None if isinstance(value, (str, bytes, Mapping)) else tuple(value)
     except TypeError:
-        # A tensor without dimensions counts as an iterable and fails only here.
-        raise TypeError(f"{name} must be a sequence of {kinds}, got {value!r}") from None
+        items = None
+    if items is None:
+        raise TypeError(f"{name} must be a sequence of {kinds}, got {value!r}")
+    return items
 
 
 def check_mapping(name: str, value: Any, kinds: str) -> dict[Any, Any]:
@@ -119,9 +120,8 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def check_no_hooks(name: str, module: nn.Module, remedy: str) -> None:
-    """Raise a ``ValueError`` for a module with hooks, since the module in its place would not have them."""
-    if has_hooks(module):
-        hooks = [kind.strip("_") for kind in _HOOKS if getattr(module, kind)]
+    """Raise a ``ValueError`` for a module with hooks, since the module that replaces it would not have them."""
+    if hooks := [kind.strip("_") for kind in _HOOKS if getattr(module, kind)]:
         raise ValueError(f"{name} has {', '.join(hooks)}, which would be lost: {remedy}")
 
 

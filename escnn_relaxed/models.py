@@ -46,7 +46,7 @@ class RelaxedResNet(nn.Module):
         classes: number of classes.
         rotations: N.
         layer: how the convolutions are relaxed, a key of :data:`~escnn_relaxed.baselines.LAYERS`: ``"relaxed"``,
-            ``"partial"`` (Romero and Lohit; lifting stays strict), ``"residual"`` or ``"weighted"``.
+            ``"partial"`` (lifting stays strict), ``"residual"`` or ``"weighted"``.
         relax: the subgroups that may be soft, ``("translation", "rotation")``, or a dict from them to the starting ω′,
             of ``"partial"`` to the narrowing; None: strict everywhere. Default: as of the layer.
         in_channels: channels of the images.
@@ -55,10 +55,6 @@ class RelaxedResNet(nn.Module):
         **layer_options: of the convolutions: ``learn_relaxation=True``, ``initial_softness``, ``kernel``, … Those that
             shape strict kernels go to shortcuts too, with half of the hidden values. Default kernel: sine layers, log
             coordinates and a hard disk. ``kernel=None`` is the default kernel of the layers.
-
-    Raises:
-        TypeError: for an argument of the wrong type, or an unknown one.
-        ValueError: for a value that has no meaning.
 
     Shape:
         (batch, in_channels, H, W) or a GeometricTensor of ``in_type`` → (batch, classes); H and W at least 28.

@@ -1,4 +1,7 @@
-"""Measures of softness: the equivariance error of a network, its loss when hardened, tables and logs."""
+"""Measures of softness: the equivariance error of a network, its loss when hardened, tables and logs.
+
+A wrong argument raises a ``TypeError`` or a ``ValueError`` that names it.
+"""
 
 from .equivariance import equivariance_error, prediction_agreement
 from .monitoring import RelaxationMonitor, relaxation_scalars

@@ -125,10 +125,6 @@ def prediction_agreement(
         shifts: rows down and columns to the right, in pixels; of volumes planes before them.
         output: from what the classifier returns to the logits, where it returns a dict or a tuple.
 
-    Raises:
-        TypeError: for an argument of another type.
-        ValueError: for images that do not fit, nothing to measure, or an output that is not (batch, classes).
-
     Example:
         >>> from escnn import gspaces
         >>> gspace = gspaces.rot2dOnR2(4)

@@ -30,8 +30,6 @@ Array = NDArray[np.float64]
 TOLERANCE = 1e-6
 # The reflection that a turn follows on, by the dimension: y → −y of the plane, the inversion of space.
 _FLIPS = {2: np.diag([1.0, -1.0]), 3: -np.eye(3)}
-# The axis of a sweep over angles, in words.
-_ABOUT = {2: "", 3: " about z"}
 # Rotations that a continuous group is measured on, if those of the grid are fewer.
 _ROTATIONS = 16
 
@@ -69,12 +67,15 @@ def rotation(angle: float, dimension: int = 2) -> Isometry:
     """Return the turn by an angle in radians, counter-clockwise; in space about the axis z."""
     matrix = np.eye(dimension)
     matrix[:2, :2] = rotation_matrix(angle)
-    return Isometry(f"rotation {_degrees(angle)}{_ABOUT[dimension]}", "rotation", matrix, np.zeros(dimension))
+    return _turn_or_flip(matrix)
 
 
 def turn_or_flip(gspace: GSpace, element: GroupElement) -> Isometry:
     """Return the isometry by which an element of a fiber group acts on the base space."""
-    matrix = np.asarray(gspace.basespace_action(element), dtype=np.float64)
+    return _turn_or_flip(np.asarray(gspace.basespace_action(element), dtype=np.float64))
+
+
+def _turn_or_flip(matrix: Array) -> Isometry:
     subgroup = "reflection" if np.linalg.det(matrix) < 0 else "rotation"
     return Isometry(_name(subgroup, matrix), subgroup, matrix, np.zeros(len(matrix)))
 
@@ -120,28 +121,21 @@ def on_fibers(
     return turned
 
 
-_COORDINATES = {0.0: "x", 90.0: "y"}
-
-
 def _name(subgroup: str, matrix: Array) -> str:
     """Return a turn or a flip in words: "reflection along x" is x → −x, along another direction that of an angle."""
     angle, axis = _turn(matrix)
+    degrees = math.degrees(angle)
     if len(matrix) == 2 and subgroup == "reflection":
         # y → −y and a turn by α reverse the direction at α/2 from y.
-        direction = round(math.degrees(angle) / 2 + 90, 6) % 180
-        return f"reflection along {_COORDINATES.get(direction, f'{direction:.4g}°')}"
-    if len(matrix) == 2:
-        return f"rotation {_degrees(angle)}"
-    if subgroup == "reflection" and angle == 0:
+        direction = round(degrees / 2 + 90, 6) % 180
+        return "reflection along " + {0.0: "x", 90.0: "y"}.get(direction, f"{direction:.4g}°")
+    about = f" about {axis_in_words(axis)}" if len(matrix) == 3 and angle else ""
+    if subgroup == "rotation":
+        return f"rotation {degrees:.4g}°{about}"
+    if angle == 0:
         return "inversion"
-    if subgroup == "reflection" and abs(angle - math.pi) < TOLERANCE:
-        return f"reflection along {axis_in_words(axis)}"
-    about = f" about {axis_in_words(axis)}" if angle else ""
-    return f"rotation {_degrees(angle)}{about}{', inverted' if subgroup == 'reflection' else ''}"
-
-
-def _degrees(angle: float) -> str:
-    return f"{math.degrees(angle):.4g}°"
+    is_mirror = abs(angle - math.pi) < TOLERANCE
+    return f"reflection along {axis_in_words(axis)}" if is_mirror else f"rotation {degrees:.4g}°{about}, inverted"
 
 
 def _turn(matrix: Array) -> tuple[float, Array]:
@@ -224,9 +218,9 @@ def _at(features: Tensor, index: Array) -> Tensor:
     """Return the features (batch, C, …) at whole indices (…, d); at the nearest inside of those outside the image."""
     size = features.shape[2:]
     clipped = np.clip(index, 0, np.array(size) - 1).astype(np.int64)
-    places = np.ravel_multi_index(tuple(np.moveaxis(clipped, -1, 0)), size)
-    found = features.flatten(2).index_select(2, torch.from_numpy(places.ravel()).to(features.device))
-    return found.view(*features.shape[:2], *places.shape)
+    pixels = np.ravel_multi_index(tuple(np.moveaxis(clipped, -1, 0)), size)
+    found = features.flatten(2).index_select(2, torch.from_numpy(pixels.ravel()).to(features.device))
+    return found.view(*features.shape[:2], *pixels.shape)
 
 
 def _interpolated(features: Tensor, index: Array, on_torus: bool) -> Tensor:

@@ -75,8 +75,9 @@ class Pass:
             return "strided"
         if not self.isometry.keeps_axes:
             return "interpolated"
-        has_grid = before.grid is not None and after.grid is not None
-        return "strided" if has_grid and not before.grid.is_carried_to(after.grid, self.isometry) else "exact"
+        if before.grid is None or after.grid is None:
+            return "exact"
+        return "exact" if before.grid.is_carried_to(after.grid, self.isometry) else "strided"
 
 
 class MeasuredNetwork:

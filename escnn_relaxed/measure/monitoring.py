@@ -31,9 +31,6 @@ def relaxation_scalars(
         in_type: fields of the input, where the network does not say.
         shifts: (rows, columns) or (planes, rows, columns) in pixels, to measure beside the group elements.
 
-    Raises:
-        ValueError: for a network without a relaxed layer, and as :func:`~escnn_relaxed.equivariance_error`.
-
     Example:
         >>> from escnn import gspaces, nn
         >>> from escnn_relaxed import RelaxedR2Conv
@@ -68,10 +65,6 @@ class RelaxationMonitor:
         data: a batch to measure the error on; not measured without.
         in_type: fields of the input, where the network does not say.
         shifts: in pixels, to measure beside the group elements.
-
-    Raises:
-        TypeError: for a network that is no module.
-        ValueError: for one without a relaxed layer.
 
     Attributes:
         history: tag → a pair (step, value) for each :meth:`record`.

@@ -1,4 +1,4 @@
-"""What the measures return: rows, in reports whose text is a table."""
+"""Reports that the measures return: rows, and a table as text."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as numbers and texts in dicts and lists: ``"rows"``, and what it has beside them."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)} if is_dataclass(self) else {}
-        return {**own, "rows": [asdict(row) for row in self.rows]}
+        names: list[str] = [field.name for field in fields(self)] if is_dataclass(self) else []
+        return {**{name: getattr(self, name) for name in names}, "rows": [asdict(row) for row in self.rows]}
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"

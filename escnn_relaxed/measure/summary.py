@@ -111,9 +111,6 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
             that map pixels to pixels; without one nothing is measured.
         in_type: fields of the input, where the network does not say.
 
-    Raises:
-        ValueError: for a network without a relaxed layer, and as :func:`~escnn_relaxed.equivariance_error`.
-
     Example:
         >>> from escnn import gspaces, nn
         >>> from escnn_relaxed import RelaxedR2Conv
@@ -246,10 +243,6 @@ def softness_by_axis(network: nn.Module) -> tuple[AxisSoftness, ...]:
     Args:
         network: any module with layers ``RelaxedR3Conv`` or ``RelaxedR3ConvTransposed``.
 
-    Raises:
-        TypeError: for a network that is no module.
-        ValueError: for a network without such a layer.
-
     Example:
         >>> from escnn import gspaces, nn
         >>> from escnn_relaxed import RelaxedR3Conv
@@ -273,17 +266,13 @@ def softness_by_axis(network: nn.Module) -> tuple[AxisSoftness, ...]:
 def softness_ablation(network: nn.Module, evaluate: Callable[[nn.Module], float]) -> AblationReport:
     """Evaluate a network with each of its parts replaced by its strict part PK.
 
-    What is lost without softness shows whether it is needed. The report, whose text is a table, has rows for nothing
+    The loss without softness shows whether it is needed. The report, whose text is a table, has rows for nothing
     hardened, each layer that is soft, each subgroup that is soft somewhere, and everything.
 
     Args:
         network: any module that can be copied; it is not changed.
         evaluate: from a network to a number, its test accuracy for instance. For each row it gets a copy in eval mode
             with the row's part hardened, and is called without gradients.
-
-    Raises:
-        TypeError: for an argument of another type.
-        ValueError: for a network without a relaxed layer.
 
     Example:
         >>> from escnn import gspaces, nn

@@ -38,7 +38,7 @@ def export_network(network: nn.Module) -> nn.Module:
 
     Raises:
         TypeError: for a network that is no module.
-        ValueError: for a part with hooks that a plain module takes the place of. Hooks of what stays are kept.
+        ValueError: for a part with hooks that a plain module replaces. Parts that stay keep their hooks.
 
     Example:
         >>> from escnn import gspaces, nn

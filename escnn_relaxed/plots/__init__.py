@@ -1,6 +1,7 @@
 """Pictures of how soft a network is (the extra ``plots``, matplotlib).
 
-Every function draws into the axes it is given, or into new ones of the width of a column, and returns them.
+Every function draws into the axes it is given, or into new ones of the width of a column, and returns them. A wrong
+argument raises a ``TypeError`` or a ``ValueError`` that names it.
 """
 
 from .charts import (

@@ -80,10 +80,6 @@ def plot_ablation(rows: Sequence[AblationRow], quantity: str = "accuracy, %", ax
         quantity: what the numbers are.
         axes: where to draw, a new figure by default.
 
-    Raises:
-        TypeError: for an argument of another type.
-        ValueError: without rows of hardened parts.
-
     Example:
         >>> from escnn_relaxed.measure import AblationRow
         >>> row = AblationRow("conv", "layer", 52.0, -47.0, 0.01)
@@ -108,10 +104,6 @@ def plot_softness(network: nn.Module, axes: Axes | None = None) -> Axes:
     Args:
         network: any module with relaxed layers.
         axes: where to draw, a new figure by default.
-
-    Raises:
-        TypeError: for a network that is no module, or axes that are none.
-        ValueError: for a network without a relaxed layer.
 
     Example:
         >>> from escnn import gspaces, nn
@@ -149,10 +141,6 @@ def plot_evidence(rows: Sequence[EvidenceRow], axes: Axes | None = None) -> Axes
         rows: ``evidence.table()`` of a :class:`~escnn_relaxed.SoftnessEvidence`, after an update.
         axes: where to draw, a new figure by default.
 
-    Raises:
-        TypeError: for an argument of another type.
-        ValueError: without rows.
-
     Example:
         >>> rows = [EvidenceRow("conv", "rotation", 20, 3.0, 0.002, 50.0)]
         >>> [bar.get_height() for bar in plot_evidence(rows).patches]
@@ -180,10 +168,6 @@ def plot_domain_frequency(history: Mapping[str, Sequence[tuple[int, float]]], ax
         history: that of a :class:`~escnn_relaxed.measure.RelaxationMonitor` or the Lightning callback
             ``LogRelaxation``: tag → pairs (step, value), of which ``domain_frequency/<layer>/<subgroup>`` are drawn.
         axes: where to draw, a new figure by default.
-
-    Raises:
-        TypeError: for an argument of another type.
-        ValueError: for a history without ω′.
 
     Example:
         >>> history = {"domain_frequency/first/rotation": [(0, 0.25), (100, 0.1)]}
@@ -224,10 +208,6 @@ def plot_equivariance_error(
     Args:
         reports: of :func:`~escnn_relaxed.equivariance_error`, a sweep over angles for instance; several by label.
         axes: polar axes to draw in, new ones by default.
-
-    Raises:
-        TypeError: for axes that are not polar, or values that are no reports.
-        ValueError: for a report without rotations and reflections.
 
     Example:
         >>> from escnn import gspaces, nn

@@ -43,10 +43,6 @@ def plot_filters_over_rotations(
         in_field: number of the input field, trivial or regular.
         axes: where to draw, a new figure by default.
 
-    Raises:
-        TypeError: for a layer of another class, or numbers that are no integers.
-        ValueError: for a layer that is soft in translation, or fields of another kind.
-
     Example:
         >>> from escnn import gspaces, nn
         >>> gspace = gspaces.rot2dOnR2(4)
@@ -92,10 +88,6 @@ def plot_filter_over_positions(
         in_channel: channel of the input.
         positions: how many along each axis, evenly from one border to the other, where all taps are in the image.
         axes: where to draw, a new figure by default.
-
-    Raises:
-        TypeError: for a layer of another class, or numbers that are no integers.
-        ValueError: for channels that the layer does not have, or an image smaller than the kernel.
 
     Example:
         >>> from escnn import gspaces, nn
@@ -180,14 +172,14 @@ def _check_below(name: str, number: Any, count: int, things: str) -> None:
 
 def _taps(layer: Any, side: int, count: int, axis: int) -> dict[int, slice]:
     """Return output pixels, evenly spaced along an axis, and their taps, which are in an image of a side in pixels."""
-    place = getattr(layer, "geometry", layer)
-    padding = place.padding[axis] if isinstance(place.padding, (tuple, list)) else place.padding
-    stride, extent = place.stride, place.dilation * (place.kernel_size - 1) + 1
+    geometry = getattr(layer, "geometry", layer)
+    padding = geometry.padding[axis] if isinstance(geometry.padding, (tuple, list)) else geometry.padding
+    stride, extent = geometry.stride, geometry.dilation * (geometry.kernel_size - 1) + 1
     first, last = math.ceil(padding / stride), (side - extent + padding) // stride
     if last < first:
         raise ValueError(f"size must be at least {extent}, the extent of the kernel, got {side}")
     starts = {output: output * stride - padding for output in sorted(set(np.linspace(first, last, count).round()))}
-    return {int(output): slice(int(start), int(start) + extent, place.dilation) for output, start in starts.items()}
+    return {int(output): slice(int(start), int(start) + extent, geometry.dilation) for output, start in starts.items()}
 
 
 def _draw(axes: Axes, kernel: NDArray[np.float64], column: int, row: int, largest: float) -> None:

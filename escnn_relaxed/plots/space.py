@@ -65,10 +65,6 @@ def plot_filters_in_space(
         in_field: number of the input field, trivial or regular.
         axes: where to draw, a new figure by default.
 
-    Raises:
-        TypeError: for a layer of another class, or numbers that are no integers.
-        ValueError: for fields of another kind, or layers of several groups.
-
     Example:
         >>> from escnn import gspaces, nn
         >>> gspace = gspaces.rot2dOnR3(4)
@@ -85,10 +81,10 @@ def plot_filters_in_space(
     for number, filters in enumerate(rows.values()):
         taps = tap_grid(filters.shape[-1], dimension=3)
         _draw_filters(axes, _turned_back(filters, taps, gspace, turns), taps, -number * _BETWEEN_KERNELS)
-    places = np.arange(max(columns, len(rows))) * _BETWEEN_KERNELS
-    axes.set_xticks(places[:columns], ["identity", *map(_words, turns)], fontsize=FONT)
-    axes.set_yticks(-places[: len(rows)], list(rows), fontsize=FONT)
-    axes.set(xlim=(-0.65, places[columns - 1] + 0.65), ylim=(-places[len(rows) - 1] - 0.65, 0.65), aspect="equal")
+    centres = np.arange(max(columns, len(rows))) * _BETWEEN_KERNELS
+    axes.set_xticks(centres[:columns], ["identity", *map(_words, turns)], fontsize=FONT)
+    axes.set_yticks(-centres[: len(rows)], list(rows), fontsize=FONT)
+    axes.set(xlim=(-0.65, centres[columns - 1] + 0.65), ylim=(-centres[len(rows) - 1] - 0.65, 0.65), aspect="equal")
     axes.xaxis.tick_top()
     return without_frame(axes)
 
@@ -103,10 +99,6 @@ def plot_softness_by_axis(networks: nn.Module | Mapping[str, nn.Module], axes: A
     Args:
         networks: any module with layers ``RelaxedR3Conv``; by label if there are several.
         axes: where to draw, a new figure by default.
-
-    Raises:
-        TypeError: for networks that are no modules, or axes that are none.
-        ValueError: for a network without such a layer.
 
     Example:
         >>> from escnn import gspaces, nn
@@ -126,9 +118,9 @@ def plot_softness_by_axis(networks: nn.Module | Mapping[str, nn.Module], axes: A
     norm = Normalize(0, max((row.softness for rows in found.values() for row in rows), default=0.0) or 1.0)
     for number, rows in enumerate(found.values()):
         _draw_sphere(axes, rows, number * _BETWEEN_SPHERES, norm)
-    places = np.arange(len(found)) * _BETWEEN_SPHERES
-    axes.set(xlim=(-1.4, places[-1] + 1.4), ylim=(-1.1, 1.45), aspect="equal", yticks=[])
-    axes.set_xticks(places, list(found), fontsize=FONT)
+    centres = np.arange(len(found)) * _BETWEEN_SPHERES
+    axes.set(xlim=(-1.4, centres[-1] + 1.4), ylim=(-1.1, 1.45), aspect="equal", yticks=[])
+    axes.set_xticks(centres, list(found), fontsize=FONT)
     without_frame(axes)
     bar = pyplot.colorbar(pyplot.cm.ScalarMappable(norm, _SEQUENTIAL), ax=axes, shrink=0.8, pad=0.02)
     bar.set_label("softness s", fontsize=FONT)
@@ -157,7 +149,7 @@ def _draw_filters(axes: Axes, filters: Array, taps: Array, y: float) -> None:
     look: dict[str, Any] = {"edgecolors": "0.4", "linewidths": 0.4, "zorder": 2}
     look |= {"cmap": DIVERGING, "norm": Normalize(-largest, largest)}
     order = np.argsort(taps @ _TO_VIEWER)
-    places = (taps / size) @ _TO_PAGE
+    points = (taps / size) @ _TO_PAGE
     corners = np.array(list(itertools.product((-0.5, 0.5), repeat=3))) * (size - 1) / size
     edges = [pair for pair in itertools.combinations(corners, 2) if (pair[0] != pair[1]).sum() == 1]
     for number, values in enumerate(filters):
@@ -165,7 +157,7 @@ def _draw_filters(axes: Axes, filters: Array, taps: Array, y: float) -> None:
         lines = [np.stack(pair) @ _TO_PAGE + centre for pair in edges]
         axes.add_collection(LineCollection(lines, colors="0.8", lw=0.6))
         diameters = _LARGEST_TAP / size * np.sqrt(np.abs(values[order]) / largest)
-        at: dict[str, Any] = {"offsets": (places + centre)[order], "offset_transform": axes.transData, "units": "xy"}
+        at: dict[str, Any] = {"offsets": (points + centre)[order], "offset_transform": axes.transData, "units": "xy"}
         balls = EllipseCollection(diameters, diameters, np.zeros(len(order)), array=values[order], **at, **look)
         axes.add_collection(balls)
 
