@@ -63,17 +63,12 @@ def checked_geometry(
 ) -> ConvolutionGeometry:
     """Return the geometry that the arguments of ``R2Conv`` or ``R3Conv`` describe."""
     axes = in_type.gspace.dimensionality
-    size, spacing = check_integer("kernel_size", kernel_size, 1), check_integer("dilation", dilation, 1)
     if isinstance(padding, str):
-        _refuse_words(padding, size, spacing, axes)
-    return ConvolutionGeometry(
-        kernel_size=size,
-        padding=_padding_of_axes("padding", padding, axes),
-        padding_mode=check_choice("padding_mode", padding_mode, PADDING_MODES),
-        stride=_check_stride(stride, axes),
-        dilation=spacing,
-        groups=_check_groups(in_type, out_type, groups),
-    )
+        _refuse_words(
+            padding, check_integer("kernel_size", kernel_size, 1), check_integer("dilation", dilation, 1), axes
+        )
+    shared = _shared_geometry(in_type, out_type, kernel_size, padding, stride, dilation, groups)
+    return ConvolutionGeometry(padding_mode=check_choice("padding_mode", padding_mode, PADDING_MODES), **shared)
 
 
 def checked_transposed_geometry(
@@ -87,15 +82,9 @@ def checked_transposed_geometry(
     groups: Any,
 ) -> TransposedGeometry:
     """Return the geometry that the arguments of ``R2ConvTransposed`` or ``R3ConvTransposed`` describe."""
-    axes = in_type.gspace.dimensionality
-    geometry = TransposedGeometry(
-        kernel_size=check_integer("kernel_size", kernel_size, 1),
-        padding=_padding_of_axes("padding", padding, axes),
-        output_padding=_padding_of_axes("output_padding", output_padding, axes),
-        stride=_check_stride(stride, axes),
-        dilation=check_integer("dilation", dilation, 1),
-        groups=_check_groups(in_type, out_type, groups),
-    )
+    behind = _padding_of_axes("output_padding", output_padding, in_type.gspace.dimensionality)
+    shared = _shared_geometry(in_type, out_type, kernel_size, padding, stride, dilation, groups)
+    geometry = TransposedGeometry(output_padding=behind, **shared)
     limit = max(geometry.stride, geometry.dilation)
     if max(geometry.output_padding) >= limit:
         raise ValueError(
@@ -103,6 +92,20 @@ def checked_transposed_geometry(
             f"stride={stride!r}, dilation={dilation!r}: at most {limit - 1}"
         )
     return geometry
+
+
+def _shared_geometry(
+    in_type: FieldType, out_type: FieldType, kernel_size: Any, padding: Any, stride: Any, dilation: Any, groups: Any
+) -> dict[str, Any]:
+    """Return the arguments that a convolution and its adjoint share, checked."""
+    axes = in_type.gspace.dimensionality
+    return {
+        "kernel_size": check_integer("kernel_size", kernel_size, 1),
+        "padding": _padding_of_axes("padding", padding, axes),
+        "stride": _check_stride(stride, axes),
+        "dilation": check_integer("dilation", dilation, 1),
+        "groups": _check_groups(in_type, out_type, groups),
+    }
 
 
 # A number for each axis, in words.
@@ -141,17 +144,14 @@ def _check_groups(in_type: FieldType, out_type: FieldType, groups: Any) -> int:
     """Return ``groups``, which must divide the fields of both types into equal parts."""
     check_integer("groups", groups, 1)
     for name, field_type in (("in_type", in_type), ("out_type", out_type)):
-        count = len(field_type)
+        count, fields = len(field_type), field_type.representations
         if count % groups:
             raise ValueError(f"groups must divide the number of fields of {name}, got {groups} for {count}")
-        part = count // groups
-        fields = field_type.representations
-        pairs = ((fields[i], fields[i % part]) for i in range(count))
         # escnn compares representations by their values, which takes long.
-        if any(field is not first and field != first for field, first in pairs):
-            raise ValueError(
-                f"groups={groups} must split {name} into equal parts, got fields {[r.name for r in fields]}"
-            )
+        firsts = fields[: count // groups] * groups
+        if any(field is not first and field != first for field, first in zip(fields, firsts, strict=True)):
+            names = [field.name for field in fields]
+            raise ValueError(f"groups={groups} must split {name} into equal parts, got fields {names}")
     return int(groups)
 
 
@@ -276,23 +276,11 @@ class Softening:
         samples = check_integer("samples", self.samples, 1)
         if samples == 1 and gspace.fibergroup.continuous and self.relax is not None:
             warn_once(f"samples: 1 rotation of {gspace.name} leaves no rotation in which the layer could be soft")
-        domain = Domain(
-            gspace,
-            samples,
-            kept_group(self.keep, gspace, samples),
-            getattr(self.kernel, "rotation_coordinates", "circle"),
-        )
-        place = KernelPlace(
-            in_type,
-            out_type,
-            kernel_size,
-            dilation,
-            domain,
-            starting_frequency(self.relax, domain),
-            check_bool("learn_relaxation", self.learn_relaxation),
-            basis_arguments,
-        )
-        kernel = (self.kernel or TiedKernel)(place)
+        coordinates = getattr(self.kernel, "rotation_coordinates", "circle")
+        domain = Domain(gspace, samples, kept_group(self.keep, gspace, samples), coordinates)
+        frequency, learn = starting_frequency(self.relax, domain), check_bool("learn_relaxation", self.learn_relaxation)
+        taps = in_type, out_type, kernel_size, dilation
+        kernel = (self.kernel or TiedKernel)(KernelPlace(*taps, domain, frequency, learn, basis_arguments))
         rigid = [name for name in kernel.cannot_be_soft if name in self._named()]
         if rigid:
             warn_once(

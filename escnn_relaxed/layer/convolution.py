@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from ..checks import check_no_hooks, check_size
 from ..integral.factors import FactoredConvolution
 from ..integral.geometry import Geometry, TransposedGeometry, as_convolution
 from ..kernel.tied import TiedKernel
-from .arguments import Softening, check_shape
+from .arguments import check_shape
 from .relaxed_layer import RelaxedLayer
 
 
@@ -33,17 +32,8 @@ class RelaxedConvolution(RelaxedLayer):
 
     output_padding: int | tuple[int, ...]
 
-    def __init__(
-        self,
-        in_type: FieldType,
-        out_type: FieldType,
-        geometry: Geometry,
-        bias: bool,
-        basis_arguments: Mapping[str, Any],
-        initialize: bool,
-        softening: Softening,
-    ) -> None:
-        super().__init__(in_type, out_type, geometry, bias, basis_arguments, initialize, softening)
+    def __init__(self, in_type: FieldType, out_type: FieldType, geometry: Geometry, *others: Any) -> None:
+        super().__init__(in_type, out_type, geometry, *others)
         self.kernel_size, self.stride, self.dilation = geometry.kernel_size, geometry.stride, geometry.dilation
         self.groups, self.padding, self.padding_mode = geometry.groups, _number(geometry.padding), geometry.padding_mode
         if isinstance(geometry, TransposedGeometry):

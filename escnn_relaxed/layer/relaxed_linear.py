@@ -46,16 +46,13 @@ class RelaxedLinear(RelaxedLayer):
     Args:
         in_type: field type of the input.
         out_type: field type of the output, of the same group.
-        bias: add a bias to the trivial irreps of the output.
         basisexpansion: ``"blocks"``, the only one that ``Linear`` knows.
-        recompute: build the basis anew instead of taking escnn's cached one.
-        initialize: draw the strict weights; otherwise they are 0.
+        bias, recompute, initialize: as in :class:`~escnn_relaxed.RelaxedR2Conv`.
         relax: the subgroups that may be soft, of ``"rotation"`` and ``"reflection"``, or a dict from them to ω′. None:
             strict. Default: both that the group has, at 0.25.
-        learn_relaxation: make ω′ parameters.
+        learn_relaxation, initial_softness: as in :class:`~escnn_relaxed.RelaxedR2Conv`.
         keep: group to which the layer stays exactly equivariant: as in :class:`~escnn_relaxed.RelaxedR3Conv`, or of Cₙ,
             Dₙ, SO(2) and O(2) as in :class:`~escnn_relaxed.RelaxedR2Conv`. Default: no such group.
-        initial_softness: s at the start. Default: 0.001.
         samples: number of rotations by which a continuous group is sampled. Default: 16, of SO(3) and O(3) 24.
         kernel: None or :class:`~escnn_relaxed.kernel.TiedKernel`, the form above. No other is for linear maps.
 

@@ -29,14 +29,7 @@ class VolumeConvolution(RelaxedConvolution):
     """The base of a convolution of volumes and its adjoint."""
 
     def __init__(
-        self,
-        in_type: FieldType,
-        out_type: FieldType,
-        geometry: Geometry,
-        bias: bool,
-        basis_arguments: Mapping[str, Any],
-        initialize: bool,
-        softening: Softening,
+        self, in_type: FieldType, out_type: FieldType, geometry: Geometry, *others: Any, softening: Softening
     ) -> None:
         if getattr(softening.kernel, "rotation_coordinates", "circle") != "circle":
             raise ValueError(
@@ -44,7 +37,7 @@ class VolumeConvolution(RelaxedConvolution):
                 f"rotation_coordinates must be 'circle', got {softening.kernel!r}"
             )
         warn_of_heavy_basis(in_type, out_type, geometry.kernel_size, geometry.dilation)
-        super().__init__(in_type, out_type, geometry, bias, basis_arguments, initialize, softening)
+        super().__init__(in_type, out_type, geometry, *others, softening)
 
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function a state dict's tensors stand for; kept in its metadata."""
@@ -166,7 +159,7 @@ class RelaxedR3Conv(VolumeConvolution):
         geometry = checked_geometry(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups)
         basis = basis_arguments(sigma, frequencies_cutoff, rings, recompute, basis_filter)
         softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
-        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening)
+        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening=softening)
 
 
 # Code that asks isinstance(layer, R3Conv), as loops that draw weights do, means this layer too.
@@ -246,7 +239,7 @@ class RelaxedR3ConvTransposed(VolumeConvolution):
         )
         basis = basis_arguments(sigma, frequencies_cutoff, rings, recompute, basis_filter)
         softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
-        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening)
+        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening=softening)
 
 
 # Code that asks isinstance(layer, R3ConvTransposed), as loops that draw weights do, means this layer too.

@@ -59,14 +59,14 @@ class SoftnessEvidence:
         H = Fisher matrix of all observations over α       Σ = (H + diag δ)⁻¹
         γ = n − δ tr Σ                                     δ ← γ / ‖α‖²
 
-    of which γ of the n weights are determined by the data. δ is kept in [1e-2, 1e6]. Updates before the third epoch
-    take away softness that comes late. A strict network fits a few hundred inputs as well as a soft one does, and then
-    updates take away softness that would help on others.
+    The data determine γ of the n weights. δ is kept in [1e-2, 1e6]. Do not update before the third epoch, since
+    updates take away softness that comes late; nor with a few hundred inputs, which a strict network fits as well as a
+    soft one, so that updates take away softness that would help on others.
 
     The loss is the mean of torch's ``cross_entropy``, ``binary_cross_entropy_with_logits`` or ``mse_loss`` over all
-    outputs. Those of a regression count less where the residuals of an input go together, as of neighbouring pixels.
-    Weights that are frozen and subgroups that are hardened are left out. The soft weights of a ``ContinuousKernel`` are
-    those of its domain coordinates, or a learned ω′: then the penalty is the paper's λ‖ω′‖², with the λ of the data.
+    outputs. Outputs of a regression count less where the residuals of an input go together, as of neighbouring pixels.
+    Frozen weights and hardened subgroups are left out. The soft weights of a ``ContinuousKernel`` are those of its
+    domain coordinates, or a learned ω′: then the penalty is the paper's λ‖ω′‖², with the λ of the data.
 
     Args:
         network: any module. Its output, a tensor or a GeometricTensor, is that of the likelihood.
@@ -195,10 +195,10 @@ class SoftnessEvidence:
     def harden(self, inputs: Any, targets: Tensor) -> HardeningReport:
         """Make strict in place what the data do not need, by what it costs, and say what was done.
 
-        A subgroup is hardened in all layers together, those of the least γ/n first, and what does not stay strict in
-        each layer alone. It becomes soft again if Δ, the rise of the negative log likelihood of all N observations, is
-        above twice the price of the weights that go, by log 20 and the error of Δ. The price is what they cost
-        in log p(data), ½ (δ‖α‖² + log det Σ⁻¹/δ). γ/n does not decide: it is near 0 in a perfect fit, too.
+        Each subgroup is hardened in all layers together, that of the least γ/n first. If it does not stay strict, it is
+        tried in each layer alone. A trial makes it soft again if Δ, the rise of the negative log likelihood of all N
+        observations, is above twice the price of the weights that go, by log 20 and the error of Δ. The price is what
+        they cost in log p(data), ½ (δ‖α‖² + log det Σ⁻¹/δ). γ/n does not decide: it is near 0 in a perfect fit, too.
 
         Train on for an epoch or two: batch norm has statistics of the soft network, and other weights count on it.
 

@@ -72,15 +72,8 @@ class HardeningTrial:
     def cells(self) -> tuple[str, ...]:
         """Return the row as text."""
         where = self.layers[0] if len(self.layers) == 1 else f"{len(self.layers)} layers"
-        rise = f"{self.rise:.1f} ± {self.error:.1f}"
-        return (
-            self.subgroup,
-            where,
-            f"{self.weights}",
-            rise,
-            f"{self.price:.1f}",
-            "strict" if self.is_hardened else "soft",
-        )
+        costs = f"{self.rise:.1f} ± {self.error:.1f}", f"{self.price:.1f}"
+        return (self.subgroup, where, f"{self.weights}", *costs, "strict" if self.is_hardened else "soft")
 
 
 class EvidenceTable(tuple[EvidenceRow, ...], Report):

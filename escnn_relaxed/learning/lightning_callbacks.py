@@ -141,12 +141,8 @@ class LearnSoftness(Callback):
         evidence = self.evidence
         if evidence is None:
             return {**(self._restored or {}), "images": self._count}
-        return {
-            "images": self._count,
-            "observations": evidence.observations,
-            "likelihood": evidence.likelihood,
-            **evidence.state_dict(),
-        }
+        given = {"observations": evidence.observations, "likelihood": evidence.likelihood}
+        return {"images": self._count, **given, **evidence.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Keep the state of a checkpoint for the start of training."""
@@ -182,7 +178,7 @@ class LogRelaxation(Callback):
         """Take images from the first batch, and log ω′, softness and error at the start."""
         if self._monitor is not None:
             return
-        images = next((images[:32] for images in _images(batch)), None) if self._measure else None
+        images = next((tensor[:32] for tensor in _tensors(batch) if _is_image(tensor)), None) if self._measure else None
         self._monitor = RelaxationMonitor(pl_module, images)
         self._monitor.history = self.history
         if not self.history:
@@ -224,11 +220,6 @@ def _guessed(network: LightningModule, images: Tensor, targets: Tensor | None) -
 
 def _is_image(tensor: Tensor) -> bool:
     return tensor.dim() in (4, 5) and tensor.is_floating_point()
-
-
-def _images(batch: Any) -> Iterator[Tensor]:
-    """Yield the floating-point tensors (batch, C, H, W) or (batch, C, D, H, W) of a batch, in order."""
-    yield from filter(_is_image, _tensors(batch))
 
 
 def _tensors(batch: Any) -> Iterator[Tensor]:

@@ -43,9 +43,8 @@ class Likelihood:
 
     Attributes:
         noise: the variance of a Gaussian.
-        weight: of each output, below 1 where the errors of an input's outputs go together: so many outputs tell as
-            much as a part of them that are independent.
-        outputs: the number of outputs of an input that the loss is a mean over, as of the last output.
+        weight: how much each output counts: below 1 where the errors of an input's outputs go together.
+        outputs: over how many outputs of an input the loss is a mean, by the last output.
     """
 
     def __init__(self, name: str) -> None:
@@ -85,9 +84,9 @@ class Likelihood:
     def direction(self, output: Tensor, generator: torch.Generator, targets: Tensor | None = None) -> Tensor:
         """Return random numbers in the shape of the output, whose covariance is its Fisher matrix at weight 1.
 
-        The gradient of the loss with a label drawn from the prediction has this covariance, too. That of a network that
-        is sure is nearly always nearly 0, and seldom large; this one is of its usual size in every draw. Given targets,
-        of a Gaussian, the gradient of the log likelihood itself.
+        The gradient of the loss with a drawn label has this covariance, too, but of a sure network it is nearly 0 in
+        most draws. These numbers have their usual size in every draw. Given targets of a Gaussian, return the gradient
+        of its log likelihood.
         """
         self._check(output)
         if targets is not None:

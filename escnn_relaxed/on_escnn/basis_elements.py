@@ -1,4 +1,4 @@
-"""The elements of a steerable basis, as escnn tells them, and their sum: for ``escnn.nn.init`` and code like it."""
+"""``basisexpansion`` of a layer: the elements of its steerable basis, for ``escnn.nn.init`` and code like it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class BasisElements(BasisManager):
-    """The face of an ``R2Conv``'s ``basisexpansion``, which is no module here: it holds nothing of a layer's state."""
+    """The methods of ``R2Conv.basisexpansion``. Unlike there it is no module, and holds nothing of a layer's state."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class BasisElements(BasisManager):
         self._expand = expand
 
     def __call__(self, weights: Tensor) -> Tensor:
-        """The filter of these weights, (C_out, C_in/groups, k²), as of an ``R2Conv``; of a soft layer the strict."""
+        """Return the strict filter of these weights, (C_out, C_in/groups, k²), as ``R2Conv.basisexpansion`` does."""
         if weights.shape != (self.dimension(),):
             raise ValueError(f"weights must be of shape ({self.dimension()},), got {tuple(weights.shape)}")
         kernel = self._expand(weights)

@@ -45,37 +45,29 @@ def grid_exact_basis(
     average: Callable[..., NDArray[np.float64]],
 ) -> GridExactBasis:
     """Return the exact basis of escnn's ``SingleBlockBasisExpansion``, sampled at points, made once for each block."""
-    if id(block) not in _PREPARED:
-        _PREPARED[id(block)] = _prepared(block, points, in_field, out_field, symmetries(), average)
-        weakref.finalize(block, _PREPARED.pop, id(block), None)
-    return _PREPARED[id(block)]
-
-
-def _prepared(
-    block: Any,
-    points: NDArray[np.float64],
-    in_field: Representation,
-    out_field: Representation,
-    symmetries: Symmetries,
-    average: Callable[..., NDArray[np.float64]],
-) -> GridExactBasis:
-    """Return the exact basis of a block."""
+    if id(block) in _PREPARED:
+        return _PREPARED[id(block)]
     single = _sampled(block, points)
-    orbits = _orbits(in_field, out_field, symmetries)
+    on_grid = symmetries()
+    orbits = _orbits(in_field, out_field, on_grid)
     is_large = orbits is not None and single.size > _LARGE
     if orbits is None:
         # escnn samples in float32 and is equivariant to 1e-7. The average is equivariant to float64.
-        exact = average(single.astype(np.float64), in_field, out_field, symmetries)
+        exact = average(single.astype(np.float64), in_field, out_field, on_grid)
         values, orbits = exact.reshape(len(exact), -1), np.arange(exact[0].size)
     else:
         values = _means_over(orbits, single)
     fingerprint = _fingerprint(values, orbits)
     attributes = [dict(element) for element in block.get_basis_info()]
     if is_large:
-        return GridExactBasis(values, None, orbits, fingerprint, attributes)
-    # In C order, so that layers share it.
-    exact = values.take(orbits, axis=1).reshape(single.shape)
-    return GridExactBasis(exact, single, None, fingerprint, attributes)
+        found = GridExactBasis(values, None, orbits, fingerprint, attributes)
+    else:
+        # In C order, so that layers share it.
+        exact = values.take(orbits, axis=1).reshape(single.shape)
+        found = GridExactBasis(exact, single, None, fingerprint, attributes)
+    _PREPARED[id(block)] = found
+    weakref.finalize(block, _PREPARED.pop, id(block), None)
+    return found
 
 
 def _sampled(block: Any, points: NDArray[np.float64]) -> NDArray[np.float32]:

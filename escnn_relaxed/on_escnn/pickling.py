@@ -65,13 +65,13 @@ def register_reducers() -> None:
     for group in groups_dict.values():
         copyreg.pickle(group, _reduce_group)
     copyreg.pickle(DirectProductGroup, _reduce_product)
-    copyreg.pickle(IrreducibleRepresentation, _reduce_irrep)
+    copyreg.pickle(IrreducibleRepresentation, lambda irrep: (_irrep, (irrep.group, irrep.id)))
     copyreg.pickle(Representation, _reduce_representation)
-    copyreg.pickle(GroupElement, _reduce_element)
-    copyreg.pickle(GSpace0D, _reduce_gspace_without_base)
+    copyreg.pickle(GroupElement, lambda element: (GroupElement, (element.value, element.group, element.param)))
+    copyreg.pickle(GSpace0D, lambda gspace: (GSpace0D, (gspace.fibergroup,)))
     copyreg.pickle(GSpace2D, _reduce_gspace)
     copyreg.pickle(GSpace3D, _reduce_gspace_of_space)
-    copyreg.pickle(FieldType, _reduce_field_type)
+    copyreg.pickle(FieldType, lambda fields: (FieldType, (fields.gspace, list(fields.representations))))
 
 
 def _reduce_group(group: Group) -> tuple[Any, ...]:
@@ -92,10 +92,6 @@ def _group(kind: type[Group], keys: dict[str, Any], frequency: int | None = None
     if frequency is not None and kind._cached_group_instance is None:
         keys = {**keys, "maximum_frequency": frequency}
     return kind._generator(**keys)
-
-
-def _reduce_irrep(irrep: IrreducibleRepresentation) -> tuple[Any, ...]:
-    return _irrep, (irrep.group, irrep.id)
 
 
 def _irrep(group: Group, identifier: tuple[Any, ...]) -> IrreducibleRepresentation:
@@ -138,14 +134,6 @@ def _representation(
     return representation
 
 
-def _reduce_element(element: GroupElement) -> tuple[Any, ...]:
-    return GroupElement, (element.value, element.group, element.param)
-
-
-def _reduce_gspace_without_base(gspace: GSpace0D) -> tuple[Any, ...]:
-    return GSpace0D, (gspace.fibergroup,)
-
-
 def _reduce_gspace(gspace: GSpace2D) -> tuple[Any, ...]:
     frequency = getattr(gspace.fibergroup, "_maximum_frequency", _MAXIMUM_FREQUENCY)
     return GSpace2D, (gspace._sg_id, frequency)
@@ -166,7 +154,3 @@ def _gspace_of_space(identifier: tuple[Any, ...], name: str, frequency: int) -> 
     # escnn names it after what its user wrote of the identifier.
     gspace.name = name
     return gspace
-
-
-def _reduce_field_type(field_type: FieldType) -> tuple[Any, ...]:
-    return FieldType, (field_type.gspace, list(field_type.representations))

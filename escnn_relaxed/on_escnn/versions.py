@@ -1,4 +1,4 @@
-"""Other packages with which nothing works, and whose errors name something else: refused on import."""
+"""Refuse on import the versions of other packages with which nothing works, and say what to type."""
 
 from __future__ import annotations
 
