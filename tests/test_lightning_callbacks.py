@@ -16,7 +16,7 @@ pytest.importorskip("lightning")
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning_runs import BATCHES, Classifier, SaveAfterEpoch, loader, trainer
 
-from escnn_relaxed.learning.lightning_callbacks import LogRelaxation, _images
+from escnn_relaxed.learning.lightning_callbacks import LogRelaxation, _is_image, _tensors
 
 pytestmark = [
     # Lightning's own: what it uses of torch, and advice on loaders and logging that is none for 12 images
@@ -71,7 +71,7 @@ IMAGES, VOLUMES = torch.ones(2, 4, 5, 5), torch.ones(2, 4, 5, 5, 5)
     ],
 )
 def test_images_are_found_in_a_batch(batch: Any, images: Tensor) -> None:
-    (found,) = _images(batch)
+    (found,) = filter(_is_image, _tensors(batch))
     assert found is images
 
 
