@@ -75,7 +75,8 @@ def test_values_and_gradients_are_those_of_the_sum_over_taps(
         asked.append(end - start)
         return banks[start:end]
 
-    found = integrate_at_pixels(features, banks_of, 1, bias, geometry)
+    banks_of.values = 1
+    found = integrate_at_pixels(features, banks_of, bias, geometry)
     expected = sum_over_taps(features, banks, geometry) + bias.view(-1, *[1] * len(size))
     assert max(asked) <= pixels
     assert sum(asked) == len(banks)

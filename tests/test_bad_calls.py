@@ -43,6 +43,7 @@ class Classes(nn.Module):
         return images.mean(dim=(2, 3))
 
 
+FEATURES = gspaces.no_base_space(gspaces.rot2dOnR2(4).fibergroup).type(gspaces.rot2dOnR2(4).regular_repr)
 VOLUMES = FieldType(gspaces.rot2dOnR3(4), [gspaces.rot2dOnR3(4).trivial_repr])
 REGULAR_VOLUMES = FieldType(VOLUMES.gspace, [VOLUMES.gspace.regular_repr])
 
@@ -51,6 +52,8 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     escnn_relaxed.RelaxedR2Conv: PLACE,
     escnn_relaxed.RelaxedR2ConvTransposed: PLACE,
     escnn_relaxed.RelaxedR3Conv: {**PLACE, "in_type": VOLUMES, "out_type": VOLUMES},
+    escnn_relaxed.RelaxedR3ConvTransposed: {**PLACE, "in_type": VOLUMES, "out_type": VOLUMES},
+    escnn_relaxed.RelaxedLinear: {"in_type": FEATURES, "out_type": FEATURES},
     escnn_relaxed.ContinuousKernel: {},
     baselines.PartialR2Conv: PLACE,
     baselines.ResidualR2Conv: PLACE,
@@ -139,7 +142,7 @@ BAD: dict[str, Any] = {
 
 # Functions of the user's, whose errors are their own.
 CALLED = {("relax_network", "where"), ("softness_ablation", "evaluate")}
-for _layer in ("RelaxedR2Conv", "RelaxedR2ConvTransposed", "RelaxedR3Conv"):
+for _layer in ("RelaxedR2Conv", "RelaxedR2ConvTransposed", "RelaxedR3Conv", "RelaxedR3ConvTransposed"):
     CALLED |= {(_layer, "basis_filter"), (_layer, "frequencies_cutoff"), (_layer, "kernel")}
 CALLED |= {(name, "output") for name in ("equivariance_error", "prediction_agreement")}
 

@@ -125,7 +125,7 @@ def test_hardening_in_place_keeps_parameters_and_state(form: str) -> None:
     layer.harden()
     assert relative_error(answer(layer), expected) <= ROUNDING
     assert relative_error(soft, expected) > BROKEN
-    assert [key for key in layer.state_dict() if key != "hardened"] == keys
+    assert [key for key in layer.state_dict() if key != "hardened_in"] == keys
     assert all(parameters[name] is parameter for name, parameter in layer.named_parameters())
 
 

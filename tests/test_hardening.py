@@ -120,7 +120,7 @@ def layer_soft_in_everything(soft_part: str, **arguments: object) -> RelaxedR2Co
 def test_partly_hardened_layer_has_the_state_of_the_soft_one(subgroups: tuple[str, ...], soft_part: str) -> None:
     layer = layer_soft_in_everything(soft_part)
     hardened, state = harden_network(layer, subgroups), layer.state_dict()
-    of_hardened = {name: value for name, value in hardened.state_dict().items() if name != "hardened"}
+    of_hardened = {name: value for name, value in hardened.state_dict().items() if name != "hardened_in"}
     assert list(of_hardened) == list(state)
     assert all(torch.equal(value, state[name]) for name, value in of_hardened.items())
     # It goes into another draw that was hardened alike.
@@ -156,7 +156,7 @@ def test_hardened_layer_is_the_layer_without_relaxation() -> None:
 def test_hardened_continuous_layer_keeps_its_state() -> None:
     layer = layer_soft_in_everything("continuous")
     hardened = harden_network(layer)
-    assert [name for name in hardened.state_dict() if name != "hardened"] == list(layer.state_dict())
+    assert [name for name in hardened.state_dict() if name != "hardened_in"] == list(layer.state_dict())
     assert hardened.is_stationary
     assert hardened.softness().item() == 0
     assert "hardened" in repr(hardened)

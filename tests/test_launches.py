@@ -117,7 +117,7 @@ def test_default_layer_is_read_in_few_calls(monkeypatch: pytest.MonkeyPatch) -> 
     layer.eval()
     with torch.no_grad():
         layer(features)
-        assert calls.count_calls(lambda: layer(features)).count <= 20
+        assert calls.count_calls(lambda: layer(features)).count <= 30
 
 
 @pytest.mark.parametrize("name", ["soft translation", "soft translation and rotation"])

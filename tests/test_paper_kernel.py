@@ -127,6 +127,43 @@ def test_log_coordinates_are_smooth_on_the_circle_by_default() -> None:
     assert (values[0] - values[1]).abs().max() <= ROUNDING
 
 
+# --- banks are made again in the backward pass -------------------------------------------------------------------------
+
+
+def gradients_of(output: torch.Tensor, layer: RelaxedR2Conv) -> torch.Tensor:
+    found = torch.autograd.grad(output.square().sum(), list(layer.parameters()), allow_unused=True)
+    return torch.cat([value.flatten() for value in found if value is not None])
+
+
+@pytest.mark.usefixtures("float64_default")
+@pytest.mark.parametrize("change", ["another draw", "evaluation", "frequency"])
+def test_backward_has_the_kernel_of_the_forward(change: str) -> None:
+    relax = {"rotation": 0.25, "translation": 0.5}
+    layer = layer_between(HIDDEN, HIDDEN, relax=relax, sampling="random")
+    images, others = (HIDDEN(torch.randn(1, 16, 5, 5)) for _ in range(2))
+    found = []
+    for number in range(2):
+        torch.manual_seed(5)
+        output = layer.train()(images).tensor
+        if number and change == "another draw":
+            layer(others)
+        elif number and change == "evaluation":
+            layer.eval()
+        elif number:
+            layer.set_domain_frequency(translation=0.1)
+        found.append(gradients_of(output, layer))
+    assert (found[0] - found[1]).abs().max() <= ROUNDING * found[0].abs().max()
+
+
+def test_parameters_that_change_before_the_backward_are_refused() -> None:
+    layer = layer_between(IMAGE, HIDDEN, relax=("translation",))
+    output = layer(IMAGE(torch.randn(1, 1, 5, 5))).tensor
+    with torch.no_grad():
+        next(layer.kernel.parameters()).mul_(1.5)
+    with pytest.raises(RuntimeError, match="changed in place between the forward and the backward pass"):
+        output.sum().backward()
+
+
 # --- evidence of the paper's kernel -----------------------------------------------------------------------------------
 
 

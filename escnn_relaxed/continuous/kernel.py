@@ -182,6 +182,16 @@ class SteeredKernel(Kernel):
         """Return what K depends on beside the tensors of its state."""
         return self.frequency.settings(), self.angle
 
+    def snapshot(self) -> tuple[float, tuple[tuple[str, tuple[float, ...]], ...]]:
+        """Return the rotation of the samples, and a fixed ω′."""
+        return self.angle, self.frequency.settings()
+
+    def restore(self, state: tuple[float, tuple[tuple[str, tuple[float, ...]], ...]]) -> None:
+        """Take what :meth:`snapshot` returned."""
+        if state != self.snapshot():
+            self.turn(state[0])
+            self.frequency.restore(state[1])
+
     def draw(self, angle: float | None = None) -> None:
         """Draw the rotation of the samples where they are random, or take that of a whole network from now on."""
         if angle is not None:

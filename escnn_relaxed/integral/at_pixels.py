@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import Protocol
 
 import torch
 from einops import einsum, rearrange
@@ -17,11 +18,17 @@ from .geometry import ConvolutionGeometry, Geometry, TransposedGeometry, image_s
 # Values of the filter banks of a chunk of pixels, 32 MB in single precision.
 _MOST_VALUES = 2**23
 
-# The filter banks (pixels, C_out, C_in, k, …) at the pixels from the first number up to the last.
-Banks = Callable[[int, int], Tensor]
+
+class Banks(Protocol):
+    """The filter banks (pixels, C_out, C_in, k, …) at the pixels from the first number up to the last."""
+
+    values: int  # numbers that one pixel takes while its bank is made
+
+    def __call__(self, start: int, end: int) -> Tensor:
+        """Return them."""
 
 
-def integrate_at_pixels(features: Tensor, banks: Banks, values: int, bias: Tensor | None, geometry: Geometry) -> Tensor:
+def integrate_at_pixels(features: Tensor, banks: Banks, bias: Tensor | None, geometry: Geometry) -> Tensor:
     """Return h(x) = Σ_d K(d; x) f(x + d), or its adjoint, where K depends on the position in its input.
 
     Filter banks are made again in the backward pass, so that memory does not grow with the image.
@@ -29,12 +36,11 @@ def integrate_at_pixels(features: Tensor, banks: Banks, values: int, bias: Tenso
     Args:
         features: (batch, C_in, H, W).
         banks: K at the pixels of the output, of an adjoint at those of the input.
-        values: numbers that one pixel takes while its bank is made.
         bias: (C_out,).
         geometry: that of the convolution.
     """
     count = prod(geometry.domain_size(features))
-    chunk = max(1, _MOST_VALUES // values)
+    chunk = max(1, _MOST_VALUES // banks.values)
     starts = range(0, count, chunk)
     is_adjoint = isinstance(geometry, TransposedGeometry)
     integrate = _adjoint_chunk if is_adjoint else _chunk

@@ -119,7 +119,9 @@ def _of_axes(value: Any, convolution: Any) -> tuple[int, ...]:
 
 def image_size(features: Tensor) -> tuple[int, ...]:
     """Return the size of an image along each axis as integers, which a trace holds as tensors."""
-    return tuple(int(size) for size in features.shape[2:])
+    # Not `int` of the symbols of torch.export, which would hold the size for constant.
+    sizes: tuple[Any, ...] = tuple(features.shape[2:])
+    return tuple(int(size) if isinstance(size, Tensor) else size for size in sizes)
 
 
 def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry) -> Convolutions:

@@ -59,6 +59,11 @@ class DomainFrequency(ExactConstants):
         """Return the fixed values, which what is made of them is remembered by."""
         return tuple(self._fixed.items())
 
+    def restore(self, settings: tuple[tuple[str, tuple[float, ...]], ...]) -> None:
+        """Take the fixed values that :meth:`settings` returned."""
+        for name, values in settings:
+            self._fix(name, values)
+
     def values(self) -> dict[str, Tensor]:
         """Return ω′ of each subgroup by its name, of translation a value for each axis; copies where it is fixed."""
         return {name: getattr(self, name) if self.learn else self.constant(name).clone() for name in self.names}

@@ -183,6 +183,13 @@ class Kernel(nn.Module, ABC):
         """Return what K depends on beside the tensors of its state."""
         return self.frequency.settings()
 
+    def snapshot(self) -> Any:
+        """Return what K depends on beside its parameters, for :meth:`restore`."""
+        return None
+
+    def restore(self, state: Any) -> None:
+        """Take what :meth:`snapshot` returned."""
+
     def draw(self, angle: float | None = None) -> None:
         """Draw the samples of the group where they are random, or take those that are drawn for a whole network."""
 

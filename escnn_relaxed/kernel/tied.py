@@ -78,7 +78,7 @@ class TiedKernel(StrictKernel):
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K without its factors at positions, (C_out, C_in, k, …)."""
         strict: Tensor = self.basis(weights)
-        if self.position_modulation is not None and self.training and "translation" in averaged:
+        if self.position_modulation is not None and self.training and not self.varies(averaged):
             # Distributed training waits for the gradient of each parameter, here 0.
             unused = (self.position_modulation.weights, *self.frequency.parameters())
             strict = strict + 0 * sum(value.sum() for value in unused)

@@ -293,8 +293,9 @@ class Softening:
 
     def _named(self) -> tuple[Any, ...]:
         """Return the subgroups that ``relax`` names."""
-        is_named = isinstance(self.relax, (Mapping, Sequence, Set)) and not isinstance(self.relax, str)
-        return tuple(self.relax) if is_named and self.relax is not None else ()
+        if isinstance(self.relax, str):
+            return () if self.relax == "default" else (self.relax,)
+        return tuple(self.relax) if isinstance(self.relax, (Mapping, Sequence, Set)) else ()
 
     def _acting_gspace(self, in_type: FieldType) -> Any:
         """Return the gspace by whose base space elements are known: of features without one that of their group."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from ..integral.factors import as_weight, integrate
 from ..integral.geometry import Geometry, image_size
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import joint
+from ..kernel.pixel_banks import BanksAtPixels
 from ..kernel.softness import at_least_single
 from ..on_escnn.basis_elements import BasisElements
 from ..torch_modes import full_precision
@@ -86,8 +86,8 @@ class RelaxedLayer(EquivariantModule):
         kernel.draw()
         if kernel.varies(self.hardened):
             if not kernel.is_factored:
-                banks, count = partial(self._banks, self.geometry.domain_size(input.tensor)), kernel.values_at_a_pixel()
-                output = integrate_at_pixels(input.tensor, banks, count, self.expanded_bias, self.geometry)
+                banks = BanksAtPixels(kernel, self.geometry.domain_size(input.tensor), self.hardened)
+                output = integrate_at_pixels(input.tensor, banks, self.expanded_bias, self.geometry)
                 return GeometricTensor(output, self.out_type)
             size = self.geometry.output_size(*image_size(input.tensor))
         if self.training:
@@ -106,11 +106,6 @@ class RelaxedLayer(EquivariantModule):
             else:
                 banks, factors = self.kernel.filters(self.weights, size, hardened)
             return as_weight(banks, self.geometry, factors is not None), factors, self._expanded_bias()
-
-    def _banks(self, size: tuple[int, ...], start: int, end: int) -> Tensor:
-        """Return K at the pixels from number ``start`` up to ``end`` of an image."""
-        with full_precision(self.like):
-            return self.kernel.at_pixels(self.weights, size, self.hardened, start, end)
 
     def _expanded_bias(self) -> Tensor | None:
         """Return the bias of each channel in the precision that is set."""

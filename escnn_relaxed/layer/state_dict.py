@@ -25,7 +25,7 @@ _SAME = 1e-4
 # The keys that R2Conv, or Linear, saves besides its parameters. Their values follow from the parameters.
 _DERIVED = ("filter", "matrix", "expanded_bias", "bias_expansion", "_basisexpansion.")
 # The key of a hardened layer: whether it is hardened in each subgroup.
-_HARDENED = "hardened"
+_HARDENED = "hardened_in"
 
 
 def describe(layer: Any) -> dict[str, Any]:
