@@ -8,9 +8,10 @@ from collections import OrderedDict
 import battery
 import pytest
 import torch
+from escnn import gspaces
 from soft_networks import soft_regular_layer
 
-from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv
 from escnn_relaxed.kernel.domain_frequency import DomainFrequency, frequency_values
 
 
@@ -80,6 +81,18 @@ def test_default_frequency_is_a_quarter_or_1_in_logarithms_where_samples_resolve
     kernel = ContinuousKernel(hidden_size=2, rotation_coordinates=form)
     layer = RelaxedR2Conv(*battery.types(space, "regular -> regular"), 3, kernel=kernel)
     assert layer.domain_frequency["rotation"].item() == pytest.approx(expected, rel=1e-6)  # float32
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("space", "keep"), [("half turns of space", None), ("C8", "C4")])
+def test_default_frequency_counts_rotations_of_space_and_cosets_of_what_is_kept(space: str, keep: str | None) -> None:
+    """Two of each, which resolve 2/4π."""
+    if space == "C8":
+        layer = RelaxedR2Conv(*battery.types(space, "trivial -> regular"), 3, keep=keep)
+    else:
+        gspace = gspaces.rot2dOnR3(2)
+        layer = RelaxedR3Conv(gspace.type(gspace.trivial_repr), gspace.type(gspace.regular_repr), 3)
+    assert layer.domain_frequency["rotation"].item() == pytest.approx(2 / (4 * math.pi), rel=1e-6)  # float32
 
 
 def test_subgroups_have_one_order_however_they_are_given() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from escnn import gspaces, nn
 from tolerances import ROUNDING
+from torch import Tensor
 from torch.nn import functional
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, SoftnessEvidence
@@ -70,6 +71,31 @@ def test_each_forward_of_training_draws_and_evaluation_has_the_grid() -> None:
     always = layer_between(IMAGE, HIDDEN, sampling="always random").eval()
     with torch.no_grad():
         assert not torch.equal(always(images).tensor, always(images).tensor)
+
+
+@pytest.mark.usefixtures("float64_default")
+def test_positions_turn_with_the_samples_and_are_those_of_the_grid_again() -> None:
+    """By steps of the grid: at a pixel as seen from the next element, and averaged over all that any element sees."""
+    space = gspaces.rot2dOnR2(4)
+    types = space.type(space.trivial_repr), space.type(space.regular_repr)
+    layer = layer_between(*types, relax=("rotation", "translation"), sampling="random")
+
+    def banks(size: tuple[int, int]) -> Tensor:
+        return layer.filter_banks(size).detach().movedim((0, 1), (-2, -1))
+
+    def mean() -> Tensor:
+        return layer.kernel(layer.weights, ("translation",)).detach()
+
+    grid = banks((3, 4)), mean()
+    for angle, turns in ((math.tau / 4, 1), (0.3, None), (0.0, 0)):
+        layer.kernel.turn(angle)
+        # Quarter turns map the pixels of the reference image to each other.
+        assert (banks((8, 8)).mean((-2, -1)) - mean()).abs().max() <= ROUNDING
+        for found, expected in zip((banks((3, 4)), mean()), grid, strict=True):
+            if turns is None:
+                assert (found - expected).abs().max() > 1e-3
+            else:
+                assert (found - expected.roll(-turns, 0)).abs().max() <= ROUNDING
 
 
 def test_layers_of_a_network_share_a_draw_that_checkpoints_repeat() -> None:
