@@ -9,12 +9,14 @@ import battery
 import numpy as np
 import pytest
 import torch
+from escnn import gspaces
 from escnn.group import GroupElement
 from layers import build
-from tolerances import FEW_TERMS, ROUNDING
+from tolerances import BROKEN, FEW_TERMS, ROUNDING
 from torch import Tensor
 from transformations import relative_error
 
+from escnn_relaxed import ContinuousKernel, RelaxedR3Conv
 from escnn_relaxed.checks import SUBGROUPS
 from escnn_relaxed.continuous.coordinates import DomainPoints, FilterPoints
 from escnn_relaxed.group.domain import Domain
@@ -113,6 +115,20 @@ def test_columns_name_the_subgroup_of_each_coordinate(space: str) -> None:
         assert points.columns == [name for name in soft for _ in range(sizes[name])]
     log = DomainPoints(domain_of("D4", form="log"), ("rotation", "reflection"))
     assert log.columns == ["rotation", "reflection"]
+
+
+@torch.no_grad()
+def test_positions_of_volumes_have_three_coordinates() -> None:
+    """Half turns map the voxels of the reference volume to each other, so the mean is that over its voxels."""
+    gspace = gspaces.rot2dOnR3(2)
+    types = gspace.type(gspace.trivial_repr), gspace.type(gspace.regular_repr)
+    relax = {"translation": (0.2, 0.3, 0.4), "rotation": 0.1}
+    layer = RelaxedR3Conv(*types, 3, relax=relax, initial_softness=0.3, kernel=ContinuousKernel(hidden_size=3)).double()
+    assert layer.kernel.domain_points.columns == ["translation"] * 3 + ["rotation"] * 9
+    banks = layer.filter_banks((8, 8, 8))
+    mean = layer.kernel(layer.weights, ("translation",))
+    assert relative_error(banks.flatten(0, 2).mean(0), mean) <= ROUNDING
+    assert all((banks - banks.flip(axis)).abs().max() > BROKEN * banks.abs().max() for axis in range(3))
 
 
 @pytest.mark.parametrize(("space", "count"), [("trivial", 1), ("C4", 1), ("D4", 1), ("C3", 3), ("C8", 2)])

@@ -12,7 +12,7 @@ from escnn import gspaces
 from soft_networks import soft_regular_layer
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv
-from escnn_relaxed.kernel.domain_frequency import DomainFrequency, frequency_values
+from escnn_relaxed.kernel.domain_frequency import DomainFrequency, Limit, frequency_values
 
 
 def values(frequency: DomainFrequency) -> dict[str, list[float]]:
@@ -47,6 +47,18 @@ def test_kernel_may_vary_where_a_frequency_is_learned_or_not_0() -> None:
     assert fixed.may_vary()
     assert learned.may_vary("rotation")
     assert not learned.may_vary("translation")
+    assert DomainFrequency({"translation": (0.0, 0.5)}).may_vary("translation")
+
+
+@pytest.mark.usefixtures("warnings_not_yet_given")
+def test_sign_of_a_frequency_does_not_make_it_resolved() -> None:
+    frequency = DomainFrequency({"rotation": 0.1})
+    frequency.limits["rotation"] = Limit(0.3, "of the samples")
+    frequency.set(rotation=-0.3)
+    with pytest.warns(
+        UserWarning, match=r"domain frequency 0.5 of rotation is above 0.3 \(of the samples\): it aliases"
+    ):
+        frequency.set(rotation=-0.5)
 
 
 def test_each_coordinate_of_the_domain_has_the_frequency_of_its_axis() -> None:
@@ -150,6 +162,7 @@ def test_fixed_frequency_is_a_setting_of_which_copies_are_handed_out() -> None:
     for value in (*layer.domain_frequency.values(), *saved):
         value.fill_(9.0)
     assert torch.equal(layer(features).tensor, before)
+    assert [value.tolist() for value in layer.domain_frequency.values()] == [[0.1, 0.3], [0.1]]
     assert not {name for name, _ in layer.named_buffers() if "frequency" in name}
     layer.set_domain_frequency(rotation=0.2)
     assert not torch.equal(layer(features).tensor, before)

@@ -16,6 +16,7 @@ from layers import SIZES, relaxation
 from reference import Layer
 from reference_group import Elements
 from reference_kappas import REFERENCE, TiedKappa
+from tolerances import BROKEN
 from torch import nn
 
 from escnn_relaxed import RelaxedR2Conv, harden_network, relax_network
@@ -151,6 +152,21 @@ def test_every_field_has_its_own_modulation() -> None:
             assert set(changed) <= set(field)
             fields[field] |= set(changed)
     assert all(set(field) == changed for field, changed in fields.items())
+
+
+@torch.no_grad()
+def test_rigid_fields_of_two_channels_have_weights_of_inputs_each() -> None:
+    """Those of a field change all of its channels and no others."""
+    gspace = gspaces.rot2dOnR2(4)
+    types = gspace.type(gspace.regular_repr), gspace.type(gspace.irrep(1), gspace.irrep(1))
+    layer = RelaxedR2Conv(*types, 1).double()
+    strict = layer.basisexpansion(layer.weights).view(4, 4)
+    (weights,) = soft_weights(layer)
+    lists = weights.view(2, -1)
+    for number in range(2):
+        lists.zero_()[number] = 1.0
+        changed = (layer.filter_bank().view(4, 4) - strict).abs().amax(1) > BROKEN * strict.abs().max()
+        assert changed.tolist() == [of // 2 == number for of in range(4)]
 
 
 @torch.no_grad()
