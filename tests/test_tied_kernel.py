@@ -16,7 +16,7 @@ from layers import SIZES, relaxation
 from reference import Layer
 from reference_group import Elements
 from reference_kappas import REFERENCE, TiedKappa
-from tolerances import BROKEN
+from tolerances import BROKEN, FEW_TERMS
 from torch import nn
 
 from escnn_relaxed import RelaxedR2Conv, harden_network, relax_network
@@ -135,6 +135,19 @@ def test_every_weight_of_a_soft_part_at_zero_learns(pair: str, kind: str) -> Non
     layer(layer.in_type(battery.random_input(layer.in_type, *SIZES[kind]))).tensor.square().sum().backward()
     assert all((weights.grad != 0).all() for weights in soft_weights(layer))
     assert all(not value.grad.any() for value in layer.domain_frequency.values())
+
+
+@pytest.mark.parametrize("name", ["rotation", "reflection"])
+def test_weights_act_by_the_frequencies_of_their_subgroups(name: str) -> None:
+    """Where the other ω′ is 0, those of this subgroup do and no others."""
+    layer = RelaxedR2Conv(*battery.types("D4", "regular + irreps -> irreps + regular"), 3).double()
+    layer.set_domain_frequency(**{of: 0.25 if of == name else 0.0 for of in layer.relaxed_subgroups})
+    bank, groups = layer.filter_bank(), layer.weight_groups()
+    (weights,) = soft_weights(layer)
+    (gradient,) = torch.autograd.grad(bank, weights, torch.randn_like(bank))
+    ((_, numbers),) = groups[name]
+    assert set(groups) == {"rotation", "reflection", "rotation × reflection"}
+    assert (gradient.abs() > FEW_TERMS).nonzero().flatten().tolist() == numbers.tolist()
 
 
 def test_every_field_has_its_own_modulation() -> None:
