@@ -101,7 +101,9 @@ _LARGE = 2**12
 
 
 def _words(tensor: Tensor) -> Tensor:
-    if tensor.numel() < _LARGE or not tensor.is_contiguous() or tensor.numel() * tensor.element_size() % 8:
+    # Slices of a vector of all parameters may begin or end within a word.
+    ends = tensor.storage_offset() | tensor.numel()
+    if tensor.numel() < _LARGE or not tensor.is_contiguous() or ends * tensor.element_size() % 8:
         return tensor
     return tensor.view(-1).view(torch.int64)
 
