@@ -151,6 +151,15 @@ def test_kept_rotations_share_a_point(keep: str, fold: int) -> None:
     assert (found.squeeze((1, 2)) - wanted).abs().max() <= FEW_TERMS
 
 
+def test_rotations_about_a_kept_axis_share_the_axis_as_an_element_sees_it() -> None:
+    gspace = gspaces.octaOnR3()
+    domain = Domain(gspace, 24, kept_group("SO(2)", gspace, 24))
+    actions = [np.array(gspace.basespace_action(element)) for element in gspace.fibergroup.elements]
+    seen = np.stack([action.T @ [0.0, 0.0, 1.0] for action in actions])
+    assert np.abs(domain.elements(["rotation"]) - seen).max() <= 1e-6  # escnn's matrices of the octahedral group
+    assert len(np.unique(seen.round(3) + 0.0, axis=0)) == 6
+
+
 def filter_points(space: str, sees_relative: bool, kernel_size: int = 3, support: str = "smooth") -> FilterPoints:
     fields = battery.field_type(space, "trivial")
     place = KernelPlace(fields, fields, kernel_size, 2, domain_of(space))
