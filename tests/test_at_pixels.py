@@ -62,7 +62,8 @@ def test_values_and_gradients_are_those_of_the_sum_over_taps(
 ) -> None:
     """In chunks of a pixel, of three, and in one."""
     geometry, size = GEOMETRIES[name]
-    monkeypatch.setattr(at_pixels, "_MOST_VALUES", pixels)
+    # A pixel takes five numbers; four are left over.
+    monkeypatch.setattr(at_pixels, "_MOST_VALUES", 5 * pixels + 4)
     features = torch.randn(2, CHANNELS, *size, dtype=torch.float64, requires_grad=True)
     channels = CHANNELS, CHANNELS // geometry.groups
     channels = channels[::-1] if isinstance(geometry, TransposedGeometry) else channels
@@ -75,7 +76,7 @@ def test_values_and_gradients_are_those_of_the_sum_over_taps(
         asked.append(end - start)
         return banks[start:end]
 
-    banks_of.values = 1
+    banks_of.values = 5
     found = integrate_at_pixels(features, banks_of, bias, geometry)
     expected = sum_over_taps(features, banks, geometry) + bias.view(-1, *[1] * len(size))
     assert max(asked) <= pixels
@@ -85,6 +86,9 @@ def test_values_and_gradients_are_those_of_the_sum_over_taps(
     cotangent = torch.randn_like(found)
     gradients = [torch.autograd.grad(of, [features, banks], cotangent) for of in (found, expected)]
     assert all(relative_error(*of) <= ROUNDING for of in zip(*gradients, strict=True))
+    # Banks are not kept for the backward pass, but made again.
+    assert sum(asked) == 2 * len(banks)
+    assert max(asked) <= pixels
 
 
 @pytest.mark.parametrize("place", [{}, {"stride": 2}, {"dilation": 2, "padding": (2, 1)}], ids=str)

@@ -60,6 +60,7 @@ def test_start_without_softness_is_refused_where_something_is_soft() -> None:
     [
         ("C8", {"rotation": 1.0}, "circle", "1 of rotation is above 0.637 (N/4π"),
         ("C8", {"rotation": 5.0}, "log", "5 of rotation is above 4 (N/2 for N = 8"),
+        ("C3", {"rotation": 0.3}, "circle", "0.3 of rotation is above 0.239 (N/4π"),
         ("C2", {"rotation": 9.0}, "circle", ""),
     ],
 )
@@ -95,6 +96,7 @@ def test_layer_of_other_options_refuses_the_state() -> None:
         ({"support": "disk"}, "support"),
         ({"samples": 4}, "samples"),
         ({"filter_frequency": 0.7}, "filter frequency"),
+        ({"dilation": 2}, "dilation"),
     ):
         other = build(*types, relax=None, **{"soft_part": "continuous", **options})
         with pytest.raises(RuntimeError, match=f"{words} is"):

@@ -9,12 +9,14 @@ import battery
 import numpy as np
 import pytest
 import torch
+from escnn import gspaces
 from escnn.group import GroupElement
 from layers import build
-from tolerances import FEW_TERMS, ROUNDING
+from tolerances import BROKEN, FEW_TERMS, ROUNDING
 from torch import Tensor
 from transformations import relative_error
 
+from escnn_relaxed import ContinuousKernel, RelaxedR3Conv
 from escnn_relaxed.checks import SUBGROUPS
 from escnn_relaxed.continuous.coordinates import DomainPoints, FilterPoints
 from escnn_relaxed.group.domain import Domain
@@ -115,7 +117,21 @@ def test_columns_name_the_subgroup_of_each_coordinate(space: str) -> None:
     assert log.columns == ["rotation", "reflection"]
 
 
-@pytest.mark.parametrize(("space", "count"), [("trivial", 1), ("C4", 1), ("D4", 1), ("C3", 3), ("C8", 2)])
+@torch.no_grad()
+def test_positions_of_volumes_have_three_coordinates() -> None:
+    """Half turns map the voxels of the reference volume to each other, so the mean is that over its voxels."""
+    gspace = gspaces.rot2dOnR3(2)
+    types = gspace.type(gspace.trivial_repr), gspace.type(gspace.regular_repr)
+    relax = {"translation": (0.2, 0.3, 0.4), "rotation": 0.1}
+    layer = RelaxedR3Conv(*types, 3, relax=relax, initial_softness=0.3, kernel=ContinuousKernel(hidden_size=3)).double()
+    assert layer.kernel.domain_points.columns == ["translation"] * 3 + ["rotation"] * 9
+    banks = layer.filter_banks((8, 8, 8))
+    mean = layer.kernel(layer.weights, ("translation",))
+    assert relative_error(banks.flatten(0, 2).mean(0), mean) <= ROUNDING
+    assert all((banks - banks.flip(axis)).abs().max() > BROKEN * banks.abs().max() for axis in range(3))
+
+
+@pytest.mark.parametrize(("space", "count"), [("trivial", 1), ("C4", 1), ("D4", 1), ("C3", 3), ("C8", 2), ("D8", 2)])
 def test_positions_of_the_mean_are_the_pixels_once_for_each_set(space: str, count: int) -> None:
     """Quarter turns map the pixels to themselves, eighths of a turn to others."""
     found = DomainPoints(domain_of(space), ("translation",)).double().exact("everywhere").squeeze((0, 1))
@@ -133,6 +149,15 @@ def test_kept_rotations_share_a_point(keep: str, fold: int) -> None:
     wanted = torch.from_numpy(np.stack([np.cos(angles), np.sin(angles)], axis=-1))
     assert found.shape == (8, 1, 1, 2)
     assert (found.squeeze((1, 2)) - wanted).abs().max() <= FEW_TERMS
+
+
+def test_rotations_about_a_kept_axis_share_the_axis_as_an_element_sees_it() -> None:
+    gspace = gspaces.octaOnR3()
+    domain = Domain(gspace, 24, kept_group("SO(2)", gspace, 24))
+    actions = [np.array(gspace.basespace_action(element)) for element in gspace.fibergroup.elements]
+    seen = np.stack([action.T @ [0.0, 0.0, 1.0] for action in actions])
+    assert np.abs(domain.elements(["rotation"]) - seen).max() <= 1e-6  # escnn's matrices of the octahedral group
+    assert len(np.unique(seen.round(3) + 0.0, axis=0)) == 6
 
 
 def filter_points(space: str, sees_relative: bool, kernel_size: int = 3, support: str = "smooth") -> FilterPoints:

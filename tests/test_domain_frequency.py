@@ -8,10 +8,11 @@ from collections import OrderedDict
 import battery
 import pytest
 import torch
+from escnn import gspaces
 from soft_networks import soft_regular_layer
 
-from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
-from escnn_relaxed.kernel.domain_frequency import DomainFrequency, frequency_values
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv
+from escnn_relaxed.kernel.domain_frequency import DomainFrequency, Limit, frequency_values
 
 
 def values(frequency: DomainFrequency) -> dict[str, list[float]]:
@@ -46,6 +47,16 @@ def test_kernel_may_vary_where_a_frequency_is_learned_or_not_0() -> None:
     assert fixed.may_vary()
     assert learned.may_vary("rotation")
     assert not learned.may_vary("translation")
+    assert DomainFrequency({"translation": (0.0, 0.5)}).may_vary("translation")
+
+
+@pytest.mark.usefixtures("warnings_not_yet_given")
+def test_sign_of_a_frequency_does_not_make_it_resolved() -> None:
+    frequency = DomainFrequency({"rotation": 0.1})
+    frequency.limits["rotation"] = Limit(0.3, "of the samples")
+    frequency.set(rotation=-0.3)
+    with pytest.warns(UserWarning, match=r"frequency 0.5 of rotation is above 0.3 \(of the samples\)"):
+        frequency.set(rotation=-0.5)
 
 
 def test_each_coordinate_of_the_domain_has_the_frequency_of_its_axis() -> None:
@@ -80,6 +91,18 @@ def test_default_frequency_is_a_quarter_or_1_in_logarithms_where_samples_resolve
     kernel = ContinuousKernel(hidden_size=2, rotation_coordinates=form)
     layer = RelaxedR2Conv(*battery.types(space, "regular -> regular"), 3, kernel=kernel)
     assert layer.domain_frequency["rotation"].item() == pytest.approx(expected, rel=1e-6)  # float32
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("space", "keep"), [("half turns of space", None), ("C8", "C4")])
+def test_default_frequency_counts_rotations_of_space_and_cosets_of_what_is_kept(space: str, keep: str | None) -> None:
+    """Two of each, which resolve 2/4π."""
+    if space == "C8":
+        layer = RelaxedR2Conv(*battery.types(space, "trivial -> regular"), 3, keep=keep)
+    else:
+        gspace = gspaces.rot2dOnR3(2)
+        layer = RelaxedR3Conv(gspace.type(gspace.trivial_repr), gspace.type(gspace.regular_repr), 3)
+    assert layer.domain_frequency["rotation"].item() == pytest.approx(2 / (4 * math.pi), rel=1e-6)  # float32
 
 
 def test_subgroups_have_one_order_however_they_are_given() -> None:
@@ -137,6 +160,7 @@ def test_fixed_frequency_is_a_setting_of_which_copies_are_handed_out() -> None:
     for value in (*layer.domain_frequency.values(), *saved):
         value.fill_(9.0)
     assert torch.equal(layer(features).tensor, before)
+    assert [value.tolist() for value in layer.domain_frequency.values()] == [[0.1, 0.3], [0.1]]
     assert not {name for name, _ in layer.named_buffers() if "frequency" in name}
     layer.set_domain_frequency(rotation=0.2)
     assert not torch.equal(layer(features).tensor, before)

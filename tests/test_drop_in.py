@@ -50,6 +50,15 @@ def operations(network: nn.Module) -> int:
 
 
 @torch.no_grad()
+def test_trace_in_training_has_no_functions_of_the_position() -> None:
+    """They are constants, also where an image of this size comes for the first time."""
+    soft, features = Network(RelaxedR2Conv(C4, C4, 3, relax="translation")).train(), images(5)
+    trace = torch.jit.trace(soft, images())
+    assert relative_error(trace(features), soft(features)) <= SINGLE
+    assert "aten::tanh" not in {node.kind() for node in trace.inlined_graph.nodes()}
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("form", FORMS)
 def test_trace_holds_the_filter_bank_of_now_as_a_constant(form: str) -> None:
     """As that of ``R2Conv``."""

@@ -153,6 +153,14 @@ def test_hardened_layer_is_the_layer_without_relaxation() -> None:
     assert torch.equal(answer(plain), answer(layer))
 
 
+def test_hardened_layer_between_sheared_fields_says_that_it_is_strict() -> None:
+    """In the precision of the soft one, whose norm knows the basis of the fields."""
+    layer = soft_layer("C4", "mixed, sheared -> mixed, sheared")
+    hardened = harden_network(layer)
+    assert layer.softness().item() > BROKEN
+    assert hardened.softness().item() == 0
+
+
 def test_hardened_continuous_layer_keeps_its_state() -> None:
     layer = layer_soft_in_everything("continuous")
     hardened = harden_network(layer)

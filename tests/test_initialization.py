@@ -11,9 +11,9 @@ from forms import features_of, soft_weights
 from group_average import energy, kernel_of, mean_over
 from layers import EVERY_KERNEL, SOFT_PARTS, options_of
 from reference import Layer
-from tolerances import ROUNDING, SINGLE_REORDERED
+from tolerances import ROUNDING, SINGLE, SINGLE_REORDERED
 from torch import Tensor
-from transformations import largest_error, rotations
+from transformations import largest_error, relative_error, rotations
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, relax_network
 
@@ -125,6 +125,18 @@ def test_start_does_not_depend_on_the_number_of_threads(soft_part: str) -> None:
     expected, found = (state_of(soft_part, 0, threads) for threads in (1, 2))
     for name, value in expected.items():
         assert torch.allclose(value, found[name], rtol=0, atol=1e-5 * float(value.abs().max())), name
+
+
+@pytest.mark.parametrize("relax", [("rotation",), ("rotation", "translation")], ids=" + ".join)
+def test_continuous_layer_starts_alike_at_frequency_0(relax: tuple[str, ...]) -> None:
+    layers = []
+    for start in (0.0, 0.25):
+        torch.manual_seed(0)
+        options = {"relax": dict.fromkeys(relax, start), **options_of("continuous", hidden_size=6)}
+        layers.append(RelaxedR2Conv(*battery.types("C4", "regular -> regular"), 3, **options).double())
+    layers[0].set_domain_frequency(**dict.fromkeys(relax, 0.25))
+    banks = [layer.filter_banks(3) if "translation" in relax else layer.filter_bank() for layer in layers]
+    assert relative_error(*(of.detach() for of in banks)) <= SINGLE
 
 
 @EVERY_KERNEL

@@ -192,6 +192,25 @@ def test_large_tensors_are_compared_bit_by_bit(old: float, new: float) -> None:
     assert memo(values, build) == memo(values, build) == 2
 
 
+def test_tensor_that_is_taken_away_is_seen() -> None:
+    values, memo = nn.Module(), EvaluationMemo()
+    values.first, values.second = torch.ones(2), torch.ones(3)
+    assert memo(values, lambda: 1) == 1
+    values.second = None
+    assert memo(values, lambda: 2) == 2
+
+
+@pytest.mark.parametrize("kind", ["odd", "odd offset", "transposed"])
+def test_large_tensors_of_any_layout_are_compared(kind: str) -> None:
+    """As of slices of one vector of all parameters, which does not end or begin at a word of eight bytes."""
+    tensors = {"odd": torch.zeros(5001), "odd offset": torch.zeros(5001)[1:], "transposed": torch.zeros(50, 100).mT}
+    values, memo = nn.Module(), EvaluationMemo()
+    values.register_buffer("value", tensors[kind])
+    for number in range(2):
+        values.value[-1] = number
+        assert [memo(values, lambda: values.value.sum().item()) for _ in range(2)] == [values.value.sum().item()] * 2
+
+
 # --- never stale ------------------------------------------------------------------------------------------------------
 
 

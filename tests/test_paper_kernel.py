@@ -8,10 +8,12 @@ import pytest
 import torch
 from escnn import gspaces, nn
 from tolerances import ROUNDING
+from torch import Tensor
 from torch.nn import functional
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.continuous import FourierKernel, SirenKernel, draw_samples
+from escnn_relaxed.continuous.sampling import drawn_angle
 from escnn_relaxed.models import RelaxedResNet
 
 C8 = gspaces.rot2dOnR2(8)
@@ -19,17 +21,21 @@ IMAGE, HIDDEN = C8.type(C8.trivial_repr), C8.type(*[C8.regular_repr] * 2)
 LOG = {"rotation_coordinates": "log"}
 
 
-def layer_between(*types: nn.FieldType, relax: object = ("rotation",), samples: int = 8, **options: object):
+def layer_between(*types: nn.FieldType, relax: object = ("rotation",), keep: str | None = None, **options: object):
     torch.manual_seed(0)
     kernel = ContinuousKernel(hidden_size=6, **options)
-    return RelaxedR2Conv(*types, 5, padding=2, relax=relax, initial_softness=0.2, samples=samples, kernel=kernel)
+    return RelaxedR2Conv(*types, 5, padding=2, relax=relax, initial_softness=0.2, samples=8, keep=keep, kernel=kernel)
 
 
 @pytest.mark.usefixtures("float64_default")
 @pytest.mark.parametrize("form", ["circle", "log"])
+@pytest.mark.parametrize("keep", [None, "C2"])
 @pytest.mark.parametrize("in_type", [IMAGE, HIDDEN], ids=["lifting", "regular"])
-def test_samples_turned_by_steps_of_the_grid_roll_the_channels(in_type: nn.FieldType, form: str) -> None:
-    layer = layer_between(in_type, HIDDEN, sampling="random", rotation_coordinates=form)
+def test_samples_turned_by_steps_of_the_grid_roll_the_channels(
+    in_type: nn.FieldType, keep: str | None, form: str
+) -> None:
+    """Also where the coordinate of a rotation is that of a coset, which turns twice as fast."""
+    layer = layer_between(in_type, HIDDEN, keep=keep, sampling="random", rotation_coordinates=form)
     grid = layer.filter_bank()
     layer.kernel.turn(2 * math.tau / 8)
     rolled = grid.unflatten(0, (2, 8)).roll(-2, 1).flatten(0, 1)
@@ -72,6 +78,31 @@ def test_each_forward_of_training_draws_and_evaluation_has_the_grid() -> None:
         assert not torch.equal(always(images).tensor, always(images).tensor)
 
 
+@pytest.mark.usefixtures("float64_default")
+def test_positions_turn_with_the_samples_and_are_those_of_the_grid_again() -> None:
+    """By steps of the grid: at a pixel as seen from the next element, and averaged over all that any element sees."""
+    space = gspaces.rot2dOnR2(4)
+    types = space.type(space.trivial_repr), space.type(space.regular_repr)
+    layer = layer_between(*types, relax=("rotation", "translation"), sampling="random")
+
+    def banks(size: tuple[int, int]) -> Tensor:
+        return layer.filter_banks(size).detach().movedim((0, 1), (-2, -1))
+
+    def mean() -> Tensor:
+        return layer.kernel(layer.weights, ("translation",)).detach()
+
+    grid = banks((3, 4)), mean()
+    for angle, turns in ((math.tau / 4, 1), (0.3, None), (0.0, 0)):
+        layer.kernel.turn(angle)
+        # Quarter turns map the pixels of the reference image to each other.
+        assert (banks((8, 8)).mean((-2, -1)) - mean()).abs().max() <= ROUNDING
+        for found, expected in zip((banks((3, 4)), mean()), grid, strict=True):
+            if turns is None:
+                assert (found - expected).abs().max() > 1e-3
+            else:
+                assert (found - expected.roll(-turns, 0)).abs().max() <= ROUNDING
+
+
 def test_layers_of_a_network_share_a_draw_that_checkpoints_repeat() -> None:
     kernel = ContinuousKernel(hidden_size=4, sampling="random")
     network = RelaxedResNet(2, 4, relax=("rotation",), in_channels=1, fields=(1, 2), kernel=kernel)
@@ -89,11 +120,27 @@ def test_layers_of_a_network_share_a_draw_that_checkpoints_repeat() -> None:
     assert torch.equal(found, expected)
 
 
+def test_a_draw_is_any_angle_and_for_layers_with_random_samples_alone() -> None:
+    angles = torch.tensor([drawn_angle() for _ in range(200)])
+    assert angles.min() >= 0
+    assert angles.max() < math.tau
+    # A fifth of a turn holds 40 of them.
+    assert (torch.histc(angles, 5, 0, math.tau) > 20).all()
+    layers = [layer_between(IMAGE, HIDDEN, sampling=sampling) for sampling in ("grid", "random", "always random")]
+    layers[1].eval()
+    draw_samples(nn.SequentialModule(layers[0], layer_between(HIDDEN, HIDDEN)))
+    for layer in layers:
+        draw_samples(layer)
+    assert [layer.kernel.angle == 0 for layer in layers] == [True, True, False]
+
+
 def test_random_samples_are_of_continuous_groups_or_of_regular_fields() -> None:
     d4 = gspaces.flipRot2dOnR2(4)
     regular = d4.type(d4.regular_repr)
-    with pytest.raises(ValueError, match="sampling must be 'grid' here"):
-        layer_between(regular, regular, sampling="random")
+    irreps = C8.type(C8.irrep(1))
+    for types in ((regular, regular), (HIDDEN, irreps), (irreps, HIDDEN)):
+        with pytest.raises(ValueError, match="sampling must be 'grid' here"):
+            layer_between(*types, sampling="random")
     with pytest.raises(ValueError, match="sampling"):
         ContinuousKernel(sampling="often")
 
@@ -115,6 +162,10 @@ def test_frequencies_that_are_no_whole_numbers_jump_in_log_coordinates(
 def test_a_learned_frequency_leaves_the_whole_numbers() -> None:
     with pytest.warns(UserWarning, match="a learned ω′ leaves the whole numbers"):
         RelaxedR2Conv(HIDDEN, HIDDEN, 3, relax={"rotation": 1.0}, learn_relaxation=True, kernel=ContinuousKernel(**LOG))
+
+
+def test_a_learned_frequency_of_translation_makes_no_jump() -> None:
+    RelaxedR2Conv(HIDDEN, HIDDEN, 3, relax="translation", learn_relaxation=True, kernel=ContinuousKernel(**LOG))
 
 
 @pytest.mark.usefixtures("float64_default")

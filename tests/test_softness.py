@@ -280,6 +280,13 @@ def test_softness_in_half_precision_is_of_weights_that_are_no_parameters() -> No
     assert weights.grad.abs().sum() > 0
 
 
+def test_small_softness_in_single_precision_is_no_rounding() -> None:
+    """It is a square: of a millionth, its root is a thousandth of K."""
+    layer = RelaxedR2Conv(*battery.types("C4", "regular -> regular"), 3, initial_softness=0.1)
+    layer.set_softness(1e-7)
+    assert layer.softness().item() == pytest.approx(1e-7, rel=1e-3)
+
+
 def test_softness_of_parametrized_soft_weights_cannot_be_set() -> None:
     layer = soft_layer("C4", "regular -> regular")
     double = torch.nn.Module()

@@ -16,6 +16,7 @@ from layers import SIZES, relaxation
 from reference import Layer
 from reference_group import Elements
 from reference_kappas import REFERENCE, TiedKappa
+from tolerances import BROKEN, FEW_TERMS
 from torch import nn
 
 from escnn_relaxed import RelaxedR2Conv, harden_network, relax_network
@@ -136,6 +137,19 @@ def test_every_weight_of_a_soft_part_at_zero_learns(pair: str, kind: str) -> Non
     assert all(not value.grad.any() for value in layer.domain_frequency.values())
 
 
+@pytest.mark.parametrize("name", ["rotation", "reflection"])
+def test_weights_act_by_the_frequencies_of_their_subgroups(name: str) -> None:
+    """Where the other ω′ is 0, those of this subgroup do and no others."""
+    layer = RelaxedR2Conv(*battery.types("D4", "regular + irreps -> irreps + regular"), 3).double()
+    layer.set_domain_frequency(**{of: 0.25 if of == name else 0.0 for of in layer.relaxed_subgroups})
+    bank, groups = layer.filter_bank(), layer.weight_groups()
+    (weights,) = soft_weights(layer)
+    (gradient,) = torch.autograd.grad(bank, weights, torch.randn_like(bank))
+    ((_, numbers),) = groups[name]
+    assert set(groups) == {"rotation", "reflection", "rotation × reflection"}
+    assert (gradient.abs() > FEW_TERMS).nonzero().flatten().tolist() == numbers.tolist()
+
+
 def test_every_field_has_its_own_modulation() -> None:
     """The weights of a field change its channels and no others, also where fields of a kind are not neighbours."""
     layer = RelaxedR2Conv(*battery.types("C4", "regular -> trivial + regular + irreps + regular + trivial"), 3)
@@ -151,6 +165,21 @@ def test_every_field_has_its_own_modulation() -> None:
             assert set(changed) <= set(field)
             fields[field] |= set(changed)
     assert all(set(field) == changed for field, changed in fields.items())
+
+
+@torch.no_grad()
+def test_rigid_fields_of_two_channels_have_weights_of_inputs_each() -> None:
+    """Those of a field change all of its channels and no others."""
+    gspace = gspaces.rot2dOnR2(4)
+    types = gspace.type(gspace.regular_repr), gspace.type(gspace.irrep(1), gspace.irrep(1))
+    layer = RelaxedR2Conv(*types, 1).double()
+    strict = layer.basisexpansion(layer.weights).view(4, 4)
+    (weights,) = soft_weights(layer)
+    lists = weights.view(2, -1)
+    for number in range(2):
+        lists.zero_()[number] = 1.0
+        changed = (layer.filter_bank().view(4, 4) - strict).abs().amax(1) > BROKEN * strict.abs().max()
+        assert changed.tolist() == [of // 2 == number for of in range(4)]
 
 
 @torch.no_grad()

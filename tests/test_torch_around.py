@@ -22,6 +22,7 @@ from forms import (
 from layers import EVERY_KIND, SIZES, build, relaxation
 from tolerances import ROUNDING
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
@@ -127,6 +128,24 @@ def test_jacobian_of_the_layer_is_its_matrix(
     product = torch.einsum("...bchw,bchw->...", transform(layer)(features), features)
     linear = layer(features) - layer(torch.zeros_like(features))
     assert relative_error(product.detach(), linear.detach()) <= ROUNDING
+
+
+@FORWARDS
+@torch.no_grad()
+def test_dual_weights_have_a_slope_where_their_bank_is_kept() -> None:
+    """K is linear in the strict weights."""
+    layer = layer_of("soft").eval()
+    features = features_of(layer)
+    weights = layer._parameters.pop("weights").detach()
+
+    def answer_with(given: Tensor) -> Tensor:
+        layer.weights = given
+        return layer(layer.in_type(features)).tensor
+
+    expected = answer_with(0 * weights).neg() + answer_with(weights)
+    with forward_ad.dual_level():
+        slope = forward_ad.unpack_dual(answer_with(forward_ad.make_dual(weights, weights))).tangent
+    assert relative_error(slope, expected) <= ROUNDING
 
 
 @FORWARDS

@@ -92,10 +92,10 @@ class DomainPoints(ExactConstants):
 
     def turn(self, angle: float) -> None:
         """Take the coordinates of the elements g r, with the rotation r by an angle beside each sampled g."""
-        if angle:
-            rotation = rotation_matrix(angle)
-            self.set_constant("action", self._action @ rotation)
-            self.set_constant("everywhere", (self._seen @ rotation)[None, None])
+        # Only elements of the plane are turned.
+        rotation = rotation_matrix(angle) if angle else np.eye(self._seen.shape[-1])
+        self.set_constant("action", self._action @ rotation)
+        self.set_constant("everywhere", (self._seen @ rotation)[None, None])
         is_rotation = np.array([name == "rotation" for name in self.columns if name != "translation"], dtype=bool)
         for name, (coordinates, reflected) in self._translates.items():
             turned = coordinates.copy()

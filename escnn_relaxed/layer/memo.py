@@ -101,9 +101,9 @@ _LARGE = 2**12
 
 
 def _words(tensor: Tensor) -> Tensor:
-    size, start = tensor.element_size(), tensor.storage_offset()
-    # A part of a larger tensor, as after `vector_to_parameters`, may start inside a word.
-    if tensor.numel() < _LARGE or not tensor.is_contiguous() or tensor.numel() * size % 8 or start * size % 8:
+    # Slices of a vector of all parameters may begin or end within a word.
+    ends = tensor.storage_offset() | tensor.numel()
+    if tensor.numel() < _LARGE or not tensor.is_contiguous() or ends * tensor.element_size() % 8:
         return tensor
     return tensor.view(-1).view(torch.int64)
 
