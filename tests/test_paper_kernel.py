@@ -178,7 +178,7 @@ def test_log_coordinates_are_smooth_on_the_circle_by_default() -> None:
     assert (values[0] - values[1]).abs().max() <= ROUNDING
 
 
-# --- banks are made again in the backward pass -------------------------------------------------------------------------
+# --- banks are made again in the backward pass ------------------------------------------------------------------------
 
 
 def gradients_of(output: torch.Tensor, layer: RelaxedR2Conv) -> torch.Tensor:

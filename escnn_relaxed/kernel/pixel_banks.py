@@ -37,7 +37,7 @@ class BanksAtPixels:
         if self._versions != [value._version for value in self._parameters.values()]:
             raise RuntimeError(
                 "a parameter of a ContinuousKernel that is soft in translation was changed in place between the "
-                "forward and the backward pass, which makes its filter banks again: step the optimiser after the backward pass"
+                "forward and the backward pass, which makes its filter banks again: step the optimiser afterwards"
             )
         now = self._kernel.snapshot()
         self._kernel.restore(self._state)
