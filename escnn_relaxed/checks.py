@@ -6,7 +6,7 @@ import inspect
 import math
 import numbers
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -80,14 +80,14 @@ def check_callable(name: str, value: Any) -> None:
 
 def check_sequence(name: str, value: Any, kinds: str) -> tuple[Any, ...]:
     """Return the items of an iterable that is neither a text nor a table; ``kinds`` names them in the error."""
-    try:
-        # A text or a table is none, and of a tensor without dimensions this fails.
-        items = None if isinstance(value, (str, bytes, Mapping)) else tuple(value)
-    except TypeError:
-        items = None
-    if items is None:
+    # What has items and is no Iterable may have no end, as a GeometricTensor.
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be a sequence of {kinds}, got {value!r}")
-    return items
+    try:
+        return tuple(value)
+    except TypeError:
+        # A tensor without dimensions counts as an iterable and fails only here.
+        raise TypeError(f"{name} must be a sequence of {kinds}, got {value!r}") from None
 
 
 def check_mapping(name: str, value: Any, kinds: str) -> dict[Any, Any]:
