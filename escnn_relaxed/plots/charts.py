@@ -147,7 +147,7 @@ def plot_evidence(rows: Sequence[EvidenceRow], axes: Axes | None = None) -> Axes
         [0.15]
     """
     _check_rows(rows, EvidenceRow, "table of SoftnessEvidence")
-    if not rows:
+    if not len(rows):
         raise ValueError("rows must have one or more, got none: the network is strict")
     layers, subgroups = (list(dict.fromkeys(names)) for names in ([r.layer for r in rows], [r.subgroup for r in rows]))
     axes = new_axes(axes, 2.6, max(WIDTH, 0.55 * len(rows)))
