@@ -56,7 +56,8 @@ STRIDES: dict[str, tuple[tuple[Module, ...], tuple[int, int], bool]] = {
     "blurred maximum, even": ((of_escnn(enn.PointwiseMaxPoolAntialiased2D, 3, 2, 1),), (8, 8), False),
     "adaptive": ((of_escnn(enn.PointwiseAdaptiveAvgPool2D, 3),), (8, 8), True),
     "transposed": ((transposed(),), (5, 5), True),
-    "transposed, and more": ((transposed(output_padding=1),), (5, 5), False),
+    # One row and one column more than fit, which are not compared.
+    "transposed, and more": ((transposed(output_padding=1),), (5, 5), True),
     "upsampled": ((of_escnn(enn.R2Upsampling, 2), conv(3, 2, 1)), (5, 5), False),
 }
 
@@ -73,7 +74,7 @@ def test_exact_is_what_a_strict_network_does_without_error(name: str) -> None:
     assert max(row.error for row in report.exact) <= (SINGLE if is_rounded else ROUNDING)
     for row in report.interpolated:
         assert row.error > 1e-3
-        assert math.isnan(row.resampling)
+        assert row.resampling > 1e-3
     # A transposition maps what any stride keeps to itself, if the sides are equal.
     assert fits or [row.name for row in report.exact] == ["reflection along 45°"]
 
@@ -186,7 +187,7 @@ class Branches(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         first = self.centred(self.centred.in_type(features))
         self.beside(self.beside.in_type(features))
-        # No module sees these.
+        # No module: what lies where is passed on by functions, from the first of equal sizes too.
         lists = torch.chunk(first.tensor.relu(), 2)
         return self.after(first.type(torch.cat([2 * part for part in lists]) + 1)).tensor
 

@@ -60,7 +60,7 @@ def test_a_fraction_of_a_pixel_on_the_torus() -> None:
     """cos 2πx/n shifted by half a step of a map with every second pixel."""
     column = torch.arange(16, dtype=torch.float64)
     wave = torch.cos(2 * math.pi * column / 16).expand(1, 1, 16, 16)
-    grid = PixelGrid((16, 16), (2.0, 2.0))
+    grid = PixelGrid((16, 16), (2.0, 2.0), (0.0, 0.0))
     found, mask = moved(wave, grid, grid, shift(0, 1), on_torus=True)
     assert mask.all()
     assert (found - torch.cos(2 * math.pi * (column - 0.5) / 16)).abs().max() < 0.002  # a whole pixel: 0.2
@@ -70,7 +70,7 @@ def test_a_fraction_of_a_pixel_on_the_torus() -> None:
     ("rows", "columns", "covers"), [(8, 5, True), (9, 5, False), (7, 5, False), (8, 6, False), (8, 4, False)]
 )
 def test_map_covers_an_image_whose_sides_are_its_strides(rows: int, columns: int, covers: bool) -> None:
-    assert PixelGrid((rows, columns), (2.0, 3.0)).covers(PixelGrid.of_image(16, 15)) == covers
+    assert PixelGrid((rows, columns), (2.0, 3.0), (0.0, 0.0)).covers(PixelGrid.of_image(16, 15)) == covers
 
 
 @pytest.mark.parametrize("rows_and_columns", [(2, 0), (0, -4), (6, 10)])

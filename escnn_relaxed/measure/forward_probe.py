@@ -1,8 +1,8 @@
-"""The outputs of a network's modules in a forward pass, and the strides that their feature maps have seen."""
+"""The outputs of a network's modules in a forward pass, and where the pixels of their feature maps lie."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -16,91 +16,55 @@ from escnn.nn import (
     R2ConvTransposed,
     R3ConvTransposed,
 )
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..group.points import image_axes
 from ..integral.geometry import Geometry, TransposedGeometry
-from .isometry import TOLERANCE, Array, Isometry, PixelGrid
+from .isometry import PixelGrid
 
 # A function that picks the tensor to look at from the return value of a module.
 Output: TypeAlias = Callable[[Any], Tensor | GeometricTensor] | None
 
 
 @dataclass(frozen=True)
-class Step:
-    """A module that slides a window over a feature map."""
-
-    grid: PixelGrid  # of its output
-    offset: Array  # middle of the output from that of the input, (x, y, …); not 0 where the stride does not fit
-    keeps_torus: bool  # whether shifts of a torus stay shifts
-
-    def fits(self, moved: Step, isometry: Isometry) -> bool:
-        """Return whether an isometry of the image moves the output to that of ``moved``, pixel to pixel or between."""
-        is_centred = np.allclose(isometry.matrix @ self.offset, moved.offset, rtol=0, atol=TOLERANCE)
-        return is_centred and (not isometry.keeps_axes or self.grid.is_carried_to(moved.grid, isometry))
-
-
-@dataclass(frozen=True)
 class ModuleOutput:
-    """The output of a module, and the pixels of it."""
+    """The output of a module, and where its pixels lie."""
 
     tensor: Tensor  # (batch, C, …)
     field_type: FieldType | None  # that of a GeometricTensor
     grid: PixelGrid | None  # None without the dimensions of the image
-    steps: tuple[Step, ...]  # of all modules up to this one
+    passed: tuple[PixelGrid, ...]  # the grids that modules up to this one have made, in their order
+    is_torus: bool  # whether what these modules pad is padded circularly
     input: GeometricTensor | None  # what the module was called with, where that is one
-
-
-class _Grids(dict[tuple[int, ...], PixelGrid]):
-    """The pixels of feature maps by their size: of two maps of one size those of the later one."""
-
-    def __init__(self, image: PixelGrid) -> None:
-        super().__init__({image.size: image})
-        self._image = image
-
-    def __missing__(self, size: tuple[int, ...]) -> PixelGrid:
-        return self._image.resized(size)
 
 
 def outputs(
     network: nn.Module, arguments: Sequence[Any], names: Sequence[str], output: Output = None
 ) -> dict[str, ModuleOutput]:
     """Return the outputs of some modules by name, ``""`` for the network itself; the first argument is the image."""
-    image = _tensor(arguments[0])
-    grids, steps = _Grids(PixelGrid.of_image(*image.shape[2:])), list[Step]()
+    grids = _Grids(_tensor(arguments[0]))
     found: dict[str, ModuleOutput] = {}
-
-    def is_map(value: Any) -> bool:
-        return isinstance(value, (Tensor, GeometricTensor)) and _tensor(value).dim() == image.dim()
-
-    def follow(module: nn.Module, inputs: Any, returned: Any) -> None:
-        if inputs and is_map(inputs[0]) and is_map(returned):
-            source, size = (tuple(_tensor(value).shape[2:]) for value in (inputs[0], returned))
-            step = _step(module, grids[source], size)
-            if step is not None:
-                steps.append(step)
-                grids[size] = step.grid
-            elif size not in grids:
-                grids[size] = grids[source].resized(size)
 
     def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, inputs: Any, returned: Any) -> None:
             picked = _picked(returned, output, name)
-            tensor = _tensor(picked)
             field_type = picked.type if isinstance(picked, GeometricTensor) else None
-            grid = grids[tuple(tensor.shape[2:])] if is_map(picked) else None
+            grid = grids[_tensor(picked)] if grids.is_map(picked) else None
             taken = inputs[0] if inputs and isinstance(inputs[0], GeometricTensor) else None
-            found[name] = ModuleOutput(tensor, field_type, grid, tuple(steps), taken)
+            found[name] = ModuleOutput(_tensor(picked), field_type, grid, tuple(grids.passed), grids.is_torus, taken)
 
         return hook
 
     modules = dict(network.named_modules())
-    hooks = [module.register_forward_hook(follow) for module in modules.values()]
+    hooks = [module.register_forward_hook(grids.follow) for module in modules.values()]
     hooks += [modules[name].register_forward_hook(keep(name)) for name in names]
     try:
-        # A compiled module would hide the modules inside.
-        with torch.compiler.set_stance("force_eager"):
+        # A compiled module would hide functions from the grids, and the hooks are not for compilation.
+        with torch.compiler.set_stance("force_eager"), grids:
             network(*arguments)
     finally:
         for hook in hooks:
@@ -121,14 +85,69 @@ def _picked(returned: Any, output: Output, name: str) -> Tensor | GeometricTenso
     raise TypeError(f"output: it must be a tensor or a GeometricTensor, {source} a {type(picked).__name__}{hint}")
 
 
-def _step(module: nn.Module, grid: PixelGrid, size: tuple[int, ...]) -> Step | None:
-    """Return the step of a module from a map to one of another size, None where it slides no window."""
+class _Grids(TorchFunctionMode):
+    """The grids of the tensors of a forward pass, passed on by all functions of torch while it is entered."""
+
+    def __init__(self, image: Tensor) -> None:
+        super().__init__()
+        self.dimension = image.dim() - 2
+        self.passed: list[PixelGrid] = []
+        self.is_torus = True
+        self._image = PixelGrid.of_image(*self._size(image))
+        self._known: MutableMapping[Tensor, PixelGrid] = WeakTensorKeyDictionary()
+        self._known[image] = self._image
+
+    def __getitem__(self, tensor: Tensor) -> PixelGrid:
+        return self._known.get(tensor) or self._image.resized(self._size(tensor))
+
+    def is_map(self, value: Any) -> bool:
+        """Return whether a value is a feature map (batch, C, …) with the dimensions of the image."""
+        return isinstance(value, (Tensor, GeometricTensor)) and _tensor(value).dim() == 2 + self.dimension
+
+    def follow(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        """Take down where a module puts its output: a forward hook."""
+        if not (inputs and self.is_map(inputs[0]) and self.is_map(output)):
+            return
+        source, target = _tensor(inputs[0]), _tensor(output)
+        slid = _slid(module, self[source], self._size(target))
+        if slid is None:
+            # The module may take maps apart inside, where functions of torch do not see the whole.
+            self._inherit([source], target)
+        else:
+            self._known[target], is_torus = slid
+            self.passed.append(self._known[target])
+            self.is_torus = self.is_torus and is_torus
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        made = list(_tensors_in(result))
+        if made:
+            sources = list(_tensors_in((args, tuple((kwargs or {}).values()))))
+            for tensor in made:
+                self._inherit(sources, tensor)
+        return result
+
+    def _inherit(self, sources: Sequence[Tensor], result: Tensor) -> None:
+        """Put a new tensor where those that it was made of lie, first of all one of its own size."""
+        known = [source for source in sources if source in self._known]
+        if result.dim() < 2 + self.dimension or result in self._known or not known:
+            return
+        size = self._size(result)
+        alike = (source for source in known if self._size(source) == size)
+        self._known[result] = self._known[next(alike, known[0])].resized(size)
+
+    def _size(self, tensor: Tensor) -> tuple[int, ...]:
+        return tuple(tensor.shape[-self.dimension :])
+
+
+def _slid(module: nn.Module, grid: PixelGrid, size: tuple[int, ...]) -> tuple[PixelGrid, bool] | None:
+    """Return the grid of what a module makes by sliding a window over a map, and whether a torus stays one; or None."""
     geometry = getattr(module, "geometry", None)
     source: Any = geometry if isinstance(geometry, Geometry) else module
     if not all(hasattr(source, name) for name in ("kernel_size", "stride", "padding")):
         return None
 
-    def along_axes(value: Any) -> Array:
+    def along_axes(value: Any) -> NDArray[np.float64]:
         return np.array(value if isinstance(value, (tuple, list)) else len(size) * (value,), dtype=np.float64)
 
     kernel, stride = along_axes(source.kernel_size), along_axes(source.stride)
@@ -141,19 +160,30 @@ def _step(module: nn.Module, grid: PixelGrid, size: tuple[int, ...]) -> Step | N
     if isinstance(module, (PointwiseMaxPoolAntialiased2D, PointwiseMaxPoolAntialiased3D)):
         # A blur with the stride follows on a maximum without one.
         extent, padding = extent + module.filter.shape[-1] - 1, padding + along_axes(module._pad)
-    before, after, spacing = np.array(grid.size), np.array(size), np.array(grid.spacing)
+    counts, sizes, steps = np.array(grid.size), np.array(size), np.array(grid.spacing)
+    reach = (extent - 1) / 2 - padding
     if isinstance(source, (TransposedGeometry, R2ConvTransposed, R3ConvTransposed, _ConvTransposeNd)):
-        spacing = spacing / stride
-        offset = spacing * (after - stride * (before - 1) - extent + 2 * padding) / 2
+        spacing = steps / stride
+        middle = ((sizes - 1) / 2 - (stride * (counts - 1) / 2 + reach)) * spacing
         # Whether all that a pixel would have added to it on the torus comes from pixels of the image.
-        keeps_torus = bool((padding - along_axes(source.output_padding) >= extent - stride).all())
+        is_torus = bool((padding - along_axes(source.output_padding) >= extent - stride).all())
     else:
-        offset = spacing * (stride * (after - 1) + extent - 2 * padding - before) / 2
-        spacing = spacing * stride
-        keeps_torus = not padding.any() or getattr(source, "padding_mode", "zeros") == "circular"
-    return Step(PixelGrid(size, tuple(spacing.tolist())), offset @ image_axes(len(size)), keeps_torus)
+        spacing = steps * stride
+        middle = (reach + stride * (sizes - 1) / 2 - (counts - 1) / 2) * steps
+        is_torus = not padding.any() or getattr(source, "padding_mode", "zeros") == "circular"
+    centre = np.array(grid.centre) + middle @ image_axes(len(size))
+    return PixelGrid(size, tuple(spacing.tolist()), tuple(centre.tolist())), is_torus
 
 
 def _tensor(value: Tensor | GeometricTensor) -> Tensor:
     tensor: Tensor = value.tensor if isinstance(value, GeometricTensor) else value
     return tensor
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors among arguments or results of a function, in nested tuples and lists too."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _tensors_in(part)

@@ -149,27 +149,28 @@ def _turn(matrix: Array) -> tuple[float, Array]:
 
 @dataclass(frozen=True)
 class PixelGrid:
-    """The pixels of a feature map around the centre of the image, (height, width) or (depth, height, width)."""
+    """The pixels of a feature map in d dimensions, (height, width) or (depth, height, width)."""
 
     size: tuple[int, ...]  # pixels along each axis of the map
     spacing: tuple[float, ...]  # distance of neighbours along these axes in pixels of the image, the strides so far
+    centre: tuple[float, ...]  # middle of the map from that of the image, (x, y, …); not 0 where a stride does not fit
 
     @classmethod
     def of_image(cls, *size: int) -> PixelGrid:
         """Return the grid of an image itself."""
-        return cls(size, len(size) * (1.0,))
+        return cls(size, len(size) * (1.0,), len(size) * (0.0,))
 
     def positions(self) -> Array:
         """Return the position of each pixel, (height, width, 2) or (depth, height, width, 3)."""
         sides = zip(self.size, self.spacing, strict=True)
         steps = [(np.arange(count) - (count - 1) / 2) * step for count, step in sides]
         along_axes = np.stack(np.meshgrid(*steps, indexing="ij"), axis=-1)
-        positions: Array = along_axes @ image_axes(len(self.size))
+        positions: Array = along_axes @ image_axes(len(self.size)) + np.array(self.centre)
         return positions
 
     def index(self, positions: Array) -> Array:
         """Return the index of each position along the axes of the map, fractional between pixels, (…, d)."""
-        along_axes = positions @ image_axes(len(self.size)).T
+        along_axes = (positions - np.array(self.centre)) @ image_axes(len(self.size)).T
         index: Array = along_axes / np.array(self.spacing) + (np.array(self.size) - 1) / 2
         return index
 

@@ -68,16 +68,13 @@ class Pass:
         return self.isometry.name, self.isometry.subgroup, self.isometry.angle, self.kind(name)
 
     def kind(self, name: str) -> str:
-        """Return how pixels move in all maps up to a module's output: "exact" to pixels, or why they do not."""
-        before, after = self.before[name], self.after[name]
-        steps = zip(before.steps, after.steps, strict=True)
-        if not all(step.fits(other, self.isometry) for step, other in steps):
-            return "strided"
+        """Return whether pixels go to pixels in every map up to a module's output, in x alone, or not even there."""
         if not self.isometry.keeps_axes:
             return "interpolated"
-        if before.grid is None or after.grid is None:
-            return "exact"
-        return "exact" if before.grid.is_carried_to(after.grid, self.isometry) else "strided"
+        before, after = self.before[name], self.after[name]
+        grids = zip((*before.passed, before.grid), (*after.passed, after.grid), strict=True)
+        fits = all(a is None or b is None or a.is_carried_to(b, self.isometry) for a, b in grids)
+        return "exact" if fits else "strided"
 
 
 class MeasuredNetwork:
@@ -190,7 +187,7 @@ class MeasuredNetwork:
 
 
 def _are_on_torus(found: dict[str, ModuleOutput]) -> bool:
-    return all(step.keeps_torus for output in found.values() for step in output.steps)
+    return all(output.is_torus for output in found.values())
 
 
 def _input_type(network: nn.Module, given: Any, name: str) -> FieldType:
