@@ -61,6 +61,9 @@ FEW = ("soft", "strict, continuous", "soft in translation")
 
 EVERY_FORM = pytest.mark.parametrize("form", FORMS)
 A_FEW_FORMS = pytest.mark.parametrize("form", FEW)
+# Kernels that are made at every pixel have no form on plain tensors.
+AT_PIXELS = ("soft in translation, continuous", "learned in translation")
+EVERY_EXPORTED = pytest.mark.parametrize("form", [form for form in ALL if form not in AT_PIXELS])
 EVERY_LAYER = pytest.mark.parametrize("form", ALL)
 EVERY_SOFT_LAYER = pytest.mark.parametrize("form", [form for form in ALL if "strict" not in form])
 EVERY_MODE = pytest.mark.parametrize("mode", ["train", "eval"])

@@ -12,7 +12,9 @@ import pytest
 import torch
 from forms import (
     ALL,
+    AT_PIXELS,
     COPIES,
+    EVERY_EXPORTED,
     EVERY_LAYER,
     EVERY_MODE,
     EVERY_SOFT_LAYER,
@@ -240,7 +242,13 @@ def test_softness_is_known_in_any_precision(form: str, dtype: torch.dtype) -> No
 # --- plain PyTorch ----------------------------------------------------------------------------------------------------
 
 
-@EVERY_LAYER
+@pytest.mark.parametrize("form", AT_PIXELS)
+def test_kernel_at_every_pixel_is_not_exported(form: str) -> None:
+    with pytest.raises(RuntimeError, match="has no form on plain tensors"):
+        layer_of(form).export()
+
+
+@EVERY_EXPORTED
 @EVERY_MODE
 def test_exported_layer_gives_the_same_numbers_and_leaves_the_layer_alone(form: str, mode: str) -> None:
     layer = layer_of(form).train(mode == "train")
@@ -260,7 +268,7 @@ def test_exported_layer_gives_the_same_numbers_and_leaves_the_layer_alone(form: 
     assert relative_error(layer.export()(features).detach(), answer_in_eval(layer)) <= ROUNDING
 
 
-@EVERY_LAYER
+@EVERY_EXPORTED
 def test_exported_layer_can_be_trained_and_saved(form: str) -> None:
     exported, features = layer_of(form).export(), features_of(layer_of(form))
     other, found = layer_of(form).export(), exported(features)

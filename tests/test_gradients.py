@@ -42,6 +42,7 @@ class Answer(nn.Module):
         return self.layer(self.layer.in_type(features)).tensor
 
 
+@pytest.mark.filterwarnings("ignore:rotation_coordinates='log'")
 @EVERY_KIND
 @pytest.mark.parametrize("arguments", [{}, {"stride": 2}, {"rotation_coordinates": "log", "hidden_size": 2}], ids=str)
 def test_whole_jacobians_of_a_small_layer(kind: str, arguments: dict[str, object]) -> None:
