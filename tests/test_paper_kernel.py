@@ -222,7 +222,7 @@ def test_parameters_that_change_before_the_backward_are_refused() -> None:
     ("net", "learn", "expected"),
     [
         (SirenKernel, False, {"translation": 12, "rotation": 12}),
-        (FourierKernel, False, {"translation, rotation": 6 * 32}),
+        (FourierKernel, False, {"rotation, translation": 6 * 32}),
         (SirenKernel, True, {"translation": 2, "rotation": 1}),
     ],
 )

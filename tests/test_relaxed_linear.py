@@ -352,7 +352,6 @@ IMAGE = FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
             ValueError,
             r"must be \(batch, 20\), got \(2, 3\)",
         ),
-        (lambda: RelaxedLinear(D4, D4).filter_banks(3), RuntimeError, "one filter bank"),
     ],
 )
 def test_bad_calls_say_what_is_right(build: Callable[[], object], error: type[Exception], message: str) -> None:

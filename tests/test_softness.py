@@ -170,6 +170,7 @@ OPTIONS: dict[str, tuple[str, dict[str, object]]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:rotation_coordinates='log'")
 @pytest.mark.parametrize("option", OPTIONS)
 def test_strict_part_is_the_mean_whatever_the_kernel(option: str) -> None:
     soft_part, arguments = OPTIONS[option]

@@ -142,7 +142,8 @@ def test_weights_act_by_the_frequencies_of_their_subgroups(name: str) -> None:
     """Where the other ω′ is 0, those of this subgroup do and no others."""
     layer = RelaxedR2Conv(*battery.types("D4", "regular + irreps -> irreps + regular"), 3).double()
     layer.set_domain_frequency(**{of: 0.25 if of == name else 0.0 for of in layer.relaxed_subgroups})
-    bank, groups = layer.filter_bank(), layer.weight_groups()
+    bank = layer.filter_bank()
+    groups = {group.name: group.entries for group in layer.kernel.weight_groups()}
     (weights,) = soft_weights(layer)
     (gradient,) = torch.autograd.grad(bank, weights, torch.randn_like(bank))
     ((_, numbers),) = groups[name]
