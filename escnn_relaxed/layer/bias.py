@@ -6,6 +6,7 @@ from escnn.nn import FieldType
 from torch import Tensor
 
 from ..group.exact_constants import ExactConstants
+from ..group.fields import block_diagonal
 
 
 def has_trivial_irrep(field_type: FieldType) -> bool:
@@ -28,7 +29,9 @@ class InvariantBias(ExactConstants):
                 columns.append(column)
             column += irrep.size
         self.dimension = len(columns)
-        self.set_constant("expansion", out_type.change_of_basis.tocsc()[:, columns].toarray())
+        # Not FieldType.change_of_basis, which calls what newer releases of SciPy warn of.
+        whole = block_diagonal([field.change_of_basis for field in out_type.representations])
+        self.set_constant("expansion", whole[:, columns])
 
     def forward(self, values: Tensor) -> Tensor:
         """Return the bias of each channel, (C,), for the values (dimension,)."""
