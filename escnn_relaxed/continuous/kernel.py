@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -178,19 +178,15 @@ class SteeredKernel(Kernel):
         maps = synthetic_maps(few.representations, self.place.kernel_size, gspace, draw_bank, _LAYERS)
         return SyntheticMaps(maps, spread(fields))
 
-    def settings(self) -> Hashable:
-        """Return what K depends on beside the tensors of its state."""
+    def settings(self) -> tuple[tuple[tuple[str, tuple[float, ...]], ...], float]:
+        """Return what K depends on beside the tensors of its state: a fixed ω′, and the rotation of the samples."""
         return self.frequency.settings(), self.angle
 
-    def snapshot(self) -> tuple[float, tuple[tuple[str, tuple[float, ...]], ...]]:
-        """Return the rotation of the samples, and a fixed ω′."""
-        return self.angle, self.frequency.settings()
-
-    def restore(self, state: tuple[float, tuple[tuple[str, tuple[float, ...]], ...]]) -> None:
-        """Take what :meth:`snapshot` returned."""
-        if state != self.snapshot():
-            self.turn(state[0])
-            self.frequency.restore(state[1])
+    def restore(self, settings: tuple[tuple[tuple[str, tuple[float, ...]], ...], float]) -> None:
+        """Take what :meth:`settings` returned."""
+        if settings != self.settings():
+            self.frequency.restore(settings[0])
+            self.turn(settings[1])
 
     def draw(self, angle: float | None = None) -> None:
         """Draw the rotation of the samples where they are random, or take that of a whole network from now on."""

@@ -45,3 +45,12 @@ def position_functions(action: Tensor, frequency: Tensor, size: Sequence[int]) -
     values = (2 * math.pi * frequency * positions).tanh().flatten(2)
     functions = torch.cat([values, values.square()])
     return functions - functions.mean(-1, keepdim=True)
+
+
+def as_factors(f: Tensor, size: Sequence[int]) -> Tensor:
+    """Return the factors of R filter banks at the pixels, (R, C, pixels along each axis), given f (R, C, P).
+
+    The first bank is the kernel without f, so its factor is 1 + f.
+    """
+    factors = f + 1 if len(f) == 1 else torch.cat([f[:1] + 1, f[1:]])
+    return factors.unflatten(-1, tuple(size))

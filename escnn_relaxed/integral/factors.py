@@ -6,7 +6,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from ..group.position_functions import position_functions
+from ..group.position_functions import as_factors, position_functions
 from .geometry import Geometry, TransposedGeometry, image_size, integrate_stationary
 
 
@@ -46,9 +46,9 @@ def integrate(
         if bias is None
         else bias.to(products.dtype).view(geometry.groups, -1, *[1] * (factors.dim() - 3))
     )
-    for product, factor in zip(
-        products.unbind(2) if len(factors) > 1 else (products.squeeze(2),), factors, strict=True
-    ):
+    # One product is no part of a stack: unbinding it would take an operation more in the backward pass.
+    of_banks = products.unbind(2) if len(factors) > 1 else (products.squeeze(2),)
+    for product, factor in zip(of_banks, factors, strict=True):
         added = torch.addcmul(added, product, factor)
     return added.flatten(1, 2)
 
@@ -90,6 +90,5 @@ class FactoredConvolution(nn.Module):
         """Apply the convolution: (batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
         size = self.geometry.output_size(*image_size(features))
         functions = position_functions(self.action, self.frequency, size).flatten(0, 1)
-        factors = self.coefficients @ functions
-        factors = torch.cat([factors[:1] + 1, factors[1:]]).unflatten(-1, size)
+        factors = as_factors(self.coefficients @ functions, size)
         return integrate(features, self.weight, factors, self.bias, self.geometry)

@@ -78,10 +78,8 @@ class DomainFrequency(ExactConstants):
         return scales[0] if len(scales) == 1 else torch.cat([like.new_zeros(0), *scales])
 
     def exact_scale(self, columns: Sequence[str]) -> Tensor:
-        """Return ω′ of each coordinate of the domain, (D,), in double precision and in main memory."""
-        own = {
-            name: getattr(self, name).detach().cpu().double() if self.learn else self.exact(name) for name in self.names
-        }
+        """Return a fixed ω′ of each coordinate of the domain, (D,), in double precision and in main memory."""
+        own = {name: self.exact(name) for name in self.names}
         nothing = torch.zeros(1, dtype=torch.float64, device="cpu")
         parts = [
             (value := own.get(name, nothing)).expand(max(columns.count(name), len(value)))

@@ -183,12 +183,8 @@ class Kernel(nn.Module, ABC):
         """Return what K depends on beside the tensors of its state."""
         return self.frequency.settings()
 
-    def snapshot(self) -> Any:
-        """Return what K depends on beside its parameters, for :meth:`restore`."""
-        return None
-
-    def restore(self, state: Any) -> None:
-        """Take what :meth:`snapshot` returned."""
+    def restore(self, settings: Any) -> None:
+        """Take what :meth:`settings` returned; only kernels that are made at every pixel need it."""
 
     def draw(self, angle: float | None = None) -> None:
         """Draw the samples of the group where they are random, or take those that are drawn for a whole network."""

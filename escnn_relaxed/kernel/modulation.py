@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from ..torch_modes import has_no_values
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 
 Array = NDArray[np.float64]
+# The functions of one kind of fields, whose products with its weights are the parts of a modulation.
+Maps = tuple[Tensor, ...]
 
 # The root mean square of the modulation that a weight of 1 makes at ω′ = 0.25. Tasks want small modulations, so an
 # optimiser's steps must change the kernel little (docs/concepts/mathematics.md).
@@ -66,10 +68,27 @@ class Modulation(ExactConstants, ABC):
         self._order = RowOrder(_places(kinds, fields))
         self.kinds = [_kind(kind, list(fields).count(kind), sample) for kind in kinds]
         self._counts: list[int] = []
+        # The subgroup of each coordinate that the functions depend on.
+        self._columns: tuple[str, ...] = ()
 
     @abstractmethod
     def weight_subgroups(self) -> list[tuple[str, ...]]:
         """Return the subgroups that each weight belongs to."""
+
+    @abstractmethod
+    def _made(self, scale: Tensor, setting: tuple[Any, ...], constant: Callable[[str], Tensor]) -> list[Maps]:
+        """Return the functions of each kind of fields at ω′, (number of weights, columns), made of constants."""
+
+    def _maps(self, frequency: DomainFrequency, setting: tuple[Any, ...]) -> list[Maps]:
+        """Return the functions of each kind of fields; where ω′ is fixed they are made once for a setting."""
+        if frequency.learn or has_no_values():
+            return self._made(frequency.scale(self._columns, self._like), setting, self.constant)
+
+        def build() -> list[Maps]:
+            made = self._made(frequency.exact_scale(self._columns), setting, self.exact)
+            return [tuple(part.to(self._like) for part in maps) for maps in made]
+
+        return self.remembered((frequency.settings(), setting), build)
 
     def _start(self, counts: Sequence[int]) -> None:
         """Make the weights, given their number in a field of each kind."""
@@ -163,31 +182,23 @@ class ElementModulation(Modulation):
         columns = self.constant("along").shape[-1] if self._side_functions else 1
         maps = self._maps(frequency, tuple(name for name in FIBER_SUBGROUPS if name in averaged))
         return self.channels(
-            [(weights @ made).unflatten(-1, (-1, columns)) for weights, made in zip(self.by_kind(), maps, strict=True)]
+            [
+                (weights @ made).unflatten(-1, (-1, columns))
+                for weights, (made,) in zip(self.by_kind(), maps, strict=True)
+            ]
         )
 
-    def _maps(self, frequency: DomainFrequency, averaged: tuple[str, ...]) -> list[Tensor]:
-        """Return the functions of the rows and taps of each kind of fields, (number of weights, rows·T)."""
-        if frequency.learn or has_no_values():
-            return self._made(frequency.scale(self._columns, self.elements), averaged, self.constant)
-
-        def build() -> list[Tensor]:
-            made = self._made(frequency.exact_scale(self._columns), averaged, self.exact)
-            return [part.to(self.elements) for part in made]
-
-        return self.remembered((frequency.settings(), averaged), build)
-
-    def _made(self, scale: Tensor, averaged: Sequence[str], constant: Callable[[str], Tensor]) -> list[Tensor]:
-        values = self._functions(scale, averaged, constant)
+    def _made(self, scale: Tensor, setting: tuple[Any, ...], constant: Callable[[str], Tensor]) -> list[Maps]:
+        values = self._functions(scale, setting, constant)
         sides = (values.index_select(0, constant("side_functions")).unsqueeze(1) @ constant("along")).squeeze(1)
-        made = []
+        made: list[Maps] = []
         for number, kind in enumerate(self.kinds):
             of_kind = values.index_select(0, constant(f"functions_{number}"))
             rows = (of_kind.unsqueeze(1) @ constant(f"rows_{number}")).squeeze(1).unsqueeze(-1)
             if self._side_functions:
                 of_sides = sides.unsqueeze(1).expand(-1, len(kind.elements), -1)
                 rows = torch.cat([rows.expand(-1, -1, sides.shape[1]), of_sides])
-            made.append(rows.flatten(1))
+            made.append((rows.flatten(1),))
         return made
 
     def _functions(self, scale: Tensor, averaged: Sequence[str], constant: Callable[[str], Tensor]) -> Tensor:

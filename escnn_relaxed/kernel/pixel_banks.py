@@ -24,7 +24,7 @@ class BanksAtPixels:
 
     def __init__(self, kernel: Kernel, size: tuple[int, ...], averaged: Names) -> None:
         self._kernel, self._made = kernel, _Made(kernel, size, tuple(averaged))
-        self._state = kernel.snapshot()
+        self._settings = kernel.settings()
         self._parameters: dict[str, Tensor] = dict(self._made.named_parameters())
         self._versions = [] if has_no_values() else [value._version for value in self._parameters.values()]
         # Numbers that one pixel takes while its bank is made.
@@ -39,8 +39,8 @@ class BanksAtPixels:
                 "a parameter of a ContinuousKernel that is soft in translation was changed in place between the "
                 "forward and the backward pass, which makes its filter banks again: step the optimiser afterwards"
             )
-        now = self._kernel.snapshot()
-        self._kernel.restore(self._state)
+        now = self._kernel.settings()
+        self._kernel.restore(self._settings)
         try:
             made: Tensor = functional_call(self._made, self._parameters, (start, end))
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..group.domain import Domain
-from ..group.position_functions import position_functions
-from ..torch_modes import has_no_values
+from ..group.position_functions import as_factors, position_functions
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
-from .modulation import SCALE, FieldKind, Modulation, directions, independent
+from .modulation import SCALE, FieldKind, Maps, Modulation, directions, independent
 
 Array = NDArray[np.float64]
 
@@ -69,9 +69,7 @@ class PositionModulation(Modulation):
 
     def forward(self, frequency: DomainFrequency, size: Sequence[int]) -> Tensor:
         """Return factors at the pixels, (1, C_out, pixels along each axis): 1 + a. With directions (1 + d, …): v."""
-        combined = self._combined(self._maps(frequency, tuple(size)))
-        factors = combined + 1 if len(combined) == 1 else torch.cat([combined[:1] + 1, combined[1:]])
-        return factors.unflatten(-1, tuple(size))
+        return as_factors(self._combined(self._maps(frequency, tuple(size))), size)
 
     def coefficients(self) -> Tensor:
         """Return the map from the functions of the position for all elements to the factors, (R, C_out, J·M)."""
@@ -82,7 +80,7 @@ class PositionModulation(Modulation):
             ]
         )
 
-    def _combined(self, maps: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    def _combined(self, maps: Sequence[Maps]) -> Tensor:
         """Return the sums of maps (n, rows·columns) and (n, d·columns) with the weights, (R, C_out, columns)."""
         gains, ways = [], []
         for weights, kind, number, (gain_map, way_map) in zip(
@@ -94,22 +92,10 @@ class PositionModulation(Modulation):
         combined = self.channels(gains).unsqueeze(0)
         return torch.cat([combined, self.channels(ways)]) if self.has_directions else combined
 
-    def _maps(self, frequency: DomainFrequency, size: tuple[int, ...]) -> list[tuple[Tensor, Tensor]]:
-        """Return the functions at the pixels for each kind of fields: gains (n, rows·P), directions (n, d·P)."""
-        if frequency.learn or has_no_values():
-            return self._made(frequency.scale(self._columns, self.action), size, self.constant)
-
-        def build() -> list[tuple[Tensor, Tensor]]:
-            made = self._made(frequency.exact_scale(self._columns), size, self.exact)
-            return [(gains.to(self.action), ways.to(self.action)) for gains, ways in made]
-
-        return self.remembered((frequency.settings(), size), build)
-
-    def _made(
-        self, scale: Tensor, size: Sequence[int], constant: Callable[[str], Tensor]
-    ) -> list[tuple[Tensor, Tensor]]:
-        values = position_functions(constant("action"), scale, size).flatten(0, 1)
-        made = []
+    def _made(self, scale: Tensor, setting: tuple[Any, ...], constant: Callable[[str], Tensor]) -> list[Maps]:
+        # At the pixels of an image: gains (n, rows·P), directions (n, d·P).
+        values = position_functions(constant("action"), scale, setting).flatten(0, 1)
+        made: list[Maps] = []
         for number in range(len(self.kinds)):
             parts = [constant(f"{name}_{number}") for name in ("gains", "directions")]
             gains, ways = ((part.flatten(0, 1) @ values).unflatten(0, part.shape[:2]).flatten(1) for part in parts)
@@ -118,10 +104,9 @@ class PositionModulation(Modulation):
 
     def second_moments(self, frequency: DomainFrequency, size: Sequence[int]) -> Tensor:
         """Return the mean over the pixels of f², (C_out, T)."""
-        factors = self(frequency, size).flatten(2)
-        factors = torch.cat([factors[:1] - 1, factors[1:]])
-        moments = torch.einsum("rcp,scp->crs", factors, factors) / factors.shape[-1]
-        taps = self.tap_directions[: len(factors)]
+        f = self._combined(self._maps(frequency, tuple(size)))
+        moments = torch.einsum("rcp,scp->crs", f, f) / f.shape[-1]
+        taps = self.tap_directions[: len(f)]
         return torch.einsum("crs,rt,st->ct", moments, taps, taps)
 
     def weight_subgroups(self) -> list[tuple[str, ...]]:
