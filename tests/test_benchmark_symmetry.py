@@ -160,6 +160,11 @@ def test_each_image_of_a_batch_is_moved_by_an_element_of_its_own() -> None:
     assert {image.flatten().tolist()[1] for image in found} == allowed
 
 
+def test_elements_that_no_image_drew_are_left_out() -> None:
+    # Two images cannot draw all eight elements.
+    assert turns.randomly_moved(torch.rand(2, 1, 5, 5), turns.ELEMENTS["C8"]).shape == (2, 1, 5, 5)
+
+
 def test_parts_turn_about_their_own_centres() -> None:
     digits = torch.arange(20 * 28 * 28).view(20, 1, 28, 28) % 251, torch.arange(20) % 10
     images, classes = parts.draw_pairs(digits, 2, "D4", seed=0)

@@ -64,7 +64,8 @@ def randomly_moved(
     """Return each image moved by an element of its own, drawn with a generator, by default torch's own."""
     chosen = torch.randint(len(elements), (len(images),), generator=generator)
     result = torch.empty_like(images)
-    for number, element in enumerate(elements):
-        members = chosen == number
+    # Only elements that are drawn: interpolation refuses an empty batch.
+    for number in chosen.unique().tolist():
+        members, element = chosen == number, elements[number]
         result[members] = act(images[members], element)
     return result
