@@ -24,11 +24,11 @@ from typing import Any
 import torch
 from escnn.nn import R2Conv
 
-from benchmarks.shared.timing import alternate, captured
 from benchmarks.speed.gpu_page import page
 from benchmarks.speed.performance import machine
 from benchmarks.speed.runtimes import measure
 from benchmarks.speed.sides import SOFT_ROTATION, SOFT_TRANSLATION, Call, Setting, convolution, layer, regular, step
+from benchmarks.speed.timing import alternate, captured
 from escnn_relaxed import RelaxedR2Conv
 from experiments.configuration import read_row, row_names
 from experiments.data_files import save

@@ -24,7 +24,6 @@ import torch
 from escnn.nn import FieldType, R2Conv
 from torch import nn
 
-from benchmarks.shared.timing import Ratio, alternate, peak_memory
 from benchmarks.speed.growth import draw, scaling, slope
 from benchmarks.speed.sides import (
     SOFT_IN_BOTH,
@@ -41,6 +40,7 @@ from benchmarks.speed.sides import (
     regular,
     step,
 )
+from benchmarks.speed.timing import Ratio, alternate, peak_memory
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.models import RelaxedResNet
 from experiments.data_files import save

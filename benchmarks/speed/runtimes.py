@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from benchmarks.shared.timing import alternate
+from benchmarks.speed.timing import alternate
 from escnn_relaxed.models import RelaxedResNet
 from experiments.configuration import read_row, row_names
 from experiments.data_files import DataError, read_json, save

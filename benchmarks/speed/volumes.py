@@ -20,8 +20,8 @@ from escnn import gspaces
 from escnn.nn import FieldType, R3Conv
 from torch import nn
 
-from benchmarks.shared.timing import Ratio, alternate, peak_memory
 from benchmarks.speed.sides import OnTensors
+from benchmarks.speed.timing import Ratio, alternate, peak_memory
 from escnn_relaxed import RelaxedR3Conv
 
 warnings.filterwarnings("ignore")

@@ -12,9 +12,10 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from benchmarks.symmetry.data import VALIDATION, Data
 from benchmarks.symmetry.turns import rotated
 
-__all__ = ["SHAPES", "TEST_FONTS", "TRAINING_FONTS", "draw_glyphs", "glyph_classes"]
+__all__ = ["SHAPES", "TEST_FONTS", "TRAINING_FONTS", "draw_glyphs", "glyph_classes", "load_glyphs"]
 
 # A letter, and the turn in degrees, counterclockwise, that makes another one of it: 9, q, p and Z.
 SHAPES = (("6", 180), ("b", 180), ("d", 180), ("N", 90))
@@ -76,3 +77,16 @@ def _rendered(letter: str, font: str, generator: np.random.Generator) -> np.ndar
     image = Image.new("L", (SIDE, SIDE))
     ImageDraw.Draw(image).text(corner, letter, fill=255, font=face)
     return np.asarray(image) / 255
+
+
+def load_glyphs(pose: str, images: int, seed: int, root: Path | None) -> Data:
+    """Return rendered letters; the pose is the number of shapes whose class is their pose, as in ``"2 of 4"``."""
+    posed = int(pose[0])
+    pixels, labels, _ = draw_glyphs(images + VALIDATION, posed, TRAINING_FONTS, 2 * seed)
+    tested, classes, is_pose = draw_glyphs(2000, posed, TEST_FONTS, 2 * seed + 1)
+    return Data(
+        (pixels[VALIDATION:], labels[VALIDATION:]),
+        (pixels[:VALIDATION], labels[:VALIDATION]),
+        (tested, classes),
+        (tested[~is_pose], classes[~is_pose]),
+    )

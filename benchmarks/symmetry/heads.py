@@ -1,4 +1,4 @@
-"""The three ends of a classifier: pooled, a linear map of all channels, and a soft head between the two."""
+"""The ends of a classifier: pooled, a linear map of all channels, and a soft head between the two."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import torch
 from escnn import nn as enn
 from torch import Tensor, nn
 
-__all__ = ["HEADS", "FreeHead", "PooledHead", "SoftHead", "pose_functions"]
+__all__ = ["HEADS", "FreeHead", "PlaceHead", "PooledHead", "SoftHead", "pose_functions"]
 
 # ω′ of the functions of the pose, and the root mean square of what a weight of 1 makes of them, as in RelaxedR2Conv.
 FREQUENCY, UNIT = 0.25, 0.2
 
 
 class PooledHead(nn.Module):
-    """The largest channel of each field, its mean over the image, and a linear map: blind to the pose."""
+    """The largest channel of each field or its norm, the mean over the image, and a linear map: blind to the pose."""
 
     def __init__(self, in_type: enn.FieldType, classes: int) -> None:
         super().__init__()
-        self.pooling = enn.GroupPooling(in_type)
+        is_finite = in_type.gspace.fibergroup.order() > 0
+        # Fields of a continuous group are irreps, whose norm is invariant.
+        self.pooling = enn.GroupPooling(in_type) if is_finite else enn.NormPool(in_type)
         self.linear = nn.Linear(len(in_type), classes)
 
     def forward(self, features: enn.GeometricTensor) -> Tensor:
@@ -38,6 +40,19 @@ class FreeHead(nn.Module):
     def forward(self, features: enn.GeometricTensor) -> Tensor:
         """Return logits (batch, classes)."""
         logits: Tensor = self.linear(features.tensor.mean(dim=(2, 3)))
+        return logits
+
+
+class PlaceHead(nn.Module):
+    """A linear map of all channels at all pixels, which sees the place."""
+
+    def __init__(self, in_type: enn.FieldType, classes: int, side: int = 4) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_type.size * side**2, classes)
+
+    def forward(self, features: enn.GeometricTensor) -> Tensor:
+        """Return logits (batch, classes)."""
+        logits: Tensor = self.linear(features.tensor.flatten(1))
         return logits
 
 

@@ -5,35 +5,36 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
-from benchmarks.symmetry.heads import HEADS
+from benchmarks.symmetry.bodies import GSPACES, Layers, plain_stages, residual_stages
+from benchmarks.symmetry.heads import HEADS, FreeHead, PlaceHead
 from benchmarks.symmetry.ways import Setting, Way
 
-__all__ = ["GSPACES", "Classifier", "Frame", "build", "equal_widths", "parameters"]
+__all__ = ["AnyFrame", "Classifier", "Frame", "equal_widths", "parameters"]
 
-GSPACES: dict[str, Callable[[], Any]] = {
-    "C1": gspaces.trivialOnR2,
-    "C2": lambda: gspaces.rot2dOnR2(2),
-    "C4": lambda: gspaces.rot2dOnR2(4),
-    "C8": lambda: gspaces.rot2dOnR2(8),
-    "D1": lambda: gspaces.flip2dOnR2(),
-    "D2": lambda: gspaces.flipRot2dOnR2(2),
-    "D4": lambda: gspaces.flipRot2dOnR2(4),
-}
-FIRST_KERNEL, KERNEL = 7, 5
 # Numbers of parameters that differ by less count as equal.
 TOLERANCE = 0.03
 
 
+class AnyFrame(Protocol):
+    """What a task asks of its networks."""
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Fields of the layers or stages of ``R2Conv``, whose number of parameters the others have."""
+
+    def build(self, group: str, way: Way, setting: Setting, widths: tuple[int, ...]) -> nn.Module:
+        """Return the network of a way, with so many fields in each layer or stage."""
+
+
 @dataclass(frozen=True)
 class Frame:
-    """What a task asks of its networks.
+    """What a task asks of its classifiers.
 
     Attributes:
         classes: number of classes.
@@ -41,6 +42,8 @@ class Frame:
         widths: fields of the layers or stages of ``R2Conv``, whose number of parameters the others have.
         is_residual: whether the body is a residual network of three stages, and not of four plain layers.
         last_kernel: side of the last map, all of which the last layer sees where the place of things matters.
+        relax: what soft layers are soft in, where it is not all that the group has.
+        is_periodic: whether opposite sides of an image are one; a free head then sees each place.
     """
 
     classes: int
@@ -48,6 +51,20 @@ class Frame:
     widths: tuple[int, ...] = (6, 6, 6, 12)
     is_residual: bool = False
     last_kernel: int | None = None
+    relax: tuple[str, ...] | None = None
+    is_periodic: bool = False
+
+    def build(self, group: str, way: Way, setting: Setting, widths: tuple[int, ...]) -> Classifier:
+        """Return the network of a way, with so many fields in each layer or stage."""
+        gspace = GSPACES["C1" if way.is_plain else way.groups.get(group, group)]()
+        in_type = FieldType(gspace, [gspace.trivial_repr] * self.channels)
+        layers = Layers(*way.layers(setting, self.relax), way.restricts, self.is_periodic)
+        stages = (residual_stages if self.is_residual else plain_stages)(in_type, layers, widths, self.last_kernel)
+        body = enn.SequentialModule(*stages)
+        head = HEADS[way.head]
+        if self.is_periodic and head is FreeHead:
+            head = PlaceHead
+        return Classifier(in_type, body, head(body.out_type, self.classes))
 
 
 class Classifier(nn.Module):
@@ -63,30 +80,20 @@ class Classifier(nn.Module):
         return logits
 
 
-def build(frame: Frame, group: str, way: Way, setting: Setting, widths: tuple[int, ...]) -> Classifier:
-    """Return the network of a way, with so many fields in each layer or stage."""
-    gspace = GSPACES["C1" if way.is_plain else way.groups.get(group, group)]()
-    in_type = FieldType(gspace, [gspace.trivial_repr] * frame.channels)
-    layer = functools.partial(way.layer, bias=False, **setting.options)
-    stages = (_residual_stages if frame.is_residual else _plain_stages)(frame, in_type, layer, widths, way.restricts)
-    body = enn.SequentialModule(*stages)
-    return Classifier(in_type, body, HEADS[way.head](body.out_type, frame.classes))
-
-
 def parameters(network: nn.Module) -> int:
     """Return the number of weights that are trained."""
     return sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
 
 
 @functools.cache
-def _target(frame: Frame, group: str) -> int:
-    return parameters(build(frame, group, Way(), Setting(), frame.widths))
+def _target(frame: AnyFrame, group: str) -> int:
+    return parameters(frame.build(group, Way(), Setting(), frame.widths))
 
 
 _found: dict[tuple[Any, ...], tuple[int, ...]] = {}
 
 
-def equal_widths(frame: Frame, group: str, way: Way) -> tuple[int, ...]:
+def equal_widths(frame: AnyFrame, group: str, way: Way) -> tuple[int, ...]:
     """Return the widths at which a way has as many parameters as ``R2Conv`` with a pooled head, nearly.
 
     Layers grow one field at a time in the proportions of the frame's widths, up to the step that comes nearest. Where
@@ -96,14 +103,14 @@ def equal_widths(frame: Frame, group: str, way: Way) -> tuple[int, ...]:
     if way.is_as_wide:
         order = GSPACES[group]().fibergroup.order() if way.is_plain else 1
         return tuple(order * width for width in frame.widths)
-    key = (frame, group, way.layer, way.head, way.restricts, tuple(way.groups.items()))
+    key = (frame, group, way.layer, way.only_last, way.head, way.restricts, tuple(way.groups.items()))
     if key not in _found:
         setting, target = way.settings[0], _target(frame, group)
-        _found[key] = _nearest(lambda widths: parameters(build(frame, group, way, setting, widths)), frame, target)
+        _found[key] = _nearest(lambda widths: parameters(frame.build(group, way, setting, widths)), frame, target)
     return _found[key]
 
 
-def _nearest(count: Callable[[tuple[int, ...]], int], frame: Frame, target: int) -> tuple[int, ...]:
+def _nearest(count: Callable[[tuple[int, ...]], int], frame: AnyFrame, target: int) -> tuple[int, ...]:
     """Return the widths whose count comes nearest to the target."""
     count = functools.lru_cache(maxsize=None)(count)
     widths, below = (1,) * len(frame.widths), (1,) * len(frame.widths)
@@ -123,82 +130,3 @@ def _wider(widths: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the widths with one more in the layer that is narrowest for its shape."""
     number = min(range(len(widths)), key=lambda layer: (widths[layer] + 1) / shape[layer])
     return (*widths[:number], widths[number] + 1, *widths[number + 1 :])
-
-
-def _regular(gspace: Any, width: int) -> FieldType:
-    return FieldType(gspace, [gspace.regular_repr] * width)
-
-
-def _restriction(fields: FieldType) -> enn.RestrictionModule:
-    """Return the restriction of fields to the trivial group."""
-    return enn.RestrictionModule(fields, (None, 1) if "D" in fields.gspace.fibergroup.name else 1)
-
-
-def _activated(layer: nn.Module) -> list[nn.Module]:
-    """Return a convolution with batch norm and ReLU."""
-    return [layer, enn.InnerBatchNorm(layer.out_type), enn.ReLU(layer.out_type)]
-
-
-def _plain_stages(
-    frame: Frame, fields: FieldType, layer: Callable[..., nn.Module], widths: tuple[int, ...], restricts: bool
-) -> list[nn.Module]:
-    """Return four convolutions, with anti-aliased pooling by 2 between them."""
-    modules: list[nn.Module] = []
-    for number, width in enumerate(widths):
-        is_last = number == len(widths) - 1
-        if is_last and restricts:
-            modules.append(_restriction(fields))
-            fields = modules[-1].out_type
-        size = KERNEL if number else FIRST_KERNEL
-        padding = size // 2
-        if is_last and frame.last_kernel is not None:
-            size, padding = frame.last_kernel, 0
-        out_type = _regular(fields.gspace, width)
-        modules += _activated(layer(fields, out_type, size, padding=padding))
-        if not is_last:
-            modules.append(enn.PointwiseAvgPoolAntialiased(out_type, 0.66, 2))
-        fields = out_type
-    return modules
-
-
-def _residual_stages(
-    frame: Frame, fields: FieldType, layer: Callable[..., nn.Module], widths: tuple[int, ...], restricts: bool
-) -> list[nn.Module]:
-    """Return two convolutions and five residual blocks in three stages, twelve convolutions of 3×3 in all."""
-    first, second = (_regular(fields.gspace, width) for width in widths[:2])
-    modules = [
-        *_activated(layer(fields, first, 3, padding=1)),
-        *_activated(layer(first, first, 3, padding=1)),
-        _Block(first, first, layer),
-        _Block(first, second, layer),
-        _Block(second, second, layer),
-    ]
-    if restricts:
-        modules.append(_restriction(second))
-    before = modules[-1].out_type
-    third = _regular(before.gspace, widths[2])
-    return [*modules, _Block(before, third, layer), _Block(third, third, layer)]
-
-
-class _Block(enn.EquivariantModule):  # type: ignore[misc]
-    """Two convolutions beside a shortcut; the first one halves the image where the fields change."""
-
-    def __init__(self, in_type: FieldType, out_type: FieldType, layer: Callable[..., nn.Module]) -> None:
-        super().__init__()
-        self.in_type, self.out_type = in_type, out_type
-        stride = 1 if in_type == out_type else 2
-        first = _activated(layer(in_type, out_type, 3, padding=1, stride=stride))
-        second = layer(out_type, out_type, 3, padding=1)
-        self.body = enn.SequentialModule(*first, second, enn.InnerBatchNorm(out_type))
-        is_same = stride == 1
-        self.shortcut = enn.IdentityModule(in_type) if is_same else layer(in_type, out_type, 1, stride=stride)
-        self.activation = enn.ReLU(out_type)
-
-    def forward(self, input: enn.GeometricTensor) -> enn.GeometricTensor:
-        """(batch, C_in, H, W) → (batch, C_out, H/stride, W/stride)."""
-        return self.activation(self.body(input) + self.shortcut(input))
-
-    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the body's output."""
-        shape: tuple[int, ...] = self.body.evaluate_output_shape(input_shape)
-        return shape

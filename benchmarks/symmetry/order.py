@@ -32,7 +32,7 @@ class Block:
 
 
 MAIN, FURTHER = tuple(MAIN_WAYS), tuple(FURTHER_WAYS)
-THREE = SEEDS[:3]
+THREE, SIX = SEEDS[:3], (*SEEDS, 5)
 OF_PHOTOGRAPHS = (
     *("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "R2Conv, soft head", "Conv2d, turned copies"),
     *("R2Conv, free head, turned copies", "RelaxedR2Conv, free head", "Conv2d", "RelaxedR2Conv, evidence"),
@@ -40,6 +40,13 @@ OF_PHOTOGRAPHS = (
 )
 OF_PARTS = ("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "RelaxedR2Conv, free head", "Conv2d")
 OF_GLYPHS = ("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "RelaxedR2Conv, evidence", "R2Conv, soft head", "Conv2d")
+OF_FIELDS = (
+    *("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "Conv2d", "RelaxedR2Conv, evidence"),
+    *("RelaxedR2Conv, last stage", "R2Conv, free head, turned copies", "RelaxedR2Conv, free head"),
+)
+OF_TRANSLATION = ("R2Conv", "RelaxedR2Conv", "RelaxedR2Conv, evidence")
+OF_PLACES = ("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "RelaxedR2Conv, directions", "RelaxedR2Conv, evidence")
+OF_IRREPS = tuple(way for way in MAIN if way != "R2Conv, soft head")
 BLOCKS = (
     Block("digits", "C8", 1000, MAIN),
     Block("digits", "D4", 1000, MAIN),
@@ -55,6 +62,16 @@ BLOCKS = (
     Block("digits", "D4", 1000, FURTHER),
     Block("ddmnist", "D4", 10_000, OF_PARTS, THREE, ("parts D4", "parts D1")),
     Block("cifar10", "C4", 10_000, OF_PHOTOGRAPHS, THREE),
+    # Added later: see the end of the protocol.
+    Block("smoke", "C4", 5, OF_FIELDS, SIX, ("level 9",)),
+    Block("quadrant", "T", 3000, OF_PLACES, THREE),
+    Block("smoke", "C4", 5, OF_FIELDS, SIX, ("level 3", "level 0")),
+    Block("smoke, translation", "T1", 5, OF_TRANSLATION, THREE),
+    Block("digits", "SO(2)", 1000, OF_IRREPS, THREE),
+    Block("mnist67-180", "C4", 500, MAIN, THREE),
+    Block("faces", "D1", 100, MAIN),
+    Block("faces", "D2", 100, MAIN),
+    *(Block("digits", group, 1000, ("RelaxedR2Conv, last stage",)) for group in ("C8", "D4")),
 )
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
+from benchmarks.symmetry.data import VALIDATION, Data, draw, mnist
 from benchmarks.symmetry.turns import ELEMENTS, Element, randomly_moved, turned
 
-__all__ = ["draw_pairs", "parts_turned"]
+__all__ = ["PAIRS", "draw_pairs", "load_parts", "parts_turned"]
 
 SIDE, DIGIT, TOP = 57, 28, 14
 # The first column of each part. Between them, and below, is what makes the side odd.
 COLUMNS = (0, 29)
 CLASSES = 10
+PAIRS = CLASSES**2
 
 
 def draw_pairs(digits: tuple[Tensor, Tensor], count: int, group: str, seed: int) -> tuple[Tensor, Tensor]:
@@ -49,3 +53,17 @@ def parts_turned(images: Tensor, element: Element) -> Tensor:
         part = (..., slice(TOP, TOP + DIGIT), slice(column, column + DIGIT))
         result[part] = turned(images[part], element)
     return result
+
+
+def load_parts(pose: str, images: int, seed: int, root: Path | None) -> Data:
+    """Return pairs of digits, each part moved by an element of the group that the pose names."""
+    group = pose.removeprefix("parts ")
+    pixels, labels = mnist(root, "train")
+    order, _ = draw(len(pixels), seed)
+    held_out = order[: len(order) // 6], order[len(order) // 6 :]
+    validation, train = (
+        draw_pairs((pixels[members], labels[members]), count // PAIRS, group, seed)
+        for members, count in zip(held_out, (VALIDATION, images), strict=True)
+    )
+    test = draw_pairs(mnist(root, "test"), min(images, 10_000) // PAIRS, group, seed)
+    return Data(train, validation, test, (test[0][:2000], test[1][:2000]), parts_turned)

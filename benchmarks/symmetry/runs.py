@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.shared.run_log import Log
-from benchmarks.symmetry.networks import build, equal_widths, parameters
-from benchmarks.symmetry.scores import scores
-from benchmarks.symmetry.tasks import TASKS, Data, Task
+from benchmarks.shared.training import Split
+from benchmarks.symmetry.data import Data
+from benchmarks.symmetry.networks import equal_widths, parameters
+from benchmarks.symmetry.tasks import TASKS, Task
 from benchmarks.symmetry.training import Fit, Rule, fit
 from benchmarks.symmetry.turns import ELEMENTS, randomly_moved
 from benchmarks.symmetry.ways import WAYS, Setting, Way
@@ -80,11 +81,18 @@ def _trained(cell: Cell, setting: Setting, rate: float, rule: Rule, place: Place
     data = _load(task.load, cell.pose, cell.images, cell.seed, place.data)
     widths = equal_widths(task.frame, cell.group, way)
     torch.manual_seed(cell.seed)
-    network = build(task.frame, cell.group, way, setting, widths)
+    network = task.frame.build(cell.group, way, setting, widths)
 
-    def varied(images: Tensor) -> Tensor:
-        images = images if task.varied is None else task.varied(images)
-        return randomly_moved(images, ELEMENTS[cell.group], data.act) if way.is_turned else images
+    def varied(batch: Split) -> Split:
+        inputs, targets = batch
+        inputs = inputs if task.varied is None else task.varied(inputs)
+        if not way.is_turned:
+            return inputs, targets
+        if targets.dim() == 1:
+            return randomly_moved(inputs, ELEMENTS[cell.group], data.act), targets
+        # Fields turn with the inputs.
+        moved = randomly_moved(torch.cat([inputs, targets], 1), ELEMENTS[cell.group], data.act)
+        return moved[:, : inputs.shape[1]], moved[:, inputs.shape[1] :]
 
     def prior() -> Tensor:
         # The loss is the mean of an image, and so is the prior's part of it.
@@ -96,6 +104,7 @@ def _trained(cell: Cell, setting: Setting, rate: float, rule: Rule, place: Place
         data.validation,
         rate,
         rule,
+        objective=task.objective,
         varied=varied if way.is_turned or task.varied is not None else None,
         penalty=None if setting.deviation is None else prior,
         is_learned=way.is_learned,
@@ -131,13 +140,14 @@ def choose(cell: Cell, place: Place) -> tuple[Setting, float, int]:
 
 def run(cell: Cell, place: Place) -> dict[str, Any]:
     """Return the line of one run: its choices, its course, and its scores on test images."""
+    task, elements = place.tasks[cell.task], ELEMENTS[cell.group]
     setting, rate, trials = choose(cell, place)
     network, data, course = _trained(cell, setting, rate, place.rule, place)
     found: dict[str, Any] = {
-        **scores(network, data, ELEMENTS[cell.group]),
+        **task.scores(network, data, elements),
         "validation": course.loss,
         "parameters": parameters(network),
-        "widths": equal_widths(place.tasks[cell.task].frame, cell.group, place.ways[cell.way]),
+        "widths": equal_widths(task.frame, cell.group, place.ways[cell.way]),
         "seconds": course.seconds,
         "epochs": course.best_epoch,
         "all epochs": course.epochs,
@@ -149,7 +159,7 @@ def run(cell: Cell, place: Place) -> dict[str, Any]:
     if course.evidence is not None:
         report = course.evidence.harden(*data.validation)
         found["evidence"] = [asdict(trial) for trial in report]
-        found |= {f"{name}, hardened": value for name, value in scores(network, data, ELEMENTS[cell.group]).items()}
+        found |= {f"{name}, hardened": value for name, value in task.scores(network, data, elements).items()}
     return {**found, "commit": commit(), "versions": versions()}
 
 
@@ -159,7 +169,8 @@ def train_missing(cells: list[Cell], place: Place) -> None:
         if str(cell) not in place.log.runs:
             result = run(cell, place)
             place.log.add(str(cell), result)
-            print(f"{cell}: {result['accuracy']:.2f} %, {result['seconds']:.0f} s", flush=True)
+            score = next(name for name in ("accuracy", "error") if name in result)
+            print(f"{cell}: {score} {result[score]:.2f} %, {result['seconds']:.0f} s", flush=True)
 
 
 @functools.lru_cache(maxsize=1)

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.symmetry.tasks import Data
-from benchmarks.symmetry.training import logits_of, loss_and_accuracy
+from benchmarks.symmetry.data import Data
+from benchmarks.symmetry.training import loss_and_accuracy, outputs_of
 from benchmarks.symmetry.turns import Element
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
-__all__ = ["scores"]
+__all__ = ["scores", "softness_of"]
 
 
 def scores(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[str, Any]:
@@ -26,18 +26,23 @@ def scores(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[
     the class of a turned copy is that of the image; ``averaged``, the accuracy of the mean probability over copies, and
     ``as is`` that of the same images without. ``softness`` is that of each soft layer.
     """
-    loss, accuracy = loss_and_accuracy(logits_of(network, data.test[0]), data.test[1])
+    loss, accuracy = loss_and_accuracy(outputs_of(network, data.test[0]), data.test[1])
     found = {"accuracy": accuracy, "loss": loss}
     if len(data.copied[0]):
         found |= _copies(network, data, elements)
+    return found | softness_of(network)
+
+
+def softness_of(network: nn.Module) -> dict[str, list[float]]:
+    """Return the softness of each soft layer, nothing of a network that has none."""
     softness = [layer.softness().item() for _, layer in named_relaxed_layers(network)]
-    return found | ({"softness": softness} if softness else {})
+    return {"softness": softness} if softness else {}
 
 
 def _copies(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[str, float]:
     """Return the scores of turned copies."""
     images, labels = data.copied
-    logits = torch.stack([logits_of(network, data.act(images, element)) for element in elements])
+    logits = torch.stack([outputs_of(network, data.act(images, element)) for element in elements])
     accuracies = [loss_and_accuracy(some, labels)[1] for some in logits]
     predicted = logits.argmax(-1)
     averaged = functional.softmax(logits, -1).mean(0)

@@ -1,11 +1,11 @@
-"""Training to a plateau: one rule for all ways, by the loss on images for validation."""
+"""Training to a plateau: one rule for all ways, by the loss on data for validation."""
 
 from __future__ import annotations
 
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,38 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.symmetry.tasks import Split
+from benchmarks.shared.training import FIRST_ROUND, UPDATE, Split, take_steps
 from escnn_relaxed import SoftnessEvidence
 
-__all__ = ["Fit", "Rule", "fit", "logits_of", "loss_and_accuracy", "wait_while"]
+__all__ = ["Fit", "Objective", "Rule", "fit", "loss_and_accuracy", "outputs_of", "wait_while"]
 
-BATCH, EVALUATION_BATCH = 64, 100
-# The fewest steps of a round; the last round before the first update of the evidence, and the inputs of an update.
-FEWEST_STEPS, FIRST_ROUND, UPDATE = 15, 2, 128
+EVALUATION_BATCH = 100
+# The fewest steps of a round.
+FEWEST_STEPS = 15
 SECONDS_BETWEEN_LOOKS = 1.0
+
+
+def loss_and_accuracy(logits: Tensor, labels: Tensor) -> tuple[float, float]:
+    """Return the mean cross-entropy, and the percentage of images whose class is predicted."""
+    loss = functional.cross_entropy(logits, labels).item()
+    return loss, 100 * (logits.argmax(1) == labels).double().mean().item()
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What training makes small, and what is told of it.
+
+    Attributes:
+        loss: prediction and target → the loss.
+        measure: prediction and target → the loss on validation, and a score in percent.
+        likelihood: that of the evidence.
+        batch: number of inputs of a step.
+    """
+
+    loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
+    measure: Callable[[Tensor, Tensor], tuple[float, float]] = loss_and_accuracy
+    likelihood: str = "categorical"
+    batch: int = 64
 
 
 @dataclass(frozen=True)
@@ -49,7 +72,7 @@ class Fit:
         best_epoch: epochs of training data until then.
         epochs: epochs in all.
         seconds: process time of training and validation.
-        history: of each round: seconds so far, loss and accuracy on validation.
+        history: of each round: seconds so far, loss and score on validation.
         evidence: that of a way that learns its softness.
     """
 
@@ -68,32 +91,36 @@ def fit(
     rate: float,
     rule: Rule,
     *,
-    varied: Callable[[Tensor], Tensor] | None = None,
+    objective: Objective | None = None,
+    varied: Callable[[Split], Split] | None = None,
     penalty: Callable[[], Tensor] | None = None,
     is_learned: bool = False,
     precision: torch.dtype = torch.float32,
     pause: Path | None = None,
 ) -> Fit:
-    """Train a classifier with Adam, and leave it with the weights of the lowest loss on validation.
+    """Train with Adam, and leave the network with the weights of the lowest loss on validation.
 
     A round is an epoch, or as many epochs as have 15 steps. The rate is constant within a stage; each stage begins with
     the best weights so far and ends after ``rule.patience`` rounds without a lower loss.
 
     Args:
         network: to be trained in place.
-        train: images and classes.
-        validation: other images and classes.
+        train: inputs and targets.
+        validation: others.
         rate: learning rate of the first stage.
         rule: of the stages.
+        objective: what is made small; by default that of a classifier.
         varied: a batch → the batch that the network sees.
         penalty: added to the loss.
         is_learned: whether the evidence adds its penalty, which is updated after each round from the third on.
         precision: of the convolutions while training.
         pause: while this file exists, no round starts.
     """
-    course = Fit(evidence=SoftnessEvidence(network, len(train[0])) if is_learned else None)
+    objective = objective or Objective()
+    count = len(train[0])
+    course = Fit(evidence=SoftnessEvidence(network, count, likelihood=objective.likelihood) if is_learned else None)
     penalties = [term for term in (penalty, course.evidence and course.evidence.penalty) if term is not None]
-    best, epochs = _state(network), math.ceil(FEWEST_STEPS / max(len(train[0]) // BATCH, 1))
+    best, epochs = _state(network), math.ceil(FEWEST_STEPS / max(count // objective.batch, 1))
     for factor, most in zip(rule.factors, rule.rounds, strict=True):
         _restore(network, best)
         optimiser = torch.optim.Adam(network.parameters(), lr=rate * factor)
@@ -102,13 +129,14 @@ def fit(
             wait_while(pause)
             start = time.process_time()
             for _ in range(epochs):
-                _epoch(network, train, optimiser, varied, penalties, precision)
+                batches = _batches(train, objective.batch, varied)
+                take_steps(network, batches, objective.loss, optimiser, penalties=penalties, precision=precision)
             if course.evidence is not None and len(course.history) >= FIRST_ROUND:
-                course.evidence.update(train[0][torch.randperm(len(train[0]))[:UPDATE]])
-            loss, accuracy = loss_and_accuracy(logits_of(network, validation[0]), validation[1])
+                _update(course.evidence, train, objective)
+            loss, score = objective.measure(outputs_of(network, validation[0]), validation[1])
             course.epochs += epochs
             course.seconds += time.process_time() - start
-            course.history.append((course.seconds, loss, accuracy))
+            course.history.append((course.seconds, loss, score))
             without_gain += 1
             if loss < course.loss:
                 course.loss, course.best_epoch, without_gain = loss, course.epochs, 0
@@ -128,40 +156,26 @@ def _restore(network: nn.Module, state: dict[str, Any]) -> None:
     network.train().load_state_dict(state)
 
 
-def _epoch(
-    network: nn.Module,
-    train: Split,
-    optimiser: torch.optim.Optimizer,
-    varied: Callable[[Tensor], Tensor] | None,
-    penalties: list[Callable[[], Tensor]],
-    precision: torch.dtype,
-) -> None:
-    """Train on all images once, but for the last few that fill no batch."""
-    network.train()
-    images, labels = train
-    for batch in torch.randperm(len(images))[: max(len(images) // BATCH, 1) * BATCH].split(BATCH):
-        inputs = images[batch] if varied is None else varied(images[batch])
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == torch.bfloat16):
-            logits = network(inputs)
-        loss = functional.cross_entropy(logits.float(), labels[batch])
-        for penalty in penalties:
-            loss = loss + penalty()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
+def _batches(train: Split, size: int, varied: Callable[[Split], Split] | None) -> Iterator[Split]:
+    """Yield all inputs once in a random order, but for the last few that fill no batch."""
+    inputs, targets = train
+    for batch in torch.randperm(len(inputs))[: max(len(inputs) // size, 1) * size].split(size):
+        pair = inputs[batch], targets[batch]
+        yield pair if varied is None else varied(pair)
+
+
+def _update(evidence: SoftnessEvidence, train: Split, objective: Objective) -> None:
+    """Update the evidence on inputs that are drawn; that of a regression sees their targets, too."""
+    drawn = torch.randperm(len(train[0]))[:UPDATE]
+    targets = (train[1][drawn],) if objective.likelihood == "gaussian" else ()
+    evidence.update(train[0][drawn], *targets)
 
 
 @torch.no_grad()
-def logits_of(network: nn.Module, images: Tensor) -> Tensor:
-    """Return the logits of images (n, classes), in eval mode and float32."""
+def outputs_of(network: nn.Module, inputs: Tensor) -> Tensor:
+    """Return the outputs of a network for inputs (n, …), in eval mode and float32."""
     network.eval()
-    return torch.cat([network(part) for part in images.split(EVALUATION_BATCH)])
-
-
-def loss_and_accuracy(logits: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Return the mean cross-entropy, and the percentage of images whose class is predicted."""
-    loss = functional.cross_entropy(logits, labels).item()
-    return loss, 100 * (logits.argmax(1) == labels).double().mean().item()
+    return torch.cat([network(part) for part in inputs.split(EVALUATION_BATCH)])
 
 
 def wait_while(pause: Path | None) -> None:

@@ -14,10 +14,11 @@ __all__ = ["ELEMENTS", "Element", "randomly_moved", "rotated", "turned"]
 
 
 class Element(NamedTuple):
-    """A mirror image or not, then a turn, counterclockwise."""
+    """A mirror image or not, then a turn, counterclockwise, then a shift by half of the image's rows or columns."""
 
     degrees: int
     is_mirrored: bool = False
+    shift: tuple[bool, bool] = (False, False)
 
 
 # Group → its elements, the identity first.
@@ -26,7 +27,12 @@ ELEMENTS: dict[str, tuple[Element, ...]] = {
     "C4": tuple(Element(90 * turn) for turn in range(4)),
     "C8": tuple(Element(45 * turn) for turn in range(8)),
     "D1": (Element(0), Element(0, True)),
+    "D2": tuple(Element(180 * turn, mirror) for mirror in (False, True) for turn in range(2)),
     "D4": tuple(Element(90 * turn, mirror) for mirror in (False, True) for turn in range(4)),
+    # Some of its elements.
+    "SO(2)": tuple(Element(45 * turn) for turn in range(8)),
+    "T": tuple(Element(0, shift=(down, right)) for down in (False, True) for right in (False, True)),
+    "T1": (Element(0), Element(0, shift=(False, True))),
 }
 
 
@@ -48,6 +54,9 @@ def rotated(images: Tensor, angles: Tensor, side: int | None = None) -> Tensor:
 
 def turned(images: Tensor, element: Element) -> Tensor:
     """Return images moved by an element: exact but for odd multiples of 45°, which are interpolated."""
+    if any(element.shift):
+        shifts = [half * side // 2 for half, side in zip(element.shift, images.shape[2:], strict=True)]
+        return images.roll(shifts, (2, 3))
     if element.is_mirrored:
         images = images.flip(3)
     if element.degrees % 90:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,12 +13,13 @@ from torch import nn
 
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv
+from escnn_relaxed.kernel import TiedKernel
 
-__all__ = ["FURTHER_WAYS", "MAIN_WAYS", "WAYS", "PlainConvolution", "Setting", "Way"]
+__all__ = ["FURTHER_WAYS", "MAIN_WAYS", "OF_TRANSLATION", "WAYS", "PlainConvolution", "Setting", "Way"]
 
-# For each group another one of as many elements, and the largest subgroup of rotations.
-OTHER_GROUP = {"C4": "D2", "C8": "D4", "D4": "C8"}
-SUBGROUP = {"C4": "C2", "C8": "C4", "D4": "C4"}
+# For each group another one of as many elements, and the subgroup that an oracle may choose.
+OTHER_GROUP = {"C4": "D2", "C8": "D4", "D2": "C4", "D4": "C8"}
+SUBGROUP = {"C4": "C2", "C8": "C4", "D2": "D1", "D4": "C4"}
 
 
 class PlainConvolution(enn.EquivariantModule):  # type: ignore[misc]
@@ -42,6 +44,12 @@ class PlainConvolution(enn.EquivariantModule):  # type: ignore[misc]
         return input_shape[0], self.out_type.size, *sides
 
 
+def with_directions(in_type: FieldType, out_type: FieldType, kernel_size: int, **arguments: Any) -> RelaxedR2Conv:
+    """Return a layer all of whose fields may change by direction where the image changes."""
+    kernel = functools.partial(TiedKernel, all_directions=True)
+    return RelaxedR2Conv(in_type, out_type, kernel_size, kernel=kernel, **arguments)
+
+
 @dataclass(frozen=True)
 class Setting:
     """What a way leaves to choose beside the learning rate.
@@ -61,6 +69,7 @@ class Way:
 
     Attributes:
         layer: the class of its convolutions.
+        only_last: whether all but the last layer or stage are strict.
         head: ``"pooled"``, ``"free"`` or ``"soft"``.
         is_turned: whether each image of a batch is turned by an element of the group that is drawn.
         is_learned: whether the evidence says how soft layers are.
@@ -72,12 +81,31 @@ class Way:
 
     layer: Callable[..., nn.Module] = R2Conv
     head: str = "pooled"
+    only_last: bool = False
     is_turned: bool = False
     is_learned: bool = False
     restricts: bool = False
     groups: dict[str, str] = field(default_factory=dict)
     is_as_wide: bool = False
     settings: tuple[Setting, ...] = (Setting(),)
+
+    def layers(self, setting: Setting, relax: Any = None) -> tuple[Callable[..., nn.Module], Callable[..., nn.Module]]:
+        """Return what makes the convolutions, and what makes those of the last layer or stage.
+
+        Args:
+            setting: what was chosen.
+            relax: what soft layers are soft in; None for their default.
+        """
+        options = dict(setting.options)
+        if relax is not None and self.is_soft:
+            options["relax"] = relax
+        last = functools.partial(self.layer, bias=False, **options)
+        return functools.partial(R2Conv, bias=False) if self.only_last else last, last
+
+    @property
+    def is_soft(self) -> bool:
+        """Whether some of its layers are soft."""
+        return self.layer in (RelaxedR2Conv, with_directions)
 
     @property
     def is_plain(self) -> bool:
@@ -102,6 +130,7 @@ MAIN_WAYS: dict[str, Way] = {
 }
 FURTHER_WAYS: dict[str, Way] = {
     "RelaxedR2Conv, turned copies": Way(RelaxedR2Conv, is_turned=True),
+    "RelaxedR2Conv, last stage": Way(RelaxedR2Conv, only_last=True),
     "PartialR2Conv": Way(PartialR2Conv, settings=_STARTS),
     "ResidualR2Conv": Way(ResidualR2Conv, settings=_DEVIATIONS),
     "Conv2d, equal time": Way(PlainConvolution, is_as_wide=True),
@@ -109,4 +138,6 @@ FURTHER_WAYS: dict[str, Way] = {
     "R2Conv, subgroup": Way(groups=SUBGROUP),
     "R2Conv, other group": Way(groups=OTHER_GROUP),
 }
-WAYS = {**MAIN_WAYS, **FURTHER_WAYS}
+# Of soft translation alone.
+OF_TRANSLATION: dict[str, Way] = {"RelaxedR2Conv, directions": Way(with_directions)}
+WAYS = {**MAIN_WAYS, **FURTHER_WAYS, **OF_TRANSLATION}

@@ -1,6 +1,6 @@
 """Softness of layers whose weights stay: by ω′, by the size of the image, by the number of samples.
 
-    python -m benchmarks.soft_part.softness
+    python -m benchmarks.softness
 
 Prints the figures of docs/concepts/mathematics.md and of "Samples of continuous groups" in docs/results/soft-part.md.
 Takes a minute on one thread.

@@ -1,0 +1,181 @@
+"""The bodies of classifiers: four plain convolutions, a residual network, and fields of irreps with gates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from escnn import gspaces
+from escnn import nn as enn
+from escnn.nn import FieldType
+from torch import nn
+from torch.nn import functional
+
+__all__ = ["GSPACES", "Layers", "plain_stages", "regular", "residual_stages"]
+
+GSPACES: dict[str, Callable[[], Any]] = {
+    "C1": gspaces.trivialOnR2,
+    "C2": lambda: gspaces.rot2dOnR2(2),
+    "C4": lambda: gspaces.rot2dOnR2(4),
+    "C8": lambda: gspaces.rot2dOnR2(8),
+    "D1": lambda: gspaces.flip2dOnR2(),
+    "D2": lambda: gspaces.flipRot2dOnR2(2),
+    "D4": lambda: gspaces.flipRot2dOnR2(4),
+    "SO(2)": lambda: gspaces.rot2dOnR2(-1, maximum_frequency=3),
+    # Translations, and those to the side, need no fiber group.
+    "T": gspaces.trivialOnR2,
+    "T1": gspaces.trivialOnR2,
+}
+FIRST_KERNEL, KERNEL = 7, 5
+
+
+class Layers:
+    """Makes the convolutions of a body.
+
+    Args:
+        layer: class of the convolutions.
+        last: class of those in the last layer or stage.
+        restricts: whether the last layer or stage is of the trivial group.
+        is_periodic: whether opposite sides of the image are one.
+    """
+
+    def __init__(
+        self,
+        layer: Callable[..., nn.Module],
+        last: Callable[..., nn.Module] | None = None,
+        restricts: bool = False,
+        is_periodic: bool = False,
+    ) -> None:
+        self.layer, self.last, self.restricts = layer, last or layer, restricts
+        self.is_periodic = is_periodic
+        self._options = {"padding_mode": "circular"} if is_periodic else {}
+
+    def __call__(
+        self, in_type: FieldType, out_type: FieldType, size: int, is_last: bool = False, **arguments: Any
+    ) -> nn.Module:
+        """Return one convolution."""
+        return (self.last if is_last else self.layer)(in_type, out_type, size, **arguments, **self._options)
+
+    def pooling(self, fields: FieldType) -> nn.Module:
+        """Return anti-aliased pooling by 2."""
+        return _TorusPooling(fields) if self.is_periodic else enn.PointwiseAvgPoolAntialiased(fields, 0.66, 2)
+
+
+def regular(gspace: Any, width: int) -> FieldType:
+    """Return regular fields."""
+    return FieldType(gspace, [gspace.regular_repr] * width)
+
+
+def _restriction(fields: FieldType) -> enn.RestrictionModule:
+    """Return the restriction of fields to the trivial group."""
+    return enn.RestrictionModule(fields, (None, 1) if "D" in fields.gspace.fibergroup.name else 1)
+
+
+def _activated(layer: nn.Module) -> list[nn.Module]:
+    """Return a convolution with batch norm and ReLU."""
+    return [layer, enn.InnerBatchNorm(layer.out_type), enn.ReLU(layer.out_type)]
+
+
+def _block(gspace: Any, width: int) -> list[nn.Module]:
+    """Return batch norm and a nonlinearity, of regular fields or of irreps up to frequency 2."""
+    if gspace.fibergroup.order() > 0:
+        fields = regular(gspace, width)
+        return [enn.InnerBatchNorm(fields), enn.ReLU(fields)]
+    vectors = FieldType(gspace, [gspace.irrep(1)] * width + [gspace.irrep(2)] * (2 * width // 3))
+    scalars = FieldType(gspace, [gspace.trivial_repr] * (4 * width // 3))
+    gated = FieldType(gspace, [gspace.trivial_repr] * len(vectors)) + vectors
+    labels = ["scalar"] * len(scalars) + ["gated"] * len(gated)
+    modules = [(enn.ReLU(scalars), "scalar"), (enn.GatedNonLinearity1(gated), "gated")]
+    return [enn.IIDBatchNorm2d(scalars + gated), enn.MultipleModule(scalars + gated, labels, modules)]
+
+
+def plain_stages(
+    fields: FieldType, layers: Layers, widths: tuple[int, ...], last_kernel: int | None
+) -> list[nn.Module]:
+    """Return four convolutions, with anti-aliased pooling by 2 between them.
+
+    Args:
+        fields: of the images.
+        layers: makes the convolutions.
+        widths: fields of each.
+        last_kernel: side of the last map where the last layer sees all of it.
+    """
+    modules: list[nn.Module] = []
+    for number, width in enumerate(widths):
+        is_last = number == len(widths) - 1
+        if is_last and layers.restricts:
+            modules.append(_restriction(fields))
+            fields = modules[-1].out_type
+        size = KERNEL if number else FIRST_KERNEL
+        padding = size // 2
+        if is_last and last_kernel is not None:
+            size, padding = last_kernel, 0
+        block = _block(fields.gspace, width)
+        modules += [layers(fields, block[0].in_type, size, is_last, padding=padding), *block]
+        fields = block[-1].out_type
+        if not is_last:
+            modules.append(layers.pooling(fields))
+    return modules
+
+
+def residual_stages(
+    fields: FieldType, layers: Layers, widths: tuple[int, ...], _: int | None = None
+) -> list[nn.Module]:
+    """Return two convolutions and five residual blocks in three stages, twelve convolutions of 3×3 in all."""
+    first, second = (regular(fields.gspace, width) for width in widths[:2])
+    modules = [
+        *_activated(layers(fields, first, 3, padding=1)),
+        *_activated(layers(first, first, 3, padding=1)),
+        _Residual(first, first, layers),
+        _Residual(first, second, layers),
+        _Residual(second, second, layers),
+    ]
+    if layers.restricts:
+        modules.append(_restriction(second))
+    before = modules[-1].out_type
+    third = regular(before.gspace, widths[2])
+    return [*modules, _Residual(before, third, layers, is_last=True), _Residual(third, third, layers, is_last=True)]
+
+
+class _Residual(enn.EquivariantModule):  # type: ignore[misc]
+    """Two convolutions beside a shortcut; the first one halves the image where the fields change."""
+
+    def __init__(self, in_type: FieldType, out_type: FieldType, layers: Layers, is_last: bool = False) -> None:
+        super().__init__()
+        self.in_type, self.out_type = in_type, out_type
+        stride = 1 if in_type == out_type else 2
+        first = _activated(layers(in_type, out_type, 3, is_last, padding=1, stride=stride))
+        second = layers(out_type, out_type, 3, is_last, padding=1)
+        self.body = enn.SequentialModule(*first, second, enn.InnerBatchNorm(out_type))
+        is_same = stride == 1
+        self.shortcut = enn.IdentityModule(in_type) if is_same else layers(in_type, out_type, 1, is_last, stride=stride)
+        self.activation = enn.ReLU(out_type)
+
+    def forward(self, input: enn.GeometricTensor) -> enn.GeometricTensor:
+        """(batch, C_in, H, W) → (batch, C_out, H/stride, W/stride)."""
+        return self.activation(self.body(input) + self.shortcut(input))
+
+    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the body's output."""
+        shape: tuple[int, ...] = self.body.evaluate_output_shape(input_shape)
+        return shape
+
+
+class _TorusPooling(enn.EquivariantModule):  # type: ignore[misc]
+    """Every other pixel of a 5×5 binomial mean, on the torus."""
+
+    def __init__(self, in_type: FieldType) -> None:
+        super().__init__()
+        self.in_type = self.out_type = in_type
+        row = torch.tensor([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
+        self.register_buffer("kernel", torch.outer(row, row).expand(in_type.size, 1, 5, 5).clone())
+
+    def forward(self, input: enn.GeometricTensor) -> enn.GeometricTensor:
+        """(batch, C, H, W) → (batch, C, H/2, W/2)."""
+        padded = functional.pad(input.tensor, (2, 2, 2, 2), mode="circular")
+        return self.out_type(functional.conv2d(padded, self.kernel, stride=2, groups=self.in_type.size))
+
+    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return half the height and the width."""
+        return *input_shape[:2], (input_shape[2] + 1) // 2, (input_shape[3] + 1) // 2
