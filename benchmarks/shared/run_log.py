@@ -1,16 +1,14 @@
-"""Runs that are trained once: kept in a file as they end, a process a core, and gone on with by a second call."""
+"""Runs that are made once: kept in a file as they end, and gone on with by a second call."""
 
 from __future__ import annotations
 
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Log", "rates_of", "run_missing"]
+__all__ = ["Log"]
 
 
 class Log:
@@ -43,33 +41,3 @@ class Log:
         """Return whether the file ends within a line, as where a call was killed as it wrote."""
         content = self._path.read_bytes()
         return bool(content) and not content.endswith(b"\n")
-
-
-def rates_of(ways: Sequence[str], choose: Callable[[str, Log], float], log: Log) -> dict[str, float]:
-    """Return the learning rate of each way for which the log has what ``choose`` needs."""
-    rates = {}
-    for way in ways:
-        try:
-            rates[way] = choose(way, log)
-        except KeyError:
-            continue
-    return rates
-
-
-def run_missing(
-    wanted: Mapping[str, tuple[Any, ...]], train: Callable[..., dict[str, Any]], log: Log, workers: int
-) -> Iterator[tuple[str, str]]:
-    """Train what the log does not hold yet; the count and the description of each run as it is kept.
-
-    Args:
-        wanted: description of a run → the arguments of ``train``.
-        train: one run, in a process of its own.
-        log: what is there, and where results go.
-        workers: number of processes.
-    """
-    missing = {name: arguments for name, arguments in wanted.items() if name not in log.runs}
-    with ProcessPoolExecutor(workers) as pool:
-        futures = {name: pool.submit(train, *arguments) for name, arguments in missing.items()}
-        for number, (name, future) in enumerate(futures.items(), 1):
-            log.add(name, future.result())
-            yield f"{number}/{len(futures)}", name

@@ -9,21 +9,38 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
+from escnn import nn as enn
+from escnn.nn import FieldType
+from torch import nn
 from torch.nn import functional
 
-from benchmarks.shared.networks import build_network
-from escnn_relaxed import SoftnessEvidence
+from benchmarks.speed.sides import OnTensors, dihedral, regular
+from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 
-BATCH = 64
-NETWORKS: dict[str, tuple[str, tuple[int, ...], dict[str, float]]] = {
-    "C4, narrow": ("C4 regular", (7, 7, 7, 12), {"rotation": 0.25}),
-    "C8, narrow": ("C8 regular", (4, 4, 4, 8), {"rotation": 0.25}),
-    "C8, wide": ("C8 regular", (12, 12, 12, 16), {"rotation": 0.25}),
-    "D4, rotation and reflection": ("D4 regular", (6, 6, 6, 8), {"rotation": 0.25, "reflection": 0.25}),
-    "translation on the torus": ("plain CNN on the torus", (5, 5, 5, 8), {"translation": 0.5}),
+BATCH, SIDE = 64, 33
+NETWORKS: dict[str, Callable[[int], FieldType]] = {
+    "C4, 7 fields": lambda fields: regular(4, 7 * fields),
+    "C8, 4 fields": lambda fields: regular(8, 4 * fields),
+    "C8, 12 fields": lambda fields: regular(8, 12 * fields),
+    "D4, 6 fields": lambda fields: dihedral(4, 6 * fields),
 }
+
+
+def network_of(name: str) -> nn.Module:
+    """Return four soft layers with pooling between them: images (batch, 1, 33, 33) → logits (batch, 10)."""
+    fields_of = NETWORKS[name]
+    gspace = fields_of(1).gspace
+    types = [FieldType(gspace, [gspace.trivial_repr]), fields_of(1), fields_of(1), fields_of(1), fields_of(2)]
+    modules: list[nn.Module] = []
+    for in_type, out_type in pairwise(types):
+        layer = RelaxedR2Conv(in_type, out_type, 5, padding=2, bias=False)
+        modules += [layer, enn.InnerBatchNorm(out_type), enn.ReLU(out_type)]
+        modules.append(enn.PointwiseAvgPoolAntialiased(out_type, 0.66, 2))
+    body = OnTensors(enn.SequentialModule(*modules, enn.GroupPooling(types[-1])))
+    return nn.Sequential(body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(len(types[-1]), 10))
 
 
 def seconds(call: Callable[[], object], device: torch.device) -> float:
@@ -45,10 +62,9 @@ def timed(name: str, images: int, repetitions: int) -> str:
     """The times of a network as a line of text."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    network_name, widths, relax = NETWORKS[name]
-    network = build_network(network_name, widths, 5, {"relax": relax}).to(device)
+    network = network_of(name).to(device)
     evidence = SoftnessEvidence(network, 50_000)
-    inputs = torch.randn(max(images, BATCH), 1, 33, 33, device=device)
+    inputs = torch.randn(max(images, BATCH), 1, SIDE, SIDE, device=device)
     labels = torch.randint(0, 10, (BATCH,), device=device)
     optimiser = torch.optim.Adam(network.parameters())
 

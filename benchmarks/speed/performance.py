@@ -1,6 +1,6 @@
-"""The cost of relaxed layers beside strict ones and plain convolutions, and its growth.
+"""The cost of relaxed layers beside strict ones and plain convolutions.
 
-    python -m benchmarks.speed.performance [--rows PARTS] [--threads 1] [--repetitions 9] [--json FILE] [--plot FILE]
+    python -m benchmarks.speed.performance [--rows PARTS] [--threads 1] [--repetitions 9] [--json FILE]
     python -m benchmarks.speed.performance --device cuda --precision bfloat16 --channels-last --compiled
 
 Forward and backward unless a row says otherwise. Each row is a ratio of times, or of memory: two sides called in turn
@@ -22,15 +22,12 @@ from typing import Any
 
 import torch
 from escnn.nn import FieldType, R2Conv
-from torch import nn
 
-from benchmarks.speed.growth import draw, scaling, slope
 from benchmarks.speed.sides import (
     SOFT_IN_BOTH,
     SOFT_ROTATION,
     SOFT_TRANSLATION,
     Call,
-    OnTensors,
     Setting,
     convolution,
     dihedral,
@@ -42,7 +39,6 @@ from benchmarks.speed.sides import (
 )
 from benchmarks.speed.timing import Ratio, alternate, peak_memory
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.models import RelaxedResNet
 from experiments.data_files import save
 
 warnings.filterwarnings("ignore", message=".*py3nj.*")
@@ -55,84 +51,62 @@ class Row:
     Attributes:
         name: what is compared.
         against: with what.
-        reach: the ratio that was aimed at.
-        sides: makes both calls; a memory row gives its figure at once.
+        sides: makes both calls.
+        is_memory: whether the peak of memory is compared, and not the time.
     """
 
     name: str
     against: str
-    reach: float
-    sides: Callable[[Setting], tuple[Call, Call]] | None = None
-    memory: Callable[[Setting], float] | None = None
+    sides: Callable[[Setting], tuple[Call, Call]]
+    is_memory: bool = False
 
 
-def rows(largest: int) -> list[Row]:
-    """The table, with layers of at most ``largest`` channels."""
+def rows() -> list[Row]:
+    """Return the rows of docs/results/cost.md."""
+    cases = [(partial(regular, rotations, fields), 16, 32) for rotations, fields in ((4, 8), (8, 8), (8, 16))]
+    cases += [(partial(irreps, count, False), 16, 32) for count in (8, 32)]
+    cases.append((partial(regular, 8, 8), 4, 8))
     table = []
-    for rotations in (4, 8, 16):
-        for fields in (8, 16, 32):
-            if rotations * fields > largest:
-                continue
-            name = f"soft rotation, C{rotations}, {fields} regular, 7×7, 32×32, batch 16"
-            table.append(
-                Row(name, "R2Conv", 1.0, partial(_training, rotations, fields, 16, 32, SOFT_ROTATION, "R2Conv"))
-            )
-            if fields >= 16:
-                table.append(
-                    Row(name, "Conv2d", 1.05, partial(_training, rotations, fields, 16, 32, SOFT_ROTATION, "Conv2d"))
-                )
-    for exported in (False, True):
-        name = "soft rotation, C8, 16 regular, " + ("exported" if exported else "eval mode")
-        table.append(Row(name, "Conv2d", 1.02, partial(_evaluating, 8, 16, exported)))
-    small = partial(_training, 8, 8, 4, 8, SOFT_ROTATION, "R2Conv")
-    table.append(Row("soft rotation, C8, 8 regular, 8×8, batch 4", "R2Conv", 1.0, small))
-    for count, mixed in ((8, False), (16, False), (32, False), (8, True), (32, True)):
-        fields_of = partial(irreps, count, mixed)
-        name = f"soft rotation, SO(2), {5 * count} channels of " + ("mixtures" if mixed else "irreps")
-        table.append(Row(name, "R2Conv", 1.5, partial(_steerable, fields_of)))
-    for strict, options in (("strict", {"relax": None}), ("soft", SOFT_ROTATION)):
-        table.append(Row(f"construction, {strict}, C16, 32 regular", "R2Conv", 0.1, partial(_construction, options)))
-    table += _translation_rows()
-    published = partial(_network, 1, {"translation": 1.0})
-    table.append(Row("the paper's network, soft T(2), batch 32", "strict", 2.0, published))
-    for rotations in (4, 8, 16):
-        name = f"the paper's network, soft SO(2), N = {rotations}, batch 4"
-        table.append(Row(name, "strict", 1.02, partial(_network, rotations, {"rotation": 1.0})))
-    return table
+    for fields_of, batch, size in cases:
+        sides = partial(_beside_r2conv, fields_of, batch, size)
+        table.append(Row(f"soft rotation, {_place(fields_of(), 7, batch, size)}", "R2Conv", sides))
+    return table + _translation_rows()
+
+
+def _place(fields: FieldType, kernel_size: int, batch: int, size: int) -> str:
+    name = f"{fields.gspace.fibergroup.name}, {fields.size} channels, {kernel_size}×{kernel_size}"
+    return f"{name}, {size}×{size}, batch {batch}"
 
 
 def _translation_rows() -> list[Row]:
     """Soft translation beside a plain convolution of as many channels."""
     rows = []
-    # Fields, kernel, batch, side of the image, what was aimed at.
-    for fields_of, kernel_size, batch, size, reach in (
-        *((partial(regular, 1, channels), 7, 16, 32, 1.4) for channels in (32, 64, 128)),
-        (partial(regular, 1, 16), 7, 64, 32, 1.4),
-        (partial(regular, 1, 32), 3, 16, 32, 1.4),
-        *((partial(regular, 4, 8), kernel_size, 16, 32, 1.4) for kernel_size in (3, 7)),
-        *((partial(regular, 8, 8), kernel_size, 16, 32, 1.4) for kernel_size in (3, 7)),
-        (partial(dihedral, 4, 4), 5, 16, 32, 1.4),
-        (partial(regular, 4, 8), 3, 2, 64, 1.4),
-        (partial(regular, 4, 2), 3, 2, 64, 1.4),
+    # Fields, kernel, batch, side of the image.
+    for fields_of, kernel_size, batch, size in (
+        *((partial(regular, 1, channels), 7, 16, 32) for channels in (32, 64, 128)),
+        (partial(regular, 1, 16), 7, 64, 32),
+        (partial(regular, 1, 32), 3, 16, 32),
+        *((partial(regular, 4, 8), kernel_size, 16, 32) for kernel_size in (3, 7)),
+        *((partial(regular, 8, 8), kernel_size, 16, 32) for kernel_size in (3, 7)),
+        (partial(dihedral, 4, 4), 5, 16, 32),
+        (partial(regular, 4, 8), 3, 2, 64),
+        (partial(regular, 4, 2), 3, 2, 64),
         # Later stages of a network.
-        (partial(regular, 8, 16), 5, 4, 16, 1.4),
-        (partial(regular, 8, 16), 3, 2, 16, 1.4),
-        (partial(regular, 8, 32), 3, 8, 16, 1.4),
-        (partial(dihedral, 4, 8), 5, 8, 16, 1.4),
-        (partial(regular, 8, 64), 3, 8, 8, 1.4),
+        (partial(regular, 8, 16), 5, 4, 16),
+        (partial(regular, 8, 16), 3, 2, 16),
+        (partial(regular, 8, 32), 3, 8, 16),
+        (partial(dihedral, 4, 8), 5, 8, 16),
+        (partial(regular, 8, 64), 3, 8, 8),
     ):
         fields = fields_of()
-        place = f"{fields.gspace.fibergroup.name}, {fields.size} channels, {kernel_size}×{kernel_size}"
-        place += f", {size}×{size}, batch {batch}"
+        place = _place(fields, kernel_size, batch, size)
         sides = partial(_translation, fields_of, kernel_size, batch, size)
         in_group = {"soft translation and rotation": SOFT_IN_BOTH} if fields.gspace.rotations_order > 1 else {}
         for name, options in ({"soft translation": SOFT_TRANSLATION} | in_group).items():
-            rows.append(Row(f"{name}, {place}", "Conv2d", reach, partial(sides, options, step)))
-        memory = partial(_memory, partial(sides, SOFT_TRANSLATION, step))
-        rows += [
-            Row(f"soft translation, eval mode, {place}", "Conv2d", 1.4, partial(sides, SOFT_TRANSLATION, evaluation)),
-            Row(f"soft translation, peak memory, {place}", "Conv2d", 1.6, memory=memory),
-        ]
+            rows.append(Row(f"{name}, {place}", "Conv2d", partial(sides, options, step)))
+        in_training, in_evaluation = (partial(sides, SOFT_TRANSLATION, call) for call in (step, evaluation))
+        rows.append(Row(f"soft translation, eval mode, {place}", "Conv2d", in_evaluation))
+        rows.append(Row(f"soft translation, peak memory, {place}", "Conv2d", in_training, is_memory=True))
     return rows
 
 
@@ -151,52 +125,11 @@ def _translation(
     return call(ours, setting, *shape), call(convolution(types.size, setting, kernel_size), setting, *shape)
 
 
-def _training(
-    rotations: int, fields: int, batch: int, size: int, options: dict[str, Any], against: str, setting: Setting
-) -> tuple[Call, Call]:
-    types = regular(rotations, fields)
-    others = {
-        "R2Conv": lambda: layer(R2Conv, types, setting),
-        "Conv2d": lambda: convolution(types.size, setting),
-    }
-    shape = batch, types.size, size
-    return step(layer(RelaxedR2Conv, types, setting, **options), setting, *shape), step(
-        others[against](), setting, *shape
-    )
-
-
-def _evaluating(rotations: int, fields: int, exported: bool, setting: Setting) -> tuple[Call, Call]:
-    types = regular(rotations, fields)
-    ours: nn.Module = OnTensors(RelaxedR2Conv(types, types, 7, padding=3, **SOFT_ROTATION))
-    if exported:
-        ours = ours.layer.export()
-    shape = 16, types.size, 32
-    return evaluation(setting.place(ours), setting, *shape), evaluation(
-        convolution(types.size, setting), setting, *shape
-    )
-
-
-def _steerable(fields_of: Callable[[], FieldType], setting: Setting) -> tuple[Call, Call]:
+def _beside_r2conv(fields_of: Callable[[], FieldType], batch: int, size: int, setting: Setting) -> tuple[Call, Call]:
     types = fields_of()
-    shape = 16, types.size, 32
+    shape = batch, types.size, size
     ours = layer(RelaxedR2Conv, types, setting, **SOFT_ROTATION)
     return step(ours, setting, *shape), step(layer(R2Conv, types, setting), setting, *shape)
-
-
-def _construction(options: dict[str, Any], setting: Setting) -> tuple[Call, Call]:
-    types = regular(16, 32)
-    return lambda: RelaxedR2Conv(types, types, 7, **options), lambda: R2Conv(types, types, 7)
-
-
-def _network(rotations: int, relax: dict[str, float], setting: Setting) -> tuple[Call, Call]:
-    ours, theirs = (setting.place(RelaxedResNet(10, rotations, relax=relaxed)) for relaxed in (relax, None))
-    batch = 32 if rotations == 1 else 4
-    return step(ours, setting, batch, 3, 32), step(theirs, setting, batch, 3, 32)
-
-
-def _memory(sides: Callable[[Setting], tuple[Call, Call]], setting: Setting) -> float:
-    ours, theirs = (peak_memory(call) for call in sides(setting))
-    return ours / theirs
 
 
 def machine(setting: Setting) -> str:
@@ -219,9 +152,7 @@ def main() -> None:
     parser.add_argument("--rows", default="", help="only rows whose name contains one of these, separated by ;")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repetitions", type=int, default=9)
-    parser.add_argument("--largest", type=int, default=256, help="most channels of a layer")
     parser.add_argument("--json", type=Path, help="where to write all figures")
-    parser.add_argument("--plot", type=Path, help="where to draw how the cost grows")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--precision", choices=["float32", "tf32", "bfloat16"], default="float32")
     parser.add_argument("--channels-last", action="store_true")
@@ -230,33 +161,24 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     setting = Setting(arguments.device, arguments.precision, arguments.channels_last, arguments.compiled)
     setting.set_precision()
-    print(f"{machine(setting)}\n\n| what | against | ratio | quartiles | wanted | ms |\n|---|---|---|---|---|---|")
+    print(f"{machine(setting)}\n\n| what | against | ratio | quartiles | ms |\n|---|---|---|---|---|")
     figures: dict[str, Any] = {"machine": machine(setting)}
-    for row in rows(arguments.largest):
+    for row in rows():
         if not any(part in row.name for part in arguments.rows.split(";")):
             continue
         result = _measure(row, setting, arguments.repetitions)
-        figures[f"{row.name} / {row.against}"] = asdict(result) | {"wanted": row.reach}
-        time = "" if row.memory else f"{1000 * result.seconds:.1f}"
-        spread = "" if row.memory else f"{result.low:.2f}–{result.high:.2f}"
-        print(f"| {row.name} | {row.against} | {result.median:.2f} | {spread} | ≤ {row.reach:g} | {time} |", flush=True)
-    if arguments.plot:
-        figures["scaling"] = curves = scaling(setting, max(1, arguments.repetitions // 3))
-        for name, curve in curves.items():
-            print(
-                f"{name}: slope {slope(curve):.2f}, " + ", ".join(f"{n}: {1000 * s:.1f} ms" for n, s in curve.items())
-            )
-        draw(arguments.plot, curves)
+        figures[f"{row.name} / {row.against}"] = asdict(result)
+        time = "" if row.is_memory else f"{1000 * result.seconds:.1f}"
+        spread = "" if row.is_memory else f"{result.low:.2f}–{result.high:.2f}"
+        print(f"| {row.name} | {row.against} | {result.median:.2f} | {spread} | {time} |", flush=True)
     if arguments.json:
         save(json.dumps(figures, indent=1).encode(), arguments.json)
 
 
 def _measure(row: Row, setting: Setting, repetitions: int) -> Ratio:
-    if row.memory is not None:
-        ratio = row.memory(setting)
-        return Ratio(ratio, ratio, ratio, 0.0)
-    if row.sides is None:
-        raise ValueError(f"the row {row.name!r} compares nothing")
+    if row.is_memory:
+        ours, theirs = (peak_memory(call) for call in row.sides(setting))
+        return Ratio(ours / theirs, ours / theirs, ours / theirs, 0.0)
     return alternate(*row.sides(setting), repetitions)
 
 

@@ -1,206 +1,329 @@
-"""Tables of the benchmark, and the numbers of its figure, from the lines that runs leave.
+"""Bring the page of accuracies and its figure up to date with what runs have left.
 
-    python -m benchmarks.symmetry.report FILE.jsonl [--figure FIGURE.json]
+    python -m benchmarks.symmetry.report [--log FILE.jsonl …] [--results FILE.csv] [--page FILE.md] [--figure FILE.png]
 
-For each task, group and number of images: accuracy as it is with differences from the better of the two strict heads,
-scores of turned copies, and what training took. Differences are seed by seed, errors are standard errors. A number in
-brackets says of how many seeds a cell is where others have more.
+Runs of the logs join those of the results, which hold what tables need in a row for each run. On the page the text
+between ``<!-- symmetry: NAME -->`` and ``<!-- end -->`` is written anew: what the results say, the main table, where
+softness sits, all tables, and what is missing. Gains are seed by seed over the better of the two strict heads, and
+errors are standard errors. A number in brackets says of how many seeds a cell is where others have more.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, stdev
-from typing import Any
 
 from benchmarks.shared.markdown import cell, signed, table
 from benchmarks.shared.run_log import Log
+from benchmarks.symmetry.figure import draw
 from benchmarks.symmetry.order import BLOCKS
+from benchmarks.symmetry.results import (
+    CLASSES,
+    FIELDS,
+    KEY,
+    BySeed,
+    Measure,
+    Results,
+    better_head,
+    gains,
+    grouped,
+    measure_of,
+    read,
+    regret,
+    rows_of,
+    values,
+    write,
+)
+from benchmarks.symmetry.runs import Cell
 
-__all__ = ["Results", "better_head", "differences", "figure_data", "found_results", "report"]
+__all__ = ["blocks_of", "main", "with_blocks"]
 
-HEADS = ("R2Conv", "R2Conv, free head")
-# The strict networks among which an oracle that knows the symmetry would choose.
-STRICT = (*HEADS, "R2Conv, subgroup", "R2Conv, other group", "RestrictionModule", "Conv2d")
-# Seed → the line of a run.
-BySeed = Mapping[int, Mapping[str, Any]]
-# Pose → way → the lines of its runs.
-Results = Mapping[str, Mapping[str, BySeed]]
-
-
-def found_results(log: Log) -> dict[tuple[str, str, int], Results]:
-    """Return the runs of a log by task, group and number of images, in the order of the protocol."""
-    found: dict[Any, Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
-    for name, result in log.runs.items():
-        run = json.loads(name)
-        if "accuracy" in result:
-            found[run["task"], run["group"], run["images"]][run["pose"]][run["way"]][run["seed"]] = result
-    blocks = list(dict.fromkeys((block.task, block.group, block.images) for block in BLOCKS))
-    known = [block for block in blocks if block in found]
-    return {block: found[block] for block in [*known, *(block for block in found if block not in known)]}
-
-
-def better_head(ways: Mapping[str, BySeed], score: str = "accuracy") -> str | None:
-    """Return the strict head of the higher mean score, None where one of the two is missing."""
-    if not all(ways.get(head) for head in HEADS):
-        return None
-    return max(HEADS, key=lambda head: fmean(result[score] for result in ways[head].values()))
-
-
-def differences(ways: Mapping[str, BySeed], way: str, other: str, score: str = "accuracy") -> list[float]:
-    """Return the scores of a way less those of another, seed by seed, of the seeds that both have."""
-    return [ways[way][seed][score] - ways[other][seed][score] for seed in ways[way] if seed in ways[other]]
-
-
-def regret(ways: Mapping[str, BySeed], way: str) -> list[float]:
-    """Return how much accuracy a way has less than the strict network of the highest mean, seed by seed."""
-    means = {name: fmean(result["accuracy"] for result in ways[name].values()) for name in STRICT if ways.get(name)}
-    return differences(ways, max(means, key=means.__getitem__), way) if means else []
+Key = tuple[str, str, int]
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "symmetry" / "runs.csv"
+PAGE = ROOT / "docs" / "results" / "accuracy.md"
+FIGURE = ROOT / "docs" / "images" / "gains.png"
+SOFT = "RelaxedR2Conv"
+WORDS = ("ahead", "level", "behind", "not settled")
+MAIN_TABLES: tuple[Key, ...] = (("digits", "C8", 1000), ("digits", "D4", 1000))
+# Where softness sits → the way that has it there.
+PLACES = {
+    "in the head": "R2Conv, soft head",
+    "in the last stage": "RelaxedR2Conv, last stage",
+    "everywhere": SOFT,
+    "everywhere, and a free head": "RelaxedR2Conv, free head",
+}
+COMMAND = "python -m benchmarks.symmetry --data DIRECTORY --output FILE.jsonl"
 
 
-def report(results: Mapping[tuple[str, str, int], Results]) -> str:
-    """Return the Markdown of all tables."""
-    return "\n\n".join(_section(*key, by_pose) for key, by_pose in results.items()) + "\n"
+def blocks_of(results: Mapping[Key, Results]) -> dict[str, str]:
+    """Return the text of each block of the page by its name."""
+    return {
+        "says": _says(results),
+        "verdicts": _verdict_table(results),
+        "fields": _fields_table(results),
+        "classes": _classes_tables(results),
+        "places": _places_table(results),
+        "all": "\n\n".join(_folded(key, by_pose) for key, by_pose in results.items()),
+        "missing": _missing(results),
+    }
 
 
-def _section(task: str, group: str, images: int, by_pose: Results) -> str:
-    """Return the tables of one task, group and number of images."""
-    seeds = max(len(results) for ways in by_pose.values() for results in ways.values())
-    parts = [
-        f"### {task}, {group}, {images:,} images",
-        f"Test accuracy in %, difference from the better strict head. Seeds: {seeds}.",
-        _by_pose(by_pose, seeds, _accuracy, "accuracy", "difference"),
-        "Turned copies: mean accuracy over the group and its difference from the better head's, agreement in %.",
-        _by_pose(by_pose, seeds, _turned, "turned", "difference", "agreement"),
-        "Worst element; accuracy averaged over copies, less that of the same images without; regret against the best "
-        "strict network.",
-        _by_pose(by_pose, seeds, _copies, "worst", "averaged", "regret"),
-        "What it took: parameters, process seconds and epochs (median); rates, and trials to choose them.",
-        _costs(by_pose),
-        "Equal time: accuracy on validation at the median time at which `R2Conv` has ended.",
-        _by_pose(by_pose, seeds, _equal_time, "validation"),
+def with_blocks(page: str, blocks: Mapping[str, str]) -> str:
+    """Return a page whose blocks have these texts.
+
+    Raises:
+        ValueError: if the page has no block of a name.
+    """
+    for name, text in blocks.items():
+        pattern = re.compile(rf"(<!-- symmetry: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        if not pattern.search(page):
+            raise ValueError(f"page: it has no block '<!-- symmetry: {name} -->'")
+        page = pattern.sub(lambda match, text=text: f"{match[1]}{text}\n{match[2]}", page)
+    return page
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The soft network beside the better strict head in one pose.
+
+    Attributes:
+        name: of the task, group, number of images and pose.
+        head: the better strict head.
+        found: gains seed by seed.
+        turned: the same on turned copies.
+        best: the way of the best mean of all, on the data as they are and on turned copies.
+        measure: the scores of the task.
+    """
+
+    name: str
+    head: str
+    found: list[float]
+    turned: list[float]
+    best: tuple[str, str]
+    measure: Measure
+
+
+def verdicts(results: Mapping[Key, Results]) -> list[Verdict]:
+    """Return a verdict for each pose in which the soft network and both strict heads have run."""
+    found = []
+    for (task, group, images), by_pose in results.items():
+        measure = measure_of(by_pose)
+        for pose, ways in by_pose.items():
+            head = better_head(ways, measure)
+            if head is None or not ways.get(SOFT):
+                continue
+            gained = (gains(ways, SOFT, head, score, measure.sign) for score in (measure.score, "turned"))
+            name = f"{task}, {group}, {images:,}, {pose}"
+            best = _best(ways, measure.score, measure.sign), _best(ways, "turned", measure.sign)
+            found.append(Verdict(name, head, *gained, best, measure))
+    return found
+
+
+def _best(ways: Mapping[str, BySeed], score: str, sign: int) -> str:
+    """Return the way of the best mean, nothing where no way has the score."""
+    means = {way: sign * fmean(found) for way, by_seed in ways.items() if (found := values(by_seed, score))}
+    return f"`{max(means, key=means.__getitem__)}`" if means else "–"
+
+
+def _word(found: Sequence[float]) -> str:
+    """Return whether gains are ahead of 0 by more than two standard errors, behind it, or neither."""
+    if len(found) < 2:
+        return "not settled"
+    error = stdev(found) / len(found) ** 0.5
+    return "level" if abs(fmean(found)) <= 2 * error else ("ahead" if fmean(found) > 0 else "behind")
+
+
+def _listed(found: Sequence[Verdict], word: str, turned: bool = False) -> str:
+    """Return the names and gains of the verdicts of a word."""
+    chosen = [(one, gained) for one in found if _word(gained := one.turned if turned else one.found) == word]
+    names = [f"{one.name} ({_with_seeds(gained)})" for one, gained in chosen]
+    return f"{word} in {'; '.join(names)}" if names else ""
+
+
+def _with_seeds(found: Sequence[float]) -> str:
+    error = f" ± {stdev(found) / len(found) ** 0.5:.1f}" if len(found) > 1 else ""
+    return f"{signed(f'{fmean(found):.1f}')}{error}, {len(found)} seed{'s' * (len(found) > 1)}"
+
+
+def _says(results: Mapping[Key, Results]) -> str:
+    """Return three sentences: on fields, on classifiers, and on turned copies; with numbers of seeds."""
+    found = verdicts(results)
+    fields, classes = ([one for one in found if one.measure is measure] for measure in (FIELDS, CLASSES))
+    parts = []
+    for some, what in ((fields, "Where the output is a field"), (classes, "In classifiers")):
+        if some:
+            words = "; ".join(filter(None, (_listed(some, word) for word in WORDS)))
+            parts.append(f"**{what}**, beside the better of the two strict heads, `{SOFT}` is {words}.")
+    with_copies = [one for one in classes if one.turned]
+    if with_copies:
+        words = "; ".join(filter(None, (_listed(with_copies, word, turned=True) for word in WORDS)))
+        parts.append(f"**On copies turned after training**, beside the same head, it is {words}.")
+    return "\n\n".join(parts) or "Nothing has been run."
+
+
+def _verdict_table(results: Mapping[Key, Results]) -> str:
+    """Return a row for each pose: the better strict head, the gains of the soft network, and the best way of all."""
+    rows = [
+        [
+            one.name,
+            f"`{one.head}`",
+            f"{_word(one.found)}, {_with_seeds(one.found)}",
+            f"{_word(one.turned)}, {_with_seeds(one.turned)}" if one.turned else "–",
+            *one.best,
+        ]
+        for one in verdicts(results)
     ]
-    return "\n\n".join(parts)
+    header = ["task", "better strict head", f"`{SOFT}`", "on turned copies", "best of all", "best on turned copies"]
+    return table(header, rows) if rows else "Nothing has been run."
 
 
-def _by_pose(
-    by_pose: Results,
-    seeds: int,
-    cells: Callable[[Mapping[str, BySeed], str, int], Sequence[str]],
-    *heads: str,
-) -> str:
-    """Return a table with a row for each way, and some cells for each pose."""
+def _fields_table(results: Mapping[Key, Results]) -> str:
+    """Return errors of forecasts, a row for each way and level."""
     rows = []
-    for way in _ways(by_pose):
-        row = [f"`{way}`"]
-        for ways in by_pose.values():
-            row += cells(ways, way, seeds) if ways.get(way) else ["–"] * len(heads)
-        rows.append(row)
-    return table(["", *(f"{pose}: {head}" for pose in by_pose for head in heads)], rows)
+    for (task, _, _), by_pose in results.items():
+        if measure_of(by_pose) is not FIELDS:
+            continue
+        seeds = _most_seeds(by_pose)
+        for pose, ways in by_pose.items():
+            for way, by_seed in ways.items():
+                scores = [cell(values(by_seed, name), seeds) for name in ("error", "rollout", "turned", "change")]
+                parameters = f"{next(iter(by_seed.values()))['parameters']:,.0f}"
+                rows.append([f"{task}, {pose}", f"`{way}`", parameters, *scores])
+    header = ("task", "way", "parameters", "next frame, %", "ten frames, %", "turned films, %", "change, %")
+    return table(header, rows) if rows else "Nothing has been run."
+
+
+def _classes_tables(results: Mapping[Key, Results]) -> str:
+    """Return the main tables, a column for each pose."""
+    parts = []
+    for key in MAIN_TABLES:
+        if key not in results:
+            continue
+        by_pose = results[key]
+        rows = [
+            [f"`{way}`", *(_three(ways.get(way, {}), CLASSES) for ways in by_pose.values())] for way in _ways(by_pose)
+        ]
+        parts.append(table([f"{key[1]}, {key[2]:,} images", *by_pose], rows))
+    return "\n\n".join(parts) or "Nothing has been run."
+
+
+def _three(by_seed: BySeed, measure: Measure) -> str:
+    """Return the score with its error and the seeds, that of turned copies, and the agreement."""
+    found = values(by_seed, measure.score)
+    if not found:
+        return "–"
+    turned, agreement = (values(by_seed, name) for name in ("turned", measure.agreement))
+    more = [f"{fmean(some):.1f}" if some else "–" for some in (turned, agreement)]
+    return f"{cell(found, 0)} · {more[0]} · {more[1]}"
+
+
+def _places_table(results: Mapping[Key, Results]) -> str:
+    """Return gains by where softness sits, of each pose for which two places are known."""
+    rows = []
+    for (task, group, images), by_pose in results.items():
+        measure = measure_of(by_pose)
+        for pose, ways in by_pose.items():
+            head = better_head(ways, measure)
+            if head is None or sum(way in ways for way in PLACES.values()) < 2:
+                continue
+            cells = [
+                signed(cell(found, 0)) if way in ways and (found := _gain(ways, way, head, measure)) else "–"
+                for way in PLACES.values()
+            ]
+            rows.append([f"{task}, {group}, {images:,}, {pose}", *cells])
+    return table(["gain over the better strict head", *PLACES], rows) if rows else "Nothing has been run."
+
+
+def _gain(ways: Mapping[str, BySeed], way: str, head: str, measure: Measure) -> list[float]:
+    return gains(ways, way, head, measure.score, measure.sign)
+
+
+def _folded(key: Key, by_pose: Results) -> str:
+    """Return all tables of one task, group and number of images, to be unfolded."""
+    task, group, images = key
+    measure, seeds = measure_of(by_pose), _most_seeds(by_pose)
+    parts = [f"::::{{dropdown}} {task}, {group}, {images:,}"]
+    for pose, ways in by_pose.items():
+        parts += [f"*{pose}*, seeds: {seeds} or as the brackets say", _full(ways, measure, seeds)]
+    return "\n\n".join([*parts, "::::"])
+
+
+def _full(ways: Mapping[str, BySeed], measure: Measure, seeds: int) -> str:
+    """Return a row for each way with all its scores."""
+    head = better_head(ways, measure)
+    rows = []
+    for way, by_seed in ways.items():
+        first = next(iter(by_seed.values()))
+        averaged = [row["averaged"] - row["as is"] for row in by_seed.values() if "averaged" in row]
+        gained = [] if head in (None, way) else _gain(ways, way, head, measure)
+        rows.append(
+            [
+                f"`{way}`",
+                f"{first['parameters']:,.0f}",
+                cell(values(by_seed, measure.score), seeds),
+                signed(cell(gained, seeds)),
+                cell(values(by_seed, "turned"), seeds),
+                cell(values(by_seed, measure.agreement), seeds),
+                cell(values(by_seed, "worst"), seeds),
+                signed(cell(averaged, seeds)),
+                signed(cell(regret(ways, way, measure), seeds)),
+                cell(values(by_seed, "at equal time"), seeds),
+                f"{first['rate']:g}" + (f", {first['setting']}" if first.get("setting") else ""),
+                f"{first['trials']:.0f}",
+                f"{median(values(by_seed, 'epochs')):.0f}",
+                f"{median(values(by_seed, 'seconds')):.0f}",
+            ]
+        )
+    names = (measure.score, "gain", "turned", measure.agreement, "worst", "averaged", "regret", "equal time")
+    return table(["", "parameters", *names, "rate", "trials", "epochs", "seconds"], rows)
+
+
+def _missing(results: Mapping[Key, Results]) -> str:
+    """Return how many runs of each part of the protocol are there, and how to go on."""
+    wanted: dict[Key, list[Cell]] = defaultdict(list)
+    for block in BLOCKS:
+        wanted[block.task, block.group, block.images] += block.cells()
+    rows = []
+    for (task, group, images), cells in wanted.items():
+        by_pose = results.get((task, group, images), {})
+        done = sum(one.seed in by_pose.get(one.pose, {}).get(one.way, {}) for one in cells)
+        if done < len(cells):
+            rows.append([f"{task}, {group}, {images:,}", f"{done} of {len(cells)}"])
+    if not rows:
+        return "All runs of the protocol are there."
+    return f"{table(['part of the protocol', 'runs that are there'], rows)}\n\n    {COMMAND}"
 
 
 def _ways(by_pose: Results) -> list[str]:
     return list(dict.fromkeys(way for ways in by_pose.values() for way in ways))
 
 
-def _values(results: BySeed, score: str) -> list[float]:
-    return [result[score] for result in results.values() if score in result]
-
-
-def _apart(ways: Mapping[str, BySeed], way: str, score: str, seeds: int) -> str:
-    """Return the difference of a way from the better strict head; that head has none."""
-    has_score = all(score in result for name in (way, *HEADS) for result in ways.get(name, {}).values())
-    head = better_head(ways) if has_score else None
-    return "–" if head in (None, way) else signed(cell(differences(ways, way, head, score), seeds))
-
-
-def _accuracy(ways: Mapping[str, BySeed], way: str, seeds: int) -> list[str]:
-    return [cell(_values(ways[way], "accuracy"), seeds), _apart(ways, way, "accuracy", seeds)]
-
-
-def _turned(ways: Mapping[str, BySeed], way: str, seeds: int) -> list[str]:
-    agreement = cell(_values(ways[way], "agreement"), seeds)
-    return [cell(_values(ways[way], "turned"), seeds), _apart(ways, way, "turned", seeds), agreement]
-
-
-def _copies(ways: Mapping[str, BySeed], way: str, seeds: int) -> list[str]:
-    gains = [result["averaged"] - result["as is"] for result in ways[way].values() if "averaged" in result]
-    return [
-        cell(_values(ways[way], "worst"), seeds),
-        signed(cell(gains, seeds)),
-        signed(cell(regret(ways, way), seeds)),
-    ]
-
-
-def _costs(by_pose: Results) -> str:
-    """Return the table of what runs took."""
-    rows = []
-    for way in _ways(by_pose):
-        lines = [result for ways in by_pose.values() for result in ways.get(way, {}).values()]
-        rates = [
-            "/".join(sorted({f"{result['rate']:g}" for result in ways.get(way, {}).values()})) or "–"
-            for ways in by_pose.values()
-        ]
-        rows.append(
-            [
-                f"`{way}`",
-                f"{lines[0]['parameters']:,}",
-                f"{median(line['seconds'] for line in lines):.0f}",
-                f"{median(line['epochs'] for line in lines):.0f} of {median(line['all epochs'] for line in lines):.0f}",
-                ", ".join(rates),
-                str(lines[0]["trials"]),
-            ]
-        )
-    return table(["", "parameters", "seconds", "epochs", f"rates ({', '.join(by_pose)})", "trials"], rows)
-
-
-def _equal_time(ways: Mapping[str, BySeed], way: str, seeds: int) -> list[str]:
-    if not ways.get("R2Conv"):
-        return ["–"]
-    end = median(result["seconds"] for result in ways["R2Conv"].values())
-    return [cell([_validation_at(result["history"], end) for result in ways[way].values()], seeds)]
-
-
-def _validation_at(history: Sequence[Sequence[float]], end: float) -> float:
-    """Return the accuracy at the lowest loss on validation until a time; of the first round where none has ended."""
-    rounds = [some for some in history if some[0] <= end] or history[:1]
-    return min(rounds, key=lambda some: some[1])[2]
-
-
-def figure_data(results: Mapping[tuple[str, str, int], Results]) -> list[dict[str, Any]]:
-    """Return mean and standard error of each difference from the better strict head, as is and turned."""
-    points = []
-    for (task, group, images), by_pose in results.items():
-        for pose, ways in by_pose.items():
-            head = better_head(ways)
-            for way in ways if head is not None else ():
-                for score in ("accuracy", "turned"):
-                    if all(score in result for name in (way, head) for result in ways[name].values()):
-                        values = differences(ways, way, head, score)
-                        place = {"task": task, "group": group, "images": images, "pose": pose}
-                        points.append({**place, "way": way, "score": score, "from": head, **_summary(values)})
-    return points
-
-
-def _summary(values: Sequence[float]) -> dict[str, float | None]:
-    error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
-    return {"mean": fmean(values) if values else None, "error": error, "seeds": len(values)}
+def _most_seeds(by_pose: Results) -> int:
+    return max(len(by_seed) for ways in by_pose.values() for by_seed in ways.values())
 
 
 def main() -> None:
-    """Print the tables, write the numbers of the figure."""
+    """Join the logs with the results, write the page, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("log", type=Path, help="file of JSON lines")
-    parser.add_argument("--figure", type=Path, help="where the numbers of the figure go")
+    parser.add_argument("--log", type=Path, nargs="*", default=[], help="files of JSON lines that runs have left")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="file of the results, a row for each run")
+    parser.add_argument("--page", type=Path, default=PAGE, help="page whose blocks are written anew")
+    parser.add_argument("--figure", type=Path, default=FIGURE, help="where the figure goes")
     arguments = parser.parse_args()
-    results = found_results(Log(arguments.log))
-    print(report(results), end="")
-    if arguments.figure is not None:
-        arguments.figure.write_text(json.dumps(figure_data(results), indent=1, ensure_ascii=False) + "\n", "utf-8")
+    before, new = read(arguments.results), rows_of([Log(path) for path in arguments.log])
+    rows = {tuple(row[part] for part in KEY): row for row in (*before, *new)}
+    write(rows.values(), arguments.results)
+    # Read again, so that the page is that of the file.
+    results = grouped(read(arguments.results))
+    page = arguments.page.read_text(encoding="utf-8")
+    arguments.page.write_text(with_blocks(page, blocks_of(results)), encoding="utf-8")
+    draw(results, arguments.figure)
 
 
 if __name__ == "__main__":

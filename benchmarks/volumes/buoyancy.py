@@ -1,6 +1,6 @@
 """Ways to predict buoyant flow in space: what softness brings where gravity breaks the symmetry of the cube.
 
-    python -m benchmarks.volumes.buoyancy [--buoyancies 0,0.5] [--seeds 2] [--steps 2000] [--workers 2] [--report]
+    python -m benchmarks.volumes.buoyancy [--buoyancies 0,0.5] [--seeds 2] [--steps 2000] [--report]
 
 Networks of three 3×3×3 convolutions predict the next frame of a box of 8³ cells from this one, with as many parameters
 each within a fifth. The error is that of the velocity's and smoke's change, relative, squared; of a rollout that of the
@@ -12,10 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -26,12 +27,12 @@ from escnn.nn import FieldType, R3Conv
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.shared.regressions import Learner, softness_table
-from benchmarks.shared.run_log import Log, run_missing
+from benchmarks.shared.markdown import cell, table
+from benchmarks.shared.run_log import Log
+from benchmarks.shared.training import FIRST_ROUND, UPDATE, Split, take_steps
 from benchmarks.volumes.flow import Flow, simulated
-from escnn_relaxed import RelaxedR3Conv, harden_network
+from escnn_relaxed import RelaxedR3Conv, SoftnessEvidence, harden_network
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
-from experiments.mean_and_error import mean_and_error
 
 TRAINING, TESTS, BATCH, RATE = 32, 16, 4, 1e-2
 KERNEL_SIZE = 3
@@ -131,16 +132,17 @@ class Run:
 
 def train(run: Run, cache: Path) -> dict[str, Any]:
     """One network and what is measured of it."""
-    torch.set_num_threads(1)
     torch.manual_seed(run.seed)
     films = simulated(Flow(run.buoyancy, count=TRAINING + TESTS), cache)
+    # In units of the changes that are to be predicted, so that the loss is a mean square.
+    films = films / films[:TRAINING].diff(dim=1).square().mean().sqrt()
     known, test = films[:TRAINING], films[TRAINING:]
     way = WAYS[run.way]
     network = Forecaster(way, known)
-    now, then = pairs_of(known)
-    learner = Learner(network, (then - now).square().mean().sqrt(), (now, then)) if way.has_evidence else None
+    pairs = pairs_of(known)
+    evidence = SoftnessEvidence(network, len(pairs[0]), likelihood="gaussian") if way.has_evidence else None
     start = time.process_time()
-    fit(network, known, run.steps, learner)
+    fit(network, pairs, run.steps, evidence)
     network.eval()
     result: dict[str, Any] = {"seconds": time.process_time() - start}
     result["parameters"] = sum(parameter.numel() for parameter in network.parameters())
@@ -148,34 +150,46 @@ def train(run: Run, cache: Path) -> dict[str, Any]:
     soft = [layer for _, layer in named_relaxed_layers(network)]
     if soft:
         result["softness"] = [layer.softness().item() for layer in soft]
-        result |= {f"hardened {name}": value for name, value in errors(harden_network(network), test).items()}
-    if learner is not None:
-        result |= learner.read(pairs_of(test), lambda: errors(network, test))
+        result["hardened error"] = errors(harden_network(network), test)["error"]
+    if evidence is not None:
+        _update(evidence, pairs)
+        result["rows"] = [asdict(row) for row in evidence.table()]
+        result["trials, held out"] = [asdict(trial) for trial in evidence.harden(*pairs_of(test))]
     return result
 
 
-def pairs_of(films: Tensor) -> tuple[Tensor, Tensor]:
+def pairs_of(films: Tensor) -> Split:
     """Return all frames that have a next one, and these."""
     return films[:, :-1].flatten(0, 1), films[:, 1:].flatten(0, 1)
 
 
-def fit(network: Forecaster, films: Tensor, steps: int, learner: Learner | None = None) -> None:
-    """Train on pairs of frames, Adam with a rate that rises and falls; with a learner, by its evidence."""
-    pairs = torch.stack(pairs_of(films), 1)
-    steps_of_an_epoch = max(len(pairs) // BATCH, 1)
+def fit(network: Forecaster, pairs: Split, steps: int, evidence: SoftnessEvidence | None = None) -> None:
+    """Train on pairs of frames, Adam with a rate that rises and falls; updates of the evidence end each epoch."""
     optimiser = torch.optim.Adam(network.parameters(), RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=steps)
-    for step in range(steps):
-        now, then = pairs[torch.randint(len(pairs), (BATCH,))].unbind(1)
-        loss = _error(network(now), then, then - now)
-        if learner is not None:
-            loss = loss + learner.evidence.penalty()
-        optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        schedule.step()
-        if learner is not None and (step + 1) % steps_of_an_epoch == 0:
-            learner.after_epoch(step // steps_of_an_epoch)
+    of_an_epoch = max(len(pairs[0]) // BATCH, 1)
+    penalties = [] if evidence is None else [evidence.penalty]
+    for epoch, first in enumerate(range(0, steps, of_an_epoch)):
+        drawn = torch.randint(len(pairs[0]), (min(of_an_epoch, steps - first), BATCH))
+        batches = (_with_change(pairs[0][batch], pairs[1][batch]) for batch in drawn)
+        take_steps(network, batches, _loss, optimiser, penalties=penalties, after_step=schedule.step)
+        if evidence is not None and epoch >= FIRST_ROUND and len(drawn) == of_an_epoch:
+            _update(evidence, pairs)
+
+
+def _update(evidence: SoftnessEvidence, pairs: Split) -> None:
+    """Update on pairs that are drawn."""
+    drawn = torch.randperm(len(pairs[0]))[:UPDATE]
+    evidence.update(pairs[0][drawn], pairs[1][drawn])
+
+
+def _with_change(now: Tensor, then: Tensor) -> Split:
+    """Return a state, and the next one with the change to it."""
+    return now, torch.stack([then, then - now])
+
+
+def _loss(found: Tensor, wanted: Tensor) -> Tensor:
+    return _error(found, wanted[0], wanted[1])
 
 
 @torch.no_grad()
@@ -204,28 +218,41 @@ MEASURES: dict[str, Callable[[dict[str, Any]], float | None]] = {
 
 def report(buoyancies: Sequence[float], steps: int, seeds: int, log: Log) -> str:
     """Markdown: a table for each measure with mean ± standard error of each way at each buoyancy."""
+    found = {
+        (way, value): [run for seed in range(seeds) if (run := log.runs.get(str(Run(value, way, steps, seed))))]
+        for way in WAYS
+        for value in buoyancies
+    }
     tables = []
     for name, measure in MEASURES.items():
-        lines = [f"| {name} | parameters | " + " | ".join(f"buoyancy {value:g}" for value in buoyancies) + " |"]
-        lines.append("|---|---" + "|---" * len(buoyancies) + "|")
+        rows = []
         for way in WAYS:
-            cells, parameters = [], "–"
-            for buoyancy in buoyancies:
-                names = [str(Run(buoyancy, way, steps, seed)) for seed in range(seeds)]
-                runs = [log.runs[run] for run in names if run in log.runs]
-                values = [value for value in map(measure, runs) if value is not None]
-                parameters = f"{runs[0]['parameters']:,}" if runs else parameters
-                cells.append(mean_and_error(values) if values else "–")
-            if any(cell != "–" for cell in cells):
-                lines.append(f"| {way} | {parameters} | {' | '.join(cells)} |")
-        tables.append("\n".join(lines))
-    found = {}
-    for value in buoyancies:
-        names = [str(Run(value, "evidence", steps, seed)) for seed in range(seeds)]
-        found[f"{value:g}"] = [log.runs[run] for run in names if run in log.runs]
-    if any(found.values()):
-        tables.append(softness_table("buoyancy", found))
-    return "\n\n".join(tables)
+            runs = [found[way, value] for value in buoyancies]
+            values = [[x for run in some if (x := measure(run)) is not None] for some in runs]
+            if any(values):
+                parameters = next(run["parameters"] for some in runs for run in some)
+                rows.append([way, f"{parameters:,}", *(cell(some, len(some)) for some in values)])
+        tables.append(table([name, "parameters", *(f"buoyancy {value:g}" for value in buoyancies)], rows))
+    evidence = [
+        [f"{value:g}", *_decisions(found["evidence", value])] for value in buoyancies if found["evidence", value]
+    ]
+    header = "buoyancy", "γ/n by layer", "Δ", "price", "layers that stay soft"
+    return "\n\n".join([*tables, *([table(header, evidence)] if evidence else [])])
+
+
+def _decisions(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return means over seeds of what the evidence says of all layers; of each seed how many stay soft."""
+    by_layer = list(zip(*(run["rows"] for run in runs), strict=True))
+    ratios = [fmean(row["determined"] / row["weights"] for row in rows) for rows in by_layer]
+    trials = [run["trials, held out"] for run in runs]
+    rise, error, price = (fmean(some[0][key] for some in trials) for key in ("rise", "error", "price"))
+    kept = [len(by_layer) - sum(len(trial["layers"]) for trial in some if trial["is_hardened"]) for some in trials]
+    return [
+        ", ".join(f"{ratio:.2f}" for ratio in ratios),
+        f"{rise:,.0f} ± {error:,.0f}".replace("-", "−"),
+        f"{price:.0f}",
+        f"{', '.join(map(str, kept))} of {len(by_layer)}",
+    ]
 
 
 def main() -> None:
@@ -235,27 +262,21 @@ def main() -> None:
     parser.add_argument("--ways", default=";".join(WAYS), help="separated by ;")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--output", type=Path, default=Path("runs/volumes"), help="folder of the log and the table")
+    parser.add_argument("--output", type=Path, default=Path("runs/volumes"), help="folder of the log")
     parser.add_argument("--cache", type=Path, default=Path("data/flow"), help="folder of what is simulated")
-    parser.add_argument("--workers", type=int, default=1, help="processes of one thread each")
     parser.add_argument("--report", action="store_true", help="train nothing")
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
     log = Log(arguments.output / "buoyancy.jsonl")
     buoyancies = [float(value) for value in arguments.buoyancies.split(",")]
-    if not arguments.report:
-        ways = arguments.ways.split(";")
-        choices = ((seed, value, way) for seed in range(arguments.seeds) for value in buoyancies for way in ways)
-        runs = [Run(value, way, arguments.steps, seed) for seed, value, way in choices]
-        for value in buoyancies:
-            simulated(Flow(value, count=TRAINING + TESTS), arguments.cache)
-        for count, name in run_missing(
-            {str(run): (run, arguments.cache) for run in runs}, train, log, arguments.workers
-        ):
-            print(f"{count} {name}: {log.runs[name]['error']:.4f}", flush=True)
-    text = report(buoyancies, arguments.steps, arguments.seeds, log)
-    print(f"\n{text}")
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "buoyancy.md").write_text(text + "\n")
+    ways = [] if arguments.report else arguments.ways.split(";")
+    choices = ((seed, value, way) for seed in range(arguments.seeds) for value in buoyancies for way in ways)
+    for seed, value, way in choices:
+        run = Run(value, way, arguments.steps, seed)
+        if str(run) not in log.runs:
+            log.add(str(run), train(run, arguments.cache))
+            print(f"{run}: {log.runs[str(run)]['error']:.4f}", flush=True)
+    print(report(buoyancies, arguments.steps, arguments.seeds, log))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,91 @@
+"""The figure of the benchmark: gains over the better strict head, with zero in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+
+from benchmarks.symmetry.results import CLASSES, FIELDS, Results, better_head, gains, measure_of
+
+__all__ = ["COLOURS", "draw"]
+
+# One colour for each way.
+COLOURS = {
+    "R2Conv": "#0072b2",
+    "R2Conv, free head": "#56b4e9",
+    "RelaxedR2Conv": "#d55e00",
+    "RelaxedR2Conv, free head": "#e69f00",
+    "RelaxedR2Conv, evidence": "#a03000",
+    "RelaxedR2Conv, last stage": "#f0a070",
+    "R2Conv, soft head": "#cc79a7",
+    "R2Conv, free head, turned copies": "#009e73",
+    "RestrictionModule": "#7060a0",
+    "Conv2d": "#404040",
+    "Conv2d, turned copies": "#80b060",
+}
+# The poses that are drawn: task, group, number of images and pose, in a column each.
+COLUMNS = (
+    ("smoke", "C4", 5, "level 9"),
+    *(("digits", "C8", 1000, pose) for pose in ("upright", "within 60°", "turned")),
+)
+# The largest gains of an axis, of the data as they are and of turned copies, in points of error or of accuracy.
+LARGEST = {FIELDS: (2.5, 6.0), CLASSES: (6.0, 60.0)}
+FONT = 9
+
+
+def draw(results: Mapping[tuple[str, str, int], Results], path: Path) -> None:
+    """Draw a column for each pose: above the gains on the data as they are, below those on turned copies."""
+    columns = []
+    for task, group, images, pose in COLUMNS:
+        by_pose = results.get((task, group, images), {})
+        if pose in by_pose and better_head(by_pose[pose], measure_of(by_pose)) is not None:
+            columns.append((f"{task}, {group}\n{pose}", by_pose[pose], measure_of(by_pose)))
+    names = [way for way in COLOURS if any(way in ways for _, ways, _ in columns)]
+    size = 9.6, 1.6 + 0.4 * max(len(names), 1)
+    figure, grid = pyplot.subplots(
+        2, max(len(columns), 1), figsize=size, sharey=True, layout="constrained", squeeze=False
+    )
+    for (title, ways, measure), pair in zip(columns, grid.T, strict=False):
+        head = better_head(ways, measure)
+        for axes, score, largest in zip(pair, (measure.score, "turned"), LARGEST[measure], strict=True):
+            found = {way: gains(ways, way, head, score, measure.sign) for way in names if way in ways}
+            _draw_panel(axes, names, found, largest)
+        pair[0].set_title(title, fontsize=FONT + 1)
+        pair[1].set_xlabel(f"0: {head}", fontsize=FONT)
+    for axes, text in zip(grid[:, 0], ("data as they are", "turned copies"), strict=True):
+        axes.set_ylabel(text, fontsize=FONT + 1)
+    figure.supxlabel("gain in points of accuracy, of smoke in points of error that are less", fontsize=FONT)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=133)
+    pyplot.close(figure)
+
+
+def _draw_panel(axes: Axes, names: Sequence[str], found: Mapping[str, Sequence[float]], largest: float) -> None:
+    """Draw the gains of each way; what is beyond the axis is written at its end."""
+    axes.axvline(0, color="0.4", linewidth=1)
+    for number, way in enumerate(names):
+        if found.get(way):
+            _point(axes, number, found[way], COLOURS[way], largest)
+    axes.set_yticks(range(len(names)), names, fontsize=FONT)
+    axes.set(xlim=(-largest, largest), ylim=(len(names) - 0.5, -0.5))
+    axes.tick_params(axis="x", labelsize=FONT)
+    axes.grid(color="0.92")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _point(axes: Axes, height: int, found: Sequence[float], colour: str, largest: float) -> None:
+    """Draw a mean with its standard error."""
+    mean = fmean(found)
+    if abs(mean) > largest:
+        side = "left" if mean < 0 else "right"
+        text = f"◂ {mean:.0f}" if mean < 0 else f"{mean:.0f} ▸"
+        edge = largest if mean > 0 else -largest
+        axes.text(edge, height, text.replace("-", "−"), ha=side, va="center", fontsize=FONT - 2, color=colour)
+        return
+    error = stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
+    axes.errorbar(mean, height, xerr=error, fmt="o", color=colour, markersize=5, capsize=2.5)
