@@ -19,7 +19,6 @@ __all__ = ["PICTURES"]
 PICTURES: dict[str, Callable[[], Figure]] = {
     picture.__name__: picture
     for picture in (
-        choices.accuracy_by_pose,
         choices.factors_of_a_filter,
         choices.which_setting,
         figures.accuracy_by_frequency,

@@ -1,10 +1,6 @@
-"""Pictures for those who choose: what softness does to a filter, which setting to take, what it brings."""
+"""Pictures for those who choose: what softness does to a filter, which setting to take."""
 
 from __future__ import annotations
-
-import math
-import re
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,24 +9,11 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from drawing import FONT, SOFT, STRICT, arrow, new_figure, show
+from drawing import FONT, SOFT, arrow, new_figure, show
 from escnn_relaxed import harden_network
 from pictures_of_layers import lifting_layer
 
-__all__ = ["accuracy_by_pose", "factors_of_a_filter", "which_setting"]
-
-STUDY = Path(__file__).parents[1] / "benchmarks" / "results" / "tables" / "soft_part.md"
-POSES = {
-    "upright": "upright",
-    "within 60°": "turned by up to 60°",
-    "turned": "turned by any angle",
-}
-# Columns of the table of the study: name, colour, marker.
-LAYERS = (
-    ("R2Conv", STRICT, "o"),
-    ("PartialR2Conv", "0.6", "^"),
-    ("RelaxedR2Conv", SOFT, "s"),
-)
+__all__ = ["factors_of_a_filter", "which_setting"]
 
 
 def factors_of_a_filter() -> Figure:
@@ -145,56 +128,3 @@ def _axis(axes: Axes, y: float) -> None:
 def _unknown(axes: Axes, y: float) -> None:
     _frame(axes, y)
     _word(axes, 0.42, y, "?", 26)
-
-
-def accuracy_by_pose() -> Figure:
-    """Accuracies of the study on digits, a panel for each pose."""
-    pattern = re.compile(r"^\| (\S+), (.*?), % \| [^|]* \| (.*) \|$", re.MULTILINE)
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {
-        pose: {} for pose in POSES
-    }
-    for group, pose, values in pattern.findall(STUDY.read_text(encoding="utf-8")):
-        if pose in found:
-            cells = [
-                re.match(r"(\d+\.\d+) ± (\d+\.\d+)", cell)
-                for cell in values.split(" | ")
-            ]
-            numbers = [
-                (float(of[1]), float(of[2])) if of else (math.nan, 0.0) for of in cells
-            ]
-            found[pose][group] = numbers
-    figure, panels = pyplot.subplots(
-        3, 1, figsize=(5.2, 5.8), sharex=True, sharey=True, layout="constrained"
-    )
-    for (pose, rows), axes in zip(found.items(), panels, strict=True):
-        for column, (name, colour, marker) in enumerate(LAYERS):
-            means, errors = zip(*(row[column] for row in rows.values()), strict=True)
-            places = np.arange(len(rows)) + 0.18 * (column - 1)
-            axes.errorbar(
-                places,
-                means,
-                errors,
-                fmt=marker,
-                color=colour,
-                label=name,
-                capsize=2,
-                markersize=6,
-            )
-        axes.set_xticks(range(len(rows)), list(rows), fontsize=FONT)
-        axes.set_title(POSES[pose], fontsize=FONT)
-        axes.set_xlim(-0.5, len(rows) - 0.5)
-        axes.grid(axis="y", color="0.9")
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=FONT)
-    panels[1].set_ylabel("accuracy, %", fontsize=FONT)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="outside lower center",
-        ncols=3,
-        frameon=False,
-        fontsize=FONT,
-    )
-    return figure

@@ -1,4 +1,4 @@
-"""Benchmarks run in this process: on few test images, one network after another."""
+"""Benchmarks run in this process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import io
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -20,8 +19,6 @@ def run_here(script: str, *arguments: str) -> str:
     threads, allows_tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        patch.setattr("benchmarks.shared.run_log.ProcessPoolExecutor", lambda workers: ThreadPoolExecutor(1))
-        patch.setattr("benchmarks.shared.tasks.TEST_IMAGES", 32)
         patch.setattr("sys.argv", [script, *arguments])
         importlib.import_module(f"benchmarks.{script}").main()
     torch.set_num_threads(threads)

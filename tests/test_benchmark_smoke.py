@@ -9,21 +9,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmark_runs import run_here
 from escnn import nn
 
 from benchmarks.shared.run_log import Log
-from benchmarks.smoke import levels as smoke
-from benchmarks.smoke import smoke_data
-from benchmarks.smoke.smoke_data import Puffs, own_error, simulated, turned_back
-from benchmarks.smoke.smoke_networks import WAYS, Forecaster
+from benchmarks.symmetry import forecasts, smoke_data, turns
+from benchmarks.symmetry.runs import Cell, Place, run
+from benchmarks.symmetry.smoke_data import Puffs, own_error, simulated
+from benchmarks.symmetry.tasks import TASKS
+from benchmarks.symmetry.training import Rule
+from benchmarks.symmetry.ways import Setting, Way
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("phi.flow", exc_type=ImportError)
 
 SMALL = Puffs("rotation", 0, count=1, frames=2, size=12)
-SYMMETRIES = list(WAYS)
+TASKS_OF_SMOKE = [("rotation", "smoke", "C4"), ("translation", "smoke, translation", "T1")]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("symmetry", SYMMETRIES)
+@pytest.mark.parametrize("symmetry", ["rotation", "translation"])
 def test_copies_are_alike_at_the_lowest_level_alone(symmetry: str, cache: Path) -> None:
     lowest, highest = (
         own_error(simulated(replace(SMALL, symmetry=symmetry, level=level), cache), symmetry) for level in (0, 9)
@@ -42,15 +43,15 @@ def test_copies_are_alike_at_the_lowest_level_alone(symmetry: str, cache: Path) 
 
 def test_copies_turn_as_escnn_turns_a_vector_and_a_scalar(cache: Path) -> None:
     films = simulated(SMALL, cache)
-    state = Forecaster("rotation", WAYS["rotation"]["strict"]).state_type
+    state = TASKS["smoke"].frame.build("C4", Way(), Setting(), (1, 1, 1)).state
     first = nn.GeometricTensor(films[0, 0], state)
-    for turns in (1, 2, 3):
-        element = state.fibergroup.element(turns)
+    for quarters in (1, 2, 3):
+        element = state.fibergroup.element(quarters)
         fields = first.transform_fibers(element).tensor
         expected = first.transform(element).tensor
-        torch.testing.assert_close(films[0, turns], fields.rot90(turns, (2, 3)), rtol=0, atol=1e-6)
+        torch.testing.assert_close(films[0, quarters], fields.rot90(quarters, (2, 3)), rtol=0, atol=1e-6)
         # escnn interpolates between pixels, which tells the direction all the same.
-        assert (films[0, turns] - expected).norm() < 1e-3 * expected.norm()
+        assert (films[0, quarters] - expected).norm() < 1e-3 * expected.norm()
 
 
 def test_smoke_rises_from_the_bottom_of_the_image(cache: Path) -> None:
@@ -68,52 +69,40 @@ def test_what_is_simulated_is_kept_with_its_settings(cache: Path, monkeypatch: p
         simulated(replace(SMALL, seed=SMALL.seed + 1), cache)
 
 
-@pytest.mark.parametrize("symmetry", SYMMETRIES)
-def test_networks_have_as_many_parameters(symmetry: str) -> None:
-    networks = {name: Forecaster(symmetry, way) for name, way in WAYS[symmetry].items()}
-    counts = {name: sum(p.numel() for p in network.parameters()) for name, network in networks.items()}
-    assert max(counts.values()) < 1.1 * min(counts.values()), counts
-
-
-@pytest.mark.parametrize("symmetry", SYMMETRIES)
-def test_the_strict_network_takes_copies_to_copies(symmetry: str, cache: Path) -> None:
+@pytest.mark.parametrize(("symmetry", "task", "group"), TASKS_OF_SMOKE)
+def test_a_strict_network_forecasts_turned_films_as_it_does_films(
+    symmetry: str, task: str, group: str, cache: Path
+) -> None:
     films = simulated(replace(SMALL, symmetry=symmetry), cache)
-    network = Forecaster(symmetry, WAYS[symmetry]["strict"])
-    network.set_scales(films)
-    predicted = network(films.flatten(0, 2)).detach().view_as(films)
-    copies = turned_back(predicted, symmetry)
-    torch.testing.assert_close(copies[:, 1:], copies[:, :1].expand_as(copies[:, 1:]), rtol=0, atol=1e-5)
+    states = films.flatten(0, 2)
+    frame, act = TASKS[task].frame, turns.turned if symmetry == "translation" else forecasts.fields_turned
+    for head, is_equivariant in (("pooled", True), ("free", False)):
+        network = frame.build(group, Way(head=head), Setting(), (1, 1, 1)).eval()
+        found = [
+            (network(act(states, element)) - act(network(states), element)).norm() / network(states).norm()
+            for element in turns.ELEMENTS[group][1:]
+        ]
+        # A shift to the side is a symmetry of every convolution.
+        assert (max(found) < 1e-4) == (is_equivariant or symmetry == "translation")
+    # The copies of a film are the film turned, where nothing breaks the symmetry.
+    moved = act(films[:, 0].flatten(0, 1), turns.ELEMENTS[group][1])
+    torch.testing.assert_close(moved, films[:, 1].flatten(0, 1), rtol=0, atol=1e-6)
 
 
-def test_the_rate_is_chosen_at_both_ends_by_validation(tmp_path: Path) -> None:
-    log = Log(tmp_path / "log.jsonl")
-    for rate, (lowest, highest) in zip(smoke.RATES, ((0.1, 0.4), (0.2, 0.1), (0.3, 0.1)), strict=True):
-        for run, validation in zip(smoke.trials("rotation", "plain", rate), (highest, lowest), strict=True):
-            log.add(str(run), {"validation": validation})
-    runs = smoke.chosen_runs("rotation", ["plain", "strict"], 2, log)
-    assert {(run.way, run.rate) for run in runs} == {("plain", smoke.RATES[1])}
-    assert len(runs) == 2 * len(smoke.LEVELS)
-
-
-@pytest.mark.slow
-def test_the_benchmark_goes_on_from_its_log_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ways = {name: replace(WAYS["rotation"][name], widths=(1, 1, 1)) for name in ("strict", "relaxed")}
-    monkeypatch.setattr(smoke, "WAYS", {"rotation": ways})
-    monkeypatch.setattr(smoke, "simulated", lambda puffs, cache: torch.rand(3, 4, 3, 3, 12, 12))
-    constants = {"TRAINING": 1, "VALIDATION": 1, "LEVELS": (0, 9), "RATES": (1e-2,), "STEPS": 2, "FRAMES_AHEAD": 2}
-    for name, value in constants.items():
-        monkeypatch.setattr(smoke, name, value)
-    arguments = "--parts", "rotation", "--output", str(tmp_path)
-    run_here("smoke.levels", *arguments, "--seeds", "1")
-    kept = (tmp_path / "rotation.jsonl").read_text()
-    run_here("smoke.levels", *arguments, "--seeds", "2")
-    text = run_here("smoke.levels", *arguments, "--seeds", "2", "--report")
-    runs = (tmp_path / "rotation.jsonl").read_text()
-    assert runs.startswith(kept)
-    assert (len(kept.splitlines()), len(runs.splitlines())) == (4, 8)
-    assert text.strip() == (tmp_path / "rotation.md").read_text().strip()
-    assert (text.count("\n| strict |"), text.count("\n| relaxed |")) == (2, 4)
-    assert (tmp_path / "rotation.png").stat().st_size > 10_000
+@pytest.mark.parametrize("way", ["RelaxedR2Conv, evidence", "R2Conv, free head, turned copies"])
+def test_smoke_is_a_task_of_the_benchmark(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecasts, "simulated", lambda puffs, cache: torch.rand(8, 4, 4, 3, 12, 12))
+    monkeypatch.setattr(forecasts, "FRAMES_AHEAD", 2)
+    rule = Rule(factors=(1.0,), rounds=(3,))
+    task = replace(TASKS["smoke"], trial=(1,), frame=forecasts.ForecastFrame((1, 1, 1)))
+    place = Place(None, Log(tmp_path / "log.jsonl"), tasks={"smoke": task}, rule=rule, rates=(0.01,))
+    found = run(Cell("smoke", "C4", "level 9", 1, way, 0), place)
+    assert {"error", "rollout", "turned", "change", "validation", "history"} <= found.keys()
+    if way.endswith("evidence"):
+        assert {"hardened", "softness", "evidence", "error, hardened"} <= found.keys()
+    else:
+        # A last layer without symmetry.
+        assert found["change"] > 1
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from benchmark_runs import run_here
 
 from benchmarks.speed import gpu
@@ -14,13 +13,13 @@ from benchmarks.speed import gpu
 
 @pytest.mark.slow
 def test_layers_are_measured(tmp_path: Path) -> None:
-    table = run_here("speed.filter_bank", "--repetitions", "1", "--fields", "C4").splitlines()
-    assert sum(line.startswith("| C4") for line in table) == 1
     figures = tmp_path / "figures.json"
-    rows = "soft rotation, C8, 8 regular;construction, strict"
+    rows = "soft rotation, C4;peak memory, C4, 8 channels"
     table = run_here("speed.performance", "--rows", rows, "--repetitions", "1", "--json", str(figures)).splitlines()
-    assert sum(line.startswith("| soft rotation, C8") for line in table) == 2
-    assert len(json.loads(figures.read_text())) == 4
+    assert sum(line.startswith("| soft rotation, C4, 32 channels") for line in table) == 1
+    # One more for the machine.
+    assert len(json.loads(figures.read_text())) == 3
+    assert " update of 10 images " in run_here("speed.evidence", "--images", "10", "--repetitions", "1")
 
 
 @pytest.mark.slow
@@ -51,19 +50,3 @@ def test_tests_are_found_and_a_network_is_trained(tmp_path: Path, monkeypatch: p
 def test_what_there_was_no_time_for_is_said(tmp_path: Path) -> None:
     run_here("speed.gpu", "--smoke", "--parts", "speed", "paper", "--minutes", "0", "--output", str(tmp_path))
     assert "No time was left in: speed, paper." in (tmp_path / "gpu.md").read_text()
-
-
-def test_networks_of_as_many_parameters_as_the_authors_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 10))
-    monkeypatch.setattr("benchmarks.speed.authors_code.build_network", lambda *arguments: ours)
-    (tmp_path / "stand_in_for_theirs.py").write_text(
-        "from torch import nn\n\n\ndef build(classes):\n"
-        "    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, classes))\n"
-    )
-    given = str(tmp_path), "--theirs", "stand_in_for_theirs:build", "--row", "t2-strict", "--repetitions", "1"
-    line = run_here("speed.authors_code", *given, "--arguments", '{"classes": 10}')
-    assert line.startswith("t2-strict, 40 parameters, batch 4: theirs ")
-    with pytest.raises(ValueError, match="their network has 44 parameters and ours, t2-strict, 40"):
-        run_here("speed.authors_code", *given, "--arguments", '{"classes": 11}')

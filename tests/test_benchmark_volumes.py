@@ -7,6 +7,7 @@ import json
 import runpy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,6 +77,22 @@ def test_a_second_call_trains_nothing_and_tells_the_same(tmp_path: Path, monkeyp
     runs = Log(tmp_path / "buoyancy.jsonl").runs
     assert {json.loads(run)["way"] for run in runs} == {"Conv3d", "strict about the axis"}
     assert run_here("volumes.buoyancy", *arguments).strip() in first
+
+
+@pytest.mark.slow
+def test_the_evidence_is_a_way_of_buoyant_flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(buoyancy, "simulated", lambda flow, cache: torch.rand(14, 2, 4, 6, 6, 6))
+    monkeypatch.setattr(buoyancy, "TRAINING", 12)
+    # Three epochs of 12 pairs.
+    result = buoyancy.train(buoyancy.Run(0.5, "evidence", 9, 0), tmp_path)
+    assert result.keys() >= {"error", "rollout", "softness", "hardened error", "rows", "trials, held out"}
+    assert "of 3 |" in buoyancy.report([0.5], 9, 1, _log_of(result, tmp_path))
+
+
+def _log_of(result: dict[str, Any], folder: Path) -> Log:
+    log = Log(folder / "log.jsonl")
+    log.add(str(buoyancy.Run(0.5, "evidence", 9, 0)), result)
+    return log
 
 
 def test_networks_have_as_many_parameters() -> None:

@@ -21,7 +21,6 @@ from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv
 ROOT = Path(__file__).parents[1]
 DOCS, README = ROOT / "docs", ROOT / "README.md"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
-STUDY = ROOT / "benchmarks" / "results" / "tables" / "soft_part.md"
 TUTORIALS = sorted(DOCS.glob("tutorials/[0-9]*.md"))
 BLOCK = re.MULTILINE | re.DOTALL
 FENCE = re.compile(r"^```python\n(.*?)^```(?:\n\n^```text\n(.*?)^```)?", BLOCK)
@@ -39,10 +38,6 @@ PUBLIC_MODULES = (
     ".models",
 )
 NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
-# A mean and its standard error.
-VALUE = r"(−?\d+\.\d+) ± (\d+\.\d+)"
-# A number of seeds behind it.
-SEEDS = re.compile(r" \(\d+\)")
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="no docs beside the tests")
 
@@ -215,28 +210,6 @@ def test_address_of_the_repository_is_the_same_everywhere() -> None:
         page = (ROOT / name).read_text(encoding="utf-8")
         assert repository["sentence"]() in page
         assert repository["with_address"](page) == page
-
-
-def test_numbers_of_the_study_stand_on_the_page_of_accuracies() -> None:
-    """Row by row; where every cell has as many seeds, the page says so once. Smoke has newer runs there."""
-    written = STUDY.read_text(encoding="utf-8")
-    page = (DOCS / "results" / "accuracy.md").read_text(encoding="utf-8")
-    tasks = re.findall(r"^\| (?!smoke)(.*?), % \| (.*?) \| (.*) \|$", written, re.MULTILINE)
-    assert tasks
-    for task, parameters, values in tasks:
-        rows = {f"| {task} | {values} | {parameters} |", f"| {task} | {SEEDS.sub('', values)} | {parameters} |"}
-        assert any(row in page for row in rows), task
-
-
-def test_rates_on_the_page_of_choices_are_those_of_the_runs() -> None:
-    from benchmarks.natural import digits
-    from benchmarks.shared.run_log import Log
-
-    page = (DOCS / "how-to" / "choose.md").read_text(encoding="utf-8")
-    log = Log(ROOT / "benchmarks" / "results" / "natural" / digits.LOG)
-    for way in ("R2Conv", "RelaxedR2Conv"):
-        accuracies = [log.runs[str(run)]["validation"] for run in digits.rate_runs(way)]
-        assert f"{', '.join(f'{value:.1f}' for value in accuracies)} % with `{way}`" in page
 
 
 @pytest.mark.parametrize("module", PUBLIC_MODULES)

@@ -66,9 +66,6 @@ def test_benchmarks_and_experiments_import_in_no_circle_and_from_no_other_room()
     graphlib.TopologicalSorter(modules).prepare()
     for module, imports in modules.items():
         allowed = (module.rpartition(".")[0], "benchmarks.shared", "experiments")
-        if module.startswith("benchmarks.soft_part"):
-            # Its cells are tasks of smoke, too.
-            allowed = (*allowed, "benchmarks.smoke")
         if module.startswith("experiments"):
             allowed = ("experiments",)
         others = [name for name in imports if name.startswith(("benchmarks.", "experiments."))]

@@ -17,7 +17,7 @@ import pytest
 import torch
 from escnn import gspaces, nn
 
-from benchmarks.soft_part import softness
+from benchmarks import softness
 from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv
 
 ROOT = Path(__file__).parents[1]

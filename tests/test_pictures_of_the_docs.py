@@ -13,7 +13,7 @@ pytest.importorskip("sklearn")
 
 pictures = pytest.importorskip("pictures", reason="no docs beside the tests")
 turning = pytest.importorskip("turning_digit")
-choices = pytest.importorskip("pictures_of_choices")
+training = pytest.importorskip("pictures_of_training")
 
 DOCS = Path(__file__).parents[1] / "docs"
 FIGURE = re.compile(r"^[:`]{3}\{figure\} (\S+)\n:alt: (.*)\n", re.MULTILINE)
@@ -30,18 +30,6 @@ def test_features_of_the_strict_layer_stand_still_at_quarter_turns_and_those_of_
     assert changes["soft"] > 0.05
 
 
-def test_chart_of_accuracies_has_those_of_the_study() -> None:
-    figure = choices.accuracy_by_pose()
-    drawn = {axes.get_title(): [container[0].get_ydata() for container in axes.containers] for axes in figure.axes}
-    pyplot.close(figure)
-    table = choices.STUDY.read_text(encoding="utf-8")
-    for pose, title in choices.POSES.items():
-        for number, group in enumerate(("C8", "C4", "D4", "SO(2)")):
-            (row,) = re.findall(rf"^\| {re.escape(group)}, {pose}, % \|[^|]*\| (.*) \|$", table, re.MULTILINE)
-            means = [float(cell.split(" ")[0]) if cell[0] != "–" else np.nan for cell in row.split(" | ")]
-            assert np.array_equal([of[number] for of in drawn[title]], means, equal_nan=True)
-
-
 def test_moving_picture_is_small() -> None:
     assert (DOCS / "images" / "turning_digit.gif").stat().st_size < 1e6
 
@@ -56,6 +44,15 @@ def test_every_picture_is_drawn_and_stands_on_a_page(tmp_path: Path) -> None:
         assert np.ptp(pyplot.imread(tmp_path / "picture.png")) > 0.5
         assert (DOCS / "images" / f"{name}.png").exists()
         assert f"{name}.png" in shown
+
+
+@pytest.mark.slow
+def test_pictures_of_trained_networks_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = ["--images", "64", "--epochs", "1", "--output", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["pictures_of_training", *few])
+    training.main()
+    names = {"error_by_angle.png", "frequency_over_training.png", "filter_over_positions.png"}
+    assert {path.name for path in tmp_path.iterdir()} == names
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))

@@ -119,10 +119,16 @@ def verdicts(results: Mapping[Key, Results]) -> list[Verdict]:
             if head is None or not ways.get(SOFT):
                 continue
             gained = (gains(ways, SOFT, head, score, measure.sign) for score in (measure.score, "turned"))
-            name = f"{task}, {group}, {images:,}, {pose}"
+            name = _named(task, group, images, pose)
             best = _best(ways, measure.score, measure.sign), _best(ways, "turned", measure.sign)
             found.append(Verdict(name, head, *gained, best, measure))
     return found
+
+
+def _named(task: str, group: str, images: int, pose: str = "") -> str:
+    """Return words for a part of the results."""
+    data = f"{task} with {group}" + ("" if task.startswith("smoke") else f", {images:,} images")
+    return f"{data}, {pose}" if pose else data
 
 
 def _best(ways: Mapping[str, BySeed], score: str, sign: int) -> str:
@@ -152,8 +158,9 @@ def _with_seeds(found: Sequence[float]) -> str:
 
 
 def _says(results: Mapping[Key, Results]) -> str:
-    """Return three sentences: on fields, on classifiers, and on turned copies; with numbers of seeds."""
-    found = verdicts(results)
+    """Return three sentences: on fields, on the main tables, and on turned copies; with numbers of seeds."""
+    fields_and_main = {k: found for k, found in results.items() if k in MAIN_TABLES or measure_of(found) is FIELDS}
+    found = verdicts(fields_and_main)
     fields, classes = ([one for one in found if one.measure is measure] for measure in (FIELDS, CLASSES))
     parts = []
     for some, what in ((fields, "Where the output is a field"), (classes, "In classifiers")):
@@ -236,7 +243,7 @@ def _places_table(results: Mapping[Key, Results]) -> str:
                 signed(cell(found, 0)) if way in ways and (found := _gain(ways, way, head, measure)) else "–"
                 for way in PLACES.values()
             ]
-            rows.append([f"{task}, {group}, {images:,}, {pose}", *cells])
+            rows.append([_named(task, group, images, pose), *cells])
     return table(["gain over the better strict head", *PLACES], rows) if rows else "Nothing has been run."
 
 
@@ -246,9 +253,8 @@ def _gain(ways: Mapping[str, BySeed], way: str, head: str, measure: Measure) -> 
 
 def _folded(key: Key, by_pose: Results) -> str:
     """Return all tables of one task, group and number of images, to be unfolded."""
-    task, group, images = key
     measure, seeds = measure_of(by_pose), _most_seeds(by_pose)
-    parts = [f"::::{{dropdown}} {task}, {group}, {images:,}"]
+    parts = [f"::::{{dropdown}} {_named(*key)}"]
     for pose, ways in by_pose.items():
         parts += [f"*{pose}*, seeds: {seeds} or as the brackets say", _full(ways, measure, seeds)]
     return "\n\n".join([*parts, "::::"])
@@ -294,7 +300,7 @@ def _missing(results: Mapping[Key, Results]) -> str:
         by_pose = results.get((task, group, images), {})
         done = sum(one.seed in by_pose.get(one.pose, {}).get(one.way, {}) for one in cells)
         if done < len(cells):
-            rows.append([f"{task}, {group}, {images:,}", f"{done} of {len(cells)}"])
+            rows.append([_named(task, group, images), f"{done} of {len(cells)}"])
     if not rows:
         return "All runs of the protocol are there."
     return f"{table(['part of the protocol', 'runs that are there'], rows)}\n\n    {COMMAND}"

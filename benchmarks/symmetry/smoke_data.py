@@ -1,7 +1,5 @@
 """Puffs of smoke that rise in a box, simulated by PhiFlow: their symmetry is broken as much as is asked for.
 
-    python -m benchmarks.smoke.smoke_data [--cache DIRECTORY]    # the data's equivariance error at each level
-
 After the data of Wang, Walters and Yu, "Approximately Equivariant Networks for Imperfectly Symmetric Dynamics" (ICML
 2022), whose plumes differ by side in their buoyancy. A puff is simulated several times, its copies, at places that are
 moved by a symmetry, with the buoyancy scaled by a factor of the copy. Copies differ by the symmetry alone at level 0,
@@ -14,7 +12,6 @@ and more from level to level.
 
 from __future__ import annotations
 
-import argparse
 import json
 import warnings
 from dataclasses import asdict, dataclass
@@ -180,18 +177,3 @@ def _solve(puffs: Puffs, starts: Array, force: Array) -> Array:
                 frame = np.concatenate([moving, smoke.values.numpy("run,y,x")[:, None]], axis=1)
                 frames.append(frame[..., ::-1, :])
     return np.stack(frames, axis=1)
-
-
-def main() -> None:
-    """Simulate what the cache does not hold, and print the error of each level."""
-    parser = argparse.ArgumentParser(description="The equivariance error of the data.")
-    parser.add_argument("--cache", type=Path, default=Path("data/smoke"), help="folder of what is simulated")
-    cache = parser.parse_args().cache
-    for symmetry in COPIES:
-        for level in range(LEVELS):
-            error = own_error(simulated(Puffs(symmetry, level), cache), symmetry)
-            print(f"{symmetry}, level {level}: {error:.3g}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -15,7 +15,7 @@ from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv
 from escnn_relaxed.kernel import TiedKernel
 
-__all__ = ["FURTHER_WAYS", "MAIN_WAYS", "OF_TRANSLATION", "WAYS", "PlainConvolution", "Setting", "Way"]
+__all__ = ["ADDED_WAYS", "FURTHER_WAYS", "MAIN_WAYS", "WAYS", "PlainConvolution", "Setting", "Way"]
 
 # For each group another one of as many elements, and the subgroup that an oracle may choose.
 OTHER_GROUP = {"C4": "D2", "C8": "D4", "D2": "C4", "D4": "C8"}
@@ -130,7 +130,6 @@ MAIN_WAYS: dict[str, Way] = {
 }
 FURTHER_WAYS: dict[str, Way] = {
     "RelaxedR2Conv, turned copies": Way(RelaxedR2Conv, is_turned=True),
-    "RelaxedR2Conv, last stage": Way(RelaxedR2Conv, only_last=True),
     "PartialR2Conv": Way(PartialR2Conv, settings=_STARTS),
     "ResidualR2Conv": Way(ResidualR2Conv, settings=_DEVIATIONS),
     "Conv2d, equal time": Way(PlainConvolution, is_as_wide=True),
@@ -138,6 +137,10 @@ FURTHER_WAYS: dict[str, Way] = {
     "R2Conv, subgroup": Way(groups=SUBGROUP),
     "R2Conv, other group": Way(groups=OTHER_GROUP),
 }
-# Of soft translation alone.
-OF_TRANSLATION: dict[str, Way] = {"RelaxedR2Conv, directions": Way(with_directions)}
-WAYS = {**MAIN_WAYS, **FURTHER_WAYS, **OF_TRANSLATION}
+# Named later, at the end of the protocol.
+ADDED_WAYS: dict[str, Way] = {
+    "RelaxedR2Conv, last stage": Way(RelaxedR2Conv, only_last=True),
+    # Of soft translation alone.
+    "RelaxedR2Conv, directions": Way(with_directions),
+}
+WAYS = {**MAIN_WAYS, **FURTHER_WAYS, **ADDED_WAYS}
