@@ -105,10 +105,7 @@ def test_seeds_of_tables_are_not_that_of_choices() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "group", "count"),
-    [
-        *(("digits", "C8", 12_970), ("digits", "D4", 12_970), ("digits", "SO(2)", 9_262), ("quadrant", "T", 6_922)),
-        *(("smoke", "C4", 3_565), ("faces", "D2", 6_530), ("mnist67-180", "C4", 6_556)),
-    ],
+    [("digits", "C8", 12_970), ("quadrant", "T", 6_922), ("smoke", "C4", 3_565)],
 )
 def test_networks_of_a_table_have_as_many_parameters(task: str, group: str, count: int) -> None:
     frame = TASKS[task].frame
@@ -144,7 +141,7 @@ def test_strict_pooled_networks_are_invariant_and_those_with_a_free_head_are_not
     # Turns by odd multiples of 45° are interpolated, so that SO(2) is tried with the others.
     elements = turns.ELEMENTS["C4" if group == "SO(2)" else group][1:]
     for head, is_invariant in (("pooled", True), ("free", False)):
-        network = frame.build(group, Way(head=head), Setting(), (1,) * len(frame.widths))
+        network = frame.build(group, Way(head=head), Setting(), (2,) * len(frame.widths))
         found = [change(network, images, element) for element in elements]
         assert (max(found) < 1e-4) == is_invariant
         assert (min(found) < 1e-4) == is_invariant

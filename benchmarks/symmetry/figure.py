@@ -34,7 +34,7 @@ COLUMNS = (
 )
 # The largest gains of an axis, of the data as they are and of turned copies, in points of error or of accuracy.
 LARGEST = {FIELDS: (2.5, 6.0), CLASSES: (6.0, 60.0)}
-FONT = 9
+FONT = 10
 
 
 def draw(results: Mapping[tuple[str, str, int], Results], path: Path) -> None:
@@ -45,7 +45,7 @@ def draw(results: Mapping[tuple[str, str, int], Results], path: Path) -> None:
         if pose in by_pose and better_head(by_pose[pose], measure_of(by_pose)) is not None:
             columns.append((f"{task}, {group}\n{pose}", by_pose[pose], measure_of(by_pose)))
     names = [way for way in COLOURS if any(way in ways for _, ways, _ in columns)]
-    size = 9.6, 1.6 + 0.4 * max(len(names), 1)
+    size = 9.0, 2.0 + 0.44 * max(len(names), 1)
     figure, grid = pyplot.subplots(
         2, max(len(columns), 1), figsize=size, sharey=True, layout="constrained", squeeze=False
     )
@@ -55,12 +55,12 @@ def draw(results: Mapping[tuple[str, str, int], Results], path: Path) -> None:
             found = {way: gains(ways, way, head, score, measure.sign) for way in names if way in ways}
             _draw_panel(axes, names, found, largest)
         pair[0].set_title(title, fontsize=FONT + 1)
-        pair[1].set_xlabel(f"0: {head}", fontsize=FONT)
+        pair[1].set_xlabel(f"0: {head}".replace(", ", ",\n"), fontsize=FONT)
     for axes, text in zip(grid[:, 0], ("data as they are", "turned copies"), strict=True):
         axes.set_ylabel(text, fontsize=FONT + 1)
     figure.supxlabel("gain in points of accuracy, of smoke in points of error that are less", fontsize=FONT)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=133)
+    figure.savefig(path, dpi=142)
     pyplot.close(figure)
 
 
