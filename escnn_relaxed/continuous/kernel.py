@@ -96,7 +96,7 @@ class SteeredKernel(Kernel):
     def energies(
         self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None
     ) -> tuple[Tensor, Tensor]:
-        """Return ‖K − PK‖² and ‖PK‖² in the same unit, as means over the positions."""
+        """Return ‖K − PK‖² and ‖PK‖² in the same scale, as means over the positions."""
         if not self.varies(hardened):
             return super().energies(weights, hardened, averaged, size)
         size = size or self.config.domain.reference_size

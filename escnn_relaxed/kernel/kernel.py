@@ -249,7 +249,7 @@ class Kernel(nn.Module, ABC):
     def energies(
         self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None
     ) -> tuple[Tensor, Tensor]:
-        """Return ‖K − PK‖² and ‖PK‖² in the same unit, as means over the positions.
+        """Return ‖K − PK‖² and ‖PK‖² in the same scale, as means over the positions.
 
         Args:
             weights: those of the layer.
@@ -260,8 +260,8 @@ class Kernel(nn.Module, ABC):
         kernel, projected = self(weights, hardened), self(weights, averaged)
         # A square might overflow, or vanish.
         peak = kernel.detach().abs().amax()
-        unit = torch.where(peak > 0, peak, 1)
-        soft, strict = (kernel - projected) / unit, projected / unit
+        scale = torch.where(peak > 0, peak, 1)
+        soft, strict = (kernel - projected) / scale, projected / scale
         return self.orthogonal_basis.energy(soft), self.orthogonal_basis.energy(strict)
 
     @torch.no_grad()

@@ -121,7 +121,7 @@ class TiedKernel(StrictKernel):
     def energies(
         self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None
     ) -> tuple[Tensor, Tensor]:
-        """Return ‖K − PK‖² and ‖PK‖² in the same unit, as means over the positions and the entries of K."""
+        """Return ‖K − PK‖² and ‖PK‖² in the same scale, as means over the positions and the entries of K."""
         strict = self.orthogonal_basis(self.basis(weights))
         # A square might overflow or vanish, and a sum of squares overflow in float16.
         peak = strict.detach().abs().amax()
@@ -136,8 +136,8 @@ class TiedKernel(StrictKernel):
         if self.position_modulation is not None and self.varies(hardened):
             size = size or self.config.domain.reference_size
             moments = self.position_modulation.second_moments(self.frequency, size).unsqueeze(1)
-        unit = 1 / torch.maximum(whole.detach().abs().amax(), moments.detach().amax().sqrt()).clamp_min(1)
-        whole, kept, moments, one = whole * unit, kept * unit, moments * unit**2, unit**2
+        scale = 1 / torch.maximum(whole.detach().abs().amax(), moments.detach().amax().sqrt()).clamp_min(1)
+        whole, kept, moments, one = whole * scale, kept * scale, moments * scale**2, scale**2
         # (1 + f_T)(1 + f_G) less its mean over the subgroups, and that mean, squared. f_T and f_G have mean 0 over the
         # positions and the group, so all products of different terms have.
         if "translation" in averaged:
