@@ -67,7 +67,7 @@ class Regression:
             alpha = covariance @ self.design.mT @ rest / noise
             gamma = self.determined(delta, noise)
             squares = torch.zeros_like(delta).index_add(0, self.number, alpha.square())
-            delta = (gamma / squares).clamp(LEAST_PRECISION, MOST_PRECISION)
+            delta = (gamma + 1) / (squares + 0.25)
             noise = float((rest - self.design @ alpha).square().mean())
         return delta, self.posterior(delta, noise) @ self.design.mT @ rest / noise, noise
 
