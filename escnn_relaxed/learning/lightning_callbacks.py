@@ -65,10 +65,8 @@ class LearnSoftness(Callback):
         prior_deviation: float = 0.5,
     ) -> None:
         super().__init__()
-        self._prior = {
-            "prior_weights": check_not_negative("prior_weights", prior_weights),
-            "prior_deviation": check_positive("prior_deviation", prior_deviation),
-        }
+        self._prior_weights = check_not_negative("prior_weights", prior_weights)
+        self._prior_deviation = check_positive("prior_deviation", prior_deviation)
         self._likelihood = None if likelihood is None else check_choice("likelihood", likelihood, LIKELIHOODS)
         self._first_epoch = check_integer("first_epoch", first_epoch, 0)
         self._wanted = check_integer("inputs", inputs, 10)
@@ -87,10 +85,13 @@ class LearnSoftness(Callback):
         state = dict(self._restored or {})
         self._before = state.pop("images", 0)
         if state:
-            self.evidence = SoftnessEvidence(
-                pl_module, state.pop("observations"), state.pop("likelihood"), **self._prior
-            )
+            self.evidence = self._evidence(pl_module, state.pop("observations"), state.pop("likelihood"))
             self.evidence.load_state_dict(state)
+
+    def _evidence(self, module: LightningModule, observations: int, likelihood: str) -> SoftnessEvidence:
+        """Return the evidence of a module with the priors that were given."""
+        priors = {"prior_weights": self._prior_weights, "prior_deviation": self._prior_deviation}
+        return SoftnessEvidence(module, observations, likelihood, 0, **priors)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget the images of the last epoch."""
@@ -118,7 +119,7 @@ class LearnSoftness(Callback):
             return  # a run that was resumed after the last batch
         if self.evidence is None:
             observations = self._count * trainer.world_size
-            self.evidence = SoftnessEvidence(pl_module, observations, self._name(pl_module), **self._prior)
+            self.evidence = self._evidence(pl_module, observations, self._name(pl_module))
         images, targets = self._kept()
         is_enough = len(images) >= FEWEST_INPUTS or not self._before
         if trainer.current_epoch >= self._first_epoch and is_enough:
