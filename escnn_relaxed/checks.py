@@ -47,6 +47,14 @@ def check_positive(name: str, value: Any) -> float:
     return number
 
 
+def check_not_negative(name: str, value: Any) -> float:
+    """Return a finite number, 0 or above, as a float."""
+    number = check_number(name, value)
+    if not (math.isfinite(number) and number >= 0):
+        raise ValueError(f"{name} must be finite and >= 0, got {value}")
+    return number
+
+
 def check_integer(name: str, value: Any, least: int) -> int:
     """Return an integer of any kind, not below ``least``; a bool is none."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):

@@ -289,3 +289,18 @@ def test_command_asks_for_parts_of_the_order(monkeypatch: pytest.MonkeyPatch, tm
         (seed, pose, way) for seed in (1, 2) for pose in ("upright", "turned") for way in ("R2Conv", "Conv2d")
     ]
     assert {(one.task, one.group, one.images) for one in asked} == {("digits", "D4", 300)}
+
+
+def test_ways_with_turned_copies_train_longer(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = []
+
+    def end(*_: object, **__: object) -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr(runs, "fit", lambda *arguments, **_: rules.append(arguments[4]) or end())
+    for way in ("Conv2d", "Conv2d, turned copies"):
+        with pytest.raises(InterruptedError):
+            runs._trial(cell(way), Setting(), 0.01, place)
+    plain, longer = rules
+    assert longer.patience == 3 * plain.patience
+    assert longer.rounds == tuple(3 * most for most in plain.rounds)

@@ -22,7 +22,7 @@ from escnn_relaxed.continuous.coordinates import DomainPoints, FilterPoints
 from escnn_relaxed.group.domain import Domain
 from escnn_relaxed.group.kept import kept_group
 from escnn_relaxed.kernel.domain_frequency import DomainFrequency
-from escnn_relaxed.kernel.kernel import KernelPlace
+from escnn_relaxed.kernel.kernel import KernelConfig
 
 SPACES = ("trivial", "flip axis 0", "C3", "C4", "D4", "SO(2)", "O(2)")
 AVERAGED = [names for count in range(4) for names in itertools.combinations(SUBGROUPS, count)]
@@ -162,9 +162,9 @@ def test_rotations_about_a_kept_axis_share_the_axis_as_an_element_sees_it() -> N
 
 def filter_points(space: str, sees_relative: bool, kernel_size: int = 3, support: str = "smooth") -> FilterPoints:
     fields = battery.field_type(space, "trivial")
-    place = KernelPlace(fields, fields, kernel_size, 2, domain_of(space))
+    config = KernelConfig(fields, fields, kernel_size, 2, domain_of(space))
     frequency = {"position": 0.5, "rotation": 0.3, "reflection": 0.7}
-    return FilterPoints(place, frequency, sees_relative, support).double()
+    return FilterPoints(config, frequency, sees_relative, support).double()
 
 
 def taps_of(kernel_size: int) -> np.ndarray:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
+from escnn_relaxed.kernel.kernel import WeightGroup
 from escnn_relaxed.learning.posterior import LEAST_PRECISION, MOST_PRECISION
 
 # Closed forms: a layer whose output is one number, which is an affine function of α.
@@ -67,7 +68,7 @@ class Regression:
             alpha = covariance @ self.design.mT @ rest / noise
             gamma = self.determined(delta, noise)
             squares = torch.zeros_like(delta).index_add(0, self.number, alpha.square())
-            delta = (gamma / squares).clamp(LEAST_PRECISION, MOST_PRECISION)
+            delta = (gamma + 1) / (squares + 0.25)
             noise = float((rest - self.design @ alpha).square().mean())
         return delta, self.posterior(delta, noise) @ self.design.mT @ rest / noise, noise
 
@@ -368,7 +369,7 @@ def test_precisions_are_bounded(value: float, bound: float) -> None:
     network = Classifier()
     with torch.no_grad():
         network.second.kernel.modulation.weights.fill_(value)
-    evidence = SoftnessEvidence(network, 1000)
+    evidence = SoftnessEvidence(network, 1000, prior_weights=0)
     evidence.update(images(20))
     assert [row.precision for row in evidence.table()][3:] == [bound] * 3
 
@@ -377,7 +378,7 @@ def test_penalty_is_not_too_steep_for_stochastic_gradient_descent() -> None:
     network = Classifier()
     with torch.no_grad():
         network.second.kernel.modulation.weights.mul_(1e-6)
-    evidence = SoftnessEvidence(network, 100)
+    evidence = SoftnessEvidence(network, 100, prior_weights=0)
     evidence.update(images(20))
     assert evidence.table()[3].precision > 1e5
     with torch.no_grad():
@@ -390,11 +391,25 @@ def test_penalty_is_not_too_steep_for_stochastic_gradient_descent() -> None:
     assert network.second.kernel.modulation.weights.abs().max() < BROKEN
 
 
-def test_curvature_that_is_singular_is_no_error() -> None:
+def test_precisions_stay_at_their_prior_where_the_data_say_nothing() -> None:
+    """Inputs of zero have no curvature: γ = 0, and δ = n₀ / (‖α‖² + n₀σ₀²)."""
     network = Classifier()
-    evidence = SoftnessEvidence(network, 1000)
+    evidence = SoftnessEvidence(network, 1000, prior_weights=3, prior_deviation=0.2)
     evidence.update(torch.zeros_like(images(20)))
-    assert all(0 <= row.share < BROKEN for row in evidence.table())
+    rows = evidence.table()
+    squares = [sum(part.view(-1)[of].square().sum() for part, of in group.entries).item() for group in groups(network)]
+    assert all(0 <= row.share < ROUNDING for row in rows)
+    assert [row.precision for row in rows] == pytest.approx([3 / (square + 0.12) for square in squares])
+
+
+def groups(network: Classifier) -> list[WeightGroup]:
+    return [group for layer in (network.first, network.second) for group in layer.kernel.weight_groups()]
+
+
+@pytest.mark.parametrize(("name", "value"), [("prior_weights", -1), ("prior_deviation", 0), ("prior_weights", "1")])
+def test_priors_are_checked(name: str, value: object) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"{name} must be"):
+        SoftnessEvidence(Classifier(), 1000, **{name: value})
 
 
 def test_evidence_prefers_the_network_that_needs_no_softness_where_both_fit() -> None:

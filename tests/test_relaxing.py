@@ -18,7 +18,7 @@ from transformations import relative_error
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv
 from escnn_relaxed.kernel import StrictKernel, WeightGroup
-from escnn_relaxed.kernel.kernel import KernelPlace
+from escnn_relaxed.kernel.kernel import KernelConfig
 from escnn_relaxed.kernel.residual import ResidualKernel
 
 REGULAR = "regular -> regular"
@@ -27,8 +27,8 @@ REGULAR = "regular -> regular"
 class OwnWeights(StrictKernel):
     """A strict kernel that has weights of its own, as a continuous one."""
 
-    def __init__(self, place: KernelPlace) -> None:
-        super().__init__(place)
+    def __init__(self, config: KernelConfig) -> None:
+        super().__init__(config)
         self.steerable, self.basis = self.basis, None
         self.own = torch.nn.Parameter(torch.zeros(self.steerable.dimension))
 

@@ -30,6 +30,8 @@ SEEDS = (0, 1, 2, 3, 4)
 # The seed of the trials by which rates and settings are chosen, which no run of a table has.
 CHOOSING_SEED = 100
 RATES = (0.003, 0.01, 0.03)
+# How many times the rounds, and the patience, of ways whose batches are turned copies.
+LONGER_WITH_COPIES = 3
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,14 @@ def _load(load: Callable[..., Data], pose: str, images: int, seed: int, root: Pa
     return load(pose, images, seed, root)
 
 
-def _trained(cell: Cell, setting: Setting, rate: float, rule: Rule, place: Place) -> tuple[nn.Module, Data, Fit]:
+def _trained(
+    cell: Cell, setting: Setting, rate: float, rounds: tuple[int, ...], place: Place
+) -> tuple[nn.Module, Data, Fit]:
     """Return the network of a run, its data, and the course of its training."""
     task, way = place.tasks[cell.task], place.ways[cell.way]
+    # Each epoch draws other copies, so that the loss on validation falls slowly and with more noise.
+    longer = LONGER_WITH_COPIES if way.is_turned else 1
+    rule = Rule(place.rule.factors, longer * place.rule.patience, tuple(longer * most for most in rounds))
     data = _load(task.load, cell.pose, cell.images, cell.seed, place.data)
     widths = equal_widths(task.frame, cell.group, way)
     torch.manual_seed(cell.seed)
@@ -118,8 +125,7 @@ def _trial(cell: Cell, setting: Setting, rate: float, place: Place) -> float:
     """Return the lowest loss on validation of a short training, from the log where it is there."""
     name = json.dumps({**asdict(cell), "setting": asdict(setting), "rate": rate}, sort_keys=True, ensure_ascii=False)
     if name not in place.log.runs:
-        rule = Rule(place.rule.factors, place.rule.patience, place.tasks[cell.task].trial)
-        course = _trained(cell, setting, rate, rule, place)[2]
+        course = _trained(cell, setting, rate, place.tasks[cell.task].trial, place)[2]
         place.log.add(name, {"validation": course.loss, "seconds": course.seconds, "commit": commit()})
     loss: float = place.log.runs[name]["validation"]
     return loss
@@ -142,7 +148,7 @@ def run(cell: Cell, place: Place) -> dict[str, Any]:
     """Return the line of one run: its choices, its course, and its scores on test images."""
     task, elements = place.tasks[cell.task], ELEMENTS[cell.group]
     setting, rate, trials = choose(cell, place)
-    network, data, course = _trained(cell, setting, rate, place.rule, place)
+    network, data, course = _trained(cell, setting, rate, place.rule.rounds, place)
     found: dict[str, Any] = {
         **task.scores(network, data, elements),
         "validation": course.loss,

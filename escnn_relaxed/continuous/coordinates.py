@@ -19,7 +19,7 @@ from ..group.exact_constants import ExactConstants
 from ..group.points import support_window, tap_grid
 from ..group.position_functions import positions_in_frames
 from ..kernel.domain_frequency import DomainFrequency
-from ..kernel.kernel import KernelPlace
+from ..kernel.kernel import KernelConfig
 
 Array = NDArray[np.float64]
 
@@ -34,20 +34,20 @@ class FilterPoints(ExactConstants):
     taps: Tensor
     window: Tensor
 
-    def __init__(self, place: KernelPlace, frequency: Mapping[str, float], sees_relative: bool, support: str) -> None:
+    def __init__(self, config: KernelConfig, frequency: Mapping[str, float], sees_relative: bool, support: str) -> None:
         super().__init__()
         # k/2 taps: the ball that touches the outer side of the outermost pixels. The paper's hard disk is 7 pixels
         # wide for k = 7 from centre to centre; for even k that would be empty at k = 2.
-        radius = place.dilation * place.kernel_size / 2
-        grid = tap_grid(place.kernel_size, place.dilation, place.domain.dimension)
+        radius = config.dilation * config.kernel_size / 2
+        grid = tap_grid(config.kernel_size, config.dilation, config.domain.dimension)
         if support == "smooth":
-            window = support_window(grid, radius, place.dilation)
+            window = support_window(grid, radius, config.dilation)
         else:
-            window = support_window(grid, radius - (place.dilation / 2 if place.kernel_size % 2 else 0), 0)
+            window = support_window(grid, radius - (config.dilation / 2 if config.kernel_size % 2 else 0), 0)
         self.set_constant("window", window)
-        sample = place.domain.sample
-        names = place.domain.subgroups if sees_relative else ()
-        relative = [values[:, :, None] for values in place.domain.relative_coordinates(names)]
+        sample = config.domain.sample
+        names = config.domain.subgroups if sees_relative else ()
+        relative = [values[:, :, None] for values in config.domain.relative_coordinates(names)]
         parts = {"position": steer(sample, grid / radius)[:, None], **dict(zip(names, relative, strict=True))}
         self.columns = [name for name, part in parts.items() for _ in range(part.shape[-1])]
         taps = _side_by_side(*parts.values())

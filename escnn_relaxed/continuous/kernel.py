@@ -16,7 +16,7 @@ from typing_extensions import Self
 from ..checks import warn_once
 from ..group.fields import FieldStructure
 from ..kernel.domain_frequency import DEFAULT_FREQUENCY, DomainFrequency, Limit
-from ..kernel.kernel import Kernel, KernelPlace, Names, Size, WeightGroup
+from ..kernel.kernel import Kernel, KernelConfig, Names, Size, WeightGroup
 from .coordinates import DomainPoints, FilterPoints
 from .nets import KernelNet
 from .sampling import check_can_be_drawn, drawn_angle
@@ -38,31 +38,33 @@ class SteeredKernel(Kernel):
 
     def __init__(
         self,
-        place: KernelPlace,
+        config: KernelConfig,
         net: type[KernelNet],
         hidden_size: int,
         filter_frequency: Mapping[str, float],
         support: str,
         sampling: str = "grid",
     ) -> None:
-        super().__init__(place)
-        _warn_ignored(place.basis_arguments)
+        super().__init__(config)
+        _warn_ignored(config.basis_arguments)
         self._options = net, hidden_size, filter_frequency, support
         if sampling != "grid":
-            check_can_be_drawn(place)
+            check_can_be_drawn(config)
         self.sampling, self.angle, self.draws_for_itself = sampling, 0.0, True
-        sample = place.domain.sample
-        inputs, outputs = (FieldStructure(fields.representations, sample) for fields in (place.in_type, place.out_type))
+        sample = config.domain.sample
+        inputs, outputs = (
+            FieldStructure(fields.representations, sample) for fields in (config.in_type, config.out_type)
+        )
         sees_relative = any(sees_relative_element(b, a) for a in outputs.blocks for b in inputs.blocks)
-        self.filter_points = FilterPoints(place, filter_frequency, sees_relative, support)
-        self.domain_points = DomainPoints(place.domain, tuple(place.relax))
+        self.filter_points = FilterPoints(config, filter_frequency, sees_relative, support)
+        self.domain_points = DomainPoints(config.domain, tuple(config.relax))
         self.net = self._new_net()
         self.steered_average = SteeredAverage(inputs, outputs, sample)
-        self.frequency = DomainFrequency(place.relax, place.learn_relaxation, place.domain.dimension)
-        self.frequency.limits = _limits(place)
+        self.frequency = DomainFrequency(config.relax, config.learn_relaxation, config.domain.dimension)
+        self.frequency.limits = _limits(config)
         for name, value in self.frequency.values().items():
             self.frequency.warn_of_aliasing("relax", name, value.tolist())
-        if place.domain.form == "log":
+        if config.domain.form == "log":
             _warn_of_jumps(self.frequency, filter_frequency["rotation"] if sees_relative else 1.0, self.net)
 
     def _new_net(self) -> KernelNet:
@@ -70,7 +72,7 @@ class SteeredKernel(Kernel):
         columns = self.filter_points.columns, self.domain_points.columns
         build: Callable[..., KernelNet] = self._options[0]
         net = build(*map(len, columns), self._options[1])
-        if self.place.domain.form == "log":
+        if self.config.domain.form == "log":
             net.make_periodic(*([n for n, name in enumerate(names) if name == "rotation"] for names in columns))
         return net
 
@@ -89,15 +91,15 @@ class SteeredKernel(Kernel):
         """Return the numbers that one pixel takes while its bank is made, features and bank."""
         window, taps = self.filter_points.window, self.filter_points.taps
         features = taps.shape[0] * taps.shape[1] * len(window) * (self._options[1] + 1)
-        return features + self.place.out_type.size * self.place.in_type.size * len(window)
+        return features + self.config.out_type.size * self.config.in_type.size * len(window)
 
     def energies(
         self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None
     ) -> tuple[Tensor, Tensor]:
-        """Return ‖K − PK‖² and ‖PK‖² in the same unit, as means over the positions."""
+        """Return ‖K − PK‖² and ‖PK‖² in the same scale, as means over the positions."""
         if not self.varies(hardened):
             return super().energies(weights, hardened, averaged, size)
-        size = size or self.place.domain.reference_size
+        size = size or self.config.domain.reference_size
         count, energy = math.prod(size), self.orthogonal_basis.energy
         chunk = max(1, _MOST_VALUES // self.values_at_a_pixel())
         soft = strict = self.filter_points.window.new_zeros(())
@@ -129,7 +131,7 @@ class SteeredKernel(Kernel):
     def _banks(self, features: Tensor) -> Tensor:
         """Return filter banks (P, C_out, C_in, k, …) of features (J + 1, M, P, R, T)."""
         banks: Tensor = self.steered_average(features)
-        return banks.unflatten(-1, (self.place.kernel_size,) * self.place.domain.dimension)
+        return banks.unflatten(-1, (self.config.kernel_size,) * self.config.domain.dimension)
 
     @torch.no_grad()
     def start(self, weights: Tensor | None, softness: float) -> None:
@@ -144,14 +146,14 @@ class SteeredKernel(Kernel):
         def features(net: KernelNet, averaged: Sequence[str]) -> Tensor:
             positions = None
             if "translation" in frequency.names:
-                positions = self.domain_points.pixels(self.place.domain.reference_size)
+                positions = self.domain_points.pixels(self.config.domain.reference_size)
             return self.features(net, frequency, averaged, positions)
 
         with in_double_precision(self, self.filter_points.taps.dtype):
             wanted = softness if self.relaxed_subgroups else None
             start_weights(self.steered_average, self.net, self._new_net, features, wanted)
         bank = self._banks(self.features(self.net, frequency)).squeeze(0)
-        scale = gain(bank, self.feature_maps(), self.place.out_type.representations, self.place.in_type.gspace)
+        scale = gain(bank, self.feature_maps(), self.config.out_type.representations, self.config.in_type.gspace)
         for pair in self.steered_average.block_pairs:
             pair.weights.div_(scale)
 
@@ -159,14 +161,14 @@ class SteeredKernel(Kernel):
         """Return ω′ with the default in place of 0: a layer that may become soft later starts alike."""
         own = {name: value.tolist() for name, value in self.frequency.values().items()}
         start = {name: [value or DEFAULT_FREQUENCY for value in values] for name, values in own.items()}
-        return DomainFrequency(start, axes=self.place.domain.dimension)
+        return DomainFrequency(start, axes=self.config.domain.dimension)
 
     def feature_maps(self) -> SyntheticMaps:
         """Return feature maps like those behind strict continuous layers of the same options."""
-        fields, gspace = self.place.in_type.representations, self.place.in_type.gspace
+        fields, gspace = self.config.in_type.representations, self.config.in_type.gspace
         few = FieldType(gspace, few_of(fields))
-        place = replace(self.place, in_type=few, out_type=few, relax={}, learn_relaxation=False, basis_arguments={})
-        strict = SteeredKernel(place, *self._options)
+        config = replace(self.config, in_type=few, out_type=few, relax={}, learn_relaxation=False, basis_arguments={})
+        strict = SteeredKernel(config, *self._options)
         strict.to(self.filter_points.taps)
 
         def draw_bank() -> Tensor:
@@ -175,7 +177,7 @@ class SteeredKernel(Kernel):
             average.initialize(features, average.count_directions(features))
             return strict(None)
 
-        maps = synthetic_maps(few.representations, self.place.kernel_size, gspace, draw_bank, _LAYERS)
+        maps = synthetic_maps(few.representations, self.config.kernel_size, gspace, draw_bank, _LAYERS)
         return SyntheticMaps(maps, spread(fields))
 
     def settings(self) -> tuple[tuple[tuple[str, tuple[float, ...]], ...], float]:
@@ -224,15 +226,15 @@ class SteeredKernel(Kernel):
         """
         if self.frequency.learn:
             own = dict(self.frequency.named_parameters())
-            return [WeightGroup(frozenset({name}), [(of, torch.arange(len(of)))]) for name, of in own.items()]
+            return [WeightGroup(frozenset({name}), [(value, torch.arange(len(value)))]) for name, value in own.items()]
         weight, columns = self.net.domain_weight, self.domain_points.columns
         if weight is None:
             return []
         numbers = torch.arange(weight.numel()).view_as(weight)
         if not self.net.has_weights_by_coordinate:
             return [WeightGroup(frozenset(columns), [(weight, numbers.flatten())], needs_all=True)]
-        places = {name: [n for n, of in enumerate(columns) if of == name] for name in dict.fromkeys(columns)}
-        return [WeightGroup(frozenset({name}), [(weight, numbers[:, of].flatten())]) for name, of in places.items()]
+        chosen = {name: [column == name for column in columns] for name in dict.fromkeys(columns)}
+        return [WeightGroup(frozenset({name}), [(weight, numbers[:, mask].flatten())]) for name, mask in chosen.items()]
 
     def soft_parameters(self) -> Iterator[nn.Parameter]:
         """Yield ω′ where it is learned, and the weights of the domain coordinates; all others make the strict part."""
@@ -242,14 +244,14 @@ class SteeredKernel(Kernel):
 
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""
-        place = self.place
+        config = self.config
         net, hidden_size, filter_frequency, support = self._options
         return {
             **super().describe(),
             "strict kernel": "continuous",
-            "samples": place.domain.samples if place.domain.gspace.fibergroup.continuous else None,
+            "samples": config.domain.samples if config.domain.gspace.fibergroup.continuous else None,
             "kernel net": [net.state_name or net.__name__, hidden_size],
-            "dilation": place.dilation,
+            "dilation": config.dilation,
             "support": support,
             "filter frequency": filter_frequency,
             "rotation coordinates": self._rotation_coordinates(),
@@ -257,16 +259,16 @@ class SteeredKernel(Kernel):
 
     def _rotation_coordinates(self) -> str:
         """Return the form of the coordinates in words; earlier versions told the elements of a kept coset apart."""
-        domain = self.place.domain
+        domain = self.config.domain
         known = np.unique(domain.elements(["rotation"]).round(6), axis=0)
         is_of_cosets = domain.kept.axis is None and len(known) < len(domain.sample.rotations)
         return f"{domain.form}, of cosets" if is_of_cosets and "rotation" in self.relaxed_subgroups else domain.form
 
 
-def _limits(place: KernelPlace) -> dict[str, Limit]:
+def _limits(config: KernelConfig) -> dict[str, Limit]:
     """Return the largest ω′ of each subgroup that the samples resolve."""
-    is_log, limits = place.domain.form == "log", {}
-    resolved = place.domain.resolved_frequency()
+    is_log, limits = config.domain.form == "log", {}
+    resolved = config.domain.resolved_frequency()
     rotations = round(resolved * (2 if is_log else 4 * math.pi), 6)
     # Any function of two rotations is resolved.
     if rotations > 2:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..checks import check_choice, check_integer, check_number
-from ..kernel.kernel import KernelPlace
+from ..kernel.kernel import KernelConfig
 from .kernel import SteeredKernel
 from .nets import FourierKernel, KernelNet
 
@@ -80,10 +80,10 @@ class ContinuousKernel:
         check_choice("sampling", self.sampling, ("grid", "random", "always random"))
         _given_frequencies(self.filter_frequency)
 
-    def __call__(self, place: KernelPlace) -> SteeredKernel:
-        """Return a kernel with these options, which is not started. A layer calls this with its own place."""
-        frequencies = self.frequencies(place.kernel_size)
-        return SteeredKernel(place, self.net, self.hidden_size, frequencies, self.support, self.sampling)
+    def __call__(self, config: KernelConfig) -> SteeredKernel:
+        """Return a kernel with these options, which is not started. A layer calls this with its own configuration."""
+        frequencies = self.frequencies(config.kernel_size)
+        return SteeredKernel(config, self.net, self.hidden_size, frequencies, self.support, self.sampling)
 
     def frequencies(self, kernel_size: int) -> dict[str, float]:
         """Return ω of each filter coordinate, for kernels of k taps along each axis."""

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from ..kernel.kernel import Kernel, KernelPlace
+from ..kernel.kernel import Kernel, KernelConfig
 
 
 def drawn_angle() -> float:
@@ -28,7 +28,9 @@ def draw_samples(network: nn.Module) -> None:
         >>> from escnn import gspaces, nn
         >>> from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
         >>> gspace = gspaces.rot2dOnR2(4)
-        >>> image, hidden = (gspace.type(of) for of in (gspace.trivial_repr, gspace.regular_repr))
+        >>> image, hidden = (
+        ...     gspace.type(fields) for fields in (gspace.trivial_repr, gspace.regular_repr)
+        ... )
         >>> kernel = ContinuousKernel(sampling="random")
         >>> lifting = RelaxedR2Conv(image, hidden, 5, kernel=kernel)
         >>> network = nn.SequentialModule(lifting, RelaxedR2Conv(hidden, hidden, 5, kernel=kernel))
@@ -42,12 +44,12 @@ def draw_samples(network: nn.Module) -> None:
         kernel.draw(angle)
 
 
-def check_can_be_drawn(place: KernelPlace) -> None:
+def check_can_be_drawn(config: KernelConfig) -> None:
     """Raise a ``ValueError`` unless fields can be read as samples of a continuous group of the plane."""
-    gspace = place.domain.gspace
-    fields = (*place.in_type.representations, *place.out_type.representations)
+    gspace = config.domain.gspace
+    fields = (*config.in_type.representations, *config.out_type.representations)
     is_sampled = all(field.is_trivial() or field.name == "regular" for field in fields)
-    if place.domain.dimension != 2 or not (gspace.fibergroup.continuous or (not gspace.flips_order and is_sampled)):
+    if config.domain.dimension != 2 or not (gspace.fibergroup.continuous or (not gspace.flips_order and is_sampled)):
         raise ValueError(
             f"sampling must be 'grid' here: random samples are those of SO(2) and O(2), or of regular and trivial "
             f"fields of C_N, got {gspace.name} with {sorted({field.name for field in fields})}"

@@ -1,12 +1,12 @@
 """Kernels: K, its mean PK over subgroups, and its strict part.
 
-The public names are the base class of a kernel of one's own, the place that it is built from, and the default.
+The public names are the base class of a kernel of one's own, the configuration that it is built from, and the default.
 """
 
 from __future__ import annotations
 
-from .kernel import Kernel, KernelPlace, WeightGroup
+from .kernel import Kernel, KernelConfig, WeightGroup
 from .strict import StrictKernel
 from .tied import TiedKernel
 
-__all__ = ["Kernel", "KernelPlace", "StrictKernel", "TiedKernel", "WeightGroup"]
+__all__ = ["Kernel", "KernelConfig", "StrictKernel", "TiedKernel", "WeightGroup"]

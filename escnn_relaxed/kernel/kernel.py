@@ -25,7 +25,7 @@ _FAR = 1e-2
 
 
 @dataclass(frozen=True)
-class KernelPlace:
+class KernelConfig:
     """All that a kernel is built from.
 
     Attributes:
@@ -43,8 +43,8 @@ class KernelPlace:
         >>> from escnn import gspaces
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
-        >>> place = RelaxedR2Conv(image, image, 3).kernel.place
-        >>> place.kernel_size, place.relax
+        >>> config = RelaxedR2Conv(image, image, 3).kernel.config
+        >>> config.kernel_size, config.relax
         (3, {'rotation': 0.25})
     """
 
@@ -58,8 +58,9 @@ class KernelPlace:
     basis_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-# A kernel class, or an object with the options of one, as ContinuousKernel: called with a place, it returns the kernel.
-KernelBuilder = Callable[[KernelPlace], "Kernel"]
+# A kernel class, or an object with the options of one, as ContinuousKernel: called with a configuration, it returns a
+# kernel.
+KernelBuilder = Callable[[KernelConfig], "Kernel"]
 # Names of subgroups, and pixels along each axis of an output; by default those of the domain's reference image.
 Names = Sequence[str]
 Size = tuple[int, ...] | None
@@ -102,7 +103,7 @@ class Kernel(nn.Module, ABC):
     them as an argument, None where it has a strict part of its own.
 
     Args:
-        place: where the kernel stands.
+        config: fields, taps and sampled group.
 
     Attributes:
         frequency: ω′ of each subgroup that it may be soft in.
@@ -133,13 +134,13 @@ class Kernel(nn.Module, ABC):
     is_random = False
     basis: SteerableBasis | None
 
-    def __init__(self, place: KernelPlace) -> None:
+    def __init__(self, config: KernelConfig) -> None:
         super().__init__()
         # Functions that shaped the basis, which lambdas may be, would keep a layer from being pickled.
-        self.place = replace(place, basis_arguments={})
+        self.config = replace(config, basis_arguments={})
         self.frequency = DomainFrequency({})
         self.basis = None
-        self.orthogonal_basis = OrthogonalBasis(place.in_type.representations, place.out_type.representations)
+        self.orthogonal_basis = OrthogonalBasis(config.in_type.representations, config.out_type.representations)
 
     @abstractmethod
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
@@ -177,7 +178,9 @@ class Kernel(nn.Module, ABC):
 
     def values_at_a_pixel(self) -> int:
         """Return the numbers that one pixel takes while its bank is made."""
-        return self.place.out_type.size * self.place.in_type.size * self.place.kernel_size**self.place.domain.dimension
+        return (
+            self.config.out_type.size * self.config.in_type.size * self.config.kernel_size**self.config.domain.dimension
+        )
 
     def settings(self) -> Hashable:
         """Return what K depends on beside the tensors of its state."""
@@ -246,7 +249,7 @@ class Kernel(nn.Module, ABC):
     def energies(
         self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None
     ) -> tuple[Tensor, Tensor]:
-        """Return ‖K − PK‖² and ‖PK‖² in the same unit, as means over the positions.
+        """Return ‖K − PK‖² and ‖PK‖² in the same scale, as means over the positions.
 
         Args:
             weights: those of the layer.
@@ -257,8 +260,8 @@ class Kernel(nn.Module, ABC):
         kernel, projected = self(weights, hardened), self(weights, averaged)
         # A square might overflow, or vanish.
         peak = kernel.detach().abs().amax()
-        unit = torch.where(peak > 0, peak, 1)
-        soft, strict = (kernel - projected) / unit, projected / unit
+        scale = torch.where(peak > 0, peak, 1)
+        soft, strict = (kernel - projected) / scale, projected / scale
         return self.orthogonal_basis.energy(soft), self.orthogonal_basis.energy(strict)
 
     @torch.no_grad()
@@ -299,13 +302,13 @@ class Kernel(nn.Module, ABC):
 
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""
-        place = self.place
-        is_continuous, is_soft_in = place.domain.gspace.fibergroup.continuous, list(self.relaxed_subgroups)
+        config = self.config
+        is_continuous, is_soft_in = config.domain.gspace.fibergroup.continuous, list(self.relaxed_subgroups)
         return {
             "strict kernel": "steerable",
             "soft in": is_soft_in,
-            "keeps": str(place.domain.kept),
-            "samples": place.domain.samples if is_continuous and is_soft_in else None,
+            "keeps": str(config.domain.kept),
+            "samples": config.domain.samples if is_continuous and is_soft_in else None,
         }
 
 

@@ -15,7 +15,7 @@ from ..checks import FIBER_SUBGROUPS, SUBGROUPS, check_choice, check_number
 from ..group.domain import Domain, GroupMeans
 from ..group.fields import channel_elements
 from ..torch_modes import has_values
-from .kernel import KernelBuilder, KernelPlace, WeightGroup
+from .kernel import KernelBuilder, KernelConfig, WeightGroup
 from .softness import soft_share
 from .strict import RelaxingKernel, StrictKernel
 
@@ -29,19 +29,19 @@ class PartialKernel(RelaxingKernel):
     way = "partial"
 
     def __init__(
-        self, place: KernelPlace, strict: KernelBuilder = StrictKernel, relax: Any = "default", learn: bool = True
+        self, config: KernelConfig, strict: KernelBuilder = StrictKernel, relax: Any = "default", learn: bool = True
     ) -> None:
-        super().__init__(place, strict)
-        available, fields = super().relaxed_subgroups, place.out_type.representations
+        super().__init__(config, strict)
+        available, fields = super().relaxed_subgroups, config.out_type.representations
         self._starts_as_told = isinstance(relax, str) and bool(check_choice("relax", relax, ("default",)))
         start = dict.fromkeys(available, 0.0) if self._starts_as_told else _checked(relax, available)
-        elements, has_any = channel_elements(fields, place.domain.sample)
+        elements, has_any = channel_elements(fields, config.domain.sample)
         if start and not has_any.all():
             raise ValueError(
                 f"out_type must be of regular and quotient fields, whose channels are the group elements that the "
                 f"window weighs, got {[field.name for field in fields]}; relax=None makes a strict layer of any fields"
             )
-        self.window = GroupWindow(place.domain, elements, start, learn)
+        self.window = GroupWindow(config.domain, elements, start, learn)
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K, (C_out, C_in, k, k); its mean over subgroups has the mean of the window."""
@@ -62,8 +62,8 @@ class PartialKernel(RelaxingKernel):
 
     def weight_groups(self) -> list[WeightGroup]:
         """Return ν of each subgroup, where it is learned."""
-        learned = [(name, of) for name, of in self.window.narrowing().items() if isinstance(of, nn.Parameter)]
-        return [WeightGroup(frozenset({name}), [(of, torch.tensor([0]))]) for name, of in learned]
+        learned = [(name, value) for name, value in self.window.narrowing().items() if isinstance(value, nn.Parameter)]
+        return [WeightGroup(frozenset({name}), [(value, torch.tensor([0]))]) for name, value in learned]
 
     def scale_soft_part(self, factor: float) -> None:
         """Raise a ``ValueError``, since softness does not rise as ν²."""
@@ -82,7 +82,7 @@ class PartialKernel(RelaxingKernel):
         names = self.relaxed_subgroups
         if not (self._starts_as_told and names):
             return
-        whole = GroupWindow(self.place.domain, np.eye(len(self.place.domain.sample)), {}, learn=False)
+        whole = GroupWindow(self.config.domain, np.eye(len(self.config.domain.sample)), {}, learn=False)
         # Windows multiply, and so do 1 − s.
         share = 1 - (1 - softness) ** (1 / len(names))
         shares = {name: whole.narrowing_for(share, {name: 1.0}, torch.ones(1), f"in {name}") for name in names}

@@ -14,7 +14,7 @@ from ..group.exact_constants import ExactConstants
 from ..group.means import GroupAverage
 from ..group.points import tap_grid
 from ..on_escnn.sampled_basis import sampled_basis
-from .kernel import KernelBuilder, KernelPlace, WeightGroup
+from .kernel import KernelBuilder, KernelConfig, WeightGroup
 from .softness import OrthogonalBasis
 from .steerable_basis import SteerableBasis, field_named
 from .strict import RelaxingKernel, StrictKernel
@@ -28,9 +28,11 @@ class ResidualKernel(RelaxingKernel):
 
     way = "residual"
 
-    def __init__(self, place: KernelPlace, strict: KernelBuilder = StrictKernel) -> None:
-        super().__init__(place, strict)
-        self.free_weight = nn.Parameter(torch.zeros(place.out_type.size, place.in_type.size, *[place.kernel_size] * 2))
+    def __init__(self, config: KernelConfig, strict: KernelBuilder = StrictKernel) -> None:
+        super().__init__(config, strict)
+        self.free_weight = nn.Parameter(
+            torch.zeros(config.out_type.size, config.in_type.size, *[config.kernel_size] * 2)
+        )
         choices = dict.fromkeys([*((name,) for name in self.relaxed_subgroups), self.relaxed_subgroups])
         self.projections = nn.ModuleDict({"_".join(names): self._projection(names) for names in choices if names})
 
@@ -49,17 +51,17 @@ class ResidualKernel(RelaxingKernel):
 
     def _projection(self, subgroups: tuple[str, ...]) -> nn.Module:
         """Return P: the mean where all elements map taps to taps, else the nearest kernel of ``R2Conv``'s basis."""
-        place, domain = self.place, self.place.domain
-        at = place.in_type, place.out_type, place.kernel_size, place.dilation
+        config, domain = self.config, self.config.domain
+        at = config.in_type, config.out_type, config.kernel_size, config.dilation
         if not (domain.gspace.fibergroup.continuous and "rotation" in subgroups):
             identity = np.abs(domain.sample.action - np.eye(2)).max((1, 2)).argmin()
             elements = [domain.sample.elements[number] for number in domain.translates(subgroups)[identity]]
-            symmetries = grid_symmetries(domain.gspace, tap_grid(place.kernel_size, place.dilation), elements)
+            symmetries = grid_symmetries(domain.gspace, tap_grid(config.kernel_size, config.dilation), elements)
             if len(symmetries) == len(elements):
-                return GroupAverage(place.in_type.representations, place.out_type.representations, symmetries)
+                return GroupAverage(config.in_type.representations, config.out_type.representations, symmetries)
         if subgroups != self.relaxed_subgroups:
             restriction = (None, domain.gspace.rotations_order) if subgroups == ("rotation",) else (0, 1)
-            at = place.in_type.restrict(restriction), place.out_type.restrict(restriction), *at[2:]
+            at = config.in_type.restrict(restriction), config.out_type.restrict(restriction), *at[2:]
         elif self.basis is not None:
             return NearestSteerable(self.basis, self.orthogonal_basis)
         basis = SteerableBasis(*at, sampled_basis(*at, rings=None, frequencies_cutoff=None))
@@ -115,8 +117,8 @@ class NearestSteerable(ExactConstants):
         # Pair after pair of representations, as the basis has them.
         rows = rows.index_select(0, self.basis.order.inverse)
         weights, first = [kernel.new_zeros(0)], 0
-        for number, (_, place, elements) in enumerate(self.basis.by_pair()):
-            count = (place.stop - place.start) // len(elements)
+        for number, (_, columns, elements) in enumerate(self.basis.by_pair()):
+            count = (columns.stop - columns.start) // len(elements)
             end = first + count * elements.shape[1] * elements.shape[2]
             products = rows[first:end].reshape(count, -1) @ elements.flatten(1).mT
             weights.append((products @ self.constant(f"inverse_{number}")).flatten())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..checks import FIBER_SUBGROUPS
 from ..group.elements import has_subgroup
 from ..on_escnn.sampled_basis import check_basis_arguments, refuse_emptied_basis, sampled_basis
-from .kernel import Kernel, KernelBuilder, KernelPlace, Names, Size
+from .kernel import Kernel, KernelBuilder, KernelConfig, Names, Size
 from .steerable_basis import SteerableBasis
 
 
@@ -21,8 +21,8 @@ class StrictKernel(Kernel):
     """K of ``R2Conv``: a sum of the elements of its steerable basis, with its weights.
 
     Args:
-        place: where the kernel stands.
-        basis: the steerable basis; by default escnn's for this place.
+        config: fields, taps and sampled group.
+        basis: the steerable basis; by default escnn's for these fields and taps.
 
     Example:
         >>> from escnn import gspaces
@@ -35,9 +35,9 @@ class StrictKernel(Kernel):
 
     basis: SteerableBasis
 
-    def __init__(self, place: KernelPlace, basis: SteerableBasis | None = None) -> None:
-        super().__init__(place)
-        self.basis = _steerable_basis(place) if basis is None else basis
+    def __init__(self, config: KernelConfig, basis: SteerableBasis | None = None) -> None:
+        super().__init__(config)
+        self.basis = _steerable_basis(config) if basis is None else basis
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K, (C_out, C_in, k, …)."""
@@ -70,22 +70,22 @@ class RelaxingKernel(Kernel):
     default_softness = 0.01
     way: ClassVar[str]  # the name of what relaxes K
 
-    def __init__(self, place: KernelPlace, strict: KernelBuilder = StrictKernel) -> None:
-        super().__init__(place)
-        domain = copy.copy(place.domain)
+    def __init__(self, config: KernelConfig, strict: KernelBuilder = StrictKernel) -> None:
+        super().__init__(config)
+        domain = copy.copy(config.domain)
         if domain.dimension != 2 or domain.kept.name:
             raise ValueError(
                 f"a {type(self).__name__} must be a kernel of the plane, with keep=None, got {domain.gspace.name} with "
                 f"keep={str(domain.kept)!r}"
             )
         domain.form = getattr(strict, "rotation_coordinates", domain.form)
-        self.strict = strict(replace(place, domain=domain, relax={}, learn_relaxation=False))
+        self.strict = strict(replace(config, domain=domain, relax={}, learn_relaxation=False))
         self.basis = self.strict.basis
 
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:
         """The rotations and reflections that the group has, which are relaxed together."""
-        return tuple(name for name in FIBER_SUBGROUPS if has_subgroup(self.place.in_type.gspace, name))
+        return tuple(name for name in FIBER_SUBGROUPS if has_subgroup(self.config.in_type.gspace, name))
 
     def start_weights(self) -> Tensor | None:
         """Return newly drawn weights of the strict kernel for the layer; None where it has its own."""
@@ -109,15 +109,15 @@ class RelaxingKernel(Kernel):
         return {**self.strict.describe(), "soft in": list(self.relaxed_subgroups), "soft part": self.way}
 
 
-def _steerable_basis(place: KernelPlace) -> SteerableBasis:
-    """Return escnn's basis for a place, whose arguments are checked."""
+def _steerable_basis(config: KernelConfig) -> SteerableBasis:
+    """Return escnn's basis for the fields and taps of a kernel; its arguments are checked."""
     given = {**dict.fromkeys(("sigma", "frequencies_cutoff", "rings", "basis_filter")), "recompute": False}
-    if place.domain.dimension == 2:
+    if config.domain.dimension == 2:
         given["maximum_offset"] = None
     arguments = check_basis_arguments(
-        place.kernel_size, place.dilation, {**given, **place.basis_arguments}, place.domain.dimension
+        config.kernel_size, config.dilation, {**given, **config.basis_arguments}, config.domain.dimension
     )
-    at = place.in_type, place.out_type, place.kernel_size, place.dilation
+    at = config.in_type, config.out_type, config.kernel_size, config.dilation
     basis = SteerableBasis(*at, sampled_basis(*at, **arguments))
     if not basis.dimension:
         refuse_emptied_basis(*at, **arguments)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..checks import FIBER_SUBGROUPS, SUBGROUPS
 from ..group.points import tap_grid
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
-from .kernel import Kernel, KernelPlace, Names, Size, WeightGroup
+from .kernel import Kernel, KernelConfig, Names, Size, WeightGroup
 from .modulation import ElementModulation, InputModulation, Modulation
 from .position_modulation import PositionModulation
 from .strict import StrictKernel
@@ -30,7 +30,7 @@ class TiedKernel(StrictKernel):
     paper.
 
     Args:
-        place: where the kernel stands.
+        config: fields, taps and sampled group.
         all_directions: let the position change all channels differently in each direction, not only those that have no
             group element of their own. This takes 1 + d filter banks in d dimensions.
 
@@ -53,27 +53,27 @@ class TiedKernel(StrictKernel):
     input_modulation: InputModulation | None
     position_modulation: PositionModulation | None
 
-    def __init__(self, place: KernelPlace, all_directions: bool = False) -> None:
-        super().__init__(place)
+    def __init__(self, config: KernelConfig, all_directions: bool = False) -> None:
+        super().__init__(config)
         self.modulation = self.input_modulation = self.position_modulation = None
-        taps = tap_grid(place.kernel_size, place.dilation, place.domain.dimension)
-        fields, names = place.out_type.representations, [name for name in FIBER_SUBGROUPS if name in place.relax]
+        taps = tap_grid(config.kernel_size, config.dilation, config.domain.dimension)
+        fields, names = config.out_type.representations, [name for name in FIBER_SUBGROUPS if name in config.relax]
         if names:
-            modulation = ElementModulation(fields, place.domain, names, taps)
+            modulation = ElementModulation(fields, config.domain, names, taps)
             self.modulation = modulation if len(modulation.weights) else None
             rigid = [number for number, field in enumerate(fields) if not modulation.is_soft_in(field)]
             if rigid:
-                of_inputs = InputModulation(place.in_type.representations, place.domain, names, fields, rigid)
+                of_inputs = InputModulation(config.in_type.representations, config.domain, names, fields, rigid)
                 self.input_modulation = of_inputs if len(of_inputs.weights) else None
-        if "translation" in place.relax:
-            self.position_modulation = PositionModulation(fields, place.domain, taps, all_directions)
+        if "translation" in config.relax:
+            self.position_modulation = PositionModulation(fields, config.domain, taps, all_directions)
         can_be_soft = {name for _, found in self._weight_subgroups() for subgroups in found for name in subgroups}
         if can_be_soft & set(names):
             # Functions of one subgroup of the group break the others, too.
             can_be_soft |= set(names)
-        self.cannot_be_soft = tuple(name for name in place.relax if name not in can_be_soft)
-        relax = {name: value for name, value in place.relax.items() if name in can_be_soft}
-        self.frequency = DomainFrequency(relax, place.learn_relaxation, place.domain.dimension)
+        self.cannot_be_soft = tuple(name for name in config.relax if name not in can_be_soft)
+        relax = {name: value for name, value in config.relax.items() if name in can_be_soft}
+        self.frequency = DomainFrequency(relax, config.learn_relaxation, config.domain.dimension)
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K without its factors at positions, (C_out, C_in, k, …)."""
@@ -121,7 +121,7 @@ class TiedKernel(StrictKernel):
     def energies(
         self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None
     ) -> tuple[Tensor, Tensor]:
-        """Return ‖K − PK‖² and ‖PK‖² in the same unit, as means over the positions and the entries of K."""
+        """Return ‖K − PK‖² and ‖PK‖² in the same scale, as means over the positions and the entries of K."""
         strict = self.orthogonal_basis(self.basis(weights))
         # A square might overflow or vanish, and a sum of squares overflow in float16.
         peak = strict.detach().abs().amax()
@@ -134,10 +134,10 @@ class TiedKernel(StrictKernel):
         # The mean over positions of the square of their part of f.
         moments = nothing
         if self.position_modulation is not None and self.varies(hardened):
-            size = size or self.place.domain.reference_size
+            size = size or self.config.domain.reference_size
             moments = self.position_modulation.second_moments(self.frequency, size).unsqueeze(1)
-        unit = 1 / torch.maximum(whole.detach().abs().amax(), moments.detach().amax().sqrt()).clamp_min(1)
-        whole, kept, moments, one = whole * unit, kept * unit, moments * unit**2, unit**2
+        scale = 1 / torch.maximum(whole.detach().abs().amax(), moments.detach().amax().sqrt()).clamp_min(1)
+        whole, kept, moments, one = whole * scale, kept * scale, moments * scale**2, scale**2
         # (1 + f_T)(1 + f_G) less its mean over the subgroups, and that mean, squared. f_T and f_G have mean 0 over the
         # positions and the group, so all products of different terms have.
         if "translation" in averaged:
@@ -192,7 +192,7 @@ class TiedKernel(StrictKernel):
 
     def strict_kernel(self) -> Kernel:
         """Return K_strict, with the same basis."""
-        strict = StrictKernel(self.place, self.basis)
+        strict = StrictKernel(self.config, self.basis)
         # Of the layer's dtype and device.
         strict.orthogonal_basis = self.orthogonal_basis
         return strict

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..checks import check_integer
 from ..group.domain import GroupMeans
 from ..group.fields import channel_elements
-from .kernel import KernelBuilder, KernelPlace, WeightGroup
+from .kernel import KernelBuilder, KernelConfig, WeightGroup
 from .strict import RelaxingKernel, StrictKernel
 
 
@@ -27,10 +27,10 @@ class WeightedKernel(RelaxingKernel):
     way = "weighted"
     further: Any
 
-    def __init__(self, place: KernelPlace, strict: KernelBuilder = StrictKernel, banks: int = 2) -> None:
+    def __init__(self, config: KernelConfig, strict: KernelBuilder = StrictKernel, banks: int = 2) -> None:
         others = range(1, check_integer("banks", banks, 1))
-        super().__init__(place, strict)
-        sides, sample = (place.in_type.representations, place.out_type.representations), place.domain.sample
+        super().__init__(config, strict)
+        sides, sample = (config.in_type.representations, config.out_type.representations), config.domain.sample
         (in_elements, in_has_any), (out_elements, out_has_any) = (channel_elements(fields, sample) for fields in sides)
         # With one element there is nothing to tell apart.
         if len(sample) > 1 and not (in_has_any.all() or out_has_any.all()):
@@ -39,7 +39,7 @@ class WeightedKernel(RelaxingKernel):
                 f"in_type or out_type must be of regular and quotient fields, whose channels are the group elements "
                 f"that weights are for, got {names[0]} and {names[1]}"
             )
-        self.elements = GroupMeans(place.domain, contrasts=_contrasts(len(sample)))
+        self.elements = GroupMeans(config.domain, contrasts=_contrasts(len(sample)))
         self.elements.set_constant("of_columns", in_elements.T)
         self.elements.set_constant("of_rows", out_elements.T)
         self.elements.set_constant("weighs_columns", in_has_any[:, None, None])
@@ -51,7 +51,7 @@ class WeightedKernel(RelaxingKernel):
         with torch.random.fork_rng(devices=[]):
             weights = self.strict.start_weights()
         self.further_weights = nn.ParameterList([] if weights is None else [torch.zeros_like(weights) for _ in others])
-        self.further = nn.ModuleList([strict(self.strict.place) for _ in others] if weights is None else [])
+        self.further = nn.ModuleList([strict(self.strict.config) for _ in others] if weights is None else [])
 
     def group_weights(self, averaged: Sequence[str] = ()) -> Tensor:
         """Return w of each element, (L, M), or their means over some subgroups."""

@@ -16,7 +16,7 @@ from ..group.domain import Domain
 from ..group.kept import kept_group
 from ..integral.geometry import ConvolutionGeometry, Geometry, TransposedGeometry
 from ..kernel.domain_frequency import Frequency, starting_frequency
-from ..kernel.kernel import Kernel, KernelBuilder, KernelPlace
+from ..kernel.kernel import Kernel, KernelBuilder, KernelConfig
 from ..kernel.tied import TiedKernel
 from ..torch_modes import has_no_values, is_traced
 
@@ -280,7 +280,7 @@ class Softening:
         domain = Domain(gspace, samples, kept_group(self.keep, gspace, samples), coordinates)
         frequency, learn = starting_frequency(self.relax, domain), check_bool("learn_relaxation", self.learn_relaxation)
         taps = in_type, out_type, kernel_size, dilation
-        kernel = (self.kernel or TiedKernel)(KernelPlace(*taps, domain, frequency, learn, basis_arguments))
+        kernel = (self.kernel or TiedKernel)(KernelConfig(*taps, domain, frequency, learn, basis_arguments))
         rigid = [name for name in kernel.cannot_be_soft if name in self._named()]
         if rigid:
             warn_once(

@@ -158,7 +158,7 @@ class RelaxedConvolution(RelaxedLayer):
                 "export: a ContinuousKernel that is soft in translation has no form on plain tensors, since its filter "
                 "banks are made at every pixel; harden('translation') gives it one, and the default kernel has one"
             )
-        weight, _, bias = self._filters(self.kernel.place.domain.reference_size, self.hardened)
+        weight, _, bias = self._filters(self.kernel.config.domain.reference_size, self.hardened)
         columns = ("translation",) * len(self.geometry.padding)
         frequency = self.kernel.frequency.scale(columns, weight)
         return FactoredConvolution(weight, bias, self.geometry, modulation.action, frequency, modulation.coefficients())

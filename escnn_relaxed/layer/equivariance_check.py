@@ -74,7 +74,7 @@ def _strict_elements(layer: Any) -> list[tuple[GroupElement, Array]]:
     """Return the elements in which a layer is strict, with their matrices; a warning names what it is soft in."""
     is_soft = {name: layer.softness(name).item() > _ROUNDING for name in FIBER_SUBGROUPS}
     is_soft["translation"] = not layer.is_stationary
-    domain = layer.kernel.place.domain
+    domain = layer.kernel.config.domain
     # Features of a group of which no action is known have a domain of another group.
     space = domain.gspace if domain.gspace.fibergroup == layer.space.fibergroup else None
     elements = list(layer.space.testing_elements)

@@ -49,7 +49,7 @@ class EvaluationMemo:
         if before is None or not _are_equal(before, words):
             result = build(*setting)
             others = [item for item in self._known.items() if item[0] != key][1 - _KEPT :]
-            self._known = {**dict(others), key: ([of.clone() for of in words], result)}
+            self._known = {**dict(others), key: ([word.clone() for word in words], result)}
         return result  # type: ignore[return-value]
 
     def __reduce__(self) -> tuple[Any, ...]:

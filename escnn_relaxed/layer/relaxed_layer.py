@@ -240,7 +240,7 @@ class RelaxedLayer(EquivariantModule):
             >>> from escnn import gspaces
             >>> from escnn_relaxed import RelaxedR2Conv
             >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
-            >>> [tuple(of.shape) for of in RelaxedR2Conv(image, image, 5).soft_parameters()]
+            >>> [tuple(value.shape) for value in RelaxedR2Conv(image, image, 5).soft_parameters()]
             [(2,)]
         """
         yield from self.kernel.soft_parameters()
@@ -272,7 +272,7 @@ class RelaxedLayer(EquivariantModule):
             (0.05, 0.0)
         """
         wanted = check_subgroups(subgroups)
-        pixels = None if size is None else check_size("size", size, self.kernel.place.domain.dimension)
+        pixels = None if size is None else check_size("size", size, self.kernel.config.domain.dimension)
         with full_precision(self.like):
             kernel, weights = at_least_single(self.kernel, self.weights)
             return kernel.softness(weights, self.hardened, wanted, pixels)
@@ -390,6 +390,6 @@ class RelaxedLayer(EquivariantModule):
         if self.hardened:
             parts.append(f"hardened={self.hardened}")
         parts.append(self.kernel.relaxed_by or f"relax={self.kernel.frequency.described() or None}")
-        if self.kernel.place.domain.kept.name:
-            parts.append(f"keep='{self.kernel.place.domain.kept}'")
+        if self.kernel.config.domain.kept.name:
+            parts.append(f"keep='{self.kernel.config.domain.kept}'")
         return ", ".join(parts)

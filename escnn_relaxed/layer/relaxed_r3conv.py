@@ -44,7 +44,7 @@ class VolumeConvolution(RelaxedConvolution):
         facts = super().describe()
         if self.relaxed_subgroups and self.space.fibergroup.continuous:
             # escnn optimises its finer grids on each machine anew.
-            values = sample_group(self.space, self.kernel.place.domain.samples).action.ravel()
+            values = sample_group(self.space, self.kernel.config.domain.samples).action.ravel()
             facts["fingerprint of the samples"] = [round(float(values @ np.cos(np.arange(values.size))), 6)]
         return facts
 
@@ -75,7 +75,7 @@ class VolumeConvolution(RelaxedConvolution):
         taps = tap_grid(self.kernel_size, self.dilation, 3)
         symmetries = grid_symmetries(self.space, taps, elements)
         if len(symmetries) < len(elements):
-            moved = next(of for of in elements if of not in [element for element, _ in symmetries])
+            moved = next(other for other in elements if other not in [element for element, _ in symmetries])
             raise ValueError(f"subgroup must map voxels to voxels, got one with the element {moved}")
         in_type, out_type = self.kernel_types
         average = GroupAverage(in_type.representations, out_type.representations, symmetries)

@@ -17,6 +17,7 @@ Example:
 from .evidence import SoftnessEvidence
 from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport, HardeningTrial
 from .frequency_parameters import frequency_penalty, parameter_groups, share_domain_frequency
+from .training_trials import TrainingTrial, TrainingTrials, which_softness_helps
 
 __all__ = [
     "EvidenceRow",
@@ -24,7 +25,10 @@ __all__ = [
     "HardeningReport",
     "HardeningTrial",
     "SoftnessEvidence",
+    "TrainingTrial",
+    "TrainingTrials",
     "frequency_penalty",
     "parameter_groups",
     "share_domain_frequency",
+    "which_softness_helps",
 ]

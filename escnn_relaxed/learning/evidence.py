@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..checks import check_integer, check_mapping
+from ..checks import check_integer, check_mapping, check_not_negative, check_positive
 from ..network.relaxed_layers import in_eval_mode, relaxed_layers
 from ..torch_modes import full_precision
 from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport
 from .hardening import harden_by_trials
 from .likelihoods import Likelihood
-from .posterior import Learned, fisher_rows, fixed_point, posterior
+from .posterior import Hyperprior, Learned, fisher_rows, fixed_point, posterior
 from .soft_gradients import (
     count_inputs,
     gradients,
@@ -54,14 +54,13 @@ class SoftnessEvidence:
                 evidence.update(images[:128])
         print(evidence.table())
 
-    An update finds new δ by MacKay's fixed point (docs/results/learning.md)::
+    An update finds new δ by MacKay's fixed point with a prior of δ (docs/how-to/learn-softness.md)::
 
         H = Fisher matrix of all observations over α       Σ = (H + diag δ)⁻¹
-        γ = n − δ tr Σ                                     δ ← γ / ‖α‖²
+        γ = n − δ tr Σ                                     δ ← (γ + n₀) / (‖α‖² + n₀σ₀²)
 
-    The data determine γ of the n weights. δ is kept in [1e-2, 1e6]. Do not update before the third epoch, since
-    updates take away softness that comes late; nor with a few hundred inputs, which a strict network fits as well as a
-    soft one, so that updates take away softness that would help on others.
+    The data determine γ of the n weights. Where they say nothing, as where few images are fitted perfectly, δ stays at
+    1/σ₀². Do not update before the third epoch, since updates take away softness that comes late.
 
     The loss is the mean of torch's ``cross_entropy``, ``binary_cross_entropy_with_logits`` or ``mse_loss`` over all
     outputs. Outputs of a regression count less where the residuals of an input go together, as of neighbouring pixels.
@@ -74,10 +73,12 @@ class SoftnessEvidence:
         likelihood: ``"categorical"`` for logits (batch, classes, …), ``"binary"`` for logits of any shape, or
             ``"gaussian"`` for a regression.
         seed: of the draws from the prediction.
+        prior_weights: n₀, how many weights the prior of δ counts for; 0 is MacKay's update, whose δ has no bound.
+        prior_deviation: σ₀ of a weight where the data say nothing. A weight of 1 changes a kernel by about a fifth.
 
     Raises:
         TypeError: for an argument of the wrong type.
-        ValueError: for another likelihood, or a network without soft weights that learn.
+        ValueError: for another likelihood, a number that is too small, or a network without soft weights that learn.
 
     Example:
         >>> from escnn import gspaces
@@ -95,13 +96,25 @@ class SoftnessEvidence:
         [('rotation', 4, True)]
     """
 
-    def __init__(self, network: nn.Module, observations: int, likelihood: str = "categorical", seed: int = 0) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        observations: int,
+        likelihood: str = "categorical",
+        seed: int = 0,
+        *,
+        prior_weights: float = 1.0,
+        prior_deviation: float = 0.5,
+    ) -> None:
         is_wrapped = isinstance(network, DistributedDataParallel)
         self.network: nn.Module = network.module if is_wrapped else network  # type: ignore[assignment]
         relaxed_layers(self.network)
         self.observations = check_integer("observations", observations, 1)
         self._likelihood = Likelihood(likelihood)
         self._generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
+        self._hyperprior = Hyperprior(
+            check_not_negative("prior_weights", prior_weights), check_positive("prior_deviation", prior_deviation)
+        )
         self._learned: dict[str, Learned] = {}
         self._factors = torch.zeros(0)  # of each α² in the penalty
         self._collect()
@@ -156,7 +169,10 @@ class SoftnessEvidence:
             replace(known, square=square, rows=columns)
             for known, square, columns in zip(self._present(), squares, rows.split(sizes, 1), strict=True)
         ]
-        self._learned |= {group.key: of for group, of in zip(self._groups, fixed_point(found), strict=True)}
+        self._learned |= {
+            group.key: learned
+            for group, learned in zip(self._groups, fixed_point(found, self._hyperprior), strict=True)
+        }
         self._likelihood = likelihood
         self._set_factors()
 

@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ..checks import check_choice, check_integer
+from ..checks import check_choice, check_integer, check_not_negative, check_positive
 from ..measure.monitoring import RelaxationMonitor
 from ..network.relaxed_layers import in_eval_mode
 from .evidence import FEWEST_INPUTS, SoftnessEvidence
@@ -38,6 +38,8 @@ class LearnSoftness(Callback):
             targets fit several: one-hot vectors, probabilities, and other numbers from 0 to 1.
         first_epoch: number of the epoch after which the first update is, counted from 0.
         inputs: number of images of an update.
+        prior_weights: n₀ of :class:`~escnn_relaxed.SoftnessEvidence`.
+        prior_deviation: its σ₀.
 
     Attributes:
         evidence: that of the run, from the end of its first epoch on, for ``evidence.table()`` and ``evidence.harden``.
@@ -53,8 +55,18 @@ class LearnSoftness(Callback):
         ... )
     """
 
-    def __init__(self, likelihood: str | None = None, first_epoch: int = 2, inputs: int = 128) -> None:
+    def __init__(
+        self,
+        likelihood: str | None = None,
+        first_epoch: int = 2,
+        inputs: int = 128,
+        *,
+        prior_weights: float = 1.0,
+        prior_deviation: float = 0.5,
+    ) -> None:
         super().__init__()
+        self._prior_weights = check_not_negative("prior_weights", prior_weights)
+        self._prior_deviation = check_positive("prior_deviation", prior_deviation)
         self._likelihood = None if likelihood is None else check_choice("likelihood", likelihood, LIKELIHOODS)
         self._first_epoch = check_integer("first_epoch", first_epoch, 0)
         self._wanted = check_integer("inputs", inputs, 10)
@@ -73,8 +85,13 @@ class LearnSoftness(Callback):
         state = dict(self._restored or {})
         self._before = state.pop("images", 0)
         if state:
-            self.evidence = SoftnessEvidence(pl_module, state.pop("observations"), state.pop("likelihood"))
+            self.evidence = self._evidence(pl_module, state.pop("observations"), state.pop("likelihood"))
             self.evidence.load_state_dict(state)
+
+    def _evidence(self, module: LightningModule, observations: int, likelihood: str) -> SoftnessEvidence:
+        """Return the evidence of a module with the priors that were given."""
+        priors = {"prior_weights": self._prior_weights, "prior_deviation": self._prior_deviation}
+        return SoftnessEvidence(module, observations, likelihood, 0, **priors)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget the images of the last epoch."""
@@ -101,7 +118,8 @@ class LearnSoftness(Callback):
         if not self._images:
             return  # a run that was resumed after the last batch
         if self.evidence is None:
-            self.evidence = SoftnessEvidence(pl_module, self._count * trainer.world_size, self._name(pl_module))
+            observations = self._count * trainer.world_size
+            self.evidence = self._evidence(pl_module, observations, self._name(pl_module))
         images, targets = self._kept()
         is_enough = len(images) >= FEWEST_INPUTS or not self._before
         if trainer.current_epoch >= self._first_epoch and is_enough:

@@ -191,8 +191,8 @@ def _relaxed(strict: StrictLayer, parameters: dict[int, nn.Parameter], softening
     if isinstance(strict, Relaxed):
         layer.kernel.basis = copy.deepcopy(strict.kernel.basis)
     else:
-        place = layer.kernel.place
-        shape = place.in_type, place.out_type, place.kernel_size, place.dilation
+        config = layer.kernel.config
+        shape = config.in_type, config.out_type, config.kernel_size, config.dilation
         layer.kernel.basis = SteerableBasis(*shape, strict.basisexpansion)
     layer.weights = parameters[id(strict.weights)]
     if layer.bias is not None:

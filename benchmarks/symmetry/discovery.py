@@ -1,0 +1,289 @@
+"""How often the data's broken symmetries are found, where the answer is known: two ways to decide.
+
+    python -m benchmarks.symmetry.discovery --data FOLDER --output FILE.jsonl [--cases ramp] [--images 1000]
+    python -m benchmarks.symmetry.discovery --output FILE.jsonl --table
+
+A network that is soft in rotation and reflection is trained with ``SoftnessEvidence`` for 12 epochs. Then
+``SoftnessEvidence.harden`` decides at once, and ``which_softness_helps`` by training on for 4 epochs. Both see 500
+images that were held out. Seeds, named before the first run: 401 to 405. What was tried out while this was written had
+seeds below 100.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from escnn import gspaces
+from escnn import nn as enn
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.shared.markdown import table
+from benchmarks.shared.run_log import Log
+from benchmarks.shared.training import FIRST_ROUND, UPDATE, Split, take_steps
+from benchmarks.symmetry.data import mnist
+from benchmarks.symmetry.runs import commit
+from benchmarks.symmetry.turns import rotated
+from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
+from escnn_relaxed.checks import FIBER_SUBGROUPS
+from escnn_relaxed.learning import which_softness_helps
+
+SEEDS, IMAGES, HELD_OUT = (401, 402, 403, 404, 405), (300, 1000), 500
+SIDE, BATCH, EPOCHS, FURTHER, RATE = 17, 32, 12, 4, 0.01
+Draw = Callable[[int, torch.Generator, Path | None], Split]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task of which it is known what the data break.
+
+    Attributes:
+        draw: number of images, generator and folder of the data → images and classes.
+        broken: the subgroups in which a strict network is worse on images like these.
+    """
+
+    draw: Draw
+    broken: tuple[str, ...]
+
+
+def _grid() -> tuple[Tensor, Tensor]:
+    """Return the coordinates x to the right and y upwards of the pixels, in [−1, 1]."""
+    line = torch.linspace(-1, 1, SIDE)
+    return line.expand(SIDE, SIDE), -line[:, None].expand(SIDE, SIDE)
+
+
+def _classes(count: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(2, (count,), generator=generator)
+
+
+def _turned(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Return each image turned by quarter turns of its own, and each half of the time mirrored where asked before."""
+    turns = torch.randint(4, (len(images),), generator=generator)
+    return torch.stack([image.rot90(int(turn), (1, 2)) for image, turn in zip(images, turns, strict=True)])
+
+
+def ramps(direction: float, on: str) -> Draw:
+    """Brightness that rises in a direction, in degrees from x, or falls; on noise or on patches of gravel."""
+    x, y = _grid()
+    ramp = math.cos(math.radians(direction)) * x + math.sin(math.radians(direction)) * y
+
+    def drawn(count: int, generator: torch.Generator, root: Path | None) -> Split:
+        classes = _classes(count, generator)
+        signs = 1.0 - 2.0 * classes.view(-1, 1, 1, 1)
+        return _background(on, count, generator) + signs * ramp, classes
+
+    return drawn
+
+
+def _background(name: str, count: int, generator: torch.Generator) -> Tensor:
+    """Return noise, or patches of scikit-image's picture of gravel, of mean 0 and variance 1."""
+    if name == "noise":
+        return torch.randn(count, 1, SIDE, SIDE, generator=generator)
+    from skimage.data import gravel
+
+    picture = torch.from_numpy(gravel()).float()
+    corners = torch.randint(len(picture) - SIDE, (count, 2), generator=generator).tolist()
+    patches = torch.stack([picture[row : row + SIDE, column : column + SIDE] for row, column in corners])
+    patches = torch.where(_classes(count, generator).view(-1, 1, 1).bool(), patches.flip(2), patches)
+    return ((patches - picture.mean()) / picture.std()).unsqueeze(1)
+
+
+def _spirals(arms: Tensor, hands: Tensor, generator: torch.Generator) -> Tensor:
+    """Return spirals with a number of arms and a hand of 1 or −1 each, turned by any angle, with noise."""
+    x, y = _grid()
+    radius, angle = (x.square() + y.square()).sqrt(), torch.atan2(y, x)
+    phases = 2 * math.pi * torch.rand(len(arms), 1, 1, 1, generator=generator)
+    waves = (arms.view(-1, 1, 1, 1) * angle + hands.view(-1, 1, 1, 1) * 5 * radius + phases).cos()
+    return waves * (radius <= 1) + torch.randn(len(arms), 1, SIDE, SIDE, generator=generator)
+
+
+def handed_spirals(count: int, generator: torch.Generator, root: Path | None) -> Split:
+    """Left and right spirals of two arms."""
+    classes = _classes(count, generator)
+    return _spirals(torch.full((count,), 2), 1 - 2 * classes, generator), classes
+
+
+def counted_spirals(count: int, generator: torch.Generator, root: Path | None) -> Split:
+    """Spirals of two and of three arms, of either hand."""
+    classes = _classes(count, generator)
+    return _spirals(2 + classes, 1 - 2 * _classes(count, generator), generator), classes
+
+
+def letters(count: int, generator: torch.Generator, root: Path | None) -> Split:
+    """L and its mirror image J, of random size and place, turned by quarter turns, with noise."""
+    classes, images = _classes(count, generator), torch.zeros(count, 1, SIDE, SIDE)
+    shapes = torch.randint(5, 9, (count, 2), generator=generator).tolist()
+    corners = torch.randint(1, 8, (count, 2), generator=generator).tolist()
+    for image, (height, width), (row, column) in zip(images, shapes, corners, strict=True):
+        image[0, row : row + height, column] = 1
+        image[0, row + height - 1, column : column + width - 2] = 1
+    images = torch.where(classes.view(-1, 1, 1, 1).bool(), images.flip(3), images)
+    return _turned(images, generator) + 0.3 * torch.randn(images.shape, generator=generator), classes
+
+
+def stripes(count: int, generator: torch.Generator, root: Path | None) -> Split:
+    """Stripes along x or along y with noise: quarter turns exchange the classes, half turns and mirrors keep them."""
+    classes = _classes(count, generator)
+    x, y = _grid()
+    along = torch.where(classes.view(-1, 1, 1, 1).bool(), x, y)
+    phases = 2 * math.pi * torch.rand(count, 1, 1, 1, generator=generator)
+    return (8 * along + phases).cos() + 2 * torch.randn(count, 1, SIDE, SIDE, generator=generator), classes
+
+
+def digits(largest: float, is_mirrored: bool = False) -> Draw:
+    """MNIST's digits turned by up to some degrees, half of them mirrored where asked."""
+
+    def drawn(count: int, generator: torch.Generator, root: Path | None) -> Split:
+        pixels, labels = mnist(root, "train")
+        chosen = torch.randperm(len(pixels), generator=generator)[:count]
+        images = functional.pad(pixels[chosen].float() / 255, (3, 3, 3, 3))
+        if is_mirrored:
+            images = torch.where(_classes(count, generator).view(-1, 1, 1, 1).bool(), images.flip(3), images)
+        angles = (2 * torch.rand(count, generator=generator) - 1) * math.radians(largest)
+        return functional.avg_pool2d(rotated(images, angles), 2), labels[chosen]
+
+    return drawn
+
+
+CASES: dict[str, Case] = {
+    "ramp up or down, gravel": Case(ramps(90, "gravel"), ("rotation",)),
+    "ramp up or down, noise": Case(ramps(90, "noise"), ("rotation",)),
+    "ramp left or right, gravel": Case(ramps(0, "gravel"), ("rotation", "reflection")),
+    # Its mirror image is in no image, but a network that is strict in the mirror tells the classes apart.
+    "ramp along the diagonal, noise": Case(ramps(45, "noise"), ("rotation",)),
+    "stripes along x or y": Case(stripes, ("rotation",)),
+    "letters L and J, turned": Case(letters, ("reflection",)),
+    "handed spirals": Case(handed_spirals, ("reflection",)),
+    "spirals of two or three arms": Case(counted_spirals, ()),
+    "digits, upright": Case(digits(0), ("rotation", "reflection")),
+    "digits, turned": Case(digits(180), ("reflection",)),
+    "digits, turned and mirrored": Case(digits(180, is_mirrored=True), ()),
+}
+
+
+class Network(nn.Module):
+    """Three soft layers of D4 with batch norm, the largest channel of each field, a linear layer.
+
+    Sides of 17, 9 and 5 pixels: pooling maps the grid to itself under turns, so that strict layers are exact.
+    """
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        gspace = gspaces.flipRot2dOnR2(4)
+        image = gspace.type(gspace.trivial_repr)
+        fields = [gspace.type(*[gspace.regular_repr] * number) for number in (4, 4, 8)]
+        body, before = [], image
+        for after in fields:
+            body += [RelaxedR2Conv(before, after, 5, padding=2, bias=False), enn.InnerBatchNorm(after), enn.ReLU(after)]
+            body += [enn.PointwiseMaxPool2D(after, 3, 2, padding=1)] if after is not fields[-1] else []
+            before = after
+        self.image, self.body, self.pool = image, enn.SequentialModule(*body), enn.GroupPooling(before)
+        self.head = nn.Linear(len(before), classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, 1, H, W) → (batch, classes)."""
+        features: Tensor = self.pool(self.body(self.image(images))).tensor
+        return self.head(features.amax((2, 3)))  # type: ignore[no-any-return]
+
+
+def train(network: nn.Module, split: Split, epochs: int, evidence: SoftnessEvidence | None = None) -> None:
+    """Train with Adam, and with the evidence's penalty where it is given."""
+    images, classes = split
+    optimiser = torch.optim.Adam(network.parameters(), RATE)
+    penalties = [] if evidence is None else [evidence.penalty]
+    for epoch in range(epochs):
+        batches = ((images[batch], classes[batch]) for batch in torch.randperm(len(images)).split(BATCH))
+        take_steps(network, batches, functional.cross_entropy, optimiser, penalties=penalties)
+        if evidence is not None and epoch >= FIRST_ROUND:
+            evidence.update(images[torch.randperm(len(images))[:UPDATE]])
+
+
+def discover(name: str, images: int, seed: int, root: Path | None) -> dict[str, Any]:
+    """Return what both ways find in one case, and the seconds that each took."""
+    case, generator = CASES[name], torch.Generator().manual_seed(1000 + seed)
+    drawn, classes = case.draw(images + HELD_OUT, generator, root)
+    trained, held_out = (drawn[HELD_OUT:], classes[HELD_OUT:]), (drawn[:HELD_OUT], classes[:HELD_OUT])
+    torch.manual_seed(seed)
+    network = Network(int(classes.max()) + 1)
+    evidence = SoftnessEvidence(network, images)
+    start = time.process_time()
+    train(network, trained, EPOCHS, evidence)
+    end = time.process_time()
+
+    def losses(copy: nn.Module) -> Tensor:
+        return functional.cross_entropy(copy(held_out[0]), held_out[1], reduction="none")
+
+    trials = which_softness_helps(network, lambda copy: train(copy, trained, FURTHER), losses, seed=seed)
+    last = time.process_time()
+    network.eval()
+    accuracy = 100 * (network(held_out[0]).argmax(1) == held_out[1]).double().mean().item()
+    report = evidence.harden(*held_out)
+    at_once = {trial.subgroup: not trial.is_hardened for trial in report if len(trial.layers) > 1}
+    return {
+        "training on": trials.helps,
+        "at once": at_once,
+        "trials": [asdict(row) for row in trials.rows],
+        "report": [asdict(trial) for trial in report if len(trial.layers) > 1],
+        "accuracy": accuracy,
+        "seconds": {"training": end - start, "training on": last - end},
+        "commit": commit(),
+    }
+
+
+def is_right(case: Case, found: Mapping[str, bool]) -> dict[str, bool]:
+    """Return for each subgroup whether the answer is right; a subgroup that is not named was found not needed."""
+    return {name: found.get(name, False) == (name in case.broken) for name in FIBER_SUBGROUPS}
+
+
+def summary(log: Log) -> str:
+    """Return the Markdown table of a log: right answers of all, for each case, way and number of images."""
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for run, result in log.runs.items():
+        values = json.loads(run)
+        found.setdefault((values["case"], values["images"]), []).append(result)
+    rows = []
+    for (name, images), results in found.items():
+        cells = []
+        for way in ("at once", "training on"):
+            answers = [is_right(CASES[name], result[way]) for result in results]
+            cells += [f"{sum(answer[part] for answer in answers)} of {len(answers)}" for part in FIBER_SUBGROUPS]
+        rows.append([name, ", ".join(CASES[name].broken) or "none", f"{images:,}", *cells])
+    heads = [f"{way}: {part}" for way in ("at once", "training on") for part in FIBER_SUBGROUPS]
+    return table(["case", "broken", "images", *heads], rows)
+
+
+def main() -> None:
+    """Make the runs that the log does not hold, or print its table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of MNIST's idx files; without, scikit-learn's digits")
+    parser.add_argument("--output", type=Path, required=True, help="the log, a file of JSON lines")
+    parser.add_argument("--cases", default="", help="only cases whose name holds one of these, separated by ;")
+    parser.add_argument("--images", default=",".join(map(str, IMAGES)), help="separated by commas")
+    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="separated by commas")
+    parser.add_argument("--table", action="store_true", help="print the table of the log")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    log = Log(arguments.output)
+    if arguments.table:
+        print(summary(log))
+        return
+    for seed in map(int, arguments.seeds.split(",")):
+        for images in map(int, arguments.images.split(",")):
+            for name in CASES:
+                run = json.dumps({"case": name, "images": images, "seed": seed})
+                if run not in log.runs and any(part in name for part in arguments.cases.split(";")):
+                    log.add(run, discover(name, images, seed, arguments.data))
+                    result = log.runs[run]
+                    print(run, result["at once"], result["training on"], result["seconds"], flush=True)
+
+
+if __name__ == "__main__":
+    main()

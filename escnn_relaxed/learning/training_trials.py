@@ -1,0 +1,180 @@
+"""Which softness helps, by training on: networks with and without a subgroup's softness are compared after training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from ..checks import SUBGROUPS, check_integer, check_module, check_positive, check_subgroups
+from ..kernel.kernel import joint
+from ..measure.reports import Report, plain_table
+from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers
+from .soft_gradients import mean_over_processes
+
+
+@dataclass(frozen=True)
+class TrainingTrial:
+    """Two networks that were trained alike, one of them strict in one more subgroup.
+
+    Attributes:
+        subgroup: the subgroup.
+        hardened: those in which both networks were strict.
+        rise: by how much the mean loss of a held-out input is higher where the subgroup is strict, in nats.
+        error: its standard error, by the spread over the inputs.
+        helps: whether softness in the subgroup helps: the rise is more than a few errors.
+
+    Example:
+        >>> TrainingTrial("rotation", ("reflection",), 0.31, 0.02, True).cells()
+        ('rotation', 'reflection', '0.310 ± 0.020', 'helps')
+    """
+
+    subgroup: str
+    hardened: tuple[str, ...]
+    rise: float
+    error: float
+    helps: bool
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row as text."""
+        verdict = "helps" if self.helps else "not needed"
+        return self.subgroup, ", ".join(self.hardened) or "–", f"{self.rise:.3f} ± {self.error:.3f}", verdict
+
+
+@dataclass(frozen=True)
+class TrainingTrials(Report):
+    """A row for each comparison; its text is a table.
+
+    Attributes:
+        rows: the comparisons in their order.
+        trainings: how many networks were trained.
+        network: a copy of the network that is strict in all that needs no softness, and was trained on.
+
+    Example:
+        >>> trial = TrainingTrial("rotation", (), 0.31, 0.02, True)
+        >>> print(TrainingTrials((trial,), 2, torch.nn.Identity()))
+        softness in  beside strict  held-out loss rises by  verdict
+        rotation     –              0.310 ± 0.020           helps
+    """
+
+    rows: tuple[TrainingTrial, ...]
+    trainings: int
+    network: nn.Module = field(repr=False)
+
+    @property
+    def helps(self) -> dict[str, bool]:
+        """Whether softness in each subgroup helps: what was found last of it."""
+        return {row.subgroup: row.helps for row in self.rows}
+
+    def __str__(self) -> str:
+        header = ("softness in", "beside strict", "held-out loss rises by", "verdict")
+        return plain_table(header, [row.cells() for row in self.rows])
+
+
+def which_softness_helps(
+    network: nn.Module,
+    train: Callable[[nn.Module], object],
+    losses: Callable[[nn.Module], Tensor],
+    *,
+    subgroups: Iterable[str] | None = None,
+    errors: float = 3.0,
+    seed: int = 0,
+) -> TrainingTrials:
+    """Find the subgroups in which softness helps, by training on with it and without it.
+
+    A network counts on the softness that it has, so hardening costs something even in a symmetry that the data keep.
+    Training mends that. Copies of the network are trained on alike, from the same seed: one as it is, and for each
+    subgroup one that is strict in it. Softness helps where the loss on held-out inputs is higher without it, by three
+    standard errors. The subgroup that is missed least becomes strict if it does not help, and the others are tried
+    again beside it.
+
+    With k subgroups this takes at most 1 + k (k + 1) / 2 trainings. A few epochs are enough for a trained network. For
+    a network that is new ``train`` may be the whole training.
+
+    Args:
+        network: a network with soft layers. It stays as it is.
+        train: trains the network that it is given in place, with a new optimiser.
+        losses: the loss of each held-out input of a network, (inputs,); it is called in eval mode.
+        subgroups: those to try, any of ``"rotation"``, ``"reflection"``, ``"translation"``; by default all in which a
+            layer may be soft.
+        errors: how many standard errors a rise must be above 0.
+        seed: of torch's generator before each training.
+
+    Returns:
+        The comparisons, and the trained copy that is strict in all that needs no softness.
+
+    Raises:
+        TypeError: for an argument of the wrong type.
+        ValueError: for another subgroup, a network that is soft in none, or losses that are not finite.
+
+    Example:
+        >>> from escnn import gspaces
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> image = gspace.type(gspace.trivial_repr)
+        >>> layer = RelaxedR2Conv(image, image, 5, initial_softness=0.1)
+        >>> images = torch.randn(400, 1, 5, 5)
+        >>> up = images[:, 0, :2].mean((1, 2))  # the targets have a way up
+        >>> def losses(network, chosen=slice(200, None)):
+        ...     return (network(image(images[chosen])).tensor.flatten() - up[chosen]).square()
+        >>> def train(network):
+        ...     optimiser = torch.optim.Adam(network.parameters(), 0.05)
+        ...     for _ in range(100):
+        ...         optimiser.zero_grad()
+        ...         losses(network, slice(200)).mean().backward()
+        ...         optimiser.step()
+        >>> which_softness_helps(layer, train, losses).helps
+        {'rotation': True}
+    """
+    layers = relaxed_layers(check_module("network", network)).values()
+    soft = joint(*(layer.relaxed_subgroups for layer in layers if not set(SUBGROUPS) <= set(layer.hardened)))
+    left = [name for name in soft if subgroups is None or name in check_subgroups(tuple(subgroups))]
+    if not left:
+        raise ValueError(f"network must be soft in one of the subgroups, got layers soft in {soft or 'none'}")
+    check_positive("errors", errors)
+    check_integer("seed", seed, 0)
+    rows: list[TrainingTrial] = []
+    hardened: tuple[str, ...] = ()
+    trainings = 1
+    kept, before = _trained(network, hardened, train, losses, seed)
+    while left:
+        found = {}
+        for name in left:
+            found[name] = _trained(network, joint(hardened, (name,)), train, losses, seed)
+            trainings += 1
+            rise, error = mean_over_processes(found[name][1] - before)
+            rows.append(TrainingTrial(name, hardened, rise, error, rise > errors * error))
+        row = min(rows[-len(left) :], key=lambda row: row.rise)
+        if row.helps:
+            break
+        left.remove(row.subgroup)
+        hardened = joint(hardened, (row.subgroup,))
+        kept, before = found[row.subgroup]
+    return TrainingTrials(tuple(rows), trainings, kept)
+
+
+def _trained(
+    network: nn.Module,
+    hardened: tuple[str, ...],
+    train: Callable[[nn.Module], object],
+    losses: Callable[[nn.Module], Tensor],
+    seed: int,
+) -> tuple[nn.Module, Tensor]:
+    """Return a copy that is strict in some subgroups and was trained on, and its losses."""
+    copy = copy_network(network)
+    for layer in relaxed_layers(copy).values():
+        if hardened:
+            layer.harden(*hardened)
+    devices = {parameter.device for parameter in network.parameters() if parameter.device.type == "cuda"}
+    with torch.random.fork_rng(devices=list(devices)):
+        torch.manual_seed(seed)
+        train(copy)
+    with in_eval_mode(copy), torch.no_grad():
+        found = losses(copy)
+    if not isinstance(found, Tensor) or found.dim() != 1 or len(found) < 2:
+        raise TypeError(f"losses must return a tensor with the loss of each of two inputs or more, got {found!r}")
+    if not found.isfinite().all():
+        raise ValueError("losses must be finite: training on may have diverged, try a lower learning rate")
+    return copy, found.detach().double().cpu()
