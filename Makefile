@@ -68,7 +68,7 @@ package: environment ## build sdist and wheel, check them, run the demo from the
 	@scripts/docs_environment.sh "$(VENV)"
 	scripts/package.sh "$(VENV)"
 
-gpu: environment ## all that is measured and tested on a GPU, in 8 minutes, into OUTPUT (SMOKE=1: tiny, on a CPU)
+gpu: environment ## the tests that need a GPU and times beside Conv2d, in 8 minutes, into OUTPUT (SMOKE=1: tiny, on a CPU)
 	$(RUN) -m benchmarks.speed.gpu --output "$(OUTPUT)" $(if $(SMOKE),--smoke) $(ARGUMENTS)
 
 environment: ## make the virtual environment where it is missing or old

@@ -1,7 +1,7 @@
-"""All that a machine with a GPU is asked for, within minutes: the tests, the speed table, the paper's rows, a training.
+"""All that a machine with a GPU is asked for, within minutes: the tests that need one, and the speed table.
 
     make gpu [OUTPUT=DIRECTORY] [SMOKE=1]
-    python -m benchmarks.speed.gpu --output DIRECTORY [--minutes 7] [--parts tests training paper speed] [--smoke]
+    python -m benchmarks.speed.gpu --output DIRECTORY [--minutes 7] [--parts tests speed] [--smoke]
 
 Writes gpu.json and gpu.md, a page for the docs. What there was no time for is said to be missing. ``--smoke``: tiny,
 and on the CPU where there is no GPU.
@@ -13,7 +13,6 @@ import argparse
 import json
 import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,18 +23,16 @@ from typing import Any
 import torch
 from escnn.nn import R2Conv
 
-from benchmarks.speed.gpu_page import page
+from benchmarks.shared.markdown import table
 from benchmarks.speed.performance import machine
-from benchmarks.speed.runtimes import measure
 from benchmarks.speed.sides import SOFT_ROTATION, SOFT_TRANSLATION, Call, Setting, convolution, layer, regular, step
 from benchmarks.speed.timing import alternate, captured
 from escnn_relaxed import RelaxedR2Conv
-from experiments.configuration import read_row, row_names
 from experiments.data_files import save
 
 warnings.filterwarnings("ignore", message=".*py3nj.*")
 
-PARTS = ("tests", "training", "paper", "speed")
+PARTS = ("tests", "speed")
 TESTS = ("tests/test_devices.py", "tests/test_cuda_graphs.py")
 ROOT = Path(__file__).parents[2]
 GRAPHS = "CUDA graphs"
@@ -102,44 +99,38 @@ def measure_speed(device: str, smoke: bool, is_over: Callable[[], bool]) -> Iter
                 yield f"{setting_name}: {name}", asdict(ratio)
 
 
-def measure_paper(device: str, smoke: bool, is_over: Callable[[], bool]) -> Iterator[tuple[str, Figures]]:
-    """A step and inference of the paper's networks, beside its CNN."""
-    names = [name for name in row_names() if "seconds" in read_row(name).published]
-    for name in names[:1] if smoke else names:
-        if is_over():
-            return
-        yield name, measure(name, 1 if smoke else 64, 1 if smoke else 5, torch.device(device))
-
-
 def run_tests(smoke: bool, seconds: float) -> Figures:
-    """The tests that need a GPU."""
-    # Four minutes at most, or nothing would be measured.
-    return _run(["-m", "pytest", "-q", *(["--collect-only"] if smoke else ["-n", "4"]), *TESTS], min(seconds, 240))
-
-
-def train(smoke: bool, seconds: float) -> Figures:
-    """The smallest row of the experiments, as a user trains it."""
-    few = ["--set", "epochs=1", "warmup_epochs=0", "images=64"] if smoke else []
-    with tempfile.TemporaryDirectory() as folder:
-        command = "-m", "experiments", "train", "digits-soft", "--no-progress-bar", "--output", folder
-        return _run([*command, *few], seconds)
-
-
-def _run(command: list[str], seconds: float) -> Figures:
-    """Start Python and wait for it, not longer than this."""
-    start = time.perf_counter()
+    """Run the tests that need a GPU, for four minutes at most, or nothing would be measured."""
+    command = [sys.executable, "-W", "ignore", "-m", "pytest", "-q", *(["--collect-only"] if smoke else ["-n", "4"])]
+    start, most = time.perf_counter(), max(min(seconds, 240), 1)
     try:
-        process = subprocess.run(
-            [sys.executable, "-W", "ignore", *command],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=max(seconds, 1),
-        )
+        process = subprocess.run([*command, *TESTS], cwd=ROOT, capture_output=True, text=True, timeout=most)
         status, lines = process.returncode, (process.stdout + process.stderr).strip().splitlines()
     except subprocess.TimeoutExpired:
         status, lines = None, ["stopped: no time was left"]
     return {"status": status, "seconds": time.perf_counter() - start, "last line": lines[-1] if lines else ""}
+
+
+def page(figures: Figures) -> str:
+    """Return the figures as Markdown."""
+    lines = ["# On a GPU", "", "    make gpu", "", f"{figures['machine']}; {figures['seconds']:.0f} s in all."]
+    if "speed" in figures:
+        header = ["setting", "what", "ratio", "quartiles", "ms of `Conv2d`"]
+        rows = [_row(*name.split(": "), found) for name, found in figures["speed"].items()]
+        lines += ["", "## Forward and backward, beside `Conv2d`", "", table(header, rows)]
+    if "tests" in figures:
+        found = figures["tests"]
+        lines += ["", "## Tests", "", f"`{found['last line']}` in {found['seconds']:.0f} s, status {found['status']}."]
+    if figures["cut short"]:
+        lines += ["", f"No time was left in: {', '.join(figures['cut short'])}."]
+    return "\n".join(lines) + "\n"
+
+
+def _row(setting: str, name: str, found: Figures) -> list[str]:
+    if "failed" in found:
+        return [setting, name, f"failed: {found['failed']}", "", ""]
+    spread = f"{found['low']:.2f}–{found['high']:.2f}"
+    return [setting, name, f"{found['median']:.2f}", spread, f"{1000 * found['seconds']:.2f}"]
 
 
 def main() -> None:
@@ -159,23 +150,21 @@ def main() -> None:
         return 60 * arguments.minutes - (time.perf_counter() - start)
 
     figures: Figures = {"machine": machine(Setting(device)), "cut short": []}
-    many = {"speed": measure_speed, "paper": measure_paper}
-    single = {"tests": run_tests, "training": train}
     for part in arguments.parts:
-        if part in single:
-            figures[part] = single[part](smoke, left())
+        if part == "tests":
+            figures[part] = run_tests(smoke, left())
         else:
             figures[part] = {}
-            for name, of in many[part](device, smoke, lambda: left() < 0):
-                print(f"{name}: {of}", flush=True)
-                figures[part][name] = of
+            for name, found in measure_speed(device, smoke, lambda: left() < 0):
+                print(f"{name}: {found}", flush=True)
+                figures[part][name] = found
         figures["cut short"] += [part] if left() < 0 else []
         figures["seconds"] = time.perf_counter() - start
         save(json.dumps(figures, indent=1).encode(), arguments.output / "gpu.json")
         save(page(figures).encode(), arguments.output / "gpu.md")
     Setting().set_precision()
-    if any(figures[part]["status"] for part in single if part in figures):
-        sys.exit("a part failed: see its last line in gpu.md")
+    if figures.get("tests", {}).get("status"):
+        sys.exit("a test failed: see the last line in gpu.md")
 
 
 if __name__ == "__main__":

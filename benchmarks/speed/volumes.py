@@ -1,6 +1,6 @@
 """The cost of `RelaxedR3Conv` beside `R3Conv`: training, evaluation, memory and construction.
 
-    python -m benchmarks.speed.volumes [--layers PART] [--repetitions 9] [--json FILE]
+    python -m benchmarks.speed.volumes [--layers PART] [--repetitions 9]
 
 One thread. Training is forward and backward, on 4 volumes of 16 voxels a side. Each figure is a ratio of times, or of
 memory, of both layers called in turn in one process: the median, and the quartiles.
@@ -9,10 +9,8 @@ memory, of both layers called in turn in one process: the median, and the quarti
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,8 +26,6 @@ warnings.filterwarnings("ignore")
 
 Call = Callable[[], object]
 BATCH, SIDE = 4, 16
-# What each figure was aimed at.
-REACH = {"training": 1.1, "evaluation": 1.05, "memory": 1.2, "construction": 1.0}
 
 
 def octahedral(fields: int) -> FieldType:
@@ -105,28 +101,17 @@ def in_words(value: Ratio | float) -> str:
 
 
 def main() -> None:
+    """Measure each layer, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", default="", help="only layers whose name has this part")
     parser.add_argument("--repetitions", type=int, default=9)
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    if arguments.json:  # before minutes of measuring
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    table = {}
     for name, (fields_of, kernel_size) in LAYERS.items():
-        if arguments.layers not in name:
-            continue
-        table[name] = figures(fields_of, kernel_size, arguments.repetitions)
-        print(name)
-        for figure, value in table[name].items():
-            print(f"  {figure:<12} {in_words(value)}, aimed at {REACH[figure]:g}", flush=True)
-    if arguments.json:
-        plain = {
-            name: {key: vars(of) if isinstance(of, Ratio) else of for key, of in each.items()}
-            for name, each in table.items()
-        }
-        arguments.json.write_text(json.dumps(plain, indent=1), encoding="utf-8")
+        if arguments.layers in name:
+            print(name)
+            for figure, value in figures(fields_of, kernel_size, arguments.repetitions).items():
+                print(f"  {figure:<12} {in_words(value)}", flush=True)
 
 
 if __name__ == "__main__":
