@@ -12,7 +12,7 @@ from benchmarks.shared.run_log import Log
 from benchmarks.symmetry import report, results
 from benchmarks.symmetry.results import CLASSES, grouped, rows_of
 
-ACCURACIES = {"R2Conv": (90, 92), "R2Conv, free head": (94, 95), "RelaxedR2Conv": (95, 97), "Conv2d": (60,)}
+ACCURACIES = {"R2Conv": (90, 92, 91), "R2Conv, free head": (94, 95, 94), "RelaxedR2Conv": (95, 97, 95), "Conv2d": (60,)}
 HISTORY = [[1, 0.5, 80], [3, 0.4, 99]]
 
 
@@ -56,8 +56,8 @@ def test_a_log_that_was_cut_off_keeps_its_other_lines(tmp_path: Path) -> None:
 def test_gains_are_taken_seed_by_seed_over_the_better_head(log: Log) -> None:
     ways = grouped(rows_of([log]))["digits", "C8", 1000]["upright"]
     assert results.better_head(ways, CLASSES) == "R2Conv, free head"
-    assert results.gains(ways, "RelaxedR2Conv", "R2Conv, free head", "accuracy") == [1, 2]
-    assert results.regret(ways, "RelaxedR2Conv", CLASSES) == [-1, -2]
+    assert results.gains(ways, "RelaxedR2Conv", "R2Conv, free head", "accuracy") == [1, 2, 1]
+    assert results.regret(ways, "RelaxedR2Conv", CLASSES) == [-1, -2, -1]
     # At the time at which R2Conv has ended the second round has not.
     assert ways["Conv2d"][0]["at equal time"] == 80
 
@@ -72,14 +72,16 @@ def test_the_command_writes_the_results_the_page_and_the_figure(
     monkeypatch.setattr("sys.argv", ["report", "--log", str(log._path), *files])
     report.main()
     text = page.read_text(encoding="utf-8")
-    assert "`RelaxedR2Conv` is ahead in digits with C8, 1,000 images, upright (+1.5 ± 0.5, 2 seeds)" in text
-    assert "beside the same head, it is ahead in digits with C8, 1,000 images, upright (+11.5 ± 0.5, 2 seeds)" in text
-    assert "`RelaxedR2Conv` is not settled in smoke with C4, level 9 (+1.0, 1 seed)" in text
+    head = "of `R2Conv, free head`"
+    upright, smoke = "digits with C8, 1,000 images, upright", "smoke with C4, level 9"
+    assert f"is ahead in {upright} (95.7 beside 94.3 % {head}; +1.3 ± 0.3, 3 seeds)" in text
+    assert f"is ahead in {upright} (95.7 beside 84.3 % {head}; +11.3 ± 0.3, 3 seeds)" in text
+    assert f"is not settled in {smoke} (error 5.0 beside 6.0 % {head}; +1.0, 1 seed)" in text
     assert "| `Conv2d` | 1 | 60.00 (1) | −34.00 (1) |" in text
-    assert "| digits with C8, 1,000 images | 7 of " in text
+    assert "| digits with C8, 1,000 images | 10 of " in text
     assert figure.stat().st_size > 10_000
     # The file alone gives the same page, and the trial is no run.
-    assert len(table.read_text(encoding="utf-8").splitlines()) == 1 + 10
+    assert len(table.read_text(encoding="utf-8").splitlines()) == 1 + 13
     monkeypatch.setattr("sys.argv", ["report", *files])
     report.main()
     assert page.read_text(encoding="utf-8") == text

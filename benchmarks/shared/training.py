@@ -44,7 +44,7 @@ def take_steps(
         for penalty in penalties:
             value = value + penalty()
         optimiser.zero_grad()
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         optimiser.step()
         if after_step is not None:
             after_step()

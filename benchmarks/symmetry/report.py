@@ -11,6 +11,7 @@ errors are standard errors. A number in brackets says of how many seeds a cell i
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "symmetry" / "runs.csv"
 PAGE = ROOT / "docs" / "results" / "accuracy.md"
 FIGURE = ROOT / "docs" / "images" / "gains.png"
 SOFT = "RelaxedR2Conv"
+# Seeds without which nothing is ahead or behind.
+FEWEST_SEEDS = 3
 WORDS = ("ahead", "level", "behind", "not settled")
 MAIN_TABLES: tuple[Key, ...] = (("digits", "C8", 1000), ("digits", "D4", 1000))
 # Where softness sits → the way that has it there.
@@ -97,6 +100,7 @@ class Verdict:
         head: the better strict head.
         found: gains seed by seed.
         turned: the same on turned copies.
+        means: of the soft network and of the head, on the data as they are and on turned copies.
         best: the way of the best mean of all, on the data as they are and on turned copies.
         measure: the scores of the task.
     """
@@ -105,6 +109,7 @@ class Verdict:
     head: str
     found: list[float]
     turned: list[float]
+    means: list[tuple[float, float]]
     best: tuple[str, str]
     measure: Measure
 
@@ -118,10 +123,12 @@ def verdicts(results: Mapping[Key, Results]) -> list[Verdict]:
             head = better_head(ways, measure)
             if head is None or not ways.get(SOFT):
                 continue
-            gained = (gains(ways, SOFT, head, score, measure.sign) for score in (measure.score, "turned"))
+            both = (measure.score, "turned")
+            gained = (gains(ways, SOFT, head, score, measure.sign) for score in both)
             name = _named(task, group, images, pose)
             best = _best(ways, measure.score, measure.sign), _best(ways, "turned", measure.sign)
-            found.append(Verdict(name, head, *gained, best, measure))
+            means = [(_mean(ways[SOFT], score), _mean(ways[head], score)) for score in both]
+            found.append(Verdict(name, head, *gained, means, best, measure))
     return found
 
 
@@ -129,6 +136,11 @@ def _named(task: str, group: str, images: int, pose: str = "") -> str:
     """Return words for a part of the results."""
     data = f"{task} with {group}" + ("" if task.startswith("smoke") else f", {images:,} images")
     return f"{data}, {pose}" if pose else data
+
+
+def _mean(by_seed: BySeed, score: str) -> float:
+    """Return the mean of a score, nothing to be read where no seed has it."""
+    return fmean(values(by_seed, score) or [math.nan])
 
 
 def _best(ways: Mapping[str, BySeed], score: str, sign: int) -> str:
@@ -139,7 +151,7 @@ def _best(ways: Mapping[str, BySeed], score: str, sign: int) -> str:
 
 def _word(found: Sequence[float]) -> str:
     """Return whether gains are ahead of 0 by more than two standard errors, behind it, or neither."""
-    if len(found) < 2:
+    if len(found) < FEWEST_SEEDS:
         return "not settled"
     error = stdev(found) / len(found) ** 0.5
     return "level" if abs(fmean(found)) <= 2 * error else ("ahead" if fmean(found) > 0 else "behind")
@@ -148,7 +160,11 @@ def _word(found: Sequence[float]) -> str:
 def _listed(found: Sequence[Verdict], word: str, turned: bool = False) -> str:
     """Return the names and gains of the verdicts of a word."""
     chosen = [(one, gained) for one in found if _word(gained := one.turned if turned else one.found) == word]
-    names = [f"{one.name} ({_with_seeds(gained)})" for one, gained in chosen]
+    names = []
+    for one, gained in chosen:
+        ours, theirs = one.means[turned]
+        what = "error " * (one.measure is FIELDS)
+        names.append(f"{one.name} ({what}{ours:.1f} beside {theirs:.1f} % of `{one.head}`; {_with_seeds(gained)})")
     return f"{word} in {'; '.join(names)}" if names else ""
 
 
@@ -166,7 +182,7 @@ def _says(results: Mapping[Key, Results]) -> str:
     for some, what in ((fields, "Where the output is a field"), (classes, "In classifiers")):
         if some:
             words = "; ".join(filter(None, (_listed(some, word) for word in WORDS)))
-            parts.append(f"**{what}**, beside the better of the two strict heads, `{SOFT}` is {words}.")
+            parts.append(f"**{what}**, beside the better of two strict networks, `{SOFT}` is {words}.")
     with_copies = [one for one in classes if one.turned]
     if with_copies:
         words = "; ".join(filter(None, (_listed(with_copies, word, turned=True) for word in WORDS)))
