@@ -8,6 +8,7 @@ import math
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -70,6 +71,35 @@ def test_runs_are_made_once_and_a_second_call_goes_on(place: Place, capsys: pyte
     runs.train_missing([cell(seed=1)], again)
     # Another seed needs no trials.
     assert len(again.log.runs) == 7
+
+
+@pytest.mark.parametrize(
+    ("task", "group", "pose", "way"),
+    [
+        ("digits", "SO(2)", "turned", "RelaxedR2Conv"),
+        ("digits", "SO(2)", "upright", "RestrictionModule"),
+        ("quadrant", "T", "in a quadrant", "RelaxedR2Conv, directions"),
+        ("quadrant", "T", "quadrant", "R2Conv, free head"),
+        ("mnist67-180", "C4", "1 of 2", "R2Conv, soft head"),
+        ("faces", "D1", "as they are", "RelaxedR2Conv, turned copies"),
+        ("faces", "D2", "moved by D2", "R2Conv, soft head"),
+    ],
+)
+def test_every_task_runs(task: str, group: str, pose: str, way: str, place: Place) -> None:
+    if task == "faces":
+        pytest.importorskip("skimage")
+    known = TASKS[task]
+
+    def few(*arguments: Any) -> Data:
+        data = known.load(*arguments)
+        test, copied = ((pair[0][:16], pair[1][:16]) for pair in (data.test, data.copied))
+        return replace(data, validation=test, test=test, copied=copied)
+
+    small = replace(known, load=few, frame=replace(known.frame, widths=(1, 1, 1, 2)), trial=(1,), trial_images=64)
+    place = replace(place, tasks={task: small}, rates=(0.01,))
+    found = runs.run(Cell(task, group, pose, 64, way, 0), place)
+    # A shift changes the class where it is the place.
+    assert ("turned" in found) == (pose != "quadrant")
 
 
 def test_settings_are_chosen_after_the_rate(place: Place) -> None:

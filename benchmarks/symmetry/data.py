@@ -58,7 +58,12 @@ def mnist(root: Path | None, split: str) -> Split:
 
 
 def drawn_splits(
-    split: Callable[[str, int], Split], images: int, tests: int, root: Path | None, copied: int = 1000
+    split: Callable[[str, int], Split],
+    images: int,
+    tests: int,
+    root: Path | None,
+    copied: int = 1000,
+    bundled: int = BUNDLED_VALIDATION,
 ) -> Data:
     """Return the data of a task of digits.
 
@@ -68,8 +73,9 @@ def drawn_splits(
         tests: number of test images.
         root: folder of the data; None for the bundled digits, of which fewer are held out.
         copied: number of test images that are tried turned.
+        bundled: number of the bundled digits that are held out.
     """
-    held_out = BUNDLED_VALIDATION if root is None else VALIDATION
+    held_out = bundled if root is None else VALIDATION
     pixels, labels = split("train", held_out + images)
     test = split("test", tests)
     return Data(

@@ -78,7 +78,8 @@ def load_sixes_and_sevens(pose: str, images: int, seed: int, root: Path | None) 
         digit = labels[chosen].long() - 6
         return turned(images, is_turned), 2 * digit + is_turned * (digit < posed)
 
-    data = drawn_splits(split, images, TEST_DIGITS, root)
+    # Half of the bundled digits has 180 sixes and sevens.
+    data = drawn_splits(split, images, TEST_DIGITS, root, bundled=60)
     is_free = data.test[1] >= 2 * posed
     return Data(data.train, data.validation, data.test, (data.test[0][is_free][:1000], data.test[1][is_free][:1000]))
 
