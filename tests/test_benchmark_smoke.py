@@ -14,7 +14,7 @@ from escnn import nn
 from benchmarks.shared.run_log import Log
 from benchmarks.symmetry import forecasts, smoke_data, turns
 from benchmarks.symmetry.runs import Cell, Place, run
-from benchmarks.symmetry.smoke_data import Puffs, own_error, simulated
+from benchmarks.symmetry.smoke_data import Puffs, simulated
 from benchmarks.symmetry.tasks import TASKS
 from benchmarks.symmetry.training import Rule
 from benchmarks.symmetry.ways import Setting, Way
@@ -33,12 +33,16 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("symmetry", ["rotation", "translation"])
-def test_copies_are_alike_at_the_lowest_level_alone(symmetry: str, cache: Path) -> None:
-    lowest, highest = (
-        own_error(simulated(replace(SMALL, symmetry=symmetry, level=level), cache), symmetry) for level in (0, 9)
-    )
-    assert lowest < 1e-6 < 0.5 < highest
+@pytest.mark.parametrize(("symmetry", "task", "group"), TASKS_OF_SMOKE)
+def test_copies_are_alike_at_the_lowest_level_alone(symmetry: str, task: str, group: str, cache: Path) -> None:
+    act = turns.turned if symmetry == "translation" else forecasts.fields_turned
+    errors = []
+    for level in (0, 9):
+        films = simulated(replace(SMALL, symmetry=symmetry, level=level), cache)
+        copies = [films[:, number].flatten(0, 1) for number in range(films.shape[1])]
+        moved = [act(copies[0], element) for element in turns.ELEMENTS[group]]
+        errors.append(max(float((one - other).norm() / one.norm()) for one, other in zip(copies, moved, strict=True)))
+    assert errors[0] < 1e-6 < 0.3 < errors[1]
 
 
 def test_copies_turn_as_escnn_turns_a_vector_and_a_scalar(cache: Path) -> None:
@@ -84,9 +88,6 @@ def test_a_strict_network_forecasts_turned_films_as_it_does_films(
         ]
         # A shift to the side is a symmetry of every convolution.
         assert (max(found) < 1e-4) == (is_equivariant or symmetry == "translation")
-    # The copies of a film are the film turned, where nothing breaks the symmetry.
-    moved = act(films[:, 0].flatten(0, 1), turns.ELEMENTS[group][1])
-    torch.testing.assert_close(moved, films[:, 1].flatten(0, 1), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("way", ["RelaxedR2Conv, evidence", "R2Conv, free head, turned copies"])

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["LEVELS", "Puffs", "own_error", "simulated", "turned_back"]
+__all__ = ["LEVELS", "Puffs", "simulated"]
 
 Array = NDArray[np.float64]
 
@@ -74,30 +74,6 @@ def simulated(puffs: Puffs, cache: Path) -> Tensor:
         unfinished.rename(file)
     with np.load(file) as stored:
         return torch.from_numpy(stored["films"])
-
-
-def turned_back(films: Tensor, symmetry: str) -> Tensor:
-    """All copies moved to where the first is: the same up to what breaks the symmetry."""
-    if symmetry == "translation":
-        return torch.stack([films[:, 0], films[:, 1].roll(-films.shape[-1] // 2, dims=-1)], dim=1)
-    copies = [films[:, 0]]
-    for turns in (1, 2, 3):
-        copy = films[:, turns].rot90(-turns, (-2, -1))
-        for _ in range(turns):
-            right, up, smoke = copy.unbind(dim=-3)
-            copy = torch.stack([up, -right, smoke], dim=-3)
-        copies.append(copy)
-    return torch.stack(copies, dim=1)
-
-
-def own_error(films: Tensor, symmetry: str) -> float:
-    """The equivariance error of the data: ‖velocities of a copy − of another turned onto it‖ / ‖velocities‖.
-
-    Root mean square over all pairs of copies.
-    """
-    copies = turned_back(films, symmetry)[..., :2, :, :].double()
-    variance = copies.var(dim=1, correction=1).mean()
-    return float((2 * variance / copies.square().mean()).sqrt())
 
 
 def buoyancies(puffs: Puffs) -> Array:
