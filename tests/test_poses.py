@@ -50,9 +50,9 @@ def test_poses_are_equal_where_images_come_in_all_of_them(change, rotation: bool
     found = pose_test(change(sevens()), D4)
     assert found.equal == {"rotation": rotation, "reflection": reflection}
     for row in found.rows:
-        # The rule in words: three standard errors of a part of 200 pairs.
+        # The rule in words: three standard errors of a part of 100 pairs, which are half of the images.
         assert row.equal == (row.told_apart - 3 * row.error <= 1 / 2)
-        assert row.error == pytest.approx((row.told_apart * (1 - row.told_apart) / 200) ** 0.5, abs=1 / 200)
+        assert row.error == pytest.approx((row.told_apart * (1 - row.told_apart) / 100) ** 0.5, abs=1 / 100)
 
 
 def test_copies_are_images_moved_by_exact_elements_that_are_not_the_identity() -> None:

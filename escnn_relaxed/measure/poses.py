@@ -28,7 +28,7 @@ class PoseRow:
     Attributes:
         subgroup: ``"rotation"`` or ``"reflection"``.
         told_apart: part of the pairs of an image and its copy in which it finds the image; 0.5 is chance, 1 is always.
-        error: standard error of that part.
+        error: standard error of that part, that of half of the images, since the two halves depend on each other.
         equal: whether it is not above 0.5 by a few errors, so that images and copies look alike.
 
     Example:
@@ -109,8 +109,9 @@ def pose_test(images: Tensor, gspace: GSpace, *, errors: float = 3.0, seed: int 
         for name, elements in choices.items():
             right = _right_pairs(_normalized(images), elements)
             part = right.mean().item()
-            # That of a half, too, where all pairs are right or none is.
-            error = math.sqrt(max(part * (1 - part), 1 / len(right)) / len(right))
+            # What the halves have by chance alike helps both networks, so that only a half counts.
+            count = len(right) / 2
+            error = math.sqrt(max(part * (1 - part), 1 / count) / count)
             rows.append(PoseRow(name, part, error, part - errors * error <= 1 / 2))
     return PoseReport(tuple(rows))
 
