@@ -108,7 +108,7 @@ class FourierFields(nn.Module):
 
 
 class Irreps(nn.Module):
-    """Induced fields of O(2), restricted to SO(2) and disentangled; gates, norms and their batch norm, pooling by norms."""
+    """Induced fields of O(2), restricted to SO(2) and disentangled; gates, norms, and pooling by norms."""
 
     def __init__(self, convolution: Layer, transposed: Layer) -> None:
         super().__init__()
