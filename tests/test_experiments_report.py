@@ -53,35 +53,6 @@ def test_a_row_has_its_mean_error_and_published_accuracy(tmp_path: Path) -> None
     assert cells(report(tmp_path), title) == [[title, "", *published], [title, "33.00 ± 2.08", "3", "12,345"]]
 
 
-def test_of_the_published_rows_that_learn_their_frequency_those_that_were_run_are_shown(tmp_path: Path) -> None:
-    write(tmp_path, "t2-learned-0.1", 0, 30.0)
-    text = report(tmp_path)
-    assert [line[2] for line in cells(text, "T(2), strict")] == ["81.80 ± 0.48"]
-    assert [line[2] for line in cells(text, "T(2), ω′ learned, λ = 0.1")[:2]] == ["82.10 ± 0.07", "1"]
-    assert not cells(text, "T(2), ω′ learned, λ = 1")
-
-
-def test_what_else_was_changed_of_a_row_is_in_its_line(tmp_path: Path) -> None:
-    write(tmp_path, "se2-4-soft", 0, 30.0)
-    write(tmp_path, "se2-4-soft", 0, 50.0, "kernel.sampling='random'", "kernel.filter_frequency.position=0.5")
-    title = "SE(2), 4 rotations, soft in SO(2)"
-    text = report(tmp_path)
-    (changed,) = cells(text, f"{title}, kernel sampling random, filter_frequency position 0.5")
-    assert changed[1] == "50.00"
-    assert cells(text, title)[1][1] == "30.00"
-
-
-def test_runs_of_another_scale_are_in_another_table(tmp_path: Path) -> None:
-    write(tmp_path, "t2-strict", 0, 30.0)
-    write(tmp_path, "t2-strict", 0, 60.0, "epochs=7")
-    write(tmp_path, "t2-strict", 0, 90.0, "augment=true")
-    text = report(tmp_path)
-    _, *found = cells(text, "T(2), strict")
-    assert [line[1] for line in found] == ["30.00", "60.00", "90.00"]
-    headings = [line for line in text.splitlines() if line.startswith("### ")]
-    assert headings == [*["### CIFAR-10, 1,500 images"] * 2, "### CIFAR-10, 1,500 images, augmented"]
-
-
 def test_the_curve_goes_from_strict_over_the_row_to_its_overrides(tmp_path: Path) -> None:
     write(tmp_path, "se2-4-strict-corrected", 0, 30.0)
     write(tmp_path, "se2-4-soft", 0, 40.0)
