@@ -99,7 +99,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_metrics(tmp_path: Path, pro
 
 
 def test_the_loss_is_the_cross_entropy_and_the_weighted_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
-    configuration = replace(LEARNED, penalty_weight=0.5)
+    configuration = replace(SMALL, learn_relaxation=True, penalty_weight=0.5)
     module = ImageClassifier(configuration, load_task(configuration, None), 0)
     monkeypatch.setattr(module, "log", lambda *_, **__: None)
     images, labels = torch.rand(4, 1, 28, 28), torch.arange(4)
