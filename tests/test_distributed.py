@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from transformations import relative_error
 
-from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv
+from escnn_relaxed import RelaxedR2Conv
 
 # Forms whose soft part does nothing for a while, beside those of :mod:`forms`.
 IDLE: dict[str, Callable[[RelaxedR2Conv], None]] = {
@@ -29,15 +28,7 @@ IDLE: dict[str, Callable[[RelaxedR2Conv], None]] = {
     "soft, hardened": RelaxedR2Conv.harden,
     "learned, hardened": RelaxedR2Conv.harden,
 }
-FORMS = (
-    "R2Conv",
-    "of volumes",
-    "soft",
-    "learned",
-    "soft in translation, continuous",
-    "learned in translation",
-    *IDLE,
-)
+FORMS = ("R2Conv", "of volumes", "learned", "soft in translation, continuous", "learned in translation", *IDLE)
 PROCESSES = 2
 STEPS = 3
 
@@ -53,22 +44,14 @@ class Plain(nn.Module):
         return self.layer(self.layer.in_type(features)).tensor
 
 
-@functools.cache
-def _r2conv() -> R2Conv:
-    # With a basis of its own, whose cast reaches no other test.
-    return R2Conv(*battery.types("C4", "regular -> regular"), 3, recompute=True).double()
-
-
-@functools.cache
-def _of_volumes() -> RelaxedR3Conv:
-    torch.manual_seed(1)
-    return volumes.layer(volumes.fields("octahedral"), kernel=None)
-
-
 def start(form: str) -> EquivariantModule:
     """The same layer in every call."""
-    if form in ("R2Conv", "of volumes"):
-        return copy.deepcopy(_r2conv() if form == "R2Conv" else _of_volumes())
+    torch.manual_seed(1)
+    if form == "R2Conv":
+        # With a basis of its own, whose cast reaches no other test.
+        return R2Conv(*battery.types("C4", "regular -> regular"), 3, recompute=True).double()
+    if form == "of volumes":
+        return volumes.layer(volumes.fields("octahedral"), kernel=None)
     layer = layer_of(form.split(", at")[0].split(", hardened")[0])
     IDLE.get(form, lambda layer: None)(layer)
     return layer
