@@ -11,8 +11,7 @@ import pytest
 import torch
 import volumes
 from escnn.nn import EquivariantModule, R2Conv
-from forms import FORMS as EVERY_FORM
-from forms import answer, features_of, layer_of
+from forms import features_of, layer_of
 from tolerances import ROUNDING
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -102,25 +101,6 @@ def test_two_processes_train_to_the_parameters_of_one_with_the_joined_batch(form
         assert (trained[0][form][name].double() - value.double()).abs().max() <= ROUNDING
         is_idle = form in IDLE and name.startswith("kernel.")
         assert name not in before or is_idle or relative_error(value, before[name]) > 1e-3
-
-
-def _answer_in_a_process(rank: int, layers: dict[str, EquivariantModule], folder: str) -> None:
-    torch.set_num_threads(1)
-    answers = {}
-    for form, layer in layers.items():
-        answers[form] = answer(layer), answer(layer.eval())
-    torch.save(answers, f"{folder}/answers.pt")
-
-
-@pytest.mark.slow
-def test_layer_that_is_sent_to_a_spawned_process_answers_the_same(tmp_path: Path) -> None:
-    """It is pickled, and imported anew."""
-    layers = {form: layer_of(form) for form in EVERY_FORM}
-    torch.multiprocessing.spawn(_answer_in_a_process, args=(layers, str(tmp_path)), nprocs=1)
-    answers = torch.load(tmp_path / "answers.pt", weights_only=True)
-    for form, layer in layers.items():
-        for found, expected in zip(answers[form], (answer(layer.train()), answer(layer.eval())), strict=True):
-            assert relative_error(found, expected) <= ROUNDING
 
 
 @pytest.fixture

@@ -260,16 +260,6 @@ def test_softness_on_the_page_of_the_mathematics_is_that_of_the_default_kernel()
     assert f"has {values[8]} on 8 pixels and on more, {values[4]} on 4 and {values[2]} on 2" in page
 
 
-def test_cost_of_soft_translation_is_that_of_the_table() -> None:
-    """The first table of the page has the least and the largest ratios of the others."""
-    page = text_of("results", "cost.md")
-    rows = re.findall(r"^\|.*\| \*\*(\d\.\d+)\*\* .*\| (\d\.\d+) \|$", page, re.MULTILINE)
-    assert len(rows) > 10
-    for column, words in enumerate(("the time", "its peak memory")):
-        ratios = [float(row[column]) for row in rows]
-        assert f"{min(ratios):.1f} to {max(ratios):.1f} times {words}" in page
-
-
 def test_numbers_of_the_study_stand_on_the_page_of_accuracies() -> None:
     """Row by row; where every cell has as many seeds, the page says so once. Smoke has newer runs there."""
     page = text_of("results", "accuracy.md")

@@ -136,18 +136,6 @@ def test_trained_network_is_relaxed_and_hardened_to_itself_and_later_to_escnns_o
 
 
 @EVERY_NETWORK
-def test_trace_is_for_any_batch_size(name: str) -> None:
-    for network in (trained(name).eval(), strict(name).eval()):
-        if name == NOT_TRACED:
-            with pytest.raises(ValueError, match="TracedModules don't support parameter sharing between modules"):
-                torch.jit.trace(network, images(name))
-        else:
-            with torch.no_grad():
-                traced = torch.jit.trace(network, images(name))
-            assert relative_error(answer(traced, name, 5), answer(network, name, 5)) <= SINGLE_REORDERED
-
-
-@EVERY_NETWORK
 def test_exported_network_computes_the_same_and_is_saved_with_its_class(name: str) -> None:
     network = precise(trained(name), name)
     exported = export_network(network)
@@ -174,11 +162,19 @@ def answer_of_onnx_runtime(network: nn.Module, name: str, dynamo: bool = False) 
 
 
 @EVERY_NETWORK
-def test_onnx_runtime_computes_the_same(name: str) -> None:
+@torch.no_grad()
+def test_trace_and_onnx_runtime_compute_the_same_for_any_batch_size(name: str) -> None:
     network = trained(name).eval()
     expected = answer(network, name, 5)
     for each in (network, export_network(network)):
         assert relative_error(answer_of_onnx_runtime(each, name), expected) <= SINGLE_REORDERED
+    for each in (network, strict(name).eval()):
+        if name == NOT_TRACED:
+            with pytest.raises(ValueError, match="TracedModules don't support parameter sharing between modules"):
+                torch.jit.trace(each, images(name))
+        else:
+            traced = torch.jit.trace(each, images(name))
+            assert relative_error(answer(traced, name, 5), answer(each, name, 5)) <= SINGLE_REORDERED
 
 
 @pytest.mark.slow

@@ -23,7 +23,6 @@ from experiments.augmentation import SHIFT, Augmentation, Normalization
 from experiments.batches import Batches, Examples
 from experiments.configuration import Configuration
 from experiments.data_files import DataError
-from experiments.digits import both_ways_up, bundled_digits, half_turned, only_sixes
 from experiments.tasks import load_task
 
 IMAGES = 20
@@ -164,18 +163,6 @@ def test_sixes_are_half_turned_and_tested_both_ways_up(tmp_path: Path, monkeypat
     path.unlink()
     with pytest.raises(DataError, match=r"is in none of .*s3\.amazonaws\.com/mnist/\S+: no network.*; put MNIST"):
         mnist_files.mnist_split(tmp_path, "train")
-
-
-def test_digits_and_sixes_of_the_demos() -> None:
-    images, labels = bundled_digits()
-    assert (images.shape, images.dtype, labels.dtype) == ((1797, 1, 8, 8), torch.float32, torch.int64)
-    assert (images.min().item(), images.max().item()) == (0, 1)
-    sixes = only_sixes((images, labels))
-    assert len(sixes) == (labels == 6).sum() == 181
-    for found, classes in (half_turned(sixes, torch.Generator().manual_seed(0)), both_ways_up(sixes)):
-        both = torch.cat([sixes, sixes]) if len(found) == 2 * len(sixes) else sixes
-        assert torch.equal(found, torch.where(classes.bool().view(-1, 1, 1, 1), turned(both), both))
-        assert classes.sum() == len(classes) // 2
 
 
 def keys(examples: Examples) -> set[bytes]:

@@ -54,31 +54,22 @@ def test_a_row_has_its_mean_error_and_published_accuracy(tmp_path: Path) -> None
 
 
 def test_the_curve_goes_from_strict_over_the_row_to_its_overrides(tmp_path: Path) -> None:
+    """The frequency is chosen by validation and reported by test."""
     write(tmp_path, "se2-4-strict-corrected", 0, 30.0)
     write(tmp_path, "se2-4-soft", 0, 40.0)
-    write(tmp_path, "se2-4-soft", 0, 50.0, "relax.rotation=0.5")
+    write(tmp_path, "se2-4-soft", 0, 50.0, "relax.rotation=0.5", validation=90.0)
+    write(tmp_path, "se2-4-soft", 0, 95.0, "relax.rotation=2.0", validation=1.0)
     write(tmp_path, "se2-8-soft", 0, 60.0)
-    text = report(tmp_path)
-    curve = cells(text[text.index("Accuracy against") :], "SE(2), 4 rotations, soft in SO(2)")
-    assert [line[1:4] for line in curve[:3]] == [
+    before, _, after = report(tmp_path).partition("Accuracy against")
+    *curve, chosen = cells(after, "SE(2), 4 rotations, soft in SO(2)")
+    assert [line[1:4] for line in curve] == [
         ["0", "30.00", "29.00"],
-        ["0.5", "50.00", "49.00"],
+        ["0.5", "50.00", "90.00"],
         ["1", "40.00", "39.00"],
+        ["2", "95.00", "1.00"],
     ]
-    before = cells(text[: text.index("Accuracy against")], "SE(2), 4 rotations, soft in SO(2)")
-    assert [line[1] for line in before[1:]] == ["40.00"]
-    assert curve[3][1:] == ["0.5", "50.00"]  # the best on validation images
-
-
-def test_the_frequency_is_chosen_by_validation_and_reported_by_test(tmp_path: Path) -> None:
-    write(tmp_path, "t2-strict", 0, 30.0)
-    write(tmp_path, "t2-soft", 0, 40.0)
-    write(tmp_path, "t2-soft", 0, 35.0, "relax.translation=0.5", validation=50.0)
-    write(tmp_path, "t2-soft", 0, 90.0, "relax={translation=[0.5, 2.0]}", validation=1.0)
-    text = report(tmp_path)
-    curve = cells(text[text.index("Accuracy against") :], "T(2), soft")
-    assert [line[1] for line in curve] == ["0", "0.25", "0.5", "2", "0.5"]
-    assert curve[-1] == ["T(2), soft", "0.5", "35.00"]
+    assert [line[1] for line in cells(before, "SE(2), 4 rotations, soft in SO(2)")[1:]] == ["40.00"]
+    assert chosen[1:] == ["0.5", "50.00"]
 
 
 def test_learned_frequencies_are_those_of_the_last_epoch_by_layer(tmp_path: Path) -> None:

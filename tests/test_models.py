@@ -181,24 +181,6 @@ def test_network_takes_tensors_and_fields_and_trains_and_its_layers_are_those_of
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in network.parameters())
 
 
-@pytest.mark.parametrize(("rotations", "arguments"), [(1, {"relax": None}), (4, {}), (4, {"layer": "partial"})])
-@torch.no_grad()
-def test_convolutions_start_with_a_gain_of_about_one(rotations: int, arguments: dict) -> None:
-    network = RelaxedResNet(3, rotations, **arguments)
-    gains: list[float] = []
-
-    def measure(_: nn.Module, features: tuple[GeometricTensor], answer: GeometricTensor) -> None:
-        gains.append(float(answer.tensor.norm() / answer.tensor.numel() ** 0.5))
-        gains[-1] /= float(features[0].tensor.norm() / features[0].tensor.numel() ** 0.5)
-
-    for _, layer in named_relaxed_layers(network):
-        layer.register_forward_hook(measure)
-    # As smooth as photographs are.
-    network(functional.avg_pool2d(images(side=36, batch=2).float(), 9, stride=1))
-    assert len(gains) in (7, 8)
-    assert all(0.5 < gain < 2 for gain in gains), gains
-
-
 BAD = [
     ({"rotations": 0}, ValueError, "rotations must be >= 1, got 0"),
     ({"classes": "ten"}, TypeError, "classes must be an integer, got 'ten'"),
