@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import re
-import statistics
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,6 @@ ROOT = Path(__file__).parents[1]
 DOCS, README, CONTRIBUTING = ROOT / "docs", ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
-TUTORIALS = sorted(DOCS.glob("tutorials/[0-9]*.md"))
 BLOCK = re.MULTILINE | re.DOTALL
 FENCE = re.compile(r"^```python\n(.*?)^```(?:\n\n^```text\n(.*?)^```)?", BLOCK)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
@@ -106,18 +102,6 @@ def test_readme_has_code_early_and_the_output_of_the_letters() -> None:
     """Behind one picture and two lines to install; the second table of the output, whole."""
     assert python_blocks(README)[0][0] <= 27
     assert text_of("outputs", "letters.txt").partition("\n\n")[2].strip() in README.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("page", TUTORIALS, ids=name_of)
-def test_cells_of_a_tutorial_are_python_that_imports_nothing_beside_it(page: Path) -> None:
-    """That they run is seen when the site is built; here that they parse, and that no output was left in the text."""
-    cells = re.findall(r"^```\{code-cell\}\n(.*?)^```", page.read_text(encoding="utf-8"), BLOCK)
-    assert cells
-    imported = [node for cell in cells for node in ast.walk(ast.parse(re.sub(r"^:tags:.*\n", "", cell)))]
-    modules = {node.module or "" for node in imported if isinstance(node, ast.ImportFrom)}
-    modules |= {name.name for node in imported if isinstance(node, ast.Import) for name in node.names}
-    known = {"escnn", "escnn_relaxed", "matplotlib", "numpy", "phi", "sklearn", "tools", "torch"}
-    assert {module.partition(".")[0] for module in modules} <= known | sys.stdlib_module_names
 
 
 def test_equations_keep_the_numbers_that_the_code_knows_them_by() -> None:
@@ -270,17 +254,3 @@ def test_numbers_of_the_study_stand_on_the_page_of_accuracies() -> None:
         without_seeds = re.sub(r" \(\d+\)", "", values)
         rows = {f"| {task} | {values} | {parameters} |", f"| {task} | {without_seeds} | {parameters} |"}
         assert any(row in page for row in rows), task
-
-
-def test_errors_of_the_flow_on_the_page_of_volumes_are_those_of_the_log() -> None:
-    from benchmarks.shared.run_log import Log
-    from benchmarks.volumes import buoyancy
-
-    page, log = text_of("results", "volumes.md"), Log(RESULTS / "volumes" / "buoyancy.jsonl")
-    for way in buoyancy.WAYS:
-        cells = []
-        for value in (0.0, 0.125, 0.25, 0.5):
-            found = [100 * log.runs[str(buoyancy.Run(value, way, 2000, seed))]["error"] for seed in range(6)]
-            cells.append(f"{statistics.fmean(found):.1f} ± {statistics.stdev(found) / len(found) ** 0.5:.1f}")
-        parameters = log.runs[str(buoyancy.Run(0.0, way, 2000, 0))]["parameters"]
-        assert f" | {parameters:,} | {' | '.join(cells)} |" in page

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import runpy
-import sys
 from pathlib import Path
 
 import pytest
@@ -48,31 +46,6 @@ def test_script_of_softness_compares_networks_of_a_size_on_three_splits(
     assert torch.equal(labels, same)
     assert not torch.equal(labels, others)
     assert not torch.allclose(upright, turned, atol=0.1)
-
-
-NAMES = {"sklearn": "scikit-learn", "phi": "phiflow"}
-OURS = {"torch", "numpy", "escnn", "escnn_relaxed", "experiments"}
-
-
-def imported(script: Path) -> set[str]:
-    """What a script imports, by itself and by its neighbours."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
-        modules = [node.module] if isinstance(node, ast.ImportFrom) else []
-        modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        found |= {str(module).partition(".")[0] for module in modules}
-    neighbours = [EXAMPLES / f"{name}.py" for name in found if (EXAMPLES / f"{name}.py").exists()]
-    return found.union(*map(imported, neighbours))
-
-
-@pytest.mark.parametrize(
-    "script", [p for p in EXAMPLES.glob("*.py") if "__main__" in p.read_text()], ids=lambda p: p.stem
-)
-def test_first_lines_of_an_example_name_what_it_needs(script: Path) -> None:
-    first_lines = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or ""
-    needed = imported(script) - sys.stdlib_module_names - {path.stem for path in EXAMPLES.glob("*.py")}
-    assert [name for name in needed - OURS if NAMES.get(name, name) not in first_lines] == []
-    assert ("experiments" in needed) == ("folders of the repository" in first_lines)
 
 
 def test_letters_break_reflection_and_keep_rotation() -> None:

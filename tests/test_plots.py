@@ -118,8 +118,9 @@ def layer(space: str, pair: str, **arguments: object) -> torch.nn.Module:
     return build(*battery.types(space, pair), filter_frequency=ROUGH, **arguments)
 
 
-@pytest.mark.parametrize("pair", ["trivial -> two regular", "two regular -> two regular"])
-@pytest.mark.parametrize("space", ["C4", "D4 axis 45°"])
+@pytest.mark.parametrize(
+    ("space", "pair"), [("C4", "trivial -> two regular"), ("D4 axis 45°", "two regular -> two regular")]
+)
 def test_a_strict_layer_shows_one_filter_turned(space: str, pair: str) -> None:
     strict = layer(space, pair, relax=None)
     found = filters(plots.plot_filters_over_rotations(strict, out_field=1, in_field=len(strict.in_type) - 1))

@@ -31,27 +31,6 @@ def said_on_import(code: str, first_on_the_path: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stderr.strip()
 
 
-# The errors that importing lie_learn was seen to end in, as the text of its module.
-@pytest.mark.parametrize(
-    "text",
-    [
-        "from lie_learn.representations.SO3.irrep_bases import change_of_basis_matrix",
-        "raise ImportError('numpy.core.multiarray failed to import')",
-        "raise ValueError('numpy.dtype size changed, may indicate binary incompatibility')",
-    ],
-    ids=["without compiled parts", "for another NumPy", "of another size in memory"],
-)
-def test_lie_learn_that_does_not_import_is_named_with_what_helps(text: str, tmp_path: Path) -> None:
-    folder = tmp_path / "lie_learn" / "representations" / "SO3"
-    folder.mkdir(parents=True)
-    for package in (folder, folder.parent, folder.parent.parent):
-        (package / "__init__.py").touch()
-    (folder / "wigner_d.py").write_text(text)
-    said = said_on_import("import escnn_relaxed", tmp_path).splitlines()[-1]
-    assert said.startswith("ImportError: escnn needs lie_learn, which does not import here")
-    assert said.endswith("Type there: pip install ./compat")
-
-
 WITHOUT_LIE_LEARN = """
 class Missing:
     def find_spec(self, name, path=None, target=None):
@@ -64,8 +43,22 @@ escnn_relaxed.RelaxedR2Conv
 """
 
 
-def test_lie_learn_that_is_missing_is_named_where_it_is_needed(tmp_path: Path) -> None:
-    said = said_on_import(WITHOUT_LIE_LEARN, tmp_path).splitlines()[-1]
+def test_lie_learn_that_does_not_import_or_is_missing_is_named_with_what_helps(tmp_path: Path) -> None:
+    """Without its compiled parts, compiled for another NumPy, of another size in memory; or not there at all."""
+    folder = tmp_path / "lie_learn" / "representations" / "SO3"
+    folder.mkdir(parents=True)
+    for package in (folder, folder.parent, folder.parent.parent):
+        (package / "__init__.py").touch()
+    for text in (
+        "from lie_learn.representations.SO3.irrep_bases import change_of_basis_matrix",
+        "raise ImportError('numpy.core.multiarray failed to import')",
+        "raise ValueError('numpy.dtype size changed, may indicate binary incompatibility')",
+    ):
+        (folder / "wigner_d.py").write_text(text)
+        said = said_on_import("import escnn_relaxed", tmp_path).splitlines()[-1]
+        assert said.startswith("ImportError: escnn needs lie_learn, which does not import here")
+        assert said.endswith("Type there: pip install ./compat")
+    said = said_on_import(WITHOUT_LIE_LEARN, tmp_path / "lie_learn").splitlines()[-1]
     assert said.startswith("ImportError: RelaxedR2Conv needs escnn and lie_learn")
     assert "README.md says what to type" in said
 

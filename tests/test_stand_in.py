@@ -66,11 +66,6 @@ def test_matrices_are_orthogonal_and_multiply_as_rotations_do(degree: int, stand
         assert np.abs(product - matrix(degree, alpha, 2 * beta, gamma)).max() <= ROUNDING_OF_PRODUCTS
 
 
-def test_other_fields_are_refused(stand_in: ModuleType) -> None:
-    with pytest.raises(ValueError, match=r"field is 'complex', .* has 'real' alone"):
-        stand_in.wigner_D_matrix(1, 0.0, 0.0, 0.0, field="complex")
-
-
 def test_escnn_imports_nothing_else_of_lie_learn() -> None:
     files = Path(escnn.__path__[0]).rglob("*.py")
     lines = [line.strip() for file in files for line in file.read_text(encoding="utf-8").splitlines()]
