@@ -25,7 +25,7 @@ from escnn_relaxed.plots import (
     plot_softness_by_axis,
 )
 
-# Of the paper's special cases.
+# The picture of the paper's special cases.
 PLANE = gspaces.trivialOnR2()
 FIELD = PLANE.type(PLANE.trivial_repr)
 SIDE = 8
