@@ -15,7 +15,8 @@ CORE   := relaxed_r2conv state_dict state_dict_beside_r2conv never_stale export 
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all quick oldest newest lint format types doctest docs notebooks package gpu environment clean
+.PHONY: help demo test test-all quick oldest newest lint format types doctest docs notebooks package gpu \
+        environment docs-environment newest-environment clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -37,8 +38,7 @@ oldest: ## run one case of each test of the core with the oldest versions that a
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest -n $(WORKERS) --maxprocesses 8 --quick \
 		$(addsuffix .py,$(addprefix tests/test_,$(CORE))) $(ARGUMENTS)
 
-newest: ## run one case of each test with the newest versions, on NumPy 2, beside VENV
-	NEWEST=1 scripts/environment.sh "$(VENV)-newest"
+newest: newest-environment ## run one case of each test with the newest versions, on NumPy 2, beside VENV
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(VENV)-newest/bin/python -m pytest -n $(WORKERS) --maxprocesses 8 --quick $(ARGUMENTS)
 
 lint: environment ## check style and formatting
@@ -55,17 +55,14 @@ types: environment ## check the type annotations
 doctest: environment ## run the examples in the docstrings
 	$(PYTEST) --doctest-modules escnn_relaxed experiments
 
-docs: environment ## build the site into docs/_build/html, tutorials run (SMOKE=1: for a few steps only)
-	@scripts/docs_environment.sh "$(VENV)"
+docs: docs-environment ## build the site into docs/_build/html, tutorials run (SMOKE=1: for a few steps only)
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 ESCNN_RELAXED_SMOKE=$(SMOKE) \
 		$(RUN) -m sphinx --fail-on-warning --keep-going -E -b html docs docs/_build/html $(ARGUMENTS)
 
-notebooks: environment ## bring examples/notebooks up to date with the tutorials (ARGUMENTS="2 7": run these anew)
-	@scripts/docs_environment.sh "$(VENV)"
+notebooks: docs-environment ## bring examples/notebooks up to date with the tutorials (ARGUMENTS="2 7": run these anew)
 	$(RUN) scripts/notebooks.py $(ARGUMENTS)
 
-package: environment ## build sdist and wheel, check them, run the demo from the wheel in an environment of its own
-	@scripts/docs_environment.sh "$(VENV)"
+package: docs-environment ## build sdist and wheel, check them, run the demo from the wheel in an environment of its own
 	scripts/package.sh "$(VENV)"
 
 gpu: environment ## the tests that need a GPU and times beside Conv2d, in 8 minutes, into OUTPUT (SMOKE=1: tiny, on a CPU)
@@ -73,6 +70,12 @@ gpu: environment ## the tests that need a GPU and times beside Conv2d, in 8 minu
 
 environment: ## make the virtual environment where it is missing or old
 	@scripts/environment.sh "$(VENV)"
+
+docs-environment: environment # what the site and the packages need, in the same environment
+	@scripts/docs_environment.sh "$(VENV)"
+
+newest-environment: # that of the newest versions, beside VENV
+	@NEWEST=1 scripts/environment.sh "$(VENV)-newest"
 
 clean: ## remove the virtual environment and all caches
 	rm -rf "$(VENV)" "$(VENV)-oldest" "$(VENV)-newest" build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -20,13 +20,6 @@ def read_version() -> str:
 PAPER = "https://arxiv.org/abs/2204.07178"
 
 
-def home_page() -> str:
-    """Return the address of the repository, and while it has none that of the paper whose method this is."""
-    text = (ROOT / "scripts" / "repository.py").read_text(encoding="utf-8")
-    match = re.search(r'^ADDRESS: .* = "(.+?)(?:\.git)?"', text, re.MULTILINE)
-    return PAPER if match is None else match.group(1)
-
-
 def index_description() -> str:
     """README.md as a package index can show it: pictures and links that lead into the repository would be dead there.
 
@@ -71,7 +64,7 @@ setup(
     long_description=index_description(),
     long_description_content_type="text/markdown",
     author="The escnn_relaxed authors",
-    url=home_page(),
+    url=PAPER,  # until the repository has an address
     project_urls={"Paper": PAPER},
     license_expression="BSD-3-Clause",
     license_files=["LICENSE"],

@@ -20,9 +20,8 @@ import nbclient
 import nbformat
 from nbformat import NotebookNode
 
-sys.path.append(str(Path(__file__).parent))
-from repository import FOR_PIP
-
+# What a notebook gives to pip: the folder two above it, or once there is one the address, as "git+https://…".
+REPOSITORY = "../.."
 ROOT = Path(__file__).resolve().parents[1]
 TUTORIALS = ROOT / "docs" / "tutorials"
 NOTEBOOKS = ROOT / "examples" / "notebooks"
@@ -78,7 +77,7 @@ def notebook_of(tutorial: Path) -> NotebookNode:
             cell.metadata["jupyter"] = {"source_hidden": True}
     packages = MORE_PACKAGES.get(tutorial.name[0])
     more = f"    %pip install -q {packages}\n" if packages else ""
-    install = INSTALL.format(repository=FOR_PIP, more=more)
+    install = INSTALL.format(repository=REPOSITORY, more=more)
     notebook.cells.insert(1, nbformat.v4.new_code_cell(install.strip()))
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"  # by itself it is drawn at random

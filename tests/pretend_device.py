@@ -1,20 +1,12 @@
 """A pretended GPU, so that tests for a second device run on a machine that has none.
 
-Two mistakes show on a GPU alone. A layer makes a tensor on the CPU and mixes it with one on the GPU, which torch
-refuses; or it asks for a number (``.item()``, ``if tensor:``), so that the CPU waits for the GPU in every step. Within
-:func:`pretend` both show on the CPU::
+Two mistakes show on a GPU alone: a layer mixes tensors of both devices, which torch refuses, or it asks for a number
+(``.item()``, ``if tensor:``), so that the CPU waits in every step. Within :func:`pretend` both show on the CPU.
 
-    with pretend() as device:
-        layer = RelaxedR2Conv(...).to(DEVICE)
-        layer(features)  # RuntimeError, for features on the CPU
-        assert not device.waits  # how often each function waited
-
-How it works: every tensor lies on the CPU. :class:`PretendDevice` sees each call of a torch function before torch does,
-and remembers the memory of the tensors that were made on ``DEVICE``, moved to it, or computed from such. It answers
-``tensor.device`` from that memory, raises torch's error where a call mixes the two, and counts the calls that wait.
-Values and gradients are therefore real. It does not see what torch calls inside of one function, as in a backward pass.
-
-The fixture ``device`` in ``conftest.py`` gives a test the CPU and then this device, or a GPU where there is one.
+Every tensor lies on the CPU. :class:`PretendDevice` sees each call of a torch function before torch does, and remembers
+the memory of tensors that were made on ``DEVICE``, moved to it or computed from such. It answers ``tensor.device`` from
+that, raises torch's error where a call mixes the two, and counts the calls that wait. Values and gradients are real. It
+does not see what torch calls inside of one function, as in a backward pass.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import battery
 import pytest
 import torch
@@ -52,12 +50,6 @@ def test_partial_bank_is_that_of_the_loop(space: str, pair: str, narrowing: dict
     assert relative_error(strict_bank("partial", layer), expected) > 0.05
 
 
-def test_partial_layer_that_is_narrowed_to_the_identity_answers_there_alone() -> None:
-    layer = baseline("partial", "D4", "trivial -> regular", relax={"rotation": 1.0, "reflection": 1.0})
-    layer.set_narrowing(rotation=1.0, reflection=1.0)
-    assert layer.filter_bank().flatten(1).any(dim=1).tolist() == [True, *[False] * 7]
-
-
 def test_subgroup_that_a_partial_layer_does_not_name_stays_strict() -> None:
     """Rotations are a normal subgroup, over which a window on reflections is constant; the other way not."""
     layer = baseline("partial", "D4", "regular -> regular", relax={"reflection": 0.5})
@@ -99,46 +91,22 @@ def test_narrowing_is_fixed_unless_it_is_learned_and_has_no_sign() -> None:
     assert torch.equal(fixed.filter_bank(), expected)
 
 
-REGULAR = "regular -> regular"
-BAD_PARTIAL = [
-    (REGULAR, {"relax": 0.3}, TypeError, "relax must be a dict from subgroup to narrowing, or None, got 0.3"),
-    (REGULAR, {"relax": "most"}, ValueError, "relax must be one of .'default'., got 'most'"),
-    (REGULAR, {"relax": {"translation": 0.3}}, ValueError, r"\['rotation', 'reflection'\], got 'translation'"),
-    (REGULAR, {"relax": {"reflection": 0.3}}, ValueError, "the group has no reflection to relax"),
-    (REGULAR, {"relax": {"rotation": 1.5}}, ValueError, r"'rotation' must be in \[0, 1\], got 1.5"),
-    (REGULAR, {"relax": {"rotation": math.nan}}, ValueError, r"'rotation' must be in \[0, 1\], got nan"),
-    (REGULAR, {"relax": {"rotation": "half"}}, TypeError, "'rotation' must be a number, got 'half'"),
-    (REGULAR, {"initial_softness": 0.9}, ValueError, "initial_softness must be at most 0.75 in rotation"),
-    ("regular -> irreps", {}, ValueError, "out_type must be of regular and quotient fields.*relax=None"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("pair", "arguments", "error", "message"), BAD_PARTIAL)
-def test_bad_arguments_of_a_partial_layer_are_named(
-    pair, arguments: dict, error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        PartialR2Conv(*battery.types("C4", pair), 3, **arguments)
-
-
-def test_bad_narrowings_are_named() -> None:
-    layer = PartialR2Conv(*battery.types("D4", "regular -> regular"), 3, relax={"rotation": 0.0})
-    with pytest.raises(ValueError, match=r"'reflection' has no narrowing in this layer, which has .'rotation'."):
-        layer.set_narrowing(reflection=0.5)
-    with pytest.raises(ValueError, match=r"set_narrowing: the narrowing of 'rotation' must be in \[0, 1\], got 2"):
-        layer.set_narrowing(rotation=2)
-
-
-def test_default_narrowing_cuts_off_little() -> None:
-    for space in ("C2", "C4", "C8", "D8"):
-        layer = PartialR2Conv(*battery.types(space, "trivial -> regular"), 3)
-        assert torch.equal(layer.filter_bank()[0], strict_bank("partial", layer)[0])
-        assert layer.softness().item() == pytest.approx(0.01, rel=1e-4)
-
-
 def test_rotation_and_reflection_have_equal_shares_of_the_softness() -> None:
     """The windows multiply, and so do 1 − s; each 1 − s is √(1 − s) of both."""
     layer = PartialR2Conv(*battery.types("D4", "trivial -> regular"), 3, initial_softness=0.3).double()
     assert layer.softness().item() == pytest.approx(0.3, rel=1e-5)  # ν is a float32
     for name in ("rotation", "reflection"):
         assert layer.softness(name).item() == pytest.approx(1 - 0.7**0.5, rel=1e-5)
+
+
+def test_start_cuts_off_little_and_narrowing_to_the_identity_all_else() -> None:
+    for space in ("C2", "C4", "C8", "D8"):
+        layer = PartialR2Conv(*battery.types(space, "trivial -> regular"), 3)
+        assert torch.equal(layer.filter_bank()[0], strict_bank("partial", layer)[0])
+        assert layer.softness().item() == pytest.approx(0.01, rel=1e-4)
+        layer.set_narrowing(**dict.fromkeys(layer.narrowing, 1.0))
+        assert layer.filter_bank().flatten(1).any(dim=1).sum() == 1
+        with pytest.raises(ValueError, match=r"'translation' has no narrowing in this layer, which has .'rotation'"):
+            layer.set_narrowing(translation=0.5)
+        with pytest.raises(ValueError, match=r"set_narrowing: the narrowing of 'rotation' must be in \[0, 1\], got 2"):
+            layer.set_narrowing(rotation=2)

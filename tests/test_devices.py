@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from transformations import relative_error
 
 from escnn_relaxed import (
-    RelaxedR2Conv,
     equivariance_error,
     frequency_penalty,
     harden_network,
@@ -199,19 +198,6 @@ def test_layer_built_on_the_default_device_is_the_one_built_on_the_cpu(name: str
     for layer in layers[1:]:
         state = {name: value.cpu() for name, value in layer.state_dict().items()}
         assert all(torch.equal(state[name], value) for name, value in layers[0].state_dict().items())
-
-
-@pytest.mark.parametrize("layer", ["soft", "learned", "soft in translation", *WAYS])
-def test_layer_trains_under_the_default_device(layer: str, gpu: torch.device) -> None:
-    there = MAKE[layer]()
-    train_on = features_of(there).to(gpu)
-    with torch.device(gpu):
-        there.to(gpu)
-        there(there.in_type(train_on)).tensor.square().mean().backward()
-        assert all(parameter.grad.device == gpu for parameter in there.parameters())
-        assert there.softness().device == gpu
-        there.set_domain_frequency(rotation=0.1) if isinstance(there, RelaxedR2Conv) else there.harden()
-        assert answer(there.eval(), train_on).device == gpu
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -1,4 +1,4 @@
-"""Fourteen kinds of networks, swapped by name: trained, relaxed, hardened, traced, exported, saved, averaged."""
+"""Six networks, swapped by name: trained, relaxed, hardened, traced, exported, saved, averaged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pickle
 import onnxruntime
 import pytest
 import torch
-from drop_in_networks import GALAXY_BASIS, NETWORKS, images
+from drop_in_networks import BASIS, NETWORKS, images
 from escnn.nn import R2Conv, R2ConvTransposed
 from forms import tensors_of
 from layers import shake
@@ -24,23 +24,15 @@ from escnn_relaxed.network import to_escnn
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 # The others pool over groups or by norms, have gates or vector fields: what escnn gives of these is in float32.
-IN_DOUBLE = (
-    "segmentation U-Net, D4, upsampling",
-    "U-Net, C4, transposed convolutions",
-    "ConvLSTM, C4",
-    "SO(2), Fourier",
-    "key points, C4, turned fibers",
-    "U-Net, D4, transposed convolutions and joined skips",
-)
+IN_DOUBLE = ("U-Net, D4", "ConvLSTM, C4", "SO(2), Fourier")
 # Its modules share parameters, which torch.jit.trace refuses, of escnn's own layers too.
-NOT_TRACED = "SO(2), gates and norms"
+NOT_TRACED = "irreps, O(2) and SO(2)"
 
 pytestmark = WHAT_EXPORTERS_WARN_OF
 EVERY_NETWORK = pytest.mark.parametrize("name", NETWORKS)
 
 
 def precise(network: nn.Module, name: str) -> nn.Module:
-    """In float64, where the network can be."""
     return network.double() if name in IN_DOUBLE else network
 
 
@@ -125,7 +117,7 @@ def test_network_is_soft_by_default_and_learns_all_of_its_few_more_parameters(na
             assert parameter.grad is not None, key
             assert parameter.grad.isfinite().all(), key
     assert_soft_where_it_can_be(network)
-    # The networks are small; 1.03 to 1.27 times are found.
+    # The networks are small; 1.08 to 1.23 times are found.
     assert parameters_of(strict(name)) < parameters_of(network) <= 1.3 * parameters_of(strict(name))
 
 
@@ -138,21 +130,9 @@ def test_trained_network_is_relaxed_and_hardened_to_itself_and_later_to_escnns_o
     train(relaxed, name)
     assert_soft_where_it_can_be(relaxed)
     hardened = harden_network(relaxed)
-    own = to_escnn(hardened, **(GALAXY_BASIS if "basis" in name else {}))
+    own = to_escnn(hardened, **(BASIS if "basis" in name else {}))
     assert not list(named_relaxed_layers(own))
     assert relative_error(answer(own, name), answer(hardened, name)) <= rounding(name)
-
-
-@EVERY_NETWORK
-def test_trace_is_for_any_batch_size(name: str) -> None:
-    for network in (trained(name).eval(), strict(name).eval()):
-        if name == NOT_TRACED:
-            with pytest.raises(ValueError, match="TracedModules don't support parameter sharing between modules"):
-                torch.jit.trace(network, images(name))
-        else:
-            with torch.no_grad():
-                traced = torch.jit.trace(network, images(name))
-            assert relative_error(answer(traced, name, 5), answer(network, name, 5)) <= SINGLE_REORDERED
 
 
 @EVERY_NETWORK
@@ -182,11 +162,19 @@ def answer_of_onnx_runtime(network: nn.Module, name: str, dynamo: bool = False) 
 
 
 @EVERY_NETWORK
-def test_onnx_runtime_computes_the_same(name: str) -> None:
+@torch.no_grad()
+def test_trace_and_onnx_runtime_compute_the_same_for_any_batch_size(name: str) -> None:
     network = trained(name).eval()
     expected = answer(network, name, 5)
     for each in (network, export_network(network)):
         assert relative_error(answer_of_onnx_runtime(each, name), expected) <= SINGLE_REORDERED
+    for each in (network, strict(name).eval()):
+        if name == NOT_TRACED:
+            with pytest.raises(ValueError, match="TracedModules don't support parameter sharing between modules"):
+                torch.jit.trace(each, images(name))
+        else:
+            traced = torch.jit.trace(each, images(name))
+            assert relative_error(answer(traced, name, 5), answer(each, name, 5)) <= SINGLE_REORDERED
 
 
 @pytest.mark.slow
@@ -200,31 +188,19 @@ def test_program_of_torch_export_computes_the_same_in_torch_and_in_onnx_runtime(
 
 
 @EVERY_NETWORK
-def test_state_is_saved_in_one_mode_and_loaded_in_the_other(name: str) -> None:
-    network = trained(name)
-    expected = answer(network, name)
-    other = pickle.loads(pickle.dumps(network))
-    assert torch.equal(answer(other, name), expected)
-    for mode in (True, False):
-        shake(other)
-        assert relative_error(answer(other, name), expected) > SLIGHTLY_BROKEN
-        file = io.BytesIO()
-        torch.save(network.train(mode).state_dict(), file)
-        file.seek(0)
-        other.train(not mode).load_state_dict(torch.load(file, weights_only=True))
-        assert torch.equal(answer(other, name), expected)
-
-
-@EVERY_NETWORK
-def test_state_of_escnns_network_is_loaded_from_each_mode_into_each(name: str) -> None:
-    original = strict(name)
-    expected = answer(original, name)
-    for saved_in in (True, False):
-        state = copy.deepcopy(original.train(saved_in).state_dict())
-        for loaded_in in (True, False):
-            network = trained(name).train(loaded_in)
-            network.load_state_dict(state)
-            assert relative_error(answer(network, name), expected) <= SINGLE_REORDERED
+def test_state_is_loaded_from_each_mode_into_each_also_that_of_escnns_network(name: str) -> None:
+    for original in (trained(name), strict(name)):
+        expected = answer(original, name)
+        for saved_in in (True, False):
+            file = io.BytesIO()
+            torch.save(original.train(saved_in).state_dict(), file)
+            for loaded_in in (True, False):
+                network = trained(name)
+                shake(network)
+                assert relative_error(answer(network, name), expected) > SLIGHTLY_BROKEN
+                file.seek(0)
+                network.train(loaded_in).load_state_dict(torch.load(file, weights_only=True))
+                assert relative_error(answer(network, name), expected) <= SINGLE_REORDERED
 
 
 @EVERY_NETWORK

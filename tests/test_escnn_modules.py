@@ -61,24 +61,6 @@ def test_layer_computes_the_same_in_double_precision(space: str, geometry: str, 
     assert relative_error(answer_to(strict.train(mode != "train"), features), expected) <= ROUNDING
 
 
-def test_groups_are_those_of_escnn() -> None:
-    hardened = harden_network(settled(RelaxedR2Conv(C4, C4, 3, groups=2)).double())
-    features, strict = random_input(C4), to_escnn(hardened)
-    assert strict.groups == 2
-    assert relative_error(answer_to(strict, features), answer_to(hardened, features)) <= ROUNDING
-
-
-@EVERY_MODE
-def test_transposed_groups_with_a_bias_are_those_of_escnn(mode: str) -> None:
-    layer = settled(RelaxedR2ConvTransposed(C4, C4, 3, groups=2, relax=None)).train(mode == "train")
-    features, strict = random_input(C4, torch.float32), to_escnn(layer)
-    assert relative_error(answer_to(strict.eval(), features), answer_to(layer, features)) <= SINGLE
-    fresh = R2ConvTransposed(C4, C4, 3, groups=2)
-    fresh = fresh if mode == "train" else fresh.eval()
-    fresh.load_state_dict(to_escnn(layer).state_dict())
-    assert relative_error(answer_to(fresh.eval(), features), answer_to(layer, features)) <= SINGLE
-
-
 def test_state_of_a_relaxed_network_loads_into_what_escnn_builds() -> None:
     """The line of docs/how-to/export.md, for a network with two cutoffs."""
 
@@ -91,46 +73,6 @@ def test_state_of_a_relaxed_network_loads_into_what_escnn_builds() -> None:
         fresh.train().load_state_dict({**fresh.state_dict(), **hardened.state_dict()})
         features = random_input(C4, torch.float32)
         assert relative_error(answer_to(fresh.eval(), features), answer_to(hardened.eval(), features)) <= SINGLE
-
-
-def original() -> enn.SequentialModule:
-    convolutions = [R2Conv(C4, C4, 3, padding=1), R2Conv(C4, C4, 5, padding=2, bias=False)]
-    return enn.SequentialModule(convolutions[0], enn.InnerBatchNorm(C4), enn.ReLU(C4), convolutions[1])
-
-
-@EVERY_MODE
-def test_network_goes_there_and_back(mode: str) -> None:
-    """Relaxed and hardened, it is what it was to the last bit, and what escnn builds anew loads its state."""
-    trained = settled(original()).train(mode == "train")
-    strict = to_escnn(harden_network(relax_network(trained, relax={"rotation": 0.25})))
-    assert [type(module) for module in strict] == [type(module) for module in trained]
-    fresh = original() if mode == "train" else original().eval()
-    fresh.load_state_dict(strict.state_dict())
-    features = random_input(C4, torch.float32)
-    # In eval mode first: a pass in training mode changes statistics.
-    expected = answer_to(copy.deepcopy(trained).eval() if mode == "train" else trained, features)
-    for module in (strict, fresh):
-        assert module.training == (mode == "train")
-        assert torch.equal(module[0].weights, trained[0].weights)
-        assert torch.equal(answer_to(module.eval(), features), expected)
-        assert torch.equal(answer_to(module.train(), features), answer_to(trained.train(), features))
-
-
-def test_state_in_double_precision_loads_into_what_escnn_builds_and_training_goes_on_in_the_same_way() -> None:
-    hardened = harden_network(relax_network(settled(original()), relax={"rotation": 0.25})).double()
-    # A copy, since escnn keeps bases for all layers.
-    fresh, strict = copy.deepcopy(original()).double(), to_escnn(hardened)
-    fresh.load_state_dict(strict.state_dict())
-    features = random_input(C4)
-    for mode in (False, True):
-        expected = answer_to(hardened.train(mode), features)
-        assert relative_error(answer_to(fresh.train(mode), features), expected) <= ROUNDING
-    for network in (hardened, strict.train()):
-        network(C4(features)).tensor.square().sum().backward()
-    slopes = dict(strict.named_parameters())
-    for name, parameter in hardened.named_parameters():
-        assert relative_error(slopes.pop(name).grad, parameter.grad) <= ROUNDING
-    assert not slopes
 
 
 def test_what_is_shared_stays_shared_and_what_is_frozen_frozen() -> None:
@@ -147,6 +89,54 @@ def test_what_is_shared_stays_shared_and_what_is_frozen_frozen() -> None:
     assert answer_to(R2Conv(C4, C4, 3), torch.zeros(1, C4.size, 5, 5)).dtype == torch.float32
 
 
+@EVERY_MODE
+@pytest.mark.parametrize("kinds", [(RelaxedR2Conv, R2Conv), (RelaxedR2ConvTransposed, R2ConvTransposed)])
+def test_groups_with_a_bias_are_those_of_escnn(kinds: tuple[type, type], mode: str) -> None:
+    layer = settled(kinds[0](C4, C4, 3, groups=2, relax=None)).train(mode == "train")
+    features, strict = random_input(C4, torch.float32), to_escnn(layer)
+    fresh = kinds[1](C4, C4, 3, groups=2)
+    fresh = fresh if mode == "train" else fresh.eval()
+    fresh.load_state_dict(to_escnn(layer).state_dict())
+    for each in (strict, fresh):
+        assert each.groups == 2
+        assert relative_error(answer_to(each.eval(), features), answer_to(layer, features)) <= SINGLE
+
+
+def original() -> enn.SequentialModule:
+    convolutions = [R2Conv(C4, C4, 3, padding=1), R2Conv(C4, C4, 5, padding=2, bias=False)]
+    return enn.SequentialModule(convolutions[0], enn.InnerBatchNorm(C4), enn.ReLU(C4), convolutions[1])
+
+
+@EVERY_MODE
+def test_network_goes_there_and_back_and_training_goes_on_in_the_same_way(mode: str) -> None:
+    """Relaxed and hardened, it is what it was to the last bit, and what escnn builds anew loads its state."""
+    trained = settled(original()).train(mode == "train")
+    hardened = harden_network(relax_network(trained, relax={"rotation": 0.25}))
+    strict = to_escnn(hardened)
+    assert [type(module) for module in strict] == [type(module) for module in trained]
+    fresh = original() if mode == "train" else original().eval()
+    fresh.load_state_dict(strict.state_dict())
+    features = random_input(C4, torch.float32)
+    # In eval mode first: a pass in training mode changes statistics.
+    expected = answer_to(copy.deepcopy(trained).eval() if mode == "train" else trained, features)
+    for module in (strict, fresh):
+        assert module.training == (mode == "train")
+        assert torch.equal(module[0].weights, trained[0].weights)
+        assert torch.equal(answer_to(module.eval(), features), expected)
+        assert torch.equal(answer_to(module.train(), features), answer_to(trained.train(), features))
+    # In double precision; copies, since escnn keeps bases for all layers.
+    hardened, strict, fresh = hardened.double(), to_escnn(hardened.double()), copy.deepcopy(original()).double()
+    fresh.load_state_dict(strict.state_dict())
+    features = random_input(C4)
+    for network in (hardened, strict, fresh):
+        network.train()(C4(features)).tensor.square().sum().backward()
+    for other in (strict, fresh):
+        slopes = dict(other.named_parameters())
+        for name, parameter in hardened.named_parameters():
+            assert relative_error(slopes.pop(name).grad, parameter.grad) <= ROUNDING
+        assert not slopes
+
+
 def low(radius: float) -> float:
     return 1.0 if radius else 0.0
 
@@ -157,16 +147,11 @@ def test_basis_of_other_arguments_is_asked_for() -> None:
     for given in ({}, {"frequencies_cutoff": low}):
         with pytest.raises(ValueError, match=r"0\.0: escnn's R2Conv has another basis with (its default|freq)"):
             to_escnn(hardened, **given)
+    with pytest.raises(TypeError, match="to_escnn has no argument 'padding'"):
+        to_escnn(hardened, padding=1)
     strict = to_escnn(hardened, frequencies_cutoff=low, sigma=[0.4, 0.5, 0.6])
     features = random_input(C4, torch.float32)
     assert relative_error(answer_to(strict, features), answer_to(hardened, features)) <= SINGLE
-
-
-def test_layer_that_is_hardened_in_place_is_taken() -> None:
-    layer = RelaxedR2Conv(*PAIRS["C4"], 3, **SOFT)
-    layer.harden()
-    features = random_input(layer.in_type, torch.float32)
-    assert relative_error(answer_to(to_escnn(layer), features), answer_to(layer, features)) <= SINGLE
 
 
 def hooked(register: str) -> nn.Module:
@@ -195,8 +180,3 @@ def test_what_is_no_layer_of_escnn_is_refused(build: Callable[[], object], messa
     network = build()
     with pytest.raises((TypeError, ValueError), match=message):
         to_escnn(network)
-
-
-def test_keyword_that_is_not_of_the_basis_is_refused() -> None:
-    with pytest.raises(TypeError, match="to_escnn has no argument 'padding'"):
-        to_escnn(RelaxedR2Conv(C4, C4, 3, relax=None), padding=1)

@@ -14,8 +14,6 @@ import pytest
 from escnn import gspaces
 from escnn.group import SO3, CyclicGroup, ico_group, octa_group
 from escnn.group.groups import ico, octa, so3group
-from sympy import Rational
-from sympy.physics.wigner import clebsch_gordan
 
 from escnn_relaxed.on_escnn.solutions import canonical_embeddings, use_canonical_solutions
 
@@ -53,42 +51,14 @@ def test_embeddings_depend_on_the_space_alone(kind: str) -> None:
     assert np.linalg.matrix_rank(np.concatenate([flat, images], axis=1), tol=1e-9) == size * copies
 
 
-class AnalyticCoefficients:
-    """The face of py3nj, which takes twice the quantum numbers."""
-
-    @staticmethod
-    def clebsch_gordan(*doubled: np.ndarray) -> np.ndarray:
-        numbers = np.broadcast_arrays(*doubled)
-        values = [
-            float(clebsch_gordan(*(Rational(int(number), 2) for number in (j1, j2, j3, m1, m2, m3))))
-            for j1, j2, j3, m1, m2, m3 in zip(*(of.ravel() for of in numbers), strict=True)
-        ]
-        return np.array(values).reshape(numbers[0].shape)
-
-
-@pytest.mark.parametrize("degrees", [(1, 1, 1), (1, 2, 2), (2, 2, 3)], ids=str)
-def test_solutions_are_the_same_with_py3nj(degrees: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has analytic coefficients, unique up to a sign: they have one canonical form with the numerical ones."""
-    numerical = so3group._clebsh_gordan_tensor_so3(*degrees)
-    monkeypatch.setattr(so3group, "py3nj", AnalyticCoefficients)
-    analytic = so3group._clebsh_gordan_tensor_so3.__wrapped__(*degrees)
-    embeddings = analytic.reshape(-1, 1, analytic.shape[-1]).swapaxes(0, 1)
-    canonical = canonical_embeddings(embeddings, np.eye(analytic.shape[-1])[None])
-    assert np.abs(canonical.swapaxes(0, 1).reshape(numerical.shape) - numerical).max() <= SOLVED
-
-
-def test_solvers_leave_numpys_generator_alone() -> None:
+def test_solvers_leave_numpys_generator_alone_and_are_replaced_once() -> None:
     gspace = gspaces.flipRot2dOnR2(7)
-    before = np.random.get_state()[1].copy()
+    before, solver = np.random.get_state()[1].copy(), so3group._clebsh_gordan_tensor_so3
     gspace.fibergroup._clebsh_gordan_coeff((1, 1), (1, 2), (1, 3))
     gspace.fibergroup.irrep(1, 1).restrict((None, 7))
     assert np.array_equal(before, np.random.get_state()[1])
-
-
-def test_solutions_are_used_once() -> None:
-    before = so3group._clebsh_gordan_tensor_so3
     use_canonical_solutions()
-    assert so3group._clebsh_gordan_tensor_so3 is before
+    assert so3group._clebsh_gordan_tensor_so3 is solver
 
 
 BUILD = """

@@ -11,7 +11,6 @@ pytest.importorskip("lightning")
 pytest.importorskip("kornia")
 
 from escnn_relaxed import frequency_penalty
-from escnn_relaxed.kernel.tied import TiedKernel
 from experiments.configuration import override, read_row
 from experiments.module import build_network
 
@@ -43,14 +42,6 @@ def test_options_of_the_kernel_reach_the_layers() -> None:
         assert facts["filter frequency"] == {"position": 0.5, "rotation": 2.0, "reflection": 1.0}
         assert (facts["support"], facts["rotation coordinates"]) == ("smooth", "circle")
         assert layer.domain_frequency.keys() == {"translation", "rotation"}
-
-
-def test_the_default_kernel_is_that_of_the_layers_and_the_papers_has_the_published_counts() -> None:
-    for name, count in (("t2-strict", 451_898), ("t2-soft", 452_282)):
-        network = build_network(read_row(name).configuration, 10, 3)
-        assert sum(parameter.numel() for parameter in network.parameters()) == count
-    tied = build_network(read_row("t2-soft-tied").configuration, 10, 3)
-    assert isinstance(tied.features[0].kernel, TiedKernel)
 
 
 @pytest.mark.parametrize(("share", "values", "parameters"), [("none", 2, 6), ("axes", 1, 6), ("layers", 1, 1)])

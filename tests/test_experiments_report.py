@@ -53,61 +53,23 @@ def test_a_row_has_its_mean_error_and_published_accuracy(tmp_path: Path) -> None
     assert cells(report(tmp_path), title) == [[title, "", *published], [title, "33.00 ± 2.08", "3", "12,345"]]
 
 
-def test_of_the_published_rows_that_learn_their_frequency_those_that_were_run_are_shown(tmp_path: Path) -> None:
-    write(tmp_path, "t2-learned-0.1", 0, 30.0)
-    text = report(tmp_path)
-    assert [line[2] for line in cells(text, "T(2), strict")] == ["81.80 ± 0.48"]
-    assert [line[2] for line in cells(text, "T(2), ω′ learned, λ = 0.1")[:2]] == ["82.10 ± 0.07", "1"]
-    assert not cells(text, "T(2), ω′ learned, λ = 1")
-
-
-def test_what_else_was_changed_of_a_row_is_in_its_line(tmp_path: Path) -> None:
-    write(tmp_path, "se2-4-soft", 0, 30.0)
-    write(tmp_path, "se2-4-soft", 0, 50.0, "kernel.sampling='random'", "kernel.filter_frequency.position=0.5")
-    title = "SE(2), 4 rotations, soft in SO(2)"
-    text = report(tmp_path)
-    (changed,) = cells(text, f"{title}, kernel sampling random, filter_frequency position 0.5")
-    assert changed[1] == "50.00"
-    assert cells(text, title)[1][1] == "30.00"
-
-
-def test_runs_of_another_scale_are_in_another_table(tmp_path: Path) -> None:
-    write(tmp_path, "t2-strict", 0, 30.0)
-    write(tmp_path, "t2-strict", 0, 60.0, "epochs=7")
-    write(tmp_path, "t2-strict", 0, 90.0, "augment=true")
-    text = report(tmp_path)
-    _, *found = cells(text, "T(2), strict")
-    assert [line[1] for line in found] == ["30.00", "60.00", "90.00"]
-    headings = [line for line in text.splitlines() if line.startswith("### ")]
-    assert headings == [*["### CIFAR-10, 1,500 images"] * 2, "### CIFAR-10, 1,500 images, augmented"]
-
-
 def test_the_curve_goes_from_strict_over_the_row_to_its_overrides(tmp_path: Path) -> None:
+    """The frequency is chosen by validation and reported by test."""
     write(tmp_path, "se2-4-strict-corrected", 0, 30.0)
     write(tmp_path, "se2-4-soft", 0, 40.0)
-    write(tmp_path, "se2-4-soft", 0, 50.0, "relax.rotation=0.5")
+    write(tmp_path, "se2-4-soft", 0, 50.0, "relax.rotation=0.5", validation=90.0)
+    write(tmp_path, "se2-4-soft", 0, 95.0, "relax.rotation=2.0", validation=1.0)
     write(tmp_path, "se2-8-soft", 0, 60.0)
-    text = report(tmp_path)
-    curve = cells(text[text.index("Accuracy against") :], "SE(2), 4 rotations, soft in SO(2)")
-    assert [line[1:4] for line in curve[:3]] == [
+    before, _, after = report(tmp_path).partition("Accuracy against")
+    *curve, chosen = cells(after, "SE(2), 4 rotations, soft in SO(2)")
+    assert [line[1:4] for line in curve] == [
         ["0", "30.00", "29.00"],
-        ["0.5", "50.00", "49.00"],
+        ["0.5", "50.00", "90.00"],
         ["1", "40.00", "39.00"],
+        ["2", "95.00", "1.00"],
     ]
-    before = cells(text[: text.index("Accuracy against")], "SE(2), 4 rotations, soft in SO(2)")
-    assert [line[1] for line in before[1:]] == ["40.00"]
-    assert curve[3][1:] == ["0.5", "50.00"]  # the best on validation images
-
-
-def test_the_frequency_is_chosen_by_validation_and_reported_by_test(tmp_path: Path) -> None:
-    write(tmp_path, "t2-strict", 0, 30.0)
-    write(tmp_path, "t2-soft", 0, 40.0)
-    write(tmp_path, "t2-soft", 0, 35.0, "relax.translation=0.5", validation=50.0)
-    write(tmp_path, "t2-soft", 0, 90.0, "relax={translation=[0.5, 2.0]}", validation=1.0)
-    text = report(tmp_path)
-    curve = cells(text[text.index("Accuracy against") :], "T(2), soft")
-    assert [line[1] for line in curve] == ["0", "0.25", "0.5", "2", "0.5"]
-    assert curve[-1] == ["T(2), soft", "0.5", "35.00"]
+    assert [line[1] for line in cells(before, "SE(2), 4 rotations, soft in SO(2)")[1:]] == ["40.00"]
+    assert chosen[1:] == ["0.5", "50.00"]
 
 
 def test_learned_frequencies_are_those_of_the_last_epoch_by_layer(tmp_path: Path) -> None:

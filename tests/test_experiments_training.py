@@ -12,7 +12,6 @@ import signal
 import socket
 import struct
 import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing import forkserver
@@ -43,7 +42,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.`
 TRIAL = read_row("digits-soft").configuration
 # Two learned layers deep enough to train, small enough for seconds: 4 steps an epoch.
 SMALL = replace(TRIAL, images=64, evaluation_images=32, batch_size=16, fields=(1, 1))
-LEARNED = replace(SMALL, learn_relaxation=True, penalty_weight=0.1)
+LEARNED = replace(SMALL, learn_relaxation=True, penalty_weight=0.1, kernel={"sampling": "random"})
 CPU = Machine("cpu", progress_bar=False)
 
 
@@ -59,15 +58,6 @@ def killed_at_step(step: int, configuration: Configuration, output: Path) -> Non
 
     module.ImageClassifier.training_step = training_step
     training.run("digits-soft", configuration, 0, None, output, CPU)
-
-
-def one_of_several(rank: int, local_rank: int, world_size: int, port: int, arguments: list[str]) -> None:
-    """The command line as a process of several, with what torchrun tells each."""
-    torch.set_num_threads(1)
-    told = {"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in told.items()})
-    os.environ.update({"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "test", "GROUP_RANK": str(rank - local_rank)})
-    main(arguments)
 
 
 @pytest.fixture(scope="module")
@@ -108,100 +98,8 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_metrics(tmp_path: Path, pro
     assert without_time(other)["epochs"] != without_time(whole)["epochs"]
 
 
-@pytest.mark.slow
-def test_two_machines_of_one_device_give_what_one_of_two_devices_does(tmp_path: Path, processes: Any) -> None:
-    def result(name: str, nodes: int, devices: int) -> dict[str, Any]:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        arguments = [
-            *f"train digits-soft --output {tmp_path / name} --accelerator cpu --no-progress-bar".split(),
-            *f"--devices {devices} --num-nodes {nodes}".split(),
-            *["--set", "images=64", "evaluation_images=32", "batch_size=16", "fields=[1,1]", "epochs=2"],
-        ]
-        both = [
-            processes.Process(target=one_of_several, args=(rank, rank % devices, 2, port, arguments)) for rank in (0, 1)
-        ]
-        for process in both:
-            process.start()
-        for process in both:
-            process.join(timeout=100)
-            assert process.exitcode == 0
-        # One process of all writes it.
-        (path,) = (tmp_path / name).rglob("result.json")
-        return without_time(json.loads(path.read_text()))
-
-    machines, machine = result("machines", nodes=2, devices=1), result("machine", nodes=1, devices=2)
-    assert machines == machine
-    # Too few images to say that it falls.
-    assert machine["epochs"][1]["train/loss"] != machine["epochs"][0]["train/loss"]
-
-
-def test_a_run_writes_its_log_and_is_not_run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = run("digits-soft", SMALL, 0, None, tmp_path, CPU)
-    folder = run_folder(tmp_path, "digits-soft", SMALL, 0)
-    assert json.loads((folder / "result.json").read_text()) == json.loads(json.dumps(result))
-    with (folder / "metrics.csv").open() as file:
-        lines = list(csv.DictReader(file))
-    assert [float(line["train/loss"]) for line in lines] == [epoch["train/loss"] for epoch in result["epochs"]]
-    assert 100 * float(lines[-1]["validation/accuracy"]) == result["validation_accuracy"]
-    assert result["images"] == {"train": 64, "validation": 32, "test": 32}
-    assert any((folder / "tensorboard").iterdir())
-    monkeypatch.setattr("experiments.training.load_task", None)
-    assert run("digits-soft", SMALL, 0, None, tmp_path, CPU) == json.loads(json.dumps(result))
-
-
-def test_a_run_whose_last_checkpoint_is_damaged_goes_on_from_the_one_before(tmp_path: Path) -> None:
-    random = replace(SMALL, kernel={"sampling": "random"})
-    whole = run("digits-soft", random, 0, None, tmp_path, CPU)
-    folder = run_folder(tmp_path, "digits-soft", random, 0)
-    (folder / "result.json").unlink()
-    checkpoint = folder / "last.ckpt"
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-1000])
-    with pytest.warns(UserWarning, match=f"{checkpoint} is damaged"):
-        resumed = run("digits-soft", random, 0, None, tmp_path, CPU)
-    assert without_time(resumed) == without_time(whole)
-    times, times_before = ([epoch["seconds"] for epoch in result["epochs"]] for result in (resumed, whole))
-    assert times[:2] == times_before[:2]  # not run again
-    assert times[2] != times_before[2]
-    assert not list(folder.glob("*.part"))
-
-
-def test_no_epoch_starts_while_the_pause_file_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, slept = tmp_path / "PAUSE", []
-    file.touch()
-
-    def sleep(seconds: float) -> None:
-        # Nothing was trained yet.
-        assert not list(tmp_path.rglob("*.ckpt"))
-        slept.append(seconds)
-        if len(slept) == 2:
-            file.unlink()
-
-    monkeypatch.setattr("experiments.pause.time.sleep", sleep)
-    result = run("digits-soft", SMALL, 0, None, tmp_path, CPU, pause=file)
-    assert slept == [1, 1]
-    assert len(result["epochs"]) == 3
-    # Of the code, where it is a repository.
-    assert result["commit"] is None or len(result["commit"].removesuffix("-dirty")) >= 7
-
-
-@pytest.mark.slow
-def test_test_images_do_not_change_what_is_trained_or_validated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = load_task(SMALL, None)
-    other = replace(task, test=replace(task.test, labels=(task.test.labels + 1) % 10))
-    results = []
-    for name, loaded in (("plain", task), ("other", other)):
-        monkeypatch.setattr("experiments.training.load_task", lambda *_, loaded=loaded: loaded)
-        results.append(without_time(run("digits-soft", SMALL, 0, None, tmp_path / name, CPU)))
-    for name in ("epochs", "validation_accuracy"):
-        assert results[0][name] == results[1][name]
-
-
 def test_the_loss_is_the_cross_entropy_and_the_weighted_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
-    configuration = replace(LEARNED, penalty_weight=0.5)
+    configuration = replace(SMALL, learn_relaxation=True, penalty_weight=0.5)
     module = ImageClassifier(configuration, load_task(configuration, None), 0)
     monkeypatch.setattr(module, "log", lambda *_, **__: None)
     images, labels = torch.rand(4, 1, 28, 28), torch.arange(4)
@@ -210,19 +108,75 @@ def test_the_loss_is_the_cross_entropy_and_the_weighted_penalty(monkeypatch: pyt
     torch.testing.assert_close(loss, entropy + 0.5 * frequency_penalty(module.network))
 
 
-def test_networks_of_one_seed_start_alike() -> None:
-    task = load_task(SMALL, None)
-    first, again, other = (ImageClassifier(SMALL, task, seed).network.classifier.weight for seed in (0, 0, 1))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
 def test_the_learning_rate_rises_linearly_then_falls_as_a_cosine() -> None:
     factors = [learning_rate_factor(step, 5, 105) for step in range(105)]
     assert factors[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert factors[55] == pytest.approx(0.5)
     assert factors[5:] == sorted(factors[5:], reverse=True)
     assert 0 < factors[-1] < math.pi**2 / 4 / 100**2 * 1.01
+
+
+def test_a_run_waits_writes_its_log_sees_no_test_image_and_is_not_run_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pause, slept = tmp_path / "PAUSE", []
+    pause.touch()
+
+    def sleep(seconds: float) -> None:
+        # Nothing was trained yet.
+        assert not list(tmp_path.rglob("*.ckpt"))
+        slept.append(seconds)
+        if len(slept) == 2:
+            pause.unlink()
+
+    monkeypatch.setattr("experiments.pause.time.sleep", sleep)
+    result = run("digits-soft", SMALL, 0, None, tmp_path, CPU, pause=pause)
+    assert slept == [1, 1]
+    folder = run_folder(tmp_path, "digits-soft", SMALL, 0)
+    assert json.loads((folder / "result.json").read_text()) == json.loads(json.dumps(result))
+    with (folder / "metrics.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [float(line["train/loss"]) for line in lines] == [epoch["train/loss"] for epoch in result["epochs"]]
+    assert 100 * float(lines[-1]["validation/accuracy"]) == result["validation_accuracy"]
+    assert result["images"] == {"train": 64, "validation": 32, "test": 32}
+    assert any((folder / "tensorboard").iterdir())
+    # Of the code, where it is a repository.
+    assert result["commit"] is None or len(result["commit"].removesuffix("-dirty")) >= 7
+    task = load_task(SMALL, None)
+    other_labels = replace(task, test=replace(task.test, labels=(task.test.labels + 1) % 10))
+    monkeypatch.setattr("experiments.training.load_task", lambda *_: other_labels)
+    other = run("digits-soft", SMALL, 0, None, tmp_path / "other", CPU)
+    assert without_time(other)["epochs"] == without_time(result)["epochs"]
+    assert other["validation_accuracy"] == result["validation_accuracy"]
+    monkeypatch.setattr("experiments.training.load_task", None)
+    assert run("digits-soft", SMALL, 0, None, tmp_path, CPU) == json.loads(json.dumps(result))
+
+
+def one_of_two(rank: int, port: int, arguments: list[str]) -> None:
+    """The command line as one process of two, with what torchrun tells it."""
+    torch.set_num_threads(1)
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port, "GROUP_RANK": 0}
+    os.environ.update({name: str(value) for name, value in told.items()})
+    os.environ.update({"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "test"})
+    main(arguments)
+
+
+@pytest.mark.slow
+def test_two_devices_share_the_images_and_one_writes_the_result(tmp_path: Path, processes: Any) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = f"train digits-soft --output {tmp_path} --accelerator cpu --no-progress-bar --devices 2 --set".split()
+    arguments += ["images=64", "evaluation_images=32", "batch_size=16", "fields=[1,1]", "epochs=2"]
+    both = [processes.Process(target=one_of_two, args=(rank, port, arguments)) for rank in (0, 1)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(timeout=100)
+        assert process.exitcode == 0
+    (path,) = tmp_path.rglob("result.json")
+    first, second = json.loads(path.read_text())["epochs"]
+    assert first["train/loss"] != second["train/loss"]
 
 
 # Checkpoints: one that is damaged, half-written or another run's costs an epoch at most, and is named.
@@ -252,14 +206,22 @@ def with_another_weight(content: bytes) -> bytes:
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda content: b"", lambda content: content[: len(content) // 2], with_another_weight]
-)
-def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(tmp_path: Path, damage: Callable[..., bytes]) -> None:
+def no_space(file: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[: len(content) // 2], with_another_weight])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[..., bytes]
+) -> None:
     path = tmp_path / "last.ckpt"
     assert newest_epoch(path) is None
     for epoch in range(3):
         write(path, epoch)
+    monkeypatch.setattr("os.fsync", no_space)
+    with pytest.raises(OSError, match="No space left on device"):
+        write(path, 3)
+    monkeypatch.undo()
     assert newest_epoch(path) == 2
     path.write_bytes(damage(path.read_bytes()))
     with pytest.warns(UserWarning, match=r"last\.ckpt is damaged .* now called last\.ckpt\.damaged: .* the one before"):
@@ -274,69 +236,13 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(tmp_path: Path, 
         assert newest_epoch(path) is None
 
 
-@pytest.mark.parametrize("place", ["os.fsync", "pathlib.Path.replace"])
-def test_a_write_that_fails_or_is_killed_leaves_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    path = tmp_path / "last.ckpt"
-    write(path, 0)
-
-    def fail(*arguments: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(place, fail)
-    with pytest.raises(OSError, match="No space left on device"):
-        write(path, 1)
-    monkeypatch.undo()
-    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
-    (tmp_path / "last.ckpt.part").write_bytes(b"half of")
-    assert newest_epoch(path) == 0
-    write(path, 1)
-    assert not (tmp_path / "last.ckpt.part").exists()
-    # Between the two renamings there is the one before alone.
-    path.unlink()
-    assert newest_epoch(path) == 0
-
-
-def test_nothing_is_written_outside_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A move from another file system would be a copy, of which a kill leaves half."""
-    opened: list[Path] = []
-    plain = Path.open
-    monkeypatch.setattr(Path, "open", lambda self, *rest, **named: opened.append(self) or plain(self, *rest, **named))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
-    write(tmp_path / "run" / "last.ckpt", 0)
-    assert opened == [tmp_path / "run" / "last.ckpt.part"]
-
-
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (
-            {"epoch": 3, "state_dict": Module().state_dict(), "run": "other"},
-            "is a checkpoint of another run, other, not of some row",
-        ),
-        ({"epoch": 3, "state_dict": Module(4).state_dict(), "run": RUN}, "is not a checkpoint of this run, some row"),
-        (Module().state_dict(), "is not a checkpoint of this run"),
-    ],
+    ("width", "run", "message"),
+    [(3, "other", "is a checkpoint of another run"), (4, RUN, "is not a checkpoint of")],
 )
-def test_what_is_another_runs_is_named_and_left_alone(tmp_path: Path, content: Any, message: str) -> None:
+def test_what_is_another_runs_is_named_and_left_alone(tmp_path: Path, width: int, run: str, message: str) -> None:
     path = tmp_path / "last.ckpt"
-    torch.save(content, path)
+    torch.save({"epoch": 3, "state_dict": Module(width).state_dict(), "run": run}, path)
     with pytest.raises(DataError, match=rf"last\.ckpt {message}.*: move it out of {tmp_path}"):
         newest_epoch(path)
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
-
-
-def test_no_cut_and_no_wrong_byte_is_taken_for_sound(tmp_path: Path) -> None:
-    """Whatever is wrong, the answer is a sound checkpoint."""
-    path = tmp_path / "last.ckpt"
-    write(path, 0)
-    write(path, 1)
-    content = path.read_bytes()
-    generator = torch.Generator().manual_seed(0)
-    for cut in torch.randint(len(content), (40,), generator=generator).tolist():
-        for wrong in (content[:cut], content[:cut] + b"\xa5" * 8 + content[cut + 8 :]):
-            path.write_bytes(wrong)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                assert newest_epoch(path) in (0, 1)

@@ -1,6 +1,6 @@
 """``export_network`` of networks with a forward of their own: it stays, and all that it calls is plain.
 
-That they compute the same, traced, saved and in ONNX too, is tested for fourteen of them in test_drop_in_networks.
+That they compute the same, traced, saved and in ONNX too, is tested for six of them in test_drop_in_networks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def in_place(name: str) -> tuple[nn.Module, Tensor]:
     return settled(NETWORKS[name][0](RelaxedR2Conv, RelaxedR2ConvTransposed)), images(name)
 
 
-RESIDUAL, TURNED = "wide ResNet, D4, loops that draw weights", "key points, C4, turned fibers"
+RESIDUAL, TURNED = "ResNet, D6, arguments of the basis", "robot policy, D4 and C4"
 
 
 @pytest.mark.parametrize("name", [RESIDUAL, TURNED])

@@ -1,31 +1,29 @@
-"""Bars, curves and polar plots hold the numbers that they are given."""
+"""Pictures hold the numbers, the kernels and the softness that they are given."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
+import battery
 import matplotlib as mpl
 import numpy as np
 import pytest
-from soft_networks import soft_regular_layer
-from torch import nn
+import torch
+import volumes
+from escnn import nn
+from layers import build
+from matplotlib.collections import EllipseCollection, PathCollection
+from soft_networks import ROUGH, soft_regular_layer
+from trained_networks import convolution
+from transformations import on_grid_elements, transform
 
-from escnn_relaxed.measure import AblationRow, EquivarianceReport, ErrorRow
+from escnn_relaxed.group.rotation_axes import rotation_axes
+from escnn_relaxed.measure import AblationRow, EquivarianceReport, ErrorRow, softness_by_axis
 
 mpl.use("Agg")
-from escnn_relaxed.plots import (
-    plot_ablation,
-    plot_domain_frequency,
-    plot_equivariance_error,
-    plot_softness,
-)
-
-
-@pytest.fixture(autouse=True)
-def closed_figures() -> None:
-    mpl.pyplot.close("all")
-
+from escnn_relaxed import plots
 
 ROWS = [
     AblationRow("nothing", "network", 96.0, 0.0, 0.1),
@@ -38,38 +36,45 @@ HISTORY = {
     "domain_frequency/body.second/rotation": [(0, 0.25), (10, 0.3), (20, 0.4)],
     "domain_frequency/body.second/translation_x": [(0, 0.5), (10, 0.6)],
 }
+CUBE = volumes.gspace("octahedral")
+DENSITY, REGULAR = (nn.FieldType(CUBE, [field]) for field in (CUBE.trivial_repr, CUBE.regular_repr))
+
+
+@pytest.fixture(autouse=True)
+def closed_figures() -> None:
+    mpl.pyplot.close("all")
 
 
 def legend(axes: mpl.axes.Axes) -> list[str]:
     return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
+def ticks(labels: list[mpl.text.Text]) -> list[str]:
+    return [label.get_text() for label in labels]
+
+
 def bars(axes: mpl.axes.Axes) -> dict[str, float]:
-    labels = [label.get_text() for label in axes.get_xticklabels()]
-    return dict(zip(labels, [bar.get_height() for bar in axes.patches], strict=True))
+    return dict(zip(ticks(axes.get_xticklabels()), [bar.get_height() for bar in axes.patches], strict=True))
 
 
-def test_ablation_has_a_bar_for_each_part_and_a_line_for_the_whole() -> None:
-    axes = plot_ablation(ROWS)
+def test_bars_have_the_numbers_of_parts_and_layers() -> None:
+    figure, given = mpl.pyplot.subplots()
+    axes = plots.plot_ablation(ROWS, axes=given)
+    assert axes is given
+    assert mpl.pyplot.get_fignums() == [figure.number]
     assert bars(axes) == {"first": 49.5, "rotation": 50.5}
     assert set(axes.lines[0].get_ydata()) == {96.0}
-
-
-def test_softness_has_a_bar_for_each_layer() -> None:
-    network = nn.Sequential(soft_regular_layer(), soft_regular_layer(relax={"rotation": 0.3}))
-    assert bars(plot_softness(network)) == {str(i): layer.softness().item() for i, layer in enumerate(network)}
+    network = torch.nn.Sequential(soft_regular_layer(), soft_regular_layer(relax={"rotation": 0.3}))
+    assert bars(plots.plot_softness(network)) == {str(i): layer.softness().item() for i, layer in enumerate(network)}
 
 
 def test_frequencies_have_a_line_a_layer_and_subgroup() -> None:
-    axes = plot_domain_frequency(HISTORY)
+    axes = plots.plot_domain_frequency(HISTORY)
     first, second, shifted = axes.lines
     assert (list(second.get_xdata()), list(second.get_ydata())) == ([0, 10, 20], [0.25, 0.3, 0.4])
     assert first.get_color() != second.get_color() == shifted.get_color()
     assert first.get_linestyle() == second.get_linestyle() != shifted.get_linestyle()
     assert legend(axes) == ["body.first, rotation", "body.second, rotation", "body.second, translation x"]
-    # Subgroups are named where there are several.
-    axes = plot_domain_frequency({tag: pairs for tag, pairs in HISTORY.items() if tag.endswith("rotation")})
-    assert legend(axes) == ["body.first", "body.second"]
 
 
 def report(degrees: range, subgroup: str = "rotation") -> EquivarianceReport:
@@ -82,46 +87,198 @@ def report(degrees: range, subgroup: str = "rotation") -> EquivarianceReport:
 
 
 def test_a_sweep_is_a_line_in_the_order_of_angles_closed_where_it_is_whole() -> None:
-    axes = plot_equivariance_error(report(range(0, 360, 30)))
+    axes = plots.plot_equivariance_error(report(range(0, 360, 30)))
     error, resampling, exact = axes.lines
     assert np.degrees(error.get_xdata()) == pytest.approx([*range(0, 360, 30), 0])
     assert error.get_ydata() == pytest.approx([*(d / 360 for d in range(0, 360, 30)), 0])
     assert set(resampling.get_ydata()) == {0, 0.01}
     assert np.degrees(exact.get_xdata()) == pytest.approx([0, 90, 180, 270])
     assert legend(axes) == ["rotations", "resampling alone"]
-    assert len(plot_equivariance_error(report(range(0, 100, 10))).lines[0].get_xdata()) == 10
+    assert len(plots.plot_equivariance_error(report(range(0, 100, 10))).lines[0].get_xdata()) == 10
 
 
 def test_few_elements_are_points_and_reports_are_told_apart() -> None:
-    axes = plot_equivariance_error(report(range(45, 360, 45)))
+    axes = plots.plot_equivariance_error(report(range(45, 360, 45)))
     exact, interpolated, resampling = axes.lines
     assert np.degrees(exact.get_xdata()) == pytest.approx([90, 180, 270])
     assert len(interpolated.get_xdata()) == len(resampling.get_xdata()) == 4
     assert {line.get_linestyle() for line in axes.lines} == {"None"}
     assert legend(axes) == ["rotations, exact", "rotations, interpolated", "rotations, resampling alone"]
     both = {"soft": report(range(90, 360, 90)), "strict": report(range(0, 360, 90), "reflection")}
-    axes = plot_equivariance_error(both)
+    axes = plots.plot_equivariance_error(both)
     assert legend(axes) == ["soft, rotations, exact", "strict, reflections, exact"]
     assert len({line.get_color() for line in axes.lines}) == 2
 
 
-def test_pictures_go_where_they_are_told() -> None:
-    figure, axes = mpl.pyplot.subplots()
-    assert plot_ablation(ROWS, axes=axes) is axes
-    assert mpl.pyplot.get_fignums() == [figure.number]
+def filters(axes: mpl.axes.Axes) -> list[np.ndarray]:
+    return [np.asarray(image.get_array()) for image in axes.images]
 
 
-BAD: list[tuple[Callable[[], object], str]] = [
-    (lambda: plot_ablation(ROWS[:1]), "hardened part"),
-    (lambda: plot_ablation([96.0]), "rows must be the report of softness_ablation"),
-    (lambda: plot_softness(nn.Sequential()), "network has no relaxed layer"),
-    (lambda: plot_domain_frequency({"softness/first": [(0, 0.1)]}), "history must have tags domain_frequency"),
-    (lambda: plot_equivariance_error(report(range(90, 180, 90), "translation")), "no rotation or reflection"),
-    (lambda: plot_equivariance_error(report(range(2)), mpl.pyplot.figure().add_subplot()), "axes must be polar"),
+def layer(space: str, pair: str, **arguments: object) -> torch.nn.Module:
+    return build(*battery.types(space, pair), filter_frequency=ROUGH, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("space", "pair"), [("C4", "trivial -> two regular"), ("D4 axis 45°", "two regular -> two regular")]
+)
+def test_a_strict_layer_shows_one_filter_turned(space: str, pair: str) -> None:
+    strict = layer(space, pair, relax=None)
+    found = filters(plots.plot_filters_over_rotations(strict, out_field=1, in_field=len(strict.in_type) - 1))
+    trivial, group = battery.field_type(space, "trivial"), strict.out_type.fibergroup
+    assert len(found) == group.order()
+    first = torch.from_numpy(found[group.elements.index(group.identity)])[None, None]
+    assert not np.allclose(found[0], found[1])
+    for element in on_grid_elements(trivial.gspace):
+        turned = transform(first, trivial, element)[0, 0]
+        assert found[group.elements.index(element)] == pytest.approx(turned.numpy(), abs=1e-12)
+
+
+def test_filters_are_those_of_the_bank_in_rows_with_the_group_below() -> None:
+    soft = layer("C4", "two regular -> two regular", relax={"rotation": 0.3}, initial_softness=0.3)
+    axes = plots.plot_filters_over_rotations({"soft": soft, "R2Conv": convolution("C4", "trivial -> regular")})
+    bank = soft.filter_bank().detach().numpy()
+    assert len(axes.images) == 8
+    assert all(np.allclose(filters(axes)[g], bank[g, g], rtol=0, atol=1e-12) for g in range(4))
+    assert ticks(axes.get_yticklabels()) == ["soft", "R2Conv", "g"]
+    heights = [image.get_extent()[2] for image in axes.images]
+    assert len(set(heights[:4])) == 1
+    assert heights[0] > heights[4]
+    # An arrow for each element, from the centre of its circle to where it turns the x axis.
+    ends = [(note.xy[0] - note.xyann[0], note.xy[1] - note.xyann[1]) for note in axes.texts]
+    directions = [tuple(np.round(np.array(end) / np.hypot(*end)).tolist()) for end in ends]
+    assert directions == [(1, 0), (0, 1), (-1, 0), (0, -1)]
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "padding", "dilation"), [((9, 8), 1, 1, 1), ((18, 17), 2, 0, 1), ((13, 12), 1, 0, 2)]
+)
+def test_filters_over_positions_are_what_the_layer_multiplies_with(
+    size: tuple[int, int], stride: int, padding: int, dilation: int
+) -> None:
+    """Against an image with a single 1 below each tap: what comes out at the position is the kernel there."""
+    place = {"stride": stride, "padding": padding, "dilation": dilation}
+    soft = layer("C4", "regular -> irreps", relax={"translation": 0.5}, initial_softness=0.5, **place)
+    axes = plots.plot_filter_over_positions(soft, size, out_channel=2, in_channel=1, positions=2)
+    found = filters(axes)
+    rows, columns = ([float(text) for text in ticks(of)] for of in (axes.get_yticklabels(), axes.get_xticklabels()))
+    extents = [image.get_extent() for image in axes.images]
+    assert extents[1][0] > extents[0][0] == extents[2][0]
+    assert extents[2][2] < extents[0][2] == extents[1][2]
+    for number, kernel in enumerate(found):
+        row, column = rows[number // 2], columns[number % 2]
+        for i, j in np.ndindex(3, 3):
+            image = torch.zeros(1, 4, *size, dtype=torch.float64)
+            image[0, 1, int(row) + dilation * (i - 1), int(column) + dilation * (j - 1)] = 1
+            with torch.no_grad():
+                answer = soft(soft.in_type(image)).tensor
+            at = (int(row) + padding - dilation) // stride, (int(column) + padding - dilation) // stride
+            assert kernel[i, j] == pytest.approx(answer[0, 2, at[0], at[1]].item(), abs=1e-12)
+    assert len(found) == 4
+    assert not np.allclose(found[0], found[3])
+
+
+def soft_volume(kernel_size: int = 3) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return volumes.layer(DENSITY, kernel_size, REGULAR, initial_softness=0.3)
+
+
+def parts(axes: mpl.axes.Axes, kind: type) -> list[Any]:
+    return [part for part in axes.collections if isinstance(part, kind)]
+
+
+def values(part: mpl.collections.Collection) -> np.ndarray:
+    return np.asarray(part.get_array())
+
+
+@pytest.mark.parametrize("kernel_size", [3, 4])
+def test_filters_in_space_are_those_of_the_bank_turned_back(kernel_size: int) -> None:
+    volume, strict = soft_volume(kernel_size), nn.R3Conv(DENSITY, REGULAR, kernel_size)
+    axes = plots.plot_filters_in_space({"soft": volume, "strict": strict})
+    assert ticks(axes.get_yticklabels()) == ["soft", "strict"]
+    balls = parts(axes, EllipseCollection)
+    turns = [axis.element for axis in rotation_axes(CUBE)[:4]]
+    columns = [values(part) for part in balls[: 1 + len(turns)]]
+    bank, elements = volume.filter_bank().detach(), CUBE.fibergroup.elements
+    identity = bank[elements.index(CUBE.fibergroup.identity), 0].flatten().numpy()
+    # The order in which taps are drawn, found from their values.
+    order = [int(np.argmin(np.abs(identity - value))) for value in columns[0]]
+    assert sorted(order) == list(range(kernel_size**3))
+    for drawn, turn in zip(columns[1:], turns, strict=True):
+        turned_back = transform(bank[None, [elements.index(turn)], 0], DENSITY, ~turn).flatten()
+        assert drawn == pytest.approx(turned_back[order].numpy(), abs=1e-12)
+        assert not np.allclose(drawn, columns[0], atol=0.01)
+    for part in balls[2 + len(turns) :]:
+        assert values(part) == pytest.approx(values(balls[1 + len(turns)]), abs=1e-5)  # float32
+
+
+@pytest.mark.parametrize(("plane", "row", "column"), [(0, 1, 1), (1, 1, 2), (1, 2, 1)])
+def test_z_is_up_and_y_to_the_right_and_x_to_the_front(
+    plane: int, row: int, column: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel with one tap that is not 0: above, in front, and at −y, which is on the left."""
+    bank = torch.zeros(24, 1, 3, 3, 3)
+    bank[:, :, plane, row, column] = 1
+    volume = nn.R3Conv(DENSITY, REGULAR, 3)
+    monkeypatch.setattr(volume, "expand_parameters", lambda: (bank, None))
+    part = parts(plots.plot_filters_in_space(volume), EllipseCollection)[0]
+    number = int(np.argmax(values(part)))
+    right, up = part.get_offsets()[number] - part.get_offsets().mean(0)
+    if plane == 0:
+        assert abs(right) < 1e-9 < up
+    elif column == 2:
+        assert number > 13, "taps in front are drawn last"
+        assert up < 0
+    else:
+        assert right < 0
+        assert abs(up) < -right
+
+
+def test_marks_have_the_softness_of_their_axes() -> None:
+    torch.manual_seed(0)
+    fields = nn.FieldType(CUBE, [CUBE.irrep(1)])
+    networks = {name: volumes.layer(fields, keep=keep) for name, keep in {"soft": None, "kept": "SO(2)"}.items()}
+    axes = plots.plot_softness_by_axis(networks)
+    marks = parts(axes, PathCollection)
+    for number, network in enumerate(networks.values()):
+        rows, some = softness_by_axis(network), marks[3 * number : 3 * number + 3]
+        assert np.concatenate([values(part) for part in some]) == pytest.approx([row.softness for row in rows])
+        places = np.concatenate([part.get_offsets() for part in some]) - [axes.get_xticks()[number], 0]
+        assert (np.hypot(*places.T) < 1).all()
+        # Marks do not hide each other.
+        distances = np.linalg.norm(places[:, None] - places, axis=-1) + 9 * np.eye(len(places))
+        assert distances.min() > 0.2
+    assert {part.norm.vmax for part in marks} == {max(values(part).max() for part in marks)}
+    assert {part.norm.vmin for part in marks} == {0}
+    assert ticks(axes.get_xticklabels()) == ["soft", "kept"]
+    # The third row is z. It is the highest mark of a sphere, and white where it is kept.
+    assert marks[3].get_offsets()[2][1] == max(places[:, 1])
+    assert values(marks[3])[2] == pytest.approx(0, abs=1e-20)
+    assert marks[3].to_rgba(values(marks[3])[2]) == pytest.approx(mpl.colormaps["Oranges"](0.0))
+    assert not parts(plots.plot_softness_by_axis(volumes.layer(volumes.fields("inversion"))), PathCollection)
+
+
+BAD: list[tuple[Callable[..., object], tuple[object, ...], str]] = [
+    (plots.plot_ablation, (ROWS[:1],), "hardened part"),
+    (plots.plot_ablation, ([96.0],), "rows must be the report of softness_ablation"),
+    (plots.plot_softness, (torch.nn.Sequential(),), "network has no relaxed layer"),
+    (plots.plot_domain_frequency, ({"softness/first": [(0, 0.1)]},), "history must have tags domain_frequency"),
+    (plots.plot_equivariance_error, (report(range(90, 180, 90), "translation"),), "no rotation or reflection"),
+    (plots.plot_filters_over_rotations, (layer("SO(2)", "trivial -> irreps"),), "out_field must be a regular field"),
+    (plots.plot_filters_over_rotations, (layer("C4", "irreps -> two regular"), 0, 1), "in_field must be a trivial or"),
+    (
+        plots.plot_filters_over_rotations,
+        (layer("C4", "trivial -> regular"), 1),
+        "out_field must be below 1, the",
+    ),
+    (plots.plot_filters_over_rotations, ({},), "layers must have one to draw"),
+    (plots.plot_filter_over_positions, (soft_regular_layer(), 5, 4), "out_channel must be below 4"),
+    (plots.plot_filter_over_positions, (soft_regular_layer(), 2), "size must be at least 3"),
+    (plots.plot_filters_in_space, (torch.nn.Conv3d(1, 1, 3),), "layers must be RelaxedR3Conv.*got Conv3d"),
+    (plots.plot_softness_by_axis, (torch.nn.Identity(),), "networks must have layers RelaxedR3Conv"),
 ]
 
 
-@pytest.mark.parametrize(("draw", "message"), BAD, ids=[message for _, message in BAD])
-def test_what_cannot_be_drawn_is_refused(draw: Callable[[], object], message: str) -> None:
+@pytest.mark.parametrize(("draw", "arguments", "message"), BAD, ids=[message for *_, message in BAD])
+def test_what_cannot_be_drawn_is_refused(draw: Callable[..., object], arguments: tuple, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        draw()
+        draw(*arguments)

@@ -1,8 +1,9 @@
-"""What does not work is refused on import, with what to type."""
+"""What does not work is refused on import, with what to type; what is required is pinned, as setup.py allows."""
 
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,23 +15,20 @@ from escnn_relaxed.on_escnn import versions
 from escnn_relaxed.on_escnn.versions import check_torch
 
 ROOT = Path(__file__).parents[1]
-# The errors that importing lie_learn was seen to end in, as the text of its module.
-BROKEN = {
-    "without its compiled parts": "from lie_learn.representations.SO3.irrep_bases import change_of_basis_matrix",
-    "compiled for another NumPy": "raise ImportError('numpy.core.multiarray failed to import')",
-    "of another size in memory": "raise ValueError('numpy.dtype size changed, may indicate binary incompatibility')",
-}
 
 
-def test_torch_that_is_too_old_is_refused() -> None:
+def test_torch_that_is_too_old_is_refused_on_import(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ImportError, match=r'torch 2.6 or newer, .* has 2.2.2\+cu121: pip install "torch>=2.6"'):
         check_torch("2.2.2+cu121")
-
-
-def test_import_checks_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.5.1")
     with pytest.raises(ImportError, match=r"has 2\.5\.1"):
         importlib.reload(versions)
+
+
+def said_on_import(code: str, first_on_the_path: Path) -> str:
+    path = [str(first_on_the_path), str(ROOT)]
+    command = [sys.executable, "-c", f"import sys\nsys.path[:0] = {path}\n{code}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stderr.strip()
 
 
 WITHOUT_LIE_LEARN = """
@@ -45,39 +43,59 @@ escnn_relaxed.RelaxedR2Conv
 """
 
 
-def said_on_import(code: str, first_on_the_path: Path) -> str:
-    path = [str(first_on_the_path), str(ROOT)]
-    command = [sys.executable, "-c", f"import sys\nsys.path[:0] = {path}\n{code}"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stderr.strip().splitlines()[-1]
-
-
-@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
-def test_lie_learn_that_does_not_import_is_named_with_what_helps(text: str, tmp_path: Path) -> None:
+def test_lie_learn_that_does_not_import_or_is_missing_is_named_with_what_helps(tmp_path: Path) -> None:
+    """Without its compiled parts, compiled for another NumPy, of another size in memory; or not there at all."""
     folder = tmp_path / "lie_learn" / "representations" / "SO3"
     folder.mkdir(parents=True)
     for package in (folder, folder.parent, folder.parent.parent):
         (package / "__init__.py").touch()
-    (folder / "wigner_d.py").write_text(text)
-    said = said_on_import("import escnn_relaxed", tmp_path)
-    assert said.startswith("ImportError: escnn needs lie_learn, which does not import here")
-    assert said.endswith("Type there: pip install ./compat")
-
-
-def test_lie_learn_that_is_missing_is_named_where_it_is_needed(tmp_path: Path) -> None:
-    said = said_on_import(WITHOUT_LIE_LEARN, tmp_path)
+    for text in (
+        "from lie_learn.representations.SO3.irrep_bases import change_of_basis_matrix",
+        "raise ImportError('numpy.core.multiarray failed to import')",
+        "raise ValueError('numpy.dtype size changed, may indicate binary incompatibility')",
+    ):
+        (folder / "wigner_d.py").write_text(text)
+        said = said_on_import("import escnn_relaxed", tmp_path).splitlines()[-1]
+        assert said.startswith("ImportError: escnn needs lie_learn, which does not import here")
+        assert said.endswith("Type there: pip install ./compat")
+    said = said_on_import(WITHOUT_LIE_LEARN, tmp_path / "lie_learn").splitlines()[-1]
     assert said.startswith("ImportError: RelaxedR2Conv needs escnn and lie_learn")
     assert "README.md says what to type" in said
 
 
-def test_package_that_is_imported_first_silences_what_escnn_says_of_py3nj() -> None:
-    code = "import sys; sys.modules['py3nj'] = None; import escnn_relaxed; from escnn import gspaces, nn"
-    command = [sys.executable, "-c", code]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert "py3nj" not in found.stderr
+def test_package_that_is_imported_first_silences_what_escnn_says_of_py3nj(tmp_path: Path) -> None:
+    code = "sys.modules['py3nj'] = None; import escnn_relaxed; from escnn import gspaces, nn"
+    assert not said_on_import(code, tmp_path)
 
 
-def test_package_names_its_authors_and_a_home_page() -> None:
-    command = [sys.executable, "setup.py", "-q", "--author", "--url"]
+def pins(name: str) -> dict[str, str]:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return {of.lower().replace("_", "-"): version for of, version in re.findall(r"^([\w.-]+)==([\w.+]+)", text, re.M)}
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0]))
+
+
+@pytest.mark.skipif(not (ROOT / "constraints.txt").exists(), reason="no constraints beside the tests")
+def test_every_requirement_is_pinned_as_setup_allows_and_the_oldest_are_the_least_allowed(tmp_path: Path) -> None:
+    """The two narrower files change what constraints.txt has; docs/constraints.txt pins nothing twice."""
     pytest.importorskip("setuptools")
-    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    assert found.split("\n")[:2] == ["The escnn_relaxed authors", "https://arxiv.org/abs/2204.07178"]
+    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    written = (tmp_path / "escnn_relaxed.egg-info" / "requires.txt").read_text(encoding="utf-8")
+    main, docs = pins("constraints.txt"), pins("docs/constraints.txt")
+    assert not main.keys() & docs.keys()
+    both = main | docs
+    for requirement in re.findall(r"^\w.*$", written, re.MULTILINE):
+        name, relation, version = re.fullmatch(r"([\w.-]+?)(?:(==|>=)([\d.]+))?", requirement).groups()
+        name = name.lower().replace("_", "-")
+        assert name in both, f"{requirement} is in no constraints"
+        assert relation != "==" or both[name] == version
+        assert relation != ">=" or numbers(both[name]) >= numbers(version)
+        oldest = pins("constraints-oldest.txt").get(name)
+        assert oldest is None or numbers(oldest)[: len(numbers(version))] == numbers(version), requirement
+    for name in ("constraints-oldest.txt", "constraints-newest.txt"):
+        narrower = pins(name)
+        assert narrower
+        assert not [pin for pin, version in narrower.items() if main.get(pin) == version]

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -36,14 +35,14 @@ class Links(HTMLParser):
                 self.targets.append(value)
 
 
-def built_pages() -> Iterator[Path]:
-    return (page for page in sorted(HTML.rglob("*.html")) if "_static" not in page.parts)
-
-
-def test_links_of_the_built_site_lead_to_pages_and_places_in_them() -> None:
-    pages = {page.resolve(): Links(page) for page in built_pages()}
+def test_links_of_the_built_site_lead_to_pages_and_places_in_them_and_nothing_is_fetched_from_elsewhere() -> None:
+    """Scripts, styles and pictures are its own: it can be read without a network."""
+    pages = {page.resolve(): Links(page) for page in sorted(HTML.rglob("*.html")) if "_static" not in page.parts}
     assert pages
     for page, links in pages.items():
+        text = page.read_text(encoding="utf-8")
+        assert not re.findall(r"<(?:script|img)[^>]*src=\"(?:https?:)?//[^\"]*\"", text), page.name
+        assert not re.findall(r"<link[^>]*rel=\"stylesheet\"[^>]*href=\"(?:https?:)?//", text), page.name
         for link in links.targets:
             target = urlsplit(link)
             if target.scheme or target.netloc:
@@ -55,43 +54,14 @@ def test_links_of_the_built_site_lead_to_pages_and_places_in_them() -> None:
                 assert unquote(target.fragment) in pages[file].identifiers | {""}, f"{page.name} links to {link}"
 
 
-def test_built_site_fetches_nothing_from_elsewhere() -> None:
-    """Scripts, styles and pictures are its own: it can be read without a network."""
-    for page in built_pages():
-        text = page.read_text(encoding="utf-8")
-        assert not re.findall(r"<(?:script|img)[^>]*src=\"(?:https?:)?//[^\"]*\"", text), page.name
-        assert not re.findall(r"<link[^>]*rel=\"stylesheet\"[^>]*href=\"(?:https?:)?//", text), page.name
-
-
-def look_at(root: Path) -> subprocess.CompletedProcess[str]:
-    """Run docs/look.py on a folder of pages; skips where there is no browser."""
+@pytest.mark.slow
+def test_pages_render_without_errors_and_fit_a_phone() -> None:
     pytest.importorskip("playwright.sync_api")
-    command = [sys.executable, str(DOCS / "look.py"), str(root)]
+    command = [sys.executable, str(DOCS / "look.py"), str(HTML)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode == 3:
         pytest.skip(result.stderr.strip())
-    return result
-
-
-@pytest.mark.slow
-def test_pages_render_without_errors_and_fit_a_phone() -> None:
-    result = look_at(HTML)
     assert result.returncode == 0, result.stdout + result.stderr
-
-
-@pytest.mark.slow
-def test_what_is_cut_is_seen(tmp_path: Path) -> None:
-    """On a desktop always, on a phone where no shadow says that there is more."""
-    shadow = "background: linear-gradient(red, blue) local"
-    boxes = "".join(f'<pre style="overflow-x: auto; {style}">{"wide " * 400}</pre>' for style in ("", shadow))
-    (tmp_path / "page.html").write_text(f'<link rel="icon" href="data:,"><div class="bd-article">{boxes}</div>')
-    result = look_at(tmp_path)
-    assert result.returncode == 1
-    assert [line.split(":")[0] for line in result.stdout.splitlines() if "cut: PRE" in line] == [
-        "page.html, desktop",
-        "page.html, desktop",
-        "page.html, phone",
-    ]
 
 
 def test_numbers_of_a_table_stay_whole() -> None:

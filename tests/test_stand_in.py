@@ -66,35 +66,11 @@ def test_matrices_are_orthogonal_and_multiply_as_rotations_do(degree: int, stand
         assert np.abs(product - matrix(degree, alpha, 2 * beta, gamma)).max() <= ROUNDING_OF_PRODUCTS
 
 
-def test_degree_one_is_the_rotation_itself(stand_in: ModuleType) -> None:
-    """Its harmonics are y, z and x."""
-    for alpha, beta, gamma in angles(4):
-        about_y = np.array([[math.cos(beta), 0, math.sin(beta)], [0, 1, 0], [-math.sin(beta), 0, math.cos(beta)]])
-        rotation = about_z(alpha) @ about_y @ about_z(gamma)
-        expected = rotation[np.ix_([1, 2, 0], [1, 2, 0])]
-        assert np.abs(stand_in.wigner_D_matrix(1, alpha, beta, gamma) - expected).max() <= ROUNDING_OF_PRODUCTS
-
-
-def about_z(angle: float) -> np.ndarray:
-    cosine, sine = math.cos(angle), math.sin(angle)
-    return np.array([[cosine, -sine, 0], [sine, cosine, 0], [0, 0, 1]])
-
-
-def test_other_fields_are_refused(stand_in: ModuleType) -> None:
-    with pytest.raises(ValueError, match=r"field is 'complex', .* has 'real' alone"):
-        stand_in.wigner_D_matrix(1, 0.0, 0.0, 0.0, field="complex")
-
-
 def test_escnn_imports_nothing_else_of_lie_learn() -> None:
     files = Path(escnn.__path__[0]).rglob("*.py")
     lines = [line.strip() for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     imports = [line for line in lines if line.startswith(("from lie_learn", "import lie_learn"))]
     assert imports == ["from lie_learn.representations.SO3.wigner_d import wigner_D_matrix"]
-
-
-def test_no_index_takes_it() -> None:
-    text = (ROOT / "compat" / "pyproject.toml").read_text(encoding="utf-8")
-    assert '"Private :: Do Not Upload"' in text
 
 
 def test_its_example_runs(stand_in: ModuleType) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import io
 import re
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -20,28 +18,25 @@ SMALL = ("--images", "40", "--epochs", "1", "--workers", "1", "--frequencies", "
 TRAINED = re.compile(r"^ω′ = (\S+), seed (\d)", re.MULTILINE)
 
 
-def run_here(folder: Path, *arguments: str) -> str:
-    """The command in this process, which has imported everything already."""
-    output = io.StringIO()
-    threads = torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        patch.syspath_prepend(EXAMPLES)
-        patch.chdir(folder)
-        sweep = importlib.import_module("sweep")
-        patch.setattr(sweep, "ProcessPoolExecutor", lambda workers, **_: ThreadPoolExecutor(workers))
-        sweep.main([*SMALL, *arguments])
-    torch.set_num_threads(threads)
-    return output.getvalue()
-
-
 @pytest.mark.slow
-def test_sweep_trains_what_is_missing(tmp_path: Path) -> None:
-    assert set(TRAINED.findall(run_here(tmp_path, "--seeds", "1"))) == {("0", "0"), ("0.25", "0")}
-    after = run_here(tmp_path, "--seeds", "2")
-    assert set(TRAINED.findall(after)) == {("0", "1"), ("0.25", "1")}
-    assert len(re.findall(r"± ", after[after.index("validation, %") :])) == 5  # two curves of two points, the choice
+def test_sweep_trains_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process, which has imported everything already."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.chdir(tmp_path)
+    sweep = importlib.import_module("sweep")
+    monkeypatch.setattr(sweep, "ProcessPoolExecutor", lambda workers, **_: ThreadPoolExecutor(workers))
+    printed = []
+    for seeds in ("1", "2", "2"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sweep.main([*SMALL, "--seeds", seeds])
+        printed.append(capsys.readouterr().out)
+    torch.set_num_threads(1)
+    trained = [set(TRAINED.findall(text)) for text in printed]
+    assert trained == [{("0", "0"), ("0.25", "0")}, {("0", "1"), ("0.25", "1")}, set()]
+    curves = [text[text.index("ω′      validation") :] for text in printed[1:]]
+    assert curves[0] == curves[1]
+    assert len(re.findall(r"± ", printed[1][printed[1].index("validation, %") :])) == 5  # two curves, the choice
     assert (tmp_path / "runs" / "sweep.png").stat().st_size > 1000
-    again = run_here(tmp_path, "--seeds", "2")
-    assert not TRAINED.findall(again)
-    assert again[again.index("ω′      validation") :] == after[after.index("ω′      validation") :]

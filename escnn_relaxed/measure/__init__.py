@@ -5,6 +5,7 @@ A wrong argument raises a ``TypeError`` or a ``ValueError`` that names it.
 
 from .equivariance import equivariance_error, prediction_agreement
 from .monitoring import RelaxationMonitor, relaxation_scalars
+from .poses import PoseReport, PoseRow, SymmetryVerdict, VerdictRow, pose_test, symmetry_verdict
 from .reports import AblationReport, AblationRow, AgreementReport, AgreementRow, EquivarianceReport, ErrorRow
 from .summary import (
     AxisSoftness,
@@ -24,12 +25,18 @@ __all__ = [
     "EquivarianceReport",
     "ErrorRow",
     "LayerSummary",
+    "PoseReport",
+    "PoseRow",
     "RelaxationMonitor",
     "RelaxationSummary",
+    "SymmetryVerdict",
+    "VerdictRow",
     "equivariance_error",
+    "pose_test",
     "prediction_agreement",
     "relaxation_scalars",
     "relaxation_summary",
     "softness_ablation",
     "softness_by_axis",
+    "symmetry_verdict",
 ]

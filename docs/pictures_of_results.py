@@ -1,41 +1,78 @@
-"""Pictures for those who choose: what softness does to a filter, which setting to take."""
+"""Pictures of what was measured, read from the results of runs, and of the setting to choose."""
 
 from __future__ import annotations
 
+import math
+import sys
+from pathlib import Path
+from statistics import mean, stdev
+
 import numpy as np
-import torch
-from escnn import nn
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from drawing import FONT, SOFT, arrow, new_figure, show
-from escnn_relaxed import harden_network
-from pictures_of_layers import lifting_layer
+from drawing import FONT, SOFT, STRICT, new_figure
 
-__all__ = ["factors_of_a_filter", "which_setting"]
+sys.path.append(str(Path(__file__).parents[1]))
+from experiments.results import Result, load_results
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
 
-def factors_of_a_filter() -> Figure:
-    """The filters of a strict layer over C8, the factors of the soft part, and their products."""
-    layer = lifting_layer(initial_softness=0.1, seed=3)
-    with torch.no_grad():
-        # Stronger at 90° than at 270°, and heavier at the top.
-        layer.kernel.modulation.weights.copy_(torch.tensor([0.0, 1.8, 0.0, 1.5]))
-        soft = layer.filter_bank()
-        strict = harden_network(nn.SequentialModule(layer))[0].filter_bank()
-        factors = layer.kernel.modulation(layer.kernel.frequency).view_as(soft) + 1
-    rows = {"strict": strict, "× factor": factors, "= soft": soft}
-    figure, panels = pyplot.subplots(3, 8, figsize=(5.6, 2.5), layout="constrained")
-    largest = float(soft.abs().max())
-    for (label, bank), line in zip(rows.items(), panels, strict=True):
-        for kernel, axes in zip(bank[:, 0], line, strict=True):
-            show(axes, kernel, largest)
-            if label == "× factor":
-                axes.imshow(kernel, cmap="Greys", vmin=0, vmax=2)
-        line[0].set_ylabel(label, fontsize=FONT)
-    for number, axes in enumerate(panels[0]):
-        axes.set_title(f"{45 * number}°", fontsize=FONT)
+def strict_and_soft_on_cifar10(images: int) -> list[Result]:
+    """Runs on CIFAR-10 of the two rows that differ in ω′ alone, with so many images to train on."""
+    return [
+        result
+        for result in load_results(RESULTS)
+        if result.row.name in ("se2-4-soft", "se2-4-strict-corrected")
+        and result.configuration.task == "cifar10"
+        and result.images["train"] == images
+    ]
+
+
+def accuracy_by_frequency() -> Figure:
+    """CIFAR-10, 2,000 images: accuracy against ω′ of all layers."""
+    curve: dict[float, list[float]] = {}
+    for result in strict_and_soft_on_cifar10(2000):
+        frequency = result.configuration.relax["rotation"]
+        curve.setdefault(frequency, []).append(result.test)
+    figure, axes = new_figure(5, 2.8)
+    frequencies = sorted(curve)
+    means = [mean(curve[frequency]) for frequency in frequencies]
+    errors = [
+        stdev(curve[frequency]) / math.sqrt(len(curve[frequency]))
+        for frequency in frequencies
+    ]
+    axes.errorbar(frequencies, means, errors, color=STRICT, marker="o", capsize=2.5)
+    axes.set(xlabel="domain frequency ω′", ylabel="accuracy, %")
+    axes.xaxis.label.set_fontsize(FONT)
+    axes.yaxis.label.set_fontsize(FONT)
+    return figure
+
+
+def accuracy_by_epoch() -> Figure:
+    """CIFAR-10, all images: accuracy on validation after each epoch, a line a seed."""
+    figure, axes = new_figure(5, 2.8)
+    styles = {
+        "se2-4-soft": ("soft", SOFT, "s"),
+        "se2-4-strict-corrected": ("strict", STRICT, "o"),
+    }
+    for result in strict_and_soft_on_cifar10(45_000):
+        label, colour, marker = styles[result.row.name]
+        accuracies = [
+            (epoch["epoch"], 100 * epoch["validation/accuracy"])
+            for epoch in result.epochs
+        ]
+        axes.plot(
+            *zip(*accuracies, strict=True),
+            color=colour,
+            marker=marker,
+            label=label if result.seed == 0 else None,
+        )
+    axes.set_xlabel("epoch", fontsize=FONT)
+    axes.set_ylabel("accuracy, %", fontsize=FONT)
+    axes.legend(frameon=False, fontsize=FONT)
     return figure
 
 
@@ -66,7 +103,8 @@ def which_setting() -> Figure:
             family="monospace",
             bbox=frame,
         )
-        arrow(axes, (1.05, y - 0.2), (1.36, y - 0.2), "")
+        style = {"arrowstyle": "->", "color": "0.3"}
+        axes.annotate("", (1.36, y - 0.2), (1.05, y - 0.2), arrowprops=style)
     axes.set(xlim=(-0.1, 4.3), ylim=(-0.5, 6.0), aspect="equal")
     axes.axis("off")
     return figure
