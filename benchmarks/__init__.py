@@ -1,9 +1,6 @@
-"""Measurements of the cost and the worth of relaxed layers. From the root of the repository, one command a module::
+"""Measurements for the pages of results, run from the root of the repository.
 
-    python -m benchmarks.speed.performance     # time, memory and operations of layers and networks
-    python -m benchmarks.accuracy.ways         # trained networks of each way to relax
-    python -m benchmarks.smoke.levels          # ways to relax on smoke whose symmetry is broken
-
-``shared/`` holds what several of them need: tasks, networks, the training loop, timing and the log of runs.
-``results/`` holds results of ``experiments/``. The docstring of each module gives its command.
+    python -m benchmarks.symmetry              # ways to use or to break a symmetry, in what they get right
+    python -m benchmarks.volumes.buoyancy      # forecasts of a flow in space
+    python -m benchmarks.speed.performance     # times and memory
 """
