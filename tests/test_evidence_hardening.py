@@ -76,7 +76,7 @@ def test_hardening_allows_for_the_error_of_the_rise(
     inputs = layer.in_type(torch.randn(count, 4, 3, 3, dtype=torch.float64))
     evidence = SoftnessEvidence(layer, 100, "gaussian")
     evidence.update(inputs, torch.randn_like(layer(inputs).tensor))
-    price = posterior(evidence._present())[1]
+    before, price = evidence.table(), posterior(evidence._present())[1]
     mean, deviation = (2 * price + math.log(20) + beyond) / 100, error / 100 * count**0.5
     rises = mean + deviation * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(count // 2)
     losses = iter([torch.zeros_like(rises), rises])
@@ -84,6 +84,8 @@ def test_hardening_allows_for_the_error_of_the_rise(
     (trial,) = evidence.harden(inputs, torch.zeros(count))
     assert (trial.price, trial.error) == (pytest.approx(price), pytest.approx(error))
     assert trial.rise == pytest.approx(2 * price + math.log(20) + beyond)
+    assert trial.needed == pytest.approx(2 * price + math.log(20))
+    assert trial.determined == pytest.approx(sum(row.determined for row in before))
     assert trial.is_hardened == is_hardened == bool(layer.hardened)
 
 

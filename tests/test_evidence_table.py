@@ -23,8 +23,8 @@ from escnn_relaxed.measure import (
 
 ROWS = (EvidenceRow("first", "rotation", 40, 2.0, 1e-4, 300.0), EvidenceRow("second", "rotation", 8, 6.0, 0.02, 1.0))
 TRIALS = (
-    HardeningTrial("rotation", ("first", "second"), 48, 300.0, 12.0, 20.0, False),
-    HardeningTrial("rotation", ("first",), 40, 1.25, 0.5, 3.0, True),
+    HardeningTrial("rotation", ("first", "second"), 48, 8.0, 20.0, 43.0, 300.0, 12.0, False),
+    HardeningTrial("rotation", ("first",), 40, 2.0, 3.0, 9.0, 1.25, 0.5, True),
 )
 
 
@@ -40,21 +40,28 @@ def test_table_is_a_sequence_of_its_rows(table: EvidenceTable | HardeningReport,
 
 def test_texts_are_tables() -> None:
     assert str(EvidenceTable(ROWS)).splitlines()[1:] == [
-        "first   rotation  40         2.0           0.05  1.0e-04",
-        "second  rotation  8          6.0           0.75  2.0e-02",
+        "first     rotation  40         2.0           0.05  1.0e-04",
+        "second    rotation  8          6.0           0.75  2.0e-02",
+        "2 layers  rotation  48         8.0           0.17  2.0e-02",
     ]
+    assert str(EvidenceTable(ROWS[:1])).count("\n") == 1  # one row is its own sum
     assert str(HardeningReport(TRIALS)).splitlines()[1:] == [
-        "rotation  2 layers  48         300.0 ± 12.0  20.0   soft",
-        "rotation  first     40         1.2 ± 0.5     3.0    strict",
+        "rotation  2 layers  48         8.0           20.0          43.0      300.0 ± 12.0  soft",
+        "rotation  first     40         2.0           3.0           9.0       1.2 ± 0.5     strict",
     ]
 
 
-def test_short_table_has_the_sums_of_each_subgroup() -> None:
-    rows = (*ROWS, EvidenceRow("second", "reflection", 4, 1.0, 0.3, 1.0))
-    assert str(EvidenceTable(rows).by_subgroup()).splitlines()[1:] == [
+def test_tables_have_the_sums_of_each_subgroup_and_of_all() -> None:
+    table = EvidenceTable((*ROWS, EvidenceRow("second", "reflection", 4, 1.0, 0.3, 1.0)))
+    sums = [
         "2 layers  rotation    48         8.0           0.17  2.0e-02",
-        "second    reflection  4          1.0           0.25  3.0e-01",
+        "all       all         52         9.0           0.17  3.0e-01",
     ]
+    assert str(table).splitlines()[4:] == sums
+    short = [sums[0], "second    reflection  4          1.0           0.25  3.0e-01", sums[1]]
+    assert str(table.by_subgroup()).splitlines()[1:] == short
+    # Sums are of the text alone, or whoever adds up rows would count weights twice.
+    assert [len(rows) for rows in (table, table.by_subgroup())] == [3, 2]
 
 
 TURN, SAME = (

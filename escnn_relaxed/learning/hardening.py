@@ -76,17 +76,19 @@ def _trial(
     layers = [relaxed_layers(network)[name] for name in names]
     gone, soft = {group.key for group in groups}, [group.key for group in soft_groups(network)]
     whole, rest = ([learned[key] for key in soft if key not in out] for out in (set(), gone))
-    price = posterior(whole)[1] - posterior(rest)[1]
+    occam_factor = posterior(whole)[1] - posterior(rest)[1]
+    needed = _COUNTED_ON * occam_factor + _ODDS
     known, is_kept = [layer.hardened for layer in layers], False
     try:
         for layer in layers:
             layer.harden(*subgroups)
         after = losses()
         rise, error = (observations * value for value in mean_over_processes(after - before))
-        is_kept = rise - error <= _COUNTED_ON * price + _ODDS
+        is_kept = rise - error <= needed
     finally:
         if not is_kept:
             for layer, hardened in zip(layers, known, strict=True):
                 layer.hardened = hardened
-    size = sum(group.size for group in groups)
-    return HardeningTrial(", ".join(joint(tuple(subgroups))), names, size, rise, error, price, is_kept), after
+    size, determined = sum(group.size for group in groups), sum(learned[key].determined for key in gone)
+    name = ", ".join(joint(tuple(subgroups)))
+    return HardeningTrial(name, names, size, determined, occam_factor, needed, rise, error, is_kept), after
