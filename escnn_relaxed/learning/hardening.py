@@ -15,7 +15,7 @@ from .soft_gradients import SoftGroup, mean_over_processes, soft_groups
 
 # Softness stays where it gains more than this many times its Occam factor, since other weights have counted on it and
 # do not adapt in a trial, and at odds of 20 to 1. Where nothing needs it, the rise is up to two Occam factors.
-_COUNTED_ON, _ODDS = 2.0, math.log(20)
+_COUNTED_ON, ODDS = 2.0, math.log(20)
 
 
 def harden_by_trials(
@@ -77,7 +77,7 @@ def _trial(
     gone, soft = {group.key for group in groups}, [group.key for group in soft_groups(network)]
     whole, rest = ([learned[key] for key in soft if key not in out] for out in (set(), gone))
     occam_factor = posterior(whole)[1] - posterior(rest)[1]
-    needed = _COUNTED_ON * occam_factor + _ODDS
+    needed = _COUNTED_ON * occam_factor + ODDS
     known, is_kept = [layer.hardened for layer in layers], False
     try:
         for layer in layers:
