@@ -6,8 +6,8 @@
 A network that is soft in rotation and reflection is trained with ``SoftnessEvidence`` for 12 epochs. Then
 ``SoftnessEvidence.harden`` decides at once, and ``which_softness_helps`` by training on for 4 epochs. Both see 500
 images that were held out. Seeds, named before the first run: 401 to 405. What was tried out while this was written had
-seeds below 100. Some of these runs called a rise of 1e-5 of the loss certain, of networks that were right in every image,
-so ``which_softness_helps`` then asked for odds of 20 to 1, too. Seeds of what it does since, named before: 406 to 410.
+seeds below 100. Some of these runs called a rise of the loss by 1e-5 certain, of networks that were right in every
+image, so ``which_softness_helps`` asks for odds of 20 to 1 since, too. Seeds of that, named before: 406 to 410.
 """
 
 from __future__ import annotations
