@@ -79,7 +79,7 @@ class HardeningTrial:
         """Return the row as text."""
         where = self.layers[0] if len(self.layers) == 1 else f"{len(self.layers)} layers"
         numbers = f"{self.determined:.1f}", f"{self.price:.1f}", f"{self.needed:.1f}"
-        found = f"{self.rise:.1f} ± {self.error:.1f}"
+        found = f"{round(self.rise, 1) + 0.0:.1f} ± {self.error:.1f}"
         return (self.subgroup, where, f"{self.weights}", *numbers, found, "strict" if self.is_hardened else "soft")
 
 
