@@ -188,6 +188,15 @@ def test_subgroups_that_the_data_determine_least_are_hardened_first() -> None:
     assert firsts == {("rotation", "rotation"), ("reflection", "reflection")}
 
 
+def test_what_was_strict_before_a_trial_that_fails_stays_so() -> None:
+    network = Squares()
+    network.layer.harden("reflection")
+    evidence, inputs, targets = updated(network, noise=1e-3)
+    (trial,) = evidence.harden(inputs, targets)
+    assert (trial.subgroup, trial.is_hardened) == ("rotation", False)
+    assert network.layer.hardened == ("reflection",)
+
+
 def test_rise_of_a_trial_is_beside_what_has_been_hardened_before() -> None:
     """So the rises of what stays strict add up to that of all of it."""
     network = Squares()
@@ -199,15 +208,6 @@ def test_rise_of_a_trial_is_beside_what_has_been_hardened_before() -> None:
     assert all(abs(trial.rise) > 1e-3 for trial in trials)
     rise = (evidence._losses(inputs, targets).sum() - before).item()
     assert sum(trial.rise for trial in trials) == pytest.approx(rise, rel=CLOSED_FORM)
-
-
-def test_what_was_strict_before_a_trial_that_fails_stays_so() -> None:
-    network = Squares()
-    network.layer.harden("reflection")
-    evidence, inputs, targets = updated(network, noise=1e-3)
-    (trial,) = evidence.harden(inputs, targets)
-    assert (trial.subgroup, trial.is_hardened) == ("rotation", False)
-    assert network.layer.hardened == ("reflection",)
 
 
 def test_subgroups_that_have_gone_with_others_have_no_trial_of_their_own() -> None:
@@ -278,16 +278,6 @@ TRIALS = (
 )
 
 
-@pytest.mark.parametrize(("table", "rows"), [(EvidenceTable(ROWS), ROWS), (HardeningReport(TRIALS), TRIALS)])
-def test_table_is_a_sequence_of_its_rows(table: EvidenceTable | HardeningReport, rows: tuple[object, ...]) -> None:
-    assert len(table) == 2
-    assert table[1] == rows[1]
-    assert table[:1] == rows[:1]
-    assert list(table) == list(rows)
-    assert table.rows == rows
-    assert type(table.rows) is tuple
-
-
 def test_texts_are_tables_with_sums() -> None:
     table = EvidenceTable((*ROWS, EvidenceRow("second", "reflection", 4, 1.0, 0.3, 1.0)))
     rows = [
@@ -302,8 +292,10 @@ def test_texts_are_tables_with_sums() -> None:
     assert str(table).splitlines()[1:] == [*rows, *sums]
     assert str(table.by_subgroup()).splitlines()[1:] == [sums[0], rows[2], sums[1]]
     assert len(str(EvidenceTable(ROWS[:1])).splitlines()) == 2  # one row is its own sum
-    # Sums are of the text alone, or whoever adds up rows would count weights twice.
+    # A table is a tuple of its rows. Sums are of the text alone, or whoever adds up rows would count weights twice.
+    assert table[:2] == EvidenceTable(ROWS).rows == ROWS
     assert [len(rows) for rows in (table, table.by_subgroup())] == [3, 2]
+    assert (type(table.rows), HardeningReport(TRIALS).rows) == (tuple, TRIALS)
     assert str(HardeningReport(TRIALS)).splitlines()[1:] == [
         "rotation  2 layers  48         8.0           20.0          43.0      300.0 ± 12.0  soft",
         "rotation  first     40         2.0           3.0           9.0       1.2 ± 0.5     strict",

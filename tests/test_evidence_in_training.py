@@ -200,38 +200,28 @@ def test_directions_have_the_covariance_of_the_gradients_of_drawn_labels(likelih
     assert errors[1] < 0.3 * errors[0]
 
 
-@pytest.mark.parametrize("shape", [(5, 3), (5, 3, 2, 2)])
-def test_losses_are_those_of_torch(shape: tuple[int, ...]) -> None:
-    output = torch.randn(shape, dtype=torch.float64)
-    labels, numbers = torch.randint(0, 3, (5, *shape[2:])), torch.rand(shape, dtype=torch.float64)
-    pixels = output[0, 0].numel()
-    found = of("categorical").losses(output, labels)
-    assert found.shape == (5,)
-    assert found.mean() / pixels == pytest.approx(functional.cross_entropy(output, labels).item(), rel=ROUNDING)
-    found = of("binary").losses(output, numbers).mean() / (3 * pixels)
-    expected = functional.binary_cross_entropy_with_logits(output, numbers)
-    assert found == pytest.approx(expected.item(), rel=ROUNDING)
-    normal = torch.distributions.Normal(output, 0.5**0.5)
-    expected = -normal.log_prob(numbers).flatten(1).sum(1)
-    assert torch.allclose(of("gaussian", 0.5).losses(output, numbers), expected, rtol=ROUNDING, atol=ROUNDING)
-
-
 @pytest.mark.whole
 @pytest.mark.parametrize("shape", [(5, 3), (5, 3, 2, 2)])
-def test_unit_takes_losses_to_those_of_torch(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("name", ["categorical", "binary", "gaussian"])
+def test_losses_are_those_of_torch_in_the_unit_that_is_said(name: str, shape: tuple[int, ...]) -> None:
     output, other = torch.randn(2, *shape, dtype=torch.float64)
     labels, numbers = torch.randint(0, 3, (5, *shape[2:])), torch.rand(shape, dtype=torch.float64)
-    cases = (
-        ("categorical", functional.cross_entropy, labels),
-        ("binary", functional.binary_cross_entropy_with_logits, numbers),
-        ("gaussian", functional.mse_loss, numbers),
-    )
-    for name, loss, targets in cases:
-        likelihood = of(name, 0.5)
-        # Of two outputs, since the log likelihood of a Gaussian has a constant beside torch's loss.
-        rise = (likelihood.losses(output, targets) - likelihood.losses(other, targets)).mean() * likelihood.unit
-        expected = (loss(output, targets) - loss(other, targets)).item()
-        assert rise.item() == pytest.approx(expected, abs=ROUNDING)
+    loss, targets = {
+        "categorical": (functional.cross_entropy, labels),
+        "binary": (functional.binary_cross_entropy_with_logits, numbers),
+        "gaussian": (functional.mse_loss, numbers),
+    }[name]
+    likelihood = of(name, 0.5)
+    found, beside = likelihood.losses(output, targets), likelihood.losses(other, targets)
+    assert found.shape == (5,)
+    if name == "gaussian":
+        expected = -torch.distributions.Normal(output, 0.5**0.5).log_prob(numbers).flatten(1).sum(1)
+        assert torch.allclose(found, expected, rtol=ROUNDING, atol=ROUNDING)
+        # The log likelihood of a Gaussian has a constant beside torch's loss.
+        rise, expected = (found - beside).mean(), loss(output, targets) - loss(other, targets)
+    else:
+        rise, expected = found.mean(), loss(output, targets)
+    assert (rise * likelihood.unit).item() == pytest.approx(expected.item(), abs=ROUNDING)
 
 
 @pytest.mark.whole
@@ -244,17 +234,13 @@ def test_outputs_weigh_what_their_residuals_say_and_never_more_than_1(size: floa
     assert torch.allclose(found.mT @ found, weight * rows.mT @ rows, rtol=ROUNDING, atol=ROUNDING)
     assert torch.equal(likelihood.weighted(torch.zeros_like(rows), rows), torch.zeros_like(rows))
     assert likelihood.weight == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "is_weighted"),
-    [("gaussian", (5, 3), True), ("gaussian", (5, 1), False), ("binary", (5, 3), False), ("binary", (5, 1), False)],
-)
-@pytest.mark.whole
-def test_several_outputs_of_a_regression_are_weighted_alone(name: str, shape: tuple[int], is_weighted: bool) -> None:
-    likelihood = of(name)
-    likelihood.losses(torch.zeros(shape), torch.zeros(shape))
-    assert likelihood.is_weighted == is_weighted
+    # Several outputs of a regression alone are weighted.
+    found = []
+    for name, outputs in (("gaussian", 3), ("gaussian", 1), ("binary", 3)):
+        likelihood = of(name)
+        likelihood.losses(torch.zeros(5, outputs), torch.zeros(5, outputs))
+        found.append(likelihood.is_weighted)
+    assert found == [True, False, False]
 
 
 @pytest.mark.whole
@@ -311,6 +297,9 @@ def test_targets_are_of_one_likelihood_or_leave_a_doubt(
         ({"observations": 1.5}, TypeError, "observations must be an integer, got 1.5"),
         ({"likelihood": "poisson"}, ValueError, "likelihood must be one of .*, got 'poisson'"),
         ({"seed": -1}, ValueError, "seed must be >= 0, got -1"),
+        ({"prior_weights": -1}, ValueError, "prior_weights must be"),
+        ({"prior_weights": "1"}, TypeError, "prior_weights must be"),
+        ({"prior_deviation": 0}, ValueError, "prior_deviation must be"),
     ],
 )
 def test_bad_argument_is_named(arguments: dict[str, object], error: type[Exception], message: str) -> None:
@@ -345,6 +334,10 @@ def test_outputs_that_do_not_fit_the_likelihood_are_named() -> None:
         gaussian.update(images(12), torch.zeros(12, 1))
     with pytest.raises(ValueError, match=r"targets must be as many as inputs .=12., got 11"):
         gaussian.update(images(12), torch.zeros(11, 3))
+    network = Classifier()
+    network.register_forward_hook(lambda module, given, output: (output, output))
+    with pytest.raises(TypeError, match="network: its output must be a tensor or a GeometricTensor, got tuple"):
+        SoftnessEvidence(network, 20).update(images(12))
 
 
 def test_sequence_takes_plain_tensors_as_fields() -> None:
@@ -358,24 +351,11 @@ def test_sequence_takes_plain_tensors_as_fields() -> None:
     assert found[0] == found[1]
 
 
-def test_network_that_returns_several_things_is_refused() -> None:
-    network = Classifier()
-    network.register_forward_hook(lambda module, given, output: (output, output))
-    with pytest.raises(TypeError, match="network: its output must be a tensor or a GeometricTensor, got tuple"):
-        SoftnessEvidence(network, 20).update(images(12))
-
-
-def test_what_needs_an_update_says_so() -> None:
-    evidence = SoftnessEvidence(Classifier(), 20)
-    labels = torch.zeros(12, dtype=torch.long)
-    with pytest.raises(RuntimeError, match="harden needs what an update learns"):
-        evidence.harden(images(12), labels)
-    with pytest.raises(RuntimeError, match="log_evidence needs what an update learns"):
-        evidence.log_evidence(images(12), labels)
-
-
-def test_state_of_other_layers_is_refused() -> None:
-    evidence = SoftnessEvidence(Classifier(), 20)
+def test_calls_out_of_order_and_states_of_other_layers_are_refused() -> None:
+    evidence, labels = SoftnessEvidence(Classifier(), 20), torch.zeros(12, dtype=torch.long)
+    for name in ("harden", "log_evidence"):
+        with pytest.raises(RuntimeError, match=f"{name} needs what an update learns"):
+            getattr(evidence, name)(images(12), labels)
     with pytest.raises(ValueError, match="state must have"):
         evidence.load_state_dict({})
     with pytest.raises(TypeError, match="state must be a dict"):
