@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -76,15 +77,17 @@ def _of_modulations(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter]
     wanted = {id(parameter) for parameter in own.values()}
     frequencies = {id(parameter) for parameter in kernel.frequency.parameters()}
     strict = kernel.basis(layer.weights).detach()
-    size = geometry.output_size(*image_size(call.features))
-    banks, factors = kernel.filters(layer.weights, size, layer.hardened)
+    banks, factors = strict, None
+    if kernel.varies(layer.hardened):
+        size = geometry.output_size(*image_size(call.features))
+        banks, factors = kernel.filters(layer.weights, size, layer.hardened)
     # A transposed layer has the same kernel in each of several blocks of channels.
     slopes = slope.unflatten(1, (-1, len(strict)))
 
     def products(bank: Tensor, slopes: Tensor) -> Tensor:
         """Return the output of a bank times slopes, summed over blocks and the images of an input, (count, C, …)."""
         output = integrate_stationary(call.features, as_weight(bank, geometry), None, geometry)
-        return (output.view_as(slopes) * slopes).sum(1).unflatten(0, (count, -1)).sum(1)
+        return (output.unflatten(1, slopes.shape[1:3]) * slopes).sum(1).unflatten(0, (count, -1)).sum(1)
 
     made, found = [], []
     if factors is not None and wanted & {id(kernel.position_modulation.weights), *frequencies}:
@@ -124,9 +127,9 @@ def _tap_functions(modulation: ElementModulation) -> Tensor:
     return basis[sizes > _ROUNDING * sizes[0]]
 
 
-def _product(call: LayerCall, values: dict[str, Tensor], features: Tensor, slope: Tensor) -> Tensor:
+def _product(call: LayerCall, values: Mapping[str, Tensor], features: Tensor, slope: Tensor) -> Tensor:
     """Return ⟨output, slope⟩ of a layer with other values of its parameters."""
-    output = functional_call(call.layer, values, (GeometricTensor(features, call.layer.in_type),))
+    output = functional_call(call.layer, dict(values), (GeometricTensor(features, call.layer.in_type),))
     return (output.tensor * slope).sum()
 
 

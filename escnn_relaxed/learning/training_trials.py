@@ -42,7 +42,12 @@ class TrainingTrial:
     def cells(self) -> tuple[str, ...]:
         """Return the row as text."""
         verdict = "helps" if self.helps else "not needed"
-        return self.subgroup, ", ".join(self.hardened) or "–", f"{round(self.rise, 3) + 0.0:.3f} ± {self.error:.3f}", verdict
+        return (
+            self.subgroup,
+            ", ".join(self.hardened) or "–",
+            f"{round(self.rise, 3) + 0.0:.3f} ± {self.error:.3f}",
+            verdict,
+        )
 
 
 @dataclass(frozen=True)
