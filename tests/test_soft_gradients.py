@@ -142,8 +142,9 @@ def test_gradients_of_every_form_are_those_of_a_loop_and_of_a_map(name: str, mon
     layer = LAYERS[name]()
     own = dict(enumerate(soft_parameters(layer)))
     assert layer_gradients._is_modulated(layer, own) == (name in MODULATED)
+    monkeypatch.setattr(layer_gradients, "_has_large_banks", lambda *_: True)
     assert_as_one_by_one(layer, features_of(layer))
-    monkeypatch.setattr(layer_gradients, "_is_modulated", lambda *_: False)
+    monkeypatch.setattr(layer_gradients, "_has_large_banks", lambda *_: False)
     # Inputs at a time that are mapped over: all, and one.
     for most in (layer_gradients._MOST_VALUES, 1):
         monkeypatch.setattr(layer_gradients, "_MOST_VALUES", most)
@@ -151,7 +152,8 @@ def test_gradients_of_every_form_are_those_of_a_loop_and_of_a_map(name: str, mon
 
 
 @pytest.mark.parametrize("name", ["two subgroups", "directions at pixels"])
-def test_what_is_hardened_has_no_gradient(name: str) -> None:
+def test_what_is_hardened_has_no_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_gradients, "_has_large_banks", lambda *_: True)
     layer = LAYERS[name]()
     before = assert_as_one_by_one(layer, features_of(layer))
     layer.harden("rotation")

@@ -44,13 +44,18 @@ def layer_gradients(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter]
     if any(has_hooks(module) for module in call.layer.modules()):
         # Tensors of a map must not get into the hands of users.
         return _one_by_one(call, slope, own, count)
-    if _is_modulated(call.layer, own):
+    if _has_large_banks(call, count) and _is_modulated(call.layer, own):
         return _of_modulations(call, slope, own, count)
     try:
         return _mapped(call, slope, own, count)
     except RuntimeError:
         # A layer that cannot be mapped over.
         return _one_by_one(call, slope, own, count)
+
+
+def _has_large_banks(call: LayerCall, count: int) -> bool:
+    """Whether filter banks of all inputs take more memory than the features; where they do not, a map is quicker."""
+    return count * call.layer.kernel.values_at_a_pixel() > call.features.numel() + call.output.numel()
 
 
 def _is_modulated(layer: RelaxedLayer, own: dict[str, nn.Parameter]) -> bool:
