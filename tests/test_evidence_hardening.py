@@ -1,9 +1,12 @@
-"""What hardening by the evidence makes strict, in which order, and what it keeps."""
+"""What hardening by the evidence makes strict, in which order, and what it keeps; tables of both."""
 
 from __future__ import annotations
 
+import html
+import json
 import math
-from dataclasses import replace
+import re
+from dataclasses import asdict, replace
 
 import battery
 import pytest
@@ -16,7 +19,18 @@ from torch.nn import functional
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.baselines import ResidualR2Conv
+from escnn_relaxed.learning import EvidenceRow, EvidenceTable, HardeningReport, HardeningTrial
 from escnn_relaxed.learning.posterior import posterior
+from escnn_relaxed.measure import (
+    AblationReport,
+    AblationRow,
+    AgreementReport,
+    AgreementRow,
+    EquivarianceReport,
+    ErrorRow,
+    LayerSummary,
+    RelaxationSummary,
+)
 
 
 class HalfPlanes(nn.Module):
@@ -71,12 +85,12 @@ def test_softness_that_the_data_do_not_need_goes_and_what_they_need_stays() -> N
 def test_hardening_allows_for_the_error_of_the_rise(
     beyond: int, error: int, is_hardened: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rise may be above twice the price and log 20 by as much as its error."""
+    """The rise may be above twice the Occam factor and log 20 by as much as its error."""
     layer, count = soft_regular_layer(), 16
     inputs = layer.in_type(torch.randn(count, 4, 3, 3, dtype=torch.float64))
     evidence = SoftnessEvidence(layer, 100, "gaussian")
     evidence.update(inputs, torch.randn_like(layer(inputs).tensor))
-    price = posterior(evidence._present())[1]
+    before, price = evidence.table(), posterior(evidence._present())[1]
     mean, deviation = (2 * price + math.log(20) + beyond) / 100, error / 100 * count**0.5
     rises = mean + deviation * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(count // 2)
     losses = iter([torch.zeros_like(rises), rises])
@@ -84,6 +98,8 @@ def test_hardening_allows_for_the_error_of_the_rise(
     (trial,) = evidence.harden(inputs, torch.zeros(count))
     assert (trial.price, trial.error) == (pytest.approx(price), pytest.approx(error))
     assert trial.rise == pytest.approx(2 * price + math.log(20) + beyond)
+    assert trial.needed == pytest.approx(2 * price + math.log(20))
+    assert trial.determined == pytest.approx(sum(row.determined for row in before))
     assert trial.is_hardened == is_hardened == bool(layer.hardened)
 
 
@@ -122,19 +138,16 @@ def test_layers_that_were_hardened_may_be_soft_again() -> None:
     assert list(evidence.harden(inputs, labels)) == trials
     network.first.hardened = network.second.hardened = ()
     evidence.load_state_dict(evidence.state_dict())
-    assert list(evidence.table()) == before
-    assert evidence.penalty().item() == penalty
+    assert (list(evidence.table()), evidence.penalty().item()) == (before, penalty)
 
 
 def test_layers_stay_as_they_are_where_a_trial_fails() -> None:
     network = Classifier()
     evidence = SoftnessEvidence(network, 100)
     evidence.update(images(20))
-    labels = torch.randint(0, 3, (20,))
-    evidence._losses(images(20), labels)
     network.second.register_forward_hook(lambda layer, *_: 1 / (not network.first.hardened) and None)
     with pytest.raises(ZeroDivisionError):
-        evidence.harden(images(20), labels)
+        evidence.harden(images(20), torch.randint(0, 3, (20,)))
     assert network.first.hardened == network.second.hardened == ()
 
 
@@ -175,6 +188,15 @@ def test_subgroups_that_the_data_determine_least_are_hardened_first() -> None:
     assert firsts == {("rotation", "rotation"), ("reflection", "reflection")}
 
 
+def test_what_was_strict_before_a_trial_that_fails_stays_so() -> None:
+    network = Squares()
+    network.layer.harden("reflection")
+    evidence, inputs, targets = updated(network, noise=1e-3)
+    (trial,) = evidence.harden(inputs, targets)
+    assert (trial.subgroup, trial.is_hardened) == ("rotation", False)
+    assert network.layer.hardened == ("reflection",)
+
+
 def test_rise_of_a_trial_is_beside_what_has_been_hardened_before() -> None:
     """So the rises of what stays strict add up to that of all of it."""
     network = Squares()
@@ -186,15 +208,6 @@ def test_rise_of_a_trial_is_beside_what_has_been_hardened_before() -> None:
     assert all(abs(trial.rise) > 1e-3 for trial in trials)
     rise = (evidence._losses(inputs, targets).sum() - before).item()
     assert sum(trial.rise for trial in trials) == pytest.approx(rise, rel=CLOSED_FORM)
-
-
-def test_what_was_strict_before_a_trial_that_fails_stays_so() -> None:
-    network = Squares()
-    network.layer.harden("reflection")
-    evidence, inputs, targets = updated(network, noise=1e-3)
-    (trial,) = evidence.harden(inputs, targets)
-    assert (trial.subgroup, trial.is_hardened) == ("rotation", False)
-    assert network.layer.hardened == ("reflection",)
 
 
 def test_subgroups_that_have_gone_with_others_have_no_trial_of_their_own() -> None:
@@ -217,7 +230,7 @@ def test_subgroups_that_have_gone_with_others_have_no_trial_of_their_own() -> No
     assert not evidence.table()
 
 
-def test_price_of_weights_is_what_log_evidence_has_less_with_them_than_without() -> None:
+def test_occam_factor_is_what_log_evidence_has_less_with_weights_than_without() -> None:
     """Of weights that others can stand in for: ½ (δ‖α‖² + log det Σ⁻¹/δ), of all less of those that stay."""
     network = Squares()
     evidence, inputs, targets = updated(network, noise=0.1)
@@ -234,29 +247,79 @@ def test_price_of_weights_is_what_log_evidence_has_less_with_them_than_without()
     trial = evidence.harden(inputs, targets)[0]
     left = [name for name in precision if trial.subgroup not in name]
     assert trial.price == pytest.approx(price(list(precision)) - price(left), rel=CLOSED_FORM)
-    # Not the price that they would have alone.
+    # Not the one that they would have alone.
     gone = [name for name in precision if trial.subgroup in name]
     assert abs(trial.price - price(gone)) > 0.01 * trial.price
 
 
 def test_layers_that_share_soft_weights_are_hardened_together() -> None:
-    network = Classifier()
+    network, inputs = Classifier(), images(20)
     network.second.kernel.modulation.weights = network.first.kernel.modulation.weights
-    inputs, labels = images(20), torch.randint(0, 3, (20,))
     evidence = SoftnessEvidence(network, 20)
     evidence.update(inputs)
-    report = evidence.harden(inputs, labels)
+    report = evidence.harden(inputs, torch.randint(0, 3, (20,)))
     assert all(trial.layers == ("first", "second") for trial in report)
     assert network.first.hardened == network.second.hardened != ()
-
-
-def test_shared_soft_weights_count_where_one_of_their_layers_is_soft() -> None:
-    network = Classifier()
-    network.second.kernel.modulation.weights = network.first.kernel.modulation.weights
-    network.first.harden("rotation")
-    table = SoftnessEvidence(network, 20).table()
-    assert [(row.layer, row.subgroup) for row in table] == [
+    # They count where one of their layers is soft.
+    network.first.hardened, network.second.hardened = ("rotation",), ()
+    assert [(row.layer, row.subgroup) for row in SoftnessEvidence(network, 20).table()] == [
         ("first", "reflection"),
         ("second", "rotation"),
         ("second", "rotation × reflection"),
     ]
+
+
+# Tables.
+
+ROWS = (EvidenceRow("first", "rotation", 40, 2.0, 1e-4, 300.0), EvidenceRow("second", "rotation", 8, 6.0, 0.02, 1.0))
+TRIALS = (
+    HardeningTrial("rotation", ("first", "second"), 48, 8.0, 20.0, 43.0, 300.0, 12.0, False),
+    HardeningTrial("rotation", ("first",), 40, 2.0, 3.0, 9.0, 1.25, 0.5, True),
+)
+
+
+def test_texts_are_tables_with_sums() -> None:
+    table = EvidenceTable((*ROWS, EvidenceRow("second", "reflection", 4, 1.0, 0.3, 1.0)))
+    rows = [
+        "first     rotation    40         2.0           0.05  1.0e-04",
+        "second    rotation    8          6.0           0.75  2.0e-02",
+        "second    reflection  4          1.0           0.25  3.0e-01",
+    ]
+    sums = [
+        "2 layers  rotation    48         8.0           0.17  2.0e-02",
+        "all       all         52         9.0           0.17  3.0e-01",
+    ]
+    assert str(table).splitlines()[1:] == [*rows, *sums]
+    assert str(table.by_subgroup()).splitlines()[1:] == [sums[0], rows[2], sums[1]]
+    assert len(str(EvidenceTable(ROWS[:1])).splitlines()) == 2  # one row is its own sum
+    # A table is a tuple of its rows. Sums are of the text alone, or whoever adds up rows would count weights twice.
+    assert table[:2] == EvidenceTable(ROWS).rows == ROWS
+    assert [len(rows) for rows in (table, table.by_subgroup())] == [3, 2]
+    assert (type(table.rows), HardeningReport(TRIALS).rows) == (tuple, TRIALS)
+    assert str(HardeningReport(TRIALS)).splitlines()[1:] == [
+        "rotation  2 layers  48         8.0           20.0          43.0      300.0 ± 12.0  soft",
+        "rotation  first     40         2.0           3.0           9.0       1.2 ± 0.5     strict",
+    ]
+
+
+REPORTS = {
+    "evidence": EvidenceTable(ROWS),
+    "hardening": HardeningReport(TRIALS),
+    "errors": EquivarianceReport("<layer>", (ErrorRow("rotation 90°", "rotation", 1.57, "exact", 0.5, 0.0),)),
+    "agreement": AgreementReport((AgreementRow("rotation 90°", "rotation", 1.57, "exact", 0.5, 1.0),), orbit=0.5),
+    "ablation": AblationReport((AblationRow("nothing", "network", 1.0, 0.0, 0.01),)),
+    "summary": RelaxationSummary((LayerSummary("conv", "1 -> 1", {}, {"all": 0.0}),), {"R2Conv": ("1",)}),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_reports_are_dicts_and_html(name: str) -> None:
+    report = REPORTS[name]
+    found = json.loads(json.dumps(report.to_dict()))
+    assert found["rows"] == json.loads(json.dumps([asdict(row) for row in report.rows]))
+    assert found.get("orbit", 0.5) == 0.5
+    assert found.get("strict", {}) == ({"R2Conv": ["1"]} if name == "summary" else {})
+    text = re.fullmatch("<pre>(.*)</pre>", report._repr_html_(), re.DOTALL)
+    assert text is not None
+    assert html.unescape(text[1]) == str(report)
+    assert "->" not in text[1]

@@ -1,4 +1,4 @@
-"""The evidence in training loops, what these have around them, and bad input."""
+"""The evidence in training loops, what these have around them, the likelihoods of torch's losses, and bad input."""
 
 from __future__ import annotations
 
@@ -12,56 +12,43 @@ import torch
 from escnn import nn as enn
 from evidence_networks import CLOSED_FORM, Classifier, images
 from pretend_device import DEVICE, pretend
+from tolerances import ROUNDING
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
+from escnn_relaxed.learning.likelihoods import Likelihood, likelihood_of
 
-# What training loops have around them.
 
-
-def test_modes_and_statistics_of_batch_norm_are_left_as_they_were() -> None:
+def test_modes_statistics_and_random_numbers_are_left_as_they_were() -> None:
     network = Classifier().train()
     network.head.eval()
     state = {name: value.clone() for name, value in network.state_dict().items()}
-    evidence = SoftnessEvidence(network, 100)
-    evidence.update(images(20))
-    evidence.harden(images(20), torch.randint(0, 3, (20,)))
-    assert network.training
-    assert network.norm.training
-    assert not network.head.training
+    evidence, inputs, labels = SoftnessEvidence(network, 100), images(20), torch.randint(0, 3, (20,))
+    drawn = torch.get_rng_state()
+    evidence.update(inputs)
+    evidence.harden(inputs, labels)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert [module.training for module in (network, network.norm, network.head)] == [True, True, False]
     after = network.state_dict()
     assert all(torch.equal(after[name], value) for name, value in state.items())
     assert all(parameter.grad is None for parameter in network.parameters())
 
 
-def test_other_random_numbers_are_left_as_they_were() -> None:
-    evidence = SoftnessEvidence(Classifier(), 100)
-    before = torch.get_rng_state()
-    evidence.update(torch.ones(20, 8, 5, 5, dtype=torch.float64))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize("context", ["autocast", "no_grad", "single"])
-def test_updates_are_the_same_where_casts_or_gradients_are_off(context: str) -> None:
-    networks = Classifier().float(), Classifier().float()
-    networks[1].load_state_dict(networks[0].state_dict())
-    inputs, tables = images(20).float(), []
-    contexts = {"autocast": torch.autocast("cpu", torch.bfloat16), "no_grad": torch.no_grad()}
-    for network in networks:
-        evidence = SoftnessEvidence(network, 100)
-        if context == "single":
-            network.double() if network is networks[0] else None
-            evidence.update(inputs.double() if network is networks[0] else inputs)
-        elif network is networks[1]:
-            with contexts[context]:
-                evidence.update(inputs)
-        else:
-            evidence.update(inputs)
-        assert evidence.penalty().requires_grad
-        tables.append([row.determined for row in evidence.table()])
-    # Of float32 against float64 where the network is cast, else of the same computation.
-    assert tables[1] == pytest.approx(tables[0], rel=1e-3 if context == "single" else 1e-9)
+@pytest.mark.parametrize("context", [torch.autocast("cpu", torch.bfloat16), torch.no_grad()], ids=["cast", "no_grad"])
+def test_updates_are_the_same_where_casts_or_gradients_are_off(context: torch.autocast) -> None:
+    network, inputs = Classifier().float(), images(20).float()
+    plain, within = SoftnessEvidence(network, 100), SoftnessEvidence(network, 100)
+    plain.update(inputs)
+    with context:
+        within.update(inputs)
+    assert within.penalty().requires_grad
+    assert list(within.table()) == list(plain.table())
+    # Of float32 against float64.
+    evidence = SoftnessEvidence(network.double(), 100)
+    evidence.update(inputs.double())
+    expected = [row.determined for row in evidence.table()]
+    assert [row.determined for row in plain.table()] == pytest.approx(expected, rel=1e-3)
 
 
 def test_state_goes_on_as_if_nothing_had_been_in_between() -> None:
@@ -178,6 +165,126 @@ def test_processes_learn_together_what_one_learns_of_all_inputs(
     assert [of[:2] for of in first["trials"]] == [pytest.approx((of.rise, of.error), rel=CLOSED_FORM) for of in trials]
 
 
+# Likelihoods.
+
+
+def of(name: str, noise: float = 1.0) -> Likelihood:
+    likelihood = Likelihood(name)
+    likelihood.noise = noise
+    return likelihood
+
+
+def fisher_of_labels(output: Tensor, likelihood: str, noise: float) -> Tensor:
+    """The covariance of the gradient of −log p over all labels, each as often as it is drawn, for one input."""
+    if likelihood == "gaussian":
+        return torch.eye(len(output), dtype=output.dtype) / noise
+    if likelihood == "binary":
+        chance = output.sigmoid()
+        return torch.diag(chance * (1 - chance))
+    labels = torch.eye(len(output), dtype=output.dtype)
+    slopes = output.softmax(0) - labels
+    return torch.einsum("c,ci,cj->ij", output.softmax(0), slopes, slopes)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("likelihood", ["categorical", "binary", "gaussian"])
+def test_directions_have_the_covariance_of_the_gradients_of_drawn_labels(likelihood: str) -> None:
+    output = torch.tensor([2.0, -1.0, 0.5, 0.0], dtype=torch.float64)
+    expected = fisher_of_labels(output, likelihood, 0.5)
+    generator, errors = torch.Generator().manual_seed(1), []
+    for draws in (400, 40_000):
+        found = of(likelihood, 0.5).direction(output.expand(draws, -1), generator)
+        errors.append(float((found.mT @ found / draws - expected).norm() / expected.norm()))
+    # A hundred times the draws: a tenth of the error, give or take what chance does.
+    assert errors[0] < 0.3
+    assert errors[1] < 0.3 * errors[0]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("shape", [(5, 3), (5, 3, 2, 2)])
+@pytest.mark.parametrize("name", ["categorical", "binary", "gaussian"])
+def test_losses_are_those_of_torch_in_the_unit_that_is_said(name: str, shape: tuple[int, ...]) -> None:
+    output, other = torch.randn(2, *shape, dtype=torch.float64)
+    labels, numbers = torch.randint(0, 3, (5, *shape[2:])), torch.rand(shape, dtype=torch.float64)
+    loss, targets = {
+        "categorical": (functional.cross_entropy, labels),
+        "binary": (functional.binary_cross_entropy_with_logits, numbers),
+        "gaussian": (functional.mse_loss, numbers),
+    }[name]
+    likelihood = of(name, 0.5)
+    found, beside = likelihood.losses(output, targets), likelihood.losses(other, targets)
+    assert found.shape == (5,)
+    if name == "gaussian":
+        expected = -torch.distributions.Normal(output, 0.5**0.5).log_prob(numbers).flatten(1).sum(1)
+        assert torch.allclose(found, expected, rtol=ROUNDING, atol=ROUNDING)
+        # The log likelihood of a Gaussian has a constant beside torch's loss.
+        rise, expected = (found - beside).mean(), loss(output, targets) - loss(other, targets)
+    else:
+        rise, expected = found.mean(), loss(output, targets)
+    assert (rise * likelihood.unit).item() == pytest.approx(expected.item(), abs=ROUNDING)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("size", "weight"), [(2.0, 0.25), (0.5, 1.0)], ids=["together", "less than noise"])
+def test_outputs_weigh_what_their_residuals_say_and_never_more_than_1(size: float, weight: float) -> None:
+    """The weight is tr H / tr J, of the curvature H at weight 1 and J of the residuals."""
+    likelihood, rows = of("gaussian"), torch.randn(6, 4, dtype=torch.float64)
+    found = likelihood.weighted(rows, size * rows)
+    assert likelihood.weight == pytest.approx(weight, rel=ROUNDING)
+    assert torch.allclose(found.mT @ found, weight * rows.mT @ rows, rtol=ROUNDING, atol=ROUNDING)
+    assert torch.equal(likelihood.weighted(torch.zeros_like(rows), rows), torch.zeros_like(rows))
+    assert likelihood.weight == 1
+    # Several outputs of a regression alone are weighted.
+    found = []
+    for name, outputs in (("gaussian", 3), ("gaussian", 1), ("binary", 3)):
+        likelihood = of(name)
+        likelihood.losses(torch.zeros(5, outputs), torch.zeros(5, outputs))
+        found.append(likelihood.is_weighted)
+    assert found == [True, False, False]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("noise", [0.25, 0.0])
+def test_noise_is_the_mean_square_of_the_residuals_and_never_0(noise: float) -> None:
+    output, signs = torch.randn(6, 4, dtype=torch.float64), torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(12)
+    likelihood = Likelihood("gaussian")
+    targets = output + noise**0.5 * signs.reshape(6, 4)
+    likelihood.fit(float(likelihood.losses(output, targets).mean()))
+    assert likelihood.noise == pytest.approx(noise, abs=ROUNDING)
+    assert likelihood.noise > 0
+    assert likelihood.losses(output, targets).isfinite().all()
+    assert likelihood.direction(output, torch.Generator()).isfinite().all()
+
+
+_CHANCES = torch.rand(12, 3, generator=torch.Generator().manual_seed(0)).softmax(1)
+_NUMBERS = torch.arange(12)
+
+
+@pytest.mark.parametrize(
+    ("targets", "output", "likelihood"),
+    [
+        (_NUMBERS % 3, (3,), "categorical"),
+        ((_NUMBERS % 3).view(3, 2, 2), (3, 2, 2), "categorical"),
+        ((_NUMBERS % 3).where(_NUMBERS > 2, -100), (3,), "categorical"),
+        (_NUMBERS, (3,), None),
+        (_NUMBERS, (1,), None),
+        (_NUMBERS[:, None], (1,), "gaussian"),
+        ((_NUMBERS % 2)[:, None], (1,), "binary"),
+        ((_CHANCES > 0.3).float(), (3,), "binary"),
+        (functional.one_hot(_NUMBERS % 3).float(), (3,), None),
+        (functional.one_hot(_NUMBERS % 3), (3,), None),
+        (_CHANCES, (3,), None),
+        (_CHANCES[:, :1], (1,), None),
+        (_CHANCES * 4, (3,), "gaussian"),
+        (_NUMBERS % 2 > 0, (), "binary"),
+    ],
+)
+def test_targets_are_of_one_likelihood_or_leave_a_doubt(
+    targets: Tensor, output: tuple[int, ...], likelihood: str | None
+) -> None:
+    assert likelihood_of(targets, output) == likelihood
+
+
 # Bad input.
 
 
@@ -190,6 +297,9 @@ def test_processes_learn_together_what_one_learns_of_all_inputs(
         ({"observations": 1.5}, TypeError, "observations must be an integer, got 1.5"),
         ({"likelihood": "poisson"}, ValueError, "likelihood must be one of .*, got 'poisson'"),
         ({"seed": -1}, ValueError, "seed must be >= 0, got -1"),
+        ({"prior_weights": -1}, ValueError, "prior_weights must be"),
+        ({"prior_weights": "1"}, TypeError, "prior_weights must be"),
+        ({"prior_deviation": 0}, ValueError, "prior_deviation must be"),
     ],
 )
 def test_bad_argument_is_named(arguments: dict[str, object], error: type[Exception], message: str) -> None:
@@ -224,6 +334,10 @@ def test_outputs_that_do_not_fit_the_likelihood_are_named() -> None:
         gaussian.update(images(12), torch.zeros(12, 1))
     with pytest.raises(ValueError, match=r"targets must be as many as inputs .=12., got 11"):
         gaussian.update(images(12), torch.zeros(11, 3))
+    network = Classifier()
+    network.register_forward_hook(lambda module, given, output: (output, output))
+    with pytest.raises(TypeError, match="network: its output must be a tensor or a GeometricTensor, got tuple"):
+        SoftnessEvidence(network, 20).update(images(12))
 
 
 def test_sequence_takes_plain_tensors_as_fields() -> None:
@@ -237,24 +351,11 @@ def test_sequence_takes_plain_tensors_as_fields() -> None:
     assert found[0] == found[1]
 
 
-def test_network_that_returns_several_things_is_refused() -> None:
-    network = Classifier()
-    network.register_forward_hook(lambda module, given, output: (output, output))
-    with pytest.raises(TypeError, match="network: its output must be a tensor or a GeometricTensor, got tuple"):
-        SoftnessEvidence(network, 20).update(images(12))
-
-
-def test_what_needs_an_update_says_so() -> None:
-    evidence = SoftnessEvidence(Classifier(), 20)
-    labels = torch.zeros(12, dtype=torch.long)
-    with pytest.raises(RuntimeError, match="harden needs what an update learns"):
-        evidence.harden(images(12), labels)
-    with pytest.raises(RuntimeError, match="log_evidence needs what an update learns"):
-        evidence.log_evidence(images(12), labels)
-
-
-def test_state_of_other_layers_is_refused() -> None:
-    evidence = SoftnessEvidence(Classifier(), 20)
+def test_calls_out_of_order_and_states_of_other_layers_are_refused() -> None:
+    evidence, labels = SoftnessEvidence(Classifier(), 20), torch.zeros(12, dtype=torch.long)
+    for name in ("harden", "log_evidence"):
+        with pytest.raises(RuntimeError, match=f"{name} needs what an update learns"):
+            getattr(evidence, name)(images(12), labels)
     with pytest.raises(ValueError, match="state must have"):
         evidence.load_state_dict({})
     with pytest.raises(TypeError, match="state must be a dict"):

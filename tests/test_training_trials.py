@@ -69,6 +69,15 @@ def test_a_rise_helps_where_it_is_above_a_few_errors(rise: float, errors: float,
     assert str(found).splitlines()[1].split()[0] == "rotation"
 
 
+@pytest.mark.parametrize(("rise", "helps"), [(0.02, False), (0.04, True)])
+def test_a_rise_that_is_certain_and_small_does_not_help(rise: float, helps: bool) -> None:
+    """A hundred inputs have to make softness 20 times as likely: 0.03 each."""
+    losses = losses_of({NOTHING: 1, ROTATION: 1 + rise}, spread=0.01)
+    assert which_softness_helps(network(), lambda copy: None, losses, subgroups=("rotation",)).helps == {
+        "rotation": helps
+    }
+
+
 def test_trainings_are_alike_and_leave_the_network_and_the_generator() -> None:
     layer, drawn = network(), []
     before = {key: value.clone() for key, value in layer.state_dict().items()}

@@ -6,7 +6,8 @@
 A network that is soft in rotation and reflection is trained with ``SoftnessEvidence`` for 12 epochs. Then
 ``SoftnessEvidence.harden`` decides at once, and ``which_softness_helps`` by training on for 4 epochs. Both see 500
 images that were held out. Seeds, named before the first run: 401 to 405. What was tried out while this was written had
-seeds below 100.
+seeds below 100. Some of these runs called a rise of the loss by 1e-5 certain, of networks that were right in every
+image, so ``which_softness_helps`` asks for odds of 20 to 1 since, too. Seeds of that, named before: 406 to 410.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.checks import FIBER_SUBGROUPS
 from escnn_relaxed.learning import which_softness_helps
 
-SEEDS, IMAGES, HELD_OUT = (401, 402, 403, 404, 405), (300, 1000), 500
+SEEDS, IMAGES, HELD_OUT = (406, 407, 408, 409, 410), (300, 1000), 500
 SIDE, BATCH, EPOCHS, FURTHER, RATE = 17, 32, 12, 4, 0.01
 Draw = Callable[[int, torch.Generator, Path | None], Split]
 

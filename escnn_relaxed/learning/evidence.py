@@ -213,8 +213,12 @@ class SoftnessEvidence:
 
         Each subgroup is hardened in all layers together, that of the least γ/n first. If it does not stay strict, it is
         tried in each layer alone. A trial makes it soft again if Δ, the rise of the negative log likelihood of all N
-        observations, is above twice the price of the weights that go, by log 20 and the error of Δ. The price is what
-        they cost in log p(data), ½ (δ‖α‖² + log det Σ⁻¹/δ). γ/n does not decide: it is near 0 in a perfect fit, too.
+        observations, less its error, is above what is needed: twice the Occam factor of the weights that go, and log
+        20. The Occam factor is what they cost in log p(data), ½ (δ‖α‖² + log det Σ⁻¹/δ). γ/n does not decide, because
+        it is near 0 in a perfect fit, too.
+
+        Nothing is trained, so a symmetry that the data keep can look broken where other weights count on its softness.
+        :func:`~escnn_relaxed.learning.which_softness_helps` trains on, and raises fewer such alarms.
 
         Train on for an epoch or two: batch norm has statistics of the soft network, and other weights count on it.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..measure.reports import Report, plain_table
@@ -50,44 +51,57 @@ class HardeningTrial:
     Attributes:
         subgroup: the subgroup, or several that the layers can be strict in only together.
         layers: names of the layers.
-        weights: n, the number of soft weights that go.
-        rise: Δ, by how much the negative log likelihood of all observations rises.
+        weights: n, the number of soft weights that go, those of functions of several subgroups with them.
+        determined: γ, the number of them that the data determine.
+        price: their Occam factor, by how much log p(data) falls for having these weights where they fit nothing better.
+        needed: the rise that softness has to be worth: twice the Occam factor and log 20.
+        rise: the rise Δ that was found: by how much the negative log likelihood of all observations is higher where the
+            layers are strict.
         error: its standard error, by the spread over the inputs.
-        price: by how much log p(data) falls for having these weights, where they do not fit the data better.
-        is_hardened: whether the layers stay strict, since the rise is not far above the price.
+        is_hardened: whether the layers stay strict, since the rise less its error is not above the one that is needed.
 
     Example:
-        >>> HardeningTrial("rotation", ("a", "b"), 40, 3.0, 1.0, 12.0, True).cells()
-        ('rotation', '2 layers', '40', '3.0 ± 1.0', '12.0', 'strict')
+        >>> HardeningTrial("rotation", ("a", "b"), 40, 3.5, 12.0, 27.0, 3.0, 1.0, True).cells()
+        ('rotation', '2 layers', '40', '3.5', '12.0', '27.0', '3.0 ± 1.0', 'strict')
     """
 
     subgroup: str
     layers: tuple[str, ...]
     weights: int
+    determined: float
+    price: float
+    needed: float
     rise: float
     error: float
-    price: float
     is_hardened: bool
 
     def cells(self) -> tuple[str, ...]:
         """Return the row as text."""
         where = self.layers[0] if len(self.layers) == 1 else f"{len(self.layers)} layers"
-        costs = f"{self.rise:.1f} ± {self.error:.1f}", f"{self.price:.1f}"
-        return (self.subgroup, where, f"{self.weights}", *costs, "strict" if self.is_hardened else "soft")
+        numbers = f"{self.determined:.1f}", f"{self.price:.1f}", f"{self.needed:.1f}"
+        found = f"{round(self.rise, 1) + 0.0:.1f} ± {self.error:.1f}"
+        return (self.subgroup, where, f"{self.weights}", *numbers, found, "strict" if self.is_hardened else "soft")
 
 
 class EvidenceTable(tuple[EvidenceRow, ...], Report):
-    """A tuple of a row for each layer and subgroup that is soft; its text is a table.
+    """A tuple of a row for each layer and subgroup that is soft.
+
+    Its text is a table with sums below: of each subgroup that several layers are soft in, and of all rows. Softness
+    there is that of the softest.
 
     Example:
-        >>> print(EvidenceTable((EvidenceRow("conv", "rotation", 20, 3.0, 0.002, 50.0),)))
-        layer  subgroup  weights n  determined γ  γ/n   softness s
-        conv   rotation  20         3.0           0.15  2.0e-03
+        >>> turns = EvidenceRow("conv", "rotation", 20, 3.0, 0.002, 50.0)
+        >>> flips = EvidenceRow("conv", "reflection", 5, 2.0, 0.001, 50.0)
+        >>> print(EvidenceTable((turns, flips)))
+        layer  subgroup    weights n  determined γ  γ/n   softness s
+        conv   rotation    20         3.0           0.15  2.0e-03
+        conv   reflection  5          2.0           0.40  1.0e-03
+        all    all         25         5.0           0.20  2.0e-03
     """
 
     @property
     def rows(self) -> tuple[EvidenceRow, ...]:
-        """The rows, as of other reports, in the order of the layers."""
+        """The rows, as of other reports, in the order of the layers; no sums are among them."""
         return tuple(self)
 
     def by_subgroup(self) -> EvidenceTable:
@@ -102,27 +116,42 @@ class EvidenceTable(tuple[EvidenceRow, ...], Report):
             layer     subgroup  weights n  determined γ  γ/n   softness s
             2 layers  rotation  30         9.0           0.30  1.0e-02
         """
-        rows = []
-        for name in dict.fromkeys(row.subgroup for row in self):
-            of = [row for row in self if row.subgroup == name]
-            layer = of[0].layer if len(of) == 1 else f"{len(of)} layers"
-            sums = sum(row.weights for row in of), sum(row.determined for row in of)
-            rows.append(EvidenceRow(layer, name, *sums, max(row.softness for row in of), math.nan))
-        return EvidenceTable(rows)
+        groups = self._by_subgroup()
+        return EvidenceTable(
+            _sum(rows[0].layer if len(rows) == 1 else f"{len(rows)} layers", rows[0].subgroup, rows) for rows in groups
+        )
+
+    def _by_subgroup(self) -> list[list[EvidenceRow]]:
+        """Return the rows of each subgroup."""
+        return [[row for row in self if row.subgroup == name] for name in dict.fromkeys(row.subgroup for row in self)]
 
     def __str__(self) -> str:
+        groups = self._by_subgroup()
+        sums = [_sum(f"{len(rows)} layers", rows[0].subgroup, rows) for rows in groups if len(rows) > 1]
+        if len(groups) > 1:
+            sums.append(_sum("all", "all", self))
         header = ("layer", "subgroup", "weights n", "determined γ", "γ/n", "softness s")
-        return plain_table(header, [row.cells() for row in self])
+        return plain_table(header, [row.cells() for row in (*self, *sums)])
+
+
+def _sum(layer: str, subgroup: str, rows: Sequence[EvidenceRow]) -> EvidenceRow:
+    """Return a row for several."""
+    sums = sum(row.weights for row in rows), sum(row.determined for row in rows)
+    return EvidenceRow(layer, subgroup, *sums, max(row.softness for row in rows), math.nan)
 
 
 class HardeningReport(tuple[HardeningTrial, ...], Report):
     """A tuple of a row for each trial, in their order; its text is a table.
 
+    Softness stays where the rise Δ that was found, less its error, is above the one that is needed.
+
     Example:
-        >>> trial = HardeningTrial("rotation", ("first", "second"), 40, 351.0, 20.0, 14.0, False)
+        >>> trial = HardeningTrial(
+        ...     "rotation", ("first", "second"), 40, 31.5, 14.0, 31.0, 351.0, 20.0, False
+        ... )
         >>> print(HardeningReport((trial,)))
-        subgroup  where     weights n  rise Δ        price  result
-        rotation  2 layers  40         351.0 ± 20.0  14.0   soft
+        subgroup  where     weights n  determined γ  Occam factor  needed Δ  found Δ       result
+        rotation  2 layers  40         31.5          14.0          31.0      351.0 ± 20.0  soft
     """
 
     @property
@@ -131,5 +160,5 @@ class HardeningReport(tuple[HardeningTrial, ...], Report):
         return tuple(self)
 
     def __str__(self) -> str:
-        header = ("subgroup", "where", "weights n", "rise Δ", "price", "result")
+        header = ("subgroup", "where", "weights n", "determined γ", "Occam factor", "needed Δ", "found Δ", "result")
         return plain_table(header, [trial.cells() for trial in self])

@@ -15,7 +15,7 @@ from .soft_gradients import SoftGroup, mean_over_processes, soft_groups
 
 # Softness stays where it gains more than this many times its Occam factor, since other weights have counted on it and
 # do not adapt in a trial, and at odds of 20 to 1. Where nothing needs it, the rise is up to two Occam factors.
-_COUNTED_ON, _ODDS = 2.0, math.log(20)
+_COUNTED_ON, ODDS = 2.0, math.log(20)
 
 
 def harden_by_trials(
@@ -76,17 +76,19 @@ def _trial(
     layers = [relaxed_layers(network)[name] for name in names]
     gone, soft = {group.key for group in groups}, [group.key for group in soft_groups(network)]
     whole, rest = ([learned[key] for key in soft if key not in out] for out in (set(), gone))
-    price = posterior(whole)[1] - posterior(rest)[1]
+    occam_factor = posterior(whole)[1] - posterior(rest)[1]
+    needed = _COUNTED_ON * occam_factor + ODDS
     known, is_kept = [layer.hardened for layer in layers], False
     try:
         for layer in layers:
             layer.harden(*subgroups)
         after = losses()
         rise, error = (observations * value for value in mean_over_processes(after - before))
-        is_kept = rise - error <= _COUNTED_ON * price + _ODDS
+        is_kept = rise - error <= needed
     finally:
         if not is_kept:
             for layer, hardened in zip(layers, known, strict=True):
                 layer.hardened = hardened
-    size = sum(group.size for group in groups)
-    return HardeningTrial(", ".join(joint(tuple(subgroups))), names, size, rise, error, price, is_kept), after
+    size, determined = sum(group.size for group in groups), sum(learned[key].determined for key in gone)
+    name = ", ".join(joint(tuple(subgroups)))
+    return HardeningTrial(name, names, size, determined, occam_factor, needed, rise, error, is_kept), after

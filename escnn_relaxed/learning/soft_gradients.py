@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from escnn.nn import GeometricTensor, SequentialModule
 from torch import Tensor, distributed, nn
-from torch.func import functional_call, grad, vmap
 
-from ..checks import has_hooks
 from ..kernel.kernel import WeightGroup
 from ..layer.relaxed_layer import RelaxedLayer
 from ..network.relaxed_layers import relaxed_layers
+from .layer_gradients import LayerCall, layer_gradients
 
 
 class SoftGroup(NamedTuple):
@@ -65,14 +64,6 @@ def soft_groups(network: nn.Module) -> list[SoftGroup]:
             if own:
                 groups.append(SoftGroup(name, weights._replace(entries=own), [name]))
     return groups
-
-
-class _Call(NamedTuple):
-    """A call of a layer in a forward pass: what went in and what came out."""
-
-    layer: RelaxedLayer
-    features: Tensor
-    output: Tensor
 
 
 def plain(value: Any, name: str) -> Tensor:
@@ -126,12 +117,12 @@ def gradients(
     # then follow input by input from that layer alone.
     count = count_inputs(arguments)
     wanted = {id(parameter) for parameter in parameters}
-    calls: list[_Call] = []
+    calls: list[LayerCall] = []
 
     def note(layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> GeometricTensor:
         features = given[0] if given else named["input"]
         # What is done in place with features later must not reach those that are noted.
-        calls.append(_Call(layer, features.tensor.detach().clone(), output.tensor))  # type: ignore[arg-type]
+        calls.append(LayerCall(layer, features.tensor.detach().clone(), output.tensor))  # type: ignore[arg-type]
         return GeometricTensor(output.tensor.clone(), output.type)
 
     layers = [
@@ -162,32 +153,9 @@ def gradients(
     found = {id(parameter): parameter.new_zeros(count, *parameter.shape) for parameter in parameters}
     for call, slope in zip(noted, slopes, strict=True):
         own = {name: parameter for name, parameter in call.layer.named_parameters() if id(parameter) in wanted}
-        for name, of_inputs in _of_layer(call, slope, own, count).items():
+        for name, of_inputs in layer_gradients(call, slope, own, count).items():
             found[id(own[name])] += of_inputs
     return [found[id(parameter)] for parameter in parameters]
-
-
-def _of_layer(call: _Call, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
-    """Return the gradients of a layer's parameters for each input, given that of the layer's output."""
-    values = {name: parameter.detach() for name, parameter in own.items()}
-
-    def product(values: dict[str, Any], features: Tensor, slope: Tensor) -> Tensor:
-        output = functional_call(call.layer, values, (GeometricTensor(features, call.layer.in_type),))
-        return (output.tensor * slope).sum()
-
-    def of_each(*of: Tensor) -> dict[str, Tensor]:
-        rows = [torch.autograd.grad(product(own, *one), list(own.values())) for one in zip(*of, strict=True)]
-        return dict(zip(own, (torch.stack(row) for row in zip(*rows, strict=True)), strict=True))
-
-    per_input = [of.unflatten(0, (count, -1)) for of in (call.features, slope)]
-    if any(has_hooks(module) for module in call.layer.modules()):
-        # Tensors of a map must not get into the hands of users.
-        return of_each(*per_input)
-    try:
-        return vmap(grad(product), in_dims=(None, 0, 0))(values, *per_input)
-    except RuntimeError:
-        # A layer that cannot be mapped over: one input after the other.
-        return of_each(*per_input)
 
 
 def mean_over_processes(values: Tensor) -> tuple[float, float]:

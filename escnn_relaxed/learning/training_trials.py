@@ -12,7 +12,8 @@ from ..checks import SUBGROUPS, check_integer, check_module, check_positive, che
 from ..kernel.kernel import joint
 from ..measure.reports import Report, plain_table
 from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers
-from .soft_gradients import mean_over_processes
+from .hardening import ODDS
+from .soft_gradients import joined_over_processes
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class TrainingTrial:
         hardened: those in which both networks were strict.
         rise: by how much the mean loss of a held-out input is higher where the subgroup is strict, in nats.
         error: its standard error, by the spread over the inputs.
-        helps: whether softness in the subgroup helps: the rise is more than a few errors.
+        helps: whether softness in the subgroup helps: the rise is more than a few errors, and all held-out inputs
+            together make it 20 times as likely.
 
     Example:
         >>> TrainingTrial("rotation", ("reflection",), 0.31, 0.02, True).cells()
@@ -40,7 +42,12 @@ class TrainingTrial:
     def cells(self) -> tuple[str, ...]:
         """Return the row as text."""
         verdict = "helps" if self.helps else "not needed"
-        return self.subgroup, ", ".join(self.hardened) or "–", f"{self.rise:.3f} ± {self.error:.3f}", verdict
+        return (
+            self.subgroup,
+            ", ".join(self.hardened) or "–",
+            f"{round(self.rise, 3) + 0.0:.3f} ± {self.error:.3f}",
+            verdict,
+        )
 
 
 @dataclass(frozen=True)
@@ -87,8 +94,8 @@ def which_softness_helps(
     A network counts on the softness that it has, so hardening costs something even in a symmetry that the data keep.
     Training mends that. Copies of the network are trained on alike, from the same seed: one as it is, and for each
     subgroup one that is strict in it. Softness helps where the loss on held-out inputs is higher without it, by three
-    standard errors. The subgroup that is missed least becomes strict if it does not help, and the others are tried
-    again beside it.
+    standard errors, and by log 20 for all of these inputs together, since a rise may be certain and yet be nothing. The
+    subgroup that is missed least becomes strict if it does not help, and the others are tried again beside it.
 
     With k subgroups this takes at most 1 + k (k + 1) / 2 trainings. A few epochs are enough for a trained network. For
     a network that is new ``train`` may be the whole training.
@@ -144,8 +151,10 @@ def which_softness_helps(
         for name in left:
             found[name] = _trained(network, joint(hardened, (name,)), train, losses, seed)
             trainings += 1
-            rise, error = mean_over_processes(found[name][1] - before)
-            rows.append(TrainingTrial(name, hardened, rise, error, rise > errors * error))
+            rises = joined_over_processes(found[name][1] - before)
+            rise, error = float(rises.mean()), float(rises.std(correction=0)) / len(rises) ** 0.5
+            helps = rise > max(errors * error, ODDS / len(rises))
+            rows.append(TrainingTrial(name, hardened, rise, error, helps))
         row = min(rows[-len(left) :], key=lambda row: row.rise)
         if row.helps:
             break
