@@ -26,6 +26,7 @@ version = release = __version__
 
 extensions = [
     "mathml",
+    "source_links",
     "tables",
     "myst_nb",
     "sphinx.ext.autodoc",
@@ -87,7 +88,7 @@ html_show_sourcelink = False
 html_theme_options = {
     "logo": {"text": "escnn_relaxed"},
     "navbar_align": "left",
-    "header_links_before_dropdown": 8,
+    "header_links_before_dropdown": 10,
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "footer_start": ["copyright"],

@@ -1,4 +1,7 @@
-"""The picture of MNIST6-180: test images, the filters of a strict and of a soft layer, learning curves."""
+"""The picture of MNIST6-180: test images, the filters of a strict and of a soft layer, learning curves.
+
+A part of mnist6_180.py, which is the file to run. It needs matplotlib (the extra ``examples``).
+"""
 
 from __future__ import annotations
 

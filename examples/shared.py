@@ -1,4 +1,7 @@
-"""The functions of ``experiments/``, the folder beside this one, that the examples use."""
+"""The functions of ``experiments/``, the folder beside this one, that the examples use.
+
+A part of mnist6_180.py and sweep.py, which are the files to run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""MNIST6-180: images of the digit 6, half of them turned by 180°, to be told apart (Romero & Lohit, 2022)."""
+"""MNIST6-180: images of the digit 6, half of them turned by 180°, to be told apart (Romero & Lohit, 2022).
+
+A part of mnist6_180.py, which is the file to run. It needs scikit-learn (the extra ``examples``).
+"""
 
 from __future__ import annotations
 

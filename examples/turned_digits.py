@@ -1,4 +1,7 @@
-"""Digits turned by up to 60°: partly symmetric, so that neither a strict nor a very soft network fits best."""
+"""Digits turned by up to 60°: partly symmetric, so that neither a strict nor a very soft network fits best.
+
+A part of sweep.py, which is the file to run. It needs scikit-learn (the extra ``examples``).
+"""
 
 from __future__ import annotations
 

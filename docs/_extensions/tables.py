@@ -1,4 +1,7 @@
-"""Cells of tables that hold a number and little else: they get the class ``number``, so that no line breaks in them."""
+"""Numbers in tables stay whole: cells of a number and little else get the class ``number``, in which no line breaks.
+
+In other cells the spaces around ± do not break.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,11 @@ class Numbers(SphinxPostTransform):
             text = cell.astext().strip()
             if len(text) <= LONGEST and NUMBER.fullmatch(text):
                 cell["classes"].append("number")
+                continue
+            for words in list(cell.findall(nodes.Text)):
+                if " ± " in words:
+                    whole = nodes.Text(words.replace(" ± ", "\u00a0±\u00a0"))
+                    words.parent.replace(words, whole)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

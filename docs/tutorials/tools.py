@@ -15,6 +15,13 @@ from torch import Tensor
 from torch.nn import functional
 
 Split = tuple[Tensor, Tensor]  # images (n, 1, H, W) and labels (n,)
+# The same in every picture.
+COLOURS = {
+    **dict.fromkeys(("strict", "R2Conv"), "#0072b2"),
+    **dict.fromkeys(("soft", "RelaxedR2Conv", "relaxed"), "#d55e00"),
+    **{"partial": "#009e73", "residual": "#cc79a7", "weighted": "#e69f00"},
+    "soft, all directions": "#009e73",
+}
 
 
 def is_trial() -> bool:
@@ -52,6 +59,8 @@ def turned(images: Tensor, most: float = 180, seed: int = 0) -> Tensor:
 def show(images: Tensor, titles: Sequence[object]) -> None:
     """Draw the first ten images (n, 1, H, W) in a row."""
     _, panels = pyplot.subplots(1, 10, figsize=(9, 1.3), layout="constrained")
+    for panel in panels[len(images) :]:
+        panel.set_visible(False)
     for image, title, panel in zip(images, titles, panels, strict=False):
         panel.imshow(image[0], cmap="Greys")
         panel.set_title(str(title), fontsize=9)
@@ -86,29 +95,58 @@ class SteerableCNN(torch.nn.Module):
 
 
 def train(
-    network: torch.nn.Module, data: Split, epochs: int, rate: float = 1e-2
+    network: torch.nn.Module,
+    data: Split,
+    epochs: int,
+    rate: float = 1e-2,
+    watch: Callable[[torch.nn.Module], None] | None = None,
 ) -> torch.nn.Module:
-    """Train by Adam in batches of 64, with a rate that rises and falls."""
+    """Train by Adam in batches of 64, with a rate that rises and falls.
+
+    After each epoch ``watch`` is called with the network, in evaluation mode.
+    """
     torch.manual_seed(1)
     images, labels = data
     epochs = 1 if is_trial() else epochs
     optimiser = torch.optim.Adam(network.parameters(), lr=rate)
     steps = epochs * len(images[::64])
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps)
-    network.train()
     for _ in range(epochs):
+        network.train()
         for batch in torch.randperm(len(images)).split(64):
             loss = functional.cross_entropy(network(images[batch]), labels[batch])
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
             schedule.step()
+        if watch is not None:
+            watch(network.eval())
     return network.eval()
 
 
 @torch.no_grad()
+def predictions(network: torch.nn.Module, images: Tensor) -> Tensor:
+    """Return the label that the network gives each image."""
+    return torch.cat([network.eval()(part).argmax(1) for part in images.split(250)])
+
+
 def accuracy(network: torch.nn.Module, data: Split) -> float:
     """Return the percentage of images whose label the network predicts."""
     images, labels = data
-    found = torch.cat([network.eval()(part).argmax(1) for part in images.split(250)])
-    return 100 * (found == labels).float().mean().item()
+    return 100 * (predictions(network, images) == labels).float().mean().item()
+
+
+def plot_curves(curves: dict[str, list[list[float]]], first: int = 1) -> None:
+    """Draw, for each name, a thin line for each seed and a thick one for their mean.
+
+    The first value is that after ``first`` epochs.
+    """
+    _, axes = pyplot.subplots(figsize=(5, 3), layout="constrained")
+    for name, seeds in curves.items():
+        mean = torch.tensor(seeds).mean(dim=0)
+        epochs = range(first, first + len(mean))
+        (line,) = axes.plot(epochs, mean, label=name, color=COLOURS.get(name))
+        for seed in seeds if len(seeds) > 1 else ():
+            axes.plot(epochs, seed, color=line.get_color(), linewidth=0.7, alpha=0.5)
+    axes.set(xlabel="epochs", ylabel="accuracy on test images, %")
+    axes.legend(frameon=False)
