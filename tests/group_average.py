@@ -10,13 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from errors import ROUNDING, on_grid_elements, relative_error
 from escnn.group import GroupElement
 from escnn.gspaces import GSpace
 from reference import Layer, kernel_types, matrix_of, taps_of
 from reference_group import Elements
-from tolerances import ROUNDING
 from torch import Tensor
-from transformations import on_grid_elements, relative_error
 
 from escnn_relaxed import RelaxedR2ConvTransposed, harden_network
 

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from escnn.group import Representation
-from layers import ROUGH
 from reference import Index, Layer, Oracle, kernel_types, matrix_of, position_of, taps_of
 from reference_group import Elements, Point, permutation
+from small import ROUGH
 from torch import Tensor
 
 # ω′ and the side of an image for which a weight of 1 makes this root mean square of a modulation; parts of functions

@@ -8,17 +8,17 @@ import warnings
 from fractions import Fraction
 from pathlib import Path
 
-import battery
 import numpy as np
 import pytest
+import small
 import torch
 from escnn import gspaces
 from escnn.nn import FieldType, R2Conv
-from layers import with_kernel
+from small import with_kernel
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR2ConvTransposed
 
-C4, D4 = battery.gspace("C4"), battery.gspace("D4")
+C4, D4 = small.gspace("C4"), small.gspace("D4")
 REGULAR, TRIVIAL = FieldType(C4, [C4.regular_repr] * 2), FieldType(C4, [C4.trivial_repr])
 DIHEDRAL = FieldType(D4, [D4.regular_repr])
 SPACE_3D = gspaces.rot3dOnR3()
@@ -274,7 +274,7 @@ def test_frequency_that_the_samples_of_a_continuous_kernel_do_not_resolve_is_war
 ) -> None:
     def build(frequency: object) -> RelaxedR2Conv:
         arguments = with_kernel({"soft_part": "continuous", "relax": {name: frequency}, **options})
-        return RelaxedR2Conv(*battery.types(space, "trivial -> irreps"), 1, **arguments)
+        return RelaxedR2Conv(*small.types(space, "trivial -> irreps"), 1, **arguments)
 
     # Whole numbers in log coordinates, where others jump.
     step = 1.0 if options else 0.01 * limit
@@ -287,19 +287,19 @@ def test_frequency_that_the_samples_of_a_continuous_kernel_do_not_resolve_is_war
     with pytest.warns(UserWarning, match=rf"set_domain_frequency: .* of {name} .* it aliases"):
         layer.set_domain_frequency(**{name: -value})
     # A tied kernel has no waves.
-    RelaxedR2Conv(*battery.types("C4", "trivial -> regular"), 1, relax={name: 100.0})
+    RelaxedR2Conv(*small.types("C4", "trivial -> regular"), 1, relax={name: 100.0})
 
 
 def test_every_frequency_of_reflection_is_resolved() -> None:
     """It has two elements, and any function of two is a wave."""
-    fields = battery.types("D4", "trivial -> regular")
+    fields = small.types("D4", "trivial -> regular")
     layer = RelaxedR2Conv(*fields, 3, relax={"reflection": 100.0}, initial_softness=0.1, **CONTINUOUS)
     layer.set_domain_frequency(reflection=-1000.0)  # warnings are errors
     assert layer.softness("reflection").item() > 0
 
 
 def test_warning_points_at_the_line_outside_the_package(warnings_not_yet_given: None) -> None:
-    types = battery.types("C8", "trivial -> regular")
+    types = small.types("C8", "trivial -> regular")
     layer = RelaxedR2Conv(*types, 1, relax={"rotation": 0.5}, **CONTINUOUS)
     calls = (
         lambda: RelaxedR2Conv(*types, 1, relax={"rotation": 3.0}, **CONTINUOUS),

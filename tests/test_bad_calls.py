@@ -9,15 +9,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import battery
 import matplotlib as mpl
 import numpy as np
 import pytest
+import small
 import torch
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import FieldType, R2Conv, R3Conv
-from soft_networks import network_of, soft_regular_layer
+from small import soft_regular_layer
+from small_networks import network_of
 from torch import nn
 
 import escnn_relaxed
@@ -26,8 +27,8 @@ from escnn_relaxed.measure import AblationRow, EquivarianceReport, ErrorRow
 
 mpl.use("Agg")
 
-FIELDS = battery.field_type("C4", "regular")
-TRIVIAL = battery.field_type("C4", "trivial")
+FIELDS = small.field_type("C4", "regular")
+TRIVIAL = small.field_type("C4", "trivial")
 NETWORK = network_of(soft_regular_layer(), soft_regular_layer(learn_relaxation=True)).eval()
 PLACE = {"in_type": FIELDS, "out_type": FIELDS, "kernel_size": 3}
 ROWS = [AblationRow("nothing", "network", 99.0, 0.0, 0.1), AblationRow("0", "layer", 98.0, -1.0, 0.1)]

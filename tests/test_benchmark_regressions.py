@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import battery
 import pytest
+import small as battery
 import torch
 from torch import Tensor, nn
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from benchmark_runs import run_here
+from errors import relative_error
 from torch import Tensor, nn
-from transformations import relative_error
 
 from benchmarks.accuracy import ways
 from benchmarks.shared.networks import NETWORKS, build_network

@@ -8,17 +8,16 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-import battery
 import pytest
+import small
 import torch
+from errors import ROUNDING, SINGLE, largest_error, relative_error
 from escnn import nn
 from escnn.nn import EquivariantModule, R2Conv
 from group_average import acted, subgroup_elements
-from layers import shake
-from tolerances import ROUNDING, SINGLE
+from small import shake
 from torch.nn.utils import parametrize
 from trained_networks import answer, convolution, network, softnesses, train_a_step
-from transformations import largest_error, relative_error
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, harden_network, relax_network
 from escnn_relaxed.layer.arguments import SOFTENING
@@ -27,7 +26,7 @@ from escnn_relaxed.network.relaxed_layers import Relaxed, named_relaxed_layers
 TO_THE_BIT = 0.0 if torch.__version__ >= "2.13" else SINGLE  # torch 2.6 sums R2Conv's filter in an order of its own
 
 SOFT = {"rotation": 0.2}
-FIELDS = battery.field_type("C4", "two regular")
+FIELDS = small.field_type("C4", "two regular")
 MODES = ("train", "eval")
 FREEZE = pytest.mark.parametrize("freeze", [False, True], ids=["learning", "frozen"])
 FORMS: dict[str, dict[str, object]] = {
@@ -67,7 +66,7 @@ CASES += [(build, form, of) for form, of in TRANSPOSED.items() for build in (nn.
 def test_relaxed_layer_computes_what_the_layer_computed_learns_and_finds_its_way_back(number: int, mode: str) -> None:
     build, _, arguments = CASES[number]
     space = list(TYPES)[(number + MODES.index(mode)) % len(TYPES)]
-    trained = build(*battery.types(space, TYPES[space]), **{"kernel_size": 3, **arguments})
+    trained = build(*small.types(space, TYPES[space]), **{"kernel_size": 3, **arguments})
     shake(trained)
     trained = trained.double() if isinstance(trained, Relaxed) else trained
     expected = answer(trained.train(mode == "train"))
@@ -117,7 +116,7 @@ def test_network_in_double_precision_is_that_of_exact_kernels(mode: str) -> None
     assert all(parameter.dtype == torch.float64 for parameter in relaxed.parameters())
     assert relative_error(answer(relaxed), answer(trained)) <= SINGLE
     assert relative_error(answer(relaxed), answer(exact)) <= ROUNDING
-    features = battery.random_input(trained.in_type, 8, 8)
+    features = small.random_input(trained.in_type, 8, 8)
     assert largest_error(relaxed, features) <= ROUNDING
     assert largest_error(trained, features) > ROUNDING
 
@@ -136,7 +135,7 @@ def _strict(module: EquivariantModule) -> EquivariantModule:
 def test_trained_kernel_is_the_strict_part_whatever_the_soft_part_learns(space: str, freeze: bool) -> None:
     """The strict part is the explicit mean over the group."""
     trained = convolution(space, "regular -> irreps", padding=1).double()
-    relaxed = relax_network(trained, freeze=freeze, relax=battery.subgroups(space, 0.2))
+    relaxed = relax_network(trained, freeze=freeze, relax=small.subgroups(space, 0.2))
     before = relaxed.filter_bank()
     for step in range(2):
         bank = relaxed.filter_bank()
@@ -169,7 +168,7 @@ def test_soft_part_is_in_proportion_to_the_trained_kernel() -> None:
 
 def test_soft_part_of_a_layer_that_starts_at_zero_can_learn() -> None:
     """As the last layer of a residual block often does."""
-    trained = R2Conv(*battery.types("C4", "two regular -> regular"), 3, initialize=False)
+    trained = R2Conv(*small.types("C4", "two regular -> regular"), 3, initialize=False)
     relaxed = relax_network(trained, relax=SOFT)
     for _ in range(2):
         train_a_step(relaxed)
@@ -207,7 +206,7 @@ def test_options_are_those_of_a_layer_beside_its_strict_part() -> None:
     assert list(SOFTENING) == own
     (listed,) = re.findall(r"\*\*softening: .*?:(.*?)\.", relax_network.__doc__, re.DOTALL)
     assert re.findall("``(.*?)``", listed) == own
-    strict = RelaxedR2Conv(*battery.types("C8", "regular -> regular"), 3, relax=None)
+    strict = RelaxedR2Conv(*small.types("C8", "regular -> regular"), 3, relax=None)
     assert "keep='C4'" in repr(relax_network(strict, relax=SOFT, keep="C4"))
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import battery
 import pytest
+import small
 import torch
+from errors import ROUNDING, SINGLE, relative_error
 from escnn import nn as enn
-from layers import shake
-from tolerances import ROUNDING, SINGLE
+from small import shake
 from torch import nn
 from trained_networks import softnesses
-from transformations import relative_error
 
 from escnn_relaxed import (
     RelaxedR2Conv,
@@ -30,14 +29,14 @@ SOFT = {"rotation": 0.2}
 def up(space: str = "C4", pair: str = "regular -> regular", **arguments: object) -> enn.R2ConvTransposed:
     """A trained layer: weights and bias away from their start."""
     arguments = {"padding": 1, "stride": 2, "output_padding": 1, **arguments}
-    layer = enn.R2ConvTransposed(*battery.types(space, pair), 3, **arguments)
+    layer = enn.R2ConvTransposed(*small.types(space, pair), 3, **arguments)
     shake(layer)
     return layer
 
 
 def network() -> enn.SequentialModule:
     """Down by a stride and up again."""
-    in_type, fields = battery.types("C4", "trivial -> regular")
+    in_type, fields = small.types("C4", "trivial -> regular")
     down = enn.R2Conv(in_type, fields, 3, padding=1, stride=2)
     shake(down)
     ups = up(), up(pair="regular -> trivial")
@@ -67,7 +66,7 @@ def test_tools_of_learning_and_measuring_take_the_layers() -> None:
     assert ["lr" in group for group in parameter_groups(relaxed, 0.1)] == [True, False, False]
     assert frequency_penalty(relaxed).requires_grad
     relaxed.eval()
-    features = battery.random_input(relaxed.in_type, 9, 9, dtype=torch.float32)
+    features = small.random_input(relaxed.in_type, 9, 9, dtype=torch.float32)
     expected = relaxed(relaxed.in_type(features)).tensor.detach()
 
     def loss(found: nn.Module) -> float:
@@ -85,7 +84,7 @@ def test_exported_network_computes_the_same(relax: dict[str, float]) -> None:
     relaxed = relax_network(network(), relax=relax).double().eval()
     shake(relaxed)
     plain = export_network(relaxed)
-    features = battery.random_input(relaxed.in_type, 16, 16)
+    features = small.random_input(relaxed.in_type, 16, 16)
     with torch.no_grad():
         assert relative_error(plain(features), relaxed(relaxed.in_type(features)).tensor) <= ROUNDING
 
@@ -96,7 +95,7 @@ def test_exported_layer_of_escnn_keeps_the_output_padding(arguments: dict[str, o
     trained = up(**arguments).eval()
     plain = export_network(trained)
     assert type(plain) is nn.ConvTranspose2d
-    features = battery.random_input(trained.in_type, 5, 6, dtype=torch.float32)
+    features = small.random_input(trained.in_type, 5, 6, dtype=torch.float32)
     with torch.no_grad():
         assert torch.equal(plain(features), trained(trained.in_type(features)).tensor)
 
@@ -115,7 +114,7 @@ def test_strict_layer_is_measured_as_strict(arguments: dict[str, object], relaxe
     """Under turns and shifts: none of what shifts push beyond the edge is compared with what comes in there."""
     layer = up(**arguments)
     layer = relax_network(layer, relax=None).eval() if relaxed else layer.eval()
-    features = battery.random_input(layer.in_type, 9, 9, dtype=torch.float32)
+    features = small.random_input(layer.in_type, 9, 9, dtype=torch.float32)
     report = equivariance_error(layer, data=features, shifts=[(1, 2)])
     errors = [row.error for row in report.exact]
     assert len(errors) == 4

@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import itertools
 
-import battery
 import numpy as np
 import pytest
+import small
 import torch
+from errors import BROKEN, FEW_TERMS, ROUNDING, relative_error
 from escnn import gspaces
 from escnn.group import GroupElement
-from layers import build
-from tolerances import BROKEN, FEW_TERMS, ROUNDING
+from small import build
 from torch import Tensor
-from transformations import relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR3Conv
 from escnn_relaxed.checks import SUBGROUPS
@@ -33,22 +32,22 @@ REFERENCE = np.array([(x, y) for y in STEPS for x in STEPS])  # the pixels of th
 
 
 def domain_of(space: str, keep: str | None = None, form: str = "circle") -> Domain:
-    gspace = battery.gspace(space)
+    gspace = small.gspace(space)
     return Domain(gspace, SAMPLES, kept_group(keep, gspace, SAMPLES), form)
 
 
 def soft_in(space: str, translation: bool = True) -> dict[str, object]:
-    return ({"translation": (0.3, 0.5)} if translation else {}) | battery.subgroups(space, 0.2)
+    return ({"translation": (0.3, 0.5)} if translation else {}) | small.subgroups(space, 0.2)
 
 
 @functools.cache
 def elements_of(space: str) -> list[GroupElement]:
-    group = battery.gspace(space).fibergroup
+    group = small.gspace(space).fibergroup
     return list(group.grid(type="regular", N=SAMPLES) if group.continuous else group.elements)
 
 
 def action_of(space: str, element: GroupElement) -> np.ndarray:
-    return np.array(battery.gspace(space).basespace_action(element), dtype=np.float64)
+    return np.array(small.gspace(space).basespace_action(element), dtype=np.float64)
 
 
 def is_turned(action: np.ndarray, flip: np.ndarray) -> bool:
@@ -161,7 +160,7 @@ def test_rotations_about_a_kept_axis_share_the_axis_as_an_element_sees_it() -> N
 
 
 def filter_points(space: str, sees_relative: bool, kernel_size: int = 3, support: str = "smooth") -> FilterPoints:
-    fields = battery.field_type(space, "trivial")
+    fields = small.field_type(space, "trivial")
     config = KernelConfig(fields, fields, kernel_size, 2, domain_of(space))
     frequency = {"position": 0.5, "rotation": 0.3, "reflection": 0.7}
     return FilterPoints(config, frequency, sees_relative, support).double()
@@ -175,7 +174,7 @@ def taps_of(kernel_size: int) -> np.ndarray:
 @pytest.mark.parametrize("space", ["trivial", "C4", "D4"])
 def test_taps_are_steered_and_stand_beside_relative_elements(space: str) -> None:
     points, elements = filter_points(space, True), elements_of(space)
-    relative = {name: {"rotation": 0.3, "reflection": 0.7}[name] for name in battery.subgroups(space, 1.0)}
+    relative = {name: {"rotation": 0.3, "reflection": 0.7}[name] for name in small.subgroups(space, 1.0)}
     assert points.taps.shape[:3] == (len(elements), len(elements) if relative else 1, 9)
     radius = 3 / 2  # in taps, whatever the dilation
     for m, r, t in np.ndindex(*points.taps.shape[:3]):
@@ -205,7 +204,7 @@ def test_window_is_a_disk(kernel_size: int) -> None:
 @pytest.mark.parametrize("averaged", [(), ("rotation",), ("translation",), SUBGROUPS], ids=" + ".join)
 def test_features_are_means_over_the_points_within_the_window(averaged: tuple[str, ...]) -> None:
     """φ at the same taps, for each of the points in turn; and a constant."""
-    types = battery.types("D4", "regular -> regular")
+    types = small.types("D4", "regular -> regular")
     kernel = build(*types, relax=soft_in("D4"), soft_part="continuous").kernel
     positions = kernel.domain_points.pixels((2, 3))
     points = kernel.domain_points(kernel.frequency, averaged, positions)

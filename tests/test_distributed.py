@@ -7,19 +7,18 @@ import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import battery
 import pytest
+import small as battery
 import torch
-import volumes
+from errors import ROUNDING, relative_error
 from escnn.nn import EquivariantModule, R2Conv
-from forms import FORMS as EVERY_FORM
-from forms import answer, features_of, layer_of
-from tolerances import ROUNDING
+from small import volume_layer, volume_type
+from small_networks import FORMS as EVERY_FORM
+from small_networks import answer, features_of, layer_of
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv
 
@@ -62,7 +61,7 @@ def _r2conv() -> R2Conv:
 @functools.cache
 def _of_volumes() -> RelaxedR3Conv:
     torch.manual_seed(1)
-    return volumes.layer(volumes.fields("octahedral"), kernel=None)
+    return volume_layer(volume_type("octahedral"), kernel=None)
 
 
 def start(form: str) -> EquivariantModule:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 
-import battery
 import pytest
+import small
 import torch
 from escnn import gspaces
-from soft_networks import soft_regular_layer
+from small import soft_regular_layer
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv
 from escnn_relaxed.kernel.domain_frequency import DomainFrequency, Limit, frequency_values
@@ -89,7 +89,7 @@ def test_default_frequency_is_a_quarter_or_1_in_logarithms_where_samples_resolve
     space: str, form: str, expected: float
 ) -> None:
     kernel = ContinuousKernel(hidden_size=2, rotation_coordinates=form)
-    layer = RelaxedR2Conv(*battery.types(space, "regular -> regular"), 3, kernel=kernel)
+    layer = RelaxedR2Conv(*small.types(space, "regular -> regular"), 3, kernel=kernel)
     assert layer.domain_frequency["rotation"].item() == pytest.approx(expected, rel=1e-6)  # float32
 
 
@@ -98,7 +98,7 @@ def test_default_frequency_is_a_quarter_or_1_in_logarithms_where_samples_resolve
 def test_default_frequency_counts_rotations_of_space_and_cosets_of_what_is_kept(space: str, keep: str | None) -> None:
     """Two of each, which resolve 2/4π."""
     if space == "C8":
-        layer = RelaxedR2Conv(*battery.types(space, "trivial -> regular"), 3, keep=keep)
+        layer = RelaxedR2Conv(*small.types(space, "trivial -> regular"), 3, keep=keep)
     else:
         gspace = gspaces.rot2dOnR3(2)
         layer = RelaxedR3Conv(gspace.type(gspace.trivial_repr), gspace.type(gspace.regular_repr), 3)
@@ -106,14 +106,14 @@ def test_default_frequency_counts_rotations_of_space_and_cosets_of_what_is_kept(
 
 
 def test_subgroups_have_one_order_however_they_are_given() -> None:
-    fields = battery.types("D4", "regular -> regular")
+    fields = small.types("D4", "regular -> regular")
     layer = RelaxedR2Conv(*fields, 3, relax={"reflection": 0.1, "rotation": 0.2, "translation": 0.3})
     assert list(layer.domain_frequency) == ["translation", "rotation", "reflection"]
 
 
 def test_subgroups_are_named_by_all_that_can_be_read_twice() -> None:
     """Several layers are built with one value, of which the second would be strict if the first used it up."""
-    fields, names = battery.types("D4", "regular -> regular"), {"rotation": 0.5, "reflection": 0.5}
+    fields, names = small.types("D4", "regular -> regular"), {"rotation": 0.5, "reflection": 0.5}
     for relax in (list(names), tuple(names), set(names), frozenset(names), names.keys()):
         assert list(RelaxedR2Conv(*fields, 3, relax=relax).domain_frequency) == list(names)
     for name in ("translation", *names):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import battery
 import pytest
+import small
 import torch
+from errors import ROUNDING, SINGLE, on_grid_elements
+from errors import equivariance_error as error_written_out
 from escnn import nn as enn
-from layers import TORUS, build
-from soft_networks import soft_regular_layer
-from tolerances import ROUNDING, SINGLE
+from small import TORUS, build, soft_regular_layer
 from torch import Tensor
 from trained_networks import convolution
-from transformations import equivariance_error as error_written_out
-from transformations import on_grid_elements
 
 from escnn_relaxed import equivariance_error
 
@@ -30,7 +28,7 @@ from escnn_relaxed import equivariance_error
 )
 @pytest.mark.parametrize("kind", ["relaxed", "R2Conv"])
 def test_strict_layers_have_no_exact_error(space: str, pair: str, size: tuple[int, int], kind: str) -> None:
-    types = battery.types(space, pair)
+    types = small.types(space, pair)
     layer = build(*types, relax=None, **TORUS) if kind == "relaxed" else convolution(space, pair, **TORUS).double()
     report = equivariance_error(layer, size, shifts=[(1, 2)])
     assert len(report.exact) == len(on_grid_elements(types[0].gspace)) + 1
@@ -49,10 +47,10 @@ def test_strict_layers_have_no_exact_error(space: str, pair: str, size: tuple[in
 def test_exact_errors_are_those_of_transformations_written_out(
     space: str, pair: str, size: tuple[int, int], mode: str
 ) -> None:
-    in_type, out_type = battery.types(space, pair)
-    relax = battery.subgroups(space, 0.3)
+    in_type, out_type = small.types(space, pair)
+    relax = small.subgroups(space, 0.3)
     layer = build(in_type, out_type, padding=1, padding_mode=mode, relax=relax, initial_softness=0.3)
-    features = battery.random_input(in_type, *size)
+    features = small.random_input(in_type, *size)
     elements = on_grid_elements(in_type.gspace)
     report = equivariance_error(layer, data=features, elements=elements)
     expected = [error_written_out(layer, features, element) for element in elements]

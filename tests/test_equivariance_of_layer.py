@@ -8,21 +8,13 @@ from __future__ import annotations
 
 import itertools
 
-import battery
 import pytest
+import small
 import torch
+from errors import BROKEN, ROUNDING, answer_to, largest_error, on_grid_elements, reflections, rotations, shift_error
 from escnn import nn
 from escnn.nn import FieldType
-from layers import EVERY_KERNEL, TORUS, build, soft_layer
-from tolerances import BROKEN, ROUNDING
-from transformations import (
-    answer_to,
-    largest_error,
-    on_grid_elements,
-    reflections,
-    rotations,
-    shift_error,
-)
+from small import EVERY_KERNEL, TORUS, build, soft_layer
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.continuous import SirenKernel
@@ -31,13 +23,13 @@ from escnn_relaxed.continuous import SirenKernel
 @pytest.mark.parametrize(
     ("space", "pair", "soft_part"),
     [
-        *((*case, "tied") for case in battery.covering("D4", "O(2)", step=3)),
-        *((*case, "continuous") for case in battery.covering(step=7)),
+        *((*case, "tied") for case in small.covering("D4", "O(2)", step=3)),
+        *((*case, "continuous") for case in small.covering(step=7)),
     ],
 )
 def test_strict_layer_is_equivariant(space: str, pair: str, soft_part: str) -> None:
-    layer = build(*battery.types(space, pair), **TORUS, relax=None, soft_part=soft_part)
-    features = battery.random_input(layer.in_type, 5, 5)
+    layer = build(*small.types(space, pair), **TORUS, relax=None, soft_part=soft_part)
+    features = small.random_input(layer.in_type, 5, 5)
     if on_grid_elements(layer.in_type.gspace):
         assert largest_error(layer, features) <= ROUNDING
     assert shift_error(layer, features) <= ROUNDING
@@ -57,9 +49,9 @@ def test_strict_layer_is_equivariant(space: str, pair: str, soft_part: str) -> N
 )
 def test_layer_with_every_frequency_at_zero_is_strict(space: str, pair: str, learn: bool, soft_part: str) -> None:
     """From the start, and where it was soft before."""
-    names = {"translation": 0.0, **battery.subgroups(space, 0.0)}
+    names = {"translation": 0.0, **small.subgroups(space, 0.0)}
     layer = soft_layer(space, pair, relax=names, learn_relaxation=learn, soft_part=soft_part, **TORUS)
-    features = battery.random_input(layer.in_type, 8, 8)
+    features = small.random_input(layer.in_type, 8, 8)
     assert largest_error(layer, features) <= ROUNDING
     layer.set_domain_frequency(**dict.fromkeys(names, 0.2))
     assert largest_error(layer, features) > BROKEN
@@ -102,14 +94,14 @@ def test_layer_is_equivariant_whatever_the_convolution(geometry: str, kind: str)
     arguments, size = GEOMETRIES[geometry]
     relax = None if kind == "strict" else {"translation": 0.4}
     layer = soft_layer("D4", "regular + regular -> irreps + irreps", relax=relax, **arguments)
-    assert largest_error(layer, battery.random_input(layer.in_type, *size)) <= ROUNDING
+    assert largest_error(layer, small.random_input(layer.in_type, *size)) <= ROUNDING
     assert layer.softness("translation").item() > 1e-3 or kind == "strict"
 
 
 @pytest.mark.parametrize("relax", [None, {"translation": 0.4}], ids=["strict", "soft in translation"])
 def test_unequal_padding_keeps_half_turns_and_flips(relax: dict[str, float] | None) -> None:
     layer = soft_layer("D2", "regular -> irreps", padding=(2, 1), relax=relax)
-    assert largest_error(layer, battery.random_input(layer.in_type, 8, 9)) <= ROUNDING
+    assert largest_error(layer, small.random_input(layer.in_type, 8, 9)) <= ROUNDING
 
 
 @EVERY_KERNEL
@@ -117,8 +109,8 @@ def test_unequal_padding_keeps_half_turns_and_flips(relax: dict[str, float] | No
 def test_groups_of_fields_are_convolved_apart(space: str, soft_part: str) -> None:
     in_fields, out_fields = ("irreps", "band-limited") if space == "O(2)" else ("regular", "irreps")
     pair = f"{in_fields} + trivial + {in_fields} + trivial -> {out_fields} + {out_fields}"
-    layer = build(*battery.types(space, pair), padding=1, groups=2, relax=None, soft_part=soft_part)
-    features = battery.random_input(layer.in_type, 5, 5)
+    layer = build(*small.types(space, pair), padding=1, groups=2, relax=None, soft_part=soft_part)
+    features = small.random_input(layer.in_type, 5, 5)
     assert largest_error(layer, features) <= ROUNDING
     # The second half of the output does not see the first half of the input.
     changed = features.clone()
@@ -150,7 +142,7 @@ CASES = [
 def test_soft_translation_keeps_the_group_about_the_image_centre_alone(space: str, pair: str, soft_part: str) -> None:
     layer = soft_layer(space, pair, relax={"translation": (0.1, 0.6)}, soft_part=soft_part, **TORUS)
     for size in ((2, 2), (3, 4), (5, 5), (6, 6)):
-        features = battery.random_input(layer.in_type, *size, batch=1)
+        features = small.random_input(layer.in_type, *size, batch=1)
         assert largest_error(layer, features) <= ROUNDING
     assert shift_error(layer, features) > BROKEN
 
@@ -159,7 +151,7 @@ def test_soft_translation_keeps_the_group_about_the_image_centre_alone(space: st
 def test_one_frequency_at_zero_keeps_translation_along_that_axis(axis: int) -> None:
     relax = {"translation": [(0.0, 0.4), (0.4, 0.0)][axis]}
     layer = soft_layer("trivial", "trivial -> regular", relax=relax, **TORUS)
-    features = battery.random_input(layer.in_type, 12, 12)
+    features = small.random_input(layer.in_type, 12, 12)
     along, across = ((0, 1), (1, 0)) if axis == 0 else ((1, 0), (0, 1))
     assert shift_error(layer, features, *along) <= ROUNDING
     assert shift_error(layer, features, *across) > BROKEN
@@ -170,9 +162,9 @@ def test_one_frequency_at_zero_keeps_translation_along_that_axis(axis: int) -> N
 
 def network(space: str, fields: str) -> nn.SequentialModule:
     """Four strict layers with escnn's own batch norm, nonlinearity and pooling, down to invariants."""
-    types = [battery.field_type(space, name) for name in ("trivial", fields, fields, fields)]
-    is_continuous = space in battery.CONTINUOUS
-    types = [*types, battery.field_type(space, "trivial") if is_continuous else types[-1]]
+    types = [small.field_type(space, name) for name in ("trivial", fields, fields, fields)]
+    is_continuous = space in small.CONTINUOUS
+    types = [*types, small.field_type(space, "trivial") if is_continuous else types[-1]]
     modules: list[nn.EquivariantModule] = []
     for in_type, out_type in itertools.pairwise(types):
         modules.append(build(in_type, out_type, padding=1, relax=None))
@@ -199,7 +191,7 @@ def network(space: str, fields: str) -> nn.SequentialModule:
 )
 def test_strict_network_is_equivariant(space: str, fields: str, mode: str) -> None:
     module = network(space, fields)
-    features = battery.random_input(module.in_type, 8, 8, batch=3)
+    features = small.random_input(module.in_type, 8, 8, batch=3)
     for _ in range(20):  # running statistics of batch norm near those of the features
         module(module.in_type(features))
     module.train(mode == "train")
@@ -214,8 +206,8 @@ def test_the_measure_of_equivariance_sees_a_kernel_that_is_not() -> None:
             weight = torch.randn(out_type.size, in_type.size, 3, 3, dtype=torch.float64, generator=torch.manual_seed(1))
             return self.out_type(torch.nn.functional.conv2d(input.tensor, weight))
 
-    in_type, out_type = battery.types("D4", "two regular -> regular")
+    in_type, out_type = small.types("D4", "two regular -> regular")
     layer = Random(in_type, out_type, 3, relax=None)
-    features = battery.random_input(in_type, 5, 5)
+    features = small.random_input(in_type, 5, 5)
     assert largest_error(layer, features, rotations) > 1  # white noise: of the order √2
     assert largest_error(layer, features, reflections) > 1

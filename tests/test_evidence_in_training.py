@@ -6,8 +6,8 @@ import copy
 import math
 from pathlib import Path
 
-import battery
 import pytest
+import small as battery
 import torch
 from escnn import nn as enn
 from evidence_networks import CLOSED_FORM, Classifier, images

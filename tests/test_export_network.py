@@ -6,13 +6,12 @@ import re
 
 import pytest
 import torch
+from errors import SINGLE, relative_error
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, GeometricTensor
-from forms import EVERY_MODE, tensors_of
-from networks_to_export import C4, Block, answers, mixed_network, settled, soft_layer
-from tolerances import SINGLE
+from small_networks import C4, EVERY_MODE, Block, answers, mixed_network, settled, tensors_of
+from small_networks import layer_to_export as soft_layer
 from torch import Tensor, nn
-from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, export_network
 

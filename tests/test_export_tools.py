@@ -7,16 +7,16 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import battery
 import onnxruntime
 import pytest
+import small
 import torch
+from errors import BROKEN, SINGLE, SINGLE_REORDERED, relative_error
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, R2Conv
-from networks_to_export import BATCH, C4, WHAT_EXPORTERS_WARN_OF, settled, soft_layer
-from tolerances import BROKEN, SINGLE, SINGLE_REORDERED
+from small_networks import BATCH, C4, WHAT_EXPORTERS_WARN_OF, settled
+from small_networks import layer_to_export as soft_layer
 from torch import Tensor, nn
-from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network
 
@@ -45,7 +45,7 @@ FORMS: dict[str, Callable[[], EquivariantModule]] = {
 
 
 def images(batch: int = 2) -> Tensor:
-    return battery.random_input(C4, SIDE, SIDE, batch=batch, dtype=torch.float32)
+    return small.random_input(C4, SIDE, SIDE, batch=batch, dtype=torch.float32)
 
 
 def assert_same_gradients(module: nn.Module, compiled: Callable[[Tensor], Tensor], features: Tensor) -> None:
@@ -125,7 +125,7 @@ def test_onnx_runtime_computes_the_same_for_images_of_any_size() -> None:
     file = io.BytesIO()
     program.save(file)
     for size in SIDES:
-        features = battery.random_input(C4, *size, dtype=torch.float32)
+        features = small.random_input(C4, *size, dtype=torch.float32)
         assert relative_error(of_onnx_runtime(file.getvalue(), features), exported(features)) <= SINGLE_REORDERED
 
 
@@ -143,7 +143,7 @@ def test_layer_soft_in_translation_is_not_compiled_for_each_size(is_exported: bo
 
     compiled = torch.compile(module, fullgraph=True, backend=count)
     for size in SIDES:
-        features = battery.random_input(C4, *size, dtype=torch.float32)
+        features = small.random_input(C4, *size, dtype=torch.float32)
         assert relative_error(compiled(features).detach(), module(features).detach()) <= SINGLE
     # One for the first size, and one for all others.
     assert len(graphs) <= 2

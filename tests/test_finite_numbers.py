@@ -6,17 +6,15 @@ import contextlib
 import math
 import warnings
 
-import battery
 import pytest
+import small
 import torch
-import volumes
+from errors import ROUNDING, largest_error, relative_error, shift_error
 from escnn import nn as enn
-from forms import EVERY_SOFT_LAYER, SOFT_IN_TRANSLATION, answer, features_of, layer_of, soft_weights
 from group_average import acted
-from layers import TORUS
-from tolerances import ROUNDING
+from small import TORUS
+from small_networks import EVERY_SOFT_LAYER, SOFT_IN_TRANSLATION, answer, features_of, layer_of, soft_weights
 from torch import nn
-from transformations import largest_error, relative_error, shift_error
 
 from escnn_relaxed import (
     RelaxedR2Conv,
@@ -26,7 +24,7 @@ from escnn_relaxed import (
 )
 from escnn_relaxed.baselines import WeightedR2Conv
 
-REGULAR = battery.types("C4", "regular -> regular")
+REGULAR = small.types("C4", "regular -> regular")
 
 
 # --- ω′ ---------------------------------------------------------------------------------------------------------------
@@ -162,9 +160,9 @@ OUTSIDE = ((False, 3), (False, 5), (False, 8), (True, 3), (True, 5), "ico")
 def test_kept_group_outside_of_the_sample_is_refused_or_right(keep: object) -> None:
     """The mean over the cube of K, which is averaged over both, is its strict part."""
     with contextlib.suppress(ValueError):
-        layer = volumes.layer(volumes.fields("SO(3)"), keep=keep, initial_softness=0.1)
+        layer = small.volume_layer(small.volume_type("SO(3)"), keep=keep, initial_softness=0.1)
         hardened = harden_network(layer).filter_bank().detach()
-        cube = volumes.voxel_symmetries(layer.in_type.gspace)
+        cube = small.voxel_symmetries(layer.in_type.gspace)
         mean = acted(layer, layer.filter_bank().detach(), cube).mean(dim=0)
         assert relative_error(hardened, mean) <= ROUNDING
 
@@ -181,11 +179,11 @@ def test_softness_that_a_relaxed_network_is_given_is_its_softness_or_warned_of()
 
 def test_continuous_group_of_one_sample_is_warned_of() -> None:
     with pytest.warns(UserWarning, match="samples"):
-        RelaxedR2Conv(*battery.types("SO(2)", "irreps -> irreps"), 3, samples=1)
+        RelaxedR2Conv(*small.types("SO(2)", "irreps -> irreps"), 3, samples=1)
 
 
 def test_weighted_layer_starts_near_the_softness_that_is_asked_for() -> None:
-    types, found = battery.types("C4", "trivial -> regular"), []
+    types, found = small.types("C4", "trivial -> regular"), []
     for seed in range(20):
         torch.manual_seed(seed)
         found.append(WeightedR2Conv(*types, 1, initial_softness=0.2).softness().item())

@@ -6,14 +6,14 @@ import copy
 import pickle
 from collections.abc import Callable
 
-import battery
 import pytest
+import small
 import torch
 from baseline_layers import WAYS, baseline
+from errors import ROUNDING
 from escnn.nn import R2Conv
-from layers import SOFT_PARTS
-from soft_networks import network_of, soft_regular_layer
-from tolerances import ROUNDING
+from small import SOFT_PARTS, soft_regular_layer
+from small_networks import network_of
 from torch import Tensor, nn
 
 from escnn_relaxed import (
@@ -29,7 +29,7 @@ from escnn_relaxed.baselines import PartialR2Conv
 from escnn_relaxed.learning import share_domain_frequency
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
-FIELDS = battery.field_type("C4", "regular")
+FIELDS = small.field_type("C4", "regular")
 BOTH = {"rotation": 0.2, "translation": (0.1, 0.3)}
 
 
@@ -98,7 +98,7 @@ def test_penalty_of_a_network_is_refused_where_one_layer_has_no_frequency() -> N
 def answer(network: nn.Module) -> Tensor:
     torch.manual_seed(3)
     in_type = layers_of(network)[0].in_type
-    return network(in_type(battery.random_input(in_type, 8, 8))).tensor
+    return network(in_type(small.random_input(in_type, 8, 8))).tensor
 
 
 def test_weight_decay_pulls_strict_weights_alone_and_frequencies_have_their_rate() -> None:
@@ -215,10 +215,10 @@ def test_networks_that_share_can_be_hardened_relaxed_exported_and_summed_up() ->
     share_domain_frequency(network)
     assert harden_network(network)[0].softness().item() == 0
     assert len(frequencies_of(harden_network(network, ("reflection",)))) == 2
-    in_type, _ = battery.types("C4", "regular -> regular")
+    in_type, _ = small.types("C4", "regular -> regular")
     mixed = nn.ModuleList([network, R2Conv(in_type, in_type, 3, padding=1).double()])
     assert len(frequencies_of(relax_network(mixed, relax={"rotation": 0.1}))) == 2
-    image = battery.random_input(in_type, 8, 8)
+    image = small.random_input(in_type, 8, 8)
     assert torch.allclose(export_network(network)(image), network(in_type(image)).tensor)
     frequency = relaxation_summary(network).rows[1].domain_frequency
     assert frequency["translation"] == pytest.approx((0.1, 0.3))

@@ -1,12 +1,12 @@
-"""Gradients where a layer is not soft, and of ω′; those of every form are in the battery."""
+"""Gradients where a layer is not soft, and of ω′; those of every form are in the small."""
 
 from __future__ import annotations
 
-import battery
 import pytest
+import small
 import torch
-from forms import soft_weights
-from layers import EVERY_KERNEL, EVERY_KIND, ROUGH, SIZES, relaxation, soft_layer
+from small import EVERY_KERNEL, EVERY_KIND, ROUGH, SIZES, relaxation, soft_layer
+from small_networks import soft_weights
 from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv
@@ -59,7 +59,7 @@ def test_whole_jacobians_of_a_small_layer(kind: str, arguments: dict[str, object
         return torch.func.functional_call(module, dict(zip(names, values, strict=True)), (features,))
 
     parameters = [parameter.detach().clone().requires_grad_() for parameter in layer.parameters()]
-    features = battery.random_input(layer.in_type, *size, batch=1).requires_grad_()
+    features = small.random_input(layer.in_type, *size, batch=1).requires_grad_()
     assert torch.autograd.gradcheck(call, [features, *parameters])
 
 
@@ -71,7 +71,7 @@ def test_learned_frequency_moves_from_zero(kind: str, soft_part: str) -> None:
     given = relaxation(kind, {"rotation": 0.2, "reflection": 0.2})
     layer = learning_layer("D4", "irreps -> regular", soft_part=soft_part, **given)
     layer.set_domain_frequency(**dict.fromkeys(layer.domain_frequency, 0.0))
-    layer(layer.in_type(battery.random_input(layer.in_type, *SIZES[kind]))).tensor.square().sum().backward()
+    layer(layer.in_type(small.random_input(layer.in_type, *SIZES[kind]))).tensor.square().sum().backward()
     assert layer.is_stationary == (kind == "stationary")
     for name, parameter in layer.named_parameters():
         if "kernel.frequency" in name:

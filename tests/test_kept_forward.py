@@ -8,14 +8,13 @@ from __future__ import annotations
 import pytest
 import torch
 from drop_in_networks import NETWORKS, images
+from errors import SINGLE, relative_error
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
-from forms import EVERY_MODE
-from networks_to_export import BATCH, WHAT_EXPORTERS_WARN_OF, Block, answers, settled, soft_layer
-from tolerances import SINGLE
+from small_networks import BATCH, EVERY_MODE, WHAT_EXPORTERS_WARN_OF, Block, answers, settled
+from small_networks import layer_to_export as soft_layer
 from torch import Tensor, nn
-from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tolerances import ROUNDING
+from errors import ROUNDING
 from torch import Tensor
 from torch.nn import functional
 

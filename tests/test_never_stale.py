@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from forms import (
+from errors import BROKEN, ROUNDING, relative_error
+from operations import CountOperations
+from small import shake
+from small_networks import (
     ALL,
     EVERY_LAYER,
     EVERY_MODE,
@@ -25,12 +28,8 @@ from forms import (
     train_a_step,
     uncached,
 )
-from layers import shake
-from operations import CountOperations
-from tolerances import BROKEN, ROUNDING
 from torch import Tensor, distributed, nn
 from torch.nn.utils import parametrize
-from transformations import relative_error
 from ways_to_change import CHANGES, WRITES
 
 from escnn_relaxed.layer.memo import EvaluationMemo

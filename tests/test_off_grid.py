@@ -6,15 +6,13 @@ the image, which a rotation keeps. What is left is the layer's own error.
 
 from __future__ import annotations
 
-import battery
 import numpy as np
 import pytest
+import small
 import torch
+from errors import ROUNDING, Waves, error_at_centre, relative_error
 from escnn.nn import R2Conv
-from layers import SOFT_PARTS, build, with_kernel
-from tolerances import ROUNDING
-from transformations import relative_error
-from waves import Waves, error_at_centre
+from small import SOFT_PARTS, build, with_kernel
 
 from escnn_relaxed import RelaxedR2Conv
 
@@ -24,7 +22,7 @@ SMOOTH = 0.05 * SIZE / 2
 
 
 def test_the_measure_is_exact_on_the_grid() -> None:
-    in_type, out_type = battery.types("C8", "two regular -> regular")
+    in_type, out_type = small.types("C8", "two regular -> regular")
     layer = build(in_type, out_type, SIZE, relax=None, bias=False)
     quarter = in_type.fibergroup.element(2)
     assert error_at_centre(layer, Waves(in_type.size, 0.2), quarter) <= 1e-12  # rounding in float64
@@ -32,7 +30,7 @@ def test_the_measure_is_exact_on_the_grid() -> None:
 
 def mean_errors(cycles_per_pixel: float) -> dict[str, float]:
     """C8, regular fields, 7×7, turned by 45°: the same types, kernel size and images for each kind of layer."""
-    in_type, out_type = battery.types("C8", "two regular -> two regular")
+    in_type, out_type = small.types("C8", "two regular -> two regular")
     turn = in_type.fibergroup.element(1)
     errors: dict[str, list[float]] = {"R2Conv": [], "tied": [], "continuous": []}
     for seed in range(6):
@@ -69,7 +67,7 @@ def test_error_off_the_grid_is_no_worse_than_that_of_r2conv(
 
 
 def test_soft_layer_with_the_weights_of_an_r2conv_errs_like_it_at_zero() -> None:
-    in_type, out_type = battery.types("C8", "two regular -> two regular")
+    in_type, out_type = small.types("C8", "two regular -> two regular")
     turn = in_type.fibergroup.element(1)
     convolution = R2Conv(in_type, out_type, SIZE, bias=False)
     layer = RelaxedR2Conv(in_type, out_type, SIZE, bias=False, relax={"rotation": 0.25})
@@ -83,7 +81,7 @@ def test_soft_layer_with_the_weights_of_an_r2conv_errs_like_it_at_zero() -> None
 
 def layers_of_samples(soft_part: str, *numbers: int) -> list[RelaxedR2Conv]:
     """Layers of SO(2) in the same state, by so many samples each; no state says its number of samples."""
-    types = battery.types("SO(2)", "irreps -> irreps")
+    types = small.types("SO(2)", "irreps -> irreps")
     # Not 0.25, at which the units of a tied kernel make up for the samples.
     arguments = {"relax": {"rotation": 0.3}, "initial_softness": 0.3, "soft_part": soft_part}
     layers = [build(*types, 5, samples=samples, **arguments) for samples in numbers]

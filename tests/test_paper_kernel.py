@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
+from errors import ROUNDING
 from escnn import gspaces, nn
-from tolerances import ROUNDING
 from torch import Tensor
 from torch.nn import functional
 

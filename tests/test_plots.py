@@ -8,7 +8,7 @@ from collections.abc import Callable
 import matplotlib as mpl
 import numpy as np
 import pytest
-from soft_networks import soft_regular_layer
+from small import soft_regular_layer
 from torch import nn
 
 from escnn_relaxed.measure import AblationRow, EquivarianceReport, ErrorRow

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import battery
 import matplotlib as mpl
 import numpy as np
 import pytest
+import small as battery
 import torch
-import volumes
-from layers import build
-from soft_networks import ROUGH, soft_regular_layer
+from errors import on_grid_elements, transform
+from small import ROUGH, build, soft_regular_layer, volume_layer, volume_type
 from trained_networks import convolution
-from transformations import on_grid_elements, transform
 
 mpl.use("Agg")
 from escnn_relaxed import RelaxedR2ConvTransposed
@@ -132,7 +130,7 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (over_positions(out_channel=4), "out_channel must be below 4"),
     (transposed, "layer must be RelaxedR2Conv, another relaxed layer, or R2Conv, got RelaxedR2ConvTransposed"),
     (
-        lambda: plot_filters_over_rotations(volumes.layer(volumes.fields("mirror"))),
+        lambda: plot_filters_over_rotations(volume_layer(volume_type("mirror"))),
         "layers must be RelaxedR2Conv",
     ),
     (over_positions(2), "size must be at least 3"),

@@ -8,10 +8,10 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
-import volumes
+from errors import transform
 from escnn import nn
 from matplotlib.collections import EllipseCollection, PathCollection
-from transformations import transform
+from small import volume_layer, volume_space, volume_type
 
 from escnn_relaxed.group.rotation_axes import rotation_axes
 from escnn_relaxed.measure import softness_by_axis
@@ -19,7 +19,7 @@ from escnn_relaxed.measure import softness_by_axis
 mpl.use("Agg")
 from escnn_relaxed.plots import plot_filters_in_space, plot_softness_by_axis
 
-CUBE = volumes.gspace("octahedral")
+CUBE = volume_space("octahedral")
 DENSITY, REGULAR = (nn.FieldType(CUBE, [field]) for field in (CUBE.trivial_repr, CUBE.regular_repr))
 
 
@@ -30,7 +30,7 @@ def closed_figures() -> None:
 
 def soft_layer(kernel_size: int = 3) -> torch.nn.Module:
     torch.manual_seed(0)
-    return volumes.layer(DENSITY, kernel_size, REGULAR, initial_softness=0.3)
+    return volume_layer(DENSITY, kernel_size, REGULAR, initial_softness=0.3)
 
 
 def balls(axes: mpl.axes.Axes) -> list[EllipseCollection]:
@@ -101,7 +101,7 @@ def marks(axes: mpl.axes.Axes) -> list[PathCollection]:
 def test_marks_have_the_softness_of_their_axes() -> None:
     torch.manual_seed(0)
     fields = nn.FieldType(CUBE, [CUBE.irrep(1)])
-    networks = {name: volumes.layer(fields, keep=keep) for name, keep in {"soft": None, "kept": "SO(2)"}.items()}
+    networks = {name: volume_layer(fields, keep=keep) for name, keep in {"soft": None, "kept": "SO(2)"}.items()}
     axes = plot_softness_by_axis(networks)
     parts = marks(axes)
     for number, network in enumerate(networks.values()):
@@ -123,7 +123,7 @@ def test_marks_have_the_softness_of_their_axes() -> None:
 
 
 def two_groups() -> object:
-    return plot_filters_in_space({s: volumes.layer(volumes.fields(s)) for s in ("C4", "octahedral")})
+    return plot_filters_in_space({s: volume_layer(volume_type(s)) for s in ("C4", "octahedral")})
 
 
 BAD: list[tuple[Callable[[], object], str]] = [
@@ -132,7 +132,7 @@ BAD: list[tuple[Callable[[], object], str]] = [
         "layers must be RelaxedR3Conv.*got Conv3d",
     ),
     (lambda: plot_filters_in_space({}), "layers must have one to draw"),
-    (lambda: plot_filters_in_space(volumes.layer(volumes.fields("octahedral"))), "out_field must be a regular field"),
+    (lambda: plot_filters_in_space(volume_layer(volume_type("octahedral"))), "out_field must be a regular field"),
     (two_groups, "layers must be of one group"),
     (lambda: plot_softness_by_axis({}), "networks must have one to draw"),
     (lambda: plot_softness_by_axis(torch.nn.Identity()), "networks must have layers RelaxedR3Conv"),
@@ -146,7 +146,7 @@ def test_what_cannot_be_drawn_is_refused(draw: Callable[[], object], message: st
 
 
 def test_a_group_without_an_axis_has_no_marks() -> None:
-    assert not marks(plot_softness_by_axis(volumes.layer(volumes.fields("inversion"))))
+    assert not marks(plot_softness_by_axis(volume_layer(volume_type("inversion"))))
 
 
 def test_pictures_go_where_they_are_told() -> None:

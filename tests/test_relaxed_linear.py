@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
+from errors import BROKEN, ROUNDING, SINGLE, SINGLE_REORDERED, answer_to, relative_error
 from escnn import group, gspaces
 from escnn import nn as enn
 from escnn.group import Group, GroupElement, Representation
 from escnn.nn import FieldType
-from layers import shake
-from tolerances import BROKEN, ROUNDING, SINGLE, SINGLE_REORDERED
+from small import shake
 from torch import Tensor, nn
-from transformations import answer_to, relative_error
 
 from escnn_relaxed import (
     ContinuousKernel,

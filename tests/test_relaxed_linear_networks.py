@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from errors import BROKEN, ROUNDING, SINGLE, relative_error
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import FieldType
-from layers import shake
-from tolerances import BROKEN, ROUNDING, SINGLE
+from small import shake
 from torch import Tensor, nn
-from transformations import relative_error
 
 from escnn_relaxed import (
     RelaxedLinear,

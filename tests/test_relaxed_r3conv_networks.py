@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small
 import torch
-import volumes
+from errors import BROKEN, SINGLE_REORDERED, relative_error
 from escnn import nn as enn
-from layers import shake
-from networks_of_volumes import NETWORKS, volumes_for
-from tolerances import BROKEN, SINGLE_REORDERED
+from small import shake
+from small_networks import NETWORKS, volumes_for
 from torch import nn
-from transformations import relative_error
 
 from escnn_relaxed import (
     RelaxedR3Conv,
@@ -134,7 +133,7 @@ def test_measures_and_tools_take_layers_of_volumes() -> None:
 
 
 def test_compiled_layer_gives_the_same_numbers_and_learns() -> None:
-    layer = RelaxedR3Conv(*[volumes.fields("SO(3)")] * 2, 3)
+    layer = RelaxedR3Conv(*[small.volume_type("SO(3)")] * 2, 3)
     features = layer.in_type(torch.randn(1, layer.in_type.size, 4, 4, 4))
     compiled = torch.compile(layer, backend="aot_eager")
     found = compiled(features).tensor

@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from errors import BROKEN, ROUNDING, SINGLE, SINGLE_REORDERED, answer_to, largest_error, relative_error
 from escnn import nn as enn
 from escnn.nn import FieldType
 from group_average import energy, mean_over
-from layers import shake
-from tolerances import BROKEN, ROUNDING, SINGLE, SINGLE_REORDERED
+from small import shake, voxel_symmetries
+from small import volume_space as gspace
+from small import volume_type as fields
 from torch import Tensor, nn
 from torch.nn import functional
-from transformations import answer_to, largest_error, relative_error
-from volumes import fields, gspace, voxel_symmetries
 
 from escnn_relaxed import (
     ContinuousKernel,

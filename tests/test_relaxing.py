@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import battery
 import pytest
+import small
 import torch
 from baseline_layers import EVERY_WAY, baseline
+from errors import ROUNDING, SINGLE_REORDERED, relative_error
 from escnn import gspaces, nn
-from forms import answer, features_of
 from group_average import acted, energy, subgroup_elements
-from tolerances import ROUNDING, SINGLE_REORDERED
+from small_networks import answer, features_of
 from torch import Tensor
-from transformations import relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv
@@ -65,7 +64,7 @@ class OwnWeights(StrictKernel):
 def test_start_is_as_soft_as_it_is_told_on_any_field(
     way: str, space: str, pair: str, softness: float, kernel: type[StrictKernel] | None
 ) -> None:
-    layer = LAYERS[way](*battery.types(space, pair), 5, initial_softness=softness, kernel=kernel)
+    layer = LAYERS[way](*small.types(space, pair), 5, initial_softness=softness, kernel=kernel)
     assert layer.softness().item() == pytest.approx(softness, rel=1e-4)
 
 
@@ -75,7 +74,7 @@ def soft_weights(layer: RelaxedR2Conv) -> list[torch.nn.Parameter]:
 
 @EVERY_WAY
 def test_start_at_zero_is_strict(way: str) -> None:
-    layer = LAYERS[way](*battery.types("D4", REGULAR), 5, initial_softness=0.0)
+    layer = LAYERS[way](*small.types("D4", REGULAR), 5, initial_softness=0.0)
     assert not any(parameter.any() for parameter in soft_weights(layer))
     assert layer.softness().item() == 0
 
@@ -149,7 +148,7 @@ def test_softness_does_not_depend_on_the_scale_and_is_nan_of_nan(way: str) -> No
 @pytest.mark.parametrize("learn", [True, False])
 def test_state_of_r2conv_makes_the_layer_compute_what_it_computed(way: str, space: str, learn: bool) -> None:
     arguments = {"learn_relaxation": learn} if way == "partial" else {"bias": learn}
-    fields = battery.types(space, REGULAR if space == "D4" else "trivial -> trivial")
+    fields = small.types(space, REGULAR if space == "D4" else "trivial -> trivial")
     layer = LAYERS[way](*fields, 3, initial_softness=0.2, **arguments)
     convolution = nn.R2Conv(*fields, 3, bias=arguments.get("bias", True)).eval()
     layer.load_state_dict(convolution.state_dict())
@@ -168,7 +167,7 @@ def test_state_of_another_way_is_refused(way: str) -> None:
 
 
 def test_kernel_is_one_of_relaxed_r2conv_too() -> None:
-    fields = battery.types("C4", REGULAR)
+    fields = small.types("C4", REGULAR)
     layer = RelaxedR2Conv(*fields, 3, kernel=ResidualKernel)
     assert layer.softness().item() == pytest.approx(0.01, rel=1e-4)
     with pytest.raises(ValueError, match=r"a ResidualKernel must be a kernel of the plane, with keep=None, got .*'C2'"):
@@ -180,7 +179,7 @@ def test_kernel_is_one_of_relaxed_r2conv_too() -> None:
 
 @pytest.mark.parametrize("coordinates", ["circle", "log"])
 def test_strict_kernel_is_that_of_a_strict_layer_of_the_same_options(coordinates: str) -> None:
-    types, kernel = battery.types("C8", REGULAR), ContinuousKernel(rotation_coordinates=coordinates)
+    types, kernel = small.types("C8", REGULAR), ContinuousKernel(rotation_coordinates=coordinates)
     torch.manual_seed(1)
     layer = PartialR2Conv(*types, 3, relax={"rotation": 0.0}, kernel=kernel)
     torch.manual_seed(1)
@@ -188,7 +187,7 @@ def test_strict_kernel_is_that_of_a_strict_layer_of_the_same_options(coordinates
 
 
 def test_window_that_no_narrowing_makes_so_soft_is_refused() -> None:
-    types = battery.types("C4", "regular -> quotient")
+    types = small.types("C4", "regular -> quotient")
     with pytest.raises(ValueError, match=r"initial_softness must be at most 0.5 for these fields.*got 0.6"):
         PartialR2Conv(*types, 3, initial_softness=0.6)
 

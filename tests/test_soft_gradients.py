@@ -8,15 +8,14 @@ from functools import partial
 
 import baseline_layers
 import drop_in_networks
-import forms
 import pytest
+import small_networks as forms
 import torch
-import volumes
+from errors import ROUNDING, SINGLE_REORDERED
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, GeometricTensor
-from layers import soft_transposed_layer
-from soft_networks import network_of, soft_regular_layer
-from tolerances import ROUNDING, SINGLE_REORDERED
+from small import soft_regular_layer, soft_transposed_layer, volume_layer, volume_type
+from small_networks import network_of
 from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
@@ -28,7 +27,7 @@ LAYERS = {
         way: (lambda way=way: baseline_layers.baseline(way, "C4", "regular -> regular")) for way in baseline_layers.WAYS
     },
     "transposed": lambda: soft_transposed_layer("C4", "regular -> regular", stride=2, padding=1),
-    "of volumes": lambda: volumes.layer(volumes.fields("octahedral"), kernel=None),
+    "of volumes": lambda: volume_layer(volume_type("octahedral"), kernel=None),
 }
 
 

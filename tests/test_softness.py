@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import battery
 import pytest
+import small
 import torch
 from baseline_layers import EVERY_WAY, WAYS, baseline
+from errors import BROKEN, ROUNDING, equivariance_error, largest_error, relative_error
 from group_average import check_strict_part, energy, kernel_of, mean_over, subgroup_elements
-from layers import EVERY_KERNEL, ROUGH, TORUS, build, soft_layer
-from soft_networks import soft_regular_layer
-from tolerances import BROKEN, ROUNDING
+from small import EVERY_KERNEL, ROUGH, TORUS, build, soft_layer, soft_regular_layer
 from torch import Tensor
-from transformations import equivariance_error, largest_error, relative_error
 
 from escnn_relaxed import RelaxedR2Conv, harden_network
 from escnn_relaxed.continuous import SirenKernel
@@ -39,7 +37,7 @@ def cases() -> list[tuple[str, str, str, int]]:
     """Symmetry, pair of field types, form of the layer, kernel size: odd and even in turn."""
     chosen = [(space, pair, way, 3) for way in WAYS for space, pair in OF_ELEMENTS]
     for row, space in enumerate(SPACES):
-        for number, pair in enumerate(battery.pairs(space)):
+        for number, pair in enumerate(small.pairs(space)):
             place = space, pair, 3 + (row + number // 2) % 2
             if space in WHOLE or number % 6 == row % 6:
                 chosen.append((*place[:2], "tied", place[2]))
@@ -57,9 +55,9 @@ def rough_layer(
     """A layer that is soft in all that its symmetry has."""
     if soft_part in WAYS:
         return baseline(soft_part, space, pair, kernel_size, **arguments)
-    arguments = {"relax": {name: SOFT[name] for name in battery.subgroups(space, 1.0)}, **arguments}
+    arguments = {"relax": {name: SOFT[name] for name in small.subgroups(space, 1.0)}, **arguments}
     arguments |= {"filter_frequency": ROUGH} if soft_part == "continuous" else {}
-    types = battery.types(space, pair)
+    types = small.types(space, pair)
     return build(*types, kernel_size, soft_part=soft_part, **{"initial_softness": 0.3, **arguments})
 
 
@@ -71,9 +69,9 @@ def strict_kernel(layer: RelaxedR2Conv) -> Tensor:
 def test_every_element_is_averaged_over() -> None:
     """The explicit average of the tests below is one over the whole group."""
     for space in SPACES:
-        gspace = battery.gspace(space)
+        gspace = small.gspace(space)
         assert len(subgroup_elements(gspace)) == gspace.fibergroup.order()
-    d4 = battery.gspace("D4")
+    d4 = small.gspace("D4")
     assert [len(subgroup_elements(d4, names)) for names in (["rotation"], ["reflection"])] == [4, 2]
 
 
@@ -84,7 +82,7 @@ def test_hardened_layer_is_the_mean_over_the_group(space: str, pair: str, form: 
     softness = check_strict_part(layer)
     # Layers that may be soft are soft enough for the claims about them to fail.
     assert softness == 0 if space == "trivial" else 1e-3 < softness < 1
-    if len(battery.subgroups(space, 1.0)) == 2:
+    if len(small.subgroups(space, 1.0)) == 2:
         check_strict_part(layer, "rotation")
         check_strict_part(layer, "reflection")
 
@@ -102,7 +100,7 @@ OFF_GRID = [
 @pytest.mark.parametrize(("space", "pair"), OFF_GRID)
 def test_strict_part_of_a_tied_layer_is_the_kernel_of_its_strict_weights(space: str, pair: str) -> None:
     """Also where the group has elements off the pixel grid, and where translation is soft."""
-    relax = {name: 0.25 for name in (*battery.subgroups(space, 0.25), "translation")}
+    relax = {name: 0.25 for name in (*small.subgroups(space, 0.25), "translation")}
     layer = rough_layer(space, pair, relax=relax)
     strict = layer.basisexpansion(layer.weights).unflatten(2, (3, 3))
     assert layer.softness() > 1e-3
@@ -188,7 +186,7 @@ def test_strict_part_is_the_mean_whatever_the_kernel(option: str) -> None:
 def test_layer_at_zero_is_its_own_strict_part(space: str, pair: str, learn: bool, soft_part: str) -> None:
     layer = rough_layer(space, pair, soft_part, learn_relaxation=learn)
     assert layer.softness().item() > 1e-3
-    layer.set_domain_frequency(**battery.subgroups(space, 0.0))
+    layer.set_domain_frequency(**small.subgroups(space, 0.0))
     assert layer.softness().item() <= 1e-15
     assert relative_error(harden_network(layer).filter_bank(), layer.filter_bank()) <= ROUNDING
 
@@ -198,7 +196,7 @@ def test_layer_at_zero_is_its_own_strict_part(space: str, pair: str, learn: bool
 def test_softness_grows_with_the_frequency_and_has_no_zeros(pair: str) -> None:
     """Waves of ω′ = 0.5, 1 and 2 are 0 at all elements of C4."""
     layer = rough_layer("C4", pair, **TORUS)
-    features = battery.random_input(layer.in_type, 5, 5)
+    features = small.random_input(layer.in_type, 5, 5)
     found = []
     for frequency in (0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0):
         layer.set_domain_frequency(rotation=frequency)
@@ -214,7 +212,7 @@ def test_softness_grows_with_the_frequency_and_has_no_zeros(pair: str) -> None:
 def test_error_on_white_noise_is_the_root_of_twice_the_softness(form: str) -> None:
     arguments = {} if form in WAYS else TORUS
     layer = rough_layer("D4", "regular -> two regular", form, bias=False, **arguments)
-    features = battery.random_input(layer.in_type, 12, 12, batch=64)
+    features = small.random_input(layer.in_type, 12, 12, batch=64)
     elements = subgroup_elements(layer.in_type.gspace)
     square = sum(equivariance_error(layer, features, g) ** 2 for g in elements) / len(elements)
     # 150,000 values: the squared norms scatter by about a per cent.
@@ -250,7 +248,7 @@ def test_strict_limit_of_another_way_has_softness_zero(way: str) -> None:
 
 def test_softness_of_a_wide_layer_is_known_in_float16() -> None:
     # The squares of its kernel, in units of the largest, sum to more than float16 can hold.
-    gspace = battery.gspace("C8")
+    gspace = small.gspace("C8")
     fields = gspace.type(*[gspace.regular_repr] * 64)
     layer = RelaxedR2Conv(fields, fields, 3, initial_softness=0.01).half()
     assert layer.softness().item() == pytest.approx(0.01, rel=1e-2)  # weights are rounded to 11 bits
@@ -283,7 +281,7 @@ def test_softness_in_half_precision_is_of_weights_that_are_no_parameters() -> No
 
 def test_small_softness_in_single_precision_is_no_rounding() -> None:
     """It is a square: of a millionth, its root is a thousandth of K."""
-    layer = RelaxedR2Conv(*battery.types("C4", "regular -> regular"), 3, initial_softness=0.1)
+    layer = RelaxedR2Conv(*small.types("C4", "regular -> regular"), 3, initial_softness=0.1)
     layer.set_softness(1e-7)
     assert layer.softness().item() == pytest.approx(1e-7, rel=1e-3)
 

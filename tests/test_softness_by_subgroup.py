@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import battery
 import pytest
-from layers import TORUS, soft_layer
-from tolerances import BROKEN, ROUNDING
-from transformations import (
+import small
+from errors import (
+    BROKEN,
+    ROUNDING,
     equivariance_error,
     largest_error,
     on_grid_elements,
@@ -14,6 +14,7 @@ from transformations import (
     rotations,
     shift_error,
 )
+from small import TORUS, soft_layer
 
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.continuous import SirenKernel
@@ -30,7 +31,7 @@ CONTINUOUS_PAIRS = ("trivial -> irreps", "band-limited -> irreps", "mixed -> tri
 
 def cases(*spaces: str) -> list[tuple[str, str, str]]:
     """Every pair of each symmetry, and of one in three a layer of the paper's form."""
-    table = [(space, pair) for space in spaces for pair in (CONTINUOUS_PAIRS if space in battery.CONTINUOUS else PAIRS)]
+    table = [(space, pair) for space in spaces for pair in (CONTINUOUS_PAIRS if space in small.CONTINUOUS else PAIRS)]
     return [(*case, "tied") for case in table] + [(*case, "continuous") for case in table[::3]]
 
 
@@ -41,7 +42,7 @@ def layer_on_torus(space: str, pair: str, relax: dict[str, float], **arguments: 
 @pytest.mark.parametrize(("space", "pair", "soft_part"), cases("C2", "C4", "C8", "D4", "SO(2)", "O(2)"))
 def test_soft_rotation_breaks_rotation_and_not_translation(space: str, pair: str, soft_part: str) -> None:
     layer = layer_on_torus(space, pair, {"rotation": 0.2}, soft_part=soft_part)
-    features = battery.random_input(layer.in_type, 5, 5)
+    features = small.random_input(layer.in_type, 5, 5)
     assert min(equivariance_error(layer, features, g) for g in rotations(layer.in_type.gspace)) > BROKEN
     assert shift_error(layer, features) <= ROUNDING
     if layer.in_type.gspace.flips_order:
@@ -53,11 +54,11 @@ def test_soft_rotation_breaks_rotation_and_not_translation(space: str, pair: str
 @pytest.mark.parametrize(("space", "pair", "soft_part"), cases("flip", "flip axis 0", "D1", "D4", "D6", "O(2)"))
 def test_soft_reflection_breaks_reflection_alone(space: str, pair: str, soft_part: str) -> None:
     layer = layer_on_torus(space, pair, {"reflection": 0.5}, soft_part=soft_part)
-    features = battery.random_input(layer.in_type, 5, 5)
+    features = small.random_input(layer.in_type, 5, 5)
     if layer.cannot_be_soft:
         # Rotations take the directions of taps away, and no field on either side has elements.
         assert soft_part == "tied"
-        assert space in battery.WITH_ROTATION
+        assert space in small.WITH_ROTATION
         assert space == "O(2)" or "regular" not in pair
         assert largest_error(layer, features) <= ROUNDING
         return
@@ -81,7 +82,7 @@ def test_soft_reflection_breaks_reflection_alone(space: str, pair: str, soft_par
 )
 def test_error_grows_from_zero_with_the_frequency(space: str, pair: str, subgroup: str, soft_part: str) -> None:
     layer = layer_on_torus(space, pair, {subgroup: 0.2}, soft_part=soft_part)
-    features = battery.random_input(layer.in_type, 8, 8)
+    features = small.random_input(layer.in_type, 8, 8)
 
     def error(frequency: float) -> float:
         layer.set_domain_frequency(**{subgroup: frequency})
@@ -105,7 +106,7 @@ def test_error_grows_from_zero_with_the_frequency(space: str, pair: str, subgrou
 def test_integer_frequency_leaves_turns_exact_in_log_coordinates_alone(pair: str, form: str) -> None:
     """The trap of the angle with the Fourier net: at ω′ = m turns by 360°/m see the same kernel."""
     layer = layer_on_torus("C8", pair, {"rotation": 0.5}, rotation_coordinates=form)
-    features = battery.random_input(layer.in_type, 5, 5)
+    features = small.random_input(layer.in_type, 5, 5)
     quarter, half, _ = on_grid_elements(layer.in_type.gspace)
     layer.set_domain_frequency(rotation=2.0)
     assert equivariance_error(layer, features, quarter) > BROKEN
@@ -120,7 +121,7 @@ def test_no_frequency_of_the_angle_leaves_a_turn_exact_with_the_net_of_the_paper
     layer = layer_on_torus(
         "C8", "two regular -> regular", {"rotation": 0.5}, rotation_coordinates="log", net=SirenKernel
     )
-    features = battery.random_input(layer.in_type, 5, 5)
+    features = small.random_input(layer.in_type, 5, 5)
     for frequency in (1.0, 2.0, 4.0):
         layer.set_domain_frequency(rotation=frequency)
         assert min(equivariance_error(layer, features, g) for g in on_grid_elements(layer.in_type.gspace)) > BROKEN
@@ -129,6 +130,6 @@ def test_no_frequency_of_the_angle_leaves_a_turn_exact_with_the_net_of_the_paper
 @pytest.mark.parametrize("pair", ["two regular -> regular", "irreps -> irreps"])
 def test_every_subgroup_can_be_soft_at_once(pair: str) -> None:
     layer = layer_on_torus("D4", pair, {"rotation": 0.2, "reflection": 0.5, "translation": 0.3})
-    features = battery.random_input(layer.in_type, 8, 8)
+    features = small.random_input(layer.in_type, 8, 8)
     assert min(equivariance_error(layer, features, g) for g in on_grid_elements(layer.in_type.gspace)) > BROKEN
     assert shift_error(layer, features) > BROKEN

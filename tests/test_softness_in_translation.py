@@ -8,15 +8,14 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-import battery
 import pytest
+import small
 import torch
 from dense_matrix import dense_matrix, in_orthogonal_basis, mean_over_elements, mean_over_shifts
+from errors import BROKEN, ROUNDING, largest_error, relative_error, shift_error
 from group_average import energy, subgroup_elements
-from layers import EVERY_KERNEL, ROUGH, TORUS, soft_layer
-from tolerances import BROKEN, ROUNDING
+from small import EVERY_KERNEL, ROUGH, TORUS, soft_layer
 from torch import Tensor
-from transformations import largest_error, relative_error, shift_error
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, harden_network
 
@@ -149,7 +148,7 @@ def test_hardened_in_translation_is_a_convolution(name: str) -> None:
     layer = harden_network(whole, ("translation",))
     assert layer.is_stationary
     assert torch.equal(layer.filter_bank(), whole.kernel(whole.weights, ("translation",)))
-    assert shift_error(layer, battery.random_input(layer.in_type, 5, 7)) <= ROUNDING
+    assert shift_error(layer, small.random_input(layer.in_type, 5, 7)) <= ROUNDING
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "trivial"])
@@ -157,7 +156,7 @@ def test_hardened_in_the_group_is_exact_about_the_centre_of_any_image(name: str)
     layer = harden_network(rough_layer(name), ("rotation", "reflection"))
     assert not layer.is_stationary
     for size in ((5, 5), (2, 2), (6, 5)):
-        features = battery.random_input(layer.in_type, *size)
+        features = small.random_input(layer.in_type, *size)
         assert largest_error(layer, features) <= ROUNDING
         # A turn may give the pixels of the smallest image the same kernel.
         assert shift_error(layer, features) > BROKEN or size == (2, 2)

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import functools
 
-import battery
 import pytest
+import small
 import torch
 from baseline_layers import EVERY_WAY, baseline
+from errors import BROKEN, ROUNDING, largest_error, reflections, relative_error, rotations, shift_error
 from escnn import gspaces
 from escnn.nn import FieldType
 from group_average import acted, energy, subgroup_elements
-from layers import EVERY_KERNEL, SOFT_PARTS, soft_layer
-from tolerances import BROKEN, ROUNDING
-from transformations import largest_error, reflections, relative_error, rotations, shift_error
+from small import EVERY_KERNEL, SOFT_PARTS, soft_layer
 
 from escnn_relaxed import RelaxedR2Conv, harden_network
 
@@ -33,7 +32,7 @@ EVERY_CASE = pytest.mark.parametrize(("space", "pair"), CASES)
 
 
 def smooth_layer(space: str, pair: str, soft_part: str, frequency: float = 0.25, **arguments: object) -> RelaxedR2Conv:
-    relax = {"rotation": frequency} | ({"reflection": 0.5} if space in battery.WITH_REFLECTION else {})
+    relax = {"rotation": frequency} | ({"reflection": 0.5} if space in small.WITH_REFLECTION else {})
     smooth = {} if soft_part == "tied" else {"filter_frequency": 0.05 * 3 / 2}
     return soft_layer(space, pair, **{"relax": relax, "padding": 1, "soft_part": soft_part, **smooth, **arguments})
 
@@ -49,7 +48,7 @@ def layer_of(space: str, pair: str, soft_part: str, frequency: float = 0.25) -> 
 @EVERY_CASE
 def test_hardened_layer_is_equivariant_on_the_grid_and_stays_what_it_is(space: str, pair: str, soft_part: str) -> None:
     layer = layer_of(space, pair, soft_part)
-    features = battery.random_input(layer.in_type, 5, 5)
+    features = small.random_input(layer.in_type, 5, 5)
     assert layer.softness().item() > 1e-3
     assert largest_error(layer, features) > BROKEN
     hardened = harden_network(layer)
@@ -62,7 +61,7 @@ def test_hardened_layer_is_equivariant_on_the_grid_and_stays_what_it_is(space: s
 @pytest.mark.parametrize(("space", "pair"), [case for case in CASES if case[0] in ("D8", "O(2)")])
 def test_hardened_in_rotation_alone_is_equivariant_to_rotations_alone(space: str, pair: str, soft_part: str) -> None:
     layer = harden_network(layer_of(space, pair, soft_part), ("rotation",))
-    features = battery.random_input(layer.in_type, 5, 5)
+    features = small.random_input(layer.in_type, 5, 5)
     # A tied kernel of other fields is soft in reflection through the directions of taps, which rotations take away.
     stays_soft = soft_part == "continuous" or pair.endswith("regular")
     assert largest_error(layer, features, rotations) <= ROUNDING
@@ -91,7 +90,7 @@ def test_soft_translation_is_hardened_with_the_group_and_alone(space, pair, soft
     relax = {"rotation": 0.2, "translation": (0.3, 0.5)}
     place = {"padding_mode": "circular", "relax": relax}
     layer = smooth_layer(space, pair, soft_part, **place)
-    features = battery.random_input(layer.in_type, 9, 9)
+    features = small.random_input(layer.in_type, 9, 9)
     assert min(layer.softness(name).item() for name in ("rotation", "translation")) > 1e-3
     assert layer.softness().item() <= 1
     strict = harden_network(layer)
@@ -156,7 +155,7 @@ def test_softness_is_a_part_of_both_energies_which_are_those_of_the_taps_on_the_
 @pytest.mark.parametrize("space", ["C3", "C8", "D6", "D8"])
 def test_hardened_layer_of_another_way_is_strict_where_that_can_be_seen(way: str, space: str) -> None:
     layer = baseline(way, space, "regular -> regular", kernel_size=5, padding=2)
-    features = battery.random_input(layer.in_type, 5, 5)
+    features = small.random_input(layer.in_type, 5, 5)
     assert 0.01 < layer.softness().item() < 0.5
     hardened = harden_network(layer)
     assert hardened.softness().item() == 0

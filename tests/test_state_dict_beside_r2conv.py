@@ -9,18 +9,16 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import battery
 import pytest
+import small
 import torch
-import volumes
+from errors import BROKEN, SINGLE, SINGLE_REORDERED, relative_error
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import FieldType, R2Conv, R2ConvTransposed, R3Conv
-from forms import EVERY_MODE, answer, answer_in_eval, features_of, soft_weights, tensors_of
-from layers import shake
 from reference import Layer
-from tolerances import BROKEN, SINGLE, SINGLE_REORDERED
-from transformations import relative_error
+from small import shake
+from small_networks import EVERY_MODE, answer, answer_in_eval, features_of, soft_weights, tensors_of
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3Conv, relax_network
 
@@ -32,13 +30,13 @@ KINDS = {"convolution": (R2Conv, RelaxedR2Conv), "transposed": (R2ConvTransposed
 
 def r2conv(kernel_size: int = 3, make: type = R2Conv, **arguments: object) -> R2Conv:
     """A trained layer: weights and bias away from their start."""
-    layer = make(*battery.types(*C4), kernel_size, padding=1, **arguments)
+    layer = make(*small.types(*C4), kernel_size, padding=1, **arguments)
     shake(layer)
     return layer
 
 
 def relaxed(relax: dict | None, kernel_size: int = 3, make: type[Layer] = RelaxedR2Conv, **arguments: object) -> Layer:
-    return make(*battery.types(*C4), kernel_size, padding=1, relax=relax, initial_softness=0.3, **arguments)
+    return make(*small.types(*C4), kernel_size, padding=1, relax=relax, initial_softness=0.3, **arguments)
 
 
 @EVERY_MODE
@@ -63,7 +61,7 @@ def test_state_of_r2conv_in_any_mode_makes_the_layer_compute_what_it_did(relax, 
 
 @EVERY_MODE
 def test_state_of_a_network_of_r2convs_loads_into_the_network_of_layers(mode: str) -> None:
-    fields = battery.field_type("C4", "two regular")
+    fields = small.field_type("C4", "two regular")
 
     def network(convolution: type[enn.EquivariantModule]) -> enn.SequentialModule:
         return enn.SequentialModule(
@@ -90,7 +88,7 @@ def layers(dimension: int) -> tuple[Any, Any, FieldType]:
     if dimension == 2:
         gspace = gspaces.flipRot2dOnR2(4)
         return R2Conv, RelaxedR2Conv, FieldType(gspace, [gspace.regular_repr, gspace.irrep(1, 1)])
-    return R3Conv, RelaxedR3Conv, volumes.fields("SO(3)")
+    return R3Conv, RelaxedR3Conv, small.volume_type("SO(3)")
 
 
 EVERY_DIMENSION = pytest.mark.parametrize("dimension", [2, 3])

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from errors import SINGLE, SINGLE_REORDERED, SLIGHTLY_BROKEN, relative_error
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import FieldType, R2Conv
-from networks_to_export import WHAT_EXPORTERS_WARN_OF
-from tolerances import SINGLE, SINGLE_REORDERED, SLIGHTLY_BROKEN
+from small_networks import WHAT_EXPORTERS_WARN_OF
 from torch import Tensor, nn
-from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, export_network, harden_network, relax_network
 from escnn_relaxed.network import to_escnn

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
-import battery
 import pytest
+import small
 import torch
-from forms import (
+from errors import ROUNDING, relative_error
+from small import EVERY_KIND, SIZES, build, relaxation
+from small_networks import (
     A_FEW_FORMS,
     EVERY_FORM,
     EVERY_MODE,
@@ -19,14 +21,11 @@ from forms import (
     loss_and_gradients,
     train_a_step,
 )
-from layers import EVERY_KIND, SIZES, build, relaxation
-from tolerances import ROUNDING
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
-from transformations import relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
 
@@ -58,7 +57,7 @@ def test_channels_last_and_sliced_images_give_the_same_answer_and_gradients(form
 
 @EVERY_KIND
 def test_groups_take_channels_last_images(kind: str) -> None:
-    types = battery.types("C4", "two regular -> two regular")
+    types = small.types("C4", "two regular -> two regular")
     layer = build(*types, groups=2, stride=2, **relaxation(kind, {"rotation": 0.2}))
     features = features_of(layer, side=17)
     last = features.contiguous(memory_format=torch.channels_last)
@@ -68,7 +67,7 @@ def test_groups_take_channels_last_images(kind: str) -> None:
 @EVERY_KIND
 def test_second_derivatives_are_right(kind: str) -> None:
     """Derivatives by every parameter, ω′ among them, and by the image."""
-    in_type, out_type = battery.types("C2", "regular -> regular")
+    in_type, out_type = small.types("C2", "regular -> regular")
     arguments = {"kernel_size": 2, "padding": 1, "learn_relaxation": True}
     layer = build(in_type, out_type, **arguments, **relaxation(kind, {"rotation": 0.2}))
     names = [name for name, _ in layer.named_parameters()]
@@ -77,7 +76,7 @@ def test_second_derivatives_are_right(kind: str) -> None:
         return functional_call(Plain(layer), {f"layer.{n}": v for n, v in zip(names, values, strict=True)}, (features,))
 
     values = [value.detach().requires_grad_() for value in layer.parameters()]
-    features = battery.random_input(in_type, *SIZES[kind], batch=1).requires_grad_()
+    features = small.random_input(in_type, *SIZES[kind], batch=1).requires_grad_()
     assert torch.autograd.gradgradcheck(of, (features, *values), fast_mode=True)
 
 
@@ -244,7 +243,7 @@ def test_empty_batch_and_batch_of_one_and_the_meta_device_give_what_they_should(
 @pytest.mark.usefixtures("warnings_not_yet_given")
 @EVERY_KIND
 def test_very_large_frequency_warns_and_stays_finite(kind: str) -> None:
-    types = battery.types("C8", "regular -> regular")
+    types = small.types("C8", "regular -> regular")
     arguments = {"learn_relaxation": True, **relaxation(kind, {"rotation": 1e3}, 1e3)}
     with pytest.warns(UserWarning, match="the domain frequency 1000 of .* is above .* it aliases") as caught:
         layers = [RelaxedR2Conv(*types, 3, kernel=kernel, **arguments) for kernel in (ContinuousKernel(), None)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from forms import another_draw, answer, train_a_step
+from small_networks import another_draw, answer, train_a_step
 from torch import Tensor, distributed, nn
 from torch.nn.utils import parametrizations, parametrize
 from torch.optim.swa_utils import get_ema_multi_avg_fn
