@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
 from escnn_relaxed.checks import SUBGROUPS
 
 CONSTANT = {"position": 0.0, "rotation": 0.0, "reflection": 0.0}
-EVERYWHERE = {"rotation": 0.2, "translation": (0.3, 0.5)}
 
 
 def soft(space: str, pair: str, relax: object = "default", **arguments: object) -> RelaxedR2Conv:
@@ -51,61 +49,6 @@ def test_start_without_softness_is_refused_where_something_is_soft() -> None:
         RelaxedR2Conv(*types, 3, kernel=ContinuousKernel(), initial_softness=0)
     layer = RelaxedR2Conv(*types, 3, kernel=ContinuousKernel(), initial_softness=0, relax=None)
     assert layer.filter_bank().abs().max() > 0
-
-
-@pytest.mark.usefixtures("warnings_not_yet_given")
-@pytest.mark.parametrize(
-    ("space", "relax", "form", "words"),
-    [
-        ("C8", {"rotation": 1.0}, "circle", "1 of rotation is above 0.637 (N/4π"),
-        ("C8", {"rotation": 5.0}, "log", "5 of rotation is above 4 (N/2 for N = 8"),
-        ("C3", {"rotation": 0.3}, "circle", "0.3 of rotation is above 0.239 (N/4π"),
-        ("C2", {"rotation": 9.0}, "circle", ""),
-    ],
-)
-def test_frequency_that_the_samples_do_not_resolve_is_warned_of(
-    space: str, relax: dict[str, object], form: str, words: str
-) -> None:
-    def make() -> RelaxedR2Conv:
-        kernel = ContinuousKernel(rotation_coordinates=form)
-        return RelaxedR2Conv(*small.types(space, "trivial -> trivial"), 3, relax=relax, kernel=kernel)
-
-    if not words:
-        make()  # warnings are errors
-        return
-    with pytest.warns(UserWarning, match=re.escape(words)):
-        layer = make()
-    name, value = next(iter(relax.items()))
-    with pytest.warns(UserWarning, match="set_domain_frequency.*it aliases"):
-        layer.set_domain_frequency(**{name: value})
-
-
-@pytest.mark.usefixtures("warnings_not_yet_given")
-def test_arguments_of_the_steerable_basis_are_ignored_with_a_warning() -> None:
-    types = small.types("C4", "trivial -> regular")
-    with pytest.warns(UserWarning, match="rings, sigma: ignored"):
-        RelaxedR2Conv(*types, 3, sigma=0.5, rings=[0.0, 1.0], kernel=ContinuousKernel())
-
-
-def test_layer_of_other_options_refuses_the_state() -> None:
-    types = small.types("SO(2)", "irreps -> irreps")
-    state = build(*types, relax=None, soft_part="continuous").state_dict()
-    for options, words in (
-        ({"hidden_size": 8}, "kernel net"),
-        ({"support": "disk"}, "support"),
-        ({"samples": 4}, "samples"),
-        ({"filter_frequency": 0.7}, "filter frequency"),
-        ({"dilation": 2}, "dilation"),
-    ):
-        other = build(*types, relax=None, **{"soft_part": "continuous", **options})
-        with pytest.raises(RuntimeError, match=f"{words} is"):
-            other.load_state_dict(state)
-
-
-def test_gradient_reaches_every_parameter() -> None:
-    layer = soft("D4", "regular + irreps -> irreps + regular", {"reflection": 0.3, **EVERYWHERE}, learn_relaxation=True)
-    layer.filter_banks(3).square().sum().backward()
-    assert all(bool(of.grad.any()) for of in layer.kernel.parameters() if of.numel())
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------

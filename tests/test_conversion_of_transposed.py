@@ -5,22 +5,18 @@ from __future__ import annotations
 import pytest
 import small
 import torch
-from errors import ROUNDING, SINGLE, relative_error
+from errors import SINGLE
 from escnn import nn as enn
 from small import shake
 from torch import nn
-from trained_networks import softnesses
 
 from escnn_relaxed import (
     RelaxedR2Conv,
     RelaxedR2ConvTransposed,
     equivariance_error,
     export_network,
-    frequency_penalty,
-    parameter_groups,
     relax_network,
     relaxation_summary,
-    softness_ablation,
 )
 
 SOFT = {"rotation": 0.2}
@@ -53,40 +49,6 @@ def test_every_layer_is_relaxed_and_what_stays_strict_is_said() -> None:
     assert relaxation_summary(relaxed).strict == {"R2Conv": ("0",)}
     relaxed = relax_network(trained, lambda name, layer: name != "4", relax=SOFT)
     assert relaxation_summary(relaxed).strict == {"R2ConvTransposed": ("4",)}
-
-
-def test_tools_of_learning_and_measuring_take_the_layers() -> None:
-    relaxed = relax_network(network(), relax=SOFT, learn_relaxation=True)
-    for index in (0, 2, 4):
-        shake(relaxed[index])
-        relaxed[index].set_softness(0.1)
-    assert softnesses(relaxed) == pytest.approx([0.1] * 3, rel=1e-4)
-    sum(relaxed[index].softness() for index in (0, 2, 4)).backward()
-    assert all(value.grad is not None for index in (0, 2, 4) for value in relaxed[index].soft_parameters())
-    assert ["lr" in group for group in parameter_groups(relaxed, 0.1)] == [True, False, False]
-    assert frequency_penalty(relaxed).requires_grad
-    relaxed.eval()
-    features = small.random_input(relaxed.in_type, 9, 9, dtype=torch.float32)
-    expected = relaxed(relaxed.in_type(features)).tensor.detach()
-
-    def loss(found: nn.Module) -> float:
-        return float((found(found.in_type(features)).tensor - expected).square().mean())
-
-    report = softness_ablation(relaxed, loss)
-    values = {row.part: row.value for row in report}
-    assert all(values[name] > 0 for name in ("0", "2", "4"))
-    summary = relaxation_summary(relaxed, data=features)
-    assert all(row.own_error > 1e-3 for row in summary.rows)
-
-
-@pytest.mark.parametrize("relax", [SOFT, SOFT | {"translation": 0.3}], ids=["stationary", "soft in translation"])
-def test_exported_network_computes_the_same(relax: dict[str, float]) -> None:
-    relaxed = relax_network(network(), relax=relax).double().eval()
-    shake(relaxed)
-    plain = export_network(relaxed)
-    features = small.random_input(relaxed.in_type, 16, 16)
-    with torch.no_grad():
-        assert relative_error(plain(features), relaxed(relaxed.in_type(features)).tensor) <= ROUNDING
 
 
 @pytest.mark.parametrize("arguments", [{"padding": (1, 0), "output_padding": (0, 1)}, {"bias": False}])

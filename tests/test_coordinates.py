@@ -105,17 +105,6 @@ def test_points_are_those_of_the_translates_of_each_element(space: str, averaged
         assert relative_error(found, expected) <= ROUNDING
 
 
-@pytest.mark.parametrize("space", SPACES)
-def test_columns_name_the_subgroup_of_each_coordinate(space: str) -> None:
-    sizes = {"translation": 2, "rotation": 2, "reflection": 1}
-    for translation in (False, True):
-        soft = tuple(soft_in(space, translation))
-        points = DomainPoints(domain_of(space), soft[::-1])  # in a fixed order
-        assert points.columns == [name for name in soft for _ in range(sizes[name])]
-    log = DomainPoints(domain_of("D4", form="log"), ("rotation", "reflection"))
-    assert log.columns == ["rotation", "reflection"]
-
-
 @torch.no_grad()
 def test_positions_of_volumes_have_three_coordinates() -> None:
     """Half turns map the voxels of the reference volume to each other, so the mean is that over its voxels."""
@@ -182,12 +171,6 @@ def test_taps_are_steered_and_stand_beside_relative_elements(space: str) -> None
         action = action_of(space, elements[m]).T @ action_of(space, elements[r])
         wanted = [*position, *coordinates(space, action, position, relative)]
         assert points.taps[m, r, t].tolist() == pytest.approx(wanted, abs=FEW_TERMS)
-
-
-def test_taps_without_relative_elements_have_positions_alone() -> None:
-    points = filter_points("D4", False)
-    assert points.columns == ["position", "position"]
-    assert points.taps.shape == (8, 1, 9, 2)
 
 
 @pytest.mark.parametrize("kernel_size", [1, 2, 3, 4, 7])

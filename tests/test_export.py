@@ -68,12 +68,6 @@ def test_exported_layer_with_groups_takes_images_of_any_size(pair: str, make: ty
         assert error_of_export(layer, exported, *size) <= ROUNDING
 
 
-def test_continuous_kernel_that_is_soft_in_translation_has_no_plain_form() -> None:
-    layer = build(*small.types("C4", "regular -> regular"), soft_part="continuous", relax=BOTH)
-    with pytest.raises(RuntimeError, match=r"no form on plain tensors.*harden\('translation'\)"):
-        layer.export()
-
-
 @pytest.mark.parametrize("soft_part", SOFT_PARTS)
 @pytest.mark.parametrize("subgroups", [("rotation",), ("translation",), ()], ids=["rotation", "translation", "all"])
 def test_exported_layer_is_hardened_as_the_layer_is(subgroups: tuple[str, ...], soft_part: str) -> None:
@@ -101,14 +95,3 @@ def test_r2conv_is_exported_with_its_padding_mode_and_in_memory_of_its_own(geome
     with torch.no_grad():
         exported.weight.zero_()
     assert error_of_export(layer, export_network(layer), 7, 8) <= SINGLE
-
-
-@pytest.mark.parametrize("kernel_size", [2, 3])
-def test_padding_pairs_and_even_kernels_are_no_trouble(kernel_size: int) -> None:
-    """R2Conv cannot evaluate the shape for a pair, and has no basis for a kernel of size 2."""
-    types = small.types("C4", "regular -> irreps")
-    shape = (1, types[0].size, 7, 8)
-    layer = RelaxedR2Conv(*types, kernel_size, padding=(1, 2), relax=None)
-    assert tuple(layer.evaluate_output_shape(shape)) == tuple(layer.export()(torch.zeros(shape)).shape)
-    with pytest.raises((ValueError, TypeError), match=r"filter is empty|unsupported operand"):
-        R2Conv(*types, kernel_size, padding=(1, 2)).evaluate_output_shape(shape)

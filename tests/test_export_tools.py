@@ -76,16 +76,6 @@ def test_exported_module_is_a_trace_and_a_program_that_are_saved_and_loaded(form
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["in translation, stride", "network"])
-def test_exported_module_is_compiled_into_one_graph_forward_and_backward(form: str) -> None:
-    """All of the compiler runs but the generation of code, which takes a C++ compiler a minute for each."""
-    torch.compiler.reset()
-    exported = export_network(FORMS[form]())
-    compiled = torch.compile(exported, fullgraph=True, backend="aot_eager")
-    assert_same_gradients(exported, compiled, images())
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "c++", "clang++"))), reason="no C++ compiler")
 def test_exported_convolution_is_compiled_into_code() -> None:
     torch.compiler.reset()
@@ -97,19 +87,6 @@ def of_onnx_runtime(file: bytes, features: Tensor) -> Tensor:
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {session.get_inputs()[0].name: features.numpy()})
     return torch.from_numpy(found)
-
-
-@pytest.mark.slow
-@torch.no_grad()
-def test_onnx_runtime_computes_the_same_for_any_batch_size() -> None:
-    """A kernel that depends on the position, before Conv2d and pooling of channels."""
-    exported = export_network(enn.SequentialModule(in_translation(), soft_layer(C4), enn.GroupPooling(C4)))
-    program = torch.onnx.export(exported, (images(),), dynamo=True, dynamic_shapes=({0: BATCH},), verbose=False)
-    file = io.BytesIO()
-    program.save(file)
-    for batch in (1, 5):
-        features = images(batch)
-        assert relative_error(of_onnx_runtime(file.getvalue(), features), exported(features)) <= SINGLE_REORDERED
 
 
 SIDES = [(8, 8), (5, 9), (12, 7), (6, 6)]

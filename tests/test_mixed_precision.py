@@ -11,7 +11,7 @@ import torch
 from errors import relative_error
 from escnn.nn import EquivariantModule, FieldType, InnerBatchNorm, R2Conv, ReLU, SequentialModule
 from small import EVERY_KERNEL, soft_layer
-from small_networks import AT_PIXELS, SOFT_IN_TRANSLATION, answer, features_of, layer_of
+from small_networks import answer, features_of
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv, frequency_penalty
@@ -19,18 +19,6 @@ from escnn_relaxed.group.exact_constants import ExactConstants
 
 # Units of the last place, of an input, a filter bank and an output that are rounded once each.
 PRECISIONS = {torch.bfloat16: 2**-7, torch.float16: 2**-10}
-
-
-@pytest.mark.parametrize("dtype", PRECISIONS)
-@pytest.mark.parametrize("form", sorted({*SOFT_IN_TRANSLATION} - {*AT_PIXELS}))
-def test_autocast_rounds_the_convolution_alone_in_exported_layers(form: str, dtype: torch.dtype) -> None:
-    layer = layer_of(form, torch.float32)
-    exported, features = layer.export(), features_of(layer)
-    expected = answer(layer.eval(), features)
-    with torch.autocast("cpu", dtype):
-        found = exported(features)
-    assert found.dtype == dtype
-    assert relative_error(found.detach().float(), expected) <= PRECISIONS[dtype]
 
 
 @EVERY_KERNEL
@@ -50,12 +38,6 @@ def test_autocast_leaves_softness_and_its_penalty_alone(space: str, soft_part: s
         assert found[1].dtype == torch.float32
         assert torch.equal(*found)
         assert found[1].any() == (frequency > 0)
-
-
-def test_r2conv_rounds_its_filter_too() -> None:
-    with torch.autocast("cpu", torch.bfloat16):
-        convolution = R2Conv(*small.types("C4", "regular -> regular"), 3)
-        assert convolution.expand_parameters()[0].dtype == torch.bfloat16
 
 
 DEPTH = 10

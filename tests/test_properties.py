@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 import small
 import torch
-from errors import ROUNDING, answer_to, largest_error, on_grid_elements, shift_error
+from errors import ROUNDING, answer_to, largest_error, on_grid_elements
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_kappas import REFERENCE, tied_oracle
 from small import SOFT_PARTS, build
-from torch import Tensor
-from torch.nn import functional
 
 from escnn_relaxed import RelaxedR2Conv
 
@@ -97,33 +95,6 @@ def test_layers_are_equivariant_on_the_grid_where_they_are_strict(data, pair, ge
         assert largest_error(layer, features) <= ROUNDING
 
 
-@percent(25)
-@given(data=st.data(), pair=type_pairs(), kernel_size=st.sampled_from([1, 3, 5]), side=st.integers(3, 5))
-def test_soft_groups_leave_translation_exact(data: st.DataObject, pair, kernel_size: int, side: int) -> None:
-    place = {"kernel_size": kernel_size, "padding": kernel_size // 2, "padding_mode": "circular"}
-    relax = data.draw(relaxations(pair[0], translation=False))
-    layer = drawn(pair, data.draw(KERNELS), relax=relax, **place)
-    features = small.random_input(layer.in_type, side, side)
-    if answer_to(layer, features).norm() >= 1e-6:
-        assert shift_error(layer, features) <= ROUNDING
-
-
-@percent(40)
-@given(data=st.data(), pair=type_pairs(), geometry=geometries(outputs=MORE_OUTPUTS), soft_part=KERNELS)
-def test_layers_equal_their_banks_on_unfolded_patches(data, pair, geometry, soft_part: str) -> None:
-    """A filter bank at each pixel, applied to patches; and the shape of the output."""
-    arguments, size = geometry
-    relax = data.draw(relaxations(pair[0], translation=True))
-    layer = drawn(pair, soft_part, relax=relax, **arguments)
-    features = small.random_input(layer.in_type, *size)
-    found = answer_to(layer, features)
-    assert tuple(found.shape) == layer.evaluate_output_shape(tuple(features.shape))
-    with torch.no_grad():
-        expected = on_unfolded_patches(layer, features, arguments)
-    assert found.shape == expected.shape
-    assert (found - expected).norm() <= ROUNDING * max(1.0, float(expected.norm()))
-
-
 @percent(30)
 @given(data=st.data(), pair=type_pairs(("trivial", "flip axis 0", "C2", "C3", "C4", "D2", "SO(2)")))
 def test_layers_equal_the_loop_oracle(data: st.DataObject, pair) -> None:
@@ -137,20 +108,3 @@ def test_layers_equal_the_loop_oracle(data: st.DataObject, pair) -> None:
     with torch.no_grad():
         expected = tied_oracle(layer, samples=4)(features)
     assert (answer_to(layer, features) - expected).norm() <= 1e-6 * max(1.0, float(expected.norm()))
-
-
-def on_unfolded_patches(layer: RelaxedR2Conv, features: Tensor, place: dict[str, Any]) -> Tensor:
-    """Equation (1) with ``unfold`` in place of the sum over taps."""
-    *_, height, width = layer.evaluate_output_shape(tuple(features.shape))
-    k, (rows, columns) = layer.kernel_size, place["padding"]
-    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    padded = functional.pad(features, (columns, columns, rows, rows), mode=mode)
-    patches = functional.unfold(padded, k, layer.dilation, stride=layer.stride).unflatten(1, (features.shape[1], k**2))
-    if layer.is_stationary:
-        banks = layer.filter_bank().flatten(2)[..., None].expand(-1, -1, -1, height * width)
-    else:
-        banks = layer.filter_banks((height, width)).flatten(4).flatten(0, 1).movedim(0, -1)
-    total = torch.einsum("oitx,bitx->box", banks, patches)
-    bias = layer.expanded_bias
-    total = total if bias is None else total + bias[:, None]
-    return total.view(len(features), -1, height, width)

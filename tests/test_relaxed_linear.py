@@ -225,12 +225,6 @@ def test_kept_subgroup_is_kept(keep: object) -> None:
         assert relative_error(mean_over(layer, [include(of) for of in elements]), layer.matrix) <= ROUNDING
 
 
-def test_learned_frequency_moves() -> None:
-    layer = build(fields("C8"), fields("C8"), relax={"rotation": 0.2}, learn_relaxation=True)
-    layer(layer.in_type(features(layer))).tensor.square().sum().backward()
-    assert layer.domain_frequency["rotation"].grad.abs() > 0
-
-
 @pytest.mark.parametrize("relax", [None, "default"])
 @pytest.mark.parametrize("name", ["D4", "octahedral"])
 def test_exported_layer_is_a_linear_layer_of_torch(name: str, relax: str | None) -> None:
@@ -303,28 +297,6 @@ def test_head_lies_between_pooling_and_a_free_layer() -> None:
         assert (free - free.mean(-1, keepdim=True)).norm() > BROKEN * free.norm()
     # Its soft weights: two functions of the rotation for each field of the input and each class.
     assert [of.numel() for of in layer.soft_parameters()] == [2 * 3 * HEAD_CLASSES]
-
-
-def test_head_learns_what_pooling_cannot() -> None:
-    """The class of features is the rotation of their largest channel: chance for a strict head."""
-    torch.manual_seed(0)
-    targets = torch.arange(4).repeat(64)
-    inputs = 0.3 * torch.randn(256, 12, dtype=torch.float64)
-    inputs[torch.arange(256), targets] += 2
-    accuracies = []
-    for relax in ("default", None):
-        layer, many = head(relax)
-        optimiser = torch.optim.Adam(layer.parameters(), lr=0.1)
-        for _ in range(200):
-            optimiser.zero_grad()
-            nn.functional.cross_entropy(layer(many(inputs)).tensor, targets).backward()
-            optimiser.step()
-        found = layer(many(inputs)).tensor.argmax(1)
-        accuracies.append((found == targets).double().mean().item())
-    # Cosine and sine of an element are two numbers, which tell four classes apart.
-    soft, strict = accuracies
-    assert soft > 0.95
-    assert strict < 0.5
 
 
 D4, C4 = fields("D4"), fields("C4")

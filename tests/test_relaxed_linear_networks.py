@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from escnn_relaxed import (
     RelaxedLinear,
     RelaxedR2Conv,
-    SoftnessEvidence,
     equivariance_error,
     export_network,
     harden_network,
@@ -103,13 +102,3 @@ def test_exported_network_computes_the_same() -> None:
     plain = export_network(layers)
     assert [type(part) for part in plain] == [nn.Linear, nn.ReLU, nn.Linear]
     assert relative_error(plain(inputs), layers(soft.features(inputs)).tensor) <= SINGLE
-
-
-def test_evidence_takes_linear_maps() -> None:
-    soft = relax_network(trained(), initial_softness=0.05).double()
-    evidence = SoftnessEvidence(soft, observations=32)
-    evidence.update(torch.randn(32, 1, 7, 7, dtype=torch.float64))
-    rows = evidence.table()
-    assert {row.layer for row in rows} >= {"middle.0", "head"}
-    evidence.penalty().backward()
-    assert all(of.grad is not None for of in soft.head.soft_parameters())

@@ -11,7 +11,7 @@ from errors import ROUNDING, answer_to, relative_error
 from escnn.nn import FieldType, GeometricTensor, R2Conv, R2ConvTransposed, init
 from escnn.nn.modules.equivariant_module import EquivariantModule
 from reference import Layer
-from small import EVERY_KERNEL, build, options_of, shake, soft_layer
+from small import EVERY_KERNEL, options_of, shake
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
@@ -23,12 +23,6 @@ KINDS: dict[str, tuple[type[EquivariantModule], type[Layer]]] = {
     "transposed": (R2ConvTransposed, RelaxedR2ConvTransposed),
 }
 EVERY_CLASS = pytest.mark.parametrize(("theirs", "ours"), KINDS.values(), ids=KINDS)
-SOFT = {
-    "strict": None,
-    "default": "default",
-    "soft rotation": {"rotation": 0.2},
-    "soft translation": {"rotation": 0.2, "translation": (0.2, 0.4)},
-}
 
 
 def small_types() -> tuple[FieldType, FieldType]:
@@ -96,15 +90,6 @@ def test_arguments_of_the_convolution_mean_what_they_mean_in_escnns_layer(kind, 
     for name in ("kernel_size", "padding", "stride", "dilation", "groups"):
         assert getattr(layer, name) == getattr(convolution, name)
     assert kind == "convolution" or layer.output_padding == convolution.output_padding
-
-
-@EVERY_CLASS
-@pytest.mark.parametrize("relax", SOFT.values(), ids=SOFT)
-@pytest.mark.parametrize(("kernel_size", "padding"), [(1, 0), (2, (1, 2)), (3, 0)])
-def test_output_shape_is_evaluated_without_evaluating(kernel_size: int, padding, relax, theirs, ours: type) -> None:
-    layer = ours(*small_types(), kernel_size, padding, stride=2, relax=relax)
-    features = small.random_input(layer.in_type, 5, 8, dtype=torch.float32)
-    assert layer.evaluate_output_shape(features.shape) == tuple(answer_to(layer, features).shape)
 
 
 @pytest.mark.parametrize(
@@ -194,23 +179,6 @@ def test_layer_has_one_filter_bank_or_one_at_each_pixel() -> None:
         layer.filter_banks((16, 16))
 
 
-@EVERY_KERNEL
-@pytest.mark.parametrize("make", [RelaxedR2Conv, RelaxedR2ConvTransposed])
-def test_layer_is_its_bank_at_each_pixel(make: type[Layer], soft_part: str) -> None:
-    """Where a kernel of one tap shows it: the bank is that of the pixel of the output, which is that of the input."""
-    pair = "regular + regular -> irreps + regular + irreps + regular"
-    relax = {"translation": (0.3, 0.5)}
-    layer = soft_layer("C4", pair, kernel_size=1, groups=2, bias=False, relax=relax, soft_part=soft_part, make=make)
-    features = small.random_input(layer.in_type, 3, 4)
-    banks = layer.filter_banks((3, 4)).detach()[..., 0, 0]
-    assert banks.shape[:2] == (3, 4)
-    expected = []
-    axis = 2 if make is RelaxedR2Conv else 3
-    for bank, part in zip(banks.chunk(2, axis), features.chunk(2, 1), strict=True):
-        expected.append(torch.einsum("hwoi,bihw->bohw", bank, part))
-    assert relative_error(answer_to(layer, features), torch.cat(expected, 1)) <= ROUNDING
-
-
 def test_size_of_an_output_is_checked() -> None:
     layer = RelaxedR2Conv(*small_types(), 3, relax={"translation": 0.2})
     assert torch.equal(layer.filter_banks(5), layer.filter_banks((5, 5)))
@@ -223,19 +191,6 @@ def test_size_of_an_output_is_checked() -> None:
         for size in (16.5, "16", (16, 16.5)):
             with pytest.raises(TypeError, match="size must be an integer"):
                 call(size)
-
-
-@pytest.mark.parametrize("form", ["stationary", "soft in translation"])
-def test_empty_batch_and_single_image(form: str) -> None:
-    relax = {"rotation": 0.2} if form == "stationary" else {"translation": 0.2}
-    layer = build(*small_types(), padding=1, relax=relax)
-    features = small.random_input(layer.in_type, 8, 8, batch=3)
-    whole = answer_to(layer, features)
-    assert relative_error(answer_to(layer, features[1:2]), whole[1:2]) <= ROUNDING
-    empty = layer(layer.in_type(features[:0])).tensor
-    assert empty.shape == (0, *whole.shape[1:])
-    empty.sum().backward()
-    assert all(not parameter.grad.any() for parameter in layer.parameters())
 
 
 # --- inputs -----------------------------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from collections.abc import Callable
 
 import pytest
@@ -22,7 +20,6 @@ from escnn_relaxed import (
     ContinuousKernel,
     RelaxedR3Conv,
     RelaxedR3ConvTransposed,
-    SoftnessEvidence,
     equivariance_error,
     export_network,
     harden_network,
@@ -92,14 +89,6 @@ def test_strict_layer_is_that_of_escnn_in_values_and_gradients(place: str) -> No
     assert own.output_padding == theirs.output_padding
 
 
-def test_arguments_have_the_order_of_escnn() -> None:
-    given = (*types(), 3, 1, 1, 2, 1, 1, False, 0.6, None, [0.0, 1.0], None, False, None, True)
-    theirs, own = enn.R3ConvTransposed(*given), RelaxedR3ConvTransposed(*given, relax=None)
-    own.load_state_dict(theirs.state_dict())
-    inputs = volumes(own, dtype=torch.float32)
-    assert relative_error(answer_to(own, inputs), answer_to(theirs, inputs)) <= SINGLE
-
-
 @pytest.mark.parametrize("in_eval", [False, True])
 def test_states_load_both_ways(in_eval: bool) -> None:
     theirs = trained().train(not in_eval)
@@ -143,19 +132,6 @@ def test_layer_adds_its_filter_bank_around_each_voxel(place: str) -> None:
         expected[(..., *at)] = output[(..., *at)]
     assert relative_error(found, expected) <= ROUNDING
     assert (banks - banks[0, 0, 0]).abs().max() > BROKEN
-
-
-@pytest.mark.parametrize("place", ["plain", "up", "uneven"])
-def test_stationary_layer_is_the_adjoint_of_a_convolution(place: str) -> None:
-    """⟨layer(f), h⟩ = ⟨f, conv(h)⟩ with the same weights of torch."""
-    layer = build(place, bias=False)
-    inputs = volumes(layer)
-    output = answer_to(layer, inputs)
-    beside = torch.randn_like(output)
-    back = functional.conv3d(beside, layer.filter_bank().detach(), None, layer.stride, layer.geometry.padding)
-    # Rows that the output padding added may be read by a voxel that is not there.
-    back = back[..., : inputs.shape[2], : inputs.shape[3], : inputs.shape[4]]
-    assert (output * beside).sum().item() == pytest.approx((inputs * back).sum().item(), rel=1e-10)
 
 
 @torch.no_grad()
@@ -234,22 +210,6 @@ def test_network_is_relaxed_hardened_and_given_back() -> None:
         layer.kernel.start(layer.weights, 0.1)
     assert relative_error(answer_to(soft, inputs), expected) > BROKEN
     assert torch.equal(answer_to(to_escnn(harden_network(soft)), inputs), expected)
-
-
-def test_layer_is_copied_and_pickled() -> None:
-    layer = build(relax=SOFT)
-    inputs = volumes(layer)
-    expected = answer_to(layer, inputs)
-    for same in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert torch.equal(answer_to(same, inputs), expected)
-
-
-def test_evidence_takes_transposed_volumes() -> None:
-    layer = build(relax=SOFT, initial_softness=0.05)
-    evidence = SoftnessEvidence(layer, observations=12, likelihood="gaussian")
-    inputs = volumes(layer).repeat(6, 1, 1, 1, 1)
-    evidence.update(layer.in_type(inputs + torch.randn_like(inputs)), torch.randn_like(answer_to(layer, inputs)))
-    assert {row.subgroup for row in evidence.table()} == {"rotation", "translation"}
 
 
 INTO, OUT = fields("octahedral"), fields("C4")

@@ -73,13 +73,6 @@ def soft_weights(layer: RelaxedR2Conv) -> list[torch.nn.Parameter]:
 
 
 @EVERY_WAY
-def test_start_at_zero_is_strict(way: str) -> None:
-    layer = LAYERS[way](*small.types("D4", REGULAR), 5, initial_softness=0.0)
-    assert not any(parameter.any() for parameter in soft_weights(layer))
-    assert layer.softness().item() == 0
-
-
-@EVERY_WAY
 def test_soft_weights_are_those_that_are_0_in_a_strict_layer(way: str) -> None:
     layer = baseline(way, "D4", REGULAR)
     labels = ["rotation", "reflection"] if way == "partial" else ["rotation, reflection"]
@@ -95,14 +88,6 @@ def test_soft_weights_are_those_that_are_0_in_a_strict_layer(way: str) -> None:
             with torch.no_grad():
                 parameter.view(-1)[numbers[:1]] = 0.25
         assert layer.softness(*label.split(", ")).item() > 0
-
-
-def test_strict_weighted_kernel_is_the_mean_over_the_group() -> None:
-    layer = baseline("weighted", "D4", REGULAR)
-    bank = layer.filter_bank()
-    mean = acted(layer, bank, subgroup_elements(layer.space)).mean(dim=0)
-    layer.make_strict()
-    assert relative_error(layer.filter_bank().detach(), mean.detach()) <= ROUNDING
 
 
 @pytest.mark.parametrize("way", ["residual", "weighted"])

@@ -17,7 +17,6 @@ from errors import (
 from small import TORUS, soft_layer
 
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.continuous import SirenKernel
 
 PAIRS = (
     "trivial -> regular",
@@ -113,18 +112,6 @@ def test_integer_frequency_leaves_turns_exact_in_log_coordinates_alone(pair: str
     assert (equivariance_error(layer, features, half) <= ROUNDING) == (form == "log")
     layer.set_domain_frequency(rotation=4.0)
     assert (equivariance_error(layer, features, quarter) <= ROUNDING) == (form == "log")
-
-
-@pytest.mark.filterwarnings("ignore:set_domain_frequency.*aliases:UserWarning")
-def test_no_frequency_of_the_angle_leaves_a_turn_exact_with_the_net_of_the_paper() -> None:
-    """docs/how-to/reproduce.md: the weights of a SIREN are no integers, so no ω′ makes it periodic."""
-    layer = layer_on_torus(
-        "C8", "two regular -> regular", {"rotation": 0.5}, rotation_coordinates="log", net=SirenKernel
-    )
-    features = small.random_input(layer.in_type, 5, 5)
-    for frequency in (1.0, 2.0, 4.0):
-        layer.set_domain_frequency(rotation=frequency)
-        assert min(equivariance_error(layer, features, g) for g in on_grid_elements(layer.in_type.gspace)) > BROKEN
 
 
 @pytest.mark.parametrize("pair", ["two regular -> regular", "irreps -> irreps"])

@@ -71,18 +71,6 @@ def test_hardened_in_rotation_alone_is_equivariant_to_rotations_alone(space: str
     assert relative_error(harden_network(layer, ("rotation",)).filter_bank(), layer.filter_bank()) <= ROUNDING
 
 
-@pytest.mark.filterwarnings("ignore:set_domain_frequency.*aliases:UserWarning")
-@EVERY_KERNEL
-@pytest.mark.parametrize("frequency", [1e-4, 0.1, 3.0])
-@pytest.mark.parametrize("initial_softness", [1e-4, 0.5, 0.99])
-def test_softness_is_a_part(initial_softness: float, frequency: float, soft_part: str) -> None:
-    for space, pair in (("C8", "trivial -> irreps"), ("O(2)", "irreps -> band-limited")):
-        layer = smooth_layer(space, pair, soft_part, initial_softness=initial_softness)
-        layer.set_domain_frequency(rotation=frequency)
-        for subgroups in ((), ("rotation",), ("reflection",), ("translation",)):
-            assert 0 <= layer.softness(*subgroups).item() <= 1
-
-
 @pytest.mark.parametrize("soft_part", ["tied", "continuous"])
 @pytest.mark.parametrize(("space", "pair"), [("C8", "trivial -> irreps"), ("O(2)", "irreps -> trivial")])
 def test_soft_translation_is_hardened_with_the_group_and_alone(space, pair, soft_part: str) -> None:

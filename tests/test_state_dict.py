@@ -16,7 +16,7 @@ import torch
 from escnn import nn as enn
 from escnn.group import change_basis
 from small import with_kernel
-from small_networks import A_FEW_FORMS, COPIES, Network, another_draw, answer, answer_in_eval, layer_of, through_a_file
+from small_networks import A_FEW_FORMS, another_draw, answer, answer_in_eval, layer_of, through_a_file
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.baselines import LAYERS
@@ -134,31 +134,6 @@ def test_state_that_says_nothing_of_itself_loads_where_it_fits(form: str) -> Non
 
 
 # --- networks and processes -------------------------------------------------------------------------------------------
-
-
-def test_network_that_mixes_layers_loads_in_any_mode() -> None:
-    """R2Conv itself does not load across modes; the others around it do."""
-    network, other = Network(), Network()
-    other.features = network.features
-    del network.plain, other.plain
-    network.plain = other.plain = enn.IdentityModule(network.first.out_type)
-    with torch.no_grad():
-        expected = network.eval()(network.features)
-        assert not torch.allclose(other.eval()(network.features), expected)
-        other.train().load_state_dict(through_a_file(network.state_dict(), weights_only=True))
-        assert torch.equal(other.eval()(network.features), expected)
-
-
-@pytest.mark.parametrize("how", COPIES)
-def test_network_of_many_modules_is_copied_after_training_and_eval(how: str) -> None:
-    network = Network()
-    network(network.features).square().mean().backward()
-    network.plain.train()
-    for module in (network.first, network.body, network.strict):
-        module.eval()
-    other = COPIES[how](network)
-    assert torch.equal(other(network.features), network(network.features))
-    assert [type(module) for module in other.modules()] == [type(module) for module in network.modules()]
 
 
 @pytest.mark.parametrize("space", small.GSPACES)

@@ -19,7 +19,7 @@ from small import shake
 from escnn_relaxed import RelaxedR2Conv, export_network, harden_network, relax_network
 from escnn_relaxed.baselines import ResidualR2Conv
 from escnn_relaxed.group.elements import grid_symmetries
-from escnn_relaxed.group.means import GroupAverage, _mixed
+from escnn_relaxed.group.means import GroupAverage
 from escnn_relaxed.group.points import tap_grid
 from escnn_relaxed.network import to_escnn
 from escnn_relaxed.on_escnn import grid_exact_basis
@@ -141,10 +141,6 @@ def test_types_without_a_steerable_kernel_give_a_zero_bank() -> None:
     assert layer(in_type(torch.randn(1, 1, 4, 4))).tensor.shape == (1, 2, 4, 4)
 
 
-def test_layer_without_initialisation_starts_from_zero_weights() -> None:
-    assert not RelaxedR2Conv(*small.types("C4", "regular -> regular"), 3, relax=None, initialize=False).weights.any()
-
-
 @pytest.mark.parametrize("groups", [1, 2])
 def test_energy_is_that_of_the_bank_in_the_basis_of_irreps(groups: int) -> None:
     """Of a changed basis that is not orthogonal, too."""
@@ -168,11 +164,3 @@ def test_mean_of_a_basis_by_blocks_is_its_mean(pair: str) -> None:
     kernels[1:, : out_type.size // 2] = 0
     kernels[2:, :, : in_type.size // 2] = 0
     assert relative_error(average.by_blocks(kernels), average(kernels)) <= ROUNDING
-
-
-def test_channels_that_a_sum_of_irreps_mixes_are_few() -> None:
-    gspace = gspaces.rot3dOnR3()
-    fields = [gspace.irrep(of) for of in (0, 1, 2)]
-    average = GroupAverage(fields, fields, grid_symmetries(gspace, tap_grid(3, 1, 3)))
-    # The rotations of the cube take degree 2 apart.
-    assert sorted(of.tolist() for of in _mixed(average.exact("left"))) == [[0], [1, 2, 3], [4, 5, 7], [6, 8]]

@@ -56,15 +56,6 @@ def test_channels_last_and_sliced_images_give_the_same_answer_and_gradients(form
 
 
 @EVERY_KIND
-def test_groups_take_channels_last_images(kind: str) -> None:
-    types = small.types("C4", "two regular -> two regular")
-    layer = build(*types, groups=2, stride=2, **relaxation(kind, {"rotation": 0.2}))
-    features = features_of(layer, side=17)
-    last = features.contiguous(memory_format=torch.channels_last)
-    assert relative_error(answer(layer, last), answer(layer, features)) <= ROUNDING
-
-
-@EVERY_KIND
 def test_second_derivatives_are_right(kind: str) -> None:
     """Derivatives by every parameter, ω′ among them, and by the image."""
     in_type, out_type = small.types("C2", "regular -> regular")
