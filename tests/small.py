@@ -81,7 +81,7 @@ def _changed_regular(space: GSpace2D, name: str) -> Representation:
     size = space.fibergroup.order()
     matrix = np.eye(size)
     if name == "reordered regular":
-        matrix[[-1, -2]] = matrix[[-2, -1]]
+        matrix[-2:] = matrix[-2:][::-1].copy()
     elif name == "signed regular":
         matrix[-1, -1] = -1
     else:

@@ -209,12 +209,6 @@ def test_frequency_is_a_number_or_for_translation_a_pair(name: str, value: objec
     assert other.domain_frequency[name].tolist() == expected
 
 
-def test_frequency_keeps_the_digits_of_float64() -> None:
-    layer = layer_of(relax={"rotation": 0.5}).double()
-    layer.set_domain_frequency(rotation=1 / 3)
-    assert layer.domain_frequency["rotation"].item() == 1 / 3
-
-
 @pytest.mark.parametrize(
     ("value", "error"), [(True, TypeError), (NAN, ValueError), ("much", TypeError), ((0.1, 0.2), ValueError)]
 )

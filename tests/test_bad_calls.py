@@ -67,6 +67,11 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     escnn_relaxed.frequency_penalty: {"network": NETWORK},
     escnn_relaxed.parameter_groups: {"network": NETWORK},
     learning.share_domain_frequency: {"network": NETWORK},
+    learning.which_softness_helps: {
+        "network": soft_regular_layer(),
+        "train": lambda network: None,
+        "losses": lambda network: torch.ones(4),
+    },
     measure.equivariance_error: {"module": NETWORK, "data": images()},
     measure.prediction_agreement: {"classifier": Classes(), "data": images(), "in_type": FIELDS},
     measure.relaxation_summary: {"network": NETWORK, "data": images()},
@@ -98,6 +103,7 @@ RESULTS = (
     "ErrorRow",
 )
 RESULTS += ("EvidenceRow", "EvidenceTable", "HardeningReport", "HardeningTrial", "LayerSummary", "RelaxationSummary")
+RESULTS += ("TrainingTrial", "TrainingTrials")
 
 BAD: dict[str, Any] = {
     "None": None,
@@ -143,6 +149,7 @@ BAD: dict[str, Any] = {
 
 # Functions of the user's, whose errors are their own.
 CALLED = {("relax_network", "where"), ("softness_ablation", "evaluate")}
+CALLED |= {("which_softness_helps", name) for name in ("train", "losses")}
 for _layer in ("RelaxedR2Conv", "RelaxedR2ConvTransposed", "RelaxedR3Conv", "RelaxedR3ConvTransposed"):
     CALLED |= {(_layer, "basis_filter"), (_layer, "frequencies_cutoff"), (_layer, "kernel")}
 CALLED |= {(name, "output") for name in ("equivariance_error", "prediction_agreement")}
@@ -182,8 +189,8 @@ def failures(function: Callable[..., Any], good: dict[str, Any], values: dict[st
 def test_a_bad_argument_is_named(function: Callable[..., Any]) -> None:
     torch.manual_seed(0)
     values = BAD
-    if inspect.isclass(function) and issubclass(function, nn.Module):
-        # Layers take long to build and have many arguments.
+    if (inspect.isclass(function) and issubclass(function, nn.Module)) or function is learning.which_softness_helps:
+        # Layers take long to build and have many arguments, and trials copy a network several times.
         words = random.Random(0).sample(sorted(BAD), 12)
         values = {word: BAD[word] for word in words}
     good = copy.deepcopy(GOOD[function])

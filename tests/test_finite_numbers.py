@@ -26,13 +26,8 @@ REGULAR = small.types("C4", "regular -> regular")
 
 FREQUENCIES = {
     "rotation 1e-20": {"rotation": 1e-20},
-    "rotation 1e-12": {"rotation": 1e-12},
-    "rotation 10": {"rotation": 10.0},
     "rotation 1e6": {"rotation": 1e6},
     "translation 1e-12": {"translation": 1e-12},
-    "translation 3": {"translation": 3.0},
-    "translation 6": {"translation": 6.0},
-    "translation 10": {"translation": 10.0},
     "translation 1e6": {"translation": 1e6},
     "translation (0, 10)": {"translation": (0.0, 10.0)},
     "both 10": {"rotation": 10.0, "translation": 10.0},

@@ -12,18 +12,14 @@ import torch
 from baseline_layers import WAYS, baseline
 from errors import ROUNDING
 from escnn.nn import R2Conv
-from small import SOFT_PARTS, soft_regular_layer
+from small import soft_regular_layer
 from small_networks import network_of
 from torch import Tensor, nn
 
 from escnn_relaxed import (
     RelaxedR2Conv,
-    export_network,
     frequency_penalty,
-    harden_network,
     parameter_groups,
-    relax_network,
-    relaxation_summary,
 )
 from escnn_relaxed.baselines import PartialR2Conv
 from escnn_relaxed.learning import share_domain_frequency
@@ -68,15 +64,6 @@ def test_penalty_is_the_sum_of_squares_over_layers_and_subgroups() -> None:
         assert gradient.tolist() == pytest.approx((2 * network.get_parameter(name)).tolist(), rel=ROUNDING)
 
 
-@pytest.mark.parametrize("soft_part", SOFT_PARTS)
-def test_gradient_of_softness_is_finite_where_frequencies_are_zero(soft_part: str) -> None:
-    relax = {"rotation": 0.0, "reflection": 0.0, "translation": 0.0}
-    layer = soft_regular_layer(soft_part, "D4", relax, learn_relaxation=True)
-    for loss in (layer.softness(), frequency_penalty(layer)):
-        assert loss.item() <= 1e-30  # rounding squared
-        assert all(gradient.isfinite().all() for gradient in gradients(loss, layer).values())
-
-
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
@@ -87,12 +74,6 @@ def test_gradient_of_softness_is_finite_where_frequencies_are_zero(soft_part: st
 def test_penalty_of_what_has_no_frequency_is_refused(layer: nn.Module, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         frequency_penalty(nn.Sequential(layer))
-
-
-def test_penalty_of_a_network_is_refused_where_one_layer_has_no_frequency() -> None:
-    network = nn.Sequential(soft_regular_layer(), PartialR2Conv(FIELDS, FIELDS, 3), soft_regular_layer())
-    with pytest.raises(ValueError, match="network: '1', a PartialR2Conv, has no ω′"):
-        frequency_penalty(network)
 
 
 def answer(network: nn.Module) -> Tensor:
@@ -165,19 +146,6 @@ def test_gradient_of_a_shared_frequency_is_the_sum_of_the_layers() -> None:
     assert all(gradient.abs().item() > 1e-6 for gradient in apart)
 
 
-def test_an_optimiser_moves_what_is_shared_for_all() -> None:
-    network = learning(BOTH, BOTH)
-    share_domain_frequency(network)
-    frequencies, *rest = (group["params"] for group in parameter_groups(network, 0.1))
-    assert sorted(len(value) for value in frequencies) == [1, 2]
-    assert len(frequencies) + sum(map(len, rest)) == len(list(network.parameters()))
-    optimiser = torch.optim.SGD(parameter_groups(network, 0.1), lr=1e-3)
-    answer(network).square().sum().backward()
-    optimiser.step()
-    first, second = (layer.domain_frequency for layer in layers_of(network))
-    assert first["rotation"].item() == second["rotation"].item() != pytest.approx(0.2)
-
-
 @pytest.mark.parametrize(
     "copied",
     [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network)), lambda network: network.double().float()],
@@ -208,20 +176,6 @@ def test_state_dicts_have_the_keys_of_before_and_load() -> None:
         assert len(frequencies_of(each)) == count
         assert torch.equal(answer(each), answer(network))
         assert layers_of(each)[0].domain_frequency["translation"].tolist() == pytest.approx([0.7, 0.7])
-
-
-def test_networks_that_share_can_be_hardened_relaxed_exported_and_summed_up() -> None:
-    network = learning(BOTH, BOTH).eval()
-    share_domain_frequency(network)
-    assert harden_network(network)[0].softness().item() == 0
-    assert len(frequencies_of(harden_network(network, ("reflection",)))) == 2
-    in_type, _ = small.types("C4", "regular -> regular")
-    mixed = nn.ModuleList([network, R2Conv(in_type, in_type, 3, padding=1).double()])
-    assert len(frequencies_of(relax_network(mixed, relax={"rotation": 0.1}))) == 2
-    image = small.random_input(in_type, 8, 8)
-    assert torch.allclose(export_network(network)(image), network(in_type(image)).tensor)
-    frequency = relaxation_summary(network).rows[1].domain_frequency
-    assert frequency["translation"] == pytest.approx((0.1, 0.3))
 
 
 def test_fixed_frequencies_and_frozen_ones_stay_so() -> None:

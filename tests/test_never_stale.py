@@ -253,11 +253,6 @@ def frequency_zero_and_back(layer: RelaxedR2Conv) -> None:
     layer.set_domain_frequency(rotation=0.4)
 
 
-def hardened_and_dropped(layer: RelaxedR2Conv) -> None:
-    layer.harden()
-    layer.drop_soft_part()
-
-
 def tensor_in_place_of_a_parameter(layer: RelaxedR2Conv) -> None:
     """As where another network makes the weights."""
     weights = layer.weights.detach()
@@ -296,7 +291,7 @@ CHANGES: dict[str, Callable[[RelaxedR2Conv], object]] = {
     "hardened": lambda layer: layer.harden(),
     "hardened in rotation": lambda layer: layer.harden("rotation"),
     "softness set": lambda layer: layer.set_softness(0.01),
-    "hardened and dropped": hardened_and_dropped,
+    "hardened and dropped": lambda layer: (layer.harden(), layer.drop_soft_part()),
     "replaced parameter": lambda layer: setattr(layer, "weights", nn.Parameter(2 * layer.weights.detach())),
     "tensor in place of a parameter": tensor_in_place_of_a_parameter,
     "replica": replica,

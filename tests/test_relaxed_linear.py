@@ -197,19 +197,6 @@ def test_irreps_stay_strict_and_exactly_equivariant(name: str) -> None:
     assert relative_error(left @ matrix, matrix @ right) <= (ROUNDING if "2" in name else SINGLE)
 
 
-@pytest.mark.parametrize("name", ["C8", "D4", "octahedral"])
-def test_softness_can_be_set_and_taken(name: str) -> None:
-    layer = build(fields(name), classes(name))
-    layer.set_softness(0.07)
-    assert layer.softness().item() == pytest.approx(0.07, rel=1e-6)
-    layer.softness().backward()
-    assert all(of.grad is not None for of in layer.soft_parameters())
-    layer.harden("rotation")
-    assert layer.softness("rotation").item() <= ROUNDING**2
-    layer.harden()
-    assert layer.softness().item() == 0.0
-
-
 @pytest.mark.parametrize("keep", ["C4", 4])
 def test_kept_subgroup_is_kept(keep: object) -> None:
     layer = build(fields("C8"), fields("C8"), keep=keep)
@@ -251,15 +238,6 @@ def test_layer_is_copied_pickled_and_saved(name: str) -> None:
     other.load_state_dict(torch.load(file))
     for same in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), other):
         assert torch.equal(same(same.in_type(inputs)).tensor, expected)
-
-
-def test_groups_get_no_irreps() -> None:
-    """Features of a group with few irreps leave it as it is."""
-    of = group.so2_group(1)
-    before = len(of._irreps)
-    trivial = FieldType(gspaces.no_base_space(of), [of.irrep(0), of.irrep(1)])
-    copy.deepcopy(RelaxedLinear(trivial, trivial))
-    assert len(of._irreps) == before
 
 
 @pytest.mark.parametrize("name", ["C4", "D6", "SO(2)", "octahedral", "Klein"])

@@ -61,26 +61,6 @@ def test_strict_part_is_the_mean_over_the_group(space: str) -> None:
         check_strict_part(layer, name)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"kernel_size": 5},
-        {"kernel_size": 2},
-        {"kernel_size": 4, "padding": 1},
-        {"kernel_size": 3, "stride": 2},
-        {"kernel_size": 3, "dilation": 2, "padding": 2},
-        {"kernel_size": 3, "padding": 1, "padding_mode": "circular"},
-    ],
-    ids=str,
-)
-def test_layer_is_as_strict_as_it_says_for_every_geometry(options: dict[str, Any]) -> None:
-    layer = small.volume_layer(small.volume_type("octahedral"), initial_softness=0.2, **options)
-    elements = small.voxel_symmetries(layer.in_type.gspace)
-    assert max(small.volume_errors(layer, elements, size=9)) > BROKEN
-    layer.harden()
-    assert max(small.volume_errors(layer, elements, size=9)) <= ROUNDING
-
-
 def test_reflection_is_soft_by_itself() -> None:
     only = small.volume_layer(small.volume_type("cylinder 2"), relax={"reflection": 0.25}, initial_softness=0.3)
     assert only.softness("rotation").item() <= 1e-20 < BROKEN < only.softness("reflection").item()

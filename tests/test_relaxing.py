@@ -48,18 +48,10 @@ class OwnWeights(StrictKernel):
 
 @EVERY_WAY
 @pytest.mark.parametrize("kernel", [None, OwnWeights])
-@pytest.mark.parametrize("softness", [0.001, 0.2, 0.4])
+@pytest.mark.parametrize("softness", [0.001, 0.4])
 @pytest.mark.parametrize(
     ("space", "pair"),
-    [
-        ("C4", "trivial -> regular"),
-        ("C8", REGULAR),
-        ("C8", "regular -> quotient"),
-        ("D4", REGULAR),
-        ("D4", "regular -> quotient"),
-        ("D6", REGULAR),
-        ("flip", REGULAR),
-    ],
+    [("C8", REGULAR), ("C4", "trivial -> regular"), ("D4", "regular -> quotient"), ("D6", REGULAR), ("flip", REGULAR)],
 )
 def test_start_is_as_soft_as_it_is_told_on_any_field(
     way: str, space: str, pair: str, softness: float, kernel: type[StrictKernel] | None
@@ -107,25 +99,6 @@ def test_softness_of_a_window_is_set_by_its_narrowing_alone() -> None:
     layer = baseline("partial", "D4", REGULAR)
     with pytest.raises(ValueError, match="softness cannot be set where a window relaxes a layer: set_narrowing"):
         layer.set_softness(0.1)
-
-
-@EVERY_WAY
-def test_softness_does_not_depend_on_the_scale_and_is_nan_of_nan(way: str) -> None:
-    layer = baseline(way, "C4", REGULAR).float()
-    linear = [layer.free_weight] if way == "residual" else getattr(layer.kernel, "further_weights", [])
-    expected = layer.softness().item()
-    for scale in (1e20, 1e-22):
-        with torch.no_grad():
-            before = [parameter.clone() for parameter in (layer.weights, *linear)]
-            for parameter in (layer.weights, *linear):
-                parameter.mul_(scale)
-            assert layer.softness().item() == pytest.approx(expected, rel=SINGLE_REORDERED)
-            for parameter, value in zip((layer.weights, *linear), before, strict=True):
-                parameter.copy_(value)
-    for value in (torch.nan, torch.inf):
-        with torch.no_grad():
-            layer.weights[0] = value
-        assert layer.softness().isnan()
 
 
 @EVERY_WAY

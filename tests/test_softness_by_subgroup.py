@@ -112,11 +112,3 @@ def test_integer_frequency_leaves_turns_exact_in_log_coordinates_alone(pair: str
     assert (equivariance_error(layer, features, half) <= ROUNDING) == (form == "log")
     layer.set_domain_frequency(rotation=4.0)
     assert (equivariance_error(layer, features, quarter) <= ROUNDING) == (form == "log")
-
-
-@pytest.mark.parametrize("pair", ["two regular -> regular", "irreps -> irreps"])
-def test_every_subgroup_can_be_soft_at_once(pair: str) -> None:
-    layer = layer_on_torus("D4", pair, {"rotation": 0.2, "reflection": 0.5, "translation": 0.3})
-    features = small.random_input(layer.in_type, 8, 8)
-    assert min(equivariance_error(layer, features, g) for g in on_grid_elements(layer.in_type.gspace)) > BROKEN
-    assert shift_error(layer, features) > BROKEN

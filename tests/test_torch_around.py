@@ -14,7 +14,6 @@ from small_networks import (
     A_FEW_FORMS,
     EVERY_FORM,
     EVERY_MODE,
-    SOFT_IN_TRANSLATION,
     answer,
     features_of,
     layer_of,
@@ -25,7 +24,6 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
 from torch.nn.utils import parametrize
-from torch.utils.checkpoint import checkpoint
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
 
@@ -98,17 +96,8 @@ def test_ensemble_of_layers_is_mapped_over_its_parameters(form: str, mode: str) 
             assert relative_error(gradients[name][number].detach(), gradient) <= ROUNDING
 
 
-def vectorized(strategy: str) -> Callable[[nn.Module], Callable[[Tensor], Tensor]]:
-    of = torch.autograd.functional.jacobian
-    return lambda layer: lambda features: of(layer, features, vectorize=True, strategy=strategy).detach()
-
-
 @FORWARDS
-@pytest.mark.parametrize(
-    "transform",
-    [jacrev, jacfwd, vectorized("reverse-mode"), vectorized("forward-mode")],
-    ids=["jacrev", "jacfwd", "vectorized", "vectorized, forwards"],
-)
+@pytest.mark.parametrize("transform", [jacrev, jacfwd])
 @A_FEW_FORMS
 def test_jacobian_of_the_layer_is_its_matrix(
     form: str, transform: Callable[[nn.Module], Callable[[Tensor], Tensor]]
@@ -159,16 +148,6 @@ def test_derivatives_go_forwards_too(form: str, mode: str) -> None:
     by_state, by_image = vjp(of, state, features)[1](cotangent)
     expected = (by_image * tangents[1]).sum() + sum((by_state[name] * tangents[0][name]).sum() for name in state)
     assert relative_error((slope * cotangent).sum(), expected) <= ROUNDING
-
-
-@pytest.mark.parametrize("form", ["soft", *SOFT_IN_TRANSLATION])
-def test_checkpoint_recomputes_the_same_layer(form: str) -> None:
-    layer, results = Plain(layer_of(form)), []
-    for recompute in (False, True):
-        features = features_of(layer.layer).requires_grad_()
-        found = checkpoint(layer, features, use_reentrant=False) if recompute else layer(features)
-        results.append([found.detach(), *torch.autograd.grad(found.square().sum(), [features, *layer.parameters()])])
-    assert all(torch.equal(b, a) for a, b in zip(*results, strict=True))
 
 
 class Doubled(nn.Module):
