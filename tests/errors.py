@@ -97,9 +97,7 @@ def equivariance_error(module: EquivariantModule, features: Tensor, element: Gro
 
 
 def largest_error(
-    module: EquivariantModule,
-    features: Tensor,
-    elements: Callable[[GSpace], list[GroupElement]] = on_grid_elements,
+    module: EquivariantModule, features: Tensor, elements: Callable[[GSpace], list[GroupElement]] = on_grid_elements
 ) -> float:
     """The largest error ‖f(gx) − g f(x)‖ / ‖f(x)‖ over elements g of the module's symmetry."""
     chosen = elements(module.in_type.gspace)
@@ -107,8 +105,7 @@ def largest_error(
     answer = answer_to(module, features)
     return max(
         relative_error(
-            answer_to(module, transform(features, module.in_type, element)),
-            transform(answer, module.out_type, element),
+            answer_to(module, transform(features, module.in_type, element)), transform(answer, module.out_type, element)
         )
         for element in chosen
     )

@@ -261,11 +261,7 @@ class ContinuousKappa:
     """
 
     def __init__(
-        self,
-        layer: Layer,
-        elements: Elements,
-        filter_frequency: Mapping[str, float] = ROUGH,
-        support: str = "smooth",
+        self, layer: Layer, elements: Elements, filter_frequency: Mapping[str, float] = ROUGH, support: str = "smooth"
     ) -> None:
         self.layer, self.elements, self.support = layer, elements, support
         self.filter_frequency = filter_frequency

@@ -11,9 +11,6 @@ import small
 from errors import BROKEN, ROUNDING, largest_error, on_grid_elements, shift_error
 from small import TORUS, build, soft_layer
 
-from escnn_relaxed import RelaxedR2ConvTransposed
-from escnn_relaxed.continuous import SirenKernel
-
 
 @pytest.mark.parametrize(
     ("space", "pair", "soft_part"),
@@ -54,49 +51,6 @@ def test_layer_with_every_frequency_at_zero_is_strict(space: str, pair: str, lea
     assert layer.is_stationary != learn
     assert largest_error(layer, features) <= ROUNDING
     assert shift_error(layer, features) <= ROUNDING
-
-
-# Arguments, and an image whose outputs have its centre in their middle: (n + 2p − reach) is a multiple of the stride.
-GEOMETRIES: dict[str, tuple[dict[str, object], tuple[int, int]]] = {
-    "kernel 1": ({"kernel_size": 1}, (8, 8)),
-    "kernel 2": ({"kernel_size": 2}, (9, 9)),
-    "kernel 2 padded": ({"kernel_size": 2, "padding": 1}, (8, 8)),
-    "kernel 4": ({"kernel_size": 4, "padding": 1}, (11, 11)),
-    "kernel 5": ({"kernel_size": 5}, (13, 13)),
-    "dilation": ({"dilation": 2, "padding": 2}, (10, 10)),
-    "dilation of an even kernel": ({"kernel_size": 2, "dilation": 3}, (11, 11)),
-    "stride, even output": ({"stride": 2, "padding": 1}, (15, 15)),
-    "stride, odd output": ({"stride": 2, "padding": 1}, (17, 17)),
-    "stride beyond the kernel": ({"kernel_size": 2, "stride": 3}, (23, 26)),
-    "zeros": ({"padding": 2}, (7, 7)),
-    "reflect": ({"padding": 1, "padding_mode": "reflect"}, (8, 8)),
-    "replicate": ({"padding": 2, "padding_mode": "replicate"}, (8, 8)),
-    "circular": ({"padding": 2, "padding_mode": "circular"}, (8, 8)),
-    "groups": ({"groups": 2, "padding": 1}, (8, 8)),
-    "no bias": ({"bias": False}, (10, 10)),
-    "image of other sides": ({"padding": 1}, (3, 14)),
-    "image of other sides, even kernel and stride": ({"kernel_size": 2, "stride": 2}, (16, 18)),
-    "transposed": ({"make": RelaxedR2ConvTransposed, "stride": 2}, (8, 9)),
-    "hard disk": ({"kernel_size": 5, "support": "disk"}, (13, 13)),
-    "siren": ({"net": SirenKernel, "padding": 1}, (9, 9)),
-    "log coordinates": ({"rotation_coordinates": "log", "padding": 1}, (9, 9)),
-}
-
-
-@pytest.mark.parametrize("kind", ["strict", "soft in translation"])
-@pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_layer_is_equivariant_whatever_the_convolution(geometry: str, kind: str) -> None:
-    arguments, size = GEOMETRIES[geometry]
-    relax = None if kind == "strict" else {"translation": 0.4}
-    layer = soft_layer("D4", "regular + regular -> irreps + irreps", relax=relax, **arguments)
-    assert largest_error(layer, small.random_input(layer.in_type, *size)) <= ROUNDING
-    assert layer.softness("translation").item() > 1e-3 or kind == "strict"
-
-
-@pytest.mark.parametrize("relax", [None, {"translation": 0.4}], ids=["strict", "soft in translation"])
-def test_unequal_padding_keeps_half_turns_and_flips(relax: dict[str, float] | None) -> None:
-    layer = soft_layer("D2", "regular -> irreps", padding=(2, 1), relax=relax)
-    assert largest_error(layer, small.random_input(layer.in_type, 8, 9)) <= ROUNDING
 
 
 # --- soft translation -------------------------------------------------------------------------------------------------

@@ -14,10 +14,7 @@ from small import TORUS
 from small_networks import EVERY_SOFT_LAYER, answer, features_of, layer_of, soft_weights
 from torch import nn
 
-from escnn_relaxed import (
-    RelaxedR2Conv,
-    harden_network,
-)
+from escnn_relaxed import RelaxedR2Conv, harden_network
 
 REGULAR = small.types("C4", "regular -> regular")
 

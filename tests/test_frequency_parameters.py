@@ -16,11 +16,7 @@ from small import soft_regular_layer
 from small_networks import network_of
 from torch import Tensor, nn
 
-from escnn_relaxed import (
-    RelaxedR2Conv,
-    frequency_penalty,
-    parameter_groups,
-)
+from escnn_relaxed import RelaxedR2Conv, frequency_penalty, parameter_groups
 from escnn_relaxed.baselines import PartialR2Conv
 from escnn_relaxed.learning import share_domain_frequency
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers

@@ -12,13 +12,7 @@ from reference import Layer
 from small import EVERY_KERNEL, options_of
 from small_networks import soft_weights
 
-from escnn_relaxed import (
-    RelaxedR2Conv,
-    RelaxedR2ConvTransposed,
-    harden_network,
-    relax_network,
-    relaxation_summary,
-)
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, harden_network, relax_network, relaxation_summary
 
 C8 = ("C8", "regular -> regular")
 KINDS = "regular + trivial + regular + quotient"

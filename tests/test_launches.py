@@ -120,8 +120,6 @@ def test_default_layer_is_read_in_few_calls(monkeypatch: pytest.MonkeyPatch) -> 
         assert calls.count_calls(lambda: layer(features)).count <= 30
 
 
-
-
 def test_exported_factors_wait_for_nothing() -> None:
     module = layer_of("soft translation")
     exported, features = module.layer.export(), images_for(module, 18)

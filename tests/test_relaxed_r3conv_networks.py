@@ -13,12 +13,7 @@ from small import shake
 from small_networks import NETWORKS, WHAT_EXPORTERS_WARN_OF, volumes_for
 from torch import nn
 
-from escnn_relaxed import (
-    RelaxedR3Conv,
-    export_network,
-    harden_network,
-    relax_network,
-)
+from escnn_relaxed import RelaxedR3Conv, export_network, harden_network, relax_network
 from escnn_relaxed.network import to_escnn
 
 EVERY_NETWORK = pytest.mark.parametrize("name", NETWORKS)
