@@ -381,7 +381,3 @@ NETWORKS: dict[str, tuple[type[nn.Module], int]] = {
     "voxel grasping": (VoxelGrasping, 1),
     "flow": (FlowStep, 3),
 }
-
-
-def volumes_for(name: str) -> Tensor:
-    return torch.randn(2, NETWORKS[name][1], 8, 8, 8)

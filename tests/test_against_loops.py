@@ -325,8 +325,9 @@ def in_space(case: str) -> tuple[FieldType, object, dict[str, Any]]:
     """Fields, what is kept, and this as the loops take it."""
     octahedral, turns_of_8, cone = gspaces.octaOnR3(), gspaces.rot2dOnR3(8), gspaces.conicalOnR3(8)
     mixed = FieldType(octahedral, [octahedral.irrep(1), octahedral.regular_repr])
-    if case == "an axis":
-        return small.volume_type("octahedral"), "SO(2)", {"about_axis": True}
+    if case.startswith("an axis"):
+        # Channels that belong to elements see more of the axis than means over all elements do.
+        return mixed if "elements" in case else small.volume_type("octahedral"), "SO(2)", {"about_axis": True}
     if case.startswith("dihedral"):
         turns, flip = turns_about_z(octahedral, int(case[-1])), element_by(octahedral, 1, -1, -1)
         return mixed, [*turns[1:2], flip], {"kept": [*turns, *(turn @ flip for turn in turns)]}
@@ -341,7 +342,9 @@ def in_space(case: str) -> tuple[FieldType, object, dict[str, Any]]:
     return FieldType(cone, [cone.regular_repr]), [half_turn, mirror], {"kept": kept, "fold": 2}
 
 
-@pytest.mark.parametrize("case", ["an axis", "dihedral 1", "dihedral 4", "turns 2", "turns 4", "turn and mirror"])
+@pytest.mark.parametrize(
+    "case", ["an axis", "an axis, elements", "dihedral 1", "dihedral 4", "turns 2", "turns 4", "turn and mirror"]
+)
 def test_layer_of_volumes_that_keeps_a_group_equals_the_loops(case: str) -> None:
     fields, keep, elements = in_space(case)
     layer, oracle = volumes_and_loops(fields, keep, **elements)

@@ -14,10 +14,9 @@ import torch
 from errors import ROUNDING, SINGLE, largest_error, relative_error
 from escnn import nn
 from escnn.nn import EquivariantModule, R2Conv
-from group_average import acted, subgroup_elements
 from small import shake
 from torch.nn.utils import parametrize
-from trained_networks import answer, convolution, network, softnesses, train_a_step
+from trained_networks import answer, network, softnesses, train_a_step
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, harden_network, relax_network
 from escnn_relaxed.layer.arguments import SOFTENING
@@ -90,22 +89,6 @@ def test_relaxed_layer_computes_what_the_layer_computed_learns_and_finds_its_way
     assert torch.equal(harden_network(relaxed).weights, trained.weights)
 
 
-@pytest.mark.parametrize(
-    "relax",
-    [None, "default", {"translation": (0.2, 0.4)}, {"rotation": 0.2, "reflection": 0.5, "translation": 0.3}],
-    ids=["strict", "default", "translation", "everything"],
-)
-def test_function_is_kept_whatever_may_become_soft(relax: dict[str, float] | str | None) -> None:
-    trained = network("D4").eval()
-    relaxed = relax_network(trained, relax=relax)
-    assert relative_error(answer(relaxed), answer(trained)) <= SINGLE
-    assert softnesses(relaxed) == [0, 0, 0]
-    assert relative_error(answer(harden_network(relaxed)), answer(trained)) <= TO_THE_BIT
-    if relax:
-        train_a_step(relaxed.train())
-        assert max(softnesses(relaxed)) > 0
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_network_in_double_precision_is_that_of_exact_kernels(mode: str) -> None:
     """R2Conv itself is equivariant to float32 alone; the layer that its state makes is to float64, and is relaxed."""
@@ -129,28 +112,6 @@ def _strict(module: EquivariantModule) -> EquivariantModule:
     return layer
 
 
-@torch.no_grad()
-@FREEZE
-@pytest.mark.parametrize("space", ["C4", "D4"])
-def test_trained_kernel_is_the_strict_part_whatever_the_soft_part_learns(space: str, freeze: bool) -> None:
-    """The strict part is the explicit mean over the group."""
-    trained = convolution(space, "regular -> irreps", padding=1).double()
-    relaxed = relax_network(trained, freeze=freeze, relax=small.subgroups(space, 0.2))
-    before = relaxed.filter_bank()
-    for step in range(2):
-        bank = relaxed.filter_bank()
-        mean = acted(relaxed, bank, subgroup_elements(relaxed.in_type.gspace)).mean(dim=0)
-        assert relative_error(harden_network(relaxed).filter_bank(), mean) <= ROUNDING
-        if freeze:
-            assert relative_error(mean, before) <= ROUNDING
-        if step:
-            assert relative_error(mean, bank) > 1e-4
-        with torch.enable_grad():
-            train_a_step(relaxed, rate=10.0)
-    back = harden_network(relaxed)
-    assert torch.equal(back.weights, trained.weights) == freeze
-
-
 def test_soft_part_of_a_layer_that_starts_at_zero_can_learn() -> None:
     """As the last layer of a residual block often does."""
     trained = R2Conv(*small.types("C4", "two regular -> regular"), 3, initialize=False)
@@ -158,16 +119,6 @@ def test_soft_part_of_a_layer_that_starts_at_zero_can_learn() -> None:
     for _ in range(2):
         train_a_step(relaxed)
     assert relaxed.softness().item() > 0
-
-
-def test_hardened_network_is_softened_again() -> None:
-    mixed = nn.SequentialModule(R2Conv(FIELDS, FIELDS, 3), nn.ReLU(FIELDS), RelaxedR2Conv(FIELDS, FIELDS, 3))
-    hardened = harden_network(relax_network(mixed.double(), relax=SOFT))
-    again = relax_network(hardened, relax=SOFT)
-    assert [name for name, _ in named_relaxed_layers(again)] == ["0", "2"]
-    assert relative_error(answer(again), answer(hardened)) <= ROUNDING
-    train_a_step(again)
-    assert min(softnesses(again)) > 0
 
 
 def test_soft_layers_are_copied_as_they_are() -> None:

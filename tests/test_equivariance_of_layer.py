@@ -1,14 +1,19 @@
-"""Strict layers are equivariant to rounding, and layers soft in translation about the centre of an image.
-
-For every symmetry, field type and geometry of the convolution. In the frame of g soft translation leaves the group
-exact, in the axes of the image it does not.
-"""
+"""Strict layers are equivariant to rounding, layers soft in translation about the centre of an image; ω′ does the rest."""
 
 from __future__ import annotations
 
 import pytest
 import small
-from errors import BROKEN, ROUNDING, largest_error, on_grid_elements, shift_error
+from errors import (
+    BROKEN,
+    ROUNDING,
+    equivariance_error,
+    largest_error,
+    on_grid_elements,
+    reflections,
+    rotations,
+    shift_error,
+)
 from small import TORUS, build, soft_layer
 
 
@@ -90,4 +95,73 @@ def test_one_frequency_at_zero_keeps_translation_along_that_axis(axis: int) -> N
     assert shift_error(layer, features, *across) > BROKEN
 
 
-# --- networks ---------------------------------------------------------------------------------------------------------
+# --- ω′ loosens the subgroup that it names ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("space", "pair", "soft_part"),
+    [
+        ("C2", "irreps -> irreps", "tied"),
+        ("C8", "quotient -> induced", "continuous"),
+        ("D4", "mixed, sheared -> regular", "tied"),
+        ("D4", "regular -> trivial", "continuous"),
+        ("O(2)", "band-limited -> irreps", "continuous"),
+    ],
+)
+def test_soft_subgroup_is_broken_and_no_other_than_must_be(space: str, pair: str, soft_part: str) -> None:
+    for name, elements, others in (("rotation", rotations, None), ("reflection", reflections, rotations)):
+        if name in small.subgroups(space, 0.3):
+            layer = soft_layer(space, pair, relax={name: 0.2}, soft_part=soft_part, **TORUS)
+            features = small.random_input(layer.in_type, 5, 5)
+            assert min(equivariance_error(layer, features, g) for g in elements(layer.in_type.gspace)) > BROKEN
+            assert shift_error(layer, features) <= ROUNDING
+            assert others is None or largest_error(layer, features, others) <= ROUNDING
+            # Reflections are no normal subgroup: all but one of them hold a rotation.
+            assert name == "reflection" or largest_error(layer, features) > BROKEN
+
+
+@pytest.mark.parametrize(
+    ("space", "pair", "subgroup", "soft_part"),
+    [
+        ("C4", "two regular -> regular", "rotation", "tied"),
+        ("C8", "irreps -> irreps", "rotation", "continuous"),
+        ("SO(2)", "band-limited -> irreps", "rotation", "tied"),
+        ("D4", "irreps -> regular", "reflection", "tied"),
+        ("O(2)", "irreps -> band-limited", "reflection", "continuous"),
+        ("D4", "two regular -> regular", "translation", "tied"),
+        ("C4", "regular -> irreps", "translation", "continuous"),
+    ],
+)
+def test_error_grows_from_zero_with_the_frequency(space: str, pair: str, subgroup: str, soft_part: str) -> None:
+    layer = soft_layer(space, pair, relax={subgroup: 0.2}, soft_part=soft_part, **TORUS)
+    features = small.random_input(layer.in_type, 8, 8)
+
+    def error(frequency: float) -> float:
+        layer.set_domain_frequency(**{subgroup: frequency})
+        if subgroup == "translation":
+            return shift_error(layer, features)
+        return largest_error(layer, features, rotations if subgroup == "rotation" else reflections)
+
+    frequencies = [0.0, 1e-6, 1e-4, 1e-3, 1e-2, 3e-2, 1e-1]
+    errors = [error(frequency) for frequency in frequencies]
+    assert errors[0] <= ROUNDING
+    assert errors == sorted(errors)
+    # Features have a slope at 0, so the error is proportional to a small ω′; the next order is about ω′ itself.
+    for frequency, found in zip(frequencies[1:4], errors[1:4], strict=True):
+        assert found / frequency == pytest.approx(errors[2] / 1e-4, rel=0.05)
+
+
+@pytest.mark.filterwarnings("ignore:rotation_coordinates='log'")
+@pytest.mark.filterwarnings("ignore:set_domain_frequency.*aliases:UserWarning")
+@pytest.mark.parametrize("pair", ["regular -> regular", "regular -> irreps"])
+@pytest.mark.parametrize("form", ["log", "circle"])
+def test_integer_frequency_leaves_turns_exact_in_log_coordinates_alone(pair: str, form: str) -> None:
+    """The trap of the angle with the Fourier net: at ω′ = m turns by 360°/m see the same kernel."""
+    layer = soft_layer("C8", pair, relax={"rotation": 0.5}, rotation_coordinates=form, **TORUS)
+    features = small.random_input(layer.in_type, 5, 5)
+    quarter, half, _ = on_grid_elements(layer.in_type.gspace)
+    layer.set_domain_frequency(rotation=2.0)
+    assert equivariance_error(layer, features, quarter) > BROKEN
+    assert (equivariance_error(layer, features, half) <= ROUNDING) == (form == "log")
+    layer.set_domain_frequency(rotation=4.0)
+    assert (equivariance_error(layer, features, quarter) <= ROUNDING) == (form == "log")

@@ -20,11 +20,8 @@ from escnn_relaxed import (
     ContinuousKernel,
     RelaxedR3Conv,
     RelaxedR3ConvTransposed,
-    equivariance_error,
     export_network,
     harden_network,
-    relax_network,
-    relaxation_summary,
 )
 from escnn_relaxed.measure import softness_by_axis
 from escnn_relaxed.network import to_escnn
@@ -161,19 +158,6 @@ def test_hardened_layer_is_equivariant(name: str, place: str) -> None:
     assert largest_error(soft, inputs, lambda space: elements) > BROKEN
 
 
-@pytest.mark.parametrize("place", ["plain", "up", "uneven"])
-def test_check_equivariance_and_measured_error_say_what_is_strict(place: str) -> None:
-    strict = RelaxedR3ConvTransposed(*arguments(place)[0], **PLACES[place], relax=None)
-    assert len(strict.check_equivariance(1e-5, 1e-5, verbose=False)) == 24
-    with pytest.warns(UserWarning, match="soft in rotation"):
-        assert len(build(place).check_equivariance(verbose=False)) == 1
-    soft = build("plain")
-    report = equivariance_error(soft, data=volumes(soft, 3, 3, 3))
-    assert max(row.error for row in report.rows) > BROKEN
-    report = equivariance_error(harden_network(soft), data=volumes(soft, 3, 3, 3))
-    assert max(row.error for row in report.exact) <= ROUNDING
-
-
 @EVERY_PLACE
 @pytest.mark.parametrize("relax", [{"rotation": 0.25}, SOFT], ids=["rotation", "both"])
 def test_exported_layer_computes_the_same(place: str, relax: dict[str, float]) -> None:
@@ -193,23 +177,6 @@ def test_exported_layer_of_escnn_keeps_the_output_padding(place: str) -> None:
     inputs = volumes(layer, dtype=torch.float32)
     with torch.no_grad():
         assert torch.equal(export_network(layer)(inputs), answer_to(layer, inputs))
-
-
-def test_network_is_relaxed_hardened_and_given_back() -> None:
-    into, out = types()
-    down = enn.R3Conv(out, into, 3, stride=2)
-    shake(down)
-    network = enn.SequentialModule(down, trained())
-    inputs = volumes(network, 7, 7, 7, dtype=torch.float32)
-    expected = answer_to(network, inputs)
-    soft = relax_network(network, relax=SOFT)
-    assert [type(of) for of in soft] == [RelaxedR3Conv, RelaxedR3ConvTransposed]
-    assert relaxation_summary(soft).strict == {}
-    assert relative_error(answer_to(soft, inputs), expected) <= SINGLE
-    for layer in soft:
-        layer.kernel.start(layer.weights, 0.1)
-    assert relative_error(answer_to(soft, inputs), expected) > BROKEN
-    assert torch.equal(answer_to(to_escnn(harden_network(soft)), inputs), expected)
 
 
 INTO, OUT = fields("octahedral"), fields("C4")
