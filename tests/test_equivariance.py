@@ -7,9 +7,7 @@ import small
 import torch
 from errors import ROUNDING, SINGLE, on_grid_elements
 from errors import equivariance_error as error_written_out
-from escnn import nn as enn
-from small import TORUS, build, soft_regular_layer
-from torch import Tensor
+from small import TORUS, build
 from trained_networks import convolution
 
 from escnn_relaxed import equivariance_error
@@ -61,26 +59,3 @@ def test_exact_errors_are_those_of_transformations_written_out(
     expected = [error * float(t / norm) for error, t in zip(expected, turned, strict=True)]
     assert [row.error for row in report.exact] == pytest.approx(expected, rel=1e-6)  # escnn's transform is in float32
     assert min(expected) > 0.01
-
-
-def basis(fields: enn.FieldType, height: int, width: int) -> Tensor:
-    """Every image with a single 1: the norm over the batch is that of the operator's matrix."""
-    return torch.eye(fields.size * height * width, dtype=torch.float64).view(-1, fields.size, height, width)
-
-
-@pytest.mark.parametrize(
-    ("space", "relax", "side"),
-    [
-        ("C4", {"rotation": 0.3}, 5),
-        ("D4", {"rotation": 0.2, "reflection": 0.7}, 5),
-        # On the reference image.
-        ("trivial", {"translation": 0.4}, 8),
-    ],
-)
-def test_mean_square_error_over_the_group_is_twice_the_softness(space: str, relax: dict[str, float], side: int) -> None:
-    layer = soft_regular_layer("continuous", space, relax, bias=False)
-    shifts = [(row, column) for row in range(8) for column in range(8)][1:] if "translation" in relax else []
-    report = equivariance_error(layer, data=basis(layer.in_type, side, side), shifts=shifts)
-    assert len(report.exact) == (len(shifts) or layer.in_type.fibergroup.order() - 1)
-    mean_square = sum(row.error**2 for row in report.exact) / (1 + len(report.exact))
-    assert mean_square == pytest.approx(2 * layer.softness().item(), rel=ROUNDING)

@@ -116,6 +116,12 @@ def test_shifts_of_a_strict_layer(mode: str, padding: int, stride: int, pixels: 
     assert row.error <= ROUNDING if kind == "exact" else row.error > 0.1
 
 
+def test_torus_is_lost_where_one_module_pads_with_zeros() -> None:
+    """Whatever those behind it pad: 1×1 layers pad nothing."""
+    (row,) = equivariance_error(strided(conv(3, padding=1), conv(1)).double(), 8, elements=(), shifts=[(-3, 1)]).rows
+    assert (row.kind, row.error) == ("exact", pytest.approx(0, abs=ROUNDING))
+
+
 def test_interpolation_is_told_from_softness() -> None:
     """R2Conv is charged what interpolation costs and little more; a soft layer far more."""
     types = small.types("C8", "trivial -> two regular")

@@ -161,15 +161,6 @@ LAYERS: dict[str, Callable[[], EquivariantModule]] = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layer", ["stationary", "in translation"])
-def test_layer_on_geometric_tensors_is_compiled_into_one_graph(layer: str) -> None:
-    """In training mode; in evaluation in the next test."""
-    torch.compiler.reset()
-    module = OnTensors(LAYERS[layer]())
-    assert_same_gradients(module, torch.compile(module, fullgraph=True, backend="aot_eager"), images())
-
-
 @pytest.mark.parametrize("layer", ["stationary", "in translation"])
 def test_compiled_layer_sees_changes_in_evaluation(layer: str) -> None:
     torch.compiler.reset()

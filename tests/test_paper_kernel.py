@@ -281,3 +281,22 @@ def test_a_kernel_of_many_hidden_values_fits_an_independent_weight_at_each_pixel
     assert (bank - target.flatten()).square().mean() <= 1e-8
     ones = field(torch.ones(1, 1, side, side))
     assert torch.allclose(layer(ones).tensor.flatten(), target.flatten(), atol=1e-4)
+
+
+# --- options -----------------------------------------------------------------------------------------------------
+
+
+def test_defaults_are_the_papers() -> None:
+    kernel = ContinuousKernel()
+    assert (kernel.net, kernel.hidden_size) == (FourierKernel, 32)
+    assert (kernel.rotation_coordinates, kernel.support) == ("circle", "smooth")
+
+
+def test_filter_frequency_that_is_not_given_follows_the_size() -> None:
+    assert ContinuousKernel().frequencies(5) == {"position": pytest.approx(0.3), "rotation": 0.3, "reflection": 1.0}
+
+
+def test_filter_frequency_that_is_given_is_kept() -> None:
+    assert ContinuousKernel(filter_frequency=0).frequencies(5)["position"] == 0
+    by_name = ContinuousKernel(filter_frequency={"reflection": 0.5}).frequencies(2)
+    assert by_name == {"position": pytest.approx(0.12), "rotation": 0.3, "reflection": 0.5}
