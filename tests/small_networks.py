@@ -29,7 +29,7 @@ from small import (
 )
 from torch import Tensor, nn
 
-from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3ConvTransposed
 from escnn_relaxed.baselines import LAYERS
 from escnn_relaxed.continuous import SirenKernel
 
@@ -63,6 +63,7 @@ OTHERS: dict[str, tuple[str, str, dict[str, object]]] = {
     "transposed": (*_C4, {"relax": _SOFT, **_TRANSPOSED}),
     "transposed, in translation": (*_C4, {"relax": _EVERYWHERE, **_TRANSPOSED}),
     "volumes": ("cone 4", "", {}),
+    "volumes, transposed": ("cone 4", "", {"make": RelaxedR3ConvTransposed, "stride": 2}),
 }
 ALL = FORMS | OTHERS
 SOFT_IN_TRANSLATION = tuple(form for form in FORMS if "translation" in form)
@@ -84,9 +85,9 @@ def _built(form: str, seed: int) -> EquivariantModule:
     space, pair, arguments = ALL[form]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        if form == "volumes" or form in LAYERS:
-            if form == "volumes":
-                layer = volume_layer(volume_type(space), padding=1, initial_softness=0.3)
+        if "volumes" in form or form in LAYERS:
+            if "volumes" in form:
+                layer = volume_layer(volume_type(space), padding=1, initial_softness=0.3, **arguments)
             else:
                 layer = arguments["make"](*types(space, pair), 3, padding=1, initial_softness=0.2).double()
             shake(layer)

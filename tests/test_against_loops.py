@@ -23,7 +23,7 @@ from reference_group import Elements
 from reference_kappas import REFERENCE, ContinuousKappa, TiedKappa
 from small import EVERY_KERNEL, EVERY_KIND, ROUGH, SIZES, SOFT_PARTS, build, shake
 
-from escnn_relaxed import RelaxedR2ConvTransposed, RelaxedR3Conv
+from escnn_relaxed import RelaxedR2ConvTransposed, RelaxedR3Conv, RelaxedR3ConvTransposed
 from escnn_relaxed.continuous import SirenKernel
 from escnn_relaxed.kernel.tied import TiedKernel
 
@@ -258,14 +258,15 @@ def volumes_and_loops(
     keep: object = None,
     place: dict[str, Any] | None = None,
     in_translation: bool = False,
+    make: type[Layer] = RelaxedR3Conv,
     **elements: Any,
-) -> tuple[RelaxedR3Conv, Oracle]:
+) -> tuple[Layer, Oracle]:
     sample = Elements(fields.gspace, 24, **elements)
     proper = [action for action in sample.actions if np.linalg.det(action) > 0]
     is_kept = any(np.linalg.det(action) < 0 for action in sample.kept)
     has = {"rotation": len(proper) > 1, "reflection": len(proper) < len(sample.actions) and not is_kept}
     names = [name for name, is_there in {**has, "translation": in_translation}.items() if is_there]
-    layer = RelaxedR3Conv(
+    layer = make(
         fields, fields, 3, relax=dict.fromkeys(names, REFERENCE), keep=keep, initial_softness=0.3, **place or {}
     )
     shake(layer)
@@ -301,6 +302,23 @@ def test_volumes_soft_in_translation_equal_the_loops(space: str) -> None:
     layer, oracle = volumes_and_loops(small.volume_type(space), place=place, in_translation=True)
     assert compare(layer, oracle, 3, 2, 5) <= ROUNDING
     assert layer.softness("translation").item() > 1e-3
+
+
+TRANSPOSED_VOLUMES: dict[str, dict[str, Any]] = {
+    "up": {"padding": 1, "stride": 2, "output_padding": 1},
+    "uneven": {"padding": (1, 0, 2), "stride": 2, "output_padding": (0, 1, 1)},
+    "dilated": {"dilation": 2, "padding": 1},
+    "groups": {"groups": 2, "stride": 2},
+}
+
+
+@pytest.mark.parametrize("place", TRANSPOSED_VOLUMES)
+def test_transposed_volumes_equal_the_loops(place: str) -> None:
+    arguments = TRANSPOSED_VOLUMES[place]
+    part = small.volume_type("C4" if place == "groups" else "mirror")
+    fields = FieldType(part.gspace, part.representations * int(arguments.get("groups", 1)))
+    layer, oracle = volumes_and_loops(fields, place=arguments, in_translation=True, make=RelaxedR3ConvTransposed)
+    assert compare(layer, oracle, 2, 3, 2) <= ROUNDING
 
 
 def turns_about_z(space: GSpace, order: int) -> list[GroupElement]:

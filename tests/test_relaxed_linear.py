@@ -18,7 +18,6 @@ from small import shake
 from torch import Tensor, nn
 
 from escnn_relaxed import ContinuousKernel, RelaxedLinear, RelaxedR2Conv, harden_network
-from escnn_relaxed.network import to_escnn
 
 GROUPS: dict[str, Callable[[], Group]] = {
     "C1": lambda: group.cyclic_group(1),
@@ -127,26 +126,6 @@ def test_strict_layer_is_linear_in_values_and_gradients(name: str) -> None:
     torch.testing.assert_close(layer.eval().matrix, trained.eval().matrix, rtol=0, atol=1e-6)
     for own, theirs in zip(layer.expand_parameters(), trained.expand_parameters(), strict=True):
         torch.testing.assert_close(own, theirs, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("in_eval", [False, True])
-@pytest.mark.parametrize("name", ["D4", "SO(3)", "octahedral"])
-def test_states_load_both_ways(name: str, in_eval: bool) -> None:
-    trained = enn.Linear(fields(name), fields(name))
-    shake(trained)
-    trained.train(not in_eval)
-    soft = RelaxedLinear(trained.in_type, trained.out_type, initial_softness=0.2)
-    soft.load_state_dict(trained.state_dict())
-    assert soft.softness().item() == 0.0
-    inputs = features(soft, torch.float32)
-    expected = answer_to(trained.eval(), inputs)
-    assert relative_error(answer_to(soft, inputs), expected) <= SINGLE
-    back = to_escnn(harden_network(soft))
-    assert type(back) is enn.Linear
-    fresh = enn.Linear(trained.in_type, trained.out_type)
-    fresh.load_state_dict(back.state_dict())
-    assert relative_error(answer_to(fresh.eval(), inputs), expected) <= SINGLE
-    assert soft.state_dict()._metadata[""]["layer"]["operator"] == "linear map"
 
 
 def test_state_of_another_operator_is_refused() -> None:

@@ -6,25 +6,19 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from errors import BROKEN, ROUNDING, SINGLE, SINGLE_REORDERED, answer_to, largest_error, relative_error
+from errors import SINGLE, SINGLE_REORDERED, relative_error
 from escnn import nn as enn
 from escnn.nn import FieldType
-from group_average import energy, mean_over
-from small import shake, voxel_symmetries
+from small import shake
 from small import volume_space as gspace
 from small import volume_type as fields
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
 from escnn_relaxed import (
     ContinuousKernel,
-    RelaxedR3Conv,
     RelaxedR3ConvTransposed,
     export_network,
-    harden_network,
 )
-from escnn_relaxed.measure import softness_by_axis
-from escnn_relaxed.network import to_escnn
 
 # Arguments of the geometry.
 PLACES: dict[str, dict[str, object]] = {
@@ -35,7 +29,6 @@ PLACES: dict[str, dict[str, object]] = {
     "groups": {"groups": 2, "stride": 2},
 }
 EVERY_PLACE = pytest.mark.parametrize("place", PLACES)
-SOFT = {"rotation": 0.25, "translation": 0.5}
 
 
 def types(name: str = "octahedral", groups: int = 1) -> tuple[FieldType, FieldType]:
@@ -84,99 +77,8 @@ def test_strict_layer_is_that_of_escnn_in_values_and_gradients(place: str) -> No
     assert relative_error(own.bias.grad, theirs.bias.grad) <= SINGLE_REORDERED
     assert own.evaluate_output_shape(tuple(inputs.shape)) == tuple(outputs[0].shape)
     assert own.output_padding == theirs.output_padding
-
-
-@pytest.mark.parametrize("in_eval", [False, True])
-def test_states_load_both_ways(in_eval: bool) -> None:
-    theirs = trained().train(not in_eval)
-    soft = RelaxedR3ConvTransposed(*arguments("up")[0], **PLACES["up"], relax=SOFT, initial_softness=0.2)
-    soft.load_state_dict(theirs.state_dict())
-    assert soft.softness().item() == 0.0
-    inputs = volumes(soft, dtype=torch.float32)
-    expected = answer_to(theirs.eval(), inputs)
-    assert relative_error(answer_to(soft, inputs), expected) <= SINGLE
-    back = to_escnn(harden_network(soft))
-    assert type(back) is enn.R3ConvTransposed
-    fresh = trained()
-    fresh.load_state_dict(back.state_dict())
-    assert relative_error(answer_to(fresh.eval(), inputs), expected) <= SINGLE
-    with pytest.raises(RuntimeError, match="operator is transposed convolution, here convolution"):
-        RelaxedR3Conv(*types(), 3).load_state_dict(soft.state_dict())
-
-
-@EVERY_PLACE
-def test_layer_adds_its_filter_bank_around_each_voxel(place: str) -> None:
-    """``filter_banks`` says K at each voxel of the output: each output is that of one transposed convolution."""
-    layer = build(place, relax=SOFT)
-    inputs = volumes(layer)
-    geometry = layer.geometry
-    size = geometry.output_size(*inputs.shape[2:])
-    banks = layer.filter_banks(size).detach()
-    found = answer_to(layer, inputs)
-    expected = torch.empty_like(found)
-    for place_of in torch.cartesian_prod(*map(torch.arange, size)).tolist():
-        at = tuple(place_of)
-        output = functional.conv_transpose3d(
-            inputs,
-            banks[at].transpose(0, 1),
-            layer.expanded_bias.detach(),
-            geometry.stride,
-            geometry.padding,
-            geometry.output_padding,
-            geometry.groups,
-            geometry.dilation,
-        )
-        expected[(..., *at)] = output[(..., *at)]
-    assert relative_error(found, expected) <= ROUNDING
-    assert (banks - banks[0, 0, 0]).abs().max() > BROKEN
-
-
-@torch.no_grad()
-def test_hardened_layer_is_the_mean_over_the_group() -> None:
-    layer = build("plain")
-    bank = layer.filter_bank().transpose(0, 1)
-    mean = mean_over(layer, bank)
-    hardened = harden_network(layer)
-    assert relative_error(hardened.filter_bank().transpose(0, 1), mean) <= ROUNDING
-    share = float(energy(layer, bank - mean) / energy(layer, bank))
-    assert share > BROKEN
-    assert layer.softness().item() == pytest.approx(share, abs=ROUNDING)
-    assert layer.softness_in((False, 4)).item() > 0
-    assert {row.name for row in softness_by_axis(layer)} > {"x", "y", "z"}
-
-
-@pytest.mark.parametrize("name", ["octahedral", "SO(3)"])
-@pytest.mark.parametrize("place", ["plain", "up"])
-def test_hardened_layer_is_equivariant(name: str, place: str) -> None:
-    geometry = {**PLACES[place], "output_padding": 0}
-    soft = RelaxedR3ConvTransposed(*types(name), 3, **geometry, relax=SOFT, initial_softness=0.2).double()
-    shake(soft)
-    layer = harden_network(soft)
-    inputs = volumes(layer, 3, 3, 3)
-    elements = voxel_symmetries(gspace(name))
-    assert largest_error(layer, inputs, lambda space: elements) <= (ROUNDING if name == "octahedral" else SINGLE)
-    assert largest_error(soft, inputs, lambda space: elements) > BROKEN
-
-
-@EVERY_PLACE
-@pytest.mark.parametrize("relax", [{"rotation": 0.25}, SOFT], ids=["rotation", "both"])
-def test_exported_layer_computes_the_same(place: str, relax: dict[str, float]) -> None:
-    layer = build(place, relax=relax).eval()
-    plain = layer.export()
-    assert (type(plain) is nn.ConvTranspose3d) == layer.is_stationary
-    for size in ((4, 3, 2), (3, 3, 3)):
-        inputs = volumes(layer, *size)
-        with torch.no_grad():
-            assert relative_error(plain(inputs), answer_to(layer, inputs)) <= ROUNDING
-
-
-@EVERY_PLACE
-def test_exported_layer_of_escnn_keeps_the_output_padding(place: str) -> None:
-    """escnn's own export() drops it."""
-    layer = trained(place).eval()
-    inputs = volumes(layer, dtype=torch.float32)
-    with torch.no_grad():
-        assert torch.equal(export_network(layer)(inputs), answer_to(layer, inputs))
+    # escnn's own export() drops the output padding.
+    assert relative_error(export_network(theirs.eval())(inputs).detach(), outputs[1].detach()) <= SINGLE
 
 
 INTO, OUT = fields("octahedral"), fields("C4")
