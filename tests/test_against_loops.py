@@ -88,7 +88,7 @@ def compare(layer: Layer, oracle: Oracle, *size: int) -> float:
 
 
 # Every kind of pair for symmetries of every kind; the loops of a continuous kernel take seconds for many elements.
-CASES = small.covering("C4", step=4)
+CASES = small.covering("C4", step=5)
 OF_FEW_ELEMENTS = [case for case in CASES if case[0] not in ("C6", "C8", "D4", "D6", "D8")][::2]
 IN_TRANSLATION = [
     ("flip", "irreps -> two regular"),

@@ -16,7 +16,7 @@ from small_networks import features_of
 from torch import Tensor
 from torch.nn import functional
 
-from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
+from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.checks import SUBGROUPS
 
 CONSTANT = {"position": 0.0, "rotation": 0.0, "reflection": 0.0}
@@ -41,14 +41,6 @@ def test_layer_has_no_weights_of_r2conv_and_its_learned_frequency_says_how_soft_
     layer.harden()
     layer.drop_soft_part()
     assert layer.hardened == SUBGROUPS
-
-
-def test_start_without_softness_is_refused_where_something_is_soft() -> None:
-    types = small.types("C4", "regular -> regular")
-    with pytest.raises(ValueError, match="initial_softness must be above 0 with kernel=ContinuousKernel"):
-        RelaxedR2Conv(*types, 3, kernel=ContinuousKernel(), initial_softness=0)
-    layer = RelaxedR2Conv(*types, 3, kernel=ContinuousKernel(), initial_softness=0, relax=None)
-    assert layer.filter_bank().abs().max() > 0
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from small import TORUS, build, soft_layer
 @pytest.mark.parametrize(
     ("space", "pair", "soft_part"),
     [
-        *((*case, "tied") for case in small.covering("D4", "O(2)", step=3)),
+        *((*case, "tied") for case in small.covering("D4", step=5)),
         *((*case, "continuous") for case in small.covering(step=7)),
     ],
 )

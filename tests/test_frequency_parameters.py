@@ -174,16 +174,6 @@ def test_state_dicts_have_the_keys_of_before_and_load() -> None:
         assert layers_of(each)[0].domain_frequency["translation"].tolist() == pytest.approx([0.7, 0.7])
 
 
-def test_fixed_frequencies_and_frozen_ones_stay_so() -> None:
-    network = network_of(soft_regular_layer(), *layers_of(learning({"rotation": 0.05}, {"rotation": 0.15})))
-    for value in frequencies_of(network):
-        value.requires_grad_(False)
-    share_domain_frequency(network)
-    values = [layer.domain_frequency["rotation"] for layer in layers_of(network)]
-    assert [value.item() for value in values] == pytest.approx([0.2, 0.1, 0.1])
-    assert not any(value.requires_grad for value in values)
-
-
 BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: parameter_groups(learning(BOTH), 0.0), "frequency_rate must be finite and > 0, got 0.0"),
     (lambda: parameter_groups(learning(BOTH), "1e-2"), "frequency_rate must be a number, got '1e-2'"),

@@ -11,7 +11,7 @@ from errors import ROUNDING, answer_to, relative_error
 from escnn.nn import FieldType, GeometricTensor, R2Conv, R2ConvTransposed, init
 from escnn.nn.modules.equivariant_module import EquivariantModule
 from reference import Layer
-from small import EVERY_KERNEL, options_of, shake
+from small import options_of, shake
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
@@ -64,10 +64,13 @@ TRANSPOSED: dict[str, dict[str, object]] = {
 }
 
 
-@EVERY_KERNEL
 @pytest.mark.parametrize(
-    ("kind", "geometry"),
-    [*(("convolution", name) for name in GEOMETRIES), *(("transposed", name) for name in TRANSPOSED)],
+    ("kind", "geometry", "soft_part"),
+    [
+        *(("convolution", name, "tied") for name in GEOMETRIES),
+        *(("transposed", name, "tied") for name in TRANSPOSED),
+        *(("convolution", "circular", "continuous"), ("transposed", "everything", "continuous")),
+    ],
 )
 def test_arguments_of_the_convolution_mean_what_they_mean_in_escnns_layer(kind, geometry, soft_part: str) -> None:
     """escnn's layer with the filter bank and bias in their place gives the same answer, to the last bit."""

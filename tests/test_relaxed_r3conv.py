@@ -61,11 +61,6 @@ def test_strict_part_is_the_mean_over_the_group(space: str) -> None:
         check_strict_part(layer, name)
 
 
-def test_reflection_is_soft_by_itself() -> None:
-    only = small.volume_layer(small.volume_type("cylinder 2"), relax={"reflection": 0.25}, initial_softness=0.3)
-    assert only.softness("rotation").item() <= 1e-20 < BROKEN < only.softness("reflection").item()
-
-
 @pytest.fixture
 def few_steps_to_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """escnn takes twenty seconds to spread rotations evenly, and would keep on disk what it stopped at."""
@@ -133,14 +128,6 @@ def test_softness_in_any_subgroup_names_what_survives() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             layer.softness_in(wrong)
-
-
-def test_state_of_another_kept_group_is_refused_by_name() -> None:
-    fields = small.volume_type("SO(3)")
-    saved = small.volume_layer(fields, keep="SO(2)").state_dict()
-    small.volume_layer(fields, keep="SO(2)").load_state_dict(saved)
-    with pytest.raises(RuntimeError, match="keeps is SO"):
-        small.volume_layer(fields).load_state_dict(saved)
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------
