@@ -11,7 +11,7 @@ from errors import ROUNDING, answer_to, relative_error
 from escnn.nn import FieldType, GeometricTensor, R2Conv, R2ConvTransposed, init
 from escnn.nn.modules.equivariant_module import EquivariantModule
 from reference import Layer
-from small import options_of, shake
+from small import EVERY_KERNEL, options_of, shake, soft_layer
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
@@ -180,6 +180,23 @@ def test_layer_has_one_filter_bank_or_one_at_each_pixel() -> None:
     assert torch.equal(layer.filter, layer.filter_bank())
     with pytest.raises(RuntimeError, match="filter_banks: this layer has one filter bank, see filter_bank"):
         layer.filter_banks((16, 16))
+
+
+@EVERY_KERNEL
+@pytest.mark.parametrize("make", [RelaxedR2Conv, RelaxedR2ConvTransposed])
+def test_layer_is_its_bank_at_each_pixel(make: type[Layer], soft_part: str) -> None:
+    """Where a kernel of one tap shows it: the bank is that of the pixel of the output, which is that of the input."""
+    pair = "regular + regular -> irreps + regular + irreps + regular"
+    relax = {"translation": (0.3, 0.5)}
+    layer = soft_layer("C4", pair, kernel_size=1, groups=2, bias=False, relax=relax, soft_part=soft_part, make=make)
+    features = small.random_input(layer.in_type, 3, 4)
+    banks = layer.filter_banks((3, 4)).detach()[..., 0, 0]
+    assert banks.shape[:2] == (3, 4)
+    expected = []
+    axis = 2 if make is RelaxedR2Conv else 3
+    for bank, part in zip(banks.chunk(2, axis), features.chunk(2, 1), strict=True):
+        expected.append(torch.einsum("hwoi,bihw->bohw", bank, part))
+    assert relative_error(answer_to(layer, features), torch.cat(expected, 1)) <= ROUNDING
 
 
 def test_size_of_an_output_is_checked() -> None:
