@@ -175,6 +175,13 @@ def relative_elements(sample: GroupSample) -> NDArray[np.int64]:
     return np.stack([np.argmax(matrices @ action.T, axis=1) for matrices in relative]).astype(np.int64)
 
 
+def moved_elements(sample: GroupSample, action: Array) -> NDArray[np.int64] | None:
+    """Return the number of h⁻¹g for each g of a sample, (M,), given the matrix of h; None where one is not in it."""
+    distances = np.abs((action.T @ sample.action)[:, None] - sample.action).max((-1, -2))
+    numbers: NDArray[np.int64] = distances.argmin(1)
+    return numbers if distances.min(1).max() < _SAME else None
+
+
 def grid_symmetries(
     gspace: GSpace, taps: Array, elements: Sequence[GroupElement] | None = None
 ) -> list[tuple[GroupElement, list[int]]]:

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from escnn.nn import FieldType
@@ -14,9 +14,15 @@ from torch import Tensor, nn
 
 from ..checks import SUBGROUPS
 from ..group.domain import Domain
+from ..group.elements import grid_symmetries
+from ..group.means import GroupAverage
+from ..group.points import tap_grid
 from .domain_frequency import DomainFrequency, Frequency
 from .softness import OrthogonalBasis, soft_share
 from .steerable_basis import SteerableBasis
+
+if TYPE_CHECKING:
+    from escnn.group import GroupElement
 
 # Steps in which a softness is met, and the change of the soft weights that ends them.
 _MOST_STEPS, _CLOSE = 20, 1e-7
@@ -263,6 +269,44 @@ class Kernel(nn.Module, ABC):
         scale = torch.where(peak > 0, peak, 1)
         soft, strict = (kernel - projected) / scale, projected / scale
         return self.orthogonal_basis.energy(soft), self.orthogonal_basis.energy(strict)
+
+    def element_energies(
+        self, weights: Tensor | None, hardened: Names, elements: Sequence[GroupElement]
+    ) -> tuple[Tensor, Tensor]:
+        """Return ‖hK − K‖² for each element h, and ‖K‖², in the same scale, as means over the positions.
+
+        h moves a kernel to ρ(h) K(h⁻¹d; h⁻¹x) ρ(h)⁻¹. The energy is NaN where h moves taps off their grid.
+
+        Args:
+            weights: those of the layer.
+            hardened: subgroups over which K is averaged.
+            elements: of the fiber group.
+        """
+        config, space = self.config, self.config.in_type.gspace
+        size, is_stationary = config.domain.reference_size, not self.varies(hardened)
+        if is_stationary:
+            banks = self(weights, hardened).unsqueeze(0)
+        else:
+            banks = self.at_pixels(weights, size, hardened, 0, math.prod(size))
+        peak = banks.detach().abs().amax()
+        banks = (banks / torch.where(peak > 0, peak, 1)).reshape(*banks.shape[:3], -1)
+        taps = tap_grid(config.kernel_size, config.dilation, space.dimensionality)
+        pixels = tap_grid(1 if is_stationary else size[0], dimension=space.dimensionality)
+
+        def energy(kernels: Tensor) -> Tensor:
+            # The position last, as another axis of the taps.
+            return self.orthogonal_basis.energy(kernels.movedim(0, -1)) / len(kernels)
+
+        found = []
+        for element in elements:
+            symmetry, places = (grid_symmetries(space, points, [element]) for points in (taps, pixels))
+            if symmetry:
+                fields = config.in_type.representations, config.out_type.representations
+                moved = GroupAverage(*fields, symmetry).to(banks)(banks[places[0][1]])
+                found.append(energy(moved - banks))
+            else:
+                found.append(banks.new_full((), math.nan))
+        return torch.stack(found), energy(banks)
 
     @torch.no_grad()
     def scale_soft_part(self, factor: float) -> None:

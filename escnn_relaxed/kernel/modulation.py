@@ -179,8 +179,17 @@ class ElementModulation(Modulation):
 
     def forward(self, frequency: DomainFrequency, averaged: Sequence[str] = ()) -> Tensor:
         """Return f, (C, T), or (C, 1) where it is the same at all taps; of several lists (lists, C, T)."""
+        return self._summed(self._maps(frequency, tuple(name for name in FIBER_SUBGROUPS if name in averaged)))
+
+    def moved(self, frequency: DomainFrequency, averaged: Sequence[str], numbers: NDArray[np.int64]) -> Tensor:
+        """Return f as an element h moves it, f(h⁻¹c, h⁻¹d), given the number of h⁻¹g for each g of the sample."""
+        # With g for h⁻¹g in each mean, ⟨g e, h⁻¹d⟩ becomes ⟨g e, d⟩, and the functions are those at h⁻¹g.
+        values = self._functions(frequency.scale(self._columns, self._like), averaged, self.constant)
+        return self._summed(self._maps_of(values[:, torch.from_numpy(numbers).to(values.device)], self.constant))
+
+    def _summed(self, maps: Sequence[Maps]) -> Tensor:
+        """Return the sums of the maps of each kind of fields with its weights, (C, T)."""
         columns = self.constant("along").shape[-1] if self._side_functions else 1
-        maps = self._maps(frequency, tuple(name for name in FIBER_SUBGROUPS if name in averaged))
         return self.channels(
             [
                 (weights @ made).unflatten(-1, (-1, columns))
@@ -189,7 +198,10 @@ class ElementModulation(Modulation):
         )
 
     def _made(self, scale: Tensor, setting: tuple[Any, ...], constant: Callable[[str], Tensor]) -> list[Maps]:
-        values = self._functions(scale, setting, constant)
+        return self._maps_of(self._functions(scale, setting, constant), constant)
+
+    def _maps_of(self, values: Tensor, constant: Callable[[str], Tensor]) -> list[Maps]:
+        """Return the maps of each kind of fields, given the functions h at the elements, (J, M)."""
         sides = (values.index_select(0, constant("side_functions")).unsqueeze(1) @ constant("along")).squeeze(1)
         made: list[Maps] = []
         for number, kind in enumerate(self.kinds):
@@ -262,7 +274,13 @@ class InputModulation(ElementModulation):
 
     def forward(self, frequency: DomainFrequency, averaged: Sequence[str] = ()) -> Tensor:
         """Return f, (C_out, C_in, 1)."""
-        f = super().forward(frequency, averaged)
+        return self._by_outputs(super().forward(frequency, averaged))
+
+    def moved(self, frequency: DomainFrequency, averaged: Sequence[str], numbers: NDArray[np.int64]) -> Tensor:
+        """Return f as an element h moves it, (C_out, C_in, 1)."""
+        return self._by_outputs(super().moved(frequency, averaged, numbers))
+
+    def _by_outputs(self, f: Tensor) -> Tensor:
         f = f if f.dim() == 3 else f.unsqueeze(0)
         if self._is_plain:
             return f

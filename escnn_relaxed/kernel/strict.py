@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from ..group.elements import has_subgroup
 from ..on_escnn.sampled_basis import check_basis_arguments, refuse_emptied_basis, sampled_basis
 from .kernel import Kernel, KernelBuilder, KernelConfig, Names, Size
 from .steerable_basis import SteerableBasis
+
+if TYPE_CHECKING:
+    from escnn.group import GroupElement
 
 
 class StrictKernel(Kernel):
@@ -50,6 +53,13 @@ class StrictKernel(Kernel):
         """Return ‖K − PK‖² = 0 and ‖PK‖²."""
         energy = self.orthogonal_basis.energy(self(weights))
         return energy * 0, energy
+
+    def element_energies(
+        self, weights: Tensor | None, hardened: Names, elements: Sequence[GroupElement]
+    ) -> tuple[Tensor, Tensor]:
+        """Return ‖hK − K‖² = 0 for each element h, and ‖K‖²."""
+        energy = self.orthogonal_basis.energy(self(weights))
+        return energy.new_zeros(len(elements)), energy
 
     def start_weights(self) -> Tensor:
         """Return weights drawn as ``R2Conv`` draws them."""

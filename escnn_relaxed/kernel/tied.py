@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..checks import FIBER_SUBGROUPS, SUBGROUPS
+from ..group.elements import moved_elements
 from ..group.points import tap_grid
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 from .kernel import Kernel, KernelConfig, Names, Size, WeightGroup
 from .modulation import ElementModulation, InputModulation, Modulation
 from .position_modulation import PositionModulation
 from .strict import StrictKernel
+
+if TYPE_CHECKING:
+    from escnn.group import GroupElement
 
 # At a small ω′ weights are drawn at most this many times as large as at the reference, so that the kernel changes
 # smoothly while a learned ω′ grows.
@@ -88,13 +94,25 @@ class TiedKernel(StrictKernel):
             strict = torch.addcmul(strict, strict, f.view(*f.shape[:2], *self._taps_as_axes(f, strict)))
         return strict
 
-    def _group_modulations(self, averaged: Sequence[str]) -> list[Tensor]:
-        """Return f_G of output and of input channels, (C_out, 1, T) and (C_out, C_in, 1), T 1 where taps are alike."""
+    def _group_modulations(
+        self, averaged: Sequence[str], numbers: NDArray[np.int64] | None = None
+    ) -> list[Tensor]:
+        """Return f_G of output and of input channels, (C_out, 1, T) and (C_out, C_in, 1), T 1 where taps are alike.
+
+        With the number of h⁻¹g for each g of the sample they are as h moves them.
+        """
+
+        def made(modulation: ElementModulation) -> Tensor:
+            if numbers is None:
+                f: Tensor = modulation(self.frequency, averaged)
+                return f
+            return modulation.moved(self.frequency, averaged, numbers)
+
         found = []
         if self.modulation is not None:
-            found.append(self.modulation(self.frequency, averaged).unsqueeze(1))
+            found.append(made(self.modulation).unsqueeze(1))
         if self.input_modulation is not None:
-            found.append(self.input_modulation(self.frequency, averaged))
+            found.append(made(self.input_modulation))
         return found
 
     @staticmethod
@@ -122,20 +140,11 @@ class TiedKernel(StrictKernel):
         self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None
     ) -> tuple[Tensor, Tensor]:
         """Return ‖K − PK‖² and ‖PK‖² in the same scale, as means over the positions and the entries of K."""
-        strict = self.orthogonal_basis(self.basis(weights))
-        # A square might overflow or vanish, and a sum of squares overflow in float16.
-        peak = strict.detach().abs().amax()
-        of_entries = (strict / torch.where(peak > 0, peak, 1)).square().reshape(*strict.shape[:2], -1)
-        if self.input_modulation is None:
-            of_entries = of_entries.mean(1, keepdim=True)
+        of_entries = self._squared_entries(weights)
         nothing = of_entries.new_zeros(1, 1, 1)
         # No channel has both, so that their product is their sum.
         whole, kept = (sum(self._group_modulations(names), nothing) for names in (hardened, averaged))
-        # The mean over positions of the square of their part of f.
-        moments = nothing
-        if self.position_modulation is not None and self.varies(hardened):
-            size = size or self.config.domain.reference_size
-            moments = self.position_modulation.second_moments(self.frequency, size).unsqueeze(1)
+        moments = self._moments(hardened, nothing, size)
         scale = 1 / torch.maximum(whole.detach().abs().amax(), moments.detach().amax().sqrt()).clamp_min(1)
         whole, kept, moments, one = whole * scale, kept * scale, moments * scale**2, scale**2
         # (1 + f_T)(1 + f_G) less its mean over the subgroups, and that mean, squared. f_T and f_G have mean 0 over the
@@ -146,6 +155,44 @@ class TiedKernel(StrictKernel):
             soft = (whole - kept).square() * (one + moments) / one
             strict_part = (one + kept.square()) * (one + moments) / one
         return (soft * of_entries).mean(), (strict_part * of_entries).mean()
+
+    def element_energies(
+        self, weights: Tensor | None, hardened: Names, elements: Sequence[GroupElement]
+    ) -> tuple[Tensor, Tensor]:
+        """Return ‖hK − K‖² for each element h, and ‖K‖²: exact for all elements that map the sample to itself."""
+        domain = self.config.domain
+        if domain.gspace.fibergroup != self.config.in_type.gspace.fibergroup:
+            return super().element_energies(weights, hardened, elements)  # no action of the group is known
+        of_entries = self._squared_entries(weights)
+        nothing = of_entries.new_zeros(1, 1, 1)
+        # f_T is a function of g⁻¹x, so that elements leave it as it is.
+        of_entries = of_entries * (1 + self._moments(hardened, nothing))
+        whole = sum(self._group_modulations(hardened), nothing)
+        found = []
+        for element in elements:
+            action = np.asarray(domain.gspace.basespace_action(element), dtype=np.float64)
+            numbers = moved_elements(domain.sample, action)
+            if numbers is None:
+                found.append(of_entries.new_full((), math.nan))
+            else:
+                moved = sum(self._group_modulations(hardened, numbers), nothing)
+                found.append(((moved - whole).square() * of_entries).mean())
+        return torch.stack(found), ((1 + whole).square() * of_entries).mean()
+
+    def _squared_entries(self, weights: Tensor | None) -> Tensor:
+        """Return the squares of K_strict, (C_out, C_in, T), or means over the input where f is not of its channels."""
+        strict = self.orthogonal_basis(self.basis(weights))
+        # A square might overflow or vanish, and a sum of squares overflow in float16.
+        peak = strict.detach().abs().amax()
+        of_entries = (strict / torch.where(peak > 0, peak, 1)).square().reshape(*strict.shape[:2], -1)
+        return of_entries.mean(1, keepdim=True) if self.input_modulation is None else of_entries
+
+    def _moments(self, hardened: Names, nothing: Tensor, size: Size = None) -> Tensor:
+        """Return the mean over positions of the square of f_T, (C_out, 1, T), or nothing where translation is strict."""
+        if self.position_modulation is None or not self.varies(hardened):
+            return nothing
+        size = size or self.config.domain.reference_size
+        return self.position_modulation.second_moments(self.frequency, size).unsqueeze(1)
 
     @torch.no_grad()
     def start(self, weights: Tensor | None, softness: float) -> None:

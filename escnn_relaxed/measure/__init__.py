@@ -15,6 +15,7 @@ from .summary import (
     softness_ablation,
     softness_by_axis,
 )
+from .symmetry_profile import ProfileRow, SymmetryProfile, symmetry_profile
 
 __all__ = [
     "AblationReport",
@@ -27,8 +28,10 @@ __all__ = [
     "LayerSummary",
     "PoseReport",
     "PoseRow",
+    "ProfileRow",
     "RelaxationMonitor",
     "RelaxationSummary",
+    "SymmetryProfile",
     "SymmetryVerdict",
     "VerdictRow",
     "equivariance_error",
@@ -38,5 +41,6 @@ __all__ = [
     "relaxation_summary",
     "softness_ablation",
     "softness_by_axis",
+    "symmetry_profile",
     "symmetry_verdict",
 ]

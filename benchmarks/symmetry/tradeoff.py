@@ -1,0 +1,149 @@
+"""How softness trades accuracy on images as they are for accuracy on turned ones, and ways that protect the latter.
+
+    python -m benchmarks.symmetry.tradeoff --data FOLDER --output FILE.jsonl [--pause-file PATH]
+
+Digits of MNIST that are all upright, C8, 1,000 images, with the networks, the training and the scores of the benchmark
+(protocol.md). Seeds are 501, 502 and 503. The rate is 0.03, which validation chose for strict and soft layers there.
+Points of one curve are one trained network whose soft part is multiplied by a factor, and nothing is trained after
+that. A second call goes on where the first was ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from escnn.nn import R2Conv
+from torch import nn
+
+from benchmarks.shared.markdown import cell, table
+from benchmarks.shared.run_log import Log
+from benchmarks.shared.training import Split
+from benchmarks.symmetry.data import Data
+from benchmarks.symmetry.networks import Frame
+from benchmarks.symmetry.runs import commit, versions
+from benchmarks.symmetry.scores import scores
+from benchmarks.symmetry.tasks import TASKS
+from benchmarks.symmetry.training import Fit, Rule, fit
+from benchmarks.symmetry.turns import ELEMENTS, randomly_moved
+from benchmarks.symmetry.ways import Setting, Way
+from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed.network.relaxed_layers import copy_network, relaxed_layers
+
+__all__ = ["KINDS", "SEEDS", "Kind", "points", "train_missing", "written"]
+
+SEEDS = (501, 502, 503)
+GROUP, POSE, IMAGES, RATE = "C8", "upright", 1000, 0.03
+# The factors by which the soft part of a trained network is multiplied.
+FACTORS = (0.5, 0.25)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A network and its training.
+
+    Attributes:
+        layer: the class of its convolutions.
+        turned: the probability with which an image of a batch is turned by an element that is drawn.
+        options: arguments of the layers.
+        is_learned: whether the evidence says how soft layers are.
+        has_curve: whether its soft part is scaled after training.
+    """
+
+    layer: Callable[..., nn.Module] = RelaxedR2Conv
+    turned: float = 0.0
+    options: dict[str, Any] = field(default_factory=dict)
+    is_learned: bool = False
+    has_curve: bool = False
+
+
+KINDS: dict[str, Kind] = {
+    "strict": Kind(R2Conv),
+    "soft": Kind(has_curve=True),
+    "evidence": Kind(is_learned=True),
+    "soft, 10 % turned": Kind(turned=0.1),
+    "soft, 30 % turned": Kind(turned=0.3),
+    'soft, keep="C4"': Kind(options={"keep": "C4"}),
+}
+
+
+def points(kind: Kind, data: Data, seed: int, frame: Frame, rule: Rule, pause: Path | None) -> dict[str, Any]:
+    """Train a network, and return the scores of its points by what was done to it after training."""
+    torch.manual_seed(seed)
+    network = frame.build(GROUP, Way(kind.layer), Setting(kind.options), frame.widths)
+    elements = ELEMENTS[GROUP]
+
+    def varied(batch: Split) -> Split:
+        images, labels = batch
+        is_turned = torch.rand(len(images), 1, 1, 1) < kind.turned
+        return torch.where(is_turned, randomly_moved(images, elements[1:]), images), labels
+
+    changes = {"varied": varied if kind.turned else None, "is_learned": kind.is_learned, "pause": pause}
+    course = fit(network, data.train, data.validation, RATE, rule, **changes)
+    found = {name: scores(changed, data, elements) for name, changed in _changed(network, kind, course, data)}
+    return {"points": found, "seconds": course.seconds, "epochs": course.best_epoch}
+
+
+def _changed(network: nn.Module, kind: Kind, course: Fit, data: Data) -> Iterator[tuple[str, nn.Module]]:
+    """Yield a network as it was trained, and as it is after each change."""
+    yield "trained", network
+    for factor in FACTORS if kind.has_curve else ():
+        scaled = copy_network(network)
+        for layer in relaxed_layers(scaled).values():
+            layer.kernel.scale_soft_part(factor)
+        yield f"soft part × {factor}", scaled
+    if course.evidence is not None:
+        course.evidence.harden(*data.validation)
+        yield "hardened by images as they are", network
+        images, labels = data.validation
+        generator = torch.Generator().manual_seed(0)
+        course.evidence.harden(randomly_moved(images, ELEMENTS[GROUP], generator=generator), labels)
+        yield "hardened by turned images", network
+    if kind.has_curve:
+        for layer in relaxed_layers(network).values():
+            layer.harden()
+        yield "hardened", network
+
+
+def train_missing(log: Log, root: Path | None, pause: Path | None = None) -> None:
+    """Make the runs that the log does not hold, seed by seed."""
+    for seed in SEEDS:
+        data = TASKS["digits"].load(POSE, IMAGES, seed, root)
+        for name, kind in KINDS.items():
+            if (run := f"{name}, {seed}") not in log.runs:
+                found = points(kind, data, seed, Frame(10), Rule(), pause)
+                log.add(run, {**found, "commit": commit(), "versions": versions()})
+                print(run, {change: [of["as is"], of["turned"]] for change, of in found["points"].items()}, flush=True)
+
+
+def written(log: Log) -> str:
+    """Return the table of all points, means ± standard errors over the seeds that are there."""
+    rows = []
+    for name in KINDS:
+        runs = [log.runs[f"{name}, {seed}"]["points"] for seed in SEEDS if f"{name}, {seed}" in log.runs]
+        for change in runs[0] if runs else ():
+            found = [run[change] for run in runs]
+            cells = [cell([of[score] for of in found], len(SEEDS)) for score in ("accuracy", "turned", "worst")]
+            rows.append([name, change, *cells])
+    return table(["network", "after training", "as they are, %", "turned, mean, %", "turned, worst, %"], rows)
+
+
+def main() -> None:
+    """Make the runs that are missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of the data; without, scikit-learn's digits, for a trial")
+    parser.add_argument("--output", type=Path, required=True, help="the log, a file of JSON lines")
+    parser.add_argument("--pause-file", type=Path, help="while this file exists, training waits between epochs")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    log = Log(arguments.output)
+    train_missing(log, arguments.data, arguments.pause_file)
+    print(written(log))
+
+
+if __name__ == "__main__":
+    main()

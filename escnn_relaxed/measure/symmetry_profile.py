@@ -1,0 +1,177 @@
+"""The profile of a symmetry: how far each element of the group moves the kernels of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from escnn.group import GroupElement
+from torch import nn
+
+from ..group.elements import elements_on_features
+from ..kernel.softness import at_least_single
+from ..layer.relaxed_layer import RelaxedLayer
+from ..network.relaxed_layers import relaxed_layers
+from ..torch_modes import full_precision
+from .isometry import Isometry, turn_or_flip
+from .reports import Report, plain_table
+
+# Below this many units in the last place a distance is rounding, as that of a softness.
+_ROUNDING = 16
+
+
+@dataclass(frozen=True)
+class ProfileRow:
+    """The distance by which one element moves the kernel of a layer, or of the layer that it moves most.
+
+    Attributes:
+        layer: name of the layer.
+        name: the element in degrees; this, its subgroup and its angle are as in
+            :class:`~escnn_relaxed.measure.ErrorRow`.
+        subgroup: ``"rotation"`` or ``"reflection"``.
+        angle: in radians.
+        error: ‖hK − K‖ / ‖K‖, 0 where the element is kept.
+
+    Example:
+        >>> row = ProfileRow("conv", "rotation 90°", "rotation", 1.5708, error=0.2)
+        >>> row.error
+        0.2
+    """
+
+    layer: str
+    name: str
+    subgroup: str
+    angle: float
+    error: float
+
+
+@dataclass(frozen=True)
+class SymmetryProfile(Report):
+    """A row for each layer and each element of its group but the identity; its text is a table.
+
+    The table has a line for each element and the layer that it moves most.
+
+    Attributes:
+        rows: layer by layer, in the order of the network.
+        dimension: of the plane, 2, or of space, 3.
+
+    Example:
+        >>> turns = [("rotation 90°", 1.571, 0.2), ("rotation 180°", 3.142, 0.0)]
+        >>> profile = SymmetryProfile(
+        ...     tuple(ProfileRow("conv", name, "rotation", *row) for name, *row in turns)
+        ... )
+        >>> print(profile)
+        element        error  in the layer
+        rotation 90°   0.2    conv
+        rotation 180°  kept
+        >>> profile.kept()
+        ('rotation 180°',)
+    """
+
+    rows: tuple[ProfileRow, ...]
+    dimension: int = 2
+
+    @property
+    def layers(self) -> dict[str, tuple[ProfileRow, ...]]:
+        """The rows of each layer by its name."""
+        names = dict.fromkeys(row.layer for row in self.rows)
+        return {name: tuple(row for row in self.rows if row.layer == name) for name in names}
+
+    @property
+    def network(self) -> tuple[ProfileRow, ...]:
+        """Of each element that all layers know the row of the layer that it moves most.
+
+        A network in which all layers keep an element is equivariant to it.
+        """
+        found: dict[str, list[ProfileRow]] = {}
+        for row in self.rows:
+            found.setdefault(row.name, []).append(row)
+        count = len(self.layers)
+        return tuple(max(rows, key=lambda row: row.error) for rows in found.values() if len(rows) == count)
+
+    def kept(self, tolerance: float = 0.0) -> tuple[str, ...]:
+        """Return the names of the elements that move no layer by more than a tolerance.
+
+        Args:
+            tolerance: 0 for those that are kept exactly. Trained weights may miss 0 by a little.
+        """
+        return tuple(row.name for row in self.network if row.error <= tolerance)
+
+    def __str__(self) -> str:
+        lines = [
+            [row.name, f"{row.error:.2g}" if row.error > 0 else "kept", row.layer if row.error > 0 else ""]
+            for row in self.network
+        ]
+        return plain_table(["element", "error", "in the layer"], lines)
+
+
+@torch.no_grad()
+def symmetry_profile(network: nn.Module) -> SymmetryProfile:
+    """Return how far each element h of the group moves the kernels: ‖hK − K‖ / ‖K‖, 0 where h is kept.
+
+    h moves a kernel to (hK)(d) = ρ(h) K(h⁻¹d) ρ(h)⁻¹. The softness is one number for a subgroup; the profile says which
+    of its elements are broken. It follows from the weights alone, in a basis where ρ is orthogonal. On white noise it
+    is the relative equivariance error under h. Of one layer the mean of its square over the group, with the identity,
+    is 2s, where the group maps taps to taps.
+
+    The default kernel knows itself as moved by every element, so that odd multiples of 45° are exact, too. Kernels of
+    other forms, ``ContinuousKernel`` for instance, are moved tap by tap, and elements that move taps off their grid are
+    left out. A continuous group is seen at its samples. Soft translation leaves the elements of the group as they are.
+    Errors of the profile, as the evidence could give them, are not told.
+
+    Layers can undo each other, so that a network may keep an element that its layers do not. Where all layers keep an
+    element, the network does.
+
+    Args:
+        network: a layer of this package, or any module with such layers.
+
+    Raises:
+        TypeError: for what is no module.
+        ValueError: for a network without relaxed layers, or with none whose group has more than the identity.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.flipRot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> rectangular = RelaxedR2Conv(fields, fields, 3, keep="D2", initial_softness=0.1)
+        >>> symmetry_profile(rectangular).kept()
+        ('rotation 180°', 'reflection along y', 'reflection along x')
+    """
+    rows: list[ProfileRow] = []
+    layers = relaxed_layers(network)
+    for name, layer in layers.items():
+        elements = _elements(layer)
+        for isometry, error in zip(_isometries(layer, elements), _errors(layer, elements), strict=True):
+            if error == error:  # noqa: PLR0124 — NaN where an element moves taps off their grid
+                rows.append(ProfileRow(name, isometry.name, isometry.subgroup, isometry.angle, error))
+    if not rows:
+        raise ValueError("network must have a relaxed layer whose group has more than the identity")
+    return SymmetryProfile(tuple(rows), max(layer.kernel.config.domain.dimension for layer in layers.values()))
+
+
+def _elements(layer: RelaxedLayer) -> list[GroupElement]:
+    """Return the elements of the group of a layer but the identity, those of a continuous one that are sampled."""
+    domain, group = layer.kernel.config.domain, layer.space.fibergroup
+    if domain.gspace.fibergroup != group:
+        return []  # no action of the group is known, and the layer is strict
+    elements = domain.sample.elements if group.continuous else elements_on_features(group)
+    return [element for element in elements if element != group.identity]
+
+
+def _isometries(layer: RelaxedLayer, elements: Sequence[GroupElement]) -> list[Isometry]:
+    return [turn_or_flip(layer.kernel.config.domain.gspace, element) for element in elements]
+
+
+def _errors(layer: RelaxedLayer, elements: Sequence[GroupElement]) -> list[float]:
+    """Return ‖hK − K‖ / ‖K‖ of each element, NaN where it is not known, and 0 where it is rounding."""
+    if not elements:
+        return []
+    with full_precision(layer.like):
+        kernel, weights = at_least_single(layer.kernel, layer.weights)
+        moved, whole = kernel.element_energies(weights, layer.hardened, elements)
+    ratio = torch.where(whole > 0, moved / torch.where(whole > 0, whole, 1), 0 * moved)
+    rounding = _ROUNDING * torch.finfo(ratio.dtype).eps
+    errors: list[float] = torch.where(ratio <= rounding**2, 0, ratio).sqrt().tolist()
+    return errors
