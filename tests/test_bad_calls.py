@@ -77,6 +77,12 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     measure.relaxation_summary: {"network": NETWORK, "data": images()},
     measure.softness_ablation: {"network": NETWORK, "evaluate": lambda network: 1.0},
     measure.softness_by_axis: {"network": escnn_relaxed.RelaxedR3Conv(VOLUMES, VOLUMES, 3)},
+    measure.symmetry_profile: {"network": NETWORK},
+    measure.pose_test: {"images": torch.rand(40, 1, 8, 8), "gspace": gspaces.flip2dOnR2()},
+    measure.symmetry_verdict: {
+        "poses": measure.PoseReport((measure.PoseRow("rotation", 0.5, 0.1, True),)),
+        "helps": {"rotation": True},
+    },
     measure.relaxation_scalars: {"network": NETWORK, "data": images()},
     measure.RelaxationMonitor: {"network": NETWORK},
     plots.plot_ablation: {"rows": ROWS},
@@ -103,7 +109,8 @@ RESULTS = (
     "ErrorRow",
 )
 RESULTS += ("EvidenceRow", "EvidenceTable", "HardeningReport", "HardeningTrial", "LayerSummary", "RelaxationSummary")
-RESULTS += ("TrainingTrial", "TrainingTrials")
+RESULTS += ("TrainingTrial", "TrainingTrials", "PoseReport", "PoseRow", "SymmetryVerdict", "VerdictRow")
+RESULTS += ("ProfileRow", "SymmetryProfile")
 
 BAD: dict[str, Any] = {
     "None": None,
