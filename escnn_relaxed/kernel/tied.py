@@ -94,9 +94,7 @@ class TiedKernel(StrictKernel):
             strict = torch.addcmul(strict, strict, f.view(*f.shape[:2], *self._taps_as_axes(f, strict)))
         return strict
 
-    def _group_modulations(
-        self, averaged: Sequence[str], numbers: NDArray[np.int64] | None = None
-    ) -> list[Tensor]:
+    def _group_modulations(self, averaged: Sequence[str], numbers: NDArray[np.int64] | None = None) -> list[Tensor]:
         """Return f_G of output and of input channels, (C_out, 1, T) and (C_out, C_in, 1), T 1 where taps are alike.
 
         With the number of h⁻¹g for each g of the sample they are as h moves them.
@@ -188,7 +186,7 @@ class TiedKernel(StrictKernel):
         return of_entries.mean(1, keepdim=True) if self.input_modulation is None else of_entries
 
     def _moments(self, hardened: Names, nothing: Tensor, size: Size = None) -> Tensor:
-        """Return the mean over positions of the square of f_T, (C_out, 1, T), or nothing where translation is strict."""
+        """Return the mean over positions of the square of f_T, (C_out, 1, T); nothing where translation is strict."""
         if self.position_modulation is None or not self.varies(hardened):
             return nothing
         size = size or self.config.domain.reference_size

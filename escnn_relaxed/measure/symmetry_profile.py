@@ -144,7 +144,7 @@ def symmetry_profile(network: nn.Module) -> SymmetryProfile:
     for name, layer in layers.items():
         elements = _elements(layer)
         for isometry, error in zip(_isometries(layer, elements), _errors(layer, elements), strict=True):
-            if error == error:  # noqa: PLR0124 — NaN where an element moves taps off their grid
+            if error == error:
                 rows.append(ProfileRow(name, isometry.name, isometry.subgroup, isometry.angle, error))
     if not rows:
         raise ValueError("network must have a relaxed layer whose group has more than the identity")
