@@ -1,0 +1,329 @@
+"""Profiles: against kernels moved tap by tap, errors on white noise, and symmetries that are known beforehand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import small as battery
+import torch
+from errors import BROKEN, ROUNDING
+from escnn import gspaces
+from escnn import nn as enn
+from escnn.nn import FieldType
+from small import TORUS, build, soft_layer
+from torch import Tensor, nn
+
+from escnn_relaxed import (
+    ContinuousKernel,
+    RelaxedLinear,
+    RelaxedR2Conv,
+    RelaxedR2ConvTransposed,
+    RelaxedR3Conv,
+    equivariance_error,
+    relax_network,
+)
+from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv, WeightedR2Conv
+from escnn_relaxed.kernel import Kernel
+from escnn_relaxed.measure import SymmetryProfile, symmetry_profile
+from escnn_relaxed.measure.isometry import turn_or_flip
+
+# Weights that training leaves at 0 by symmetry move by rounding alone, which Adam scales up to about 1e-9 a step.
+TRAINED = 1e-6
+
+
+def moved_by_hand(layer: nn.Module, turns: int) -> float:
+    """‖hK − K‖ / ‖K‖ of a stationary layer of C4 or C8 in the plane, with numpy's own quarter turns."""
+    element = layer.space.fibergroup.element(turns * layer.space.fibergroup.order() // 4)
+    kernel = layer.filter_bank().detach().numpy()
+    left, right = (fields.representation(element) for fields in (layer.out_type, layer.in_type))
+    moved = np.einsum("ab,bcyx,cd->adyx", left, np.rot90(kernel, turns, (2, 3)), np.linalg.inv(right))
+    return float(np.linalg.norm(moved - kernel) / np.linalg.norm(kernel))
+
+
+FORMS: dict[str, Callable[[FieldType, FieldType], nn.Module]] = {
+    "tied": lambda *types: RelaxedR2Conv(*types, 3, initial_softness=0.1),
+    "continuous": lambda *types: RelaxedR2Conv(*types, 3, kernel=ContinuousKernel(hidden_size=6)),
+    "partial": lambda *types: PartialR2Conv(*types, 3),
+    "residual": lambda *types: ResidualR2Conv(*types, 3),
+    "weighted": lambda *types: WeightedR2Conv(*types, 3),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("space", ["C4", "C8"])
+def test_profile_is_that_of_a_kernel_that_is_moved_by_hand(space: str, form: str) -> None:
+    layer = FORMS[form](*battery.types(space, "two regular -> regular")).double()
+    found = {row.name: row.error for row in symmetry_profile(layer).rows}
+    for turns in (1, 2, 3):
+        assert found[f"rotation {90 * turns}°"] == pytest.approx(moved_by_hand(layer, turns), rel=1e-6)  # escnn's ρ
+    knows_every_element = form == "tied" or space == "C4"
+    assert ("rotation 45°" in found) == (knows_every_element and space == "C8")
+
+
+@pytest.mark.parametrize(
+    ("space", "pair"),
+    [
+        ("C4", "regular -> irreps"),
+        ("D4", "trivial -> regular"),
+        ("D4", "regular -> trivial"),
+        ("D4 axis 45°", "quotient -> regular"),
+        ("flip", "regular -> irreps"),
+        ("O(2)", "irreps -> irreps"),
+    ],
+)
+def test_tied_kernels_know_themselves_as_moved_by_taps(space: str, pair: str) -> None:
+    """The same from functions of the group as from the filter bank, which the base of all kernels moves."""
+    layer = soft_layer(space, pair)
+    elements = [element for element in layer.kernel.config.domain.sample.elements if element != element.group.identity]
+    moved, whole = layer.kernel.element_energies(layer.weights, (), elements)
+    found, all_taps = Kernel.element_energies(layer.kernel, layer.weights, (), elements)
+    is_on_grid = ~found.isnan()
+    assert is_on_grid.any()
+    assert torch.allclose((moved / whole)[is_on_grid], (found / all_taps)[is_on_grid], rtol=0, atol=1e-9)  # escnn's ρ
+
+
+@pytest.mark.parametrize(("space", "pair"), [("C4", "two regular -> regular"), ("D4", "mixed, sheared -> regular")])
+def test_mean_square_over_the_group_is_twice_the_softness(space: str, pair: str) -> None:
+    layer = soft_layer(space, pair)
+    rows = symmetry_profile(layer).rows
+    mean = sum(row.error**2 for row in rows) / (len(rows) + 1)
+    assert mean == pytest.approx(2 * layer.softness().item(), rel=1e-6)  # escnn's matrices
+
+
+def test_profile_is_the_error_on_white_noise() -> None:
+    layer = soft_layer("D4", "trivial -> two regular", bias=False, **TORUS)
+    measured = {row.name: row.error for row in equivariance_error(layer, 16).exact}
+    for row in symmetry_profile(layer).rows:
+        assert row.error == pytest.approx(measured[row.name], rel=0.05)  # 4,000 values for each of 9 taps
+
+
+def test_soft_translation_leaves_the_elements_of_the_group_as_they_are() -> None:
+    layer = build(*battery.types("C4", "regular -> irreps"), relax={"translation": 0.3}, initial_softness=0.3)
+    assert [row.error for row in symmetry_profile(layer).rows] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("kernel", [None, ContinuousKernel(hidden_size=4)], ids=["tied", "continuous"])
+def test_softness_in_both_is_moved_at_every_position(kernel: object) -> None:
+    """Against banks at every pixel of the reference image, both turned by numpy."""
+    types = battery.types("C4", "regular -> regular")
+    relax = {"rotation": 0.25, "translation": 0.3}
+    layer = RelaxedR2Conv(*types, 3, relax=relax, initial_softness=0.1, kernel=kernel).double()
+    banks = layer.filter_banks(8).detach().numpy()
+    element = layer.space.fibergroup.element(1)
+    left, right = types[1].representation(element), np.linalg.inv(types[0].representation(element))
+    turned = np.rot90(np.rot90(banks, 1, (0, 1)), 1, (4, 5))
+    moved = np.einsum("ab,rsbcyx,cd->rsadyx", left, turned, right)
+    expected = np.linalg.norm(moved - banks) / np.linalg.norm(banks)
+    assert symmetry_profile(layer).rows[0].error == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("layer", "kept"),
+    [
+        (lambda *types: RelaxedR2Conv(*types, 3, relax=None), 7),
+        (lambda *types: RelaxedR2Conv(*types, 3, keep="C2"), 1),
+        (lambda *types: RelaxedR2Conv(*types, 3, keep="C4"), 3),
+        (lambda *types: RelaxedR2Conv(*types, 3, relax="reflection"), 3),
+        (lambda *types: RelaxedR2ConvTransposed(*types, 3, keep="C2"), 1),
+    ],
+    ids=["strict", "C2", "C4", "reflection", "transposed"],
+)
+def test_what_is_kept_has_an_error_of_exactly_0(layer: Callable[..., nn.Module], kept: int) -> None:
+    found = symmetry_profile(layer(*battery.types("D4", "regular -> regular")))
+    errors = sorted(row.error for row in found.network)
+    assert errors[:kept] == [0] * kept
+    assert min(errors[kept:], default=1) > 1e-4  # a softness of 0.001 at the start
+    assert len(found.kept()) == kept
+    assert str(found).count("kept") == kept
+
+
+def test_hardened_layers_and_half_precision_are_0_where_they_are_strict() -> None:
+    layer = RelaxedR2Conv(*battery.types("D4", "regular -> regular"), 3, initial_softness=0.1)
+    whole = symmetry_profile(layer).rows
+    for row, half in zip(whole, symmetry_profile(layer.half()).rows, strict=True):
+        assert half.error == pytest.approx(row.error, rel=0.01)  # weights of 11 bits
+    layer.harden("rotation")
+    assert len(symmetry_profile(layer).kept()) == 3
+    layer.harden()
+    assert len(symmetry_profile(layer).kept()) == 7
+
+
+def test_linear_maps_have_a_profile() -> None:
+    space = gspaces.no_base_space(gspaces.rot2dOnR2(4).fibergroup)
+    fields = FieldType(space, [space.regular_repr])
+    layer = RelaxedLinear(fields, fields, initial_softness=0.1).double()
+    rows = symmetry_profile(layer).rows
+    assert [row.name for row in rows] == ["rotation 90°", "rotation 180°", "rotation 270°"]
+    shift = np.roll(np.eye(4), 1, 0)
+    matrix = layer.matrix.detach().numpy()
+    expected = np.linalg.norm(shift @ matrix @ shift.T - matrix) / np.linalg.norm(matrix)
+    assert rows[0].error == pytest.approx(expected, rel=1e-6)  # escnn's ρ
+
+
+def test_network_has_the_layer_that_is_moved_most_and_elements_that_all_layers_know() -> None:
+    first, second = battery.types("C8", "trivial -> regular")
+    strict = RelaxedR2Conv(first, second, 3, relax=None)
+    continuous = RelaxedR2Conv(second, second, 3, kernel=ContinuousKernel(hidden_size=4))
+    profile = symmetry_profile(enn.SequentialModule(strict, continuous))
+    assert list(profile.layers) == ["0", "1"]
+    assert [(row.name, row.layer) for row in profile.network] == [(f"rotation {n}°", "1") for n in (90, 180, 270)]
+
+
+class Chain(nn.Module):
+    """Layers from plain images to plain images."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, images: Tensor) -> Tensor:
+        result: Tensor = self.layers(self.layers[0].in_type(images)).tensor
+        return result
+
+
+ADAM = partial(torch.optim.Adam, lr=0.03)
+
+
+def trained(network: nn.Module, images: Tensor, target: Tensor, least: float, make: Any = ADAM) -> SymmetryProfile:
+    """Fit a network, and return its profile; the error must fall to a part of that of the start."""
+    optimiser = make(network.parameters())
+    losses = []
+    for _ in range(300):
+        loss = (network(images) - target).square().mean()
+        losses.append(loss.item())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert losses[-1] < least * losses[0]
+    return symmetry_profile(network)
+
+
+def softened(layer: nn.Module, **softening: object) -> nn.Module:
+    """A strict layer that may become soft, and is not yet: then training breaks no more than the data."""
+    return relax_network(layer.double(), **softening)
+
+
+def square_images(count: int) -> Tensor:
+    return torch.randn(count, 1, 7, 7, dtype=torch.float64)
+
+
+def by_kernel(images: Tensor, kernel: Sequence[Sequence[float]]) -> Tensor:
+    """Images after a convolution on the torus."""
+    weight = torch.tensor(kernel, dtype=torch.float64)[None, None]
+    return nn.functional.conv2d(nn.functional.pad(images, [1] * 4, mode="circular"), weight)
+
+
+IMAGE = gspaces.flipRot2dOnR2(4).type(gspaces.flipRot2dOnR2(4).trivial_repr)
+ON_TORUS = {"padding": 1, "padding_mode": "circular", "bias": False}
+
+
+def test_wind_along_x_keeps_one_mirror_alone() -> None:
+    """A puff is carried to the right and spreads; the images are there with their mirror images."""
+    images = square_images(16)
+    images = torch.cat([images, images.flip(2)])
+    wind = by_kernel(images, [[0.05, 0.05, 0.0], [0.4, 0.35, 0.05], [0.05, 0.05, 0.0]])
+    layer = softened(RelaxedR2Conv(IMAGE, IMAGE, 3, relax=None, **ON_TORUS))
+    found = trained(Chain(layer), images, wind, 0.2)
+    assert found.kept(TRAINED) == ("reflection along y",)
+    assert min(row.error for row in found.network if row.name != "reflection along y") > 0.1
+
+
+def test_square_that_is_stretched_keeps_half_turns_and_both_mirrors() -> None:
+    """As Wang et al. 2024: weights of the elements that start equal learn a rectangle from a square."""
+    square, rectangle = torch.zeros(2, 1, 1, 9, 9, dtype=torch.float64)
+    square[..., 3:6, 3:6] = 1
+    rectangle[..., 3:6, 2:7] = 1
+    fields = FieldType(IMAGE.gspace, [IMAGE.gspace.regular_repr])
+    layer = WeightedR2Conv(IMAGE, fields, 3, padding=1, bias=False).double()
+    layer.make_strict()
+    # Steps along the gradient keep what it keeps; those of Adam do so where no basis mixes the elements.
+    found = trained(Mean(layer), square, rectangle, 0.6, partial(torch.optim.SGD, lr=0.3, momentum=0.9))
+    assert set(found.kept(TRAINED)) == {"rotation 180°", "reflection along x", "reflection along y"}
+    assert min(row.error for row in found.network if row.name not in found.kept(TRAINED)) > BROKEN
+
+
+class Mean(Chain):
+    """The mean over the channels of a regular field."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images).mean(1, keepdim=True)
+
+
+def test_stretching_with_kept_half_turns_keeps_both_mirrors_too() -> None:
+    images = square_images(8)
+    images = torch.cat([images, images.flip(2), images.flip(3), images.flip(2, 3)])
+    stretched = by_kernel(images, [[0.0, 0.05, 0.0], [0.3, 0.3, 0.3], [0.0, 0.05, 0.0]])
+    layer = softened(RelaxedR2Conv(IMAGE, IMAGE, 3, relax=None, **ON_TORUS), keep="C2")
+    found = trained(Chain(layer), images, stretched, 0.2)
+    assert set(found.kept(TRAINED)) == {"rotation 180°", "reflection along x", "reflection along y"}
+
+
+def perovskite(displacement: float) -> Tensor:
+    """BaTiO₃ in a cell of 5³ voxels: Ba at corners, Ti in the centre or moved along z, O on faces; (1, 3, 5, 5, 5)."""
+    cell = torch.zeros(1, 3, 5, 5, 5, dtype=torch.float64)
+    for corner in itertools.product((0, 4), repeat=3):
+        cell[0, 0, corner[0], corner[1], corner[2]] = 1
+    cell[0, 1, 2, 2, 2], cell[0, 1, 1, 2, 2] = 1 - displacement, displacement
+    for axis, side in itertools.product(range(3), (0, 4)):
+        place = [2, 2, 2]
+        place[axis] = side
+        cell[0, 2, place[0], place[1], place[2]] = 1
+    return cell
+
+
+@pytest.mark.parametrize("name", ["octahedral", "full octahedral"])
+def test_titanium_that_is_displaced_along_z_keeps_the_symmetries_of_its_axis(name: str) -> None:
+    """C4v, the eight elements of the 48 that leave the tetragonal cell as it is, or the four that are rotations."""
+    space = gspaces.octaOnR3() if name == "octahedral" else gspaces.fullOctaOnR3()
+    species = FieldType(space, [space.trivial_repr] * 3)
+    cubic, tetragonal = perovskite(0.0), perovskite(0.4)
+    layer = softened(RelaxedR3Conv(species, species, 3, padding=1, bias=False, relax=None))
+    found = trained(Chain(layer), cubic, tetragonal, 0.2)
+    kept = set(found.kept(TRAINED))
+    assert kept == {row.name for row in found.network if keeps(tetragonal, species, row.name)}
+    assert len(kept) == (3 if name == "octahedral" else 7)
+    assert min(row.error for row in found.network if row.name not in kept) > BROKEN
+
+
+def keeps(cell: Tensor, species: FieldType, name: str) -> bool:
+    """Whether the element of this name leaves a cell as it is, by escnn's own transform."""
+    for element in species.fibergroup.elements:
+        if turn_or_flip(species.gspace, element).name == name:
+            moved = species(cell.float()).transform(element).tensor
+            return bool((moved - cell).abs().max() < 0.01)  # escnn interpolates in float32
+    raise AssertionError(name)
+
+
+def test_default_layer_of_the_plane_has_no_way_to_keep_half_turns_but_to_be_strict() -> None:
+    """Its functions are odd under a half turn, or reflect; ``keep="C2"`` has the others."""
+    images = square_images(8)
+    images = torch.cat([images, images.flip(2), images.flip(3), images.flip(2, 3)])
+    stretched = by_kernel(images, [[0.0, 0.05, 0.0], [0.3, 0.3, 0.3], [0.0, 0.05, 0.0]])
+    layer = softened(RelaxedR2Conv(IMAGE, IMAGE, 3, relax=None, **ON_TORUS))
+    found = trained(Chain(layer), images, stretched, 1.0)
+    assert len(found.kept(TRAINED)) == 7
+
+
+def test_networks_without_a_group_have_no_profile() -> None:
+    plain = gspaces.trivialOnR2().type(gspaces.trivialOnR2().trivial_repr)
+    with pytest.raises(ValueError, match="network must have a relaxed layer whose group"):
+        symmetry_profile(RelaxedR2Conv(plain, plain, 3, relax="translation"))
+    with pytest.raises(ValueError, match="network has no relaxed layer"):
+        symmetry_profile(nn.Conv2d(1, 1, 3))
+    with pytest.raises(TypeError, match="network must be"):
+        symmetry_profile(math.pi)  # type: ignore[arg-type]
+
+
+def test_rounding_is_no_broken_symmetry() -> None:
+    layer = soft_layer("C4", "regular -> regular").float()
+    layer.kernel.scale_soft_part(1e-9)
+    assert symmetry_profile(layer).kept() == ("rotation 90°", "rotation 180°", "rotation 270°")
+    double = soft_layer("C4", "regular -> regular")
+    double.kernel.scale_soft_part(1e-9)
+    assert min(row.error for row in symmetry_profile(double).rows) > ROUNDING
