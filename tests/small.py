@@ -324,10 +324,14 @@ def volume_type(name: str) -> FieldType:
 
 
 def volume_layer(
-    in_type: FieldType, kernel_size: int = 3, make: Callable[..., RelaxedR3Conv] = RelaxedR3Conv, **options: Any
+    in_type: FieldType,
+    kernel_size: int = 3,
+    out_type: FieldType | None = None,
+    make: Callable[..., RelaxedR3Conv] = RelaxedR3Conv,
+    **options: Any,
 ) -> RelaxedR3Conv:
     """A layer in float64 that is far from strict."""
-    return make(in_type, in_type, kernel_size, **{"initial_softness": 0.05, **options}).double()
+    return make(in_type, out_type or in_type, kernel_size, **{"initial_softness": 0.05, **options}).double()
 
 
 def voxel_symmetries(space: GSpace3D) -> list[GroupElement]:

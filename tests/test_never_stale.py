@@ -233,11 +233,6 @@ WRITES: dict[str, Callable[[Tensor, Tensor], object]] = {
 }
 
 
-class Doubled(nn.Module):
-    def forward(self, values: Tensor) -> Tensor:
-        return 2 * values
-
-
 def other_state(layer: RelaxedR2Conv) -> dict[str, Tensor]:
     return (
         small_networks.another_draw("soft" if layer.is_stationary else "soft in translation")
@@ -295,7 +290,7 @@ CHANGES: dict[str, Callable[[RelaxedR2Conv], object]] = {
     "replaced parameter": lambda layer: setattr(layer, "weights", nn.Parameter(2 * layer.weights.detach())),
     "tensor in place of a parameter": tensor_in_place_of_a_parameter,
     "replica": replica,
-    "parametrization": lambda layer: parametrize.register_parametrization(layer, "weights", Doubled()),
+    "parametrization": lambda layer: parametrize.register_parametrization(layer, "weights", nn.Tanh()),
     "parametrization and step": parametrization_and_step,
 }
 
