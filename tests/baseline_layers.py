@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 
-import battery
 import pytest
+import small as battery
 import torch
 from escnn.group import Representation
-from layers import TORUS, shake
 from reference_group import Elements, coset
+from small import TORUS, shake
 from torch import Tensor
 
 from escnn_relaxed import ContinuousKernel

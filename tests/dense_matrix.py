@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from errors import transform
 from escnn.group import GroupElement
 from escnn.nn import FieldType
 from torch import Tensor
-from transformations import transform
 
 from escnn_relaxed import RelaxedR2Conv
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from escnn import nn as enn
-from soft_networks import soft_regular_layer
+from small import soft_regular_layer
 from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv

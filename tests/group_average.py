@@ -10,21 +10,20 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from errors import ROUNDING, on_grid_elements, relative_error
 from escnn.group import GroupElement
 from escnn.gspaces import GSpace
-from reference import Layer, kernel_types, matrix_of, taps_of
+from reference import TRANSPOSED, Layer, kernel_types, matrix_of, taps_of
 from reference_group import Elements
-from tolerances import ROUNDING
 from torch import Tensor
-from transformations import on_grid_elements, relative_error
 
-from escnn_relaxed import RelaxedR2ConvTransposed, harden_network
+from escnn_relaxed import harden_network
 
 
 def kernel_of(layer: Layer) -> Tensor:
     """K of a stationary layer, (C_out, C_in/groups, k, …), as it is between fields."""
     bank = layer.filter_bank()
-    return bank.transpose(0, 1) if isinstance(layer, RelaxedR2ConvTransposed) else bank
+    return bank.transpose(0, 1) if isinstance(layer, TRANSPOSED) else bank
 
 
 def subgroup_elements(space: GSpace, subgroups: Sequence[str] = ()) -> list[GroupElement]:

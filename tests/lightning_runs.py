@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from escnn import nn as enn
 from lightning.pytorch import Callback, LightningModule, Trainer
-from soft_networks import soft_regular_layer
+from small import soft_regular_layer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -20,9 +20,10 @@ from escnn.nn import FieldType
 from reference_group import Elements, Point, as_point, matrix
 from torch import Tensor
 
-from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3Conv
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3Conv, RelaxedR3ConvTransposed
 
-Layer = RelaxedR2Conv | RelaxedR2ConvTransposed | RelaxedR3Conv
+Layer = RelaxedR2Conv | RelaxedR2ConvTransposed | RelaxedR3Conv | RelaxedR3ConvTransposed
+TRANSPOSED = (RelaxedR2ConvTransposed, RelaxedR3ConvTransposed)
 Index = tuple[int, ...]
 # κ of the element of this number, at a tap d and a pixel of an image of some size: its value at g⁻¹d and a(g, x),
 # (C_out, C_in).
@@ -33,7 +34,7 @@ def kernel_types(layer: Layer) -> tuple[FieldType, FieldType]:
     """The fields between which a kernel is: one group of those of the input, or of a transposed layer's output."""
     fields = layer.in_type, layer.out_type
     parts = [of.index_select(list(range(len(of) // layer.groups))) for of in fields]
-    return (fields[0], parts[1]) if isinstance(layer, RelaxedR2ConvTransposed) else (parts[0], fields[1])
+    return (fields[0], parts[1]) if isinstance(layer, TRANSPOSED) else (parts[0], fields[1])
 
 
 def taps_of(layer: Layer) -> list[Point]:
@@ -79,7 +80,7 @@ class Oracle:
 
     def __call__(self, features: Tensor) -> Tensor:
         """The output of the layer."""
-        is_transposed = isinstance(self.layer, RelaxedR2ConvTransposed)
+        is_transposed = isinstance(self.layer, TRANSPOSED)
         output = self._transposed(features) if is_transposed else self._convolution(features)
         bias = self.layer.expanded_bias
         return output if bias is None else output + bias.view(-1, *[1] * (output.dim() - 2))

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from escnn.group import Representation
-from layers import ROUGH
 from reference import Index, Layer, Oracle, kernel_types, matrix_of, position_of, taps_of
 from reference_group import Elements, Point, permutation
+from small import ROUGH
 from torch import Tensor
 
 # ω′ and the side of an image for which a weight of 1 makes this root mean square of a modulation; parts of functions
@@ -261,11 +261,7 @@ class ContinuousKappa:
     """
 
     def __init__(
-        self,
-        layer: Layer,
-        elements: Elements,
-        filter_frequency: Mapping[str, float] = ROUGH,
-        support: str = "smooth",
+        self, layer: Layer, elements: Elements, filter_frequency: Mapping[str, float] = ROUGH, support: str = "smooth"
     ) -> None:
         self.layer, self.elements, self.support = layer, elements, support
         self.filter_frequency = filter_frequency

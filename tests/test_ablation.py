@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from layers import SOFT_PARTS
-from soft_networks import Network, soft_regular_layer
-from tolerances import ROUNDING
+from errors import ROUNDING
+from small import SOFT_PARTS, soft_regular_layer
+from small_networks import Network
 from torch import nn
 
 from escnn_relaxed import harden_network, softness_ablation

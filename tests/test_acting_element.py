@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 
-import battery
 import numpy as np
 import pytest
-import volumes
+import small
+from errors import DECOMPOSED
 from escnn import gspaces
 from escnn.group import O3, o3_group
 from escnn.gspaces import GSpace
-from tolerances import DECOMPOSED
 
 from escnn_relaxed.group.rotation_axes import element_with_action
 
@@ -23,9 +22,9 @@ def tilted() -> GSpace:
 
 
 SPACES = {
-    **{name: lambda name=name: battery.gspace(name) for name in ("C4", "D4 axis 45°", "SO(2)", "O(2)")},
+    **{name: lambda name=name: small.gspace(name) for name in ("C4", "D4 axis 45°", "SO(2)", "O(2)")},
     **{
-        f"space, {name}": lambda name=name: volumes.gspace(name)
+        f"space, {name}": lambda name=name: small.volume_space(name)
         for name in ("full octahedral", "SO(3)", "O(3)", "SO(2)", "dihedral", "cone")
     },
     "space, cylinder": gspaces.cylindricalOnR3,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import battery
 import pytest
+import small
 import torch
 from torch import Tensor, nn
 
@@ -45,7 +45,7 @@ CENTRE = image_with((2, 2))  # no side is bright: the class is 0 under every tur
 
 
 def test_classes_that_turn_do_not_agree() -> None:
-    trivial = battery.field_type("C4", "trivial")
+    trivial = small.field_type("C4", "trivial")
     report = prediction_agreement(Side(), torch.stack([RIGHT, TOP, CENTRE, CENTRE]), in_type=trivial)
     assert [(row.name, row.kind, row.agreement, row.resampling) for row in report.rows] == [
         (f"rotation {degrees}°", "exact", 0.5, 1.0) for degrees in (90, 180, 270)
@@ -60,7 +60,7 @@ def test_the_orbit_is_what_agrees_under_all() -> None:
     """Each shift changes another image."""
     images = torch.stack([image_with((2, 3)), image_with((1, 2)), CENTRE])
     report = prediction_agreement(
-        Side(), images, in_type=battery.field_type("C4", "trivial"), elements=(), shifts=[(0, 1), (-1, 0), (0, 0)]
+        Side(), images, in_type=small.field_type("C4", "trivial"), elements=(), shifts=[(0, 1), (-1, 0), (0, 0)]
     )
     # A side is bright only at the border: before, all are of class 0; the second comes to the top.
     assert [row.agreement for row in report.rows] == pytest.approx([1, 2 / 3, 1])
@@ -68,7 +68,7 @@ def test_the_orbit_is_what_agrees_under_all() -> None:
 
 
 def test_an_invariant_classifier_agrees_with_itself_and_strides_that_do_not_fit_are_told() -> None:
-    trivial = battery.field_type("C4", "trivial")
+    trivial = small.field_type("C4", "trivial")
     report = prediction_agreement(Brightness(), torch.randn(50, 1, 6, 6), in_type=trivial)
     assert ({row.agreement for row in report.rows}, report.orbit) == ({1.0}, 1.0)
     kinds = {}
@@ -89,7 +89,7 @@ class Threshold(nn.Module):
 
 def test_interpolation_alone_is_beside_the_agreement() -> None:
     """Turned by 45° and back, a pixel off the centre is lower; one in the centre stays."""
-    trivial = battery.field_type("C8", "trivial")
+    trivial = small.field_type("C8", "trivial")
     images = torch.stack([image_with((2, 2)), image_with((1, 2))])
     (row,) = prediction_agreement(Threshold(), images, in_type=trivial, elements=(), angles=[math.pi / 4]).rows
     assert (row.kind, row.agreement, row.resampling) == ("interpolated", 0.5, 0.5)
@@ -105,6 +105,6 @@ def test_interpolation_alone_is_beside_the_agreement() -> None:
     ],
 )
 def test_bad_arguments_are_named(given: dict[str, Any], message: str) -> None:
-    trivial = battery.field_type("C4", "trivial")
+    trivial = small.field_type("C4", "trivial")
     with pytest.raises(ValueError, match=message):
         prediction_agreement(**{"classifier": Side(), "data": torch.zeros(1, 1, 5, 5), "in_type": trivial, **given})

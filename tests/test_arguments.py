@@ -8,37 +8,34 @@ import warnings
 from fractions import Fraction
 from pathlib import Path
 
-import battery
 import numpy as np
 import pytest
+import small
 import torch
 from escnn import gspaces
 from escnn.nn import FieldType, R2Conv
-from layers import with_kernel
+from small import with_kernel
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR2ConvTransposed
 
-C4, D4 = battery.gspace("C4"), battery.gspace("D4")
+C4, D4 = small.gspace("C4"), small.gspace("D4")
 REGULAR, TRIVIAL = FieldType(C4, [C4.regular_repr] * 2), FieldType(C4, [C4.trivial_repr])
 DIHEDRAL = FieldType(D4, [D4.regular_repr])
 SPACE_3D = gspaces.rot3dOnR3()
 IN_SPACE = FieldType(SPACE_3D, [SPACE_3D.trivial_repr])
 NAN, INFINITE = float("nan"), float("inf")
 
-# name: (arguments that replace those of a good layer, the error, what its message must hold)
+# name: (arguments that replace those of a good layer, the error, what its message must hold). That every bad value is
+# named is in ``test_bad_calls``; here, what would be right.
 BAD = {
     "in_type of another class": ({"in_type": "regular"}, TypeError, ["in_type", "'regular'", "FieldType"]),
-    "in_type None": ({"in_type": None}, TypeError, ["in_type", "None", "FieldType"]),
     "out_type a representation": ({"out_type": C4.regular_repr}, TypeError, ["out_type", "FieldType"]),
     "out_type on another gspace": ({"out_type": DIHEDRAL}, ValueError, ["in_type", "out_type", "gspace", D4.name]),
     "a gspace of space": ({"in_type": IN_SPACE, "out_type": IN_SPACE}, ValueError, ["in_type", "plane"]),
     "kernel size 0": ({"kernel_size": 0}, ValueError, ["kernel_size", "0", ">= 1"]),
     "kernel size 3.0": ({"kernel_size": 3.0}, TypeError, ["kernel_size", "3.0", "integer"]),
-    "kernel size True": ({"kernel_size": True}, TypeError, ["kernel_size", "True", "integer"]),
-    "a pair of kernel sizes": ({"kernel_size": (3, 3)}, TypeError, ["kernel_size", "(3, 3)", "integer"]),
     "negative padding": ({"padding": -1}, ValueError, ["padding", "-1", ">= 0"]),
     "padding of one": ({"padding": (1,)}, ValueError, ["padding", "(1,)", "pair"]),
-    "padding of three": ({"padding": (1, 1, 1)}, ValueError, ["padding", "(1, 1, 1)", "pair"]),
     "padding the same": ({"padding": "same"}, TypeError, ["got 'same': ", "stride=1 padding=1 keeps the size"]),
     "padding the same, dilated": (
         {"padding": "same", "kernel_size": 5, "dilation": 3},
@@ -51,70 +48,36 @@ BAD = {
         ["got 'same'", "no padding, which is alike on both sides, keeps the size"],
     ),
     "padding of valid pixels": ({"padding": "valid"}, TypeError, ["a pair (rows, columns), got 'valid': padding=0"]),
-    "padding of floats": ({"padding": (1, 1.5)}, TypeError, ["padding", "1.5", "integer"]),
-    "stride 0": ({"stride": 0}, ValueError, ["stride", "0", ">= 1"]),
-    "stride a float": ({"stride": 2.0}, TypeError, ["stride", "2.0", "integer"]),
     "stride of unequal steps": ({"stride": (2, 1)}, ValueError, ["stride", "(2, 1)", "pair of equal ones"]),
-    "dilation 0": ({"dilation": 0}, ValueError, ["dilation", "0", ">= 1"]),
     "unknown padding mode": ({"padding_mode": "same"}, ValueError, ["padding_mode", "'same'", "circular"]),
     "groups that do not divide": ({"groups": 3}, ValueError, ["groups", "3", "2", "divide"]),
-    "groups 0": ({"groups": 0}, ValueError, ["groups", "0", ">= 1"]),
     "groups that split unequally": (
         {"in_type": FieldType(C4, [C4.regular_repr, C4.trivial_repr]), "groups": 2},
         ValueError,
         ["groups", "2", "in_type", "equal parts"],
     ),
     "relax a number": ({"relax": 0.5}, TypeError, ["relax", "0.5", "dict"]),
-    "relax an unknown word": ({"relax": "soft"}, ValueError, ["relax", "'soft'", "rotation", "None"]),
     "unknown subgroup": ({"relax": {"scaling": 1.0}}, ValueError, ["relax", "'scaling'", "rotation", "translation"]),
     "subgroup the group lacks": ({"relax": {"reflection": 1.0}}, ValueError, ["relax", "reflection", C4.name]),
     "frequency NaN": ({"relax": {"rotation": NAN}}, ValueError, ["relax", "rotation", "nan", "finite"]),
-    "frequency infinite": ({"relax": {"rotation": INFINITE}}, ValueError, ["relax", "rotation", "inf", "finite"]),
-    "frequency in words": ({"relax": {"rotation": "much"}}, TypeError, ["relax", "rotation", "'much'", "number"]),
-    "frequency None": ({"relax": {"rotation": None}}, TypeError, ["relax", "rotation", "None", "number"]),
-    "frequency complex": ({"relax": {"rotation": 1j}}, TypeError, ["relax", "rotation", "1j", "number"]),
-    "frequency True": ({"relax": {"rotation": True}}, TypeError, ["relax", "rotation", "True", "number"]),
-    "frequency a true tensor": ({"relax": {"rotation": torch.tensor(True)}}, TypeError, ["rotation", "tensor(True)"]),
     "two frequencies of rotation": ({"relax": {"rotation": (0.1, 0.1)}}, ValueError, ["relax", "rotation", "1 value"]),
-    "three of translation": ({"relax": {"translation": (1, 1, 1)}}, ValueError, ["relax", "translation", "2 value"]),
     "pair in words": ({"relax": {"translation": "12"}}, TypeError, ["relax", "translation", "'12'", "pair (x, y)"]),
-    "one of two None": ({"relax": {"translation": (0.1, None)}}, TypeError, ["relax", "translation", "(0.1, None)"]),
-    "one of two infinite": ({"relax": {"translation": (0.1, INFINITE)}}, ValueError, ["relax", "translation", "inf"]),
     "samples 0": ({"samples": 0}, ValueError, ["samples", "0", ">= 1"]),
-    "samples a float": ({"samples": 8.0}, TypeError, ["samples", "8.0", "integer"]),
     "softness of 1": ({"initial_softness": 1.0}, ValueError, ["initial_softness", "1.0"]),
-    "softness negative": ({"initial_softness": -0.1}, ValueError, ["initial_softness", "-0.1"]),
-    "softness NaN": ({"initial_softness": NAN}, ValueError, ["initial_softness", "nan"]),
     "softness True": ({"initial_softness": True}, TypeError, ["initial_softness", "True", "number"]),
-    "softness in words": ({"initial_softness": "soft"}, TypeError, ["initial_softness", "'soft'"]),
-    "a class of kernels": (
-        {"kernel": ContinuousKernel},
-        TypeError,
-        ["kernel must be", "ContinuousKernel"],
-    ),
+    "a class of kernels": ({"kernel": ContinuousKernel}, TypeError, ["kernel must be", "ContinuousKernel"]),
     "bias None": ({"bias": None}, TypeError, ["bias", "None", "True or False"]),
-    "bias 1": ({"bias": 1}, TypeError, ["bias", "1", "True or False"]),
-    "learning a number": ({"learn_relaxation": 0.1}, TypeError, ["learn_relaxation", "0.1", "True or False"]),
-    "initialize in words": ({"initialize": "no"}, TypeError, ["initialize", "'no'", "True or False"]),
 }
 # Those of escnn's basis.
 BAD_BASIS = {
     "sigma negative": ({"sigma": -1.0}, ValueError, ["sigma", "-1.0", "> 0"]),
-    "sigma infinite": ({"sigma": INFINITE}, ValueError, ["sigma", "inf", "finite"]),
-    "sigma in words": ({"sigma": "wide"}, TypeError, ["sigma", "'wide'", "number"]),
     "sigma of fewer rings": ({"sigma": [0.5]}, ValueError, ["sigma", "[0.5]", "2 rings"]),
     "sigma of more rings": ({"rings": [1.0], "sigma": [0.5, 0.6]}, ValueError, ["sigma", "[0.5, 0.6]", "1 rings"]),
     "one sigma None": ({"sigma": [0.5, None]}, TypeError, ["sigma", "None", "number"]),
-    "cutoff in words": ({"frequencies_cutoff": "x"}, TypeError, ["frequencies_cutoff", "'x'", "number", "function"]),
-    "cutoff NaN": ({"frequencies_cutoff": NAN}, ValueError, ["frequencies_cutoff", "nan", "finite"]),
     "no rings": ({"rings": []}, ValueError, ["rings", "[]", "at least one"]),
     "a ring outside": ({"rings": [0.0, 9.0]}, ValueError, ["rings", "9.0", "1.414"]),
-    "a ring negative": ({"rings": [-1.0]}, ValueError, ["rings", "-1.0", "from 0"]),
     "rings a number": ({"rings": 1.0}, TypeError, ["rings", "1.0", "list"]),
-    "rings in words": ({"rings": "all"}, TypeError, ["rings", "'all'", "list"]),
     "offset in words": ({"maximum_offset": "x"}, TypeError, ["maximum_offset", "'x'", "integer"]),
-    "offset negative": ({"maximum_offset": -1}, ValueError, ["maximum_offset", "-1", ">= 0"]),
-    "recompute in words": ({"recompute": "no"}, TypeError, ["recompute", "'no'", "True or False"]),
     "filter a number": ({"basis_filter": 3}, TypeError, ["basis_filter", "3", "function"]),
     "filter that keeps nothing": ({"basis_filter": lambda element: False}, ValueError, ["basis_filter", "element"]),
     "cutoff that keeps nothing": (
@@ -125,8 +88,6 @@ BAD_BASIS = {
 }  # fmt: skip
 BAD_TRANSPOSED = {
     "output padding": ({"output_padding": 1}, ValueError, ["got 1 for stride=1, dilation=1: at most 0"]),
-    "negative output padding": ({"output_padding": -1, "stride": 2}, ValueError, ["output_padding", "-1"]),
-    "no integer": ({"output_padding": 0.5, "stride": 2}, TypeError, ["output_padding", "0.5"]),
     "three paddings": ({"padding": (1, 1, 1)}, ValueError, ["padding", "pair", "(1, 1, 1)"]),
 }
 
@@ -209,12 +170,6 @@ def test_frequency_is_a_number_or_for_translation_a_pair(name: str, value: objec
     assert other.domain_frequency[name].tolist() == expected
 
 
-def test_frequency_keeps_the_digits_of_float64() -> None:
-    layer = layer_of(relax={"rotation": 0.5}).double()
-    layer.set_domain_frequency(rotation=1 / 3)
-    assert layer.domain_frequency["rotation"].item() == 1 / 3
-
-
 @pytest.mark.parametrize(
     ("value", "error"), [(True, TypeError), (NAN, ValueError), ("much", TypeError), ((0.1, 0.2), ValueError)]
 )
@@ -274,7 +229,7 @@ def test_frequency_that_the_samples_of_a_continuous_kernel_do_not_resolve_is_war
 ) -> None:
     def build(frequency: object) -> RelaxedR2Conv:
         arguments = with_kernel({"soft_part": "continuous", "relax": {name: frequency}, **options})
-        return RelaxedR2Conv(*battery.types(space, "trivial -> irreps"), 1, **arguments)
+        return RelaxedR2Conv(*small.types(space, "trivial -> irreps"), 1, **arguments)
 
     # Whole numbers in log coordinates, where others jump.
     step = 1.0 if options else 0.01 * limit
@@ -287,19 +242,19 @@ def test_frequency_that_the_samples_of_a_continuous_kernel_do_not_resolve_is_war
     with pytest.warns(UserWarning, match=rf"set_domain_frequency: .* of {name} .* it aliases"):
         layer.set_domain_frequency(**{name: -value})
     # A tied kernel has no waves.
-    RelaxedR2Conv(*battery.types("C4", "trivial -> regular"), 1, relax={name: 100.0})
+    RelaxedR2Conv(*small.types("C4", "trivial -> regular"), 1, relax={name: 100.0})
 
 
 def test_every_frequency_of_reflection_is_resolved() -> None:
     """It has two elements, and any function of two is a wave."""
-    fields = battery.types("D4", "trivial -> regular")
+    fields = small.types("D4", "trivial -> regular")
     layer = RelaxedR2Conv(*fields, 3, relax={"reflection": 100.0}, initial_softness=0.1, **CONTINUOUS)
     layer.set_domain_frequency(reflection=-1000.0)  # warnings are errors
     assert layer.softness("reflection").item() > 0
 
 
 def test_warning_points_at_the_line_outside_the_package(warnings_not_yet_given: None) -> None:
-    types = battery.types("C8", "trivial -> regular")
+    types = small.types("C8", "trivial -> regular")
     layer = RelaxedR2Conv(*types, 1, relax={"rotation": 0.5}, **CONTINUOUS)
     calls = (
         lambda: RelaxedR2Conv(*types, 1, relax={"rotation": 3.0}, **CONTINUOUS),

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 from math import prod
 
-import battery
 import pytest
+import small
 import torch
-from layers import build
-from tolerances import ROUNDING
+from errors import ROUNDING, answer_to, relative_error
+from small import build
 from torch import Tensor
-from transformations import answer_to, relative_error
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.integral import at_pixels
@@ -94,12 +93,12 @@ def test_values_and_gradients_are_those_of_the_sum_over_taps(
 @pytest.mark.parametrize("place", [{}, {"stride": 2}, {"dilation": 2, "padding": (2, 1)}], ids=str)
 def test_transposed_layer_with_the_same_weights_is_the_adjoint(place: dict[str, object]) -> None:
     """⟨K f, h⟩ = ⟨f, Kᵀ h⟩ of continuous kernels of one channel: the position is that of the input of the adjoint."""
-    types = battery.types("C4", "trivial -> trivial")
+    types = small.types("C4", "trivial -> trivial")
     relax = {"translation": (0.3, 0.5), "rotation": 0.2}
     place = {"padding": 1, "bias": False, "soft_part": "continuous", "relax": relax, "initial_softness": 0.3, **place}
     forward, adjoint = (build(*types, make=make, **place) for make in (RelaxedR2Conv, RelaxedR2ConvTransposed))
     adjoint.kernel.load_state_dict(forward.kernel.state_dict())
-    f = battery.random_input(types[0], 5, 7)
+    f = small.random_input(types[0], 5, 7)
     h = torch.randn_like(answer_to(forward, f))
     products = (answer_to(forward, f) * h).sum(), (f * answer_to(adjoint, h)).sum()
     assert products[0].item() == pytest.approx(products[1].item(), rel=1e-10)
@@ -111,9 +110,9 @@ def test_transposed_layer_with_the_same_weights_is_the_adjoint(place: dict[str, 
 def test_memory_of_a_step_does_not_grow_with_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each chunk is made anew in the backward pass, and gives the gradients of one that is not."""
     layer = build(
-        *battery.types("C4", "trivial -> regular"), padding=1, relax={"translation": 0.4}, soft_part="continuous"
+        *small.types("C4", "trivial -> regular"), padding=1, relax={"translation": 0.4}, soft_part="continuous"
     )
-    features, gradients = battery.random_input(layer.in_type, 4, 4), []
+    features, gradients = small.random_input(layer.in_type, 4, 4), []
     for most in (1, 2**23):
         monkeypatch.setattr(at_pixels, "_MOST_VALUES", most)
         answer = layer(layer.in_type(features)).tensor

@@ -8,17 +8,16 @@ from __future__ import annotations
 import copy
 import math
 
-import battery
 import pytest
+import small as battery
 import torch
 from baseline_layers import EVERY_STRICT_KERNEL, EVERY_WAY, WAYS, baseline, members, set_group_weights, strict_bank
+from errors import ROUNDING, SINGLE_REORDERED, largest_error, relative_error, shift_error
 from escnn import nn as enn
-from forms import answer, features_of
 from group_average import energy, mean_over
 from reference_group import Elements
-from tolerances import ROUNDING, SINGLE_REORDERED
+from small_networks import answer, features_of
 from torch import Tensor, nn
-from transformations import largest_error, relative_error, shift_error
 
 from escnn_relaxed import (
     ContinuousKernel,

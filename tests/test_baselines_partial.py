@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import battery
 import pytest
+import small as battery
 import torch
 from baseline_layers import baseline, members, strict_bank
-from forms import features_of
+from errors import ROUNDING, largest_error, reflections, relative_error, rotations
 from reference_group import Elements, angle_of
-from tolerances import ROUNDING
-from transformations import largest_error, reflections, relative_error, rotations
+from small_networks import features_of
 
 from escnn_relaxed.baselines import PartialR2Conv
 

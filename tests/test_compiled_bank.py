@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from errors import SINGLE, relative_error
 from escnn import gspaces
 from escnn.nn import FieldType
-from layers import options_of
-from tolerances import SINGLE
+from small import options_of
 from torch import Tensor
-from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
 

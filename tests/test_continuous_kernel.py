@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-import battery
 import numpy as np
 import pytest
+import small
 import torch
+from errors import BROKEN, ROUNDING, largest_error, relative_error
 from escnn import gspaces
 from escnn.nn import EquivariantModule, FieldType, FourierPointwise, GeometricTensor, ReLU
-from forms import features_of
-from layers import ROUGH, build, options_of, soft_layer
-from tolerances import BROKEN, ROUNDING
+from small import ROUGH, build, options_of, soft_layer
+from small_networks import features_of
 from torch import Tensor
 from torch.nn import functional
-from transformations import largest_error, relative_error
 
-from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
+from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.checks import SUBGROUPS
 
 CONSTANT = {"position": 0.0, "rotation": 0.0, "reflection": 0.0}
-EVERYWHERE = {"rotation": 0.2, "translation": (0.3, 0.5)}
 
 
 def soft(space: str, pair: str, relax: object = "default", **arguments: object) -> RelaxedR2Conv:
@@ -44,69 +41,6 @@ def test_layer_has_no_weights_of_r2conv_and_its_learned_frequency_says_how_soft_
     layer.harden()
     layer.drop_soft_part()
     assert layer.hardened == SUBGROUPS
-
-
-def test_start_without_softness_is_refused_where_something_is_soft() -> None:
-    types = battery.types("C4", "regular -> regular")
-    with pytest.raises(ValueError, match="initial_softness must be above 0 with kernel=ContinuousKernel"):
-        RelaxedR2Conv(*types, 3, kernel=ContinuousKernel(), initial_softness=0)
-    layer = RelaxedR2Conv(*types, 3, kernel=ContinuousKernel(), initial_softness=0, relax=None)
-    assert layer.filter_bank().abs().max() > 0
-
-
-@pytest.mark.usefixtures("warnings_not_yet_given")
-@pytest.mark.parametrize(
-    ("space", "relax", "form", "words"),
-    [
-        ("C8", {"rotation": 1.0}, "circle", "1 of rotation is above 0.637 (N/4π"),
-        ("C8", {"rotation": 5.0}, "log", "5 of rotation is above 4 (N/2 for N = 8"),
-        ("C3", {"rotation": 0.3}, "circle", "0.3 of rotation is above 0.239 (N/4π"),
-        ("C2", {"rotation": 9.0}, "circle", ""),
-    ],
-)
-def test_frequency_that_the_samples_do_not_resolve_is_warned_of(
-    space: str, relax: dict[str, object], form: str, words: str
-) -> None:
-    def make() -> RelaxedR2Conv:
-        kernel = ContinuousKernel(rotation_coordinates=form)
-        return RelaxedR2Conv(*battery.types(space, "trivial -> trivial"), 3, relax=relax, kernel=kernel)
-
-    if not words:
-        make()  # warnings are errors
-        return
-    with pytest.warns(UserWarning, match=re.escape(words)):
-        layer = make()
-    name, value = next(iter(relax.items()))
-    with pytest.warns(UserWarning, match="set_domain_frequency.*it aliases"):
-        layer.set_domain_frequency(**{name: value})
-
-
-@pytest.mark.usefixtures("warnings_not_yet_given")
-def test_arguments_of_the_steerable_basis_are_ignored_with_a_warning() -> None:
-    types = battery.types("C4", "trivial -> regular")
-    with pytest.warns(UserWarning, match="rings, sigma: ignored"):
-        RelaxedR2Conv(*types, 3, sigma=0.5, rings=[0.0, 1.0], kernel=ContinuousKernel())
-
-
-def test_layer_of_other_options_refuses_the_state() -> None:
-    types = battery.types("SO(2)", "irreps -> irreps")
-    state = build(*types, relax=None, soft_part="continuous").state_dict()
-    for options, words in (
-        ({"hidden_size": 8}, "kernel net"),
-        ({"support": "disk"}, "support"),
-        ({"samples": 4}, "samples"),
-        ({"filter_frequency": 0.7}, "filter frequency"),
-        ({"dilation": 2}, "dilation"),
-    ):
-        other = build(*types, relax=None, **{"soft_part": "continuous", **options})
-        with pytest.raises(RuntimeError, match=f"{words} is"):
-            other.load_state_dict(state)
-
-
-def test_gradient_reaches_every_parameter() -> None:
-    layer = soft("D4", "regular + irreps -> irreps + regular", {"reflection": 0.3, **EVERYWHERE}, learn_relaxation=True)
-    layer.filter_banks(3).square().sum().backward()
-    assert all(bool(of.grad.any()) for of in layer.kernel.parameters() if of.numel())
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -132,8 +66,8 @@ def disk(kernel_size: int) -> Tensor:
 )
 def test_no_frequency_at_all_gives_pooling_over_the_disk(space: str, pair: str, kernel_size: int) -> None:
     """ω = ω′ = 0: the kernel is constant, over the group too; with an ω of the position it is not."""
-    arguments = {"relax": battery.subgroups(space, 0.0), "support": "disk"}
-    layer = build(*battery.types(space, pair), kernel_size, filter_frequency=CONSTANT, **arguments)
+    arguments = {"relax": small.subgroups(space, 0.0), "support": "disk"}
+    layer = build(*small.types(space, pair), kernel_size, filter_frequency=CONSTANT, **arguments)
     bank, middle = layer.filter_bank(), kernel_size // 2
     mixing = bank[:, :, middle, middle]
     assert mixing.norm() > 0
@@ -141,7 +75,7 @@ def test_no_frequency_at_all_gives_pooling_over_the_disk(space: str, pair: str, 
     if pair == "trivial -> regular":
         assert relative_error(mixing, mixing[:1].expand_as(mixing)) <= ROUNDING
         frequency = CONSTANT | {"position": 0.3}
-        other = build(*battery.types(space, pair), kernel_size, filter_frequency=frequency, **arguments).filter_bank()
+        other = build(*small.types(space, pair), kernel_size, filter_frequency=frequency, **arguments).filter_bank()
         assert float(other[0, 0, [1, 1, 0], [1, 2, 1]].std() / other.std()) > BROKEN
 
 
@@ -161,7 +95,7 @@ def test_parameter_count_does_not_depend_on_the_number_of_rotations_or_taps(pair
 @pytest.mark.parametrize("space", ["flip", "C2", "C3", "D4"])
 def test_means_over_the_group_have_a_weight_for_each_map_that_commutes_with_it(space: str) -> None:
     """Between irreps at one tap (Schur's lemma), in groups of two elements as in larger ones."""
-    fields = battery.field_type(space, "irreps")
+    fields = small.field_type(space, "irreps")
     layer = build(fields, fields, kernel_size=1, relax=None, soft_part="continuous")
     irreps = [fields.gspace.fibergroup.irrep(*irrep) for irrep in fields.irreps]
     expected = [a.sum_of_squares_constituents if a == b else 0 for a in irreps for b in irreps]
@@ -174,7 +108,7 @@ def test_what_the_group_cannot_see_is_no_soft_part() -> None:
     options = options_of("continuous", rotation_coordinates="log")
     with pytest.warns(UserWarning, match="it aliases"):
         layer = RelaxedR2Conv(
-            *battery.types("C4", "regular -> regular"), 3, padding=1, relax={"rotation": 4.0}, **options
+            *small.types("C4", "regular -> regular"), 3, padding=1, relax={"rotation": 4.0}, **options
         )
     assert layer.softness() < 1e-10  # rounding of float32, squared
     assert largest_error(layer, features_of(layer)) < 1e-4
@@ -186,7 +120,7 @@ def test_what_the_group_cannot_see_is_no_soft_part() -> None:
 @pytest.mark.parametrize("kernel_size", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("support", ["smooth", "disk"])
 def test_no_kernel_size_starts_empty(kernel_size: int, support: str) -> None:
-    types = battery.types("C4", "trivial -> regular")
+    types = small.types("C4", "trivial -> regular")
     layer = RelaxedR2Conv(*types, kernel_size, relax=None, **options_of("continuous", support=support))
     assert layer.filter_bank().abs().max() > 0
 
@@ -197,9 +131,9 @@ def test_no_kernel_size_starts_empty(kernel_size: int, support: str) -> None:
 )
 def test_domain_weights_never_start_large(space: str, pair: str, hidden_size: int, initial_softness: float) -> None:
     """Also where a kernel net cannot be as soft as asked for: ω′ must keep its meaning."""
-    arguments = {"relax": battery.subgroups(space, 0.2), "initial_softness": initial_softness, "samples": 4}
+    arguments = {"relax": small.subgroups(space, 0.2), "initial_softness": initial_softness, "samples": 4}
     options = options_of("continuous", hidden_size=hidden_size)
-    layer = RelaxedR2Conv(*battery.types(space, pair), 3, **arguments, **options)
+    layer = RelaxedR2Conv(*small.types(space, pair), 3, **arguments, **options)
     # Standard normal draws stay below 5; ten times that would be another frequency altogether.
     assert all(weights.abs().max() < 50 for weights in layer.soft_parameters())
 
@@ -207,16 +141,16 @@ def test_domain_weights_never_start_large(space: str, pair: str, hidden_size: in
 @torch.no_grad()
 def variances_of_ten_layers(space: str, frequency: float) -> np.ndarray:
     """Variance of the activations after each of ten layers without batch norm; on the torus, which has no border."""
-    gspace = battery.gspace(space)
+    gspace = small.gspace(space)
     activation: EquivariantModule
-    if space in battery.CONTINUOUS:
+    if space in small.CONTINUOUS:
         irreps = gspace.fibergroup.bl_irreps(2)
         activation = FourierPointwise(gspace, 6, irreps, function="p_relu", type="regular", N=16)
     else:
         activation = ReLU(FieldType(gspace, [gspace.regular_repr] * 8))
     in_type = FieldType(gspace, [gspace.trivial_repr])
     features: GeometricTensor = in_type(functional.avg_pool2d(torch.randn(4, 1, 18, 18), 3, stride=1))
-    place = {"padding": 2, "padding_mode": "circular", "relax": battery.subgroups(space, frequency)}
+    place = {"padding": 2, "padding_mode": "circular", "relax": small.subgroups(space, frequency)}
     variances = []
     for _ in range(10):
         layer = RelaxedR2Conv(features.type, activation.in_type, 5, **place, **options_of("continuous"))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 
-import battery
 import pytest
+import small
 import torch
-from layers import options_of
-from tolerances import DECOMPOSED, ROUNDING
+from errors import DECOMPOSED, ROUNDING, relative_error
+from small import options_of
 from torch import Tensor
-from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.continuous import FourierKernel, KernelNet, SirenKernel, steering
@@ -123,7 +122,7 @@ def test_no_direction_lies_so_near_the_threshold_that_rounding_decides(
     monkeypatch.setattr(torch.linalg, "svdvals", recorded)
     # How large each direction is drawn takes most of the time, and does not decide which there are.
     monkeypatch.setattr(steering, "_whitened", lambda _, combination, size, rank, least: combination[:rank])
-    for space in battery.GSPACES:
-        RelaxedR2Conv(*battery.types(space, "irreps -> irreps"), kernel_size, **options_of("continuous"))
+    for space in small.GSPACES:
+        RelaxedR2Conv(*small.types(space, "irreps -> irreps"), kernel_size, **options_of("continuous"))
     assert len(distances) > 50
     assert min(distances) > 1e-6

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import battery
 import pytest
+import small as battery
 import torch
+from errors import SINGLE, relative_error
 from escnn import gspaces, nn
 from escnn.nn import FieldType, R2Conv
-from tolerances import SINGLE
 from trained_networks import answer, convolution, network, train_a_step
-from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, export_network, harden_network, relax_network
 from escnn_relaxed.network import to_escnn

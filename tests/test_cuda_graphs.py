@@ -6,12 +6,11 @@ import copy
 
 import pytest
 import torch
+from errors import SINGLE_REORDERED, relative_error
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import FieldType
-from tolerances import SINGLE_REORDERED
 from torch import Tensor, nn
-from transformations import relative_error
 
 from benchmarks.speed.sides import OnTensors
 from escnn_relaxed import RelaxedR2Conv

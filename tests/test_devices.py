@@ -8,16 +8,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 
-import battery
 import pytest
+import small as battery
 import torch
 from baseline_layers import WAYS, baseline
-from forms import EVERY_MODE, FORMS, answer, features_of, layer_of
+from errors import ROUNDING, SINGLE_REORDERED, relative_error
 from pretend_device import DEVICE, PretendDevice, another_device, pretend
-from soft_networks import Network
-from tolerances import ROUNDING, SINGLE_REORDERED
+from small_networks import EVERY_MODE, FORMS, Network, answer, features_of, layer_of
 from torch import Tensor, nn
-from transformations import relative_error
 
 from escnn_relaxed import (
     equivariance_error,

@@ -6,18 +6,17 @@ import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import battery
 import pytest
+import small as battery
 import torch
-import volumes
+from errors import ROUNDING, relative_error
 from escnn.nn import EquivariantModule, R2Conv
-from forms import features_of, layer_of
-from tolerances import ROUNDING
+from small import volume_layer, volume_type
+from small_networks import features_of, layer_of
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
 
@@ -50,7 +49,7 @@ def start(form: str) -> EquivariantModule:
         # With a basis of its own, whose cast reaches no other test.
         return R2Conv(*battery.types("C4", "regular -> regular"), 3, recompute=True).double()
     if form == "of volumes":
-        return volumes.layer(volumes.fields("octahedral"), kernel=None)
+        return volume_layer(volume_type("octahedral"), kernel=None)
     layer = layer_of(form.split(", at")[0].split(", hardened")[0])
     IDLE.get(form, lambda layer: None)(layer)
     return layer

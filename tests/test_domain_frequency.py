@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 
-import battery
 import pytest
+import small
 import torch
 from escnn import gspaces
-from soft_networks import soft_regular_layer
+from small import soft_regular_layer
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv
-from escnn_relaxed.kernel.domain_frequency import DomainFrequency, Limit, frequency_values
+from escnn_relaxed.kernel.domain_frequency import DomainFrequency, Limit
 
 
 def values(frequency: DomainFrequency) -> dict[str, list[float]]:
@@ -59,21 +59,6 @@ def test_sign_of_a_frequency_does_not_make_it_resolved() -> None:
         frequency.set(rotation=-0.5)
 
 
-def test_each_coordinate_of_the_domain_has_the_frequency_of_its_axis() -> None:
-    frequency = DomainFrequency({"translation": (0.5, 0.75), "rotation": 0.25})
-    like = torch.zeros(0, dtype=torch.float64)
-    columns = ("translation", "translation", "rotation", "rotation")
-    assert frequency.scale(columns, like).tolist() == [0.5, 0.75, 0.25, 0.25]
-    assert frequency.scale(("rotation", "rotation"), like).tolist() == [0.25] * 2
-    assert frequency.scale((), like).tolist() == []
-
-
-def test_frequency_of_0_that_is_learned_has_a_gradient_in_evaluation_mode_too() -> None:
-    layer = soft_regular_layer(relax={"rotation": 0.0}, learn_relaxation=True).eval()
-    layer(layer.in_type(torch.randn(2, 4, 5, 5, dtype=torch.float64))).tensor.square().sum().backward()
-    assert layer.domain_frequency["rotation"].grad.abs().item() > 1e-3
-
-
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("space", "form", "expected"),
@@ -89,7 +74,7 @@ def test_default_frequency_is_a_quarter_or_1_in_logarithms_where_samples_resolve
     space: str, form: str, expected: float
 ) -> None:
     kernel = ContinuousKernel(hidden_size=2, rotation_coordinates=form)
-    layer = RelaxedR2Conv(*battery.types(space, "regular -> regular"), 3, kernel=kernel)
+    layer = RelaxedR2Conv(*small.types(space, "regular -> regular"), 3, kernel=kernel)
     assert layer.domain_frequency["rotation"].item() == pytest.approx(expected, rel=1e-6)  # float32
 
 
@@ -98,22 +83,16 @@ def test_default_frequency_is_a_quarter_or_1_in_logarithms_where_samples_resolve
 def test_default_frequency_counts_rotations_of_space_and_cosets_of_what_is_kept(space: str, keep: str | None) -> None:
     """Two of each, which resolve 2/4π."""
     if space == "C8":
-        layer = RelaxedR2Conv(*battery.types(space, "trivial -> regular"), 3, keep=keep)
+        layer = RelaxedR2Conv(*small.types(space, "trivial -> regular"), 3, keep=keep)
     else:
         gspace = gspaces.rot2dOnR3(2)
         layer = RelaxedR3Conv(gspace.type(gspace.trivial_repr), gspace.type(gspace.regular_repr), 3)
     assert layer.domain_frequency["rotation"].item() == pytest.approx(2 / (4 * math.pi), rel=1e-6)  # float32
 
 
-def test_subgroups_have_one_order_however_they_are_given() -> None:
-    fields = battery.types("D4", "regular -> regular")
-    layer = RelaxedR2Conv(*fields, 3, relax={"reflection": 0.1, "rotation": 0.2, "translation": 0.3})
-    assert list(layer.domain_frequency) == ["translation", "rotation", "reflection"]
-
-
 def test_subgroups_are_named_by_all_that_can_be_read_twice() -> None:
     """Several layers are built with one value, of which the second would be strict if the first used it up."""
-    fields, names = battery.types("D4", "regular -> regular"), {"rotation": 0.5, "reflection": 0.5}
+    fields, names = small.types("D4", "regular -> regular"), {"rotation": 0.5, "reflection": 0.5}
     for relax in (list(names), tuple(names), set(names), frozenset(names), names.keys()):
         assert list(RelaxedR2Conv(*fields, 3, relax=relax).domain_frequency) == list(names)
     for name in ("translation", *names):
@@ -123,30 +102,6 @@ def test_subgroups_are_named_by_all_that_can_be_read_twice() -> None:
     for relax in (iter(names), (name for name in names)):
         with pytest.raises(TypeError, match="relax must be the name of a subgroup"):
             RelaxedR2Conv(*fields, 3, relax=relax)
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize(
-    ("name", "value", "error", "words"),
-    [
-        ("rotation", math.inf, ValueError, "must be finite, got inf"),
-        ("translation", (0.1, math.nan), ValueError, "must be finite"),
-        ("translation", (0.1, 0.2, 0.3), ValueError, "takes 2 value"),
-        ("rotation", (0.1, 0.2), ValueError, "takes 1 value"),
-        ("rotation", "fast", TypeError, "must be a number, got 'fast'"),
-        ("translation", True, TypeError, "must be a number or a pair"),
-    ],
-)
-def test_bad_frequencies_are_named(name: str, value: object, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=f"relax: .*{name}.*{words}"):
-        frequency_values("relax", name, value)
-
-
-def test_frequencies_are_plain_numbers_whatever_they_were() -> None:
-    assert frequency_values("relax", "translation", torch.tensor([0.5, -0.25])) == [0.5, -0.25]
-    assert frequency_values("relax", "translation", 1) == [1.0, 1.0]
-    assert frequency_values("relax", "translation", (torch.tensor(0.5), 2), axes=2) == [0.5, 2.0]
-    assert frequency_values("relax", "rotation", torch.tensor(0.5)) == [0.5]
 
 
 def test_fixed_frequency_is_a_setting_of_which_copies_are_handed_out() -> None:

@@ -11,13 +11,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from errors import BROKEN, SINGLE, relative_error
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import R2Conv
-from networks_to_export import C4, WHAT_EXPORTERS_WARN_OF
-from tolerances import BROKEN, SINGLE
+from small_networks import C4, WHAT_EXPORTERS_WARN_OF
 from torch import Tensor, nn
-from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv
 

@@ -11,13 +11,11 @@ import onnxruntime
 import pytest
 import torch
 from drop_in_networks import BASIS, NETWORKS, images
+from errors import ROUNDING, SINGLE, SINGLE_REORDERED, SLIGHTLY_BROKEN, relative_error
 from escnn.nn import R2Conv, R2ConvTransposed
-from forms import tensors_of
-from layers import shake
-from networks_to_export import BATCH, WHAT_EXPORTERS_WARN_OF
-from tolerances import ROUNDING, SINGLE, SINGLE_REORDERED, SLIGHTLY_BROKEN
+from small import shake
+from small_networks import BATCH, WHAT_EXPORTERS_WARN_OF, tensors_of
 from torch import Tensor, nn
-from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network, harden_network, relax_network
 from escnn_relaxed.network import to_escnn

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import battery
 import pytest
+import small
 import torch
-from escnn import nn as enn
-from layers import TORUS, build
-from soft_networks import soft_regular_layer
-from tolerances import ROUNDING, SINGLE
-from torch import Tensor
+from errors import ROUNDING, SINGLE, on_grid_elements
+from errors import equivariance_error as error_written_out
+from small import TORUS, build
 from trained_networks import convolution
-from transformations import equivariance_error as error_written_out
-from transformations import on_grid_elements
 
 from escnn_relaxed import equivariance_error
 
@@ -30,7 +26,7 @@ from escnn_relaxed import equivariance_error
 )
 @pytest.mark.parametrize("kind", ["relaxed", "R2Conv"])
 def test_strict_layers_have_no_exact_error(space: str, pair: str, size: tuple[int, int], kind: str) -> None:
-    types = battery.types(space, pair)
+    types = small.types(space, pair)
     layer = build(*types, relax=None, **TORUS) if kind == "relaxed" else convolution(space, pair, **TORUS).double()
     report = equivariance_error(layer, size, shifts=[(1, 2)])
     assert len(report.exact) == len(on_grid_elements(types[0].gspace)) + 1
@@ -49,10 +45,10 @@ def test_strict_layers_have_no_exact_error(space: str, pair: str, size: tuple[in
 def test_exact_errors_are_those_of_transformations_written_out(
     space: str, pair: str, size: tuple[int, int], mode: str
 ) -> None:
-    in_type, out_type = battery.types(space, pair)
-    relax = battery.subgroups(space, 0.3)
+    in_type, out_type = small.types(space, pair)
+    relax = small.subgroups(space, 0.3)
     layer = build(in_type, out_type, padding=1, padding_mode=mode, relax=relax, initial_softness=0.3)
-    features = battery.random_input(in_type, *size)
+    features = small.random_input(in_type, *size)
     elements = on_grid_elements(in_type.gspace)
     report = equivariance_error(layer, data=features, elements=elements)
     expected = [error_written_out(layer, features, element) for element in elements]
@@ -63,26 +59,3 @@ def test_exact_errors_are_those_of_transformations_written_out(
     expected = [error * float(t / norm) for error, t in zip(expected, turned, strict=True)]
     assert [row.error for row in report.exact] == pytest.approx(expected, rel=1e-6)  # escnn's transform is in float32
     assert min(expected) > 0.01
-
-
-def basis(fields: enn.FieldType, height: int, width: int) -> Tensor:
-    """Every image with a single 1: the norm over the batch is that of the operator's matrix."""
-    return torch.eye(fields.size * height * width, dtype=torch.float64).view(-1, fields.size, height, width)
-
-
-@pytest.mark.parametrize(
-    ("space", "relax", "side"),
-    [
-        ("C4", {"rotation": 0.3}, 5),
-        ("D4", {"rotation": 0.2, "reflection": 0.7}, 5),
-        # On the reference image.
-        ("trivial", {"translation": 0.4}, 8),
-    ],
-)
-def test_mean_square_error_over_the_group_is_twice_the_softness(space: str, relax: dict[str, float], side: int) -> None:
-    layer = soft_regular_layer("continuous", space, relax, bias=False)
-    shifts = [(row, column) for row in range(8) for column in range(8)][1:] if "translation" in relax else []
-    report = equivariance_error(layer, data=basis(layer.in_type, side, side), shifts=shifts)
-    assert len(report.exact) == (len(shifts) or layer.in_type.fibergroup.order() - 1)
-    mean_square = sum(row.error**2 for row in report.exact) / (1 + len(report.exact))
-    assert mean_square == pytest.approx(2 * layer.softness().item(), rel=ROUNDING)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import battery
 import pytest
+import small
 import torch
+from errors import ROUNDING
 from escnn import gspaces
 from escnn import nn as enn
-from layers import build
-from soft_networks import soft_regular_layer
-from tolerances import ROUNDING, SINGLE
+from small import build, soft_regular_layer
 from torch import Tensor, nn
 from trained_networks import convolution, network
 
@@ -41,17 +40,9 @@ class Wrapped(nn.Module):
         return self.head(self.body(self.body.in_type(images)).tensor.float().mean(dim=(2, 3)))
 
 
-def test_networks_that_wrap_plain_images() -> None:
-    body = network("C4")
-    wrapped = Wrapped(body)
-    report = equivariance_error(wrapped, 8)
-    assert max(row.error for row in report.rows) <= SINGLE
-    assert equivariance_error(wrapped, 8, layer="body").rows == equivariance_error(body, 8).rows
-
-
 def test_the_error_of_logits_is_their_relative_change() -> None:
     soft = Wrapped(soft_regular_layer())
-    images = battery.random_input(soft.body.in_type, 5, 5)
+    images = small.random_input(soft.body.in_type, 5, 5)
     report = equivariance_error(soft, data=images)
     with torch.no_grad():
         before = soft(images)
@@ -64,7 +55,7 @@ def test_the_error_of_logits_is_their_relative_change() -> None:
 
 def test_forms_of_input() -> None:
     layer = soft_regular_layer()
-    features = battery.random_input(layer.in_type, 5, 5)
+    features = small.random_input(layer.in_type, 5, 5)
     expected = equivariance_error(layer, data=features).rows
     assert equivariance_error(layer, data=layer.in_type(features)).rows == expected
     assert equivariance_error(nn.Sequential(layer), data=features).rows == expected
@@ -103,7 +94,7 @@ def test_measuring_changes_nothing() -> None:
 
 @pytest.mark.usefixtures("float64_default")
 def test_noise_is_the_same_whatever_the_defaults_of_torch() -> None:
-    image = battery.field_type("C4", "trivial")
+    image = small.field_type("C4", "trivial")
     layer = build(image, image, padding=1, relax={"rotation": 0.2}).float()
     transformations = {"angles": [0.3], "shifts": [(1, 0)]}
     report = equivariance_error(layer, 16, **transformations)
@@ -124,7 +115,7 @@ class Table(nn.Module):
 
 
 def test_a_tensor_is_picked_of_what_a_network_returns() -> None:
-    trivial = battery.field_type("C4", "trivial")
+    trivial = small.field_type("C4", "trivial")
     place = {"input_size": 5, "in_type": trivial, "out_type": trivial}
     for module, pick in ((Pair(), lambda answer: answer[1]), (Table(), lambda answer: answer["images"].clone())):
         report = equivariance_error(module, **place, output=pick)
@@ -141,17 +132,11 @@ def test_a_tensor_is_picked_of_what_a_network_returns() -> None:
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "input_size or data, one of them"),
     ({"input_size": 5, "data": torch.zeros(1, 4, 5, 5)}, "one of them; got input_size=5"),
-    ({"module": "layer", "input_size": 5}, "module must be a torch.nn.Module, got str"),
-    ({"input_size": 0}, "input_size must be >= 1, got 0"),
     ({"input_size": (5, 5, 5)}, r"input_size must be .* got \(5, 5, 5\)"),
-    ({"input_size": 5.0}, "input_size must be an integer, got 5.0"),
-    ({"data": [1.0]}, "data must be a floating-point tensor .* got list"),
     ({"data": torch.zeros(1, 4, 5, 5).long()}, "data must be a floating-point"),
     ({"data": torch.zeros(1, 3, 5, 5)}, r"data must be \(batch, 4, H, W\)"),
     ({"input_size": 5, "layer": "body"}, "layer must be .* got 'body'; there are"),
     ({"module": Plain, "input_size": 5, "layer": "unused"}, "layer: 'unused' is not called"),
-    ({"input_size": 5, "in_type": "C4"}, "in_type must be .* got str: 'C4'"),
-    ({"module": nn.Identity(), "input_size": 5}, "in_type: Identity"),
     ({"module": Plain, "input_size": 5}, "out_type: the output is a plain"),
     (
         {"module": Pair(), "input_size": 5, "in_type": lambda layer: layer.in_type},
@@ -162,12 +147,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "'' returns a dict: pick a tensor of it by",
     ),
     ({"input_size": 5, "output": lambda layer: lambda answer: ""}, "output: .* output gives a str$"),
-    ({"input_size": 5, "output": "logits"}, "output must be a function"),
-    ({"input_size": 5, "elements": [battery.gspace("C8").fibergroup.element(1)]}, "elements must be of C4"),
-    ({"input_size": 5, "angles": ["90°"]}, "angles must be .* got '90°'"),
+    ({"input_size": 5, "elements": [small.gspace("C8").fibergroup.element(1)]}, "elements must be of C4"),
     ({"input_size": 5, "angles": [0.3]}, "fields of the input are of .* which holds no rotation 17.19°"),
     ({"input_size": 5, "shifts": [1]}, "shifts must be pairs .* got 1"),
-    ({"input_size": 5, "shifts": [(0, 0.5)]}, "shifts must be an integer"),
     ({"input_size": 5, "shifts": [(0, 5)]}, r"smaller than the image, \(5, 5\)"),
     ({"input_size": 5, "shifts": [(-5, 0)]}, "shifts must be >= -4"),
     ({"input_size": 5, "elements": ()}, "nothing to measure: .* angles or shifts"),

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import battery
 import numpy as np
 import pytest
+import small
 import torch
-import volumes
+from errors import BROKEN, ROUNDING, SINGLE, SINGLE_REORDERED
 from escnn import nn as enn
 from escnn.nn import FieldType, R3Conv
-from layers import shake
-from networks_of_volumes import VoxelGrasping
-from tolerances import BROKEN, ROUNDING, SINGLE, SINGLE_REORDERED
+from small import shake
+from small_networks import VoxelGrasping
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR3Conv, equivariance_error, prediction_agreement
@@ -24,7 +23,7 @@ TORUS = {"padding": 1, "padding_mode": "circular"}
 
 
 def strict(space: str, **options: object) -> RelaxedR3Conv:
-    layer = volumes.layer(volumes.fields(space), relax=None, initial_softness=None, kernel=None, **options)
+    layer = small.volume_layer(small.volume_type(space), relax=None, initial_softness=None, kernel=None, **options)
     shake(layer)
     return layer
 
@@ -32,10 +31,10 @@ def strict(space: str, **options: object) -> RelaxedR3Conv:
 @pytest.mark.parametrize("space", ["octahedral", "full octahedral", "SO(3)", "C4", "D4", "mirror"])
 @pytest.mark.parametrize("kind", ["relaxed", "R3Conv"])
 def test_strict_layers_have_no_exact_error(space: str, kind: str) -> None:
-    fields = volumes.fields(space)
+    fields = small.volume_type(space)
     layer = strict(space, **TORUS) if kind == "relaxed" else R3Conv(fields, fields, 3, **TORUS).double()
     report = equivariance_error(layer, (4, 5, 6), shifts=[(1, 2, -1)])
-    assert len(report.rows) == len(report.exact) == len(volumes.voxel_symmetries(fields.gspace))
+    assert len(report.rows) == len(report.exact) == len(small.voxel_symmetries(fields.gspace))
     assert max(row.error for row in report.exact) <= (ROUNDING if kind == "relaxed" else SINGLE)
 
 
@@ -53,9 +52,9 @@ TURNS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @pytest.mark.parametrize("turn", TURNS)
 def test_error_is_that_of_turns_written_out(turn: str) -> None:
-    space = volumes.gspace("full octahedral")
+    space = small.volume_space("full octahedral")
     fields = FieldType(space, [space.irrep((1,), (1,)), space.trivial_repr])
-    layer = volumes.layer(fields, **TORUS)
+    layer = small.volume_layer(fields, **TORUS)
     # The matrix of a turn, from what it does to the coordinates of a cube: (f moved)(x) = f(A⁻¹x).
     cube = PixelGrid.of_image(3, 3, 3).positions()
     sources = TURNS[turn](cube.transpose(3, 0, 1, 2)).reshape(3, -1)
@@ -75,25 +74,6 @@ def test_error_is_that_of_turns_written_out(turn: str) -> None:
     assert (row.name, row.kind) == (turn, "exact")
     assert row.error == pytest.approx(expected, rel=1e-9)  # escnn's matrices of irreps are exact to about 1e-10
     assert expected > BROKEN
-
-
-@pytest.mark.parametrize("space", ["octahedral", "full octahedral", "C4"])
-def test_white_noise_shows_the_softness(space: str) -> None:
-    layer = volumes.layer(volumes.fields(space), initial_softness=0.1, bias=False, **TORUS)
-    rows = equivariance_error(layer, 6).exact
-    mean_square = sum(row.error**2 for row in rows) / (len(rows) + 1)
-    # 16 volumes of 216 voxels; found: within a percent.
-    assert mean_square == pytest.approx(2 * layer.softness().item(), rel=0.05)
-
-
-@pytest.mark.parametrize(("space", "keep"), [("octahedral", "SO(2)"), ("octahedral", (False, 4)), ("SO(3)", "SO(2)")])
-def test_kept_elements_alone_are_exact(space: str, keep: object) -> None:
-    layer = volumes.layer(volumes.fields(space), keep=keep, initial_softness=0.3, **TORUS)
-    rows = equivariance_error(layer, 4).rows
-    assert [row.name for row in rows if row.error <= ROUNDING] == [
-        f"rotation {degrees}° about z" for degrees in (180, 90, 270)
-    ]
-    assert all(row.error <= ROUNDING or row.error > BROKEN for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +106,7 @@ STRIDED: dict[str, tuple[Callable[[FieldType], enn.EquivariantModule], int, int 
 @pytest.mark.parametrize("name", STRIDED)
 def test_strides_that_do_not_fit_the_size_are_told(name: str) -> None:
     make, fits, does_not = STRIDED[name]
-    module = make(volumes.fields("C4"))
+    module = make(small.volume_type("C4"))
     rows = equivariance_error(module, (5, fits, fits)).rows
     assert [row.kind for row in rows] == 3 * ["exact"]
     assert max(row.error for row in rows) <= SINGLE
@@ -138,7 +118,7 @@ def test_strides_that_do_not_fit_the_size_are_told(name: str) -> None:
 
 def test_features_between_voxels_are_turned_the_right_way() -> None:
     """Cubic convolution reproduces linear functions, here the coordinates: they become A⁻¹x."""
-    space = volumes.gspace("SO(3)")
+    space = small.volume_space("SO(3)")
     isometry = turn_or_flip(space, space.fibergroup.element(np.array([0.3, -0.5, 0.7]), "EV"))
     grid = PixelGrid.of_image(9, 9, 9)
     coordinates = torch.from_numpy(grid.positions()).movedim(-1, 0)[None]
@@ -168,7 +148,7 @@ BAD: dict[str, tuple[dict[str, object], type[Exception], str]] = {
     "large shift": ({"input_size": 5, "shifts": [(0, 0, 5)]}, ValueError, "shifts must be smaller than the image"),
     "images": ({"data": torch.randn(2, 6, 5, 5)}, ValueError, r"data must be \(batch, 6, D, H, W\), got"),
     "output of the plane": (
-        {"input_size": 5, "out_type": battery.field_type("C4", "trivial")},
+        {"input_size": 5, "out_type": small.field_type("C4", "trivial")},
         ValueError,
         "out_type must live on a gspace of space",
     ),

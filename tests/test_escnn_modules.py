@@ -8,16 +8,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
-import battery
 import pytest
+import small as battery
 import torch
+from errors import ROUNDING, SINGLE, answer_to, relative_error
 from escnn import nn as enn
 from escnn.nn import FieldType, R2Conv, R2ConvTransposed
-from forms import EVERY_MODE
-from networks_to_export import C4, settled
-from tolerances import ROUNDING, SINGLE
+from small_networks import C4, EVERY_MODE, settled
 from torch import Tensor, nn
-from transformations import answer_to, relative_error
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, harden_network, relax_network
 from escnn_relaxed.baselines import ResidualR2Conv

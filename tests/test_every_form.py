@@ -10,7 +10,10 @@ import copy
 
 import pytest
 import torch
-from forms import (
+from errors import BROKEN, FEW_TERMS, ROUNDING, SINGLE_REORDERED, largest_error, relative_error
+from group_average import check_strict_part
+from small import shake
+from small_networks import (
     ALL,
     AT_PIXELS,
     COPIES,
@@ -28,12 +31,8 @@ from forms import (
     through_a_file,
     train_a_step,
 )
-from group_average import check_strict_part
-from layers import shake
-from tolerances import BROKEN, FEW_TERMS, ROUNDING, SINGLE_REORDERED
 from torch import Tensor, nn
 from torch.func import functional_call
-from transformations import largest_error, relative_error
 
 from escnn_relaxed import harden_network
 

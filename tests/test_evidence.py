@@ -6,16 +6,14 @@ import copy
 import math
 
 import baseline_layers
-import battery
-import forms
 import pytest
+import small as battery
+import small_networks as forms
 import torch
-import volumes
+from errors import BROKEN, ROUNDING
 from escnn import nn as enn
 from evidence_networks import CLOSED_FORM, Classifier, entries, images
-from layers import soft_transposed_layer
-from soft_networks import soft_regular_layer
-from tolerances import BROKEN, ROUNDING
+from small import soft_regular_layer, soft_transposed_layer, volume_layer, volume_type
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -289,7 +287,7 @@ LAYERS = {
         way: (lambda way=way: baseline_layers.baseline(way, "D4", "regular -> regular")) for way in baseline_layers.WAYS
     },
     "transposed": lambda: soft_transposed_layer("C4", "regular -> regular", soft_part="tied"),
-    "of volumes": lambda: volumes.layer(volumes.fields("D4"), kernel=None),
+    "of volumes": lambda: volume_layer(volume_type("D4"), kernel=None),
 }
 
 

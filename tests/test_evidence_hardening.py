@@ -8,12 +8,12 @@ import math
 import re
 from dataclasses import asdict, replace
 
-import battery
 import pytest
+import small as battery
 import torch
 from escnn import nn as enn
 from evidence_networks import CLOSED_FORM, Classifier, entries, images
-from soft_networks import soft_regular_layer
+from small import soft_regular_layer
 from torch import Tensor, nn
 from torch.nn import functional
 

@@ -6,13 +6,13 @@ import copy
 import math
 from pathlib import Path
 
-import battery
 import pytest
+import small as battery
 import torch
+from errors import ROUNDING
 from escnn import nn as enn
 from evidence_networks import CLOSED_FORM, Classifier, images
 from pretend_device import DEVICE, pretend
-from tolerances import ROUNDING
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 

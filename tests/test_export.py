@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import battery
 import pytest
+import small
 import torch
+from errors import BROKEN, ROUNDING, SINGLE, relative_error
 from escnn.nn import R2Conv
-from forms import EVERY_MODE
-from layers import EVERY_KIND, SOFT_PARTS, build, shake
-from tolerances import BROKEN, ROUNDING, SINGLE
+from small import EVERY_KIND, SOFT_PARTS, build, shake
+from small_networks import EVERY_MODE
 from torch import nn
-from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network
 
@@ -33,7 +32,7 @@ GEOMETRIES = {
 
 def error_of_export(layer: RelaxedR2Conv | R2Conv, exported: nn.Module, *size: int) -> float:
     """Relative, in eval mode."""
-    features = battery.random_input(layer.in_type, *size, dtype=next(layer.parameters()).dtype)
+    features = small.random_input(layer.in_type, *size, dtype=next(layer.parameters()).dtype)
     with torch.no_grad():
         expected = layer.eval()(layer.in_type(features)).tensor
         found = exported(features)
@@ -46,7 +45,7 @@ def error_of_export(layer: RelaxedR2Conv | R2Conv, exported: nn.Module, *size: i
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_exported_layer_computes_the_same_whatever_the_convolution(geometry: str, kind: str) -> None:
     # Irreps alone are not soft in 1×1 kernels.
-    in_type, out_type = battery.types("C4", "regular + regular -> irreps + regular + irreps + regular")
+    in_type, out_type = small.types("C4", "regular + regular -> irreps + regular + irreps + regular")
     arguments = {"kernel_size": 3, "soft_part": "tied", "initial_softness": 0.3, **GEOMETRIES[geometry]}
     relax = BOTH if kind == "in translation" else {"rotation": 0.2}
     layer = build(in_type, out_type, relax=relax, **arguments)
@@ -62,23 +61,17 @@ def test_exported_layer_computes_the_same_whatever_the_convolution(geometry: str
 def test_exported_layer_with_groups_takes_images_of_any_size(pair: str, make: type[RelaxedR2Conv]) -> None:
     """With gains alone, and with directions, whose filter banks are among the outputs of each group."""
     place = {"groups": 2, "stride": 2, "padding": 1, "make": make, "initial_softness": 0.3}
-    layer = build(*battery.types("C4", pair), relax=BOTH, **place)
+    layer = build(*small.types("C4", pair), relax=BOTH, **place)
     exported = layer.export()
     assert type(exported).__name__ == "FactoredConvolution"
     for size in ((2, 2), (5, 4), (12, 7)):
         assert error_of_export(layer, exported, *size) <= ROUNDING
 
 
-def test_continuous_kernel_that_is_soft_in_translation_has_no_plain_form() -> None:
-    layer = build(*battery.types("C4", "regular -> regular"), soft_part="continuous", relax=BOTH)
-    with pytest.raises(RuntimeError, match=r"no form on plain tensors.*harden\('translation'\)"):
-        layer.export()
-
-
 @pytest.mark.parametrize("soft_part", SOFT_PARTS)
 @pytest.mark.parametrize("subgroups", [("rotation",), ("translation",), ()], ids=["rotation", "translation", "all"])
 def test_exported_layer_is_hardened_as_the_layer_is(subgroups: tuple[str, ...], soft_part: str) -> None:
-    in_type, out_type = battery.types("C4", "regular -> regular")
+    in_type, out_type = small.types("C4", "regular -> regular")
     layer = build(in_type, out_type, initial_softness=0.3, soft_part=soft_part, relax=BOTH)
     before = layer.export() if soft_part == "tied" else None
     layer.harden(*subgroups)
@@ -92,7 +85,7 @@ def test_exported_layer_is_hardened_as_the_layer_is(subgroups: tuple[str, ...], 
 @pytest.mark.parametrize("geometry", [name for name in GEOMETRIES if name != "all at once"])
 @EVERY_MODE
 def test_r2conv_is_exported_with_its_padding_mode_and_in_memory_of_its_own(geometry: str, mode: str) -> None:
-    in_type, out_type = battery.types("C4", "regular + regular -> irreps + irreps")
+    in_type, out_type = small.types("C4", "regular + regular -> irreps + irreps")
     layer = R2Conv(in_type, out_type, **{"kernel_size": 3, **GEOMETRIES[geometry]})
     shake(layer)
     layer.train(mode == "train")
@@ -102,14 +95,3 @@ def test_r2conv_is_exported_with_its_padding_mode_and_in_memory_of_its_own(geome
     with torch.no_grad():
         exported.weight.zero_()
     assert error_of_export(layer, export_network(layer), 7, 8) <= SINGLE
-
-
-@pytest.mark.parametrize("kernel_size", [2, 3])
-def test_padding_pairs_and_even_kernels_are_no_trouble(kernel_size: int) -> None:
-    """R2Conv cannot evaluate the shape for a pair, and has no basis for a kernel of size 2."""
-    types = battery.types("C4", "regular -> irreps")
-    shape = (1, types[0].size, 7, 8)
-    layer = RelaxedR2Conv(*types, kernel_size, padding=(1, 2), relax=None)
-    assert tuple(layer.evaluate_output_shape(shape)) == tuple(layer.export()(torch.zeros(shape)).shape)
-    with pytest.raises((ValueError, TypeError), match=r"filter is empty|unsupported operand"):
-        R2Conv(*types, kernel_size, padding=(1, 2)).evaluate_output_shape(shape)

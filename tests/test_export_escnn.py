@@ -3,40 +3,63 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import battery
 import onnxruntime
 import pytest
+import small
 import torch
+from errors import ROUNDING, SINGLE, SINGLE_REORDERED, relative_error
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.group import directsum
 from escnn.gspaces import GSpace2D
 from escnn.nn import EquivariantModule, FieldType
-from forms import tensors_of
-from networks_to_export import (
-    BATCH,
-    C4,
-    IRREPS,
-    MIXED,
-    WHAT_EXPORTERS_WARN_OF,
-    answers,
-    assert_run_without_escnn,
-    mixed_network,
-    settled,
-    soft_layer,
-)
-from tolerances import ROUNDING, SINGLE, SINGLE_REORDERED
+from small_networks import BATCH, C4, IRREPS, MIXED, WHAT_EXPORTERS_WARN_OF, answers, mixed_network, settled, tensors_of
+from small_networks import layer_to_export as soft_layer
 from torch import Tensor, nn
-from transformations import relative_error
 
 from escnn_relaxed import export_network
 
 C8, D4 = gspaces.rot2dOnR2(8), gspaces.flipRot2dOnR2(4)
 SO2, O2 = gspaces.rot2dOnR2(-1, maximum_frequency=3), gspaces.flipRot2dOnR2(-1, maximum_frequency=3)
 SPACES = {"C8": C8, "D4": D4, "SO(2)": SO2, "O(2)": O2}
+
+
+LOAD_WITHOUT_ESCNN = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("escnn", "lie_learn"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[0])
+
+sys.meta_path.insert(0, Blocker())
+import torch
+saved = torch.load(sys.argv[1], weights_only=False)
+assert not any(name.split(".")[0] in ("escnn", "lie_learn") for name in sys.modules)
+for network, features, expected in saved:
+    error = (network(features) - expected).norm() / expected.norm()
+    assert error <= 1e-6, error
+import escnn_relaxed
+try:
+    escnn_relaxed.RelaxedR2Conv
+except ImportError as error:
+    assert "needs escnn and lie_learn, which are not installed" in str(error)
+    print("done")
+"""
+
+
+def assert_run_without_escnn(exported: list[tuple[nn.Module, Tensor]], directory: Path) -> None:
+    """Saved modules give the same numbers, for a tensor each, in a process where escnn cannot be imported."""
+    file = directory / "networks.pt"
+    torch.save([(module, features, module(features).detach()) for module, features in exported], file)
+    command = [sys.executable, "-c", LOAD_WITHOUT_ESCNN, str(file)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.stdout.strip() == "done", found.stderr
 
 
 def irreps(space: GSpace2D) -> list[object]:
@@ -189,7 +212,7 @@ pytestmark = [
 @pytest.mark.parametrize("name", MODULES)
 def test_module_is_exported_with_its_precision_and_in_memory_of_its_own(name: str) -> None:
     single = settled(MODULES[name]()).train()
-    features = battery.random_input(single.in_type, 9, 9, dtype=torch.float32)
+    features = small.random_input(single.in_type, 9, 9, dtype=torch.float32)
     exported = export_network(single)
     assert not any(isinstance(part, EquivariantModule) for part in exported.modules())
     assert not {t.data_ptr() for t in tensors_of(single)} & {t.data_ptr() for t in tensors_of(exported)}
@@ -210,7 +233,7 @@ def test_module_is_exported_with_its_precision_and_in_memory_of_its_own(name: st
 def test_gates_in_two_tensors_are_taken_from_two_tensors() -> None:
     module = with_gates(vectors(SO2))
     exported = export_network(module)
-    parts = [battery.random_input(fields, 7, 7, dtype=torch.float32) for fields in module.in_type]
+    parts = [small.random_input(fields, 7, 7, dtype=torch.float32) for fields in module.in_type]
     expected = module(*(fields(part) for fields, part in zip(module.in_type, parts, strict=True))).tensor
     assert relative_error(exported(*parts).detach(), expected.detach()) <= SINGLE
 
@@ -247,7 +270,7 @@ FOR_ONNX += ["group pooling"]
 def test_exported_module_runs_in_onnx_runtime_for_any_batch_size(name: str, dynamo: bool) -> None:
     module = settled(MODULES[name]())
     exported, file = Flattened(export_network(module)).eval(), io.BytesIO()
-    features = battery.random_input(module.in_type, 9, 9, dtype=torch.float32)
+    features = small.random_input(module.in_type, 9, 9, dtype=torch.float32)
     named = {"input_names": ["features"], "dynamo": dynamo}
     if dynamo:
         torch.onnx.export(exported, (features,), dynamic_shapes=({0: BATCH},), verbose=False, **named).save(file)
@@ -273,5 +296,5 @@ def test_recipe_for_so2_is_exported_as_a_whole() -> None:
 @pytest.mark.slow
 def test_exported_networks_run_where_escnn_is_not_installed(tmp_path: Path) -> None:
     modules = [settled(mixed_network()), *(settled(make()) for make in MODULES.values())]
-    inputs = [battery.random_input(module.in_type, 9, 9, dtype=torch.float32) for module in modules]
+    inputs = [small.random_input(module.in_type, 9, 9, dtype=torch.float32) for module in modules]
     assert_run_without_escnn([(export_network(of), each) for of, each in zip(modules, inputs, strict=True)], tmp_path)

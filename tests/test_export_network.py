@@ -6,13 +6,12 @@ import re
 
 import pytest
 import torch
+from errors import SINGLE, relative_error
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, GeometricTensor
-from forms import EVERY_MODE, tensors_of
-from networks_to_export import C4, Block, answers, mixed_network, settled, soft_layer
-from tolerances import SINGLE
+from small_networks import C4, EVERY_MODE, Block, answers, mixed_network, settled, tensors_of
+from small_networks import layer_to_export as soft_layer
 from torch import Tensor, nn
-from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, export_network
 
@@ -165,11 +164,6 @@ def test_hooks_that_would_be_lost_are_refused_by_name(place: str, register: str)
         export_network(network)
     handle.remove()
     export_network(network)
-
-
-def test_what_is_no_module_is_named() -> None:
-    with pytest.raises(TypeError, match=r"network must be a torch\.nn\.Module, got str: 'net'"):
-        export_network("net")
 
 
 def reachable(module: nn.Module) -> list[Tensor]:

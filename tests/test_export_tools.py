@@ -7,16 +7,16 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import battery
 import onnxruntime
 import pytest
+import small
 import torch
+from errors import BROKEN, SINGLE, SINGLE_REORDERED, relative_error
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, R2Conv
-from networks_to_export import BATCH, C4, WHAT_EXPORTERS_WARN_OF, settled, soft_layer
-from tolerances import BROKEN, SINGLE, SINGLE_REORDERED
+from small_networks import BATCH, C4, WHAT_EXPORTERS_WARN_OF, settled
+from small_networks import layer_to_export as soft_layer
 from torch import Tensor, nn
-from transformations import relative_error
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network
 
@@ -45,7 +45,7 @@ FORMS: dict[str, Callable[[], EquivariantModule]] = {
 
 
 def images(batch: int = 2) -> Tensor:
-    return battery.random_input(C4, SIDE, SIDE, batch=batch, dtype=torch.float32)
+    return small.random_input(C4, SIDE, SIDE, batch=batch, dtype=torch.float32)
 
 
 def assert_same_gradients(module: nn.Module, compiled: Callable[[Tensor], Tensor], features: Tensor) -> None:
@@ -76,16 +76,6 @@ def test_exported_module_is_a_trace_and_a_program_that_are_saved_and_loaded(form
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["in translation, stride", "network"])
-def test_exported_module_is_compiled_into_one_graph_forward_and_backward(form: str) -> None:
-    """All of the compiler runs but the generation of code, which takes a C++ compiler a minute for each."""
-    torch.compiler.reset()
-    exported = export_network(FORMS[form]())
-    compiled = torch.compile(exported, fullgraph=True, backend="aot_eager")
-    assert_same_gradients(exported, compiled, images())
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "c++", "clang++"))), reason="no C++ compiler")
 def test_exported_convolution_is_compiled_into_code() -> None:
     torch.compiler.reset()
@@ -97,19 +87,6 @@ def of_onnx_runtime(file: bytes, features: Tensor) -> Tensor:
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {session.get_inputs()[0].name: features.numpy()})
     return torch.from_numpy(found)
-
-
-@pytest.mark.slow
-@torch.no_grad()
-def test_onnx_runtime_computes_the_same_for_any_batch_size() -> None:
-    """A kernel that depends on the position, before Conv2d and pooling of channels."""
-    exported = export_network(enn.SequentialModule(in_translation(), soft_layer(C4), enn.GroupPooling(C4)))
-    program = torch.onnx.export(exported, (images(),), dynamo=True, dynamic_shapes=({0: BATCH},), verbose=False)
-    file = io.BytesIO()
-    program.save(file)
-    for batch in (1, 5):
-        features = images(batch)
-        assert relative_error(of_onnx_runtime(file.getvalue(), features), exported(features)) <= SINGLE_REORDERED
 
 
 SIDES = [(8, 8), (5, 9), (12, 7), (6, 6)]
@@ -125,7 +102,7 @@ def test_onnx_runtime_computes_the_same_for_images_of_any_size() -> None:
     file = io.BytesIO()
     program.save(file)
     for size in SIDES:
-        features = battery.random_input(C4, *size, dtype=torch.float32)
+        features = small.random_input(C4, *size, dtype=torch.float32)
         assert relative_error(of_onnx_runtime(file.getvalue(), features), exported(features)) <= SINGLE_REORDERED
 
 
@@ -143,7 +120,7 @@ def test_layer_soft_in_translation_is_not_compiled_for_each_size(is_exported: bo
 
     compiled = torch.compile(module, fullgraph=True, backend=count)
     for size in SIDES:
-        features = battery.random_input(C4, *size, dtype=torch.float32)
+        features = small.random_input(C4, *size, dtype=torch.float32)
         assert relative_error(compiled(features).detach(), module(features).detach()) <= SINGLE
     # One for the first size, and one for all others.
     assert len(graphs) <= 2
@@ -182,15 +159,6 @@ LAYERS: dict[str, Callable[[], EquivariantModule]] = {
     "in translation": in_translation,
     "hardened": hardened,
 }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layer", ["stationary", "in translation"])
-def test_layer_on_geometric_tensors_is_compiled_into_one_graph(layer: str) -> None:
-    """In training mode; in evaluation in the next test."""
-    torch.compiler.reset()
-    module = OnTensors(LAYERS[layer]())
-    assert_same_gradients(module, torch.compile(module, fullgraph=True, backend="aot_eager"), images())
 
 
 @pytest.mark.parametrize("layer", ["stationary", "in translation"])

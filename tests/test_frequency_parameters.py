@@ -6,30 +6,22 @@ import copy
 import pickle
 from collections.abc import Callable
 
-import battery
 import pytest
+import small
 import torch
 from baseline_layers import WAYS, baseline
+from errors import ROUNDING
 from escnn.nn import R2Conv
-from layers import SOFT_PARTS
-from soft_networks import network_of, soft_regular_layer
-from tolerances import ROUNDING
+from small import soft_regular_layer
+from small_networks import network_of
 from torch import Tensor, nn
 
-from escnn_relaxed import (
-    RelaxedR2Conv,
-    export_network,
-    frequency_penalty,
-    harden_network,
-    parameter_groups,
-    relax_network,
-    relaxation_summary,
-)
+from escnn_relaxed import RelaxedR2Conv, frequency_penalty, parameter_groups
 from escnn_relaxed.baselines import PartialR2Conv
 from escnn_relaxed.learning import share_domain_frequency
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
-FIELDS = battery.field_type("C4", "regular")
+FIELDS = small.field_type("C4", "regular")
 BOTH = {"rotation": 0.2, "translation": (0.1, 0.3)}
 
 
@@ -68,15 +60,6 @@ def test_penalty_is_the_sum_of_squares_over_layers_and_subgroups() -> None:
         assert gradient.tolist() == pytest.approx((2 * network.get_parameter(name)).tolist(), rel=ROUNDING)
 
 
-@pytest.mark.parametrize("soft_part", SOFT_PARTS)
-def test_gradient_of_softness_is_finite_where_frequencies_are_zero(soft_part: str) -> None:
-    relax = {"rotation": 0.0, "reflection": 0.0, "translation": 0.0}
-    layer = soft_regular_layer(soft_part, "D4", relax, learn_relaxation=True)
-    for loss in (layer.softness(), frequency_penalty(layer)):
-        assert loss.item() <= 1e-30  # rounding squared
-        assert all(gradient.isfinite().all() for gradient in gradients(loss, layer).values())
-
-
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
@@ -89,16 +72,10 @@ def test_penalty_of_what_has_no_frequency_is_refused(layer: nn.Module, message: 
         frequency_penalty(nn.Sequential(layer))
 
 
-def test_penalty_of_a_network_is_refused_where_one_layer_has_no_frequency() -> None:
-    network = nn.Sequential(soft_regular_layer(), PartialR2Conv(FIELDS, FIELDS, 3), soft_regular_layer())
-    with pytest.raises(ValueError, match="network: '1', a PartialR2Conv, has no ω′"):
-        frequency_penalty(network)
-
-
 def answer(network: nn.Module) -> Tensor:
     torch.manual_seed(3)
     in_type = layers_of(network)[0].in_type
-    return network(in_type(battery.random_input(in_type, 8, 8))).tensor
+    return network(in_type(small.random_input(in_type, 8, 8))).tensor
 
 
 def test_weight_decay_pulls_strict_weights_alone_and_frequencies_have_their_rate() -> None:
@@ -165,19 +142,6 @@ def test_gradient_of_a_shared_frequency_is_the_sum_of_the_layers() -> None:
     assert all(gradient.abs().item() > 1e-6 for gradient in apart)
 
 
-def test_an_optimiser_moves_what_is_shared_for_all() -> None:
-    network = learning(BOTH, BOTH)
-    share_domain_frequency(network)
-    frequencies, *rest = (group["params"] for group in parameter_groups(network, 0.1))
-    assert sorted(len(value) for value in frequencies) == [1, 2]
-    assert len(frequencies) + sum(map(len, rest)) == len(list(network.parameters()))
-    optimiser = torch.optim.SGD(parameter_groups(network, 0.1), lr=1e-3)
-    answer(network).square().sum().backward()
-    optimiser.step()
-    first, second = (layer.domain_frequency for layer in layers_of(network))
-    assert first["rotation"].item() == second["rotation"].item() != pytest.approx(0.2)
-
-
 @pytest.mark.parametrize(
     "copied",
     [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network)), lambda network: network.double().float()],
@@ -208,30 +172,6 @@ def test_state_dicts_have_the_keys_of_before_and_load() -> None:
         assert len(frequencies_of(each)) == count
         assert torch.equal(answer(each), answer(network))
         assert layers_of(each)[0].domain_frequency["translation"].tolist() == pytest.approx([0.7, 0.7])
-
-
-def test_networks_that_share_can_be_hardened_relaxed_exported_and_summed_up() -> None:
-    network = learning(BOTH, BOTH).eval()
-    share_domain_frequency(network)
-    assert harden_network(network)[0].softness().item() == 0
-    assert len(frequencies_of(harden_network(network, ("reflection",)))) == 2
-    in_type, _ = battery.types("C4", "regular -> regular")
-    mixed = nn.ModuleList([network, R2Conv(in_type, in_type, 3, padding=1).double()])
-    assert len(frequencies_of(relax_network(mixed, relax={"rotation": 0.1}))) == 2
-    image = battery.random_input(in_type, 8, 8)
-    assert torch.allclose(export_network(network)(image), network(in_type(image)).tensor)
-    frequency = relaxation_summary(network).rows[1].domain_frequency
-    assert frequency["translation"] == pytest.approx((0.1, 0.3))
-
-
-def test_fixed_frequencies_and_frozen_ones_stay_so() -> None:
-    network = network_of(soft_regular_layer(), *layers_of(learning({"rotation": 0.05}, {"rotation": 0.15})))
-    for value in frequencies_of(network):
-        value.requires_grad_(False)
-    share_domain_frequency(network)
-    values = [layer.domain_frequency["rotation"] for layer in layers_of(network)]
-    assert [value.item() for value in values] == pytest.approx([0.2, 0.1, 0.1])
-    assert not any(value.requires_grad for value in values)
 
 
 BAD: list[tuple[Callable[[], object], str]] = [

@@ -1,13 +1,13 @@
-"""Gradients where a layer is not soft, and of ω′; those of every form are in the battery."""
+"""Gradients where a layer is not soft, and of ω′; those of every form are in the small."""
 
 from __future__ import annotations
 
-import battery
 import pytest
+import small
 import torch
-from forms import soft_weights
-from layers import EVERY_KERNEL, EVERY_KIND, ROUGH, SIZES, relaxation, soft_layer
-from torch import Tensor, nn
+from small import EVERY_KERNEL, EVERY_KIND, ROUGH, SIZES, relaxation, soft_layer
+from small_networks import soft_weights
+from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv
 
@@ -31,38 +31,6 @@ def gradients(layer: RelaxedR2Conv, value: Tensor) -> dict[str, Tensor]:
     return {name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None}
 
 
-class Answer(nn.Module):
-    """A layer from tensor to tensor."""
-
-    def __init__(self, layer: RelaxedR2Conv) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, features: Tensor) -> Tensor:
-        return self.layer(self.layer.in_type(features)).tensor
-
-
-@pytest.mark.filterwarnings("ignore:rotation_coordinates='log'")
-@EVERY_KIND
-@pytest.mark.parametrize("arguments", [{}, {"stride": 2}, {"rotation_coordinates": "log", "hidden_size": 2}], ids=str)
-def test_whole_jacobians_of_a_small_layer(kind: str, arguments: dict[str, object]) -> None:
-    """torch's gradcheck of every entry; the battery's is of random combinations."""
-    given = relaxation(kind, ROTATION)
-    given["relax"] = {
-        name: value for name, value in given["relax"].items() if name != "rotation" or "net" not in arguments
-    }
-    layer = soft_layer("C2", "trivial -> regular", padding=1, learn_relaxation=True, **given, **arguments)
-    module, names = Answer(layer), [f"layer.{name}" for name, _ in layer.named_parameters()]
-    size = tuple(side * arguments.get("stride", 1) for side in SIZES[kind])
-
-    def call(features: Tensor, *values: Tensor) -> Tensor:
-        return torch.func.functional_call(module, dict(zip(names, values, strict=True)), (features,))
-
-    parameters = [parameter.detach().clone().requires_grad_() for parameter in layer.parameters()]
-    features = battery.random_input(layer.in_type, *size, batch=1).requires_grad_()
-    assert torch.autograd.gradcheck(call, [features, *parameters])
-
-
 @EVERY_KERNEL
 @EVERY_KIND
 def test_learned_frequency_moves_from_zero(kind: str, soft_part: str) -> None:
@@ -71,16 +39,11 @@ def test_learned_frequency_moves_from_zero(kind: str, soft_part: str) -> None:
     given = relaxation(kind, {"rotation": 0.2, "reflection": 0.2})
     layer = learning_layer("D4", "irreps -> regular", soft_part=soft_part, **given)
     layer.set_domain_frequency(**dict.fromkeys(layer.domain_frequency, 0.0))
-    layer(layer.in_type(battery.random_input(layer.in_type, *SIZES[kind]))).tensor.square().sum().backward()
+    layer(layer.in_type(small.random_input(layer.in_type, *SIZES[kind]))).tensor.square().sum().backward()
     assert layer.is_stationary == (kind == "stationary")
     for name, parameter in layer.named_parameters():
         if "kernel.frequency" in name:
             assert (parameter.grad.abs() > 1e-6).all(), name  # rounding would be 1e-15
-
-
-def test_fixed_frequency_gets_no_gradient() -> None:
-    layer = soft_layer("C4", "regular -> regular", relax=ROTATION)
-    assert not any(value.requires_grad for value in layer.domain_frequency.values())
 
 
 @EVERY_KERNEL
@@ -126,15 +89,3 @@ def test_softness_grows_with_the_square_of_the_frequency(soft_part: str) -> None
         assert softness(2 * frequency) / softness(frequency) == pytest.approx(4, rel=100 * frequency)
         (slope,) = torch.autograd.grad(layer.softness(), [layer.domain_frequency["rotation"]])
         assert slope.item() == pytest.approx(2 * softness(frequency) / frequency, rel=100 * frequency)
-
-
-@EVERY_KERNEL
-def test_descending_the_softness_makes_a_layer_strict(soft_part: str) -> None:
-    layer = learning_layer("C2", "irreps -> regular", ROTATION, soft_part)
-    optimiser = torch.optim.Adam(layer.parameters(), lr=0.03)
-    before = layer.softness().item()
-    for _ in range(30):
-        optimiser.zero_grad()
-        layer.softness().backward()
-        optimiser.step()
-    assert 0 <= layer.softness().item() < 0.05 * before

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import battery
 import pytest
+import small as battery
 import torch
+from errors import BROKEN, ROUNDING, answer_to, largest_error, reflections, relative_error, rotations, shift
 from escnn import nn
 from escnn.nn import EquivariantModule
-from forms import answer, features_of
 from group_average import subgroup_elements
-from layers import EVERY_KERNEL, TORUS, soft_layer
-from tolerances import BROKEN, ROUNDING
-from transformations import answer_to, largest_error, reflections, relative_error, rotations, shift
+from small import EVERY_KERNEL, TORUS, soft_layer
+from small_networks import answer, features_of
 
 from escnn_relaxed import RelaxedR2Conv, harden_network
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers

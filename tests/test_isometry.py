@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import re
 
-import battery
 import numpy as np
 import pytest
-import volumes
+import small
+from errors import FEW_TERMS
 from scipy.spatial.transform import Rotation
-from tolerances import FEW_TERMS
 
 from escnn_relaxed.measure.isometry import rotation, shift, turn_or_flip
 
 
 def test_angles_are_in_one_turn_and_reflections_follow_a_flip() -> None:
-    gspace = battery.gspace("D4")
+    gspace = small.gspace("D4")
     isometries = [turn_or_flip(gspace, element) for element in gspace.fibergroup.elements]
     for isometry in isometries:
         cosine, sine = math.cos(isometry.angle), math.sin(isometry.angle)
@@ -54,7 +53,7 @@ def from_name(name: str) -> np.ndarray:
     [("full octahedral", 1e-9), ("full cylinder 2", 1e-9), ("dihedral", 2e-3), ("cone", 2e-3)],
 )
 def test_name_in_space_says_what_is_done(space: str, precision: float) -> None:
-    gspace = volumes.gspace(space)
+    gspace = small.volume_space(space)
     group = gspace.fibergroup
     elements = group.grid(type="regular", N=16) if group.continuous else group.elements
     isometries = [turn_or_flip(gspace, element) for element in elements]
@@ -66,7 +65,7 @@ def test_name_in_space_says_what_is_done(space: str, precision: float) -> None:
 
 @pytest.mark.parametrize("space", ["SO(3)", "O(3)"])
 def test_angle_in_space_is_that_of_escnn(space: str) -> None:
-    gspace = volumes.gspace(space)
+    gspace = small.volume_space(space)
     np.random.seed(1)  # escnn draws by NumPy's own generator
     for element in [gspace.fibergroup.sample() for _ in range(20)]:
         value = element.to("EV") if space == "SO(3)" else element.to("EV")[1]

@@ -1,23 +1,21 @@
 """``export_network`` of networks with a forward of their own: it stays, and all that it calls is plain.
 
-That they compute the same, traced, saved and in ONNX too, is tested for six of them in test_drop_in_networks.
+That public ones compute the same, traced, saved and in ONNX too, is in ``test_drop_in_networks``.
 """
 
 from __future__ import annotations
 
 import pytest
 import torch
-from drop_in_networks import NETWORKS, images
+from errors import SINGLE, relative_error
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
-from forms import EVERY_MODE
-from networks_to_export import BATCH, WHAT_EXPORTERS_WARN_OF, Block, answers, settled, soft_layer
-from tolerances import SINGLE
+from small_networks import BATCH, EVERY_MODE, WHAT_EXPORTERS_WARN_OF, Block, answers, settled
+from small_networks import layer_to_export as soft_layer
 from torch import Tensor, nn
-from transformations import relative_error
 
-from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network
+from escnn_relaxed import export_network
 
 SPACE = gspaces.flipRot2dOnR2(4)
 NARROW = FieldType(SPACE, [SPACE.regular_repr])
@@ -31,23 +29,26 @@ def in_eval(network: nn.Module, features: Tensor) -> Tensor:
         return network.eval()(features)
 
 
-def in_place(name: str) -> tuple[nn.Module, Tensor]:
-    """A network with relaxed layers in place of escnn's, and images for it."""
-    return settled(NETWORKS[name][0](RelaxedR2Conv, RelaxedR2ConvTransposed)), images(name)
+class Residual(nn.Module):
+    """A forward of its own around blocks of fields, as most networks have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = enn.SequentialModule(Block(NARROW, NARROW), enn.ELU(NARROW))
+        self.linear = nn.Linear(NARROW.size, 3)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.linear(self.layers(NARROW(features)).tensor.mean((2, 3)))
 
 
-RESIDUAL, TURNED = "ResNet, D6, arguments of the basis", "robot policy, D4 and C4"
+def residual() -> tuple[nn.Module, Tensor]:
+    return settled(Residual()), torch.randn(2, NARROW.size, 9, 9)
 
 
-@pytest.mark.parametrize("name", [RESIDUAL, TURNED])
-def test_network_is_compiled_or_its_program_where_it_builds_representations(name: str) -> None:
-    """torch.compile fails in the algebra that escnn does in SciPy; torch.export sees its result."""
+def test_network_is_compiled_into_one_graph() -> None:
     torch.compiler.reset()
-    network, features = in_place(name)
-    exported = export_network(network)
-    if name == TURNED:
-        exported = torch.export.export(exported, (features,)).module()
-    compiled = torch.compile(exported, fullgraph=True, backend="aot_eager")
+    network, features = residual()
+    compiled = torch.compile(export_network(network), fullgraph=True, backend="aot_eager")
     with torch.no_grad():
         assert relative_error(compiled(features), in_eval(network, features)) <= SINGLE
 
@@ -156,45 +157,19 @@ def test_network_that_asks_for_the_type_of_its_input_hears_of_it_in_torch_export
         program.fields(features)
 
 
-class OnFieldsAlone(Wrapped):
-    def forward(self, features: Tensor) -> GeometricTensor:
-        return self.fields(self.fields.in_type(features))
-
-
-class Unwrapped(nn.Module):
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, features: Tensor) -> Tensor:
-        return self.network(features).tensor
-
-
-@pytest.mark.filterwarnings("ignore:export_network keeps the forward:UserWarning")
-def test_network_that_returns_fields_is_exported_behind_a_module_that_returns_their_tensor() -> None:
-    network = OnFieldsAlone(soft_layer(NARROW)).eval()
-    features = torch.randn(2, NARROW.size, 8, 8)
-    exported = export_network(network)
-    with pytest.raises(RuntimeError, match="GeometricTensor"):
-        torch.export.export(exported, (features,))
-    for each in (network, exported):
-        program = torch.export.export(Unwrapped(each), (features,)).module()
-        assert relative_error(program(features).detach(), in_eval(network, features).tensor) <= SINGLE
-
-
 def doubled(module: nn.Module, *inputs: object) -> GeometricTensor | Tensor:
     return inputs[-1][0] * 2.0 if len(inputs) == 1 else inputs[-1] * 2.0
 
 
 @pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
 def test_hooks_of_what_keeps_its_forward_are_kept_and_others_refused(register: str) -> None:
-    network, features = in_place(RESIDUAL)
+    network, features = residual()
     for kept in (network, network.layers[0], network.layers, network.linear):
         getattr(kept, register)(doubled)
     exported = export_network(network)
     assert relative_error(in_eval(exported, features), in_eval(network, features)) <= SINGLE
-    getattr(network.layers[0].conv1, register)(doubled)
-    with pytest.raises(ValueError, match=r"^layers\.0\.conv1 has forward_(pre_)?hooks, which would be lost"):
+    getattr(network.layers[0].conv, register)(doubled)
+    with pytest.raises(ValueError, match=r"^layers\.0\.conv has forward_(pre_)?hooks, which would be lost"):
         export_network(network)
 
 

@@ -120,13 +120,6 @@ def test_default_layer_is_read_in_few_calls(monkeypatch: pytest.MonkeyPatch) -> 
         assert calls.count_calls(lambda: layer(features)).count <= 30
 
 
-@pytest.mark.parametrize("name", ["soft translation", "soft translation and rotation"])
-def test_factors_at_pixels_wait_for_nothing(name: str) -> None:
-    """Their functions are made once for a size, not sent to the device in each step."""
-    module = layer_of(name)
-    assert not count_training(module, images_for(module, 18)).waits
-
-
 def test_exported_factors_wait_for_nothing() -> None:
     module = layer_of("soft translation")
     exported, features = module.layer.export(), images_for(module, 18)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from errors import ROUNDING
 from escnn import nn as enn
-from tolerances import ROUNDING
 from torch import Tensor, nn
 
 from escnn_relaxed import SoftnessEvidence

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import battery
 import pytest
+import small as battery
 import torch
-from layers import SOFT_PARTS
-from soft_networks import soft_regular_layer
+from small import SOFT_PARTS, soft_regular_layer
 
 from escnn_relaxed import RelaxedR2Conv, equivariance_error, frequency_penalty, parameter_groups
 

@@ -4,58 +4,19 @@ from __future__ import annotations
 
 import pickle
 
-import battery
 import numpy as np
-import pytest
+import small
 import torch
+from errors import relative_error
 from escnn.nn import EquivariantModule, FieldType, InnerBatchNorm, R2Conv, ReLU, SequentialModule
-from forms import AT_PIXELS, SOFT_IN_TRANSLATION, answer, features_of, layer_of
-from layers import EVERY_KERNEL, soft_layer
+from small_networks import answer, features_of
 from torch import Tensor
-from transformations import relative_error
 
-from escnn_relaxed import RelaxedR2Conv, frequency_penalty
+from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.group.exact_constants import ExactConstants
 
 # Units of the last place, of an input, a filter bank and an output that are rounded once each.
 PRECISIONS = {torch.bfloat16: 2**-7, torch.float16: 2**-10}
-
-
-@pytest.mark.parametrize("dtype", PRECISIONS)
-@pytest.mark.parametrize("form", sorted({*SOFT_IN_TRANSLATION} - {*AT_PIXELS}))
-def test_autocast_rounds_the_convolution_alone_in_exported_layers(form: str, dtype: torch.dtype) -> None:
-    layer = layer_of(form, torch.float32)
-    exported, features = layer.export(), features_of(layer)
-    expected = answer(layer.eval(), features)
-    with torch.autocast("cpu", dtype):
-        found = exported(features)
-    assert found.dtype == dtype
-    assert relative_error(found.detach().float(), expected) <= PRECISIONS[dtype]
-
-
-@EVERY_KERNEL
-@pytest.mark.parametrize("space", ["C4", "D4", "C8"])
-def test_autocast_leaves_softness_and_its_penalty_alone(space: str, soft_part: str) -> None:
-    """They are small differences of large numbers; 0 stays 0."""
-    relax = battery.subgroups(space, 0.2)
-    layer = soft_layer(space, "regular -> regular", relax=relax, learn_relaxation=True, soft_part=soft_part).float()
-    for frequency in (0.2, 0.0):
-        layer.set_domain_frequency(**dict.fromkeys(relax, frequency))
-        answer(layer)  # whatever a forward pass keeps for later
-        found = []
-        for enabled in (False, True):
-            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-                answer(layer)
-                found.append(torch.stack([layer.softness(), frequency_penalty(layer)]))
-        assert found[1].dtype == torch.float32
-        assert torch.equal(*found)
-        assert found[1].any() == (frequency > 0)
-
-
-def test_r2conv_rounds_its_filter_too() -> None:
-    with torch.autocast("cpu", torch.bfloat16):
-        convolution = R2Conv(*battery.types("C4", "regular -> regular"), 3)
-        assert convolution.expand_parameters()[0].dtype == torch.bfloat16
 
 
 DEPTH = 10
@@ -73,7 +34,7 @@ def deep(make: type[EquivariantModule], image: FieldType, fields: FieldType, **a
 
 def test_autocast_of_a_deep_network_errs_no_more_than_that_of_r2conv() -> None:
     """With equal weights: R2Conv's filter is rounded where it is computed, ours once."""
-    image, fields = battery.types("D4", "trivial -> two regular")
+    image, fields = small.types("D4", "trivial -> two regular")
     plain = deep(R2Conv, image, fields)
     strict, soft = (deep(RelaxedR2Conv, image, fields, **of) for of in ({"relax": None}, {"initial_softness": 0.1}))
     strict.load_state_dict(plain.state_dict())

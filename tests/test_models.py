@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from errors import ROUNDING, largest_error, relative_error
 from escnn.nn import GeometricTensor
-from layers import shake
-from tolerances import ROUNDING
+from small import shake
 from torch import Tensor, nn
 from torch.nn import functional
-from transformations import largest_error, relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, export_network
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import battery
 import pytest
+import small as battery
 import torch
 from escnn import nn as enn
-from soft_networks import network_of, soft_regular_layer
+from small import soft_regular_layer
+from small_networks import network_of
 from torch import nn
 
 from escnn_relaxed import equivariance_error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tolerances import SINGLE_REORDERED
+from errors import SINGLE_REORDERED
 from torch import nn
 
 from escnn_relaxed import harden_network

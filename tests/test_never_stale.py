@@ -7,32 +7,23 @@ import gc
 import math
 import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
+import small_networks
 import torch
-from forms import (
-    ALL,
-    EVERY_LAYER,
-    EVERY_MODE,
-    SOFT_IN_TRANSLATION,
-    answer,
-    features_of,
-    layer_of,
-    soft_weights,
-    train_a_step,
-    uncached,
-)
-from layers import shake
+from errors import BROKEN, ROUNDING, relative_error
 from operations import CountOperations
-from tolerances import BROKEN, ROUNDING
+from small import shake
+from small_networks import ALL, EVERY_LAYER, SOFT_IN_TRANSLATION, answer, features_of, layer_of, soft_weights, uncached
 from torch import Tensor, distributed, nn
-from torch.nn.utils import parametrize
-from transformations import relative_error
-from ways_to_change import CHANGES, WRITES
+from torch.nn.utils import parametrizations, parametrize
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.layer.memo import EvaluationMemo
 
 CONTEXTS = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
@@ -214,6 +205,101 @@ def test_large_tensors_of_any_layout_are_compared(kind: str) -> None:
 # --- never stale ------------------------------------------------------------------------------------------------------
 
 
+def stepped(**options: bool) -> Callable[[Tensor, Tensor], None]:
+    """An optimiser's step that ends at the new values."""
+
+    def step(tensor: Tensor, new: Tensor) -> None:
+        before, tensor.grad = tensor.requires_grad, (tensor - new).detach()
+        torch.optim.SGD([tensor.requires_grad_()], lr=1.0, **options).step()
+        tensor.grad = None
+        tensor.requires_grad_(before)
+
+    return step
+
+
+# Every way in which the values of a tensor can be written; most raise no version counter.
+WRITES: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "in place": lambda tensor, new: torch.no_grad()(tensor.copy_)(new),
+    "in inference mode": lambda tensor, new: torch.inference_mode()(tensor.copy_)(new),
+    "by its data": lambda tensor, new: tensor.data.copy_(new),
+    "by other data": lambda tensor, new: setattr(tensor, "data", new.clone()),
+    "by numpy": lambda tensor, new: np.copyto(tensor.detach().numpy(), new.numpy()),
+    "by a vector": lambda tensor, new: nn.utils.vector_to_parameters(new.flatten(), [tensor]),
+    "by a collective": lambda tensor, new: distributed.scatter(tensor.detach(), [new], src=0),
+    "by an average": lambda tensor, new: get_ema_multi_avg_fn(0.0)([tensor.data], [new], 1),
+    "by many at once": lambda tensor, new: torch._foreach_lerp_([tensor.data], [new], 1.0),
+    "by a fused step": stepped(fused=True),
+    "by a step of many": stepped(foreach=True),
+}
+
+
+class Doubled(nn.Module):
+    def forward(self, values: Tensor) -> Tensor:
+        return 2 * values
+
+
+def other_state(layer: RelaxedR2Conv) -> dict[str, Tensor]:
+    return (
+        small_networks.another_draw("soft" if layer.is_stationary else "soft in translation")
+        .to(layer.weights)
+        .state_dict()
+    )
+
+
+def frequency_zero_and_back(layer: RelaxedR2Conv) -> None:
+    """Whether a layer is soft at all may be kept as well."""
+    layer.set_domain_frequency(rotation=0.0)
+    answer(layer)
+    layer.set_domain_frequency(rotation=0.4)
+
+
+def tensor_in_place_of_a_parameter(layer: RelaxedR2Conv) -> None:
+    """As where another network makes the weights."""
+    weights = layer.weights.detach()
+    del layer.weights
+    layer.weights = weights
+    answer(layer)
+    layer.weights = 2 * weights
+
+
+def replica(layer: RelaxedR2Conv) -> None:
+    """As ``nn.DataParallel`` makes them: the tensors are attributes, what is kept is that of the first."""
+    for module in layer.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None and name != "bias":
+                del module._parameters[name]
+                setattr(module, name, parameter.detach().clone())
+    answer(layer)
+    layer.weights = 2 * layer.weights
+
+
+def parametrization_and_step(layer: RelaxedR2Conv) -> None:
+    parametrizations.weight_norm(layer, "weights")
+    answer(layer)
+    with torch.no_grad():
+        layer.parametrizations.weights.original0.mul_(2)
+
+
+CHANGES: dict[str, Callable[[RelaxedR2Conv], object]] = {
+    "step": lambda layer: small_networks.train_a_step(layer, torch.optim.Adam(layer.parameters(), lr=0.01, fused=True)),
+    "loaded": lambda layer: layer.load_state_dict(other_state(layer)),
+    "loaded by assignment": lambda layer: layer.load_state_dict(other_state(layer), assign=True),
+    "frequency set": lambda layer: layer.set_domain_frequency(**dict.fromkeys(layer.domain_frequency, 0.45)),
+    "frequency zero": lambda layer: layer.set_domain_frequency(**dict.fromkeys(layer.domain_frequency, 0.0)),
+    "frequency zero and back": frequency_zero_and_back,
+    "dtype": lambda layer: layer.float(),
+    "hardened": lambda layer: layer.harden(),
+    "hardened in rotation": lambda layer: layer.harden("rotation"),
+    "softness set": lambda layer: layer.set_softness(0.01),
+    "hardened and dropped": lambda layer: (layer.harden(), layer.drop_soft_part()),
+    "replaced parameter": lambda layer: setattr(layer, "weights", nn.Parameter(2 * layer.weights.detach())),
+    "tensor in place of a parameter": tensor_in_place_of_a_parameter,
+    "replica": replica,
+    "parametrization": lambda layer: parametrize.register_parametrization(layer, "weights", Doubled()),
+    "parametrization and step": parametrization_and_step,
+}
+
+
 def seen(layer: nn.Module) -> list[Tensor]:
     """The answer with gradients and without, and the softness."""
     found: Tensor = layer(layer.in_type(features_of(layer))).tensor.detach()
@@ -228,9 +314,13 @@ def fresh(form: str, like: nn.Module) -> nn.Module:
 
 
 @pytest.mark.usefixtures("group_of_one")
-@EVERY_MODE
-@pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize("form", ALL)
+@pytest.mark.parametrize(
+    ("form", "write", "mode"),
+    [
+        *((form, write, "eval") for form in ("soft", "learned in translation") for write in WRITES),
+        *((form, "by its data", mode) for form in ALL for mode in ("train", "eval")),
+    ],
+)
 def test_write_to_any_tensor_of_the_state_is_seen(form: str, write: str, mode: str) -> None:
     """One after the other, each of those without which the answer is another."""
     layer = layer_of(form).train(mode == "train")
@@ -249,9 +339,10 @@ def test_write_to_any_tensor_of_the_state_is_seen(form: str, write: str, mode: s
             assert relative_error(after[0], before[0]) > 1e-4, name
 
 
-@pytest.mark.parametrize("mode", ["no_grad", "inference_mode", "train"])
+@pytest.mark.parametrize(
+    ("form", "mode"), [("soft", "no_grad"), ("soft", "train"), ("soft in translation", "inference_mode")]
+)
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("form", ["soft", "soft in translation"])
 def test_change_of_a_layer_is_seen_at_the_next_call(form: str, change: str, mode: str, device: torch.device) -> None:
     layer = layer_of(form).to(device).train(mode == "train")
     with CONTEXTS.get(mode, torch.no_grad)():
@@ -262,6 +353,30 @@ def test_change_of_a_layer_is_seen_at_the_next_call(form: str, change: str, mode
     assert relative_error(uncached(layer), after) <= ROUNDING
     assert after.dtype == (torch.float32 if change == "dtype" else torch.float64)
     assert change == "dtype" or relative_error(after, before) > 1e-4
+
+
+UPDATES: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "copied": lambda target, online: target.data.copy_(0.9 * target.data + 0.1 * online.data),
+    "added": lambda target, online: target.data.mul_(0.9).add_(0.1 * online.data),
+    "assigned": lambda target, online: setattr(target, "data", 0.9 * target.data + 0.1 * online.data),
+}
+
+
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("form", ["soft", "soft in translation"])
+def test_target_network_that_follows_by_its_data_is_that_of_its_state(form: str, update: str) -> None:
+    """As in Q-learning, where a frozen copy in evaluation follows the network that learns; exported, too."""
+    online = layer_of(form)
+    target = copy.deepcopy(online).eval().requires_grad_(False)
+    for _ in range(3):
+        shake(online)
+        before = answer(target)
+        for own, followed in zip(target.parameters(), online.parameters(), strict=True):
+            UPDATES[update](own, followed)
+        found = answer(target)
+        assert relative_error(found, answer(fresh(form, target))) <= ROUNDING
+        assert relative_error(found, before) > 1e-4
+        assert relative_error(target.export()(features_of(target)).detach(), found) <= ROUNDING
 
 
 def test_projection_for_a_while_is_seen_at_both_ends() -> None:
@@ -286,11 +401,3 @@ def test_layer_that_was_made_in_inference_mode_evaluates() -> None:
     assert relative_error(changed, first) > BROKEN
     # Sums of some hundred terms in float32.
     assert relative_error(changed, uncached(layer)) <= 1e-5
-
-
-def test_values_and_modes_may_change_together() -> None:
-    layer = layer_of("learned")
-    for mode in (False, True, False):
-        answer(layer.train(mode))
-        train_a_step(layer)
-        assert relative_error(answer(layer), uncached(layer)) <= ROUNDING

@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
+from errors import ROUNDING
 from escnn import gspaces, nn
-from tolerances import ROUNDING
 from torch import Tensor
 from torch.nn import functional
 
@@ -162,10 +162,6 @@ def test_frequencies_that_are_no_whole_numbers_jump_in_log_coordinates(
 def test_a_learned_frequency_leaves_the_whole_numbers() -> None:
     with pytest.warns(UserWarning, match="a learned ω′ leaves the whole numbers"):
         RelaxedR2Conv(HIDDEN, HIDDEN, 3, relax={"rotation": 1.0}, learn_relaxation=True, kernel=ContinuousKernel(**LOG))
-
-
-def test_a_learned_frequency_of_translation_makes_no_jump() -> None:
-    RelaxedR2Conv(HIDDEN, HIDDEN, 3, relax="translation", learn_relaxation=True, kernel=ContinuousKernel(**LOG))
 
 
 @pytest.mark.usefixtures("float64_default")

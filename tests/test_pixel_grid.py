@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 
-import battery
 import numpy as np
 import pytest
+import small
 import torch
-from layers import TORUS, soft_layer
-from tolerances import BROKEN, ROUNDING
-from transformations import answer_to, on_grid_elements, relative_error, transform
-from waves import Waves
+from errors import BROKEN, ROUNDING, Waves, answer_to, on_grid_elements, relative_error, transform
+from small import TORUS, soft_layer
 
 from escnn_relaxed import equivariance_error
 from escnn_relaxed.measure.isometry import PixelGrid, moved, rotation, shift, turn_or_flip
@@ -22,8 +20,8 @@ EXACT = 0.0  # pixels are copied
 @pytest.mark.parametrize("size", [(5, 5), (4, 4), (3, 6)])
 @pytest.mark.parametrize("space", ["C4", "D4", "D4 axis 45°", "flip", "flip axis 0"])
 def test_elements_of_the_grid_copy_pixels(space: str, size: tuple[int, int]) -> None:
-    trivial = battery.field_type(space, "trivial")
-    image, grid = battery.random_input(trivial, *size), PixelGrid.of_image(*size)
+    trivial = small.field_type(space, "trivial")
+    image, grid = small.random_input(trivial, *size), PixelGrid.of_image(*size)
     for element in on_grid_elements(trivial.gspace):
         isometry = turn_or_flip(trivial.gspace, element)
         found, mask = moved(image, grid, grid.of_moved_image(isometry), isometry, on_torus=False)
@@ -77,7 +75,7 @@ def test_map_covers_an_image_whose_sides_are_its_strides(rows: int, columns: int
 def test_strided_map_on_the_torus_is_compared_in_all_its_pixels(rows_and_columns: tuple[int, int]) -> None:
     """Pixels that leave it on one side come in on the other."""
     layer = soft_layer("C4", "trivial -> regular", relax={"translation": 0.4}, stride=2, **TORUS)
-    images = battery.random_input(layer.in_type, 16, 20)
+    images = small.random_input(layer.in_type, 16, 20)
     (row,) = equivariance_error(layer, data=images, elements=[], shifts=[rows_and_columns]).rows
     shifted = answer_to(layer, images.roll(rows_and_columns, (-2, -1)))
     expected = answer_to(layer, images).roll([pixels // 2 for pixels in rows_and_columns], (-2, -1))

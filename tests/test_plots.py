@@ -6,18 +6,17 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import battery
 import matplotlib as mpl
 import numpy as np
 import pytest
+import small
+import small as battery
 import torch
-import volumes
+from errors import on_grid_elements, transform
 from escnn import nn
-from layers import build
 from matplotlib.collections import EllipseCollection, PathCollection
-from soft_networks import ROUGH, soft_regular_layer
+from small import ROUGH, build, soft_regular_layer, volume_space
 from trained_networks import convolution
-from transformations import on_grid_elements, transform
 
 from escnn_relaxed.group.rotation_axes import rotation_axes
 from escnn_relaxed.measure import AblationRow, EquivarianceReport, ErrorRow, softness_by_axis
@@ -36,7 +35,7 @@ HISTORY = {
     "domain_frequency/body.second/rotation": [(0, 0.25), (10, 0.3), (20, 0.4)],
     "domain_frequency/body.second/translation_x": [(0, 0.5), (10, 0.6)],
 }
-CUBE = volumes.gspace("octahedral")
+CUBE = volume_space("octahedral")
 DENSITY, REGULAR = (nn.FieldType(CUBE, [field]) for field in (CUBE.trivial_repr, CUBE.regular_repr))
 
 
@@ -179,7 +178,7 @@ def test_filters_over_positions_are_what_the_layer_multiplies_with(
 
 def soft_volume(kernel_size: int = 3) -> torch.nn.Module:
     torch.manual_seed(0)
-    return volumes.layer(DENSITY, kernel_size, REGULAR, initial_softness=0.3)
+    return small.volume_layer(DENSITY, kernel_size, REGULAR, initial_softness=0.3)
 
 
 def parts(axes: mpl.axes.Axes, kind: type) -> list[Any]:
@@ -236,7 +235,7 @@ def test_z_is_up_and_y_to_the_right_and_x_to_the_front(
 def test_marks_have_the_softness_of_their_axes() -> None:
     torch.manual_seed(0)
     fields = nn.FieldType(CUBE, [CUBE.irrep(1)])
-    networks = {name: volumes.layer(fields, keep=keep) for name, keep in {"soft": None, "kept": "SO(2)"}.items()}
+    networks = {name: small.volume_layer(fields, keep=keep) for name, keep in {"soft": None, "kept": "SO(2)"}.items()}
     axes = plots.plot_softness_by_axis(networks)
     marks = parts(axes, PathCollection)
     for number, network in enumerate(networks.values()):
@@ -254,7 +253,7 @@ def test_marks_have_the_softness_of_their_axes() -> None:
     assert marks[3].get_offsets()[2][1] == max(places[:, 1])
     assert values(marks[3])[2] == pytest.approx(0, abs=1e-20)
     assert marks[3].to_rgba(values(marks[3])[2]) == pytest.approx(mpl.colormaps["Oranges"](0.0))
-    assert not parts(plots.plot_softness_by_axis(volumes.layer(volumes.fields("inversion"))), PathCollection)
+    assert not parts(plots.plot_softness_by_axis(small.volume_layer(small.volume_type("inversion"))), PathCollection)
 
 
 BAD: list[tuple[Callable[..., object], tuple[object, ...], str]] = [

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import battery
 import pytest
+import small
 import torch
+from errors import ROUNDING, answer_to, largest_error, on_grid_elements
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers import SOFT_PARTS, build
 from reference_kappas import REFERENCE, tied_oracle
-from tolerances import ROUNDING
-from torch import Tensor
-from torch.nn import functional
-from transformations import answer_to, largest_error, on_grid_elements, shift_error
+from small import SOFT_PARTS, build
 
 from escnn_relaxed import RelaxedR2Conv
 
@@ -32,9 +29,9 @@ FEW_OUTPUTS, MORE_OUTPUTS = st.integers(1, 3), st.integers(1, 9)
 def type_pairs(draw: st.DrawFn, spaces: tuple[str, ...] = SPACES) -> tuple[str, str]:
     """A symmetry and a pair of field types on it, each of one to three fields."""
     space = draw(st.sampled_from(spaces))
-    names = list(battery.EVERYWHERE)
-    if space not in battery.CONTINUOUS:
-        names += [name for name in battery.FINITE_ONLY if name != "hidden regular"]
+    names = list(small.EVERYWHERE)
+    if space not in small.CONTINUOUS:
+        names += [name for name in small.FINITE_ONLY if name != "hidden regular"]
     if space not in ("trivial", "SO(2)"):
         names += ["quotient", "induced"]
     fields = st.lists(st.sampled_from(names), min_size=1, max_size=2).map(" + ".join)
@@ -70,7 +67,7 @@ def geometries(
 
 @st.composite
 def relaxations(draw: st.DrawFn, space: str, translation: bool) -> dict[str, Any]:
-    names = [*battery.subgroups(space, 0.0), *(["translation"] if translation else [])]
+    names = [*small.subgroups(space, 0.0), *(["translation"] if translation else [])]
     return {name: draw(FREQUENCY) for name in names if draw(st.booleans())}
 
 
@@ -82,7 +79,7 @@ def percent(number: int) -> settings:
 def drawn(pair: tuple[str, str], soft_part: str, **arguments: Any) -> RelaxedR2Conv:
     few = {} if soft_part == "tied" else {"hidden_size": 4}
     options = {"initial_softness": 0.3, "samples": 4, "soft_part": soft_part, **few}
-    return build(*battery.types(*pair), **options, **arguments)
+    return build(*small.types(*pair), **options, **arguments)
 
 
 @percent(50)
@@ -90,39 +87,12 @@ def drawn(pair: tuple[str, str], soft_part: str, **arguments: Any) -> RelaxedR2C
 def test_layers_are_equivariant_on_the_grid_where_they_are_strict(data, pair, geometry, soft_part: str) -> None:
     arguments, size = geometry
     soft = {"translation": (data.draw(FREQUENCY), data.draw(FREQUENCY))}
-    relax = data.draw(st.sampled_from([None, battery.subgroups(pair[0], 0.0) | {"translation": 0.0}, soft]))
+    relax = data.draw(st.sampled_from([None, small.subgroups(pair[0], 0.0) | {"translation": 0.0}, soft]))
     layer = drawn(pair, soft_part, relax=relax, **arguments)
-    features = battery.random_input(layer.in_type, *size)
+    features = small.random_input(layer.in_type, *size)
     # Where there is no steerable kernel between these types there is nothing to compare.
     if answer_to(layer, features).norm() >= 1e-6 and on_grid_elements(layer.in_type.gspace):
         assert largest_error(layer, features) <= ROUNDING
-
-
-@percent(25)
-@given(data=st.data(), pair=type_pairs(), kernel_size=st.sampled_from([1, 3, 5]), side=st.integers(3, 5))
-def test_soft_groups_leave_translation_exact(data: st.DataObject, pair, kernel_size: int, side: int) -> None:
-    place = {"kernel_size": kernel_size, "padding": kernel_size // 2, "padding_mode": "circular"}
-    relax = data.draw(relaxations(pair[0], translation=False))
-    layer = drawn(pair, data.draw(KERNELS), relax=relax, **place)
-    features = battery.random_input(layer.in_type, side, side)
-    if answer_to(layer, features).norm() >= 1e-6:
-        assert shift_error(layer, features) <= ROUNDING
-
-
-@percent(40)
-@given(data=st.data(), pair=type_pairs(), geometry=geometries(outputs=MORE_OUTPUTS), soft_part=KERNELS)
-def test_layers_equal_their_banks_on_unfolded_patches(data, pair, geometry, soft_part: str) -> None:
-    """A filter bank at each pixel, applied to patches; and the shape of the output."""
-    arguments, size = geometry
-    relax = data.draw(relaxations(pair[0], translation=True))
-    layer = drawn(pair, soft_part, relax=relax, **arguments)
-    features = battery.random_input(layer.in_type, *size)
-    found = answer_to(layer, features)
-    assert tuple(found.shape) == layer.evaluate_output_shape(tuple(features.shape))
-    with torch.no_grad():
-        expected = on_unfolded_patches(layer, features, arguments)
-    assert found.shape == expected.shape
-    assert (found - expected).norm() <= ROUNDING * max(1.0, float(expected.norm()))
 
 
 @percent(30)
@@ -134,24 +104,7 @@ def test_layers_equal_the_loop_oracle(data: st.DataObject, pair) -> None:
     start = dict.fromkeys(relax, REFERENCE)
     layer = drawn(pair, "tied", relax=start, **arguments)
     layer.set_domain_frequency(**relax)
-    features = battery.random_input(layer.in_type, *size, batch=1)
+    features = small.random_input(layer.in_type, *size, batch=1)
     with torch.no_grad():
         expected = tied_oracle(layer, samples=4)(features)
     assert (answer_to(layer, features) - expected).norm() <= 1e-6 * max(1.0, float(expected.norm()))
-
-
-def on_unfolded_patches(layer: RelaxedR2Conv, features: Tensor, place: dict[str, Any]) -> Tensor:
-    """Equation (1) with ``unfold`` in place of the sum over taps."""
-    *_, height, width = layer.evaluate_output_shape(tuple(features.shape))
-    k, (rows, columns) = layer.kernel_size, place["padding"]
-    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    padded = functional.pad(features, (columns, columns, rows, rows), mode=mode)
-    patches = functional.unfold(padded, k, layer.dilation, stride=layer.stride).unflatten(1, (features.shape[1], k**2))
-    if layer.is_stationary:
-        banks = layer.filter_bank().flatten(2)[..., None].expand(-1, -1, -1, height * width)
-    else:
-        banks = layer.filter_banks((height, width)).flatten(4).flatten(0, 1).movedim(0, -1)
-    total = torch.einsum("oitx,bitx->box", banks, patches)
-    bias = layer.expanded_bias
-    total = total if bias is None else total + bias[:, None]
-    return total.view(len(features), -1, height, width)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import battery
 import pytest
+import small
 import torch
-from layers import build
+from small import build
 from torch import nn
 
 from escnn_relaxed.network.relaxed_layers import frequency_energy, in_eval_mode, named_relaxed_layers, relaxed_layers
 
 
 def layer_of(**relax: float) -> nn.Module:
-    return build(*battery.types("D4", "regular -> regular"), relax=relax or None)
+    return build(*small.types("D4", "regular -> regular"), relax=relax or None)
 
 
 def test_relaxed_layers_are_found_by_name_and_in_order() -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import inspect
 
-import battery
 import pytest
+import small
 import torch
+from errors import ROUNDING, answer_to, relative_error
 from escnn.nn import FieldType, GeometricTensor, R2Conv, R2ConvTransposed, init
 from escnn.nn.modules.equivariant_module import EquivariantModule
-from layers import EVERY_KERNEL, build, options_of, shake, soft_layer
 from reference import Layer
-from tolerances import ROUNDING
+from small import EVERY_KERNEL, options_of, shake, soft_layer
 from torch import Tensor
-from transformations import answer_to, relative_error
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.baselines import LAYERS
@@ -24,16 +23,10 @@ KINDS: dict[str, tuple[type[EquivariantModule], type[Layer]]] = {
     "transposed": (R2ConvTransposed, RelaxedR2ConvTransposed),
 }
 EVERY_CLASS = pytest.mark.parametrize(("theirs", "ours"), KINDS.values(), ids=KINDS)
-SOFT = {
-    "strict": None,
-    "default": "default",
-    "soft rotation": {"rotation": 0.2},
-    "soft translation": {"rotation": 0.2, "translation": (0.2, 0.4)},
-}
 
 
 def small_types() -> tuple[FieldType, FieldType]:
-    return battery.types("C4", "regular + irreps -> irreps + regular")
+    return small.types("C4", "regular + irreps -> irreps + regular")
 
 
 @EVERY_CLASS
@@ -71,20 +64,23 @@ TRANSPOSED: dict[str, dict[str, object]] = {
 }
 
 
-@EVERY_KERNEL
 @pytest.mark.parametrize(
-    ("kind", "geometry"),
-    [*(("convolution", name) for name in GEOMETRIES), *(("transposed", name) for name in TRANSPOSED)],
+    ("kind", "geometry", "soft_part"),
+    [
+        *(("convolution", name, "tied") for name in GEOMETRIES),
+        *(("transposed", name, "tied") for name in TRANSPOSED),
+        *(("convolution", "circular", "continuous"), ("transposed", "everything", "continuous")),
+    ],
 )
 def test_arguments_of_the_convolution_mean_what_they_mean_in_escnns_layer(kind, geometry, soft_part: str) -> None:
     """escnn's layer with the filter bank and bias in their place gives the same answer, to the last bit."""
-    types = battery.types("C4", "regular + regular -> trivial + irreps + trivial + irreps")
+    types = small.types("C4", "regular + regular -> trivial + irreps + trivial + irreps")
     arguments = {"kernel_size": 3, **(GEOMETRIES if kind == "convolution" else TRANSPOSED)[geometry]}
     theirs, ours = KINDS[kind]
     layer = ours(*types, relax={"rotation": 0.2}, **options_of(soft_part), **arguments)
     shake(layer)
     convolution = theirs(*types, **arguments).eval()
-    features = battery.random_input(layer.in_type, 7, 8, dtype=torch.float32)
+    features = small.random_input(layer.in_type, 7, 8, dtype=torch.float32)
     with torch.no_grad():
         convolution.filter, bias = layer.expand_parameters()
         assert (bias is None) == (convolution.bias is None)
@@ -99,28 +95,19 @@ def test_arguments_of_the_convolution_mean_what_they_mean_in_escnns_layer(kind, 
     assert kind == "convolution" or layer.output_padding == convolution.output_padding
 
 
-@EVERY_CLASS
-@pytest.mark.parametrize("relax", SOFT.values(), ids=SOFT)
-@pytest.mark.parametrize(("kernel_size", "padding"), [(1, 0), (2, (1, 2)), (3, 0)])
-def test_output_shape_is_evaluated_without_evaluating(kernel_size: int, padding, relax, theirs, ours: type) -> None:
-    layer = ours(*small_types(), kernel_size, padding, stride=2, relax=relax)
-    features = battery.random_input(layer.in_type, 5, 8, dtype=torch.float32)
-    assert layer.evaluate_output_shape(features.shape) == tuple(answer_to(layer, features).shape)
-
-
 @pytest.mark.parametrize(
     ("space", "fields"),
     [("C4", "irreps + regular"), ("D4", "mixed, sheared + quotient"), ("O(2)", "band-limited + induced + trivial")],
 )
 def test_bias_is_that_of_r2conv(space: str, fields: str) -> None:
-    layers = [make(*battery.types(space, f"trivial -> {fields}"), 3) for make in (RelaxedR2Conv, R2Conv)]
+    layers = [make(*small.types(space, f"trivial -> {fields}"), 3) for make in (RelaxedR2Conv, R2Conv)]
     values = torch.randn_like(layers[0].bias)
     for layer in layers:
         layer.bias.data.copy_(values)
     # escnn expands by float32 matrices of this size.
     biases = [layer.expand_parameters()[1] for layer in layers]
     assert torch.allclose(*biases, rtol=0, atol=1e-6)
-    without = RelaxedR2Conv(*battery.types("C4", "regular -> last irrep"), 3)
+    without = RelaxedR2Conv(*small.types("C4", "regular -> last irrep"), 3)
     assert without.bias is without.expanded_bias is None
     # escnn has it in evaluation mode alone.
     of_escnn = layers[1].eval().expanded_bias
@@ -132,7 +119,7 @@ def test_bias_is_that_of_r2conv(space: str, fields: str) -> None:
 @EVERY_CLASS
 @pytest.mark.parametrize("groups", [1, 2])
 def test_weights_are_drawn_by_escnns_rule(groups: int, theirs: type, ours: type) -> None:
-    types = battery.types("D4", "regular + trivial + regular + trivial -> irreps + quotient + irreps + quotient")
+    types = small.types("D4", "regular + trivial + regular + trivial -> irreps + quotient + irreps + quotient")
     drawn = []
     for make in (theirs, ours):
         layer = make(*types, 3, groups=groups)
@@ -158,9 +145,9 @@ def test_repr_says_types_arguments_and_softness() -> None:
 
 
 def test_default_softens_rotation_and_reflection_where_the_group_has_them() -> None:
-    for space in battery.GSPACES:
-        layer = RelaxedR2Conv(*battery.types(space, "trivial -> trivial"), 3)
-        assert set(layer.domain_frequency) == set(battery.subgroups(space, 1.0))
+    for space in small.GSPACES:
+        layer = RelaxedR2Conv(*small.types(space, "trivial -> trivial"), 3)
+        assert set(layer.domain_frequency) == set(small.subgroups(space, 1.0))
         assert all((value > 0).all() for value in layer.domain_frequency.values())
         assert layer.is_stationary
 
@@ -202,7 +189,7 @@ def test_layer_is_its_bank_at_each_pixel(make: type[Layer], soft_part: str) -> N
     pair = "regular + regular -> irreps + regular + irreps + regular"
     relax = {"translation": (0.3, 0.5)}
     layer = soft_layer("C4", pair, kernel_size=1, groups=2, bias=False, relax=relax, soft_part=soft_part, make=make)
-    features = battery.random_input(layer.in_type, 3, 4)
+    features = small.random_input(layer.in_type, 3, 4)
     banks = layer.filter_banks((3, 4)).detach()[..., 0, 0]
     assert banks.shape[:2] == (3, 4)
     expected = []
@@ -226,22 +213,9 @@ def test_size_of_an_output_is_checked() -> None:
                 call(size)
 
 
-@pytest.mark.parametrize("form", ["stationary", "soft in translation"])
-def test_empty_batch_and_single_image(form: str) -> None:
-    relax = {"rotation": 0.2} if form == "stationary" else {"translation": 0.2}
-    layer = build(*small_types(), padding=1, relax=relax)
-    features = battery.random_input(layer.in_type, 8, 8, batch=3)
-    whole = answer_to(layer, features)
-    assert relative_error(answer_to(layer, features[1:2]), whole[1:2]) <= ROUNDING
-    empty = layer(layer.in_type(features[:0])).tensor
-    assert empty.shape == (0, *whole.shape[1:])
-    empty.sum().backward()
-    assert all(not parameter.grad.any() for parameter in layer.parameters())
-
-
 # --- inputs -----------------------------------------------------------------------------------------------------------
 
-C4, D4 = battery.gspace("C4"), battery.gspace("D4")
+C4, D4 = small.gspace("C4"), small.gspace("D4")
 REGULAR = FieldType(C4, [C4.regular_repr] * 2)
 BAD_INPUT = {
     "a tensor": (lambda: torch.randn(1, 8, 5, 5), TypeError, ["input", "GeometricTensor", "Tensor"]),
@@ -309,7 +283,7 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
 
 def test_every_layer_takes_vmap_over_images() -> None:
     for make in (*LAYERS.values(), RelaxedR2ConvTransposed):
-        layer = make(*battery.types("C4", "regular -> regular"), 3).double()
+        layer = make(*small.types("C4", "regular -> regular"), 3).double()
         many = torch.randn(3, 2, 4, 5, 5, dtype=torch.float64)
         with torch.no_grad():
 

@@ -6,18 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import small
 import torch
-import volumes
+from errors import BROKEN, ROUNDING, SINGLE, relative_error
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.group import InsufficientIrrepsException
 from escnn.group.groups import _numerical_thomson, so3_utils
 from escnn.nn import FieldType
 from group_average import check_strict_part
-from layers import shake
-from tolerances import BROKEN, ROUNDING, SINGLE
+from small import shake
 from torch import Tensor
-from transformations import relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv
 from escnn_relaxed.on_escnn.sampled_basis import basis_bytes, warn_of_heavy_basis
@@ -28,7 +27,7 @@ from escnn_relaxed.on_escnn.sampled_basis import basis_bytes, warn_of_heavy_basi
 @pytest.mark.parametrize("space", ["SO(3)", "octahedral", "O(3)", "D4", "dihedral", "cone", "trivial"])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_strict_layer_is_r3conv(space: str, groups: int) -> None:
-    part = volumes.fields(space)
+    part = small.volume_type(space)
     fields = FieldType(part.gspace, part.representations * groups)
     options: dict[str, Any] = {"padding": 1, "stride": 2, "groups": groups}
     theirs = enn.R3Conv(fields, fields, 3, **options)
@@ -40,14 +39,14 @@ def test_strict_layer_is_r3conv(space: str, groups: int) -> None:
         assert relative_error(ours(features).tensor, theirs(features).tensor) <= SINGLE
 
 
-@pytest.mark.parametrize("space", volumes.SPACES)
+@pytest.mark.parametrize("space", small.VOLUME_SPACES)
 def test_hardened_layer_is_exact_under_all_voxel_symmetries(space: str) -> None:
-    layer = volumes.layer(volumes.fields(space), initial_softness=0.3)
+    layer = small.volume_layer(small.volume_type(space), initial_softness=0.3)
     shake(layer)
-    elements = volumes.voxel_symmetries(layer.in_type.gspace)
-    assert space == "trivial" or max(volumes.errors(layer, elements)) > BROKEN
+    elements = small.voxel_symmetries(layer.in_type.gspace)
+    assert space == "trivial" or max(small.volume_errors(layer, elements)) > BROKEN
     layer.harden()
-    assert max(volumes.errors(layer, elements)) <= ROUNDING
+    assert max(small.volume_errors(layer, elements)) <= ROUNDING
 
 
 # Groups all of whose elements, or all that are sampled, map voxels to voxels.
@@ -56,35 +55,10 @@ ON_THE_GRID = ["octahedral", "full octahedral", "SO(3)", "C4", "D4", "cone 4", "
 
 @pytest.mark.parametrize("space", ON_THE_GRID)
 def test_strict_part_is_the_mean_over_the_group(space: str) -> None:
-    layer = volumes.layer(volumes.fields(space), initial_softness=0.05)
+    layer = small.volume_layer(small.volume_type(space), initial_softness=0.05)
     assert check_strict_part(layer) == pytest.approx(0.05)
     for name in layer.relaxed_subgroups:
         check_strict_part(layer, name)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"kernel_size": 5},
-        {"kernel_size": 2},
-        {"kernel_size": 4, "padding": 1},
-        {"kernel_size": 3, "stride": 2},
-        {"kernel_size": 3, "dilation": 2, "padding": 2},
-        {"kernel_size": 3, "padding": 1, "padding_mode": "circular"},
-    ],
-    ids=str,
-)
-def test_layer_is_as_strict_as_it_says_for_every_geometry(options: dict[str, Any]) -> None:
-    layer = volumes.layer(volumes.fields("octahedral"), initial_softness=0.2, **options)
-    elements = volumes.voxel_symmetries(layer.in_type.gspace)
-    assert max(volumes.errors(layer, elements, size=9)) > BROKEN
-    layer.harden()
-    assert max(volumes.errors(layer, elements, size=9)) <= ROUNDING
-
-
-def test_reflection_is_soft_by_itself() -> None:
-    only = volumes.layer(volumes.fields("cylinder 2"), relax={"reflection": 0.25}, initial_softness=0.3)
-    assert only.softness("rotation").item() <= 1e-20 < BROKEN < only.softness("reflection").item()
 
 
 @pytest.fixture
@@ -100,11 +74,11 @@ def test_finer_sample_of_rotations_is_closed_under_the_cube() -> None:
     layers = []
     for samples in (24, 48):
         torch.manual_seed(0)
-        layers.append(volumes.layer(volumes.fields("SO(3)"), samples=samples, initial_softness=0.3))
+        layers.append(small.volume_layer(small.volume_type("SO(3)"), samples=samples, initial_softness=0.3))
         layers[-1].harden()
-        elements = volumes.voxel_symmetries(layers[-1].in_type.gspace)
+        elements = small.voxel_symmetries(layers[-1].in_type.gspace)
         # Points are refined from escnn's float32.
-        assert max(volumes.errors(layers[-1], elements)) <= ROUNDING
+        assert max(small.volume_errors(layers[-1], elements)) <= ROUNDING
         assert layers[-1].softness().item() <= 1e-20
     assert torch.equal(layers[0].weights, layers[1].weights)
     with pytest.raises(RuntimeError, match="samples is 48, here 24"):
@@ -128,15 +102,15 @@ KEPT = {
 
 @pytest.mark.parametrize(("space", "keep", "count"), KEPT.values(), ids=KEPT)
 def test_kept_group_is_exact_and_nothing_else(space: str, keep: Any, count: int) -> None:
-    layer = volumes.layer(volumes.fields(space), keep=keep, initial_softness=0.3)
-    errors = volumes.errors(layer, volumes.voxel_symmetries(layer.in_type.gspace))
+    layer = small.volume_layer(small.volume_type(space), keep=keep, initial_softness=0.3)
+    errors = small.volume_errors(layer, small.voxel_symmetries(layer.in_type.gspace))
     assert sum(error <= ROUNDING for error in errors) == count < len(errors)
     assert min((error for error in errors if error > ROUNDING), default=0) > BROKEN
 
 
 def test_softness_in_any_subgroup_names_what_survives() -> None:
-    fields = volumes.fields("octahedral")
-    layer = volumes.layer(fields, keep=(False, 4), initial_softness=0.3)
+    fields = small.volume_type("octahedral")
+    layer = small.volume_layer(fields, keep=(False, 4), initial_softness=0.3)
     group = fields.fibergroup
     half_turn = [e for e in group.elements if np.isclose(fields.gspace.basespace_action(e)[2, 2], -1)][:1]
     assert max(layer.softness_in((False, order)).item() for order in (2, 4)) <= 1e-20
@@ -145,28 +119,20 @@ def test_softness_in_any_subgroup_names_what_survives() -> None:
     gradients = torch.autograd.grad(layer.softness_in((False, 3)), list(layer.soft_parameters()))
     assert all(gradient.any() for gradient in gradients)
     with pytest.raises(ValueError, match="subgroup must map voxels to voxels"):
-        volumes.layer(volumes.fields("icosahedral")).softness_in((False, 5))
+        small.volume_layer(small.volume_type("icosahedral")).softness_in((False, 5))
     for wrong, message in (
         ("nonsense", r"subgroup must be the id of a subgroup of Octahedral.*got 'nonsense'"),
         ("SO(2)", r"subgroup must be finite, got 'SO\(2\)'"),
         ([], r"subgroup must be the id of a subgroup of Octahedral.*got \[\]"),
-        ([volumes.gspace("C4").fibergroup.identity], "subgroup must be elements of Octahedral"),
+        ([small.volume_space("C4").fibergroup.identity], "subgroup must be elements of Octahedral"),
     ):
         with pytest.raises(ValueError, match=message):
             layer.softness_in(wrong)
 
 
-def test_state_of_another_kept_group_is_refused_by_name() -> None:
-    fields = volumes.fields("SO(3)")
-    saved = volumes.layer(fields, keep="SO(2)").state_dict()
-    volumes.layer(fields, keep="SO(2)").load_state_dict(saved)
-    with pytest.raises(RuntimeError, match="keeps is SO"):
-        volumes.layer(fields).load_state_dict(saved)
-
-
 # --- calls ------------------------------------------------------------------------------------------------------------
 
-RADIAN = volumes.gspace("SO(3)").fibergroup.element(np.array([0, 0, 1.0]), "EV")
+RADIAN = small.volume_space("SO(3)").fibergroup.element(np.array([0, 0, 1.0]), "EV")
 CALLS: dict[str, tuple[str, dict[str, Any], type[Exception], str]] = {
     "translation": ("O(3)", {"relax": {"translation": (0.1, 0.2)}}, ValueError, "takes 3 value"),
     "all is kept": ("O(3)", {"keep": "o3"}, ValueError, "keep leaves nothing"),
@@ -187,11 +153,11 @@ CALLS: dict[str, tuple[str, dict[str, Any], type[Exception], str]] = {
 def test_bad_call_says_what_would_be_right(call: str) -> None:
     space, options, error, words = CALLS[call]
     with pytest.raises(error, match=words):
-        RelaxedR3Conv(*[volumes.fields(space)] * 2, 3, **options)
+        RelaxedR3Conv(*[small.volume_type(space)] * 2, 3, **options)
 
 
 def test_fields_of_another_base_space_and_inputs_of_another_shape_are_refused() -> None:
-    plane, space = gspaces.rot2dOnR2(4), volumes.fields("SO(3)")
+    plane, space = gspaces.rot2dOnR2(4), small.volume_type("SO(3)")
     with pytest.raises(ValueError, match=r"in_type must live on a gspace of space \(escnn.gspaces.…OnR3\)"):
         RelaxedR3Conv(*[FieldType(plane, [plane.trivial_repr])] * 2, 3)
     with pytest.raises(ValueError, match="in_type must live on a gspace of the plane"):
@@ -212,12 +178,12 @@ class Rolled(RelaxedR3Conv):
 
 @pytest.mark.parametrize("space", ["octahedral", "O(3)", "cone 4"])
 def test_check_equivariance_checks_what_is_strict(space: str) -> None:
-    fields = volumes.fields(space)
-    strict = volumes.layer(fields, relax=None, initial_softness=None, padding=(1, 2, 0), stride=2)
+    fields = small.volume_type(space)
+    strict = small.volume_layer(fields, relax=None, initial_softness=None, padding=(1, 2, 0), stride=2)
     found = strict.check_equivariance(atol=1e-5, rtol=0, verbose=False)
-    assert {element for element, _ in found} == set(volumes.voxel_symmetries(fields.gspace))
+    assert {element for element, _ in found} == set(small.voxel_symmetries(fields.gspace))
     with pytest.warns(UserWarning, match="the layer is soft in rotation"):
-        (only,) = volumes.layer(fields, initial_softness=0.3).check_equivariance(atol=1e-5, verbose=False)
+        (only,) = small.volume_layer(fields, initial_softness=0.3).check_equivariance(atol=1e-5, verbose=False)
     assert only[0] == fields.fibergroup.identity
     with pytest.raises(AssertionError, match="too high"):
         Rolled(fields, fields, 3, relax=None).check_equivariance(verbose=False)
@@ -226,8 +192,8 @@ def test_check_equivariance_checks_what_is_strict(space: str) -> None:
 def test_memory_of_a_basis_is_known_before_it_is_spent() -> None:
     """As much as escnn's sampled basis then has; a gigabyte for the full octahedral group."""
     for space, kernel_size in (("C4", 5), ("D4", 3)):
-        regular = volumes.gspace(space).regular_repr
-        fields = FieldType(volumes.gspace(space), [regular])
+        regular = small.volume_space(space).regular_repr
+        fields = FieldType(small.volume_space(space), [regular])
         expansion = enn.R3Conv(fields, fields, kernel_size).basisexpansion
         (pair,) = expansion._representations_pairs
         sampled = getattr(expansion, f"block_expansion_{expansion._escape_pair(pair)}").sampled_basis
@@ -239,7 +205,7 @@ def test_memory_of_a_basis_is_known_before_it_is_spent() -> None:
 
 def test_gspace_on_which_escnn_builds_no_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which irreps escnn lacks depends on the gspaces that were built before."""
-    fields = volumes.fields("cone")
+    fields = small.volume_type("cone")
 
     def build(*arguments: object, **options: object) -> None:
         raise InsufficientIrrepsException(fields.fibergroup)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import battery
 import pytest
+import small
 import torch
 from baseline_layers import EVERY_WAY, baseline
+from errors import ROUNDING, SINGLE_REORDERED, relative_error
 from escnn import gspaces, nn
-from forms import answer, features_of
 from group_average import acted, energy, subgroup_elements
-from tolerances import ROUNDING, SINGLE_REORDERED
+from small_networks import answer, features_of
 from torch import Tensor
-from transformations import relative_error
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv
@@ -49,35 +48,20 @@ class OwnWeights(StrictKernel):
 
 @EVERY_WAY
 @pytest.mark.parametrize("kernel", [None, OwnWeights])
-@pytest.mark.parametrize("softness", [0.001, 0.2, 0.4])
+@pytest.mark.parametrize("softness", [0.001, 0.4])
 @pytest.mark.parametrize(
     ("space", "pair"),
-    [
-        ("C4", "trivial -> regular"),
-        ("C8", REGULAR),
-        ("C8", "regular -> quotient"),
-        ("D4", REGULAR),
-        ("D4", "regular -> quotient"),
-        ("D6", REGULAR),
-        ("flip", REGULAR),
-    ],
+    [("C8", REGULAR), ("C4", "trivial -> regular"), ("D4", "regular -> quotient"), ("D6", REGULAR), ("flip", REGULAR)],
 )
 def test_start_is_as_soft_as_it_is_told_on_any_field(
     way: str, space: str, pair: str, softness: float, kernel: type[StrictKernel] | None
 ) -> None:
-    layer = LAYERS[way](*battery.types(space, pair), 5, initial_softness=softness, kernel=kernel)
+    layer = LAYERS[way](*small.types(space, pair), 5, initial_softness=softness, kernel=kernel)
     assert layer.softness().item() == pytest.approx(softness, rel=1e-4)
 
 
 def soft_weights(layer: RelaxedR2Conv) -> list[torch.nn.Parameter]:
     return [parameter for group in layer.kernel.weight_groups() for parameter, _ in group.entries]
-
-
-@EVERY_WAY
-def test_start_at_zero_is_strict(way: str) -> None:
-    layer = LAYERS[way](*battery.types("D4", REGULAR), 5, initial_softness=0.0)
-    assert not any(parameter.any() for parameter in soft_weights(layer))
-    assert layer.softness().item() == 0
 
 
 @EVERY_WAY
@@ -96,14 +80,6 @@ def test_soft_weights_are_those_that_are_0_in_a_strict_layer(way: str) -> None:
             with torch.no_grad():
                 parameter.view(-1)[numbers[:1]] = 0.25
         assert layer.softness(*label.split(", ")).item() > 0
-
-
-def test_strict_weighted_kernel_is_the_mean_over_the_group() -> None:
-    layer = baseline("weighted", "D4", REGULAR)
-    bank = layer.filter_bank()
-    mean = acted(layer, bank, subgroup_elements(layer.space)).mean(dim=0)
-    layer.make_strict()
-    assert relative_error(layer.filter_bank().detach(), mean.detach()) <= ROUNDING
 
 
 @pytest.mark.parametrize("way", ["residual", "weighted"])
@@ -126,30 +102,11 @@ def test_softness_of_a_window_is_set_by_its_narrowing_alone() -> None:
 
 
 @EVERY_WAY
-def test_softness_does_not_depend_on_the_scale_and_is_nan_of_nan(way: str) -> None:
-    layer = baseline(way, "C4", REGULAR).float()
-    linear = [layer.free_weight] if way == "residual" else getattr(layer.kernel, "further_weights", [])
-    expected = layer.softness().item()
-    for scale in (1e20, 1e-22):
-        with torch.no_grad():
-            before = [parameter.clone() for parameter in (layer.weights, *linear)]
-            for parameter in (layer.weights, *linear):
-                parameter.mul_(scale)
-            assert layer.softness().item() == pytest.approx(expected, rel=SINGLE_REORDERED)
-            for parameter, value in zip((layer.weights, *linear), before, strict=True):
-                parameter.copy_(value)
-    for value in (torch.nan, torch.inf):
-        with torch.no_grad():
-            layer.weights[0] = value
-        assert layer.softness().isnan()
-
-
-@EVERY_WAY
 @pytest.mark.parametrize("space", ["D4", "trivial"])
 @pytest.mark.parametrize("learn", [True, False])
 def test_state_of_r2conv_makes_the_layer_compute_what_it_computed(way: str, space: str, learn: bool) -> None:
     arguments = {"learn_relaxation": learn} if way == "partial" else {"bias": learn}
-    fields = battery.types(space, REGULAR if space == "D4" else "trivial -> trivial")
+    fields = small.types(space, REGULAR if space == "D4" else "trivial -> trivial")
     layer = LAYERS[way](*fields, 3, initial_softness=0.2, **arguments)
     convolution = nn.R2Conv(*fields, 3, bias=arguments.get("bias", True)).eval()
     layer.load_state_dict(convolution.state_dict())
@@ -168,7 +125,7 @@ def test_state_of_another_way_is_refused(way: str) -> None:
 
 
 def test_kernel_is_one_of_relaxed_r2conv_too() -> None:
-    fields = battery.types("C4", REGULAR)
+    fields = small.types("C4", REGULAR)
     layer = RelaxedR2Conv(*fields, 3, kernel=ResidualKernel)
     assert layer.softness().item() == pytest.approx(0.01, rel=1e-4)
     with pytest.raises(ValueError, match=r"a ResidualKernel must be a kernel of the plane, with keep=None, got .*'C2'"):
@@ -180,7 +137,7 @@ def test_kernel_is_one_of_relaxed_r2conv_too() -> None:
 
 @pytest.mark.parametrize("coordinates", ["circle", "log"])
 def test_strict_kernel_is_that_of_a_strict_layer_of_the_same_options(coordinates: str) -> None:
-    types, kernel = battery.types("C8", REGULAR), ContinuousKernel(rotation_coordinates=coordinates)
+    types, kernel = small.types("C8", REGULAR), ContinuousKernel(rotation_coordinates=coordinates)
     torch.manual_seed(1)
     layer = PartialR2Conv(*types, 3, relax={"rotation": 0.0}, kernel=kernel)
     torch.manual_seed(1)
@@ -188,7 +145,7 @@ def test_strict_kernel_is_that_of_a_strict_layer_of_the_same_options(coordinates
 
 
 def test_window_that_no_narrowing_makes_so_soft_is_refused() -> None:
-    types = battery.types("C4", "regular -> quotient")
+    types = small.types("C4", "regular -> quotient")
     with pytest.raises(ValueError, match=r"initial_softness must be at most 0.5 for these fields.*got 0.6"):
         PartialR2Conv(*types, 3, initial_softness=0.6)
 

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-import volumes
+import small
 
 from escnn_relaxed.group.rotation_axes import rotation_axes
 
@@ -21,8 +21,8 @@ def directions() -> list[np.ndarray]:
 
 @pytest.mark.parametrize("space", SPACES)
 def test_axes_are_those_of_the_elements_that_fix_a_direction(space: str) -> None:
-    gspace = volumes.gspace(space)
-    matrices = [np.asarray(gspace.basespace_action(element)) for element in volumes.voxel_symmetries(gspace)]
+    gspace = small.volume_space(space)
+    matrices = [np.asarray(gspace.basespace_action(element)) for element in small.voxel_symmetries(gspace)]
     proper = [matrix for matrix in matrices if np.linalg.det(matrix) > 0]
     counted = {tuple(end): sum(np.allclose(matrix @ end, end, atol=1e-6) for matrix in proper) for end in directions()}
     found = {}
@@ -34,7 +34,7 @@ def test_axes_are_those_of_the_elements_that_fix_a_direction(space: str) -> None
 
 @pytest.mark.parametrize("space", SPACES)
 def test_rotation_of_an_axis_is_the_least_one_counter_clockwise(space: str) -> None:
-    gspace = volumes.gspace(space)
+    gspace = small.volume_space(space)
     axes = rotation_axes(gspace)
     assert [axis.fold for axis in axes] == sorted((axis.fold for axis in axes), reverse=True)
     for axis in axes:
@@ -47,6 +47,6 @@ def test_rotation_of_an_axis_is_the_least_one_counter_clockwise(space: str) -> N
 
 
 def test_axes_have_names() -> None:
-    names = [axis.name for axis in rotation_axes(volumes.gspace("octahedral"))]
+    names = [axis.name for axis in rotation_axes(small.volume_space("octahedral"))]
     assert names[:4] == ["x", "y", "z", "(1, 1, 1)"]
     assert len(set(names)) == 13

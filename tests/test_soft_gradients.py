@@ -8,18 +8,18 @@ from functools import partial
 from typing import Any
 
 import baseline_layers
-import battery
 import drop_in_networks
-import forms
 import pytest
+import small
+import small as battery
+import small_networks as forms
 import torch
-import volumes
+from errors import ROUNDING, SINGLE_REORDERED
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import FieldType, GeometricTensor
-from layers import soft_layer, soft_transposed_layer
-from soft_networks import network_of, soft_regular_layer
-from tolerances import ROUNDING, SINGLE_REORDERED
+from small import soft_layer, soft_regular_layer, soft_transposed_layer
+from small_networks import network_of
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -46,7 +46,7 @@ def linear() -> RelaxedLinear:
 
 
 def transposed_volume() -> RelaxedR3ConvTransposed:
-    fields = volumes.fields("cone 4")
+    fields = small.volume_type("cone 4")
     return RelaxedR3ConvTransposed(fields, fields, 3, stride=2, initial_softness=0.3).double()
 
 
@@ -83,8 +83,10 @@ MODULATED: dict[str, Callable[..., RelaxedLayer]] = {
         soft_transposed_layer, "C4", "two regular -> irreps + irreps", groups=2, relax=EVERYWHERE
     ),
     "linear": linear,
-    "volumes": partial(volumes.layer, volumes.fields("cone 4"), padding=1),
-    "volumes, at pixels": partial(volumes.layer, volumes.fields("cone 4"), relax={"rotation": 0.2, "translation": 0.4}),
+    "volumes": partial(small.volume_layer, small.volume_type("cone 4"), padding=1),
+    "volumes, at pixels": partial(
+        small.volume_layer, small.volume_type("cone 4"), relax={"rotation": 0.2, "translation": 0.4}
+    ),
     "volumes, transposed": transposed_volume,
 }
 # The others are mapped over input by input.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import small
 import torch
-import volumes
+from errors import transform
 from escnn import nn
-from transformations import transform
 
 from escnn_relaxed import RelaxedR3Conv
 from escnn_relaxed.measure import softness_by_axis
@@ -16,7 +16,7 @@ from escnn_relaxed.measure import softness_by_axis
 def softness_about(layer: RelaxedR3Conv, axis: tuple[float, float, float]) -> float:
     """Half the mean of ‖K − hK‖² / ‖K‖² over the rotations h about an axis; for fields of orthogonal irreps."""
     kernel, changes = layer.filter_bank().detach(), []
-    for element in volumes.voxel_symmetries(layer.space):
+    for element in small.voxel_symmetries(layer.space):
         matrix = np.asarray(layer.space.basespace_action(element))
         if np.linalg.det(matrix) > 0 and np.allclose(matrix @ axis, axis, atol=1e-6):
             turned = transform(kernel.transpose(0, 1), layer.out_type, element)
@@ -29,7 +29,7 @@ def softness_about(layer: RelaxedR3Conv, axis: tuple[float, float, float]) -> fl
 @pytest.mark.parametrize("space", ["octahedral", "SO(3)", "C4"])
 def test_softness_is_that_of_the_kernel_turned_about_each_axis(space: str) -> None:
     torch.manual_seed(0)
-    layer = volumes.layer(volumes.fields(space), initial_softness=0.3)
+    layer = small.volume_layer(small.volume_type(space), initial_softness=0.3)
     rows = softness_by_axis(layer)
     assert len(rows) == (1 if space == "C4" else 13)
     for row in rows:
@@ -40,10 +40,10 @@ def test_softness_is_that_of_the_kernel_turned_about_each_axis(space: str) -> No
 
 def test_softest_layer_counts_and_a_kept_axis_has_none() -> None:
     torch.manual_seed(0)
-    cube = volumes.gspace("octahedral")
+    cube = small.volume_space("octahedral")
     fields = nn.FieldType(cube, [cube.irrep(1)])
-    kept = volumes.layer(fields, keep="SO(2)", initial_softness=0.3)
-    other = volumes.layer(fields, initial_softness=0.01)
+    kept = small.volume_layer(fields, keep="SO(2)", initial_softness=0.3)
+    other = small.volume_layer(fields, initial_softness=0.01)
     assert [row.name for row in softness_by_axis(kept) if row.softness < 1e-20] == ["z"]
     both = [row.softness for row in softness_by_axis(nn.SequentialModule(kept, other))]
     apart = [softness_by_axis(layer) for layer in (kept, other)]

@@ -8,15 +8,14 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-import battery
 import pytest
+import small
 import torch
 from dense_matrix import dense_matrix, in_orthogonal_basis, mean_over_elements, mean_over_shifts
+from errors import BROKEN, ROUNDING, largest_error, relative_error, shift_error
 from group_average import energy, subgroup_elements
-from layers import EVERY_KERNEL, ROUGH, TORUS, soft_layer
-from tolerances import BROKEN, ROUNDING
+from small import ROUGH, TORUS, soft_layer
 from torch import Tensor
-from transformations import largest_error, relative_error, shift_error
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, harden_network
 
@@ -142,32 +141,12 @@ def test_one_subgroup_after_the_other_is_both(first: tuple[str, ...], name: str)
     assert relative_error(dense_matrix(harden_network(once, (second,)), 8), given.means[()]) <= ROUNDING
 
 
-@EVERY_CASE
-def test_hardened_in_translation_is_a_convolution(name: str) -> None:
-    """With one filter bank, whose shifts are exact on an image of any size."""
-    whole = case(name).layer
-    layer = harden_network(whole, ("translation",))
-    assert layer.is_stationary
-    assert torch.equal(layer.filter_bank(), whole.kernel(whole.weights, ("translation",)))
-    assert shift_error(layer, battery.random_input(layer.in_type, 5, 7)) <= ROUNDING
-
-
 @pytest.mark.parametrize("name", [name for name in CASES if name != "trivial"])
 def test_hardened_in_the_group_is_exact_about_the_centre_of_any_image(name: str) -> None:
     layer = harden_network(rough_layer(name), ("rotation", "reflection"))
     assert not layer.is_stationary
     for size in ((5, 5), (2, 2), (6, 5)):
-        features = battery.random_input(layer.in_type, *size)
+        features = small.random_input(layer.in_type, *size)
         assert largest_error(layer, features) <= ROUNDING
         # A turn may give the pixels of the smallest image the same kernel.
         assert shift_error(layer, features) > BROKEN or size == (2, 2)
-
-
-@EVERY_KERNEL
-@pytest.mark.parametrize("learn", [False, True], ids=["fixed", "learned"])
-def test_layer_at_zero_is_its_own_strict_part(learn: bool, soft_part: str) -> None:
-    layer = rough_layer("C4", soft_part=soft_part, learn_relaxation=learn)
-    assert layer.softness().item() > 1e-3
-    layer.set_domain_frequency(rotation=0.0, translation=0.0)
-    assert max(layer.softness().item(), layer.softness("translation").item()) <= 1e-15
-    assert relative_error(dense_matrix(harden_network(layer), 5), dense_matrix(layer, 5)) <= ROUNDING

@@ -1,4 +1,4 @@
-"""What a state says when it does not fit, what it holds of itself, and pickles; the rest is in the battery."""
+"""What a state says when it does not fit, what it holds of itself, and pickles; the rest is in the small."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-import battery
 import numpy as np
 import pytest
+import small
 import torch
 from escnn import nn as enn
 from escnn.group import change_basis
-from forms import A_FEW_FORMS, COPIES, another_draw, answer, answer_in_eval, layer_of, through_a_file
-from layers import with_kernel
-from soft_networks import Network
+from small import with_kernel
+from small_networks import A_FEW_FORMS, another_draw, answer, answer_in_eval, layer_of, through_a_file
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.baselines import LAYERS
@@ -31,7 +30,7 @@ CONTINUOUS = {"soft_part": "continuous"}
 
 def built(**arguments: Any) -> RelaxedR2Conv:
     arguments = {"space": "C4", "pair": "regular -> regular", "kernel_size": 3, "relax": SOFT, **arguments}
-    in_type, out_type = battery.types(arguments.pop("space"), arguments.pop("pair"))
+    in_type, out_type = small.types(arguments.pop("space"), arguments.pop("pair"))
     return RelaxedR2Conv(in_type, out_type, **with_kernel(arguments))
 
 
@@ -94,7 +93,7 @@ def test_layer_made_without_memory_is_the_layer_whose_state_is_assigned(soft_par
 
 
 def test_state_of_another_operator_is_refused() -> None:
-    types = battery.types("C4", "regular -> regular")
+    types = small.types("C4", "regular -> regular")
     for saved, loaded, words in (
         (RelaxedR2Conv, RelaxedR2ConvTransposed, "convolution, here transposed convolution"),
         (RelaxedR2ConvTransposed, RelaxedR2Conv, "transposed convolution, here convolution"),
@@ -137,37 +136,12 @@ def test_state_that_says_nothing_of_itself_loads_where_it_fits(form: str) -> Non
 # --- networks and processes -------------------------------------------------------------------------------------------
 
 
-def test_network_that_mixes_layers_loads_in_any_mode() -> None:
-    """R2Conv itself does not load across modes; the others around it do."""
-    network, other = Network(), Network()
-    other.features = network.features
-    del network.plain, other.plain
-    network.plain = other.plain = enn.IdentityModule(network.first.out_type)
-    with torch.no_grad():
-        expected = network.eval()(network.features)
-        assert not torch.allclose(other.eval()(network.features), expected)
-        other.train().load_state_dict(through_a_file(network.state_dict(), weights_only=True))
-        assert torch.equal(other.eval()(network.features), expected)
-
-
-@pytest.mark.parametrize("how", COPIES)
-def test_network_of_many_modules_is_copied_after_training_and_eval(how: str) -> None:
-    network = Network()
-    network(network.features).square().mean().backward()
-    network.plain.train()
-    for module in (network.first, network.body, network.strict):
-        module.eval()
-    other = COPIES[how](network)
-    assert torch.equal(other(network.features), network(network.features))
-    assert [type(module) for module in other.modules()] == [type(module) for module in network.modules()]
-
-
-@pytest.mark.parametrize("space", battery.GSPACES)
+@pytest.mark.parametrize("space", ["trivial", "flip axis 0", "C4", "D4 axis 45°", "SO(2)", "O(2)"])
 def test_field_types_pickle_to_equal_ones_on_the_same_group(space: str) -> None:
     names = ["trivial", "irreps", "mixed", "mixed, sheared"]
-    names += ["band-limited"] if space in battery.CONTINUOUS else ["regular", "hidden regular", "reordered regular"]
-    names += ["induced", "quotient"] if space in battery.WITH_ROTATION and space != "SO(2)" else []
-    fields = battery.field_type(space, " + ".join(names))
+    names += ["band-limited"] if space in small.CONTINUOUS else ["regular", "hidden regular", "reordered regular"]
+    names += ["induced", "quotient"] if space in small.WITH_ROTATION and space != "SO(2)" else []
+    fields = small.field_type(space, " + ".join(names))
     found = pickle.loads(pickle.dumps(fields))
     assert found == fields
     assert hash(found) == hash(fields)
@@ -183,7 +157,7 @@ def test_field_types_pickle_to_equal_ones_on_the_same_group(space: str) -> None:
 @pytest.mark.parametrize("way", LAYERS)
 def test_layers_whose_basis_is_shaped_by_lambdas_pickle(way: str) -> None:
     shaping = {"frequencies_cutoff": lambda radius: 3 * radius, "basis_filter": lambda element: True}
-    fields = battery.field_type("C4", "regular")
+    fields = small.field_type("C4", "regular")
     layer = LAYERS[way](fields, fields, 3, **shaping).eval()
     features = fields(torch.randn(1, 4, 5, 5))
     assert torch.equal(pickle.loads(pickle.dumps(layer))(features).tensor, layer(features).tensor)
@@ -193,12 +167,12 @@ def test_representation_whose_name_the_group_knows_with_another_basis_is_unpickl
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The bases that escnn finds by solving for them may differ from process to process."""
-    fields = battery.field_type("D4", "induced")
+    fields = small.field_type("D4", "induced")
     (known,) = fields.representations
     assert known.group.representations[known.name] is known
     pickled = pickle.dumps(fields)
     assert pickle.loads(pickled).representations[0] is known
-    other = change_basis(known, battery.mixing(known.size, seed=0, orthogonal=True), name="other basis")
+    other = change_basis(known, small.mixing(known.size, seed=0, orthogonal=True), name="other basis")
     monkeypatch.setitem(known.group.representations, known.name, other)
     (found,) = pickle.loads(pickled).representations
     assert found is not other
@@ -245,7 +219,7 @@ def _answer_of_another_process(pickled: bytes) -> bytes:
 @pytest.mark.slow
 def test_spawned_process_gets_the_layer_and_computes_the_same() -> None:
     """The process has not built the group, field types and representations yet; one has a change of basis."""
-    in_type, out_type = battery.types("D4 axis 45°", "mixed, sheared -> hidden regular")
+    in_type, out_type = small.types("D4 axis 45°", "mixed, sheared -> hidden regular")
     layer = RelaxedR2Conv(in_type, out_type, 3, relax={"rotation": 0.2, "translation": 0.3}).double().eval()
     with torch.multiprocessing.get_context("spawn").Pool(1) as pool:
         found = pickle.loads(pool.apply(_answer_of_another_process, (pickle.dumps(layer),)))
@@ -267,7 +241,7 @@ def test_part_of_a_state_and_one_of_r2conv_leave_a_hardened_layer_hardened() -> 
 def test_samples_mean_nothing_to_a_finite_group() -> None:
     """A state loads into a layer with another number of them."""
     first, second = (
-        RelaxedR2Conv(*battery.types("C4", "trivial -> regular"), 3, relax="rotation", samples=samples)
+        RelaxedR2Conv(*small.types("C4", "trivial -> regular"), 3, relax="rotation", samples=samples)
         for samples in (8, 16)
     )
     second.load_state_dict(first.state_dict())

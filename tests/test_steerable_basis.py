@@ -6,21 +6,20 @@ import copy
 import pickle
 from collections.abc import Callable
 
-import battery
 import pytest
+import small
 import torch
+from errors import ROUNDING, SINGLE, SINGLE_REORDERED, answer_to, largest_error, relative_error
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import FieldType, R2Conv
 from group_average import energy
-from layers import shake
-from tolerances import ROUNDING, SINGLE, SINGLE_REORDERED
-from transformations import answer_to, largest_error, relative_error
+from small import shake
 
 from escnn_relaxed import RelaxedR2Conv, export_network, harden_network, relax_network
 from escnn_relaxed.baselines import ResidualR2Conv
 from escnn_relaxed.group.elements import grid_symmetries
-from escnn_relaxed.group.means import GroupAverage, _mixed
+from escnn_relaxed.group.means import GroupAverage
 from escnn_relaxed.group.points import tap_grid
 from escnn_relaxed.network import to_escnn
 from escnn_relaxed.on_escnn import grid_exact_basis
@@ -70,7 +69,7 @@ def check_weight_for_weight(in_type: FieldType, out_type: FieldType, **arguments
     shapes = [{name: of.shape for name, of in module.named_parameters()} for module in (convolution, layer)]
     assert shapes[0] == shapes[1]
     layer.load_state_dict(dict(convolution.named_parameters()))
-    features = in_type(battery.random_input(in_type, 9, 9, dtype=torch.float32))
+    features = in_type(small.random_input(in_type, 9, 9, dtype=torch.float32))
     answers = [(module(features).tensor, module) for module in (layer, convolution)]
     assert relative_error(*(answer.detach() for answer, _ in answers)) <= SINGLE_REORDERED
     direction = torch.randn_like(answers[0][0])
@@ -81,22 +80,22 @@ def check_weight_for_weight(in_type: FieldType, out_type: FieldType, **arguments
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize(("space", "pair"), CASES)
 def test_strict_layer_is_r2conv_weight_for_weight(space: str, pair: str) -> None:
-    check_weight_for_weight(*battery.types(space, pair), kernel_size=3, padding=1)
+    check_weight_for_weight(*small.types(space, pair), kernel_size=3, padding=1)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("space", ["C4", "O(2)"])
 def test_arguments_of_the_basis_mean_what_they_mean_in_r2conv(space: str, shape: str) -> None:
     pair = "irreps + irreps -> trivial + last irrep + trivial + last irrep"
-    check_weight_for_weight(*battery.types(space, pair), **SHAPES[shape])
+    check_weight_for_weight(*small.types(space, pair), **SHAPES[shape])
 
 
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("pair", ["regular -> regular", "quotient -> regular", "irreps -> mixed, sheared"])
 def test_basis_is_exact_in_float64_and_after_other_dtypes(pair: str) -> None:
     """escnn's own samples are 1e-8 from it."""
-    layer = RelaxedR2Conv(*battery.types("D4", pair), 3, relax=None).double()
-    weights, features = layer.weights.detach().clone(), battery.random_input(layer.in_type, 5, 5)
+    layer = RelaxedR2Conv(*small.types("D4", pair), 3, relax=None).double()
+    weights, features = layer.weights.detach().clone(), small.random_input(layer.in_type, 5, 5)
     expected = layer.filter_bank().detach()
     assert largest_error(layer, features) <= ROUNDING
     layer.half().double().weights.data = weights
@@ -106,7 +105,7 @@ def test_basis_is_exact_in_float64_and_after_other_dtypes(pair: str) -> None:
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
 def test_copies_networks_and_plain_forms_are_equal(copied: Callable[[RelaxedR2Conv], RelaxedR2Conv]) -> None:
-    types = battery.types("D4", "regular -> quotient")
+    types = small.types("D4", "regular -> quotient")
     plain, layer = R2Conv(*types, 3), RelaxedR2Conv(*types, 3, relax=None)
     layer.load_state_dict(plain.state_dict())
     features = torch.randn(1, types[0].size, 5, 5)
@@ -121,14 +120,14 @@ def test_copies_networks_and_plain_forms_are_equal(copied: Callable[[RelaxedR2Co
 
 def test_fingerprint_is_that_of_states_that_were_saved_before(kept: str) -> None:
     """A state says the same of a basis however it is kept."""
-    layer = RelaxedR2Conv(*battery.types("C4", "regular -> regular"), 3)
+    layer = RelaxedR2Conv(*small.types("C4", "regular -> regular"), 3)
     assert any("orbits" in name for name in layer.kernel.basis.constant_names()) == (kept == "by orbits")
     assert layer.describe()["fingerprint of the steerable basis"] == [-0.571672]
 
 
 def test_two_by_two_kernels_have_a_basis() -> None:
     """R2Conv fails on them with an empty one."""
-    layer = RelaxedR2Conv(*battery.types("C4", "trivial -> regular"), 2, relax=None)
+    layer = RelaxedR2Conv(*small.types("C4", "trivial -> regular"), 2, relax=None)
     assert layer.weights.numel() > 0
     assert (layer.filter_bank() != 0).any(dim=0).all()  # no tap is out of reach
 
@@ -142,16 +141,12 @@ def test_types_without_a_steerable_kernel_give_a_zero_bank() -> None:
     assert layer(in_type(torch.randn(1, 1, 4, 4))).tensor.shape == (1, 2, 4, 4)
 
 
-def test_layer_without_initialisation_starts_from_zero_weights() -> None:
-    assert not RelaxedR2Conv(*battery.types("C4", "regular -> regular"), 3, relax=None, initialize=False).weights.any()
-
-
 @pytest.mark.parametrize("groups", [1, 2])
 def test_energy_is_that_of_the_bank_in_the_basis_of_irreps(groups: int) -> None:
     """Of a changed basis that is not orthogonal, too."""
     for space, pair in (("C4", "regular + regular -> irreps + irreps"), ("D4", "mixed, sheared -> mixed, sheared")):
         if groups == 1 or "+" in pair:
-            layer = RelaxedR2Conv(*battery.types(space, pair), 3, groups=groups, relax=None).double()
+            layer = RelaxedR2Conv(*small.types(space, pair), 3, groups=groups, relax=None).double()
             bank = layer.filter_bank().detach()
             found = layer.kernel.orthogonal_basis.energy(bank).item()
             assert found == pytest.approx(float(energy(layer, bank)), rel=ROUNDING)
@@ -162,18 +157,10 @@ def test_energy_is_that_of_the_bank_in_the_basis_of_irreps(groups: int) -> None:
 @pytest.mark.parametrize("pair", ["irreps -> irreps", "mixed, sheared -> irreps", "irreps -> band-limited"])
 def test_mean_of_a_basis_by_blocks_is_its_mean(pair: str) -> None:
     """Most entries of a basis between sums of irreps are 0, and only channels that the group mixes are averaged."""
-    in_type, out_type = battery.types("SO(2)", pair)
+    in_type, out_type = small.types("SO(2)", pair)
     symmetries = grid_symmetries(in_type.gspace, tap_grid(3, 1, 2))
     average = GroupAverage(in_type.representations, out_type.representations, symmetries).double()
     kernels = torch.randn(4, out_type.size, in_type.size, 9, dtype=torch.float64)
     kernels[1:, : out_type.size // 2] = 0
     kernels[2:, :, : in_type.size // 2] = 0
     assert relative_error(average.by_blocks(kernels), average(kernels)) <= ROUNDING
-
-
-def test_channels_that_a_sum_of_irreps_mixes_are_few() -> None:
-    gspace = gspaces.rot3dOnR3()
-    fields = [gspace.irrep(of) for of in (0, 1, 2)]
-    average = GroupAverage(fields, fields, grid_symmetries(gspace, tap_grid(3, 1, 3)))
-    # The rotations of the cube take degree 2 apart.
-    assert sorted(of.tolist() for of in _mixed(average.exact("left"))) == [[0], [1, 2, 3], [4, 5, 7], [6, 8]]

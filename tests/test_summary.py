@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import battery
 import pytest
+import small as battery
 import torch
 from escnn import nn as enn
-from layers import build
-from soft_networks import Network
+from small import build
+from small_networks import Network
 from torch import nn
 
 from escnn_relaxed import RelaxedR2Conv, equivariance_error, relax_network, relaxation_summary

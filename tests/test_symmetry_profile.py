@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import battery
 import numpy as np
 import pytest
+import small as battery
 import torch
+from errors import BROKEN, ROUNDING
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import FieldType
-from layers import TORUS, build, soft_layer
-from tolerances import BROKEN, ROUNDING
+from small import TORUS, build, soft_layer
 from torch import Tensor, nn
 
 from escnn_relaxed import (

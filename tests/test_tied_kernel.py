@@ -5,21 +5,21 @@ Its values are in ``test_against_loops``, its start in ``test_initialization``.
 
 from __future__ import annotations
 
-import battery
 import pytest
 import reference_kappas
+import small
 import torch
+from errors import FEW_TERMS
 from escnn import gspaces
 from escnn.nn import FieldType, R2Conv
-from forms import soft_weights
-from layers import SIZES, relaxation
 from reference import Layer
 from reference_group import Elements
 from reference_kappas import REFERENCE, TiedKappa
-from tolerances import BROKEN, FEW_TERMS
+from small import SIZES, relaxation
+from small_networks import soft_weights
 from torch import nn
 
-from escnn_relaxed import RelaxedR2Conv, harden_network, relax_network
+from escnn_relaxed import RelaxedR2Conv
 
 MANY_KINDS = "regular + irreps -> irreps + regular + quotient"
 
@@ -31,7 +31,7 @@ def counted(module: nn.Module) -> int:
 @pytest.mark.usefixtures("float64_default")
 def test_number_of_weights_depends_on_nothing_but_the_types() -> None:
     """Neither on ω′, nor on the seed, nor on the default dtype."""
-    types = battery.types("D4", MANY_KINDS)
+    types = small.types("D4", MANY_KINDS)
     wanted = counted(RelaxedR2Conv(*types, 3))
     torch.set_default_dtype(torch.float32)
     for seed, frequency in enumerate((0.0, 1e-6, 0.25, 1.0, 100.0)):
@@ -52,10 +52,10 @@ def functions_of(layer: Layer) -> list[list[reference_kappas.Function]]:
 def test_no_function_lies_so_near_a_threshold_that_rounding_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thresholds may be a thousandth larger or smaller; rounding is 1e-15."""
     least, nothing = reference_kappas.LEAST, reference_kappas.NOTHING
-    for space in battery.GSPACES:
-        relax = {"translation": REFERENCE, **battery.subgroups(space, REFERENCE)}
-        pair = "irreps -> irreps" if space in battery.CONTINUOUS else "trivial -> regular + irreps"
-        layer = RelaxedR2Conv(*battery.types(space, pair), 3, relax=relax).double()
+    for space in small.GSPACES:
+        relax = {"translation": REFERENCE, **small.subgroups(space, REFERENCE)}
+        pair = "irreps -> irreps" if space in small.CONTINUOUS else "trivial -> regular + irreps"
+        layer = RelaxedR2Conv(*small.types(space, pair), 3, relax=relax).double()
         found = []
         for factor in (0.999, 1.001):
             monkeypatch.setattr(reference_kappas, "LEAST", factor * least)
@@ -65,7 +65,7 @@ def test_no_function_lies_so_near_a_threshold_that_rounding_decides(monkeypatch:
 
 
 def many(space: str, field: str, count: int) -> FieldType:
-    return FieldType(battery.gspace(space), list(battery.field_type(space, field).representations) * count)
+    return FieldType(small.gspace(space), list(small.field_type(space, field).representations) * count)
 
 
 SO2 = gspaces.rot2dOnR2(-1)
@@ -108,7 +108,7 @@ CANNOT_BE_SOFT = [
 @pytest.mark.usefixtures("warnings_not_yet_given")
 @pytest.mark.parametrize(("space", "pair", "kernel_size", "relax"), CANNOT_BE_SOFT)
 def test_layer_that_no_weights_make_soft_is_that_of_r2conv(space, pair, kernel_size: int, relax) -> None:
-    types = battery.types(space, pair)
+    types = small.types(space, pair)
     with pytest.warns(UserWarning, match="cannot be soft in"):
         layer = RelaxedR2Conv(*types, kernel_size, relax=relax)
     plain = R2Conv(*types, kernel_size)
@@ -131,8 +131,8 @@ def test_every_weight_of_a_soft_part_at_zero_learns(pair: str, kind: str) -> Non
     """And ω′ has no slope there, since it multiplies nothing."""
     given = relaxation(kind, {"rotation": 0.2})
     options = {"padding": 1, "initial_softness": 0.0, "learn_relaxation": True}
-    layer = RelaxedR2Conv(*battery.types("C4", pair), 3, **options, **given).double()
-    layer(layer.in_type(battery.random_input(layer.in_type, *SIZES[kind]))).tensor.square().sum().backward()
+    layer = RelaxedR2Conv(*small.types("C4", pair), 3, **options, **given).double()
+    layer(layer.in_type(small.random_input(layer.in_type, *SIZES[kind]))).tensor.square().sum().backward()
     assert all((weights.grad != 0).all() for weights in soft_weights(layer))
     assert all(not value.grad.any() for value in layer.domain_frequency.values())
 
@@ -140,7 +140,7 @@ def test_every_weight_of_a_soft_part_at_zero_learns(pair: str, kind: str) -> Non
 @pytest.mark.parametrize("name", ["rotation", "reflection"])
 def test_weights_act_by_the_frequencies_of_their_subgroups(name: str) -> None:
     """Where the other ω′ is 0, those of this subgroup do and no others."""
-    layer = RelaxedR2Conv(*battery.types("D4", "regular + irreps -> irreps + regular"), 3).double()
+    layer = RelaxedR2Conv(*small.types("D4", "regular + irreps -> irreps + regular"), 3).double()
     layer.set_domain_frequency(**{of: 0.25 if of == name else 0.0 for of in layer.relaxed_subgroups})
     bank = layer.filter_bank()
     groups = {group.name: group.entries for group in layer.kernel.weight_groups()}
@@ -149,49 +149,3 @@ def test_weights_act_by_the_frequencies_of_their_subgroups(name: str) -> None:
     ((_, numbers),) = groups[name]
     assert set(groups) == {"rotation", "reflection", "rotation × reflection"}
     assert (gradient.abs() > FEW_TERMS).nonzero().flatten().tolist() == numbers.tolist()
-
-
-def test_every_field_has_its_own_modulation() -> None:
-    """The weights of a field change its channels and no others, also where fields of a kind are not neighbours."""
-    layer = RelaxedR2Conv(*battery.types("C4", "regular -> trivial + regular + irreps + regular + trivial"), 3)
-    strict = layer.basisexpansion(layer.weights).detach()
-    (weights,) = soft_weights(layer)
-    ends = torch.tensor([of.size for of in layer.out_type.representations]).cumsum(0).tolist()
-    fields = {range(start, end): set() for start, end in zip([0, *ends], ends, strict=False)}
-    with torch.no_grad():
-        for number in range(len(weights)):
-            weights.zero_()[number] = 1.0
-            changed = (layer.filter_bank().flatten(2) - strict).flatten(1).any(dim=1).nonzero().flatten().tolist()
-            (field,) = (field for field in fields if changed[0] in field)
-            assert set(changed) <= set(field)
-            fields[field] |= set(changed)
-    assert all(set(field) == changed for field, changed in fields.items())
-
-
-@torch.no_grad()
-def test_rigid_fields_of_two_channels_have_weights_of_inputs_each() -> None:
-    """Those of a field change all of its channels and no others."""
-    gspace = gspaces.rot2dOnR2(4)
-    types = gspace.type(gspace.regular_repr), gspace.type(gspace.irrep(1), gspace.irrep(1))
-    layer = RelaxedR2Conv(*types, 1).double()
-    strict = layer.basisexpansion(layer.weights).view(4, 4)
-    (weights,) = soft_weights(layer)
-    lists = weights.view(2, -1)
-    for number in range(2):
-        lists.zero_()[number] = 1.0
-        changed = (layer.filter_bank().view(4, 4) - strict).abs().amax(1) > BROKEN * strict.abs().max()
-        assert changed.tolist() == [of // 2 == number for of in range(4)]
-
-
-@torch.no_grad()
-def test_relaxed_network_is_the_trained_one_until_it_learns() -> None:
-    trained = R2Conv(*battery.types("D4", "regular -> regular"), 3, padding=1)
-    layer = relax_network(trained)
-    assert torch.equal(layer.weights, trained.weights)
-    for weights in soft_weights(layer):
-        assert not weights.any()
-        nn.init.normal_(weights)
-    assert layer.softness().item() > 1e-3
-    back = harden_network(layer)
-    assert torch.equal(back.weights, trained.weights)
-    assert counted(back) == counted(trained)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import battery
 import pytest
+import small
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +15,7 @@ from escnn_relaxed.network.relaxed_layers import relaxed_layers
 
 
 def network() -> RelaxedR2Conv:
-    image = battery.field_type("D4", "trivial")
+    image = small.field_type("D4", "trivial")
     return RelaxedR2Conv(image, image, 5, relax=("rotation", "reflection"), initial_softness=0.1)
 
 
@@ -105,7 +105,7 @@ def test_trainings_are_alike_and_leave_the_network_and_the_generator() -> None:
 
 def test_bad_arguments_are_named() -> None:
     losses = losses_of({NOTHING: 1.0})
-    strict = RelaxedR2Conv(*[battery.field_type("C4", "trivial")] * 2, 3, relax=None)
+    strict = RelaxedR2Conv(*[small.field_type("C4", "trivial")] * 2, 3, relax=None)
     for call, error, text in (
         (lambda: which_softness_helps(strict, print, losses), ValueError, "network must be soft"),
         (lambda: which_softness_helps(network(), print, lambda copy: 1.0), TypeError, "losses must return a tensor"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import battery
+import small as battery
 import torch
 from escnn import nn
 from escnn.nn import EquivariantModule, R2Conv
-from layers import shake
+from small import shake
 from torch import Tensor
 
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers

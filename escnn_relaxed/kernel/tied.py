@@ -179,7 +179,7 @@ class TiedKernel(StrictKernel):
         return of_entries.mean(1, keepdim=True) if self.input_modulation is None else of_entries
 
     def _moments(self, hardened: Names, nothing: Tensor, size: Size = None) -> Tensor:
-        """Return the mean over positions of the square of f_T, (C_out, 1, T); nothing where translation is strict."""
+        """Return the mean over positions of f_T², (C_out, 1, T), or nothing where translation is strict."""
         if self.position_modulation is None or not self.varies(hardened):
             return nothing
         size = size or self.config.domain.reference_size

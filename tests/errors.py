@@ -1,8 +1,9 @@
-"""Group elements acting on feature maps of the plane and of space: exactly where they map the grid to itself."""
+"""Elements that act on feature maps of the plane and of space, errors of equivariance, and how large they may be."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +13,21 @@ from escnn.gspaces import GSpace
 from escnn.nn import EquivariantModule, FieldType
 from reference_group import matrix, sampled
 from torch import Tensor
+
+# Tolerances: the distance that two right results may have. A test with a bound of its own says why beside it.
+# float64.
+ROUNDING = 1e-12  # sums of some hundred terms, in two orders; found: 1e-15 to 6e-15
+FEW_TERMS = 1e-14  # a few sines, quotients or products of numbers of order one; found: 1e-16
+DECOMPOSED = 1e-9  # through an eigenvalue problem, or escnn's matrices of fields as sums over irreps; found: 1e-12
+
+# float32, also of float64 features on escnn's bases, which are sampled in float32.
+SINGLE = 1e-6  # the same sums; found: 2e-7
+SINGLE_REORDERED = 1e-5  # sums of some hundred terms in two orders, or several layers one after the other; found: 1e-6
+
+# Values that are not equal differ by this: well above 1e-3. A layer whose softness starts at 0.3 errs by about 0.5.
+BROKEN = 1e-2
+# The same of networks that are hardly trained: a hundred times what float32 may differ by.
+SLIGHTLY_BROKEN = 1e-3
 
 
 @functools.cache
@@ -81,9 +97,7 @@ def equivariance_error(module: EquivariantModule, features: Tensor, element: Gro
 
 
 def largest_error(
-    module: EquivariantModule,
-    features: Tensor,
-    elements: Callable[[GSpace], list[GroupElement]] = on_grid_elements,
+    module: EquivariantModule, features: Tensor, elements: Callable[[GSpace], list[GroupElement]] = on_grid_elements
 ) -> float:
     """The largest error ‖f(gx) − g f(x)‖ / ‖f(x)‖ over elements g of the module's symmetry."""
     chosen = elements(module.in_type.gspace)
@@ -91,8 +105,7 @@ def largest_error(
     answer = answer_to(module, features)
     return max(
         relative_error(
-            answer_to(module, transform(features, module.in_type, element)),
-            transform(answer, module.out_type, element),
+            answer_to(module, transform(features, module.in_type, element)), transform(answer, module.out_type, element)
         )
         for element in chosen
     )
@@ -103,3 +116,37 @@ def shift_error(module: EquivariantModule, features: Tensor, *pixels: int) -> fl
     pixels = pixels or (*[0] * (features.dim() - 4), 1, 2)
     answer_to_shifted = answer_to(module, shift(features, *pixels))
     return relative_error(answer_to_shifted, shift(answer_to(module, features), *pixels))
+
+
+# --- smooth fields that are turned in closed form, for a layer's own error off the pixel grid -------------------------
+
+
+class Waves:
+    """Random smooth fields f(p) = Σ a_w cos(2π k_w·p + φ_w), band-limited: |k_w| cycles per pixel at most."""
+
+    def __init__(self, channels: int, cycles_per_pixel: float, size: int = 7, batch: int = 64, waves: int = 16) -> None:
+        self.size = size
+        angle = 2 * math.pi * torch.rand(batch, waves, dtype=torch.float64)
+        radius = cycles_per_pixel * torch.rand(batch, waves, dtype=torch.float64).sqrt()
+        self.wave = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=-1)
+        self.amplitude = torch.randn(batch, channels, waves, dtype=torch.float64)
+        self.phase = 2 * math.pi * torch.rand(batch, channels, waves, dtype=torch.float64)
+
+    def sample(self, rotation: np.ndarray) -> Tensor:
+        """f(R⁻¹p) on the pixels of a square image, y up: (batch, channels, size, size)."""
+        line = torch.arange(self.size, dtype=torch.float64) - (self.size - 1) / 2
+        points = torch.stack([line.expand(self.size, -1), -line[:, None].expand(-1, self.size)], dim=-1)
+        points = points @ torch.from_numpy(rotation)  # rows p become R⁻¹p
+        phase = 2 * math.pi * torch.einsum("hwx,bnx->bnhw", points, self.wave)
+        value = torch.cos(phase[:, None] + self.phase[..., None, None])
+        return torch.einsum("bcn,bcnhw->bchw", self.amplitude, value)
+
+
+@torch.no_grad()
+def error_at_centre(module: EquivariantModule, waves: Waves, element: GroupElement) -> float:
+    """‖(L g f)(0) − ρ(g) (L f)(0)‖ / ‖(L f)(0)‖."""
+    action = module.in_type.gspace.basespace_action(element)
+    turned = fiber_action(waves.sample(action), module.in_type, element)
+    answer = module(module.in_type(waves.sample(np.eye(2)))).tensor
+    found = module(module.in_type(turned)).tensor
+    return float((found - fiber_action(answer, module.out_type, element)).norm() / answer.norm())

@@ -1,0 +1,233 @@
+"""Networks of transposed layers, volumes and linear maps: relaxed, hardened, back in escnn, exported, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small
+import torch
+from errors import BROKEN, ROUNDING, SINGLE, SINGLE_REORDERED, relative_error
+from escnn import gspaces
+from escnn import nn as enn
+from escnn.nn import FieldType
+from small import shake
+from small_networks import NETWORKS, WHAT_EXPORTERS_WARN_OF
+from torch import Tensor, nn
+
+from escnn_relaxed import (
+    RelaxedLinear,
+    RelaxedR2Conv,
+    RelaxedR2ConvTransposed,
+    RelaxedR3Conv,
+    RelaxedR3ConvTransposed,
+    equivariance_error,
+    export_network,
+    harden_network,
+    relax_network,
+    relaxation_summary,
+)
+from escnn_relaxed.layer.relaxed_layer import RelaxedLayer
+from escnn_relaxed.network import to_escnn
+
+pytestmark = WHAT_EXPORTERS_WARN_OF
+
+
+def up(pair: str = "regular -> regular", **arguments: object) -> enn.R2ConvTransposed:
+    """A trained layer: weights and bias away from their start."""
+    arguments = {"padding": 1, "stride": 2, "output_padding": 1, **arguments}
+    layer = enn.R2ConvTransposed(*small.types("C4", pair), 3, **arguments)
+    shake(layer)
+    return layer
+
+
+def down_and_up() -> enn.SequentialModule:
+    in_type, fields = small.types("C4", "trivial -> regular")
+    down = enn.R2Conv(in_type, fields, 3, padding=1, stride=2)
+    return enn.SequentialModule(down, enn.ReLU(fields), up(), enn.InnerBatchNorm(fields), up("regular -> trivial"))
+
+
+def down_and_up_in_space() -> enn.SequentialModule:
+    image, vectors = (FieldType(small.volume_space("octahedral"), fields) for fields in _octahedral())
+    down = enn.R3Conv(image, vectors, 3, stride=2)
+    return enn.SequentialModule(down, enn.R3ConvTransposed(vectors, image, 3, padding=1, stride=2, output_padding=1))
+
+
+def _octahedral() -> tuple[list[Any], list[Any]]:
+    space = small.volume_space("octahedral")
+    return [space.trivial_repr], [space.irrep(1), space.trivial_repr]
+
+
+PLANE = gspaces.flipRot2dOnR2(4)
+IMAGE, MAPS = FieldType(PLANE, [PLANE.trivial_repr]), FieldType(PLANE, [PLANE.regular_repr] * 2)
+
+
+class Classifier(nn.Module):
+    """A convolution, a mean over positions, a linear map of features and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        space = gspaces.no_base_space(PLANE.fibergroup)
+        self.features = FieldType(space, MAPS.representations)
+        self.body = enn.SequentialModule(enn.R2Conv(IMAGE, MAPS, 3), enn.ReLU(MAPS))
+        self.middle = enn.SequentialModule(enn.Linear(self.features, self.features), enn.ReLU(self.features))
+        self.head = enn.Linear(self.features, FieldType(space, [space.trivial_repr] * 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps = self.body(IMAGE(images)).tensor.mean(dim=(2, 3))
+        scores: Tensor = self.head(self.middle(self.features(maps))).tensor
+        return scores
+
+
+# A network of escnn's layers, the shape of its input, and the layers that it becomes.
+KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[type]]] = {
+    "transposed": (down_and_up, (1, 8, 8), [RelaxedR2Conv, *[RelaxedR2ConvTransposed] * 2]),
+    "transposed volumes": (down_and_up_in_space, (1, 7, 7, 7), [RelaxedR3Conv, RelaxedR3ConvTransposed]),
+    "linear": (Classifier, (1, 7, 7), [RelaxedR2Conv, *[RelaxedLinear] * 2]),
+    **{
+        name: (lambda name=name: NETWORKS[name][0](enn.R3Conv), (NETWORKS[name][1], 8, 8, 8), [RelaxedR3Conv])
+        for name in NETWORKS
+    },
+}
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+
+
+def answer(network: nn.Module, images: Tensor) -> Tensor:
+    with torch.no_grad():
+        found = network(network.in_type(images)) if isinstance(network, enn.SequentialModule) else network(images)
+        return found.tensor if isinstance(found, enn.GeometricTensor) else found
+
+
+def trained(kind: str) -> tuple[nn.Module, Tensor]:
+    """A network in evaluation with statistics of its input, and images."""
+    torch.manual_seed(0)
+    network, images = KINDS[kind][0](), torch.randn(2, *KINDS[kind][1])
+    shake(network)
+    answer(network, images)
+    return network.eval(), images
+
+
+def layers_of(network: nn.Module) -> list[RelaxedLayer]:
+    return [module for module in network.modules() if isinstance(module, RelaxedLayer)]
+
+
+def softened(network: nn.Module) -> nn.Module:
+    for layer in layers_of(network):
+        layer.kernel.start(layer.weights, 0.1)
+    return network
+
+
+@EVERY_KIND
+def test_network_is_relaxed_hardened_to_the_last_bit_and_given_back(kind: str) -> None:
+    theirs, images = trained(kind)
+    expected = answer(theirs, images)
+    relaxed = relax_network(theirs, relax={"rotation": 0.25, "translation": 0.5})
+    layers = layers_of(relaxed)
+    assert [type(layer) for layer in layers][: len(KINDS[kind][2])] == KINDS[kind][2]
+    assert all(("translation" in layer.domain_frequency) != isinstance(layer, RelaxedLinear) for layer in layers)
+    assert relaxation_summary(relaxed).strict == {}
+    assert relative_error(answer(relaxed, images), expected) <= SINGLE_REORDERED
+    before = answer(harden_network(relaxed), images)
+    assert relative_error(answer(softened(relaxed), images), expected) > 1e-3
+    hardened = harden_network(relaxed)
+    assert torch.equal(answer(hardened, images), before)
+    back = to_escnn(hardened)
+    assert not layers_of(back)
+    assert relative_error(answer(back, images), expected) <= SINGLE_REORDERED
+    theirs.load_state_dict(back.state_dict())
+    assert relative_error(answer(theirs, images), expected) <= SINGLE_REORDERED
+
+
+@EVERY_KIND
+def test_exported_network_computes_the_same(kind: str) -> None:
+    theirs, images = trained(kind)
+    soft = softened(relax_network(theirs, relax={"rotation": 0.25, "translation": 0.5}))
+    exported = export_network(soft)
+    assert not layers_of(exported)
+    assert relative_error(answer(exported, images), answer(soft, images)) <= SINGLE_REORDERED
+    traced = torch.jit.trace(exported, images, check_trace=False)
+    assert relative_error(answer(traced, images), answer(soft, images)) <= SINGLE_REORDERED
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_swap_by_name_trains_and_loads_the_state_of_r3conv(name: str) -> None:
+    theirs, images = trained(name)
+    ours = NETWORKS[name][0](RelaxedR3Conv).eval()
+    assert relative_error(answer(ours, images), answer(theirs, images)) > BROKEN
+    ours.load_state_dict(theirs.state_dict())
+    assert relative_error(answer(ours, images), answer(theirs, images)) <= SINGLE_REORDERED
+    optimizer, losses = torch.optim.Adam(ours.parameters(), 0.01), []
+    for _ in range(5):
+        loss = ours.train()(images).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
+def test_onnx_of_volumes_gives_the_same_numbers(tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    network, images = NETWORKS["segmentation U-Net"][0](RelaxedR3Conv).eval().down, torch.randn(2, 1, 8, 8, 8)
+    exported, file = export_network(network), tmp_path / "network.onnx"
+    torch.onnx.export(exported, (images,), str(file), dynamo=False)
+    session = runtime.InferenceSession(str(file))
+    (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    assert relative_error(torch.from_numpy(found), answer(exported, images)) <= SINGLE_REORDERED
+
+
+def test_what_stays_strict_is_said() -> None:
+    theirs, _ = trained("transposed")
+    relaxed = relax_network(theirs, lambda name, layer: isinstance(layer, enn.R2ConvTransposed))
+    assert relaxation_summary(relaxed).strict == {"R2Conv": ("0",)}
+    relaxed = relax_network(theirs, lambda name, layer: name != "4")
+    assert relaxation_summary(relaxed).strict == {"R2ConvTransposed": ("4",)}
+    # Translation does not concern linear maps.
+    soft = relax_network(trained("linear")[0], relax=("translation",))
+    assert (type(soft.body[0]), type(soft.head)) == (RelaxedR2Conv, enn.Linear)
+    assert relaxation_summary(soft).strict == {"Linear": ("middle.0", "head")}
+    with pytest.raises(ValueError, match="network has no"):
+        relax_network(soft.head, relax=("translation",))
+
+
+@pytest.mark.parametrize("arguments", [{"padding": (1, 0), "output_padding": (0, 1)}, {"bias": False}])
+def test_exported_layer_of_escnn_keeps_the_output_padding(arguments: dict[str, object]) -> None:
+    """escnn's own export() drops it."""
+    layer = up(**arguments).eval()
+    plain, features = export_network(layer), small.random_input(layer.in_type, 5, 6, dtype=torch.float32)
+    assert type(plain) is nn.ConvTranspose2d
+    assert torch.equal(plain(features).detach(), layer(layer.in_type(features)).tensor.detach())
+
+
+@pytest.mark.parametrize("relaxed", [True, False], ids=["relaxed", "escnn's"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"padding": 0, "output_padding": 0},
+        {"padding": 2, "output_padding": 0, "stride": 1},
+        {"padding": 1, "output_padding": 1, "dilation": 2},
+    ],
+)
+def test_strict_transposed_layer_is_measured_as_strict(arguments: dict[str, object], relaxed: bool) -> None:
+    """Under turns and shifts: none of what shifts push beyond the edge is compared with what comes in there."""
+    layer = up(**arguments).eval()
+    layer = relax_network(layer, relax=None).eval() if relaxed else layer
+    features = small.random_input(layer.in_type, 9, 9, dtype=torch.float32)
+    errors = [row.error for row in equivariance_error(layer, data=features, shifts=[(1, 2)]).exact]
+    assert len(errors) == 4
+    assert max(errors) <= SINGLE
+
+
+def test_network_with_linear_maps_is_measured() -> None:
+    soft = relax_network(trained("linear")[0], initial_softness=0.1).double().eval()
+    images = torch.randn(8, 1, 7, 7, dtype=torch.float64)
+    rows = relaxation_summary(soft, data=images, in_type=IMAGE).rows
+    assert [row.name for row in rows] == ["body.0", "middle.0", "head"]
+    assert all(row.own_error > 1e-3 and row.error > 1e-3 for row in rows)
+    rows = relaxation_summary(harden_network(soft), data=images, in_type=IMAGE).rows
+    assert all(row.own_error <= ROUNDING and row.error <= ROUNDING for row in rows)
+    report = equivariance_error(harden_network(soft), layer="middle.0", data=images, in_type=IMAGE)
+    assert len(report.rows) == 7
+    assert max(row.error for row in report.rows) <= ROUNDING
