@@ -169,9 +169,9 @@ def _draw_accuracy(axes: Axes, report: RobustnessReport, label: str, colour: str
     prefix = f"{label}, " if label else ""
     if turns:
         is_curve = len({round(row.angle, 6) for row in turns}) == len(turns)
-        line = "-" if is_curve else ""
+        line = "-" if is_curve else "None"
         x, y = _curve(report, turns, lambda row: row.accuracy)
-        axes.plot(x, y, line, color=colour, linewidth=1.2, label=label or "rotations")
+        axes.plot(x, y, linestyle=line, color=colour, linewidth=1.2, label=label or "rotations")
         exact = [0, *(n for n, row in enumerate(turns, 1) if row.kind == "exact"), len(turns) + 1]
         others = [n for n, row in enumerate(turns, 1) if row.kind != "exact"]
         for numbers, inside in ((exact, colour), (others, "white")):
