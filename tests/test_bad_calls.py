@@ -34,6 +34,9 @@ PLACE = {"in_type": FIELDS, "out_type": FIELDS, "kernel_size": 3}
 ROWS = [AblationRow("nothing", "network", 99.0, 0.0, 0.1), AblationRow("0", "layer", 98.0, -1.0, 0.1)]
 REPORT = EquivarianceReport("", (ErrorRow("rotation 90°", "rotation", 1.5, "exact", 0.1, 0.0),))
 
+TURN = measure.RobustnessRow("rotation 90°", "rotation", 1.5, "exact", 0.5, 0.5, 0.1, 1.0)
+ROBUSTNESS = measure.RobustnessReport(1.0, 2, (TURN,))
+
 
 def images() -> torch.Tensor:
     return torch.ones(2, 4, 5, 5, dtype=torch.float64)
@@ -78,6 +81,12 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     measure.softness_ablation: {"network": NETWORK, "evaluate": lambda network: 1.0},
     measure.softness_by_axis: {"network": escnn_relaxed.RelaxedR3Conv(VOLUMES, VOLUMES, 3)},
     measure.symmetry_profile: {"network": NETWORK},
+    measure.robustness_report: {
+        "classifier": Classes(),
+        "data": images(),
+        "labels": torch.zeros(2, dtype=torch.long),
+        "in_type": FIELDS,
+    },
     measure.pose_test: {"images": torch.rand(40, 1, 8, 8), "gspace": gspaces.flip2dOnR2()},
     measure.symmetry_verdict: {
         "poses": measure.PoseReport((measure.PoseRow("rotation", 0.5, 0.1, True),)),
@@ -92,8 +101,10 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     plots.plot_filter_over_positions: {"layer": soft_regular_layer(), "size": 7, "positions": 2},
     plots.plot_filters_over_rotations: {"layers": soft_regular_layer()},
     plots.plot_filters_in_space: {"layers": R3Conv(VOLUMES, REGULAR_VOLUMES, 3)},
+    plots.plot_robustness: {"reports": ROBUSTNESS},
     plots.plot_softness: {"network": NETWORK},
     plots.plot_softness_by_axis: {"networks": escnn_relaxed.RelaxedR3Conv(VOLUMES, VOLUMES, 3)},
+    plots.plot_symmetry_profile: {"profiles": measure.symmetry_profile(NETWORK)},
     # Methods that take values.
     measure.RelaxationMonitor(NETWORK).record: {"step": 1},
 }
@@ -110,7 +121,7 @@ RESULTS = (
 )
 RESULTS += ("EvidenceRow", "EvidenceTable", "HardeningReport", "HardeningTrial", "LayerSummary", "RelaxationSummary")
 RESULTS += ("TrainingTrial", "TrainingTrials", "PoseReport", "PoseRow", "SymmetryVerdict", "VerdictRow")
-RESULTS += ("ProfileRow", "SymmetryProfile")
+RESULTS += ("ProfileRow", "SymmetryProfile", "RobustnessOfSubgroup", "RobustnessReport", "RobustnessRow")
 
 BAD: dict[str, Any] = {
     "None": None,
@@ -159,7 +170,7 @@ CALLED = {("relax_network", "where"), ("softness_ablation", "evaluate")}
 CALLED |= {("which_softness_helps", name) for name in ("train", "losses")}
 for _layer in ("RelaxedR2Conv", "RelaxedR2ConvTransposed", "RelaxedR3Conv", "RelaxedR3ConvTransposed"):
     CALLED |= {(_layer, "basis_filter"), (_layer, "frequencies_cutoff"), (_layer, "kernel")}
-CALLED |= {(name, "output") for name in ("equivariance_error", "prediction_agreement")}
+CALLED |= {(name, "output") for name in ("equivariance_error", "prediction_agreement", "robustness_report")}
 
 # Bad values that end otherwise, and why.
 NO_FIELDS = "it is the argument in_type that is missing"
@@ -167,6 +178,7 @@ ALLOWED: dict[tuple[str, str, str], str] = {
     ("equivariance_error", "module", "module"): NO_FIELDS,
     ("equivariance_error", "module", "empty network"): NO_FIELDS,
     ("prediction_agreement", "data", "other fields"): "the classifier's own error, whose forward takes plain tensors",
+    ("robustness_report", "data", "other fields"): "the same",
 }
 # Arguments that are not checked yet: to be taken off this list.
 for _layer in ("RelaxedR3Conv", "RelaxedR3ConvTransposed"):

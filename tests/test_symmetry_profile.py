@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import small as battery
+import small
 import torch
 from errors import BROKEN, ROUNDING
 from escnn import gspaces
@@ -58,7 +58,7 @@ FORMS: dict[str, Callable[[FieldType, FieldType], nn.Module]] = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("space", ["C4", "C8"])
 def test_profile_is_that_of_a_kernel_that_is_moved_by_hand(space: str, form: str) -> None:
-    layer = FORMS[form](*battery.types(space, "two regular -> regular")).double()
+    layer = FORMS[form](*small.types(space, "two regular -> regular")).double()
     found = {row.name: row.error for row in symmetry_profile(layer).rows}
     for turns in (1, 2, 3):
         assert found[f"rotation {90 * turns}°"] == pytest.approx(moved_by_hand(layer, turns), rel=1e-6)  # escnn's ρ
@@ -104,14 +104,14 @@ def test_profile_is_the_error_on_white_noise() -> None:
 
 
 def test_soft_translation_leaves_the_elements_of_the_group_as_they_are() -> None:
-    layer = build(*battery.types("C4", "regular -> irreps"), relax={"translation": 0.3}, initial_softness=0.3)
+    layer = build(*small.types("C4", "regular -> irreps"), relax={"translation": 0.3}, initial_softness=0.3)
     assert [row.error for row in symmetry_profile(layer).rows] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("kernel", [None, ContinuousKernel(hidden_size=4)], ids=["tied", "continuous"])
 def test_softness_in_both_is_moved_at_every_position(kernel: object) -> None:
     """Against banks at every pixel of the reference image, both turned by numpy."""
-    types = battery.types("C4", "regular -> regular")
+    types = small.types("C4", "regular -> regular")
     relax = {"rotation": 0.25, "translation": 0.3}
     layer = RelaxedR2Conv(*types, 3, relax=relax, initial_softness=0.1, kernel=kernel).double()
     banks = layer.filter_banks(8).detach().numpy()
@@ -135,7 +135,7 @@ def test_softness_in_both_is_moved_at_every_position(kernel: object) -> None:
     ids=["strict", "C2", "C4", "reflection", "transposed"],
 )
 def test_what_is_kept_has_an_error_of_exactly_0(layer: Callable[..., nn.Module], kept: int) -> None:
-    found = symmetry_profile(layer(*battery.types("D4", "regular -> regular")))
+    found = symmetry_profile(layer(*small.types("D4", "regular -> regular")))
     errors = sorted(row.error for row in found.network)
     assert errors[:kept] == [0] * kept
     assert min(errors[kept:], default=1) > 1e-4  # a softness of 0.001 at the start
@@ -144,7 +144,7 @@ def test_what_is_kept_has_an_error_of_exactly_0(layer: Callable[..., nn.Module],
 
 
 def test_hardened_layers_and_half_precision_are_0_where_they_are_strict() -> None:
-    layer = RelaxedR2Conv(*battery.types("D4", "regular -> regular"), 3, initial_softness=0.1)
+    layer = RelaxedR2Conv(*small.types("D4", "regular -> regular"), 3, initial_softness=0.1)
     whole = symmetry_profile(layer).rows
     for row, half in zip(whole, symmetry_profile(layer.half()).rows, strict=True):
         assert half.error == pytest.approx(row.error, rel=0.01)  # weights of 11 bits
@@ -167,7 +167,7 @@ def test_linear_maps_have_a_profile() -> None:
 
 
 def test_network_has_the_layer_that_is_moved_most_and_elements_that_all_layers_know() -> None:
-    first, second = battery.types("C8", "trivial -> regular")
+    first, second = small.types("C8", "trivial -> regular")
     strict = RelaxedR2Conv(first, second, 3, relax=None)
     continuous = RelaxedR2Conv(second, second, 3, kernel=ContinuousKernel(hidden_size=4))
     profile = symmetry_profile(enn.SequentialModule(strict, continuous))

@@ -177,19 +177,24 @@ class ElementModulation(Modulation):
             self.set_constant(f"rows_{number}", np.stack(scaled) if scaled else np.zeros((0, *kind.elements.T.shape)))
         self._start([len(of_kind) + len(sides) for of_kind in self._kind_functions])
 
-    def forward(self, frequency: DomainFrequency, averaged: Sequence[str] = ()) -> Tensor:
-        """Return f, (C, T), or (C, 1) where it is the same at all taps; of several lists (lists, C, T)."""
-        return self._summed(self._maps(frequency, tuple(name for name in FIBER_SUBGROUPS if name in averaged)))
+    def forward(
+        self,
+        frequency: DomainFrequency,
+        averaged: Sequence[str] = (),
+        numbers: NDArray[np.int64] | None = None,
+    ) -> Tensor:
+        """Return f, (C, T), or (C, 1) where it is the same at all taps; of several lists (lists, C, T).
 
-    def moved(self, frequency: DomainFrequency, averaged: Sequence[str], numbers: NDArray[np.int64]) -> Tensor:
-        """Return f as an element h moves it, f(h⁻¹c, h⁻¹d), given the number of h⁻¹g for each g of the sample."""
-        # With g for h⁻¹g in each mean, ⟨g e, h⁻¹d⟩ becomes ⟨g e, d⟩, and the functions are those at h⁻¹g.
-        values = self._functions(frequency.scale(self._columns, self._like), averaged, self.constant)
-        return self._summed(self._maps_of(values[:, torch.from_numpy(numbers).to(values.device)], self.constant))
-
-    def _summed(self, maps: Sequence[Maps]) -> Tensor:
-        """Return the sums of the maps of each kind of fields with its weights, (C, T)."""
+        With the number of h⁻¹g for each g of the sample it is f as an element h moves it, f(h⁻¹c, h⁻¹d).
+        """
         columns = self.constant("along").shape[-1] if self._side_functions else 1
+        names = tuple(name for name in FIBER_SUBGROUPS if name in averaged)
+        if numbers is None:
+            maps = self._maps(frequency, names)
+        else:
+            # With g for h⁻¹g in each mean, ⟨g e, h⁻¹d⟩ becomes ⟨g e, d⟩, and the functions are those at h⁻¹g.
+            values = self._functions(frequency.scale(self._columns, self._like), names, self.constant)
+            maps = self._maps_of(values[:, torch.from_numpy(numbers).to(values.device)], self.constant)
         return self.channels(
             [
                 (weights @ made).unflatten(-1, (-1, columns))
@@ -272,15 +277,14 @@ class InputModulation(ElementModulation):
         self.set_constant("rows", np.repeat(lists, sizes).astype(np.int64))
         self._is_plain = lists == list(range(len(out_fields))) and set(sizes) == {1}
 
-    def forward(self, frequency: DomainFrequency, averaged: Sequence[str] = ()) -> Tensor:
+    def forward(
+        self,
+        frequency: DomainFrequency,
+        averaged: Sequence[str] = (),
+        numbers: NDArray[np.int64] | None = None,
+    ) -> Tensor:
         """Return f, (C_out, C_in, 1)."""
-        return self._by_outputs(super().forward(frequency, averaged))
-
-    def moved(self, frequency: DomainFrequency, averaged: Sequence[str], numbers: NDArray[np.int64]) -> Tensor:
-        """Return f as an element h moves it, (C_out, C_in, 1)."""
-        return self._by_outputs(super().moved(frequency, averaged, numbers))
-
-    def _by_outputs(self, f: Tensor) -> Tensor:
+        f = super().forward(frequency, averaged, numbers)
         f = f if f.dim() == 3 else f.unsqueeze(0)
         if self._is_plain:
             return f

@@ -97,20 +97,13 @@ class TiedKernel(StrictKernel):
     def _group_modulations(self, averaged: Sequence[str], numbers: NDArray[np.int64] | None = None) -> list[Tensor]:
         """Return f_G of output and of input channels, (C_out, 1, T) and (C_out, C_in, 1), T 1 where taps are alike.
 
-        With the number of h⁻¹g for each g of the sample they are as h moves them.
+        With the number of h⁻¹g for each g of the sample they are as an element h moves them.
         """
-
-        def made(modulation: ElementModulation) -> Tensor:
-            if numbers is None:
-                f: Tensor = modulation(self.frequency, averaged)
-                return f
-            return modulation.moved(self.frequency, averaged, numbers)
-
         found = []
         if self.modulation is not None:
-            found.append(made(self.modulation).unsqueeze(1))
+            found.append(self.modulation(self.frequency, averaged, numbers).unsqueeze(1))
         if self.input_modulation is not None:
-            found.append(made(self.input_modulation))
+            found.append(self.input_modulation(self.frequency, averaged, numbers))
         return found
 
     @staticmethod

@@ -7,6 +7,7 @@ from .equivariance import equivariance_error, prediction_agreement
 from .monitoring import RelaxationMonitor, relaxation_scalars
 from .poses import PoseReport, PoseRow, SymmetryVerdict, VerdictRow, pose_test, symmetry_verdict
 from .reports import AblationReport, AblationRow, AgreementReport, AgreementRow, EquivarianceReport, ErrorRow
+from .robustness import RobustnessOfSubgroup, RobustnessReport, RobustnessRow, robustness_report
 from .summary import (
     AxisSoftness,
     LayerSummary,
@@ -31,6 +32,9 @@ __all__ = [
     "ProfileRow",
     "RelaxationMonitor",
     "RelaxationSummary",
+    "RobustnessOfSubgroup",
+    "RobustnessReport",
+    "RobustnessRow",
     "SymmetryProfile",
     "SymmetryVerdict",
     "VerdictRow",
@@ -39,6 +43,7 @@ __all__ = [
     "prediction_agreement",
     "relaxation_scalars",
     "relaxation_summary",
+    "robustness_report",
     "softness_ablation",
     "softness_by_axis",
     "symmetry_profile",

@@ -151,6 +151,10 @@ class MeasuredNetwork:
         """Return the inputs of the modules, of those that are called with a GeometricTensor."""
         return {name: found.input for name, found in self._whole.items() if found.input is not None}
 
+    def outputs_as_they_are(self) -> dict[str, ModuleOutput]:
+        """Return the outputs of the modules for the input itself."""
+        return self._whole
+
     def transformed(self, isometry: Isometry) -> Pass:
         """Run the network before an isometry, after it, and after it and its inverse."""
         on_torus = isometry.subgroup == "translation"

@@ -137,7 +137,7 @@ def symmetry_profile(network: nn.Module) -> SymmetryProfile:
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
         >>> rectangular = RelaxedR2Conv(fields, fields, 3, keep="D2", initial_softness=0.1)
         >>> symmetry_profile(rectangular).kept()
-        ('rotation 180°', 'reflection along y', 'reflection along x')
+        ('rotation 180°', 'reflection along x', 'reflection along y')
     """
     rows: list[ProfileRow] = []
     layers = relaxed_layers(network)

@@ -13,6 +13,7 @@ from .charts import (
 )
 from .filters import plot_filter_over_positions, plot_filters_over_rotations
 from .space import plot_filters_in_space, plot_softness_by_axis
+from .symmetry import plot_robustness, plot_symmetry_profile
 
 __all__ = [
     "plot_ablation",
@@ -22,6 +23,8 @@ __all__ = [
     "plot_filter_over_positions",
     "plot_filters_in_space",
     "plot_filters_over_rotations",
+    "plot_robustness",
     "plot_softness",
     "plot_softness_by_axis",
+    "plot_symmetry_profile",
 ]

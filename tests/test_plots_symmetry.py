@@ -1,0 +1,129 @@
+"""Pictures of profiles and of accuracy by angle hold the numbers that they are given, at their angles."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+from escnn_relaxed.measure import ProfileRow, RobustnessReport, RobustnessRow, SymmetryProfile
+
+mpl.use("Agg")
+from escnn_relaxed import plots
+
+QUARTER = math.pi / 2
+# A rectangle: half turns and two mirrors are kept. The turn after y → −y of the mirror along x is half a turn.
+RECTANGLE = SymmetryProfile(
+    (
+        ProfileRow("conv", "rotation 90°", "rotation", QUARTER, 0.4),
+        ProfileRow("conv", "rotation 180°", "rotation", 2 * QUARTER, 0.0),
+        ProfileRow("conv", "rotation 270°", "rotation", 3 * QUARTER, 0.4),
+        ProfileRow("conv", "reflection along y", "reflection", 0.0, 0.0),
+        ProfileRow("conv", "reflection along 135°", "reflection", QUARTER, 0.3),
+        ProfileRow("conv", "reflection along x", "reflection", 2 * QUARTER, 0.0),
+    )
+)
+
+
+@pytest.fixture(autouse=True)
+def closed_figures() -> None:
+    mpl.pyplot.close("all")
+
+
+def marks(axes: mpl.axes.Axes, face: str) -> list[tuple[float, float]]:
+    """Angles in degrees and radii of the marks, filled or white."""
+    is_white = face == "white"
+    lines = [
+        line for line in axes.lines if line.get_marker() == "o" and (line.get_markerfacecolor() == "white") == is_white
+    ]
+    points = np.concatenate([np.stack([line.get_xdata(), line.get_ydata()], -1) for line in lines])
+    return sorted((round(math.degrees(angle), 6), round(radius, 6)) for angle, radius in points)
+
+
+def test_sticks_are_as_long_as_the_errors_and_nothing_is_drawn_between_them() -> None:
+    rotations, mirrors = plots.plot_symmetry_profile(RECTANGLE)
+    assert marks(rotations, "filled") == [(90, 0.4), (270, 0.4)]
+    sticks = [line for line in rotations.lines if line.get_marker() != "o"]
+    assert [(line.get_xdata()[0] == line.get_xdata()[1], line.get_ydata()[0]) for line in sticks] == [(True, 0)] * 2
+    # The line of the mirror that follows a quarter turn is the diagonal.
+    assert marks(mirrors, "filled") == [(45, 0.3), (225, 0.3)]
+
+
+def test_kept_elements_are_at_the_rim() -> None:
+    rotations, mirrors = plots.plot_symmetry_profile(RECTANGLE)
+    assert [angle for angle, _ in marks(rotations, "white")] == [180]
+    assert [angle for angle, _ in marks(mirrors, "white")] == [0, 90, 180, 270]
+    assert min(radius for axes in (rotations, mirrors) for _, radius in marks(axes, "white")) > 0.4
+    assert max(radius for axes in (rotations, mirrors) for _, radius in marks(axes, "white")) < rotations.get_ylim()[1]
+    (legend,) = rotations.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["broken", "kept"]
+
+
+def test_scales_are_alike_and_their_numbers_are_where_no_stick_is() -> None:
+    rotations, mirrors = plots.plot_symmetry_profile(RECTANGLE)
+    assert rotations.get_ylim() == mirrors.get_ylim()
+    angles = {"rotations": [0, 90, 180, 270], "mirrors": [0, 45, 90, 180, 225, 270]}
+    for axes in (rotations, mirrors):
+        apart = [abs((axes.get_rlabel_position() - angle + 180) % 360 - 180) for angle in angles[axes.get_title()]]
+        assert min(apart) > 20
+
+
+def test_profiles_by_label_stand_beside_each_other() -> None:
+    rows = RECTANGLE.rows[:3]
+    free = SymmetryProfile(tuple(ProfileRow(row.layer, row.name, row.subgroup, row.angle, 0.2) for row in rows))
+    (axes,) = plots.plot_symmetry_profile({"first": SymmetryProfile(rows), "second": free})
+    sticks = [line.get_xdata()[0] for line in axes.lines if line.get_marker() != "o"]
+    assert len(sticks) == len(set(sticks)) == 5
+    (legend,) = axes.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["first", "first, kept", "second"]
+
+
+def row(angle: float, accuracy: float, **others: Any) -> RobustnessRow:
+    values = {"subgroup": "rotation", "kind": "exact", "resampling": 0.9, **others}
+    return RobustnessRow(
+        "", values["subgroup"], math.radians(angle), values["kind"], accuracy, 0.5, 0.1, values["resampling"]
+    )
+
+
+def test_accuracy_by_angle_begins_and_ends_with_images_as_they_are() -> None:
+    report = RobustnessReport(0.9, 100, (row(180, 0.5), row(45, 0.6, kind="interpolated", resampling=0.8)))
+    axes = plots.plot_robustness(report)
+    curve = axes.lines[0]
+    assert curve.get_xdata() == pytest.approx([0, 45, 180, 360])
+    assert curve.get_ydata() == pytest.approx([90, 60, 50, 90])
+    (opened,) = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
+    assert (opened.get_xdata(), opened.get_ydata()) == (pytest.approx([45]), pytest.approx([60]))
+    (dashed,) = [line for line in axes.lines if line.get_linestyle() == "--"]
+    assert dashed.get_ydata() == pytest.approx([90, 80, 90, 90])
+
+
+def test_mirrors_are_triangles_and_turns_of_space_are_not_joined() -> None:
+    report = RobustnessReport(0.9, 100, (row(90, 0.5), row(90, 0.7), row(0, 0.4, subgroup="reflection")))
+    axes = plots.plot_robustness({"soft": report})
+    assert axes.lines[0].get_linestyle() == "None"
+    (triangles,) = [line for line in axes.lines if line.get_marker() == "^"]
+    assert triangles.get_ydata() == pytest.approx([40])
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["soft", "soft, reflections"]
+
+
+SPACE = SymmetryProfile(RECTANGLE.rows, dimension=3)
+SHIFTS = RobustnessReport(0.9, 100, (row(0, 0.5, subgroup="translation"),))
+
+
+@pytest.mark.parametrize(
+    ("draw", "error", "text"),
+    [
+        (lambda: plots.plot_symmetry_profile(SPACE), ValueError, "plot_softness_by_axis"),
+        (lambda: plots.plot_symmetry_profile({"a": 1}), TypeError, "profiles: 'a' must be of symmetry_profile"),
+        (lambda: plots.plot_symmetry_profile({}), ValueError, "profiles must have one"),
+        (lambda: plots.plot_symmetry_profile(RECTANGLE, [mpl.pyplot.gca()]), TypeError, "axes must be 2 polar axes"),
+        (lambda: plots.plot_robustness(SHIFTS), ValueError, "has no rotation or reflection"),
+        (lambda: plots.plot_robustness({"a": RECTANGLE}), TypeError, "reports: 'a' must be of robustness_report"),
+    ],
+)
+def test_what_cannot_be_drawn_is_named(draw: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        draw()

@@ -1,0 +1,205 @@
+"""Accuracy after transformations, on classifiers whose classes are known under every one, and on counts written out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import small
+import torch
+from errors import ROUNDING
+from escnn import gspaces
+from escnn import nn as enn
+from torch import Tensor, nn
+
+from escnn_relaxed import RelaxedR2Conv, equivariance_error, prediction_agreement
+from escnn_relaxed.measure import robustness_report
+
+C4, D4 = small.gspace("C4"), small.gspace("D4")
+IMAGE, MIRRORED = (space.type(space.trivial_repr) for space in (C4, D4))
+
+
+class Side(nn.Module):
+    """Which side of the image is brightest: right 0, top 1, left 2, bottom 3; the next one after a quarter turn."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.stack([images[..., -1], images[..., 0, :], images[..., 0], images[..., -1, :]]).sum((2, 3)).T
+
+
+class Network(nn.Module):
+    """A small soft network of D4, with dropout and batch norm, so that its mode matters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        hidden = enn.FieldType(D4, [D4.regular_repr] * 2)
+        self.body = enn.SequentialModule(
+            RelaxedR2Conv(MIRRORED, hidden, 3, padding=1, initial_softness=0.3),
+            enn.InnerBatchNorm(hidden),
+        )
+        self.head = nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.body(MIRRORED(images)).tensor.unflatten(1, (2, 8)).amax(2).mean((2, 3)))
+
+
+def bright_sides(*sides: int) -> Tensor:
+    images = torch.zeros(len(sides), 1, 5, 5)
+    for image, side in zip(images, sides, strict=True):
+        image[0, 2, 4] = 1
+        image[:] = image.rot90(side, (1, 2))
+    return images
+
+
+def test_turns_are_wrong_where_the_class_turns_with_the_image() -> None:
+    """Three of four labels are right upright; one of a left image is right after half a turn."""
+    images, labels = bright_sides(0, 1, 2, 2), torch.tensor([0, 1, 2, 0])
+    report = robustness_report(Side(), images, labels, in_type=IMAGE)
+    assert report.accuracy == 3 / 4
+    assert report.images == 4
+    assert [(row.name, row.accuracy, row.agreement) for row in report.rows] == [
+        ("rotation 90°", 0, 0),
+        ("rotation 180°", 1 / 4, 0),
+        ("rotation 270°", 0, 0),
+    ]
+    (rotation,) = report.subgroups
+    assert (rotation.subgroup, rotation.transformations, rotation.agreement) == ("rotation", 3, 0)
+    assert rotation.accuracy == pytest.approx(1 / 12)
+    assert rotation.worst.name == "rotation 90°"
+    assert report.standard_error == pytest.approx(math.sqrt(3 / 64))
+
+
+def test_mirrors_and_shifts_are_subgroups_of_their_own() -> None:
+    """A mirror leaves top and bottom, and exchanges the others; a shift by a row takes the right side nowhere."""
+    images, labels = bright_sides(0, 1), torch.tensor([0, 1])
+    report = robustness_report(
+        Side(), images, labels, in_type=MIRRORED, elements=[D4.fibergroup.reflection], shifts=[(1, 0)]
+    )
+    assert [(part.subgroup, part.accuracy) for part in report.subgroups] == [
+        ("reflection", 1 / 2),
+        ("translation", 1 / 2),
+    ]
+    text = str(report).splitlines()
+    assert [line.split(",")[0].split("  ")[0] for line in text[1:]] == ["as they are", "reflection", "translation"]
+    assert "100.0 ± 0.0" in text[1]
+    assert "(shift 1, 0)" in text[3]
+
+
+def test_numbers_are_those_of_the_network_written_out() -> None:
+    """In float64, on images that are not square to chunks; against rot90 and flip, and the sibling reports."""
+    network = Network().double()
+    network(torch.randn(64, 1, 6, 6, dtype=torch.float64))
+    images, labels = torch.randn(23, 1, 6, 6, dtype=torch.float64), torch.randint(3, (23,))
+    report = robustness_report(network, images, labels, batch_size=10)
+    rows = {row.name: row for row in report.rows}
+    network.eval()
+    with torch.no_grad():
+        before = network(images)
+        for name, moved in (("rotation 90°", images.rot90(1, (2, 3))), ("reflection along x", images.flip(3))):
+            after = network(moved)
+            row = rows[name]
+            assert row.accuracy == (after.argmax(1) == labels).double().mean().item()
+            assert row.agreement == (after.argmax(1) == before.argmax(1)).double().mean().item()
+            assert row.error == pytest.approx(float((after - before).norm() / before.norm()), rel=ROUNDING)
+        assert report.accuracy == (before.argmax(1) == labels).double().mean().item()
+    assert [row.error for row in report.rows] == pytest.approx(
+        [row.error for row in equivariance_error(network, data=images).rows], rel=ROUNDING
+    )
+    agreement = prediction_agreement(network, images)
+    assert [row.agreement for row in report.rows] == [row.agreement for row in agreement.rows]
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 7, 100])
+def test_chunks_change_nothing(batch_size: int) -> None:
+    network = Network().double()
+    images, labels = torch.randn(7, 1, 5, 5, dtype=torch.float64), torch.randint(3, (7,))
+    whole = robustness_report(network, images, labels, angles=[0.3])
+    chunked = robustness_report(network, images, labels, angles=[0.3], batch_size=batch_size)
+    assert chunked.accuracy == whole.accuracy
+    for row, expected in zip(chunked.rows, whole.rows, strict=True):
+        assert row.error == pytest.approx(expected.error, rel=ROUNDING)
+        assert (row.accuracy, row.agreement, row.resampling) == (
+            expected.accuracy,
+            expected.agreement,
+            expected.resampling,
+        )
+
+
+def test_interpolated_angles_have_what_interpolation_alone_leaves() -> None:
+    images, labels = torch.randn(8, 1, 9, 9), torch.zeros(8, dtype=torch.long)
+    row = robustness_report(Side(), images, labels, in_type=IMAGE, elements=(), angles=[0.5]).rows[0]
+    expected = prediction_agreement(Side(), images, in_type=IMAGE, elements=(), angles=[0.5]).rows[0]
+    assert row.kind == "interpolated"
+    assert row.agreement == expected.agreement
+    assert 0 <= row.resampling <= 1
+
+
+def test_modes_come_back_and_strict_networks_lose_nothing() -> None:
+    network = Network()
+    network.body[1].eval()
+    modes = [module.training for module in network.modules()]
+    images, labels = torch.randn(6, 1, 5, 5), torch.tensor([0, 1, 2, 0, 1, 2])
+    assert robustness_report(network, images, labels).rows[0].error > 0.001
+    assert [module.training for module in network.modules()] == modes
+    network.body[0].harden()
+    report = robustness_report(network, images, labels)
+    assert all(row.error < 1e-4 for row in report.rows)  # float32, through batch norm and a mean
+    assert all(row.agreement == 1 and row.accuracy == report.accuracy for row in report.rows)
+
+
+class Second(nn.Module):
+    """Takes images, a number for each and one for all, and returns a dict."""
+
+    def forward(self, images: Any, others: Tensor, all_of_them: Tensor) -> dict[str, Tensor]:
+        assert len(others) == len(images.tensor)
+        assert len(all_of_them) == 3
+        return {"logits": torch.stack([others, 1 - others], 1)}
+
+
+def test_further_inputs_go_with_their_images_and_fields_stay_fields() -> None:
+    others = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0])
+    data = (IMAGE(torch.randn(5, 1, 5, 5)), others, torch.zeros(3))
+    labels = 1 - others.long()
+    report = robustness_report(Second(), data, labels, batch_size=2, output=lambda found: found["logits"])
+    assert report.accuracy == 1
+    assert [row.accuracy for row in report.rows] == [1, 1, 1]
+
+
+def test_volumes_are_measured_too() -> None:
+    space = gspaces.octaOnR3()
+
+    class Upper(nn.Module):
+        def forward(self, volumes: Tensor) -> Tensor:
+            return torch.stack([volumes[:, 0, 0].sum((1, 2)), volumes[:, 0, -1].sum((1, 2))], 1)
+
+    volumes = torch.zeros(1, 1, 3, 3, 3)
+    volumes[:, :, 0] = 1
+    report = robustness_report(Upper(), volumes, torch.tensor([0]), in_type=space.type(space.trivial_repr))
+    about_z = [row for row in report.rows if row.name.endswith("about z")]
+    assert [row.accuracy for row in about_z] == [1, 1, 1]
+    assert report.subgroups[0].worst.accuracy == 0
+
+
+LABELS = torch.zeros(2, dtype=torch.long)
+IMAGES = torch.zeros(2, 1, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "text"),
+    [
+        ((Side(), IMAGES, LABELS[:1]), {}, ValueError, "data and labels must be as many, and some: got 2 images"),
+        ((Side(), IMAGES, LABELS.float()), {}, TypeError, "labels must be a tensor of integers"),
+        ((Side(), IMAGES, [0, 0]), {}, TypeError, "labels must be a tensor of integers"),
+        ((Side(), "images", LABELS), {}, TypeError, "data must be images, a tensor"),
+        ((Side(), (), LABELS), {}, TypeError, "data must be images, a tensor"),
+        ((Side(), IMAGES[:0], LABELS[:0]), {}, ValueError, "got 0 images"),
+        ((Side(), IMAGES, LABELS), {"batch_size": 0}, ValueError, "batch_size must be"),
+        ((Side(), IMAGES, LABELS), {"elements": ()}, ValueError, "nothing to measure"),
+        ((Side, IMAGES, LABELS), {}, TypeError, "classifier must be"),
+    ],
+)
+def test_bad_arguments_are_named(
+    arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        robustness_report(*arguments, in_type=IMAGE, **options)
