@@ -27,11 +27,12 @@ TOO_WIDE = """() => {
     .map(e => e.tagName + '.' + e.className).slice(0, 5);
 }"""
 
-# What is wider than its own box. On a phone it may scroll, if a shadow at its edge shows that there is more.
+# What is wider than its own box. On a phone, and where it is folded, it may scroll, if a
+# shadow at its edge shows that there is more.
 CUT = """(mayScroll) => [...document.querySelectorAll('.bd-article *')].filter(e => {
   const style = getComputedStyle(e);
   if (e.scrollWidth <= e.clientWidth + 1 || style.overflowX === 'visible' || e.clientWidth < 2) return false;
-  return !(mayScroll && style.overflowX === 'auto' && style.backgroundAttachment.includes('local'));
+  return !((mayScroll || e.closest('details')) && style.overflowX === 'auto' && style.backgroundAttachment.includes('local'));
 }).map(e => `${e.tagName}.${e.className}, ${e.scrollWidth} pixels in ${e.clientWidth}: `
   + e.textContent.trim().replace(/\\s+/g, ' ').slice(0, 60))"""
 

@@ -69,5 +69,5 @@ def test_numbers_of_a_table_stay_whole() -> None:
     page = (HTML / "results" / "accuracy.html").read_text(encoding="utf-8")
     found = re.findall(r'<td(?: class="([^"]*)")?><p>([^<]*)</p></td>', page)
     cells = {text: kind for kind, text in found}
-    assert cells["92.16 ± 0.47"] == "number"
-    assert cells["C8, upright"] == ""
+    assert cells["6.85 ± 0.10"] == "number"
+    assert cells["smoke, level 9"] == ""
