@@ -32,7 +32,8 @@ TOO_WIDE = """() => {
 CUT = """(mayScroll) => [...document.querySelectorAll('.bd-article *')].filter(e => {
   const style = getComputedStyle(e);
   if (e.scrollWidth <= e.clientWidth + 1 || style.overflowX === 'visible' || e.clientWidth < 2) return false;
-  return !((mayScroll || e.closest('details')) && style.overflowX === 'auto' && style.backgroundAttachment.includes('local'));
+  const scrolls = style.overflowX === 'auto' && style.backgroundAttachment.includes('local');
+  return !((mayScroll || e.closest('details')) && scrolls);
 }).map(e => `${e.tagName}.${e.className}, ${e.scrollWidth} pixels in ${e.clientWidth}: `
   + e.textContent.trim().replace(/\\s+/g, ' ').slice(0, 60))"""
 
