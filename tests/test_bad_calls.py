@@ -184,8 +184,6 @@ ALLOWED: dict[tuple[str, str, str], str] = {
 for _layer in ("RelaxedR3Conv", "RelaxedR3ConvTransposed"):
     ALLOWED[_layer, "frequencies_cutoff", "below half"] = "escnn's own error"
     ALLOWED[_layer, "keep", "zero"] = "escnn divides by it"
-for _name in ("train", "losses", "subgroups"):
-    ALLOWED |= {("which_softness_helps", _name, word): "an error of Python's" for word in BAD}
 
 
 def names(function: Callable[..., Any]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from ..checks import SUBGROUPS, check_integer, check_module, check_positive, check_subgroups
+from ..checks import SUBGROUPS, check_callable, check_integer, check_module, check_positive, check_subgroups
 from ..kernel.kernel import joint
 from ..measure.reports import Report, plain_table
 from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers
@@ -85,7 +85,7 @@ def which_softness_helps(
     train: Callable[[nn.Module], object],
     losses: Callable[[nn.Module], Tensor],
     *,
-    subgroups: Iterable[str] | None = None,
+    subgroups: Sequence[str] = (),
     errors: float = 3.0,
     seed: int = 0,
 ) -> TrainingTrials:
@@ -104,8 +104,8 @@ def which_softness_helps(
         network: a network with soft layers. It stays as it is.
         train: trains the network that it is given in place, with a new optimiser.
         losses: the loss of each held-out input of a network, (inputs,); it is called in eval mode.
-        subgroups: those to try, any of ``"rotation"``, ``"reflection"``, ``"translation"``; by default all in which a
-            layer may be soft.
+        subgroups: those to try, any of ``"rotation"``, ``"reflection"``, ``"translation"``; where none is named, all in
+            which a layer may be soft.
         errors: how many standard errors a rise must be above 0.
         seed: of torch's generator before each training.
 
@@ -121,25 +121,29 @@ def which_softness_helps(
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> image = gspace.type(gspace.trivial_repr)
+        >>> generator = torch.manual_seed(1)
         >>> layer = RelaxedR2Conv(image, image, 5, initial_softness=0.1)
-        >>> images = torch.randn(400, 1, 5, 5)
+        >>> images = torch.randn(2000, 1, 5, 5)
         >>> up = images[:, 0, :2].mean((1, 2))  # the targets have a way up
-        >>> def losses(network, chosen=slice(200, None)):
+        >>> def losses(network, chosen=slice(1000, None)):
         ...     return (network(image(images[chosen])).tensor.flatten() - up[chosen]).square()
         >>> def train(network):
         ...     optimiser = torch.optim.Adam(network.parameters(), 0.05)
         ...     for _ in range(100):
         ...         optimiser.zero_grad()
-        ...         losses(network, slice(200)).mean().backward()
+        ...         losses(network, slice(1000)).mean().backward()
         ...         optimiser.step()
         >>> which_softness_helps(layer, train, losses).helps
         {'rotation': True}
     """
     layers = relaxed_layers(check_module("network", network)).values()
     soft = joint(*(layer.relaxed_subgroups for layer in layers if not set(SUBGROUPS) <= set(layer.hardened)))
-    left = [name for name in soft if subgroups is None or name in check_subgroups(tuple(subgroups))]
+    wanted = check_subgroups(subgroups)
+    left = [name for name in soft if name in wanted]
     if not left:
         raise ValueError(f"network must be soft in one of the subgroups, got layers soft in {soft or 'none'}")
+    check_callable("train", train)
+    check_callable("losses", losses)
     check_positive("errors", errors)
     check_integer("seed", seed, 0)
     rows: list[TrainingTrial] = []
