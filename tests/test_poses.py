@@ -8,7 +8,7 @@ from escnn import gspaces
 from torch import Tensor
 
 from escnn_relaxed.measure import PoseReport, PoseRow, pose_test, poses, symmetry_verdict
-from escnn_relaxed.measure.poses import _copies, _exact_elements
+from escnn_relaxed.measure.poses import _copies, _exact_elements, _orders
 
 D4 = gspaces.flipRot2dOnR2(4)
 
@@ -59,10 +59,10 @@ def test_copies_are_images_moved_by_exact_elements_that_are_not_the_identity() -
     image = torch.arange(25.0).view(1, 1, 5, 5)
     elements = _exact_elements(D4)
     turns = {tuple(image.rot90(turn, (2, 3)).flatten().tolist()) for turn in (1, 2, 3)}
-    found = _copies(image.expand(60, -1, -1, -1), elements["rotation"])
+    found = _copies(image.expand(60, -1, -1, -1), _orders(elements["rotation"], (5, 5)))
     assert {tuple(copy.flatten().tolist()) for copy in found} == turns
     (mirror,) = elements["reflection"]
-    assert torch.equal(_copies(image, [mirror]), image.flip(3))
+    assert torch.equal(_copies(image, _orders([mirror], (5, 5))), image.flip(3))
 
 
 @pytest.mark.parametrize(

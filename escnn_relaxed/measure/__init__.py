@@ -5,7 +5,7 @@ A wrong argument raises a ``TypeError`` or a ``ValueError`` that names it.
 
 from .equivariance import equivariance_error, prediction_agreement
 from .monitoring import RelaxationMonitor, relaxation_scalars
-from .poses import PoseReport, PoseRow, SymmetryVerdict, VerdictRow, pose_test, symmetry_verdict
+from .poses import PoseReport, PoseRow, pose_test
 from .reports import AblationReport, AblationRow, AgreementReport, AgreementRow, EquivarianceReport, ErrorRow
 from .robustness import RobustnessOfSubgroup, RobustnessReport, RobustnessRow, robustness_report
 from .summary import (
@@ -17,6 +17,7 @@ from .summary import (
     softness_by_axis,
 )
 from .symmetry_profile import ProfileRow, SymmetryProfile, symmetry_profile
+from .symmetry_verdict import SymmetryVerdict, VerdictRow, symmetry_verdict
 
 __all__ = [
     "AblationReport",

@@ -143,7 +143,9 @@ def prediction_agreement(
     same = torch.ones(1, dtype=torch.bool)
     with in_eval_mode(classifier):
         for passed in _passes(network, elements, angles, shifts):
-            before, after, returned = (_classes(found[""]) for found in (passed.before, passed.after, passed.returned))
+            before, after, returned = (
+                classes_of(found[""]) for found in (passed.before, passed.after, passed.returned)
+            )
             agreement, resampling = ((classes == before).double().mean().item() for classes in (after, returned))
             rows.append(AgreementRow(*passed.description(""), agreement, resampling))
             same = same.to(before.device) & (after == before)
@@ -213,7 +215,7 @@ def _ratio(difference: Tensor, reference: Tensor) -> float:
     return distance / norm if norm > 0 else (0.0 if distance == 0 else math.inf)
 
 
-def _classes(found: ModuleOutput) -> Tensor:
+def classes_of(found: ModuleOutput) -> Tensor:
     """Return the class of each image, (batch,)."""
     tensor = found.tensor
     logits = tensor.flatten(1) if tensor.shape[2:].numel() == 1 else tensor

@@ -1,10 +1,9 @@
-"""Whether the poses of images are equal, by a classifier that tells images from turned ones; and what follows."""
+"""Whether the poses of images are equal, by a classifier that tells images from turned ones."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +11,7 @@ from escnn.gspaces import GSpace, GSpace2D, GSpace3D
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..checks import FIBER_SUBGROUPS, check_integer, check_mapping, check_positive
+from ..checks import FIBER_SUBGROUPS, check_integer, check_positive
 from .isometry import Isometry, PixelGrid, isometries_of, moved, turn_or_flip
 from .reports import Report, plain_table
 
@@ -107,7 +106,7 @@ def pose_test(images: Tensor, gspace: GSpace, *, errors: float = 3.0, seed: int 
     with torch.random.fork_rng(devices=[images.device] if images.device.type == "cuda" else []):
         torch.manual_seed(check_integer("seed", seed, 0))
         for name, elements in choices.items():
-            right = _right_pairs(_normalized(images), elements)
+            right = _right_pairs(_normalized(images), _orders(elements, tuple(images.shape[2:])))
             part = right.mean().item()
             # What the halves have by chance alike helps both networks, so that only a half counts.
             count = len(right) / 2
@@ -150,28 +149,28 @@ def _normalized(images: Tensor) -> Tensor:
     return (images.detach().float() - mean) / deviation.clamp_min(1e-12)
 
 
-def _right_pairs(images: Tensor, elements: list[Isometry]) -> Tensor:
+def _right_pairs(images: Tensor, orders: Tensor) -> Tensor:
     """Return for each image whether a classifier that did not see it tells it from a copy, ½ where it cannot say."""
     right = images.new_zeros(len(images))
     order = torch.randperm(len(images), device="cpu").to(images.device)
     first, second = order.chunk(2)
     for trained, tried in ((first, second), (second, first)):
-        score = _trained_score(images[trained], elements)
+        score = _trained_score(images[trained], orders)
         with torch.no_grad():
             for part in tried.split(256):
-                ahead = score(images[part]) - score(_copies(images[part], elements))
+                ahead = score(images[part]) - score(_copies(images[part], orders))
                 right[part] = (1 + ahead.sign().flatten()) / 2
     return right
 
 
-def _trained_score(images: Tensor, elements: list[Isometry]) -> nn.Module:
+def _trained_score(images: Tensor, orders: Tensor) -> nn.Module:
     """Return a network that gives images higher numbers than their copies, in eval mode."""
     network = _score_network(images).to(images.device)
     optimiser = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, _RATE, total_steps=_STEPS)
     for _ in range(_STEPS):
         batch = images[torch.randint(len(images), (_BATCH,))]
-        scores = network(torch.cat([batch, _copies(batch, elements)]))
+        scores = network(torch.cat([batch, _copies(batch, orders)]))
         loss = functional.softplus(scores[_BATCH:] - scores[:_BATCH]).mean()
         optimiser.zero_grad()
         loss.backward()
@@ -192,102 +191,14 @@ def _score_network(images: Tensor) -> nn.Sequential:
     return nn.Sequential(*layers, spread(2), nn.Flatten(), nn.Linear(channels[-1] * parts, 1))
 
 
-def _copies(images: Tensor, elements: list[Isometry]) -> Tensor:
-    """Return each image moved by an element that is drawn."""
-    grid = PixelGrid.of_image(*images.shape[2:])
-    chosen = torch.randint(len(elements), (len(images),))
-    result = torch.empty_like(images)
-    for number in chosen.unique().tolist():
-        members = (chosen == number).to(images.device)
-        result[members] = moved(images[members], grid, grid, elements[number], on_torus=False)[0]
-    return result
+def _orders(elements: list[Isometry], size: tuple[int, ...]) -> Tensor:
+    """Return for each element which pixel of an image comes to each pixel, (elements, pixels)."""
+    grid, numbers = PixelGrid.of_image(*size), torch.arange(math.prod(size)).view(1, 1, *size)
+    return torch.stack([moved(numbers, grid, grid, element, on_torus=False)[0].flatten() for element in elements])
 
 
-# Whether poses are equal and whether softness helps → what follows, in words.
-_VERDICTS = {
-    (True, False): "strict is right",
-    (True, True): "soft: the labels need it",
-    (False, False): "strict costs nothing",
-    (False, True): "soft is better on images like these; these data cannot say whether turned images keep their labels",
-}
-
-
-@dataclass(frozen=True)
-class VerdictRow:
-    """What follows for one subgroup.
-
-    Attributes:
-        subgroup: ``"rotation"`` or ``"reflection"``.
-        poses_equal: whether images come in all its poses alike.
-        softness_helps: whether a network that is soft in it is better on images like these.
-
-    Example:
-        >>> VerdictRow("rotation", poses_equal=True, softness_helps=True).text
-        'soft: the labels need it'
-    """
-
-    subgroup: str
-    poses_equal: bool
-    softness_helps: bool
-
-    @property
-    def text(self) -> str:
-        """The verdict in words."""
-        return _VERDICTS[self.poses_equal, self.softness_helps]
-
-
-@dataclass(frozen=True)
-class SymmetryVerdict(Report):
-    """A row for each subgroup; its text is a table.
-
-    Attributes:
-        rows: of the subgroups that both tests know.
-
-    Example:
-        >>> print(SymmetryVerdict((VerdictRow("rotation", False, False),)))
-        subgroup  poses    softness    verdict
-        rotation  unequal  not needed  strict costs nothing
-    """
-
-    rows: tuple[VerdictRow, ...]
-
-    def __str__(self) -> str:
-        lines = [
-            [
-                row.subgroup,
-                "equal" if row.poses_equal else "unequal",
-                "helps" if row.softness_helps else "not needed",
-                row.text,
-            ]
-            for row in self.rows
-        ]
-        return plain_table(["subgroup", "poses", "softness", "verdict"], lines)
-
-
-def symmetry_verdict(poses: PoseReport, helps: Mapping[str, bool]) -> SymmetryVerdict:
-    """Return what equal or unequal poses, and softness that helps or is not needed, mean for each subgroup.
-
-    A symmetry can be broken in two ways. The labels may need it: sixes and turned sixes are two classes. Or only the
-    poses are unequal: digits that are upright in every image. A soft network may use the second and then fails on
-    turned images. No data of one pose can tell the two apart, and the verdict says so.
-
-    Args:
-        poses: what :func:`pose_test` found.
-        helps: subgroup → whether softness helps, as :func:`~escnn_relaxed.learning.which_softness_helps` finds.
-
-    Raises:
-        TypeError: for arguments of another type.
-        ValueError: where no subgroup is in both.
-
-    Example:
-        >>> poses = PoseReport((PoseRow("rotation", 0.98, 0.004, False),))
-        >>> print(symmetry_verdict(poses, {"rotation": True}).rows[0].text)
-        soft is better on images like these; these data cannot say whether turned images keep their labels
-    """
-    if not isinstance(poses, PoseReport):
-        raise TypeError(f"poses must be what pose_test returned, got {type(poses).__name__}: {poses!r}")
-    check_mapping("helps", helps, "what which_softness_helps(…).helps gave")
-    rows = [VerdictRow(row.subgroup, row.equal, helps[row.subgroup]) for row in poses.rows if row.subgroup in helps]
-    if not rows:
-        raise ValueError(f"helps must have one of the subgroups {list(poses.equal)}, got {list(helps)}")
-    return SymmetryVerdict(tuple(rows))
+def _copies(images: Tensor, orders: Tensor) -> Tensor:
+    """Return each image moved by an element that is drawn, given the orders of pixels of all."""
+    chosen = torch.randint(len(orders), (len(images),))
+    order = orders[chosen].to(images.device).unsqueeze(1).expand(-1, images.shape[1], -1)
+    return images.flatten(2).gather(2, order).view_as(images)

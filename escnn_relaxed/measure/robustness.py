@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..checks import SUBGROUPS, check_integer, check_module
 from ..network.relaxed_layers import in_eval_mode
-from .equivariance import _classes
+from .equivariance import classes_of
 from .forward_probe import Output
 from .measured_network import Data, MeasuredNetwork, Pass, Shifts
 from .reports import Report, plain_table
@@ -139,7 +139,7 @@ class _Sums:
 
     def add(self, passed: Pass, labels: Tensor) -> None:
         """Count the images of a chunk."""
-        before, after, returned = (_classes(found[""]) for found in (passed.before, passed.after, passed.returned))
+        before, after, returned = (classes_of(found[""]) for found in (passed.before, passed.after, passed.returned))
         labels = labels.to(before.device)
         self.right += int((after == labels).sum())
         self.same += int((after == before).sum())
@@ -220,7 +220,7 @@ def robustness_report(
             isometries = network.isometries(elements, angles, shifts)
             if not isometries:
                 raise ValueError(f"nothing to measure: {network.space.name} gives no elements; name angles or shifts")
-            classes = _classes(network.outputs_as_they_are()[""])
+            classes = classes_of(network.outputs_as_they_are()[""])
             right += int((classes == some.to(classes.device)).sum())
             for number, passed in enumerate(map(network.transformed, isometries)):
                 if number == len(sums):
