@@ -6,9 +6,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from escnn.group import GroupElement
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
@@ -20,9 +21,6 @@ from ..group.points import tap_grid
 from .domain_frequency import DomainFrequency, Frequency
 from .softness import OrthogonalBasis, soft_share
 from .steerable_basis import SteerableBasis
-
-if TYPE_CHECKING:
-    from escnn.group import GroupElement
 
 # Steps in which a softness is met, and the change of the soft weights that ends them.
 _MOST_STEPS, _CLOSE = 20, 1e-7

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
+from escnn.group import GroupElement
 from torch import Tensor, nn
 
 from ..checks import FIBER_SUBGROUPS
@@ -15,9 +16,6 @@ from ..group.elements import has_subgroup
 from ..on_escnn.sampled_basis import check_basis_arguments, refuse_emptied_basis, sampled_basis
 from .kernel import Kernel, KernelBuilder, KernelConfig, Names, Size
 from .steerable_basis import SteerableBasis
-
-if TYPE_CHECKING:
-    from escnn.group import GroupElement
 
 
 class StrictKernel(Kernel):

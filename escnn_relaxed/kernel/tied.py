@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from escnn.group import GroupElement
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -19,9 +20,6 @@ from .kernel import Kernel, KernelConfig, Names, Size, WeightGroup
 from .modulation import ElementModulation, InputModulation, Modulation
 from .position_modulation import PositionModulation
 from .strict import StrictKernel
-
-if TYPE_CHECKING:
-    from escnn.group import GroupElement
 
 # At a small ω′ weights are drawn at most this many times as large as at the reference, so that the kernel changes
 # smoothly while a learned ω′ grows.
