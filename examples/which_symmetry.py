@@ -23,7 +23,7 @@ from escnn_relaxed.learning import TrainingTrials, which_softness_helps
 from escnn_relaxed.measure import PoseReport, pose_test, symmetry_verdict
 
 LETTER = torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 1.0]])
-SIDE, NOISE, LETTERS = 11, 0.1, 500
+SIDE, NOISE, LETTERS, RATE = 11, 0.1, 500, 2e-2
 
 
 def letters(count: int) -> tuple[Tensor, Tensor]:
@@ -61,30 +61,26 @@ class Classifier(torch.nn.Module):
         return scores
 
 
-def train(network: torch.nn.Module, images: Tensor, labels: Tensor, epochs: int) -> None:
-    """Train with the evidence, by which softness that the data do not need becomes small."""
-    optimiser = torch.optim.Adam(network.parameters(), lr=2e-2)
-    evidence = SoftnessEvidence(network, observations=len(images))
-    for epoch in range(epochs):
-        for batch in torch.randperm(len(images)).split(50):
-            loss = cross_entropy(network(images[batch]), labels[batch]) + evidence.penalty()
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-        if epoch >= 2:
-            evidence.update(images[:128])
+def train(
+    network: torch.nn.Module, images: Tensor, labels: Tensor, epochs: int, evidence: SoftnessEvidence | None = None
+) -> None:
+    """Train with the evidence, which makes small the softness that the data do not need.
 
-
-def train_on(network: torch.nn.Module, images: Tensor, labels: Tensor, epochs: int) -> None:
-    """Train a network that is trained already, with a rate that falls to 0, so that its loss settles."""
-    optimiser = torch.optim.Adam(network.parameters(), lr=2e-2)
+    Without it, as when a network is trained on, the rate falls to 0, so that losses settle.
+    """
+    optimiser = torch.optim.Adam(network.parameters(), lr=RATE)
     for epoch in range(epochs):
-        optimiser.param_groups[0]["lr"] = 2e-2 * (1 - epoch / epochs)
+        if evidence is None:
+            optimiser.param_groups[0]["lr"] = RATE * (1 - epoch / epochs)
         for batch in torch.randperm(len(images)).split(50):
             loss = cross_entropy(network(images[batch]), labels[batch])
+            if evidence is not None:
+                loss = loss + evidence.penalty()
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
+        if evidence is not None and epoch >= 2:
+            evidence.update(images[:128])
 
 
 def ask(seed: int, epochs: int) -> tuple[TrainingTrials, PoseReport]:
@@ -93,10 +89,10 @@ def ask(seed: int, epochs: int) -> tuple[TrainingTrials, PoseReport]:
     images, labels = letters(LETTERS)
     others, truth = letters(LETTERS)
     network = Classifier()
-    train(network, images, labels, epochs)
+    train(network, images, labels, epochs, SoftnessEvidence(network, observations=len(images)))
     trials = which_softness_helps(
         network,
-        lambda copy: train_on(copy, images, labels, epochs=3),
+        lambda copy: train(copy, images, labels, epochs=3),
         lambda copy: cross_entropy(copy(others), truth, reduction="none"),
     )
     return trials, pose_test(images, network.image.gspace)
