@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-import small as battery
+import small
 import torch
 from escnn.group import Representation
 from reference_group import Elements, coset
@@ -27,7 +27,7 @@ SOFTNESS = 0.2
 def baseline(way: str, space: str, pair: str, kernel_size: int = 3, **arguments: object) -> RelaxedConvolution:
     """A layer on the torus."""
     arguments = {**TORUS, "initial_softness": SOFTNESS, **arguments}
-    layer = LAYERS[way](*battery.types(space, pair), kernel_size, **arguments).double()
+    layer = LAYERS[way](*small.types(space, pair), kernel_size, **arguments).double()
     shake(layer)
     return layer
 

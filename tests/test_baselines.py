@@ -9,7 +9,7 @@ import copy
 import math
 
 import pytest
-import small as battery
+import small
 import torch
 from baseline_layers import EVERY_STRICT_KERNEL, EVERY_WAY, WAYS, baseline, members, set_group_weights, strict_bank
 from errors import ROUNDING, SINGLE_REORDERED, largest_error, relative_error, shift_error
@@ -85,7 +85,7 @@ def test_strict_limit_is_the_strict_kernel_equivariant_and_learns_to_be_relaxed(
 @EVERY_WAY
 @pytest.mark.parametrize(("space", "softness"), [("C4", 0.01), ("D4", 0.2)])
 def test_layer_starts_as_soft_as_it_is_told_with_the_energy_of_r2conv(way: str, space: str, softness: float) -> None:
-    types = battery.types(space, "two regular -> two regular")
+    types = small.types(space, "two regular -> two regular")
     measured, energies, of_escnn = [], [], []
     for _ in range(4):
         layer = LAYERS[way](*types, 5, initial_softness=softness).double()
@@ -209,7 +209,7 @@ BAD_ARGUMENTS = [
 @pytest.mark.parametrize(("way", "pair", "arguments", "error", "message"), BAD_ARGUMENTS)
 def test_bad_arguments_are_named(way: str, pair: str, arguments: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        LAYERS[way](*battery.types("C4", pair), **{"kernel_size": 3, **arguments})
+        LAYERS[way](*small.types("C4", pair), **{"kernel_size": 3, **arguments})
 
 
 RELAXED_BY = {

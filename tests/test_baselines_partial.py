@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import small as battery
+import small
 import torch
 from baseline_layers import baseline, members, strict_bank
 from errors import ROUNDING, largest_error, reflections, relative_error, rotations
@@ -71,7 +71,7 @@ def test_partial_layer_of_which_nothing_is_relaxed_takes_any_fields(space: str, 
 @pytest.mark.parametrize("space", ["C2", "C3", "C8", "D4"])
 def test_narrowing_is_learned_from_anywhere(space: str, start: float) -> None:
     names = {"rotation": start} | ({"reflection": start} if space == "D4" else {})
-    layer = PartialR2Conv(*battery.types(space, "trivial -> regular"), 3, relax=names).double()
+    layer = PartialR2Conv(*small.types(space, "trivial -> regular"), 3, relax=names).double()
     layer.set_narrowing(**names)
     # Σ w k², whose slope in w is positive where w is 0, too.
     kept = (layer.filter_bank() * strict_bank("partial", layer)).sum()
@@ -80,7 +80,7 @@ def test_narrowing_is_learned_from_anywhere(space: str, start: float) -> None:
 
 
 def test_narrowing_is_fixed_unless_it_is_learned_and_has_no_sign() -> None:
-    types = battery.types("D4", "trivial -> regular")
+    types = small.types("D4", "trivial -> regular")
     learned, fixed = (PartialR2Conv(*types, 3, learn_relaxation=learn) for learn in (True, False))
     assert len(list(learned.parameters())) == len(list(fixed.parameters())) + 2
     fixed.load_state_dict(learned.state_dict())
@@ -92,7 +92,7 @@ def test_narrowing_is_fixed_unless_it_is_learned_and_has_no_sign() -> None:
 
 def test_rotation_and_reflection_have_equal_shares_of_the_softness() -> None:
     """The windows multiply, and so do 1 − s; each 1 − s is √(1 − s) of both."""
-    layer = PartialR2Conv(*battery.types("D4", "trivial -> regular"), 3, initial_softness=0.3).double()
+    layer = PartialR2Conv(*small.types("D4", "trivial -> regular"), 3, initial_softness=0.3).double()
     assert layer.softness().item() == pytest.approx(0.3, rel=1e-5)  # ν is a float32
     for name in ("rotation", "reflection"):
         assert layer.softness(name).item() == pytest.approx(1 - 0.7**0.5, rel=1e-5)
@@ -100,7 +100,7 @@ def test_rotation_and_reflection_have_equal_shares_of_the_softness() -> None:
 
 def test_start_cuts_off_little_and_narrowing_to_the_identity_all_else() -> None:
     for space in ("C2", "C4", "C8", "D8"):
-        layer = PartialR2Conv(*battery.types(space, "trivial -> regular"), 3)
+        layer = PartialR2Conv(*small.types(space, "trivial -> regular"), 3)
         assert torch.equal(layer.filter_bank()[0], strict_bank("partial", layer)[0])
         assert layer.softness().item() == pytest.approx(0.01, rel=1e-4)
         layer.set_narrowing(**dict.fromkeys(layer.narrowing, 1.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import small as battery
+import small
 import torch
 from errors import SINGLE, relative_error
 from escnn import gspaces, nn
@@ -61,7 +61,7 @@ def test_module_that_appears_twice_stays_one_and_shared_weights_shared() -> None
 @pytest.mark.filterwarnings("ignore:relax_network leaves Linear strict")
 def test_other_modules_of_escnn_do_not_hinder() -> None:
     """In evaluation they keep tensors with a history, as R2Conv does."""
-    regular = battery.field_type("C4", "regular")
+    regular = small.field_type("C4", "regular")
     c4 = regular.fibergroup
     vectors = FieldType(gspaces.no_base_space(c4), [c4.regular_representation])
     for other in (nn.R2ConvTransposed(regular, regular, 3), nn.Linear(vectors, vectors)):

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Callable, Iterator
 
 import pytest
-import small as battery
+import small
 import torch
 from baseline_layers import WAYS, baseline
 from errors import ROUNDING, SINGLE_REORDERED, relative_error
@@ -186,7 +186,7 @@ def test_training_with_penalties_waits_for_nothing(pretended: PretendDevice) -> 
 @pytest.mark.usefixtures("pretended")
 def test_layer_built_on_the_default_device_is_the_one_built_on_the_cpu(name: str) -> None:
     """The seed is the same. A layer of this kind is built elsewhere before, and elsewhere again afterwards."""
-    types, layers = battery.types("C4", "two regular -> regular"), []
+    types, layers = small.types("C4", "two regular -> regular"), []
     for place in ("cpu", DEVICE, "cpu"):
         torch.manual_seed(5)
         with torch.device(place):
@@ -200,7 +200,7 @@ def test_layer_built_on_the_default_device_is_the_one_built_on_the_cpu(name: str
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_layer_built_on_the_meta_device_takes_a_state_later(name: str) -> None:
-    types = battery.types("C4", "two regular -> regular")
+    types = small.types("C4", "two regular -> regular")
     layer = LAYERS[name](*types, 3, padding=1)
     with torch.device("meta"):
         empty = LAYERS[name](*types, 3, padding=1)

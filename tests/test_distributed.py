@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import small as battery
+import small
 import torch
 from errors import ROUNDING, relative_error
 from escnn.nn import EquivariantModule, R2Conv
@@ -47,7 +47,7 @@ def start(form: str) -> EquivariantModule:
     torch.manual_seed(1)
     if form == "R2Conv":
         # With a basis of its own, whose cast reaches no other test.
-        return R2Conv(*battery.types("C4", "regular -> regular"), 3, recompute=True).double()
+        return R2Conv(*small.types("C4", "regular -> regular"), 3, recompute=True).double()
     if form == "of volumes":
         return volume_layer(volume_type("octahedral"), kernel=None)
     layer = layer_of(form.split(", at")[0].split(", hardened")[0])

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Callable
 
 import pytest
-import small as battery
+import small
 import torch
 from errors import ROUNDING, SINGLE, answer_to, relative_error
 from escnn import nn as enn
@@ -22,12 +22,12 @@ from escnn_relaxed.baselines import ResidualR2Conv
 from escnn_relaxed.network import to_escnn
 
 SOFT = {"relax": {"rotation": 0.25}, "initial_softness": 0.3}
-FIELDS = battery.field_type("D4", "regular + trivial + regular + quotient")
+FIELDS = small.field_type("D4", "regular + trivial + regular + quotient")
 PAIRS = {
-    "C4": battery.types("C4", "regular -> irreps"),
+    "C4": small.types("C4", "regular -> irreps"),
     "D4": (FIELDS, FIELDS),
-    "SO(2)": battery.types("SO(2)", "irreps -> band-limited"),
-    "O(2)": battery.types("O(2)", "irreps -> irreps"),
+    "SO(2)": small.types("SO(2)", "irreps -> band-limited"),
+    "O(2)": small.types("O(2)", "irreps -> irreps"),
 }
 GEOMETRIES: dict[str, dict[str, object]] = {
     "plain": {},
@@ -39,7 +39,7 @@ GEOMETRIES: dict[str, dict[str, object]] = {
 
 
 def random_input(fields: FieldType, dtype: torch.dtype = torch.float64) -> Tensor:
-    return battery.random_input(fields, 9, 10, dtype=dtype)
+    return small.random_input(fields, 9, 10, dtype=dtype)
 
 
 @EVERY_MODE

@@ -7,8 +7,8 @@ import math
 
 import baseline_layers
 import pytest
-import small as battery
-import small_networks as forms
+import small
+import small_networks
 import torch
 from errors import BROKEN, ROUNDING
 from escnn import nn as enn
@@ -27,7 +27,7 @@ class Regression:
     """Bayesian linear regression on α with MacKay's precisions, by plain linear algebra."""
 
     def __init__(self, count: int = 60) -> None:
-        in_type, out_type = battery.field_type("D4", "regular"), battery.field_type("D4", "trivial")
+        in_type, out_type = small.field_type("D4", "regular"), small.field_type("D4", "trivial")
         relax = {"rotation": 0.25, "reflection": 0.25}
         self.layer = RelaxedR2Conv(in_type, out_type, 3, relax=relax, initial_softness=0.1).double()
         self.inputs = self.layer.in_type(torch.randn(count, 8, 3, 3, dtype=torch.float64))
@@ -163,7 +163,7 @@ def test_copies_of_an_output_tell_nothing_new() -> None:
 
 
 def test_a_small_unit_of_the_targets_changes_nothing_and_independent_residuals_count_in_full() -> None:
-    image, found = battery.field_type("C4", "trivial"), []
+    image, found = small.field_type("C4", "trivial"), []
     layer = RelaxedR2Conv(image, image, 3, padding=1, initial_softness=0.1)
     inputs = image(torch.randn(500, 1, 5, 5))
     targets = layer(inputs).tensor.detach() + 0.1 * torch.randn(500, 1, 5, 5)
@@ -178,7 +178,7 @@ def test_a_small_unit_of_the_targets_changes_nothing_and_independent_residuals_c
 
 
 def test_a_network_whose_errors_go_together_has_no_higher_evidence() -> None:
-    image, found = battery.field_type("C4", "trivial"), []
+    image, found = small.field_type("C4", "trivial"), []
     right = Changed(RelaxedR2Conv(image, image, 3, padding=1, initial_softness=0.1), 8)
     wrong = copy.deepcopy(right)
     wrong.layer.weights.data *= 0.5  # so that copies of an output have the same error
@@ -282,7 +282,7 @@ def test_precisions_stay_at_their_prior_where_the_data_say_nothing() -> None:
 
 
 LAYERS = {
-    **{form: (lambda form=form: forms.layer_of(form)) for form in ("soft", "learned", "soft in translation")},
+    **{form: (lambda form=form: small_networks.layer_of(form)) for form in ("soft", "learned", "soft in translation")},
     **{
         way: (lambda way=way: baseline_layers.baseline(way, "D4", "regular -> regular")) for way in baseline_layers.WAYS
     },
@@ -294,7 +294,7 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_layer_of_every_form_learns_how_soft_and_is_strict_where_all_its_soft_weights_are_0(name: str) -> None:
     layer = LAYERS[name]()
-    inputs = layer.in_type(forms.features_of(layer, side=5, batch=10))
+    inputs = layer.in_type(small_networks.features_of(layer, side=5, batch=10))
     evidence = SoftnessEvidence(layer, 50, "gaussian")
     evidence.update(inputs, torch.randn_like(layer(inputs).tensor))
     rows = evidence.table()

@@ -9,7 +9,7 @@ import re
 from dataclasses import asdict, replace
 
 import pytest
-import small as battery
+import small
 import torch
 from escnn import nn as enn
 from evidence_networks import CLOSED_FORM, Classifier, entries, images
@@ -38,7 +38,7 @@ class HalfPlanes(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        image, hidden = battery.field_type("C4", "trivial"), battery.field_type("C4", "regular")
+        image, hidden = small.field_type("C4", "trivial"), small.field_type("C4", "regular")
         self.layer = RelaxedR2Conv(image, hidden, 5, initial_softness=0.02)
         self.pool, self.head = enn.GroupPooling(hidden), nn.Linear(1, 2)
 
@@ -106,7 +106,7 @@ def test_hardening_allows_for_the_error_of_the_rise(
 def test_hardening_goes_subgroup_by_subgroup_and_then_layer_by_layer() -> None:
     """The first layer has to be soft; the second has hardly any softness, and it goes."""
     torch.manual_seed(1)
-    image, hidden = battery.field_type("C4", "trivial"), battery.field_type("C4", "regular")
+    image, hidden = small.field_type("C4", "trivial"), small.field_type("C4", "regular")
     network = enn.SequentialModule(
         RelaxedR2Conv(image, hidden, 5, initial_softness=0.5),
         RelaxedR2Conv(hidden, hidden, 1, initial_softness=1e-9),
@@ -156,7 +156,7 @@ class Squares(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        fields, relax = battery.field_type("D4", "regular"), {"rotation": 0.25, "reflection": 0.25}
+        fields, relax = small.field_type("D4", "regular"), {"rotation": 0.25, "reflection": 0.25}
         self.layer = RelaxedR2Conv(fields, fields, 3, relax=relax, initial_softness=0.05).double()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -212,7 +212,7 @@ def test_rise_of_a_trial_is_beside_what_has_been_hardened_before() -> None:
 
 def test_subgroups_that_have_gone_with_others_have_no_trial_of_their_own() -> None:
     """Free weights belong to all subgroups together, and where they go first nothing is left for rotation alone."""
-    fields = battery.field_type("D4", "regular")
+    fields = small.field_type("D4", "regular")
     network = enn.SequentialModule(
         ResidualR2Conv(fields, fields, 3, initial_softness=1e-6),
         RelaxedR2Conv(fields, fields, 1, initial_softness=1e-6),

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-import small as battery
+import small
 import torch
 from errors import ROUNDING
 from escnn import nn as enn
@@ -97,8 +97,8 @@ def test_penalty_waits_for_no_device() -> None:
 @pytest.mark.parametrize("likelihood", ["binary", "gaussian", "categorical"])
 def test_every_likelihood_takes_outputs_of_any_shape(likelihood: str) -> None:
     """Pixels are outputs of their own: the penalty is that of a mean over them."""
-    image = battery.field_type("C4", "trivial")
-    layer = RelaxedR2Conv(image, battery.field_type("C4", "trivial + trivial"), 3, padding=1, initial_softness=0.1)
+    image = small.field_type("C4", "trivial")
+    layer = RelaxedR2Conv(image, small.field_type("C4", "trivial + trivial"), 3, padding=1, initial_softness=0.1)
     inputs = image(torch.randn(20, 1, 5, 5))
     targets = {
         "binary": torch.randint(0, 2, (20, 2, 5, 5)).float(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import small as battery
+import small
 import torch
 from errors import BROKEN, ROUNDING, answer_to, largest_error, reflections, relative_error, rotations, shift
 from escnn import nn
@@ -48,7 +48,7 @@ def softnesses(module: torch.nn.Module, *subgroups: str) -> list[float]:
 
 @pytest.mark.parametrize(("space", "mode"), [("C4", "train"), ("C4", "eval"), ("C8", "eval"), ("D4", "eval")])
 def test_hardened_network_is_equivariant(space: str, mode: str) -> None:
-    soft = network(space, battery.subgroups(space, 0.2), "two regular").train(mode == "train")
+    soft = network(space, small.subgroups(space, 0.2), "two regular").train(mode == "train")
     features = features_of(soft)
     assert largest_error(soft, features) > BROKEN
     hardened = harden_network(soft)
@@ -175,7 +175,7 @@ def test_hardened_layer_stays_strict_whatever_its_frequency(soft_part: str) -> N
     layer.set_domain_frequency(rotation=0.3, reflection=1.0, translation=0.5)
     assert layer.softness("rotation").item() <= 1e-15
     assert layer.softness("translation").item() > 1e-3
-    assert largest_error(layer, battery.random_input(layer.in_type, 9, 9)) <= ROUNDING
+    assert largest_error(layer, small.random_input(layer.in_type, 9, 9)) <= ROUNDING
 
 
 def test_module_that_appears_twice_is_hardened_once_and_unknown_subgroups_are_named() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import small as battery
+import small
 import torch
 from small import SOFT_PARTS, soft_regular_layer
 
@@ -20,7 +20,7 @@ def soft_loss(layer: RelaxedR2Conv) -> torch.Tensor:
     """The distance to the answer of another layer, which is soft."""
     torch.manual_seed(5)
     target = soft_regular_layer(initial_softness=0.5)
-    features = layer.in_type(battery.random_input(layer.in_type, 5, 5, batch=4))
+    features = layer.in_type(small.random_input(layer.in_type, 5, 5, batch=4))
     return (layer(features).tensor - target(features).tensor.detach()).square().mean()
 
 

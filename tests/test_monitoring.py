@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import small as battery
+import small
 import torch
 from escnn import nn as enn
 from small import soft_regular_layer
@@ -20,7 +20,7 @@ def network() -> enn.SequentialModule:
 
 
 def images(count: int = 3) -> torch.Tensor:
-    return battery.random_input(battery.field_type("C4", "regular"), 5, 5, batch=count)
+    return small.random_input(small.field_type("C4", "regular"), 5, 5, batch=count)
 
 
 def test_numbers_are_those_of_the_layers() -> None:
@@ -66,7 +66,7 @@ def test_errors_are_logged_where_they_are_known_and_exact_and_the_monitor_keeps_
     assert errors(soft_regular_layer(), images()) == {"equivariance_error/network"}
     assert errors(Segmentation(network()), images()) == {"equivariance_error/body.0", "equivariance_error/body.2"}
     layer = soft_regular_layer(space="trivial", relax={"translation": 0.3})
-    data = battery.random_input(layer.in_type, 8, 8)
+    data = small.random_input(layer.in_type, 8, 8)
     assert errors(layer, data) == set()
     monitor = RelaxationMonitor(layer, data, shifts=[(1, 1)])
     first = monitor.record(0)

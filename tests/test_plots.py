@@ -10,7 +10,6 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import small
-import small as battery
 import torch
 from errors import on_grid_elements, transform
 from escnn import nn
@@ -114,7 +113,7 @@ def filters(axes: mpl.axes.Axes) -> list[np.ndarray]:
 
 
 def layer(space: str, pair: str, **arguments: object) -> torch.nn.Module:
-    return build(*battery.types(space, pair), filter_frequency=ROUGH, **arguments)
+    return build(*small.types(space, pair), filter_frequency=ROUGH, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +122,7 @@ def layer(space: str, pair: str, **arguments: object) -> torch.nn.Module:
 def test_a_strict_layer_shows_one_filter_turned(space: str, pair: str) -> None:
     strict = layer(space, pair, relax=None)
     found = filters(plots.plot_filters_over_rotations(strict, out_field=1, in_field=len(strict.in_type) - 1))
-    trivial, group = battery.field_type(space, "trivial"), strict.out_type.fibergroup
+    trivial, group = small.field_type(space, "trivial"), strict.out_type.fibergroup
     assert len(found) == group.order()
     first = torch.from_numpy(found[group.elements.index(group.identity)])[None, None]
     assert not np.allclose(found[0], found[1])

@@ -11,8 +11,7 @@ import baseline_layers
 import drop_in_networks
 import pytest
 import small
-import small as battery
-import small_networks as forms
+import small_networks
 import torch
 from errors import ROUNDING, SINGLE_REORDERED
 from escnn import gspaces
@@ -96,7 +95,7 @@ OTHERS: dict[str, Callable[..., RelaxedLayer]] = {
     "learned ω′, continuous": partial(
         soft_layer, "C4", "regular -> regular", kernel=ContinuousKernel(hidden_size=4), learn_relaxation=True
     ),
-    "at pixels, continuous": partial(forms.layer_of, "soft in translation, continuous"),
+    "at pixels, continuous": partial(small_networks.layer_of, "soft in translation, continuous"),
     **{way: partial(baseline_layers.baseline, way, "C4", "regular -> regular") for way in baseline_layers.WAYS},
 }
 LAYERS = MODULATED | OTHERS
@@ -136,7 +135,7 @@ def assert_as_one_by_one(network: nn.Module, *arguments: object, tolerance: floa
 
 
 def features_of(layer: RelaxedLayer) -> GeometricTensor:
-    return layer.in_type(forms.features_of(layer, side=6, batch=3))
+    return layer.in_type(small_networks.features_of(layer, side=6, batch=3))
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -177,7 +176,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("relax", [{"rotation": 0.25}, EVERYWHERE, {"translation": 0.4}], ids=str)
 def test_no_input_has_a_filter_bank_of_its_own(relax: dict[str, object]) -> None:
-    fields = battery.field_type("C4", " + ".join(["regular"] * 8))
+    fields = small.field_type("C4", " + ".join(["regular"] * 8))
     layer = RelaxedR2Conv(fields, fields, 5, padding=2, relax=relax).eval()
     arguments = (fields(torch.randn(3, 32, 4, 4)),)
     with Largest() as largest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import small as battery
+import small
 import torch
 from escnn import nn as enn
 from small import build
@@ -16,7 +16,7 @@ from escnn_relaxed.measure.reports import plain_table
 
 @pytest.fixture
 def network() -> nn.Module:
-    fields = battery.field_type("D4", "two regular")
+    fields = small.field_type("D4", "two regular")
     soft = build(fields, fields, relax={"rotation": 0.2, "translation": (0.1, 0.3)})
     return nn.ModuleDict({"strict": build(fields, fields, relax=None), "soft": soft})
 
@@ -54,7 +54,7 @@ def test_columns_are_as_wide_as_their_widest_cell() -> None:
 
 def test_layer_in_which_nothing_can_be_soft_says_so() -> None:
     """Between trivial fields a 1×1 kernel has nothing to tie softness to; it has the parameters of ``R2Conv``."""
-    trivial = battery.field_type("C4", "trivial")
+    trivial = small.field_type("C4", "trivial")
     layer = RelaxedR2Conv(trivial, trivial, 1)
     (row,) = relaxation_summary(layer).rows
     assert row.cannot_be_soft == ("rotation",)
@@ -81,7 +81,7 @@ def test_measured_errors_are_of_each_layer_alone_and_of_the_network_up_to_it() -
 
 
 def test_lines_of_mixed_fields_and_of_long_names_fit_on_a_screen_above_what_is_strict() -> None:
-    gspace = battery.gspace("D4")
+    gspace = small.gspace("D4")
     quotient = gspace.quotient_repr((None, 2))
     mixed = enn.FieldType(gspace, [gspace.regular_repr, gspace.trivial_repr, *gspace.irreps, quotient] * 2)
     layer = RelaxedR2Conv(mixed, mixed, 3, padding=1, relax={"rotation": 0.25})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import small as battery
+import small
 import torch
 from escnn import nn
 from escnn.nn import EquivariantModule, R2Conv
@@ -14,14 +14,14 @@ from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 def convolution(space: str, pair: str, kernel_size: int = 3, **arguments: object) -> R2Conv:
     """A trained layer: weights and bias away from their start."""
-    layer = R2Conv(*battery.types(space, pair), kernel_size, **arguments)
+    layer = R2Conv(*small.types(space, pair), kernel_size, **arguments)
     shake(layer)
     return layer
 
 
 def network(space: str = "C4", **arguments: object) -> nn.SequentialModule:
     """Three layers with escnn's batch norm, ReLU and pooling."""
-    regular = battery.field_type(space, "two regular")
+    regular = small.field_type(space, "two regular")
     return nn.SequentialModule(
         convolution(space, "trivial -> two regular", padding=1, **arguments),
         nn.InnerBatchNorm(regular),
@@ -47,7 +47,7 @@ def train_a_step(module: torch.nn.Module, rate: float = 0.1) -> None:
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     optimiser = torch.optim.SGD(parameters, lr=rate)
     dtype = parameters[0].dtype
-    found = module(module.in_type(battery.random_input(module.in_type, 8, 8, dtype=dtype))).tensor
+    found = module(module.in_type(small.random_input(module.in_type, 8, 8, dtype=dtype))).tensor
     torch.nn.functional.mse_loss(found, torch.randn_like(found)).backward()
     optimiser.step()
 
