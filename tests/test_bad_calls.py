@@ -76,7 +76,6 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
         "losses": lambda network: torch.ones(4),
     },
     measure.equivariance_error: {"module": NETWORK, "data": images()},
-    measure.prediction_agreement: {"classifier": Classes(), "data": images(), "in_type": FIELDS},
     measure.relaxation_summary: {"network": NETWORK, "data": images()},
     measure.softness_ablation: {"network": NETWORK, "evaluate": lambda network: 1.0},
     measure.softness_by_axis: {"network": escnn_relaxed.RelaxedR3Conv(VOLUMES, VOLUMES, 3)},
@@ -113,8 +112,6 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
 RESULTS = (
     "AblationReport",
     "AblationRow",
-    "AgreementReport",
-    "AgreementRow",
     "AxisSoftness",
     "EquivarianceReport",
     "ErrorRow",
@@ -170,15 +167,14 @@ CALLED = {("relax_network", "where"), ("softness_ablation", "evaluate")}
 CALLED |= {("which_softness_helps", name) for name in ("train", "losses")}
 for _layer in ("RelaxedR2Conv", "RelaxedR2ConvTransposed", "RelaxedR3Conv", "RelaxedR3ConvTransposed"):
     CALLED |= {(_layer, "basis_filter"), (_layer, "frequencies_cutoff"), (_layer, "kernel")}
-CALLED |= {(name, "output") for name in ("equivariance_error", "prediction_agreement", "robustness_report")}
+CALLED |= {(name, "output") for name in ("equivariance_error", "robustness_report")}
 
 # Bad values that end otherwise, and why.
 NO_FIELDS = "it is the argument in_type that is missing"
 ALLOWED: dict[tuple[str, str, str], str] = {
     ("equivariance_error", "module", "module"): NO_FIELDS,
     ("equivariance_error", "module", "empty network"): NO_FIELDS,
-    ("prediction_agreement", "data", "other fields"): "the classifier's own error, whose forward takes plain tensors",
-    ("robustness_report", "data", "other fields"): "the same",
+    ("robustness_report", "data", "other fields"): "the classifier's own error, whose forward takes plain tensors",
 }
 # Arguments that are not checked yet: to be taken off this list.
 for _layer in ("RelaxedR3Conv", "RelaxedR3ConvTransposed"):

@@ -21,8 +21,8 @@ from escnn_relaxed import (
     equivariance_error,
     frequency_penalty,
     harden_network,
-    prediction_agreement,
     relaxation_summary,
+    robustness_report,
     softness_ablation,
 )
 from escnn_relaxed.baselines import LAYERS
@@ -153,13 +153,15 @@ def test_measures_of_a_network_are_those_of_the_cpu(gpu: torch.device) -> None:
         rows = equivariance_error(made, data=made.features, in_type=types[0], out_type=types[1], shifts=[(1, 2)]).rows
         summary = relaxation_summary(made, data=made.features)
         classifier = nn.Sequential(made, nn.Flatten())
-        agreement = prediction_agreement(classifier, made.features, in_type=types[0], shifts=[(1, 0)])
+        labels = torch.zeros(len(made.features.tensor), dtype=torch.long)
+        robustness = robustness_report(classifier, made.features, labels, in_type=types[0], shifts=[(1, 0)])
         results.append(
             [
                 *(value for row in rows for value in (row.error, row.resampling)),
                 *(value for layer in summary.rows for value in layer.softness.values()),
                 *(row.value for row in softness_ablation(made, lambda net, x=made.features: net(x).square().mean())),
-                *(frequency_penalty(made).item(), agreement.orbit),
+                *(row.agreement for row in robustness.rows),
+                frequency_penalty(made).item(),
                 *relaxation_scalars(made).values(),
             ]
         )

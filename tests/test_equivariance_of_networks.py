@@ -15,7 +15,7 @@ from small import build, soft_regular_layer
 from torch import Tensor, nn
 from trained_networks import convolution, network
 
-from escnn_relaxed import equivariance_error, prediction_agreement, relaxation_summary, softness_ablation
+from escnn_relaxed import equivariance_error, relaxation_summary, robustness_report, softness_ablation
 from escnn_relaxed.measure import relaxation_scalars
 
 
@@ -122,10 +122,9 @@ def test_a_tensor_is_picked_of_what_a_network_returns() -> None:
         assert [(row.kind, row.error) for row in report.rows] == [("exact", 0.0)] * 3
         inside = nn.Sequential(nn.Identity(), module)
         assert equivariance_error(inside, **place, layer="1", output=pick).rows == report.rows
-    logits = prediction_agreement(
-        Pair(), torch.randn(4, 1, 5, 5), in_type=trivial, output=lambda answer: answer[0].mean((2, 3))
-    )
-    assert logits.orbit == 1
+    images, labels = torch.randn(4, 1, 5, 5), torch.zeros(4, dtype=torch.long)
+    report = robustness_report(Pair(), images, labels, in_type=trivial, output=lambda answer: answer[0].mean((2, 3)))
+    assert [row.agreement for row in report.rows] == [1, 1, 1]
 
 
 # Arguments beside a layer of C4, or a module in its place and a size; functions make what they stand for of the layer.
@@ -261,9 +260,10 @@ class Ahead(nn.Module):
 
 
 def test_other_measures_take_all_inputs() -> None:
-    images, action = drawn(40, 1, SIDE, SIDE), drawn(40, 2, 1, 1)
-    assert prediction_agreement(Ahead(), (images, VECTOR(action)), in_type=IMAGE).orbit == 1
-    rows = prediction_agreement(Ahead(), (images, action), in_type=IMAGE).rows
+    images, action, labels = drawn(40, 1, SIDE, SIDE), drawn(40, 2, 1, 1), torch.zeros(40, dtype=torch.long)
+    rows = robustness_report(Ahead(), (images, VECTOR(action)), labels, in_type=IMAGE).rows
+    assert {row.agreement for row in rows} == {1}
+    rows = robustness_report(Ahead(), (images, action), labels, in_type=IMAGE).rows
     assert [row.agreement for row in rows if row.name == "rotation 180°"] == [0]
     soft, data = Critic({"rotation": 0.3}), (images, VECTOR(action), 2.0)
     (row,) = relaxation_summary(soft, data=data, in_type=IMAGE).rows

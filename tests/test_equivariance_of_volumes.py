@@ -15,7 +15,7 @@ from small import shake
 from small_networks import VoxelGrasping
 from torch import Tensor
 
-from escnn_relaxed import RelaxedR3Conv, equivariance_error, prediction_agreement
+from escnn_relaxed import RelaxedR3Conv, equivariance_error, robustness_report
 from escnn_relaxed.measure import relaxation_scalars
 from escnn_relaxed.measure.isometry import PixelGrid, moved, turn_or_flip
 
@@ -137,7 +137,8 @@ def test_networks_of_volumes_are_measured_inside_and_by_their_classes() -> None:
     for rows in (report.rows, inside.rows):
         assert [row.kind for row in rows] == 23 * ["exact"]
         assert max(row.error for row in rows) <= SINGLE_REORDERED
-    assert prediction_agreement(network, data).orbit == 1.0
+    rows = robustness_report(network, data, torch.zeros(4, dtype=torch.long)).rows
+    assert {row.agreement for row in rows} == {1}
     scalars = relaxation_scalars(network, data)
     assert scalars["equivariance_error/network"] == max(row.error for row in report.rows)
 

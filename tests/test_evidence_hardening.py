@@ -24,8 +24,6 @@ from escnn_relaxed.learning.posterior import posterior
 from escnn_relaxed.measure import (
     AblationReport,
     AblationRow,
-    AgreementReport,
-    AgreementRow,
     EquivarianceReport,
     ErrorRow,
     LayerSummary,
@@ -306,7 +304,6 @@ REPORTS = {
     "evidence": EvidenceTable(ROWS),
     "hardening": HardeningReport(TRIALS),
     "errors": EquivarianceReport("<layer>", (ErrorRow("rotation 90°", "rotation", 1.57, "exact", 0.5, 0.0),)),
-    "agreement": AgreementReport((AgreementRow("rotation 90°", "rotation", 1.57, "exact", 0.5, 1.0),), orbit=0.5),
     "ablation": AblationReport((AblationRow("nothing", "network", 1.0, 0.0, 0.01),)),
     "summary": RelaxationSummary((LayerSummary("conv", "1 -> 1", {}, {"all": 0.0}),), {"R2Conv": ("1",)}),
 }
@@ -317,7 +314,6 @@ def test_reports_are_dicts_and_html(name: str) -> None:
     report = REPORTS[name]
     found = json.loads(json.dumps(report.to_dict()))
     assert found["rows"] == json.loads(json.dumps([asdict(row) for row in report.rows]))
-    assert found.get("orbit", 0.5) == 0.5
     assert found.get("strict", {}) == ({"R2Conv": ["1"]} if name == "summary" else {})
     text = re.fullmatch("<pre>(.*)</pre>", report._repr_html_(), re.DOTALL)
     assert text is not None

@@ -13,8 +13,7 @@ from escnn import gspaces
 from escnn import nn as enn
 from torch import Tensor, nn
 
-from escnn_relaxed import RelaxedR2Conv, equivariance_error, prediction_agreement
-from escnn_relaxed.measure import robustness_report
+from escnn_relaxed import RelaxedR2Conv, equivariance_error, robustness_report
 
 C4, D4 = small.gspace("C4"), small.gspace("D4")
 IMAGE, MIRRORED = (space.type(space.trivial_repr) for space in (C4, D4))
@@ -105,8 +104,6 @@ def test_numbers_are_those_of_the_network_written_out() -> None:
     assert [row.error for row in report.rows] == pytest.approx(
         [row.error for row in equivariance_error(network, data=images).rows], rel=ROUNDING
     )
-    agreement = prediction_agreement(network, images)
-    assert [row.agreement for row in report.rows] == [row.agreement for row in agreement.rows]
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 7, 100])
@@ -125,13 +122,43 @@ def test_chunks_change_nothing(batch_size: int) -> None:
         )
 
 
+class Threshold(nn.Module):
+    """Whether the largest pixel reaches 0.9, which a turn between pixels lowers."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        largest = images.amax(dim=(1, 2, 3))
+        return torch.stack([largest, torch.full_like(largest, 0.9)], dim=1)
+
+
 def test_interpolated_angles_have_what_interpolation_alone_leaves() -> None:
-    images, labels = torch.randn(8, 1, 9, 9), torch.zeros(8, dtype=torch.long)
-    row = robustness_report(Side(), images, labels, in_type=IMAGE, elements=(), angles=[0.5]).rows[0]
-    expected = prediction_agreement(Side(), images, in_type=IMAGE, elements=(), angles=[0.5]).rows[0]
-    assert row.kind == "interpolated"
-    assert row.agreement == expected.agreement
-    assert 0 <= row.resampling <= 1
+    """Turned by 45° and back, a pixel off the centre is lower, so that its class changes; one in the centre stays."""
+    images, labels = torch.zeros(2, 1, 5, 5), torch.zeros(2, dtype=torch.long)
+    images[0, 0, 2, 2] = images[1, 0, 1, 2] = 1
+    report = robustness_report(Threshold(), images, labels, in_type=IMAGE, elements=(), angles=[math.pi / 4])
+    (row,) = report.rows
+    assert report.accuracy == 1
+    assert (row.kind, row.accuracy, row.agreement, row.resampling) == ("interpolated", 0.5, 0.5, 0.5)
+
+
+class Brightness(nn.Module):
+    """Bright or dark, after pooling over windows of two pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pooling = nn.MaxPool2d(2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        mean = self.pooling(images).mean(dim=(1, 2, 3))
+        return torch.stack([mean, -mean], dim=1)
+
+
+def test_strides_that_do_not_fit_are_told() -> None:
+    kinds, brightness, labels = {}, Brightness(), torch.zeros(4, dtype=torch.long)
+    for size in (6, 5):
+        images = torch.randn(4, 1, size, size)
+        rows = robustness_report(brightness, images, labels, in_type=IMAGE, shifts=[(1, 0), (2, 0)]).rows
+        kinds[size] = [row.kind for row in rows]
+    assert kinds == {6: ["exact"] * 3 + ["strided", "exact"], 5: ["strided"] * 4 + ["exact"]}
 
 
 def test_modes_come_back_and_strict_networks_lose_nothing() -> None:
@@ -196,10 +223,12 @@ IMAGES = torch.zeros(2, 1, 5, 5)
         ((Side(), IMAGES, LABELS), {"batch_size": 0}, ValueError, "batch_size must be"),
         ((Side(), IMAGES, LABELS), {"elements": ()}, ValueError, "nothing to measure"),
         ((Side, IMAGES, LABELS), {}, TypeError, "classifier must be"),
+        ((nn.Identity(), IMAGES, LABELS), {}, ValueError, r"classifier: the output must be \(batch, classes\)"),
+        ((Side(), IMAGES, LABELS), {"in_type": None}, ValueError, "in_type: Side does not say"),
     ],
 )
 def test_bad_arguments_are_named(
     arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
-        robustness_report(*arguments, in_type=IMAGE, **options)
+        robustness_report(*arguments, **{"in_type": IMAGE, **options})

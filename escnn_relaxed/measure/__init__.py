@@ -3,10 +3,10 @@
 A wrong argument raises a ``TypeError`` or a ``ValueError`` that names it.
 """
 
-from .equivariance import equivariance_error, prediction_agreement
+from .equivariance import equivariance_error
 from .monitoring import RelaxationMonitor, relaxation_scalars
 from .poses import PoseReport, PoseRow, pose_test
-from .reports import AblationReport, AblationRow, AgreementReport, AgreementRow, EquivarianceReport, ErrorRow
+from .reports import AblationReport, AblationRow, EquivarianceReport, ErrorRow
 from .robustness import RobustnessOfSubgroup, RobustnessReport, RobustnessRow, robustness_report
 from .summary import (
     AxisSoftness,
@@ -22,8 +22,6 @@ from .symmetry_verdict import SymmetryVerdict, VerdictRow, symmetry_verdict
 __all__ = [
     "AblationReport",
     "AblationRow",
-    "AgreementReport",
-    "AgreementRow",
     "AxisSoftness",
     "EquivarianceReport",
     "ErrorRow",
@@ -41,7 +39,6 @@ __all__ = [
     "VerdictRow",
     "equivariance_error",
     "pose_test",
-    "prediction_agreement",
     "relaxation_scalars",
     "relaxation_summary",
     "robustness_report",

@@ -1,4 +1,4 @@
-"""Measured equivariance for each element, angle and shift: relative errors, and predictions that agree.
+"""Measured equivariance for each element, angle and shift: relative errors.
 
 Elements that map pixels to pixels are kept apart from those that interpolate, beside whose error stands what
 interpolation alone costs. Volumes are measured by the same code. Definitions: docs/how-to/measure-and-log.md.
@@ -14,12 +14,11 @@ from escnn.group import GroupElement
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
-from ..checks import check_module
 from ..network.relaxed_layers import in_eval_mode
-from .forward_probe import ModuleOutput, Output
+from .forward_probe import Output
 from .isometry import Isometry, PixelGrid, moved, on_fibers
 from .measured_network import Data, MeasuredNetwork, Pass, Shifts
-from .reports import AgreementReport, AgreementRow, EquivarianceReport, ErrorRow
+from .reports import EquivarianceReport, ErrorRow
 
 
 @torch.no_grad()
@@ -101,58 +100,6 @@ def equivariance_error(
 
 
 @torch.no_grad()
-def prediction_agreement(
-    classifier: nn.Module,
-    data: Data,
-    *,
-    in_type: FieldType | None = None,
-    elements: Sequence[GroupElement] | None = None,
-    angles: Sequence[float] = (),
-    shifts: Shifts = (),
-    output: Output = None,
-) -> AgreementReport:
-    """Measure the part of images that a classifier gives the same class before and after a transformation.
-
-    The class is that of the largest logit. Interpolated transformations fade images before and after as in
-    :func:`~escnn_relaxed.equivariance_error`, which has the same arguments.
-
-    Args:
-        classifier: a network with an output (batch, classes); its forward takes a GeometricTensor, or a plain tensor.
-        data: images (batch, C, H, W) or volumes (batch, C, D, H, W), or a tuple of all inputs.
-        in_type: fields of the input.
-        elements: of the fiber group, all of them by default.
-        angles: further rotations, in radians.
-        shifts: rows down and columns to the right, in pixels; of volumes planes before them.
-        output: from what the classifier returns to the logits, where it returns a dict or a tuple.
-
-    Example:
-        >>> from escnn import gspaces
-        >>> gspace = gspaces.rot2dOnR2(4)
-        >>> image = FieldType(gspace, [gspace.trivial_repr])
-        >>> class BrightestColumn(nn.Module):
-        ...     def forward(self, images: Tensor) -> Tensor:
-        ...         return images.sum(dim=(1, 2))
-        >>> left = torch.zeros(1, 1, 5, 5)
-        >>> left[..., 2, 0] = 1
-        >>> report = prediction_agreement(BrightestColumn(), left, in_type=image)
-        >>> [(row.name, row.agreement) for row in report.rows]
-        [('rotation 90°', 0.0), ('rotation 180°', 0.0), ('rotation 270°', 0.0)]
-    """
-    network = MeasuredNetwork(check_module("classifier", classifier), None, data, in_type, None, ("",), output)
-    rows = []
-    same = torch.ones(1, dtype=torch.bool)
-    with in_eval_mode(classifier):
-        for passed in _passes(network, elements, angles, shifts):
-            before, after, returned = (
-                classes_of(found[""]) for found in (passed.before, passed.after, passed.returned)
-            )
-            agreement, resampling = ((classes == before).double().mean().item() for classes in (after, returned))
-            rows.append(AgreementRow(*passed.description(""), agreement, resampling))
-            same = same.to(before.device) & (after == before)
-    return AgreementReport(tuple(rows), same.double().mean().item())
-
-
-@torch.no_grad()
 def largest_exact_errors(
     module: nn.Module, data: Data, layers: Sequence[str], in_type: FieldType | None = None, shifts: Shifts = ()
 ) -> dict[str, float]:
@@ -213,12 +160,3 @@ def _ratio(difference: Tensor, reference: Tensor) -> float:
     """Return ‖difference‖ / ‖reference‖; 0 where both are 0."""
     distance, norm = float(difference.norm()), float(reference.norm())
     return distance / norm if norm > 0 else (0.0 if distance == 0 else math.inf)
-
-
-def classes_of(found: ModuleOutput) -> Tensor:
-    """Return the class of each image, (batch,)."""
-    tensor = found.tensor
-    logits = tensor.flatten(1) if tensor.shape[2:].numel() == 1 else tensor
-    if logits.dim() != 2:
-        raise ValueError(f"classifier: the output must be (batch, classes), got {tuple(tensor.shape)}")
-    return logits.argmax(dim=1)

@@ -105,61 +105,6 @@ class EquivarianceReport(Report):
 
 
 @dataclass(frozen=True)
-class AgreementRow:
-    """The agreement under one transformation.
-
-    Attributes:
-        name: of the transformation; this, its subgroup, angle and kind are as in :class:`ErrorRow`.
-        subgroup: ``"rotation"``, ``"reflection"`` or ``"translation"``.
-        angle: in radians.
-        kind: ``"exact"``, ``"strided"`` or ``"interpolated"``.
-        agreement: part of the images that get the same class.
-        resampling: that of images turned there and back, which interpolation alone leaves; 1 for exact rows.
-
-    Example:
-        >>> AgreementRow(
-        ...     "rotation 90°", "rotation", 1.5708, "exact", agreement=0.83, resampling=1.0
-        ... ).agreement
-        0.83
-    """
-
-    name: str
-    subgroup: str
-    angle: float
-    kind: str
-    agreement: float
-    resampling: float
-
-
-@dataclass(frozen=True)
-class AgreementReport(Report):
-    """A row for each transformation; its text is a table.
-
-    Attributes:
-        rows: in the order elements, angles, shifts.
-        orbit: part of the images that get one class under all of these transformations and without.
-
-    Example:
-        >>> turn = AgreementRow("rotation 90°", "rotation", 1.5708, "exact", 0.83, resampling=1.0)
-        >>> print(AgreementReport((turn,), orbit=0.83))
-        transformation  kind   agreement  resampling alone
-        rotation 90°    exact  0.830
-        all of these           0.830
-    """
-
-    rows: tuple[AgreementRow, ...]
-    orbit: float
-
-    def __str__(self) -> str:
-        lines = []
-        for row in self.rows:
-            alone = f"{row.resampling:.3f}" if row.kind == "interpolated" else ""
-            lines.append([row.name, row.kind, f"{row.agreement:.3f}", alone])
-        lines.append(["all of these", "", f"{self.orbit:.3f}", ""])
-        return plain_table(["transformation", "kind", "agreement", "resampling alone"], lines)
-
-
-@dataclass(frozen=True)
 class AblationRow:
     """The value of a network with one part hardened.
 

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from ..checks import SUBGROUPS, check_integer, check_module
 from ..network.relaxed_layers import in_eval_mode
-from .equivariance import classes_of
-from .forward_probe import Output
+from .forward_probe import ModuleOutput, Output
 from .measured_network import Data, MeasuredNetwork, Pass, Shifts
 from .reports import Report, plain_table
 
@@ -139,7 +138,7 @@ class _Sums:
 
     def add(self, passed: Pass, labels: Tensor) -> None:
         """Count the images of a chunk."""
-        before, after, returned = (classes_of(found[""]) for found in (passed.before, passed.after, passed.returned))
+        before, after, returned = (_classes_of(found[""]) for found in (passed.before, passed.after, passed.returned))
         labels = labels.to(before.device)
         self.right += int((after == labels).sum())
         self.same += int((after == before).sum())
@@ -220,7 +219,7 @@ def robustness_report(
             isometries = network.isometries(elements, angles, shifts)
             if not isometries:
                 raise ValueError(f"nothing to measure: {network.space.name} gives no elements; name angles or shifts")
-            classes = classes_of(network.outputs_as_they_are()[""])
+            classes = _classes_of(network.outputs_as_they_are()[""])
             right += int((classes == some.to(classes.device)).sum())
             for number, passed in enumerate(map(network.transformed, isometries)):
                 if number == len(sums):
@@ -260,3 +259,12 @@ def _chunks(inputs: tuple[Any, ...], labels: Tensor, size: int) -> Iterator[tupl
     for start in range(0, count, size):
         chosen = slice(start, start + size)
         yield tuple(part(value, chosen) for value in inputs), labels[chosen]
+
+
+def _classes_of(found: ModuleOutput) -> Tensor:
+    """Return the class of each image, (batch,)."""
+    tensor = found.tensor
+    logits = tensor.flatten(1) if tensor.shape[2:].numel() == 1 else tensor
+    if logits.dim() != 2:
+        raise ValueError(f"classifier: the output must be (batch, classes), got {tuple(tensor.shape)}")
+    return logits.argmax(dim=1)

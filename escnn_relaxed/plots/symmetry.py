@@ -137,7 +137,7 @@ def plot_robustness(reports: RobustnessReport | Mapping[str, RobustnessReport], 
     different axes are not joined.
 
     Args:
-        reports: of :func:`~escnn_relaxed.measure.robustness_report`; several by label.
+        reports: of :func:`~escnn_relaxed.robustness_report`; several by label.
         axes: where to draw, a new figure by default.
 
     Example:
