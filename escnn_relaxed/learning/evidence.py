@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..checks import check_integer, check_mapping, check_not_negative, check_positive
+from ..measure.symmetry_profile import SymmetryProfile
 from ..network.relaxed_layers import in_eval_mode, relaxed_layers
 from ..torch_modes import full_precision
 from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport
 from .hardening import harden_by_trials
 from .likelihoods import Likelihood
 from .posterior import Hyperprior, Learned, fisher_rows, fixed_point, posterior
+from .profile_errors import profile_with_errors
 from .soft_gradients import (
     count_inputs,
     gradients,
@@ -206,6 +208,23 @@ class SoftnessEvidence:
         # Outputs count in full: the weight of a network whose errors go together is small, and would favour it.
         weight = self._likelihood.weight
         return -self.observations * mean / weight - posterior(self._present(), 1 / weight)[1]
+
+    def symmetry_profile(self, draws: int = 100) -> SymmetryProfile:
+        """Return how far each element of the group moves the kernels, with the error that the data leave.
+
+        It is :func:`~escnn_relaxed.measure.symmetry_profile`, beside whose ‖hK − K‖ / ‖K‖ stands the root mean square
+        by which it changes over draws of the soft weights from their posterior N(α, Σ). An element whose error is no
+        more than a few of these may be kept. Weights of the strict part stay as they are.
+
+        Args:
+            draws: their number.
+
+        Raises:
+            RuntimeError: before the first update.
+            ValueError: where no layer has a group with more than the identity.
+        """
+        self._check_updated("symmetry_profile")
+        return profile_with_errors(self.network, self._present(), check_integer("draws", draws, 1), self._generator)
 
     @torch.no_grad()
     def harden(self, inputs: Any, targets: Tensor) -> HardeningReport:

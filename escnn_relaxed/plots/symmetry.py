@@ -29,7 +29,7 @@ def plot_symmetry_profile(
 
     Rotations stand in the direction of their angle. Mirrors are beside them, each as its mirror line, a stick to both
     sides. Nothing is drawn between elements. The identity is left out. Of each element the layer is drawn that it moves
-    most.
+    most. A broad bar at the end of a stick is its error, where the profile is that of the evidence.
 
     Args:
         profiles: of :func:`~escnn_relaxed.measure.symmetry_profile`, of networks of the plane; several by label.
@@ -60,7 +60,7 @@ def plot_symmetry_profile(
             )
     panels = [kind for kind in _PANELS if any(row.subgroup == kind for one in named.values() for row in one.network)]
     drawn = _polar_axes(axes, len(panels))
-    limit = 1.15 * (max(row.error for profile in named.values() for row in profile.network) or 1.0)
+    limit = 1.15 * (max(_outermost(row) for profile in named.values() for row in profile.network) or 1.0)
     for one, kind in zip(drawn, panels, strict=True):
         for number, ((label, profile), colour) in enumerate(zip(named.items(), cycle(COLOURS), strict=False)):
             rows = [row for row in profile.network if row.subgroup == kind]
@@ -72,6 +72,10 @@ def plot_symmetry_profile(
     handles, texts = drawn[0].get_legend_handles_labels()
     drawn[0].figure.legend(handles, texts, loc="outside lower center", ncols=4, fontsize=FONT - 1, frameon=False)
     return tuple(drawn)
+
+
+def _outermost(row: ProfileRow) -> float:
+    return row.error + (row.deviation if row.deviation > 0 else 0)
 
 
 def _polar_axes(axes: Sequence[Axes] | None, count: int) -> list[Axes]:
@@ -111,6 +115,10 @@ def _draw_sticks(
     kept = [angle for row in rows if row.error <= 0 for angle in _angles(row, row.subgroup)]
     for angle, error in broken:
         axes.plot([angle + shift] * 2, [0, error], color=colour, linewidth=1.5)
+    for row in rows:
+        for angle in _angles(row, row.subgroup) if row.deviation > 0 else ():
+            ends = [max(row.error - row.deviation, 0), row.error + row.deviation]
+            axes.plot([angle + shift] * 2, ends, color=colour, linewidth=5, alpha=0.35, solid_capstyle="butt")
     look: dict[str, Any] = {"color": colour, "linestyle": "", "marker": "o", "markersize": 4}
     # Drawn where this panel has none, too, so that the legend of the first panel explains both.
     axes.plot([angle + shift for angle, _ in broken], [error for _, error in broken], label=labels[0] or None, **look)
