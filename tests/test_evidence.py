@@ -277,7 +277,7 @@ def test_precisions_stay_at_their_prior_where_the_data_say_nothing() -> None:
     evidence.update(torch.zeros_like(images(20)))
     rows = evidence.table()
     squares = [float(of.flatten()[on].detach().square().sum()) for of, on in entries(network)]
-    assert all(0 <= row.share < ROUNDING for row in rows)
+    assert all(0 <= row.gamma_per_weight < ROUNDING for row in rows)
     assert [row.precision for row in rows] == pytest.approx([3 / (square + 0.12) for square in squares])
 
 
@@ -300,7 +300,7 @@ def test_layer_of_every_form_learns_how_soft_and_is_strict_where_all_its_soft_we
     rows = evidence.table()
     names = {word for row in rows for word in row.subgroup.replace(" × ", ", ").split(", ")}
     assert names == {*layer.relaxed_subgroups}
-    assert all(0 < row.share <= 1 for row in rows)
+    assert all(0 < row.gamma_per_weight <= 1 for row in rows)
     assert evidence.penalty() > 0
     with torch.no_grad():
         for group in layer.kernel.weight_groups():

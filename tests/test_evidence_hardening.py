@@ -66,10 +66,10 @@ def test_softness_that_the_data_do_not_need_goes_and_what_they_need_stays() -> N
     for quantity, is_needed in ((middle, False), (halves, True)):
         network, labels = HalfPlanes(), (quantity + noise > 0).long()
         evidence = trained_by_evidence(network, inputs, labels)
-        shares += [row.share for row in evidence.table()]
+        shares += [row.gamma_per_weight for row in evidence.table()]
         (trial,) = evidence.harden(inputs, labels)
         assert trial.is_hardened != is_needed
-        assert (trial.rise <= 2 * trial.price + trial.error + math.log(20)) != is_needed
+        assert (trial.rise <= 2 * trial.occam_factor + trial.error + math.log(20)) != is_needed
         assert network.layer.hardened == (() if is_needed else ("rotation",))
         # What was hardened has no prior any more, and nothing to learn.
         assert evidence.penalty().requires_grad == is_needed
@@ -94,7 +94,7 @@ def test_hardening_allows_for_the_error_of_the_rise(
     losses = iter([torch.zeros_like(rises), rises])
     monkeypatch.setattr(evidence, "_losses", lambda *_: next(losses))
     (trial,) = evidence.harden(inputs, torch.zeros(count))
-    assert (trial.price, trial.error) == (pytest.approx(price), pytest.approx(error))
+    assert (trial.occam_factor, trial.error) == (pytest.approx(price), pytest.approx(error))
     assert trial.rise == pytest.approx(2 * price + math.log(20) + beyond)
     assert trial.needed == pytest.approx(2 * price + math.log(20))
     assert trial.determined == pytest.approx(sum(row.determined for row in before))
@@ -180,7 +180,7 @@ def test_subgroups_that_the_data_determine_least_are_hardened_first() -> None:
             for parameter, places in entries(network, weak):
                 parameter.view(-1)[places] *= 1e-3
         evidence, inputs, targets = updated(network, noise=0.1)
-        shares = {row.subgroup: row.share for row in evidence.table()}
+        shares = {row.subgroup: row.gamma_per_weight for row in evidence.table()}
         assert shares[weak] < shares[strong]
         firsts.add((weak, evidence.harden(inputs, targets)[0].subgroup))
     assert firsts == {("rotation", "rotation"), ("reflection", "reflection")}
@@ -244,10 +244,10 @@ def test_occam_factor_is_what_log_evidence_has_less_with_weights_than_without() 
 
     trial = evidence.harden(inputs, targets)[0]
     left = [name for name in precision if trial.subgroup not in name]
-    assert trial.price == pytest.approx(price(list(precision)) - price(left), rel=CLOSED_FORM)
+    assert trial.occam_factor == pytest.approx(price(list(precision)) - price(left), rel=CLOSED_FORM)
     # Not the one that they would have alone.
     gone = [name for name in precision if trial.subgroup in name]
-    assert abs(trial.price - price(gone)) > 0.01 * trial.price
+    assert abs(trial.occam_factor - price(gone)) > 0.01 * trial.occam_factor
 
 
 def test_layers_that_share_soft_weights_are_hardened_together() -> None:

@@ -79,7 +79,7 @@ def test_callback_is_a_plain_loop_with_an_update_after_each_epoch(accumulate: in
     rows, wanted = callback.evidence.table(), evidence.table()
     assert [row.determined for row in rows] == pytest.approx([row.determined for row in wanted], rel=1e-9)
     logged = {name: value.item() for name, value in run.callback_metrics.items()}
-    shares = {f"determined/{row.layer}/{row.subgroup}": row.share for row in wanted}
+    shares = {f"determined/{row.layer}/{row.subgroup}": row.gamma_per_weight for row in wanted}
     assert logged == pytest.approx(shares, rel=1e-6)  # in float32
 
 
@@ -162,7 +162,7 @@ def test_two_processes_are_a_plain_loop_over_the_images_of_both(monkeypatch: pyt
     # Sums are in another order, and Adam divides by gradients, of which some are small.
     difference = max((module.state_dict()[name] - value).abs().max() for name, value in expected.state_dict().items())
     assert difference < 1e-9
-    shares = {f"determined/{row.layer}/{row.subgroup}": row.share for row in evidence.table()}
+    shares = {f"determined/{row.layer}/{row.subgroup}": row.gamma_per_weight for row in evidence.table()}
     assert {name: value.item() for name, value in run.callback_metrics.items()} == pytest.approx(shares, rel=1e-6)
 
 

@@ -251,7 +251,7 @@ def test_evidence_learns_the_weight_of_a_learned_frequency() -> None:
     evidence.update(IMAGE(torch.randn(64, 1, 5, 5)))
     (row,) = evidence.table()
     assert row.weights == 1
-    assert 0 <= row.share <= 1
+    assert 0 <= row.gamma_per_weight <= 1
     (precision,) = evidence.state_dict()["precision"].values()
     frequency = layer.domain_frequency["rotation"]
     expected = precision * frequency.square().sum().item() / (2 * 64)

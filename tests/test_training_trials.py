@@ -69,13 +69,14 @@ def test_a_rise_helps_where_it_is_above_a_few_errors(rise: float, errors: float,
     assert str(found).splitlines()[1].split()[0] == "rotation"
 
 
-@pytest.mark.parametrize(("rise", "helps"), [(0.02, False), (0.04, True)])
-def test_a_rise_that_is_certain_and_small_does_not_help(rise: float, helps: bool) -> None:
+@pytest.mark.parametrize(
+    ("rise", "odds", "helps"), [(0.02, 20.0, False), (0.04, 20.0, True), (0.04, 100.0, False), (0.02, 2.0, True)]
+)
+def test_a_rise_that_is_certain_and_small_does_not_help(rise: float, odds: float, helps: bool) -> None:
     """A hundred inputs have to make softness 20 times as likely: 0.03 each."""
     losses = losses_of({NOTHING: 1, ROTATION: 1 + rise}, spread=0.01)
-    assert which_softness_helps(network(), lambda copy: None, losses, subgroups=("rotation",)).helps == {
-        "rotation": helps
-    }
+    found = which_softness_helps(network(), lambda copy: None, losses, subgroups=("rotation",), odds=odds)
+    assert found.helps == {"rotation": helps}
 
 
 def test_trainings_are_alike_and_leave_the_network_and_the_generator() -> None:
@@ -120,6 +121,7 @@ def test_bad_arguments_are_named() -> None:
             "subgroups must be of",
         ),
         (lambda: which_softness_helps(network(), print, losses, errors=0), ValueError, "errors must be"),
+        (lambda: which_softness_helps(network(), print, losses, odds=1), ValueError, "odds must be above 1"),
     ):
         with pytest.raises(error, match=text):
             call()

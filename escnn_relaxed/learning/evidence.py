@@ -94,7 +94,10 @@ class SoftnessEvidence:
         >>> images, labels = torch.randn(100, 1, 5, 5), torch.randint(0, 2, (100, 1, 1))
         >>> evidence.update(image(images))
         >>> loss = cross_entropy(layer(image(images)).tensor, labels) + evidence.penalty()
-        >>> [(row.subgroup, row.weights, 0 <= row.share <= 1) for row in evidence.table()]
+        >>> [
+        ...     (row.subgroup, row.weights, 0 <= row.gamma_per_weight <= 1)
+        ...     for row in evidence.table()
+        ... ]
         [('rotation', 4, True)]
     """
 

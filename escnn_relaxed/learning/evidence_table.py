@@ -22,7 +22,7 @@ class EvidenceRow:
         precision: δ of their prior.
 
     Example:
-        >>> EvidenceRow("conv", "rotation", 20, 3.0, 0.002, 50.0).share
+        >>> EvidenceRow("conv", "rotation", 20, 3.0, 0.002, 50.0).gamma_per_weight
         0.15
     """
 
@@ -34,13 +34,13 @@ class EvidenceRow:
     precision: float
 
     @property
-    def share(self) -> float:
+    def gamma_per_weight(self) -> float:
         """γ/n, near 0 where the data do not ask for the softness and near 1 where they determine it."""
         return self.determined / self.weights
 
     def cells(self) -> tuple[str, ...]:
         """Return the row as text."""
-        numbers = f"{self.weights}", f"{self.determined:.1f}", f"{self.share:.2f}", f"{self.softness:.1e}"
+        numbers = f"{self.weights}", f"{self.determined:.1f}", f"{self.gamma_per_weight:.2f}", f"{self.softness:.1e}"
         return (self.layer, self.subgroup, *numbers)
 
 
@@ -53,7 +53,7 @@ class HardeningTrial:
         layers: names of the layers.
         weights: n, the number of soft weights that go, those of functions of several subgroups with them.
         determined: γ, the number of them that the data determine.
-        price: their Occam factor, by how much log p(data) falls for having these weights where they fit nothing better.
+        occam_factor: by how much log p(data) falls for having these weights where they fit nothing better.
         needed: the rise that softness has to be worth: twice the Occam factor and log 20.
         rise: the rise Δ that was found: by how much the negative log likelihood of all observations is higher where the
             layers are strict.
@@ -69,7 +69,7 @@ class HardeningTrial:
     layers: tuple[str, ...]
     weights: int
     determined: float
-    price: float
+    occam_factor: float
     needed: float
     rise: float
     error: float
@@ -78,7 +78,7 @@ class HardeningTrial:
     def cells(self) -> tuple[str, ...]:
         """Return the row as text."""
         where = self.layers[0] if len(self.layers) == 1 else f"{len(self.layers)} layers"
-        numbers = f"{self.determined:.1f}", f"{self.price:.1f}", f"{self.needed:.1f}"
+        numbers = f"{self.determined:.1f}", f"{self.occam_factor:.1f}", f"{self.needed:.1f}"
         found = f"{round(self.rise, 1) + 0.0:.1f} ± {self.error:.1f}"
         return (self.subgroup, where, f"{self.weights}", *numbers, found, "strict" if self.is_hardened else "soft")
 

@@ -38,21 +38,23 @@ def harden_by_trials(
         trials.append(trial)
         before = after if trial.is_hardened else before
 
-    def share(groups: Sequence[SoftGroup]) -> float:
+    def gamma_per_weight(groups: Sequence[SoftGroup]) -> float:
         """Return γ/n of some groups together."""
         return sum(learned[group.key].determined for group in groups) / sum(group.size for group in groups)
 
     # Layers can be made strict in each of these alone, some in several subgroups together.
     weights = [group.weights for group in soft_groups(network)]
     choices = dict.fromkeys(of.subgroups for of in weights if of.needs_all or len(of.subgroups) == 1)
-    for subgroups in sorted(choices, key=lambda choice: share(_going(network, choice))):
+    for subgroups in sorted(choices, key=lambda choice: gamma_per_weight(_going(network, choice))):
         going = _going(network, subgroups)
         if not going:
             continue  # all of them have gone with several subgroups together
         attempt(subgroups, going)
         names = dict.fromkeys(group.layer for group in going)
         if not trials[-1].is_hardened and len(names) > 1:
-            for groups in sorted(([group for group in going if group.layer == name] for name in names), key=share):
+            for groups in sorted(
+                ([group for group in going if group.layer == name] for name in names), key=gamma_per_weight
+            ):
                 attempt(subgroups, groups)
     return HardeningReport(tuple(trials))
 

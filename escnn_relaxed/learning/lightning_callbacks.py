@@ -131,7 +131,7 @@ class LearnSoftness(Callback):
                 hint = f"LearnSoftness took likelihood={self._guessed!r} from the targets: give it if it is another"
                 raise ValueError(f"{error} ({hint})") from error
             table = self.evidence.table()
-            pl_module.log_dict({f"determined/{row.layer}/{row.subgroup}": row.share for row in table})
+            pl_module.log_dict({f"determined/{row.layer}/{row.subgroup}": row.gamma_per_weight for row in table})
         self._before = 0
 
     def _kept(self) -> tuple[Tensor, Tensor | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -12,7 +13,6 @@ from ..checks import SUBGROUPS, check_callable, check_integer, check_module, che
 from ..kernel.kernel import joint
 from ..measure.reports import Report, plain_table
 from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers
-from .hardening import ODDS
 from .soft_gradients import joined_over_processes
 
 
@@ -87,6 +87,7 @@ def which_softness_helps(
     *,
     subgroups: Sequence[str] = (),
     errors: float = 3.0,
+    odds: float = 20.0,
     seed: int = 0,
 ) -> TrainingTrials:
     """Find the subgroups in which softness helps, by training on with it and without it.
@@ -94,7 +95,8 @@ def which_softness_helps(
     A network counts on the softness that it has, so hardening costs something even in a symmetry that the data keep.
     Training mends that. Copies of the network are trained on alike, from the same seed: one as it is, and for each
     subgroup one that is strict in it. Softness helps where the loss on held-out inputs is higher without it, by three
-    standard errors, and by log 20 for all of these inputs together, since a rise may be certain and yet be nothing. The
+    standard errors, and by odds of 20 to 1 for all of these inputs together, since a rise may be certain and yet be
+    nothing. The
     subgroup that is missed least becomes strict if it does not help, and the others are tried again beside it.
 
     With k subgroups this takes at most 1 + k (k + 1) / 2 trainings. A few epochs are enough for a trained network. For
@@ -107,6 +109,7 @@ def which_softness_helps(
         subgroups: those to try, any of ``"rotation"``, ``"reflection"``, ``"translation"``; where none is named, all in
             which a layer may be soft.
         errors: how many standard errors a rise must be above 0.
+        odds: how many times as likely softness must make all held-out inputs together.
         seed: of torch's generator before each training.
 
     Returns:
@@ -145,6 +148,8 @@ def which_softness_helps(
     check_callable("train", train)
     check_callable("losses", losses)
     check_positive("errors", errors)
+    if not check_positive("odds", odds) > 1:
+        raise ValueError(f"odds must be above 1, as 20 for 20 to 1, got {odds!r}")
     check_integer("seed", seed, 0)
     rows: list[TrainingTrial] = []
     hardened: tuple[str, ...] = ()
@@ -157,7 +162,7 @@ def which_softness_helps(
             trainings += 1
             rises = joined_over_processes(found[name][1] - before)
             rise, error = float(rises.mean()), float(rises.std(correction=0)) / len(rises) ** 0.5
-            helps = rise > max(errors * error, ODDS / len(rises))
+            helps = rise > max(errors * error, math.log(odds) / len(rises))
             rows.append(TrainingTrial(name, hardened, rise, error, helps))
         row = min(rows[-len(left) :], key=lambda row: row.rise)
         if row.helps:

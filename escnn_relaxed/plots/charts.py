@@ -155,7 +155,9 @@ def plot_evidence(rows: Sequence[EvidenceRow], axes: Axes | None = None) -> Axes
     for number, subgroup in enumerate(subgroups):
         own = [row for row in rows if row.subgroup == subgroup]
         centres = [layers.index(row.layer) + (number - (len(subgroups) - 1) / 2) * width for row in own]
-        axes.bar(centres, [row.share for row in own], width, color=COLOURS[number % len(COLOURS)], label=subgroup)
+        axes.bar(
+            centres, [row.gamma_per_weight for row in own], width, color=COLOURS[number % len(COLOURS)], label=subgroup
+        )
     axes.set_ylim(0, 1)
     axes.set_xticks(range(len(layers)), layers, rotation=30, ha="right")
     return labelled(axes, "layer", "determined by the data, γ/n")
