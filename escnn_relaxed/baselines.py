@@ -40,7 +40,7 @@ from .on_escnn.sampled_basis import built_on_the_cpu
 
 __all__ = ["LAYERS", "PartialR2Conv", "ResidualR2Conv", "WeightedR2Conv", "free_weight_penalty"]
 
-_GEOMETRY = {"stride": 1, "dilation": 1, "padding_mode": "zeros", "groups": 1}
+_GEOMETRY = ("stride", "dilation", "padding_mode", "groups")
 _BASIS = ("sigma", "frequencies_cutoff", "rings", "maximum_offset", "recompute", "basis_filter")
 # The arguments of a strict layer that follow the padding.
 STRICT_KEYWORDS = (*_GEOMETRY, "bias", *_BASIS, "initialize", "samples", "kernel")
@@ -65,11 +65,11 @@ class _Baseline(RelaxedConvolution):
         strict = keywords.get("kernel")
         check_kernel(strict)
         kernel = partial(way, strict=StrictKernel if strict is None else strict)
-        geometry = (keywords.get(name, default) for name, default in _GEOMETRY.items())
+        shared = kernel_size, padding, *(keywords.get(name, 1) for name in ("stride", "dilation", "groups"))
         super().__init__(
             in_type,
             out_type,
-            checked_geometry(in_type, out_type, kernel_size, padding, *geometry),
+            checked_geometry(in_type, out_type, keywords.get("padding_mode", "zeros"), *shared),
             keywords.get("bias", True),
             {name: value for name, value in keywords.items() if name in _BASIS},
             keywords.get("initialize", True),

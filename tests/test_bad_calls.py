@@ -180,10 +180,6 @@ ALLOWED: dict[tuple[str, str, str], str] = {
     ("prediction_agreement", "data", "other fields"): "the classifier's own error, whose forward takes plain tensors",
     ("robustness_report", "data", "other fields"): "the same",
 }
-# Arguments that are not checked yet: to be taken off this list.
-for _layer in ("RelaxedR3Conv", "RelaxedR3ConvTransposed"):
-    ALLOWED[_layer, "frequencies_cutoff", "below half"] = "escnn's own error"
-    ALLOWED[_layer, "keep", "zero"] = "escnn divides by it"
 
 
 def names(function: Callable[..., Any]) -> str:

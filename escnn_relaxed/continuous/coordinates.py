@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checks import FIBER_SUBGROUPS
-from ..group.domain import Domain
+from ..group.domain import Domain, averaged_name
 from ..group.elements import rotation_matrix, steer
 from ..group.exact_constants import ExactConstants
 from ..group.points import support_window, tap_grid
@@ -82,11 +82,10 @@ class DomainPoints(ExactConstants):
         self.set_constant("everywhere", self._seen[None, None])
         elements, reflected = domain.elements(names), domain.sample.reflected
         self._translates: dict[str, tuple[Array, NDArray[np.int64]]] = {}
-        for averaged in ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS):
-            numbers = domain.translates([name for name in averaged if name in domain.subgroups])
+        for averaged, numbers in domain.averages():
             # Of the whole group, the elements hg are the same for every g.
-            numbers = numbers[:1] if numbers.shape[1] == len(numbers) else numbers
-            self._translates[_name(averaged)] = elements[numbers], reflected[numbers]
+            first = numbers[:1] if numbers.shape[1] == len(numbers) else numbers
+            self._translates[averaged_name("elements", averaged)] = elements[first], reflected[first]
         self._turned_coordinates = domain.turned_coordinates
         self.turn(0.0)
 
@@ -118,7 +117,7 @@ class DomainPoints(ExactConstants):
             averaged: the subgroups.
             positions: x in the frame of each element, (M, P, d); by default the origin.
         """
-        elements = self.constant(_name(averaged)).unsqueeze(1)
+        elements = self.constant(averaged_name("elements", averaged)).unsqueeze(1)
         if self._has_positions:
             if "translation" in averaged:
                 places = self.constant("everywhere")
@@ -152,7 +151,3 @@ def _side_by_side(*coordinates: Array) -> Array:
     """Return coordinates (…, Cᵢ) as one array (…, ΣCᵢ)."""
     shape = np.broadcast_shapes(*(part.shape[:-1] for part in coordinates))
     return np.concatenate([np.broadcast_to(part, (*shape, part.shape[-1])) for part in coordinates], axis=-1)
-
-
-def _name(averaged: Sequence[str]) -> str:
-    return "_".join(["elements", *(name for name in FIBER_SUBGROUPS if name in averaged)])

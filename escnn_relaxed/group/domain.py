@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,11 @@ class Domain:
     def translates(self, subgroups: Sequence[str]) -> NDArray[np.int64]:
         """Return the numbers of the elements hg for each g and each h of a subgroup, (M, L)."""
         return translates(self.sample, subgroups, self.kept)
+
+    def averages(self) -> Iterator[tuple[tuple[str, ...], NDArray[np.int64]]]:
+        """Yield each choice of subgroups of the fiber group, with the numbers of the elements hg, (M, L)."""
+        for names in ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS):
+            yield names, self.translates([name for name in names if name in self.subgroups])
 
     def elements(self, subgroups: Sequence[str]) -> Array:
         """Return the coordinates of the elements of the sample, those of the subgroups side by side, (M, D)."""
@@ -131,16 +136,20 @@ class Domain:
         return {"rotation": of_rotation, "reflection": np.asarray(reflected)[..., None] / 2}
 
 
+def averaged_name(name: str, subgroups: Sequence[str]) -> str:
+    """Return the name of a constant that is averaged over some subgroups of the fiber group."""
+    return "_".join([name, *(subgroup for subgroup in FIBER_SUBGROUPS if subgroup in subgroups)])
+
+
 class GroupMeans(ExactConstants):
     """Matrices (n, M) on the functions of M group elements, each times the mean over some subgroups."""
 
     def __init__(self, domain: Domain, **matrices: NDArray[np.float64]) -> None:
         super().__init__()
-        for names in ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS):
-            mean = mean_matrix(domain.translates([name for name in names if name in domain.subgroups]))
+        for names, numbers in domain.averages():
             for name, matrix in matrices.items():
-                self.set_constant("_".join([name, *names]), matrix @ mean)
+                self.set_constant(averaged_name(name, names), matrix @ mean_matrix(numbers))
 
     def averaged(self, name: str, subgroups: Sequence[str] = ()) -> Tensor:
         """Return a matrix for functions that are averaged over some subgroups first, (n, M)."""
-        return self.constant("_".join([name, *(subgroup for subgroup in FIBER_SUBGROUPS if subgroup in subgroups)]))
+        return self.constant(averaged_name(name, subgroups))

@@ -113,7 +113,7 @@ def subgroup_elements(argument: str, identifier: Any, gspace: GSpace) -> tuple[l
         group, include, _ = gspace.fibergroup.subgroup(identifier)
         members = sampled_elements(group, least_samples(group)) if group.continuous else group.elements
         elements = [include(element) for element in members]
-    except (AssertionError, ValueError, TypeError, IndexError, KeyError, NotImplementedError) as error:
+    except (AssertionError, ValueError, TypeError, IndexError, KeyError, ArithmeticError, NotImplementedError) as error:
         raise ValueError(
             f"{argument} must be the id of a subgroup of {gspace.fibergroup.name}, as "
             f"gspace.fibergroup.subgroup takes it, elements that generate it, or {AXIS!r} for turns about z, "

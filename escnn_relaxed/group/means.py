@@ -107,4 +107,4 @@ def _mixed(matrices: Tensor) -> list[Tensor]:
 
 def _matrix(fields: Sequence[Representation], element: GroupElement) -> NDArray[np.float64]:
     """Return ρ(g) of all fields, (C, C)."""
-    return block_diagonal([np.asarray(field(element), dtype=np.float64) for field in fields])
+    return block_diagonal([field(element) for field in fields])

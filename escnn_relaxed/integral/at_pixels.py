@@ -96,28 +96,17 @@ def _placed(parts: list[Tensor], numbers: Tensor, size: tuple[int, ...], geometr
     added = torch.cat(parts, 2).flatten(2)
     output = added.new_zeros(*added.shape[:2], prod(whole)).index_add(2, numbers.flatten(), added).unflatten(2, whole)
     # What the padding cuts away before and behind; torch takes the margins of the last axis first.
-    behind = [
-        made - full + padding
-        for made, full, padding in zip(geometry.output_size(*size), whole, geometry.padding, strict=True)
-    ]
-    margins = [
-        margin
-        for before, after in zip(reversed(geometry.padding), reversed(behind), strict=True)
-        for margin in (-before, after)
-    ]
-    return functional.pad(output, margins)
+    cuts = reversed([*zip(geometry.padding, geometry.output_padding, strict=True)])
+    return functional.pad(output, [margin for padding, added in cuts for margin in (-padding, added - padding)])
 
 
 def _tap_numbers(size: tuple[int, ...], geometry: Geometry, device: torch.device) -> Tensor:
     """Return the number of the pixel that each tap reads in the padded image, or writes to before it is cut, (P, T)."""
     if isinstance(geometry, ConvolutionGeometry):
-        starts, whole = geometry.output_size(*size), [n + 2 * p for n, p in zip(size, geometry.padding, strict=True)]
+        whole = [n + 2 * p for n, p in zip(size, geometry.padding, strict=True)]
     else:
-        starts, whole = size, [(n - 1) * geometry.stride + geometry.extent for n in size]
-    numbers = torch.zeros(1, 1, dtype=torch.int64, device=device)
-    for pixels, total in zip(starts, whole, strict=True):
-        first = geometry.stride * torch.arange(pixels, device=device)
-        taps = geometry.dilation * torch.arange(geometry.kernel_size, device=device)
-        numbers = numbers[:, None, :, None] * total + (first[:, None] + taps)[None, :, None, :]
-        numbers = numbers.flatten(2).flatten(0, 1)
-    return numbers
+        whole = [(n - 1) * geometry.stride + geometry.extent for n in size]
+    numbers = torch.arange(prod(whole), device=device).view(*whole)
+    for axis in range(len(whole)):
+        numbers = numbers.unfold(axis, geometry.extent, geometry.stride)[..., :: geometry.dilation]
+    return numbers.flatten(len(whole)).flatten(0, -2)

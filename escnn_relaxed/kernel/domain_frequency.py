@@ -68,24 +68,17 @@ class DomainFrequency(ExactConstants):
         """Return ω′ of each subgroup by its name, of translation a value for each axis; copies where it is fixed."""
         return {name: getattr(self, name) if self.learn else self.constant(name).clone() for name in self.names}
 
-    def scale(self, columns: Sequence[str], like: Tensor) -> Tensor:
-        """Return ω′ of each coordinate of the domain, (D,), or (1,) for all."""
+    def scale(self, columns: Sequence[str], like: Tensor | None = None) -> Tensor:
+        """Return ω′ of each coordinate of the domain, (D,), or (1,) for all; of a fixed ω′ in float64 without ``like``."""
+        zero = torch.zeros(1, dtype=torch.float64, device="cpu") if like is None else like.new_zeros(1)
         scales = []
         for name in dict.fromkeys(columns):
+            value, count = zero, columns.count(name)
             # A subgroup in which no weights make K soft has no ω′.
-            value = getattr(self, name).to(like) if name in self.names else like.new_zeros(1)
-            scales.append(value if len(value) == columns.count(name) else value.expand(columns.count(name)))
-        return scales[0] if len(scales) == 1 else torch.cat([like.new_zeros(0), *scales])
-
-    def exact_scale(self, columns: Sequence[str]) -> Tensor:
-        """Return a fixed ω′ of each coordinate of the domain, (D,), in double precision and in main memory."""
-        own = {name: self.exact(name) for name in self.names}
-        nothing = torch.zeros(1, dtype=torch.float64, device="cpu")
-        parts = [
-            (value := own.get(name, nothing)).expand(max(columns.count(name), len(value)))
-            for name in dict.fromkeys(columns)
-        ]
-        return torch.cat([nothing[:0], *parts])
+            if name in self.names:
+                value = self.exact(name) if like is None else getattr(self, name).to(like)
+            scales.append(value if len(value) == count else value.expand(count))
+        return scales[0] if len(scales) == 1 else torch.cat([zero[:0], *scales])
 
     def described(self) -> dict[str, list[float] | str]:
         """Return the name of each subgroup → rounded values of its ω′ for people, where this process holds them."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..checks import FIBER_SUBGROUPS
-from ..group.domain import Domain
+from ..group.domain import Domain, averaged_name
 from ..group.elements import GroupSample
 from ..group.exact_constants import ExactConstants, RowOrder
 from ..group.fields import channel_elements
@@ -85,7 +85,7 @@ class Modulation(ExactConstants, ABC):
             return self._made(frequency.scale(self._columns, self._like), setting, self.constant)
 
         def build() -> list[Maps]:
-            made = self._made(frequency.exact_scale(self._columns), setting, self.exact)
+            made = self._made(frequency.scale(self._columns), setting, self.exact)
             return [tuple(part.to(self._like) for part in maps) for maps in made]
 
         return self.remembered((frequency.settings(), setting), build)
@@ -158,9 +158,8 @@ class ElementModulation(Modulation):
         self._rotations = self._columns.count("rotation")
         self.set_constant("elements", 2 * math.pi * domain.elements([*dict.fromkeys(self._columns)]))
         whole = np.full((len(sample),) * 2, 1 / len(sample))
-        for names in ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS):
-            mean = mean_matrix(domain.translates([name for name in names if name in domain.subgroups]))
-            self.set_constant(_centre(names), (mean - whole).T)
+        for names, numbers in domain.averages():
+            self.set_constant(averaged_name("centre", names), (mean_matrix(numbers) - whole).T)
         reference = torch.tensor([DEFAULT_FREQUENCY], dtype=torch.float64)
         values = self._functions(reference, (), self.exact).numpy()
         sides = _independent_sides(values, sample.action, taps)
@@ -227,7 +226,7 @@ class ElementModulation(Modulation):
         if 0 < self._rotations < len(first):
             functions.append((first[: self._rotations, None] * first[self._rotations :]).flatten(0, 1))
         values = torch.cat(functions) if len(functions) > 1 else first
-        return values @ constant(_centre(averaged))
+        return values @ constant(averaged_name("centre", averaged))
 
     def function_subgroups(self) -> list[tuple[str, ...]]:
         """Return the subgroups that each function h depends on."""
@@ -289,10 +288,6 @@ class InputModulation(ElementModulation):
         if self._is_plain:
             return f
         return torch.cat([f, f.new_zeros(1, *f.shape[1:])]).index_select(0, self.rows)
-
-
-def _centre(names: Sequence[str]) -> str:
-    return "_".join(["centre", *(name for name in FIBER_SUBGROUPS if name in names)])
 
 
 def _kind(representation: Representation, fields: int, sample: GroupSample) -> FieldKind:

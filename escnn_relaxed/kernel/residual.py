@@ -64,7 +64,7 @@ class ResidualKernel(RelaxingKernel):
             at = config.in_type.restrict(restriction), config.out_type.restrict(restriction), *at[2:]
         elif self.basis is not None:
             return NearestSteerable(self.basis, self.orthogonal_basis)
-        basis = SteerableBasis(*at, sampled_basis(*at, rings=None, frequencies_cutoff=None))
+        basis = SteerableBasis(*at, sampled_basis(*at))
         return NearestSteerable(basis, self.orthogonal_basis)
 
     @property

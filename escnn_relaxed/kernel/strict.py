@@ -119,13 +119,9 @@ class RelaxingKernel(Kernel):
 
 def _steerable_basis(config: KernelConfig) -> SteerableBasis:
     """Return escnn's basis for the fields and taps of a kernel; its arguments are checked."""
-    given = {**dict.fromkeys(("sigma", "frequencies_cutoff", "rings", "basis_filter")), "recompute": False}
-    if config.domain.dimension == 2:
-        given["maximum_offset"] = None
-    arguments = check_basis_arguments(
-        config.kernel_size, config.dilation, {**given, **config.basis_arguments}, config.domain.dimension
-    )
-    at = config.in_type, config.out_type, config.kernel_size, config.dilation
+    taps = config.kernel_size, config.dilation
+    arguments = check_basis_arguments(*taps, config.basis_arguments, config.domain.dimension)
+    at = config.in_type, config.out_type, *taps
     basis = SteerableBasis(*at, sampled_basis(*at, **arguments))
     if not basis.dimension:
         refuse_emptied_basis(*at, **arguments)

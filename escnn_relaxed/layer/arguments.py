@@ -51,61 +51,41 @@ def check_field_types(in_type: Any, out_type: Any, space: type[GSpace] = GSpace2
         raise ValueError(f"in_type and out_type must share a gspace, got {in_type.gspace!r} and {out_type.gspace!r}")
 
 
-def checked_geometry(
-    in_type: FieldType,
-    out_type: FieldType,
-    kernel_size: Any,
-    padding: Any,
-    stride: Any,
-    dilation: Any,
-    padding_mode: Any,
-    groups: Any,
-) -> ConvolutionGeometry:
-    """Return the geometry that the arguments of ``R2Conv`` or ``R3Conv`` describe."""
-    axes = in_type.gspace.dimensionality
-    if isinstance(padding, str):
-        _refuse_words(
-            padding, check_integer("kernel_size", kernel_size, 1), check_integer("dilation", dilation, 1), axes
-        )
-    shared = _shared_geometry(in_type, out_type, kernel_size, padding, stride, dilation, groups)
-    return ConvolutionGeometry(padding_mode=check_choice("padding_mode", padding_mode, PADDING_MODES), **shared)
+def checked_geometry(in_type: FieldType, out_type: FieldType, padding_mode: Any, *shared: Any) -> ConvolutionGeometry:
+    """Return the geometry that arguments of ``R2Conv`` or ``R3Conv`` describe, those of :func:`_shared_arguments`."""
+    padding_mode = check_choice("padding_mode", padding_mode, PADDING_MODES)
+    return ConvolutionGeometry(padding_mode=padding_mode, **_shared_arguments(in_type, out_type, *shared))
 
 
 def checked_transposed_geometry(
-    in_type: FieldType,
-    out_type: FieldType,
-    kernel_size: Any,
-    padding: Any,
-    output_padding: Any,
-    stride: Any,
-    dilation: Any,
-    groups: Any,
+    in_type: FieldType, out_type: FieldType, output_padding: Any, *shared: Any
 ) -> TransposedGeometry:
-    """Return the geometry that the arguments of ``R2ConvTransposed`` or ``R3ConvTransposed`` describe."""
+    """Return the geometry that arguments of ``R2ConvTransposed`` or ``R3ConvTransposed`` describe."""
     behind = _padding_of_axes("output_padding", output_padding, in_type.gspace.dimensionality)
-    shared = _shared_geometry(in_type, out_type, kernel_size, padding, stride, dilation, groups)
-    geometry = TransposedGeometry(output_padding=behind, **shared)
+    geometry = TransposedGeometry(output_padding=behind, **_shared_arguments(in_type, out_type, *shared))
     limit = max(geometry.stride, geometry.dilation)
-    if max(geometry.output_padding) >= limit:
+    if max(behind) >= limit:
         raise ValueError(
             f"output_padding must be below the larger of stride and dilation, got {output_padding!r} for "
-            f"stride={stride!r}, dilation={dilation!r}: at most {limit - 1}"
+            f"stride={geometry.stride}, dilation={geometry.dilation}: at most {limit - 1}"
         )
     return geometry
 
 
-def _shared_geometry(
+def _shared_arguments(
     in_type: FieldType, out_type: FieldType, kernel_size: Any, padding: Any, stride: Any, dilation: Any, groups: Any
 ) -> dict[str, Any]:
     """Return the arguments that a convolution and its adjoint share, checked."""
     axes = in_type.gspace.dimensionality
-    return {
+    arguments = {
         "kernel_size": check_integer("kernel_size", kernel_size, 1),
-        "padding": _padding_of_axes("padding", padding, axes),
         "stride": _check_stride(stride, axes),
         "dilation": check_integer("dilation", dilation, 1),
         "groups": _check_groups(in_type, out_type, groups),
     }
+    if isinstance(padding, str):
+        _refuse_words(padding, kernel_size, dilation, axes)
+    return {**arguments, "padding": _padding_of_axes("padding", padding, axes)}
 
 
 # A number for each axis, in words.
@@ -118,7 +98,7 @@ def _refuse_words(padding: str, kernel_size: int, dilation: int, axes: int) -> N
     added = dilation * (kernel_size - 1)
     same = f"padding={added // 2} keeps" if added % 2 == 0 else "no padding, which is alike on both sides, keeps"
     raise TypeError(
-        f"padding must be an integer or {_FOR_EACH_AXIS[axes]}, got {padding!r}: padding=0 adds nothing, and with "
+        f"padding must be an integer or {_FOR_EACH_AXIS[axes]}, got {padding!r}: padding=0 is none, and with "
         f"kernel_size={kernel_size}, dilation={dilation} and stride=1 {same} the size of an image"
     )
 
@@ -240,15 +220,6 @@ def shown_arguments(geometry: Geometry) -> list[str]:
         if field.name not in ("kernel_size", "stride") and not is_default:
             parts.append(f"{field.name}={value!r}")
     return parts
-
-
-def basis_arguments(
-    sigma: Any, frequencies_cutoff: Any, rings: Any, recompute: Any, basis_filter: Any, maximum_offset: Any = None
-) -> dict[str, Any]:
-    """Return escnn's arguments that shape the steerable basis, by their names."""
-    names = "sigma", "frequencies_cutoff", "rings", "recompute", "basis_filter"
-    given = dict(zip(names, (sigma, frequencies_cutoff, rings, recompute, basis_filter), strict=True))
-    return given if maximum_offset is None else {**given, "maximum_offset": maximum_offset}
 
 
 @dataclass(frozen=True)

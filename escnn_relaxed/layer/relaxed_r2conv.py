@@ -10,7 +10,7 @@ from escnn.nn import FieldType, R2Conv, R2ConvTransposed
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
 from ..on_escnn.sampled_basis import built_on_the_cpu
-from .arguments import Softening, basis_arguments, check_field_types, checked_geometry, checked_transposed_geometry
+from .arguments import Softening, check_field_types, checked_geometry, checked_transposed_geometry
 from .convolution import RelaxedConvolution
 
 
@@ -116,8 +116,9 @@ class RelaxedR2Conv(RelaxedConvolution):
         kernel: KernelBuilder | None = None,
     ) -> None:
         check_field_types(in_type, out_type)
-        geometry = checked_geometry(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups)
-        basis = basis_arguments(sigma, frequencies_cutoff, rings, recompute, basis_filter, maximum_offset)
+        geometry = checked_geometry(in_type, out_type, padding_mode, kernel_size, padding, stride, dilation, groups)
+        basis = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings, "recompute": recompute}
+        basis |= {"basis_filter": basis_filter, "maximum_offset": maximum_offset}
         softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
         super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening)
 
@@ -191,9 +192,10 @@ class RelaxedR2ConvTransposed(RelaxedConvolution):
     ) -> None:
         check_field_types(in_type, out_type)
         geometry = checked_transposed_geometry(
-            in_type, out_type, kernel_size, padding, output_padding, stride, dilation, groups
+            in_type, out_type, output_padding, kernel_size, padding, stride, dilation, groups
         )
-        basis = basis_arguments(sigma, frequencies_cutoff, rings, recompute, basis_filter, maximum_offset)
+        basis = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings, "recompute": recompute}
+        basis |= {"basis_filter": basis_filter, "maximum_offset": maximum_offset}
         softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
         super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening)
 

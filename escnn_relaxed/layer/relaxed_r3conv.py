@@ -21,7 +21,7 @@ from ..kernel.kernel import KernelBuilder
 from ..kernel.softness import at_least_single, soft_share
 from ..on_escnn.sampled_basis import built_on_the_cpu, warn_of_heavy_basis
 from ..torch_modes import full_precision
-from .arguments import Softening, basis_arguments, check_field_types, checked_geometry, checked_transposed_geometry
+from .arguments import Softening, check_field_types, checked_geometry, checked_transposed_geometry
 from .convolution import RelaxedConvolution
 
 
@@ -156,8 +156,9 @@ class RelaxedR3Conv(VolumeConvolution):
         kernel: KernelBuilder | None = None,
     ) -> None:
         check_field_types(in_type, out_type, GSpace3D)
-        geometry = checked_geometry(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups)
-        basis = basis_arguments(sigma, frequencies_cutoff, rings, recompute, basis_filter)
+        geometry = checked_geometry(in_type, out_type, padding_mode, kernel_size, padding, stride, dilation, groups)
+        basis = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings, "recompute": recompute}
+        basis["basis_filter"] = basis_filter
         softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
         super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening=softening)
 
@@ -235,9 +236,10 @@ class RelaxedR3ConvTransposed(VolumeConvolution):
         if maximum_offset is not None:
             check_integer("maximum_offset", maximum_offset, 0)
         geometry = checked_transposed_geometry(
-            in_type, out_type, kernel_size, padding, output_padding, stride, dilation, groups
+            in_type, out_type, output_padding, kernel_size, padding, stride, dilation, groups
         )
-        basis = basis_arguments(sigma, frequencies_cutoff, rings, recompute, basis_filter)
+        basis = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings, "recompute": recompute}
+        basis["basis_filter"] = basis_filter
         softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
         super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening=softening)
 

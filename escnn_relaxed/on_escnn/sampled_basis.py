@@ -16,7 +16,7 @@ from escnn.nn import FieldType, Linear, R2Conv, R3Conv
 from escnn.nn.modules.conv.r3convolution import compute_basis_params
 from torch import nn
 
-from ..checks import check_bool, check_integer, check_number, warn_once
+from ..checks import check_bool, check_integer, check_not_negative, check_number, warn_once
 
 _CONVOLUTIONS = {2: R2Conv, 3: R3Conv}
 
@@ -49,13 +49,12 @@ def sampled_basis(
 ) -> Any:
     """Return escnn's sampled basis, or None where no steerable kernel fits into the support."""
     if in_type.gspace.dimensionality == 0:
-        return _basis_on_features(in_type, out_type, basis_arguments["recompute"])
-    if kernel_size == 2 and basis_arguments["rings"] is None:
+        return _basis_on_features(in_type, out_type, basis_arguments.get("recompute", False))
+    if kernel_size == 2 and "rings" not in basis_arguments:
         # escnn's default ring of a 2×2 kernel is the origin, where it has no tap, and its basis is empty.
         # The ring is placed at the taps, a bit inside of their distance ½√d.
         basis_arguments["rings"] = [dilation * math.sqrt(in_type.gspace.dimensionality) / 2 - 1e-6]
-        if basis_arguments["frequencies_cutoff"] is None:
-            basis_arguments["frequencies_cutoff"] = _one_frequency
+        basis_arguments.setdefault("frequencies_cutoff", _one_frequency)
     arguments = {"dilation": dilation, "bias": False, "initialize": False, **basis_arguments}
     try:
         with as_escnn_builds():
@@ -84,9 +83,8 @@ def refuse_emptied_basis(
     in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, **basis_arguments: Any
 ) -> None:
     """Raise a ``ValueError`` where these arguments, those of ``sampled_basis``, are the reason for an empty basis."""
-    given = shaping_arguments(basis_arguments)
-    place = in_type, out_type, kernel_size, dilation
-    if given and sampled_basis(*place, rings=None, frequencies_cutoff=None) is not None:
+    given = {name: basis_arguments[name] for name in _SHAPING if name in basis_arguments}
+    if given and sampled_basis(in_type, out_type, kernel_size, dilation) is not None:
         values = ", ".join(f"{name}={value!r}" for name, value in given.items())
         raise ValueError(
             f"{', '.join(given)} must leave an element of the basis, got {values}: it is empty for these field types"
@@ -97,31 +95,24 @@ def refuse_emptied_basis(
 _SHAPING = ("sigma", "frequencies_cutoff", "rings", "basis_filter")
 
 
-def check_basis_arguments(
-    kernel_size: int, dilation: int, arguments: Mapping[str, Any], axes: int = 2
-) -> dict[str, Any]:
-    """Return the arguments in the types that escnn takes: lists of floats, and numbers that are floats."""
-    rings = None if arguments["rings"] is None else _rings(arguments["rings"], kernel_size, dilation, axes)
-    count = math.ceil(kernel_size / 2) if rings is None else len(rings)
-    keep = arguments["basis_filter"]
-    if keep is not None and not callable(keep):
+def check_basis_arguments(kernel_size: int, dilation: int, given: Mapping[str, Any], axes: int = 2) -> dict[str, Any]:
+    """Return the arguments that are given in the types that escnn takes: lists of floats, and floats."""
+    checked = {name: value for name, value in given.items() if value is not None}
+    if "recompute" in given:
+        check_bool("recompute", given["recompute"])
+    if "rings" in checked:
+        checked["rings"] = _rings(checked["rings"], kernel_size, dilation, axes)
+    if "sigma" in checked:
+        checked["sigma"] = _sigma(checked["sigma"], len(checked.get("rings", range(math.ceil(kernel_size / 2)))))
+    if "frequencies_cutoff" in checked and not callable(checked["frequencies_cutoff"]):
+        name = "frequencies_cutoff, where it is no function of the radius,"
+        checked["frequencies_cutoff"] = check_not_negative(name, checked["frequencies_cutoff"])
+    keep = checked.get("basis_filter", callable)
+    if not callable(keep):
         raise TypeError(f"basis_filter must be a function from the attributes of an element to a bool, got {keep!r}")
-    checked = {
-        "sigma": None if arguments["sigma"] is None else _sigma(arguments["sigma"], count),
-        "frequencies_cutoff": _cutoff(arguments["frequencies_cutoff"]),
-        "rings": rings,
-        "recompute": check_bool("recompute", arguments["recompute"]),
-        "basis_filter": keep,
-    }
-    if "maximum_offset" in arguments:  # R3Conv has none
-        offset = arguments["maximum_offset"]
-        checked["maximum_offset"] = None if offset is None else check_integer("maximum_offset", offset, 0)
+    if "maximum_offset" in checked:
+        check_integer("maximum_offset", checked["maximum_offset"], 0)
     return checked
-
-
-def shaping_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that are given and can leave a basis without elements."""
-    return {name: arguments[name] for name in _SHAPING if arguments.get(name) is not None}
 
 
 def _rings(value: Any, kernel_size: int, dilation: int, axes: int) -> list[float]:
@@ -143,16 +134,6 @@ def _sigma(value: Any, count: int) -> list[float]:
     if not all(math.isfinite(width) and width > 0 for width in widths):
         raise ValueError(f"sigma must be finite and > 0, a width in pixels, got {value!r}")
     return widths
-
-
-def _cutoff(value: Any) -> Any:
-    """Return ``frequencies_cutoff`` as escnn takes it: a function of the radius unchanged, a number as a float."""
-    if value is None or callable(value):
-        return value
-    cutoff = check_number("frequencies_cutoff, where it is no function of the radius,", value)
-    if not math.isfinite(cutoff):
-        raise ValueError(f"frequencies_cutoff must be finite, got {value!r}")
-    return cutoff
 
 
 def _is_sequence(value: Any) -> bool:
