@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
@@ -15,12 +14,12 @@ from typing_extensions import Self
 
 from ..checks import warn_once
 from ..group.fields import FieldStructure
-from ..kernel.domain_frequency import DEFAULT_FREQUENCY, DomainFrequency, Limit
+from ..kernel.domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 from ..kernel.kernel import Kernel, KernelConfig, Names, Size, WeightGroup
 from .coordinates import DomainPoints, FilterPoints
 from .nets import KernelNet
 from .sampling import check_can_be_drawn, drawn_angle
-from .start import SyntheticMaps, few_of, gain, in_double_precision, spread, start_weights, synthetic_maps
+from .start import SyntheticMaps, few_of, gain, spread, start_weights, synthetic_maps
 from .steering import SteeredAverage, sees_relative_element
 
 # Values of features and filter banks that are made at a time.
@@ -61,10 +60,15 @@ class SteeredKernel(Kernel):
         self.net = self._new_net()
         self.steered_average = SteeredAverage(inputs, outputs, sample)
         self.frequency = DomainFrequency(config.relax, config.learn_relaxation, config.domain.dimension)
-        self.frequency.limits = _limits(config)
+        is_log, resolved = config.domain.form == "log", config.domain.resolved_frequency()
+        rotations = round(resolved * (2 if is_log else 4 * math.pi), 6)
+        if rotations > 2:  # any function of two rotations is resolved
+            formula = "N/2" if is_log else "N/4π, above which features hold harmonics over N/2,"
+            reason = f"{formula} for N = {rotations:g} rotations in a turn"
+            self.frequency.limits["rotation"] = (resolved, reason)
         for name, value in self.frequency.values().items():
             self.frequency.warn_of_aliasing("relax", name, value.tolist())
-        if config.domain.form == "log":
+        if is_log:
             _warn_of_jumps(self.frequency, filter_frequency["rotation"] if sees_relative else 1.0, self.net)
 
     def _new_net(self) -> KernelNet:
@@ -141,7 +145,10 @@ class SteeredKernel(Kernel):
                 "initial_softness must be above 0 with kernel=ContinuousKernel(), where the same weights make the "
                 "strict part; relax={'rotation': 0.0} starts strict"
             )
-        frequency = self._frequency_at_start()
+        # A layer that may become soft later starts alike, with the default ω′ in place of 0.
+        own = {name: value.tolist() for name, value in self.frequency.values().items()}
+        frequencies = {name: [value or DEFAULT_FREQUENCY for value in values] for name, values in own.items()}
+        frequency = DomainFrequency(frequencies, axes=self.config.domain.dimension)
 
         def features(net: KernelNet, averaged: Sequence[str]) -> Tensor:
             positions = None
@@ -149,19 +156,14 @@ class SteeredKernel(Kernel):
                 positions = self.domain_points.pixels(self.config.domain.reference_size)
             return self.features(net, frequency, averaged, positions)
 
-        with in_double_precision(self, self.filter_points.taps.dtype):
-            wanted = softness if self.relaxed_subgroups else None
-            start_weights(self.steered_average, self.net, self._new_net, features, wanted)
+        dtype, wanted = self.filter_points.taps.dtype, softness if self.relaxed_subgroups else None
+        self.double()  # so that no rounding is scaled up to a kernel
+        start_weights(self.steered_average, self.net, self._new_net, features, wanted)
+        self.to(dtype)
         bank = self._banks(self.features(self.net, frequency)).squeeze(0)
         scale = gain(bank, self.feature_maps(), self.config.out_type.representations, self.config.in_type.gspace)
         for pair in self.steered_average.block_pairs:
             pair.weights.div_(scale)
-
-    def _frequency_at_start(self) -> DomainFrequency:
-        """Return ω′ with the default in place of 0: a layer that may become soft later starts alike."""
-        own = {name: value.tolist() for name, value in self.frequency.values().items()}
-        start = {name: [value or DEFAULT_FREQUENCY for value in values] for name, values in own.items()}
-        return DomainFrequency(start, axes=self.config.domain.dimension)
 
     def feature_maps(self) -> SyntheticMaps:
         """Return feature maps like those behind strict continuous layers of the same options."""
@@ -220,10 +222,7 @@ class SteeredKernel(Kernel):
         return self
 
     def weight_groups(self) -> list[WeightGroup]:
-        """Return a learned ω′ of each subgroup, else the weights through which the domain coordinates enter.
-
-        Those of a net without a weight for each coordinate belong to all subgroups together.
-        """
+        """Return a learned ω′ of each subgroup, else the weights through which the domain coordinates enter."""
         if self.frequency.learn:
             own = dict(self.frequency.named_parameters())
             return [WeightGroup(frozenset({name}), [(value, torch.arange(len(value)))]) for name, value in own.items()]
@@ -254,27 +253,8 @@ class SteeredKernel(Kernel):
             "dilation": config.dilation,
             "support": support,
             "filter frequency": filter_frequency,
-            "rotation coordinates": self._rotation_coordinates(),
+            "rotation coordinates": config.domain.form,
         }
-
-    def _rotation_coordinates(self) -> str:
-        """Return the form of the coordinates in words; earlier versions told the elements of a kept coset apart."""
-        domain = self.config.domain
-        known = np.unique(domain.elements(["rotation"]).round(6), axis=0)
-        is_of_cosets = domain.kept.axis is None and len(known) < len(domain.sample.rotations)
-        return f"{domain.form}, of cosets" if is_of_cosets and "rotation" in self.relaxed_subgroups else domain.form
-
-
-def _limits(config: KernelConfig) -> dict[str, Limit]:
-    """Return the largest ω′ of each subgroup that the samples resolve."""
-    is_log, limits = config.domain.form == "log", {}
-    resolved = config.domain.resolved_frequency()
-    rotations = round(resolved * (2 if is_log else 4 * math.pi), 6)
-    # Any function of two rotations is resolved.
-    if rotations > 2:
-        formula = "N/2" if is_log else "N/4π, above which features hold harmonics over N/2,"
-        limits["rotation"] = Limit(resolved, f"{formula} for N = {rotations:g} rotations in a turn")
-    return limits
 
 
 def _warn_of_jumps(frequency: DomainFrequency, of_relative: float, net: KernelNet) -> None:

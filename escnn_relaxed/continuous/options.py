@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..checks import check_choice, check_integer, check_number
+from ..checks import check_choice, check_integer, check_not_negative
 from ..kernel.kernel import KernelConfig
 from .kernel import SteeredKernel
 from .nets import FourierKernel, KernelNet
@@ -98,12 +97,8 @@ def _given_frequencies(value: Any) -> dict[str, float]:
         return {}
     given = value if isinstance(value, Mapping) else {"position": value}
     known = ["position", *_RELATIVE]
-    frequencies = {}
-    for name, number in given.items():
+    for name in given:
         if name not in known:
             raise ValueError(f"filter_frequency: unknown coordinate {name!r}; known are {known}")
-        frequency = check_number(f"filter_frequency: the frequency of {name!r}", number)
-        if not (math.isfinite(frequency) and frequency >= 0):
-            raise ValueError(f"filter_frequency: the frequency of {name!r} must be finite and >= 0, got {number!r}")
-        frequencies[name] = frequency
-    return frequencies
+    words = "filter_frequency: the frequency of"
+    return {name: check_not_negative(f"{words} {name!r}", number) for name, number in given.items()}

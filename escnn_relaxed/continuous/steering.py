@@ -39,12 +39,6 @@ _ROUNDING = 1e-6
 _SAME = 1e-8
 
 
-def count_directions(steered: Tensor) -> int:
-    """Return the number of directions of features (P, |A|, |B|, T) above a tenth of the largest."""
-    size = torch.linalg.svdvals(steered.double().flatten(1))
-    return int((size > max(_SMALLEST * float(size[0]), _ROUNDING)).sum())
-
-
 def weight_units(steered: Tensor, entries: int, rank: int | None, unsteered: float = 0.0) -> Tensor:
     """Return the map from P = entries·(J + 1) plain features (P, |A|, |B|, T) to r = rank normalised ones, (r, P)."""
     out_size = steered.shape[1]
@@ -196,7 +190,10 @@ class BlockPair(nn.Module):
 
     def count_directions(self, features: Tensor) -> int | None:
         """Return the number of directions that the average over the group leaves; None without one."""
-        return count_directions(self.steering(features).flatten(3)) if self.steering.is_average else None
+        if not self.steering.is_average:
+            return None
+        size = torch.linalg.svdvals(self.steering(features).double().flatten(1))
+        return int((size > max(_SMALLEST * float(size[0]), _ROUNDING)).sum())
 
     def units_of(self, features: Tensor, rank: int | None) -> Tensor:
         """Return the units for the given features, of the ``rank`` largest directions."""

@@ -112,6 +112,13 @@ def _as_constants() -> Iterator[None]:
         yield
 
 
+def follow(module: nn.Module, like: Tensor) -> None:
+    """Move the constants of a module and its parts to the device and the precision of a tensor."""
+    for part in module.modules():
+        if isinstance(part, ExactConstants):
+            part.follow(like)
+
+
 class RowOrder(ExactConstants):
     """A permutation of rows of taps, (…, rows, T), given the number of the row that goes to each place."""
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..checks import FIBER_SUBGROUPS
 from ..group.elements import has_subgroup
 from ..on_escnn.sampled_basis import check_basis_arguments, refuse_emptied_basis, sampled_basis
-from .kernel import Kernel, KernelBuilder, KernelConfig, Names, Size
+from .kernel import Kernel, KernelBuilder, KernelConfig, Names
 from .steerable_basis import SteerableBasis
 
 
@@ -44,13 +44,6 @@ class StrictKernel(Kernel):
         """Return K, (C_out, C_in, k, …)."""
         kernel: Tensor = self.basis(weights)
         return kernel
-
-    def energies(
-        self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return ‖K − PK‖² = 0 and ‖PK‖²."""
-        energy = self.orthogonal_basis.energy(self(weights))
-        return energy * 0, energy
 
     def element_energies(
         self, weights: Tensor | None, hardened: Names, elements: Sequence[GroupElement]

@@ -65,7 +65,7 @@ class TiedKernel(StrictKernel):
         if names:
             modulation = ElementModulation(fields, config.domain, names, taps)
             self.modulation = modulation if len(modulation.weights) else None
-            rigid = [number for number, field in enumerate(fields) if not modulation.is_soft_in(field)]
+            rigid = [number for number, field in enumerate(fields) if field not in modulation.soft_representations()]
             if rigid:
                 of_inputs = InputModulation(config.in_type.representations, config.domain, names, fields, rigid)
                 self.input_modulation = of_inputs if len(of_inputs.weights) else None
@@ -98,9 +98,7 @@ class TiedKernel(StrictKernel):
 
         With the number of h⁻¹g for each g of the sample they are as an element h moves them.
         """
-        found = []
-        if self.modulation is not None:
-            found.append(self.modulation(self.frequency, averaged, numbers).unsqueeze(1))
+        found = [] if self.modulation is None else [self.modulation(self.frequency, averaged, numbers).unsqueeze(1)]
         if self.input_modulation is not None:
             found.append(self.input_modulation(self.frequency, averaged, numbers))
         return found
@@ -197,7 +195,7 @@ class TiedKernel(StrictKernel):
 
     def _modulations(self) -> list[Modulation]:
         """Return f_T and those of f_G, where K has them."""
-        found: list[Modulation | None] = [self.position_modulation, self.modulation, self.input_modulation]
+        found = self.position_modulation, self.modulation, self.input_modulation
         return [modulation for modulation in found if modulation is not None]
 
     def soft_parameters(self) -> Iterator[nn.Parameter]:

@@ -13,16 +13,17 @@ from torch import Tensor
 from ..checks import check_bool, check_choice, check_integer, check_number, warn_once
 from ..group.acting_group import acting_group, no_action
 from ..group.domain import Domain
+from ..group.elements import CUBE
 from ..group.kept import kept_group
 from ..integral.geometry import ConvolutionGeometry, Geometry, TransposedGeometry
-from ..kernel.domain_frequency import Frequency, starting_frequency
+from ..kernel.domain_frequency import Frequency, named_subgroups, starting_frequency
 from ..kernel.kernel import Kernel, KernelBuilder, KernelConfig
 from ..kernel.tied import TiedKernel
 from ..torch_modes import has_no_values, is_traced
 
+# The rotations by which SO(2) and O(2) are sampled.
+_SAMPLES = 16
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
-
-
 # The base space of each kind of gspace, in words.
 _SPACES = {
     GSpace0D: "a point (escnn.gspaces.no_base_space)",
@@ -178,19 +179,18 @@ def _check_image(size: tuple[int, ...], geometry: ConvolutionGeometry) -> None:
     """Raise a ``ValueError`` for an image that the padding mode cannot pad or that is smaller than the kernel."""
     if min(size) < 1:
         raise ValueError(f"input must have a pixel along each axis, got an image of {_by(size)}")
-    extent = geometry.extent
+    padded = [pixels + 2 * padding for pixels, padding in zip(size, geometry.padding, strict=True)]
+    if min(padded) < geometry.extent:
+        raise ValueError(
+            f"input must not be smaller than the kernel: the padded image is {_by(padded)}, the kernel spans "
+            f"{geometry.extent}"
+        )
     for pixels, padding in zip(size, geometry.padding, strict=True):
         most = {"reflect": pixels - 1, "circular": pixels}.get(geometry.padding_mode, padding)
         if padding > most:
             raise ValueError(
                 f"padding {geometry.padding} is more than padding_mode={geometry.padding_mode!r} can copy from an "
                 f"image of {_by(size)}: at most {most}"
-            )
-        if pixels + 2 * padding < extent:
-            padded = [pixels + 2 * padding for pixels, padding in zip(size, geometry.padding, strict=True)]
-            raise ValueError(
-                f"input must not be smaller than the kernel: the padded image is {_by(padded)}, "
-                f"the kernel spans {extent}"
             )
 
 
@@ -230,7 +230,7 @@ class Softening:
     learn_relaxation: bool = False
     keep: Any = None
     initial_softness: float | None = None
-    samples: int = 16
+    samples: int | None = None
     kernel: KernelBuilder | None = None
 
     def build(
@@ -244,15 +244,22 @@ class Softening:
         """Return a kernel between (one group of) these fields, not started."""
         check_kernel(self.kernel)
         gspace = self._acting_gspace(in_type)
-        samples = check_integer("samples", self.samples, 1)
+        in_space = gspace.dimensionality > 2
+        default = CUBE if in_space else _SAMPLES
+        samples = default if self.samples is None else check_integer("samples", self.samples, 1)
         if samples == 1 and gspace.fibergroup.continuous and self.relax is not None:
             warn_once(f"samples: 1 rotation of {gspace.name} leaves no rotation in which the layer could be soft")
         coordinates = getattr(self.kernel, "rotation_coordinates", "circle")
+        if in_space and coordinates != "circle":
+            raise ValueError(
+                f"kernel: a rotation of space has no angle that a kernel could see as a coordinate: "
+                f"rotation_coordinates must be 'circle', got {self.kernel!r}"
+            )
         domain = Domain(gspace, samples, kept_group(self.keep, gspace, samples), coordinates)
         frequency, learn = starting_frequency(self.relax, domain), check_bool("learn_relaxation", self.learn_relaxation)
         taps = in_type, out_type, kernel_size, dilation
         kernel = (self.kernel or TiedKernel)(KernelConfig(*taps, domain, frequency, learn, basis_arguments))
-        rigid = [name for name in kernel.cannot_be_soft if name in self._named()]
+        rigid = [name for name in kernel.cannot_be_soft if name in named_subgroups(self.relax)]
         if rigid:
             warn_once(
                 f"relax: the layer from {in_type} to {out_type} with kernel_size={kernel_size} cannot be soft in "
@@ -262,24 +269,18 @@ class Softening:
             )
         return kernel
 
-    def _named(self) -> tuple[Any, ...]:
-        """Return the subgroups that ``relax`` names."""
-        if isinstance(self.relax, str):
-            return () if self.relax == "default" else (self.relax,)
-        return tuple(self.relax) if isinstance(self.relax, (Mapping, Sequence, Set)) else ()
-
     def _acting_gspace(self, in_type: FieldType) -> Any:
         """Return the gspace by whose base space elements are known: of features without one that of their group."""
         gspace = in_type.gspace
         if gspace.dimensionality:
             return gspace
-        if "translation" in self._named():
+        if "translation" in named_subgroups(self.relax):
             raise ValueError(
                 f"relax: features without a base space have no translation to relax, got {self.relax!r}: name rotation "
                 f"or reflection"
             )
         found = acting_group(gspace.fibergroup)
-        if found is None and (self._named() or self.keep is not None):
+        if found is None and (named_subgroups(self.relax) or self.keep is not None):
             raise ValueError(
                 f"relax and keep must be left out for {gspace.fibergroup.name}, of which no action on the plane or on "
                 f"space is known: such a linear map is strict, got relax={self.relax!r}, keep={self.keep!r}"
