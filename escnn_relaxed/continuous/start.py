@@ -158,30 +158,18 @@ def start_weights(
         reference = new_net().double()
     ranks = average.count_directions(features(reference, ()))
     if softness is not None and net.domain_weight is not None:
-        _soften(average, net, net.domain_weight, features, ranks, softness)
+        # Small domain weights start a layer nearly strict while ω′ keeps its meaning (docs/results/soft-part.md).
+        scale = 0.1
+        net.domain_weight.mul_(scale)
+        for _ in range(6):
+            expected = _expected_softness(average, features(net, ()), features(net, SUBGROUPS), ranks)
+            if expected < _TINY:
+                break
+            # Softness grows as the square of small weights.
+            step = min(max(math.sqrt(softness / expected), 0.1), 10.0, _MOST_SCALE / scale)
+            net.domain_weight.mul_(step)
+            scale *= step
     average.initialize(features(net, ()), ranks)
-
-
-def _soften(
-    average: SteeredAverage,
-    net: KernelNet,
-    domain_weight: nn.Parameter,
-    features: Features,
-    ranks: list[int | None],
-    wanted: float,
-) -> None:
-    """Scale the domain weights of the kernel net until the expected softness is the wanted one."""
-    # Small domain weights start a layer nearly strict while ω′ keeps its meaning (docs/results/soft-part.md).
-    scale = 0.1
-    domain_weight.mul_(scale)
-    for _ in range(6):
-        softness = _expected_softness(average, features(net, ()), features(net, SUBGROUPS), ranks)
-        if softness < _TINY:
-            return
-        # Softness grows as the square of small weights.
-        step = min(max(math.sqrt(wanted / softness), 0.1), 10.0, _MOST_SCALE / scale)
-        domain_weight.mul_(step)
-        scale *= step
 
 
 def _expected_softness(average: SteeredAverage, features: Tensor, mean: Tensor, ranks: list[int | None]) -> float:

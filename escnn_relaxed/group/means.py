@@ -36,8 +36,10 @@ class GroupAverage(ExactConstants):
     ) -> None:
         super().__init__()
         self.set_constant("steered", np.array([steered for _, steered in symmetries], dtype=np.int64))
-        self.set_constant("left", np.stack([_matrix(out_fields, element) for element, _ in symmetries]))
-        self.set_constant("right", np.stack([_matrix(in_fields, ~element) for element, _ in symmetries]))
+        left = [block_diagonal([field(element) for field in out_fields]) for element, _ in symmetries]
+        right = [block_diagonal([field(~element) for field in in_fields]) for element, _ in symmetries]
+        self.set_constant("left", np.stack(left))
+        self.set_constant("right", np.stack(right))
 
     def forward(self, kernel: Tensor) -> Tensor:
         """Return the mean of a kernel, in the same shape."""
@@ -81,8 +83,3 @@ def _mixed(matrices: Tensor) -> list[Tensor]:
     while not torch.equal(further := (reached @ reached).clamp_max(1), reached):
         reached = further
     return [row.nonzero().flatten() for row in reached.unique(dim=0)]
-
-
-def _matrix(fields: Sequence[Representation], element: GroupElement) -> NDArray[np.float64]:
-    """Return ρ(g) of all fields, (C, C)."""
-    return block_diagonal([field(element) for field in fields])

@@ -46,11 +46,6 @@ class FieldKind(NamedTuple):
     size: int  # channels of a field
     elements: Array  # of each channel, as a mean over the sample, (size, M), or (1, M) where channels have none
 
-    @property
-    def has_elements(self) -> bool:
-        """Whether each channel belongs to an element of the group or to a coset."""
-        return len(self.elements) > 1 or self.elements.shape[1] == 1
-
 
 class Modulation(ExactConstants, ABC):
     """The base of modulations. ``weights`` are those of each kind of fields, (fields, number), flattened; in lists."""

@@ -52,7 +52,8 @@ class PositionModulation(Modulation):
         counts = []
         for number, kind in enumerate(self.kinds):
             gains = _scaled(*_gains(values, kind))
-            has_directions = (all_directions or not kind.has_elements) and np.abs(directions(taps)).max() > 0
+            has_elements = len(kind.elements) > 1 or len(sample) == 1
+            has_directions = (all_directions or not has_elements) and np.abs(directions(taps)).max() > 0
             ways = _scaled(*_directions(values, sample.action, directions(taps) if has_directions else None))
             self.set_constant(f"gains_{number}", gains)
             self.set_constant(f"directions_{number}", ways)

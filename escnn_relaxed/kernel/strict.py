@@ -38,7 +38,13 @@ class StrictKernel(Kernel):
 
     def __init__(self, config: KernelConfig, basis: SteerableBasis | None = None) -> None:
         super().__init__(config)
-        self.basis = _steerable_basis(config) if basis is None else basis
+        if basis is None:
+            at = config.in_type, config.out_type, config.kernel_size, config.dilation
+            arguments = check_basis_arguments(*at[2:], config.basis_arguments, config.domain.dimension)
+            basis = SteerableBasis(*at, sampled_basis(*at, **arguments))
+            if not basis.dimension:
+                refuse_emptied_basis(*at, **arguments)
+        self.basis = basis
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K, (C_out, C_in, k, …)."""
@@ -108,14 +114,3 @@ class RelaxingKernel(Kernel):
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""
         return {**self.strict.describe(), "soft in": list(self.relaxed_subgroups), "soft part": self.way}
-
-
-def _steerable_basis(config: KernelConfig) -> SteerableBasis:
-    """Return escnn's basis for the fields and taps of a kernel; its arguments are checked."""
-    taps = config.kernel_size, config.dilation
-    arguments = check_basis_arguments(*taps, config.basis_arguments, config.domain.dimension)
-    at = config.in_type, config.out_type, *taps
-    basis = SteerableBasis(*at, sampled_basis(*at, **arguments))
-    if not basis.dimension:
-        refuse_emptied_basis(*at, **arguments)
-    return basis
