@@ -8,8 +8,8 @@ units in which they are trained.
 
 from __future__ import annotations
 
+from .kernel import ContinuousKernel
 from .nets import FourierKernel, KernelNet, SirenKernel
-from .options import ContinuousKernel
 from .sampling import draw_samples
 
 __all__ = ["ContinuousKernel", "FourierKernel", "KernelNet", "SirenKernel", "draw_samples"]

@@ -176,13 +176,10 @@ def grid_symmetries(
     if gspace.dimensionality == 0:
         return [(element, [0]) for element in elements or elements_on_features(gspace.fibergroup)]
     tried = sample_group(gspace).elements if elements is None else elements
-    actions = [np.asarray(gspace.basespace_action(element), dtype=np.float64) for element in tried]
-    steered = [steered_taps(action, taps) for action in actions]
-    return [
-        (element, taps_of_element)
-        for element, taps_of_element in zip(tried, steered, strict=True)
-        if taps_of_element is not None
+    steered = [
+        (each, steered_taps(np.asarray(gspace.basespace_action(each), dtype=np.float64), taps)) for each in tried
     ]
+    return [(element, numbers) for element, numbers in steered if numbers is not None]
 
 
 def steered_taps(action: Array, taps: Array) -> list[int] | None:

@@ -40,10 +40,10 @@ def integrate_at_pixels(features: Tensor, banks: Banks, bias: Tensor | None, geo
     starts = range(0, count, chunk)
     image = (features if isinstance(geometry, TransposedGeometry) else geometry.pad(features)).flatten(2)
     numbers = _tap_numbers(image_size(features), geometry, features.device)
-    made: Callable[..., Tensor] = _chunk
+    integrate_chunk: Callable[..., Tensor] = _chunk
     if torch.is_grad_enabled() and not has_no_values():
-        made = partial(checkpoint, _chunk, use_reentrant=False, preserve_rng_state=False)
-    parts = [made(image, banks, start, min(start + chunk, count), numbers, geometry) for start in starts]
+        integrate_chunk = partial(checkpoint, _chunk, use_reentrant=False, preserve_rng_state=False)
+    parts = [integrate_chunk(image, banks, start, min(start + chunk, count), numbers, geometry) for start in starts]
     if isinstance(geometry, TransposedGeometry):
         output = _placed(parts, numbers, image_size(features), geometry)
     else:
@@ -75,7 +75,7 @@ def _placed(parts: list[Tensor], numbers: Tensor, size: tuple[int, ...], geometr
     output = added.new_zeros(*added.shape[:2], prod(whole)).index_add(2, numbers.flatten(), added).unflatten(2, whole)
     # What the padding cuts away before and behind; torch takes the margins of the last axis first.
     cuts = reversed([*zip(geometry.padding, geometry.output_padding, strict=True)])
-    return functional.pad(output, [margin for padding, added in cuts for margin in (-padding, added - padding)])
+    return functional.pad(output, [margin for padding, behind in cuts for margin in (-padding, behind - padding)])
 
 
 def _tap_numbers(size: tuple[int, ...], geometry: Geometry, device: torch.device) -> Tensor:

@@ -158,7 +158,10 @@ def _check_plain(name: str, module: StrictLayer) -> None:
             f"torch.nn.utils.parametrize.remove_parametrizations, or leave the layer out by `where`"
         )
     kind = next(kind for kind in get_args(StrictLayer) if isinstance(module, kind))
-    if methods := _own_methods(module, kind):
+    # Methods and properties that a subclass adds or overrides.
+    own = [item for each in type(module).__mro__ if each not in kind.__mro__ for item in vars(each).items()]
+    names = {name for name, value in own if callable(value) or hasattr(value, "__get__")}
+    if methods := sorted((names | {"forward"} & vars(module).keys()) - {"__init__"}):
         raise ValueError(
             f"{name}, a {type(module).__name__}, has methods of its own, {', '.join(methods)}, which would be lost: "
             f"put a {kind.__name__} with its state in its place, or leave it out with "
@@ -166,13 +169,6 @@ def _check_plain(name: str, module: StrictLayer) -> None:
         )
     remedy = "remove them and register them on the relaxed layer, or leave the layer out by `where`"
     check_no_hooks(name, module, remedy)
-
-
-def _own_methods(module: StrictLayer, kind: type[nn.Module]) -> list[str]:
-    """Return the names of methods and properties that a subclass adds to its kind or overrides, ``__init__`` aside."""
-    own = [item for each in type(module).__mro__ if each not in kind.__mro__ for item in vars(each).items()]
-    methods = {name for name, value in own if callable(value) or hasattr(value, "__get__")}
-    return sorted((methods | {"forward"} & vars(module).keys()) - {"__init__"})
 
 
 def _relaxed(strict: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]) -> Relaxed:

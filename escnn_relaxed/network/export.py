@@ -69,10 +69,10 @@ def export_network(network: nn.Module) -> nn.Module:
             return nn.Sequential(OrderedDict(parts))
         if _has_forward_of_its_own(module):
             raise NoPlainFormError
-        is_escnns = isinstance(module, EquivariantModule) and not isinstance(module, RelaxedLayer)
-        if not is_escnns:
+        is_of_escnn = isinstance(module, EquivariantModule) and not isinstance(module, RelaxedLayer)
+        if not is_of_escnn:
             refuse_hooks(*module.modules())
-        plain = plain_module(module, export) if is_escnns else module.export()
+        plain = plain_module(module, export) if is_of_escnn else module.export()
         # The export() of some blocks gives the parts of their forward alone, in a ModuleDict.
         if type(plain).forward is nn.Module.forward:
             raise NoPlainFormError
