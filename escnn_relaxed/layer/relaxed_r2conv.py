@@ -116,8 +116,8 @@ class RelaxedR2Conv(RelaxedConvolution):
     ) -> None:
         check_field_types(in_type, out_type)
         geometry = checked_geometry(in_type, out_type, padding_mode, kernel_size, padding, stride, dilation, groups)
-        basis = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings, "recompute": recompute}
-        basis |= {"basis_filter": basis_filter, "maximum_offset": maximum_offset}
+        basis: dict[str, Any] = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings}
+        basis |= {"recompute": recompute, "basis_filter": basis_filter, "maximum_offset": maximum_offset}
         softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
         super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening)
 
@@ -162,8 +162,8 @@ class TransposedConvolution(RelaxedConvolution):
         geometry = checked_transposed_geometry(
             in_type, out_type, output_padding, kernel_size, padding, stride, dilation, groups
         )
-        basis = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings, "recompute": recompute}
-        basis |= {"basis_filter": basis_filter, "maximum_offset": maximum_offset}
+        basis: dict[str, Any] = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings}
+        basis |= {"recompute": recompute, "basis_filter": basis_filter, "maximum_offset": maximum_offset}
         softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
         super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening)
 

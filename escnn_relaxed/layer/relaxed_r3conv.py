@@ -140,8 +140,8 @@ class RelaxedR3Conv(VolumeConvolution):
     ) -> None:
         check_field_types(in_type, out_type, GSpace3D)
         geometry = checked_geometry(in_type, out_type, padding_mode, kernel_size, padding, stride, dilation, groups)
-        basis = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings, "recompute": recompute}
-        basis["basis_filter"] = basis_filter
+        basis: dict[str, Any] = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings}
+        basis |= {"recompute": recompute, "basis_filter": basis_filter}
         softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
         super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening)
 
