@@ -73,10 +73,8 @@ class RelaxedConvolution(RelaxedLayer):
             >>> from escnn import gspaces
             >>> from escnn_relaxed import RelaxedR2Conv
             >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
-            >>> layer = RelaxedR2Conv(image, image, 5)
-            >>> images = torch.randn(2, 1, 9, 9)
-            >>> torch.nn.functional.conv2d(images, layer.filter, layer.expanded_bias).shape
-            torch.Size([2, 1, 5, 5])
+            >>> RelaxedR2Conv(image, image, 5).filter.shape
+            torch.Size([1, 1, 5, 5])
         """
         if not self.is_stationary:
             raise AttributeError("filter: this layer is soft in translation and has several, see filter_banks")
@@ -89,16 +87,12 @@ class RelaxedConvolution(RelaxedLayer):
         It shares no memory with this layer. It is a ``Conv2d`` (or ``ConvTranspose2d``) where the layer is stationary,
         otherwise a module with factors at each pixel, for images of any size.
 
-        Shape:
-            The result takes (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
-
         Example:
             >>> from escnn import gspaces
             >>> from escnn_relaxed import RelaxedR2Conv
-            >>> gspace = gspaces.rot2dOnR2(4)
-            >>> image, hidden = gspace.type(gspace.trivial_repr), gspace.type(gspace.regular_repr)
-            >>> RelaxedR2Conv(image, hidden, 5, padding=2, relax={"rotation": 0.25}).export()
-            Conv2d(1, 4, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2))
+            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+            >>> RelaxedR2Conv(fields, fields, 5, padding=2).export()
+            Conv2d(4, 4, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2))
         """
         check_no_hooks(type(self).__name__, self, "remove them, and register them on the result")
         if self.is_stationary:

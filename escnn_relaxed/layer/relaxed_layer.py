@@ -305,11 +305,10 @@ class RelaxedLayer(EquivariantModule):
             ValueError: for another value, and where the strict part or the soft part is missing.
 
         Example:
-            >>> from escnn import gspaces, nn
+            >>> from escnn import gspaces
             >>> from escnn_relaxed import RelaxedR2Conv
             >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
-            >>> layer = RelaxedR2Conv(fields, fields, 3, initialize=False)
-            >>> nn.init.generalized_he_init(layer.weights.data, layer.basisexpansion)
+            >>> layer = RelaxedR2Conv(fields, fields, 3)
             >>> layer.set_softness(0.01)
             >>> round(layer.softness().item(), 6)
             0.01
