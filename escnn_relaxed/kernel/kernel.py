@@ -239,7 +239,8 @@ class Kernel(nn.Module, ABC):
 
     def varies(self, averaged: Sequence[str] = ()) -> bool:
         """Whether K may depend on the position after an average."""
-        return "translation" not in averaged and self.frequency.may_vary("translation")
+        is_there = "translation" in self.frequency.names and "translation" not in averaged
+        return is_there and self.frequency.may_vary("translation")
 
     def energies(
         self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None

@@ -36,11 +36,7 @@ class _Pair(NamedTuple):
     ins: NDArray[np.int64]
     weights: slice
     attributes: list[dict[str, Any]]  # those of each element of the basis
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """The channels of a field of the output and of the input."""
-        return self.outs.shape[1], self.ins.shape[1]
+    sizes: tuple[int, int]  # channels of a field of the output and of the input
 
 
 class SteerableBasis(ExactConstants):
@@ -62,8 +58,8 @@ class SteerableBasis(ExactConstants):
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
             fields = field_named(names[0], in_type), field_named(names[1], out_type)
             basis = grid_exact_basis(block, expansion.points, *fields, symmetries, _averaged)
-            weights = slice(*expansion._weights_ranges[names])
-            self._pairs.append(_Pair(names, outs[names[1]], ins[names[0]], weights, basis.attributes))
+            weights, sizes = slice(*expansion._weights_ranges[names]), (fields[1].size, fields[0].size)
+            self._pairs.append(_Pair(names, outs[names[1]], ins[names[0]], weights, basis.attributes, sizes))
             self.set_constant(f"basis_{number}", basis.values, single=basis.single)
             if basis.orbits is not None:
                 self.set_constant(f"orbits_{number}", basis.orbits)

@@ -179,13 +179,14 @@ def _check_image(size: tuple[int, ...], geometry: ConvolutionGeometry) -> None:
     """Raise a ``ValueError`` for an image that the padding mode cannot pad or that is smaller than the kernel."""
     if min(size) < 1:
         raise ValueError(f"input must have a pixel along each axis, got an image of {_by(size)}")
-    padded = [pixels + 2 * padding for pixels, padding in zip(size, geometry.padding, strict=True)]
-    if min(padded) < geometry.extent:
-        raise ValueError(
-            f"input must not be smaller than the kernel: the padded image is {_by(padded)}, the kernel spans "
-            f"{geometry.extent}"
-        )
+    extent = geometry.extent
     for pixels, padding in zip(size, geometry.padding, strict=True):
+        if pixels + 2 * padding < extent:
+            padded = [pixels + 2 * padding for pixels, padding in zip(size, geometry.padding, strict=True)]
+            raise ValueError(
+                f"input must not be smaller than the kernel: the padded image is {_by(padded)}, "
+                f"the kernel spans {extent}"
+            )
         most = {"reflect": pixels - 1, "circular": pixels}.get(geometry.padding_mode, padding)
         if padding > most:
             raise ValueError(
