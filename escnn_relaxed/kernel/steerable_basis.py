@@ -80,12 +80,9 @@ class SteerableBasis(ExactConstants):
     def by_pair(self, exact: bool = False) -> Iterator[tuple[tuple[str, str], slice, Tensor]]:
         """Yield each pair of representations, the place of its weights, its basis (B, |A|, |B|, taps)."""
         for number, pair in enumerate(self._pairs):
-            values, orbits = (
-                None if name not in self._masters else self.exact(name) if exact else self.constant(name)
-                for name in (f"basis_{number}", f"orbits_{number}")
-            )
-            assert values is not None
-            entries = values.flatten(1) if orbits is None else values.index_select(1, orbits)
+            read, orbits = self.exact if exact else self.constant, f"orbits_{number}"
+            values = read(f"basis_{number}")
+            entries = values.index_select(1, read(orbits)) if orbits in self._masters else values.flatten(1)
             yield pair.names, pair.weights, entries.view(len(values), *pair.sizes, -1)
 
     def start_weights(self) -> Tensor:
