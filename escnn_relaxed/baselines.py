@@ -40,7 +40,7 @@ from .on_escnn.sampled_basis import built_on_the_cpu
 
 __all__ = ["LAYERS", "PartialR2Conv", "ResidualR2Conv", "WeightedR2Conv", "free_weight_penalty"]
 
-_GEOMETRY = {"stride": 1, "dilation": 1, "padding_mode": "zeros", "groups": 1}
+_GEOMETRY = ("stride", "dilation", "padding_mode", "groups")
 _BASIS = ("sigma", "frequencies_cutoff", "rings", "maximum_offset", "recompute", "basis_filter")
 # The arguments of a strict layer that follow the padding.
 STRICT_KEYWORDS = (*_GEOMETRY, "bias", *_BASIS, "initialize", "samples", "kernel")
@@ -65,15 +65,15 @@ class _Baseline(RelaxedConvolution):
         strict = keywords.get("kernel")
         check_kernel(strict)
         kernel = partial(way, strict=StrictKernel if strict is None else strict)
-        geometry = (keywords.get(name, default) for name, default in _GEOMETRY.items())
+        shared = kernel_size, padding, *(keywords.get(name, 1) for name in ("stride", "dilation", "groups"))
         super().__init__(
             in_type,
             out_type,
-            checked_geometry(in_type, out_type, kernel_size, padding, *geometry),
+            checked_geometry(in_type, out_type, keywords.get("padding_mode", "zeros"), *shared),
             keywords.get("bias", True),
             {name: value for name, value in keywords.items() if name in _BASIS},
             keywords.get("initialize", True),
-            Softening(None, initial_softness=softness, samples=keywords.get("samples", 16), kernel=kernel),
+            Softening(None, initial_softness=softness, samples=keywords.get("samples"), kernel=kernel),
         )
 
     def make_strict(self) -> None:
@@ -94,10 +94,8 @@ class PartialR2Conv(_Baseline):
     a uniform distribution on [−θ, θ], with θ learned.
 
     Args:
-        in_type: field type of the input.
-        out_type: field type of the output, of regular and quotient fields unless nothing is relaxed.
-        kernel_size: k, odd or even.
-        padding: pixels on both sides, an integer or a pair (rows, columns).
+        in_type, out_type, kernel_size, padding: as of :class:`~escnn_relaxed.RelaxedR2Conv`; the fields of the output
+            are regular or quotient ones unless nothing is relaxed.
         relax: starting ν of ``"rotation"`` and ``"reflection"``, in [0, 1]. A subgroup that is left out stays strict.
             None: strict everywhere. Default: those that the group has, as narrow as ``initial_softness`` says.
         learn_relaxation: make ν parameters, as the paper does.
@@ -158,10 +156,7 @@ class ResidualR2Conv(_Baseline):
     2112.01388, NeurIPS 2021).
 
     Args:
-        in_type: field type of the input.
-        out_type: field type of the output, on the same gspace.
-        kernel_size: k, odd or even.
-        padding: pixels on both sides, an integer or a pair (rows, columns).
+        in_type, out_type, kernel_size, padding: as of :class:`~escnn_relaxed.RelaxedR2Conv`.
         initial_softness: s at the start.
         **keywords: as of :class:`PartialR2Conv`.
 
@@ -205,11 +200,8 @@ class WeightedR2Conv(_Baseline):
     2201.11969, ICML 2022).
 
     Args:
-        in_type: field type of the input.
-        out_type: field type of the output. The channels of all fields of the input, or of all of the output, must be
-            group elements (regular or quotient fields).
-        kernel_size: k, odd or even.
-        padding: pixels on both sides, an integer or a pair (rows, columns).
+        in_type, out_type, kernel_size, padding: as of :class:`~escnn_relaxed.RelaxedR2Conv`. The channels of all fields
+            of the input, or of all of the output, must be group elements (regular or quotient fields).
         banks: L.
         initial_softness: s at the start.
         **keywords: as of :class:`PartialR2Conv`.

@@ -81,10 +81,11 @@ BAD_BASIS = {
     "filter a number": ({"basis_filter": 3}, TypeError, ["basis_filter", "3", "function"]),
     "filter that keeps nothing": ({"basis_filter": lambda element: False}, ValueError, ["basis_filter", "element"]),
     "cutoff that keeps nothing": (
-        {"frequencies_cutoff": -2.5, "rings": [1.0]},
+        {"frequencies_cutoff": lambda radius: -1.0, "rings": [1.0]},
         ValueError,
-        ["frequencies_cutoff=-2.5", "rings=[1.0]", "empty"],
+        ["frequencies_cutoff=<function", "rings=[1.0]", "empty"],
     ),
+    "cutoff below 0": ({"frequencies_cutoff": -0.5}, ValueError, ["frequencies_cutoff", "-0.5", ">= 0"]),
 }  # fmt: skip
 BAD_TRANSPOSED = {
     "output padding": ({"output_padding": 1}, ValueError, ["got 1 for stride=1, dilation=1: at most 0"]),

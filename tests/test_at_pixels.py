@@ -19,12 +19,12 @@ from escnn_relaxed.integral.geometry import ConvolutionGeometry, Geometry, Trans
 
 GEOMETRIES: dict[str, tuple[Geometry, tuple[int, ...]]] = {
     "plain": (ConvolutionGeometry(3), (4, 3)),
-    "all at once": (ConvolutionGeometry(2, (1, 2), "reflect", 2, 2, 2), (5, 4)),
-    "circular": (ConvolutionGeometry(3, (1, 1), "circular"), (2, 3)),
+    "all at once": (ConvolutionGeometry(2, (1, 2), 2, 2, 2, "reflect"), (5, 4)),
+    "circular": (ConvolutionGeometry(3, (1, 1), padding_mode="circular"), (2, 3)),
     "volumes": (ConvolutionGeometry(2, (1, 0, 1), stride=2), (3, 2, 2)),
-    "adjoint": (TransposedGeometry(3, (1, 2), (1, 0), 2, 1, 2), (3, 4)),
+    "adjoint": (TransposedGeometry(3, (1, 2), 2, 1, 2, (1, 0)), (3, 4)),
     "adjoint beyond the kernel": (TransposedGeometry(2, stride=3), (2, 3)),
-    "adjoint in space": (TransposedGeometry(2, (1, 0, 0), (0, 0, 0), 2), (2, 1, 2)),
+    "adjoint in space": (TransposedGeometry(2, (1, 0, 0), 2, output_padding=(0, 0, 0)), (2, 1, 2)),
 }
 CHANNELS = 4
 

@@ -16,7 +16,7 @@ from small_networks import features_of
 from torch import Tensor
 from torch.nn import functional
 
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import RelaxedR2Conv, harden_network
 from escnn_relaxed.checks import SUBGROUPS
 
 CONSTANT = {"position": 0.0, "rotation": 0.0, "reflection": 0.0}
@@ -38,9 +38,7 @@ def test_layer_has_no_weights_of_r2conv_and_its_learned_frequency_says_how_soft_
     assert layer.softness().item() == pytest.approx(0.1, rel=1e-3)
     with pytest.raises(ValueError, match=r"softness 0.999 cannot be reached"):
         layer.set_softness(0.999)
-    layer.harden()
-    layer.drop_soft_part()
-    assert layer.hardened == SUBGROUPS
+    assert harden_network(layer).hardened == SUBGROUPS
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------

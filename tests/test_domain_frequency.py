@@ -12,7 +12,7 @@ from escnn import gspaces
 from small import soft_regular_layer
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv
-from escnn_relaxed.kernel.domain_frequency import DomainFrequency, Limit
+from escnn_relaxed.kernel.domain_frequency import DomainFrequency
 
 
 def values(frequency: DomainFrequency) -> dict[str, list[float]]:
@@ -53,7 +53,7 @@ def test_kernel_may_vary_where_a_frequency_is_learned_or_not_0() -> None:
 @pytest.mark.usefixtures("warnings_not_yet_given")
 def test_sign_of_a_frequency_does_not_make_it_resolved() -> None:
     frequency = DomainFrequency({"rotation": 0.1})
-    frequency.limits["rotation"] = Limit(0.3, "of the samples")
+    frequency.limits["rotation"] = (0.3, "of the samples")
     frequency.set(rotation=-0.3)
     with pytest.warns(UserWarning, match=r"frequency 0.5 of rotation is above 0.3 \(of the samples\)"):
         frequency.set(rotation=-0.5)

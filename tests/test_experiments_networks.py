@@ -37,7 +37,7 @@ def test_options_of_the_kernel_reach_the_layers() -> None:
     for layer in (network.features[0], network.features[3].body[0]):
         kernel = layer.kernel
         assert (kernel.net.filter_projection.shape[0], kernel.net.hidden_size) == (5, 7)
-        assert kernel.sampling == "random"
+        assert kernel.options.sampling == "random"
         facts = kernel.describe()
         assert facts["filter frequency"] == {"position": 0.5, "rotation": 2.0, "reflection": 1.0}
         assert (facts["support"], facts["rotation coordinates"]) == ("smooth", "circle")

@@ -286,7 +286,7 @@ CHANGES: dict[str, Callable[[RelaxedR2Conv], object]] = {
     "hardened": lambda layer: layer.harden(),
     "hardened in rotation": lambda layer: layer.harden("rotation"),
     "softness set": lambda layer: layer.set_softness(0.01),
-    "hardened and dropped": lambda layer: (layer.harden(), layer.drop_soft_part()),
+    "hardened and dropped": lambda layer: setattr(layer, "kernel", layer.kernel.strict_kernel()),
     "replaced parameter": lambda layer: setattr(layer, "weights", nn.Parameter(2 * layer.weights.detach())),
     "tensor in place of a parameter": tensor_in_place_of_a_parameter,
     "replica": replica,

@@ -169,7 +169,7 @@ def test_log_coordinates_are_smooth_on_the_circle_by_default() -> None:
     kernel = layer_between(HIDDEN, HIDDEN, relax={"rotation": 1.0}, **LOG).kernel
     net = kernel.net
     ends = [torch.tensor([[0.1, 0.2, angle]]) for angle in (-0.5, 0.5)]
-    frequency = kernel._options[2]["rotation"]
+    frequency = kernel.options.frequencies(kernel.config.kernel_size)["rotation"]
     values = [net(of * torch.tensor([1.0, 1.0, frequency]), torch.tensor([[0.3]])) for of in ends]
     assert (values[0] - values[1]).abs().max() <= ROUNDING
 

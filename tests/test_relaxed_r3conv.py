@@ -146,6 +146,8 @@ CALLS: dict[str, tuple[str, dict[str, Any], type[Exception], str]] = {
     "stride": ("O(3)", {"stride": (1, 2, 1)}, ValueError, "triple of equal ones"),
     "words": ("O(3)", {"padding": "same"}, TypeError, "triple .planes, rows, columns."),
     "rings": ("O(3)", {"rings": [5.0]}, ValueError, "rings must be radii .* here 1.732"),
+    "cutoff": ("C4", {"frequencies_cutoff": -0.5}, ValueError, "frequencies_cutoff.* be finite and >= 0, got -0.5"),
+    "order 0": ("C4", {"keep": 0}, ValueError, "keep must be the id of a subgroup of C4.* got 0"),
 }  # fmt: skip
 
 

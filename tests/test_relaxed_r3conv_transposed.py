@@ -100,6 +100,8 @@ INTO, OUT = fields("octahedral"), fields("C4")
         ),
         (lambda: RelaxedR3ConvTransposed(*types(), 3, stride=(1, 2, 1)), ValueError, "a triple of equal ones"),
         (lambda: RelaxedR3ConvTransposed(*types(), 3, output_padding=1), ValueError, "at most 0"),
+        (lambda: RelaxedR3ConvTransposed(*[fields("C4")] * 2, 3, keep=0), ValueError, "got 0"),
+        (lambda: RelaxedR3ConvTransposed(*types(), 3, frequencies_cutoff=-0.5), ValueError, ">= 0, got -0.5"),
         (
             lambda: RelaxedR3ConvTransposed(*types(), 3, kernel=ContinuousKernel(rotation_coordinates="log")),
             ValueError,

@@ -1,6 +1,5 @@
 """The paper's continuous kernel κ, and what only it needs.
 
-The public names are its options, and the nets that make its hidden values: ``KernelNet`` is the base of one's own.
 Coordinates (``coordinates``) go through a net (``nets``) to hidden values, which are steered over the group and
 combined to the filter bank (``steering``). ``kernel`` holds them together. ``start`` draws its weights and finds the
 units in which they are trained.
@@ -8,8 +7,8 @@ units in which they are trained.
 
 from __future__ import annotations
 
+from .kernel import ContinuousKernel
 from .nets import FourierKernel, KernelNet, SirenKernel
-from .options import ContinuousKernel
 from .sampling import draw_samples
 
 __all__ = ["ContinuousKernel", "FourierKernel", "KernelNet", "SirenKernel", "draw_samples"]

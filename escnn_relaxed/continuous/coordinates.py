@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checks import FIBER_SUBGROUPS
-from ..group.domain import Domain
-from ..group.elements import rotation_matrix, steer
+from ..group.domain import Domain, averaged_name
+from ..group.elements import rotation_matrix
 from ..group.exact_constants import ExactConstants
 from ..group.points import support_window, tap_grid
 from ..group.position_functions import positions_in_frames
@@ -48,9 +48,13 @@ class FilterPoints(ExactConstants):
         sample = config.domain.sample
         names = config.domain.subgroups if sees_relative else ()
         relative = [values[:, :, None] for values in config.domain.relative_coordinates(names)]
-        parts = {"position": steer(sample, grid / radius)[:, None], **dict(zip(names, relative, strict=True))}
+        parts = {
+            "position": np.einsum("mji,pj->mpi", sample.action, grid / radius)[:, None],
+            **dict(zip(names, relative, strict=True)),
+        }
         self.columns = [name for name, part in parts.items() for _ in range(part.shape[-1])]
-        taps = _side_by_side(*parts.values())
+        shape = np.broadcast_shapes(*(part.shape[:-1] for part in parts.values()))
+        taps = np.concatenate([np.broadcast_to(part, (*shape, part.shape[-1])) for part in parts.values()], axis=-1)
         self._taps = taps * [frequency[name] for name in self.columns]
         self.set_constant("taps", self._taps)
 
@@ -82,11 +86,10 @@ class DomainPoints(ExactConstants):
         self.set_constant("everywhere", self._seen[None, None])
         elements, reflected = domain.elements(names), domain.sample.reflected
         self._translates: dict[str, tuple[Array, NDArray[np.int64]]] = {}
-        for averaged in ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS):
-            numbers = domain.translates([name for name in averaged if name in domain.subgroups])
+        for averaged, numbers in domain.averages():
             # Of the whole group, the elements hg are the same for every g.
-            numbers = numbers[:1] if numbers.shape[1] == len(numbers) else numbers
-            self._translates[_name(averaged)] = elements[numbers], reflected[numbers]
+            first = numbers[:1] if numbers.shape[1] == len(numbers) else numbers
+            self._translates[averaged_name("elements", averaged)] = elements[first], reflected[first]
         self._turned_coordinates = domain.turned_coordinates
         self.turn(0.0)
 
@@ -113,23 +116,17 @@ class DomainPoints(ExactConstants):
     ) -> Tensor:
         """Return ω′ ⊙ a(hg, hx) for every h of the averaged subgroups, (M, P, L, D), with M or P 1 where all agree.
 
-        Args:
-            frequency: ω′.
-            averaged: the subgroups.
-            positions: x in the frame of each element, (M, P, d); by default the origin.
+        The positions are x in the frame of each element, (M, P, d); by default the origin.
         """
-        elements = self.constant(_name(averaged)).unsqueeze(1)
+        points = self.constant(averaged_name("elements", averaged)).unsqueeze(1)
         if self._has_positions:
             if "translation" in averaged:
                 places = self.constant("everywhere")
             else:
                 places = (self.constant("origin") if positions is None else positions).unsqueeze(2)
-            shape = torch.broadcast_shapes(places.shape[:2], elements.shape[:2]), places.shape[2], elements.shape[2]
-            parts = places.unsqueeze(3), elements.unsqueeze(2)
-            full = [part.expand(*shape[0], *shape[1:], part.shape[-1]) for part in parts]
-            points = torch.cat(full, -1).flatten(2, 3)
-        else:
-            points = elements
+            parts = places.unsqueeze(3), points.unsqueeze(2)
+            shape = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+            points = torch.cat([part.expand(*shape, -1) for part in parts], -1).flatten(2, 3)
         return points * frequency.scale(self.columns, points) if self.columns else points
 
 
@@ -146,13 +143,3 @@ def _one_of_equal(points: Array, axis: int) -> Array:
     """Return the first of the points along an axis where all are the same."""
     first = points.take([0], axis)
     return first if np.abs(points - first).max(initial=0) < _SAME else points
-
-
-def _side_by_side(*coordinates: Array) -> Array:
-    """Return coordinates (…, Cᵢ) as one array (…, ΣCᵢ)."""
-    shape = np.broadcast_shapes(*(part.shape[:-1] for part in coordinates))
-    return np.concatenate([np.broadcast_to(part, (*shape, part.shape[-1])) for part in coordinates], axis=-1)
-
-
-def _name(averaged: Sequence[str]) -> str:
-    return "_".join(["elements", *(name for name in FIBER_SUBGROUPS if name in averaged)])

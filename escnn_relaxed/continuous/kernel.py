@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from escnn.nn import FieldType
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from ..checks import warn_once
+from ..checks import check_choice, check_integer, check_not_negative, warn_once
 from ..group.fields import FieldStructure
-from ..kernel.domain_frequency import DEFAULT_FREQUENCY, DomainFrequency, Limit
+from ..kernel.domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 from ..kernel.kernel import Kernel, KernelConfig, Names, Size, WeightGroup
 from .coordinates import DomainPoints, FilterPoints
-from .nets import KernelNet
+from .nets import FourierKernel, KernelNet
 from .sampling import check_can_be_drawn, drawn_angle
-from .start import SyntheticMaps, few_of, gain, in_double_precision, spread, start_weights, synthetic_maps
+from .start import SyntheticMaps, few_of, gain, spread, start_weights, synthetic_maps
 from .steering import SteeredAverage, sees_relative_element
 
 # Values of features and filter banks that are made at a time.
@@ -28,6 +27,12 @@ _MOST_VALUES = 2**23
 # The number of layers after which synthetic feature maps are as smooth as those inside a deep network; found by the
 # variance through ten layers.
 _LAYERS = 6
+# ω of the relative element. In log coordinates a kernel is smooth on the circle at whole numbers.
+_RELATIVE = {"rotation": 0.3, "reflection": 1.0}
+_RELATIVE_IN_LOG = {"rotation": 1.0, "reflection": 1.0}
+# ω of the position for each pixel of the radius. A strict part learns more slowly with a lower one
+# (docs/results/soft-part.md).
+_BANDWIDTH_PER_PIXEL = 0.12
 
 
 class SteeredKernel(Kernel):
@@ -36,42 +41,39 @@ class SteeredKernel(Kernel):
     default_softness = 0.01
     is_factored = False
 
-    def __init__(
-        self,
-        config: KernelConfig,
-        net: type[KernelNet],
-        hidden_size: int,
-        filter_frequency: Mapping[str, float],
-        support: str,
-        sampling: str = "grid",
-    ) -> None:
+    def __init__(self, config: KernelConfig, options: ContinuousKernel) -> None:
         super().__init__(config)
         _warn_ignored(config.basis_arguments)
-        self._options = net, hidden_size, filter_frequency, support
-        if sampling != "grid":
+        if options.sampling != "grid":
             check_can_be_drawn(config)
-        self.sampling, self.angle, self.draws_for_itself = sampling, 0.0, True
+        self.options, self.angle, self.draws_for_itself = options, 0.0, True
+        frequencies = options.frequencies(config.kernel_size)
         sample = config.domain.sample
         inputs, outputs = (
             FieldStructure(fields.representations, sample) for fields in (config.in_type, config.out_type)
         )
         sees_relative = any(sees_relative_element(b, a) for a in outputs.blocks for b in inputs.blocks)
-        self.filter_points = FilterPoints(config, filter_frequency, sees_relative, support)
+        self.filter_points = FilterPoints(config, frequencies, sees_relative, options.support)
         self.domain_points = DomainPoints(config.domain, tuple(config.relax))
         self.net = self._new_net()
         self.steered_average = SteeredAverage(inputs, outputs, sample)
         self.frequency = DomainFrequency(config.relax, config.learn_relaxation, config.domain.dimension)
-        self.frequency.limits = _limits(config)
+        is_log, resolved = config.domain.form == "log", config.domain.resolved_frequency()
+        rotations = round(resolved * (2 if is_log else 4 * math.pi), 6)
+        if rotations > 2:  # any function of two rotations is resolved
+            formula = "N/2" if is_log else "N/4π, above which features hold harmonics over N/2,"
+            reason = f"{formula} for N = {rotations:g} rotations in a turn"
+            self.frequency.limits["rotation"] = (resolved, reason)
         for name, value in self.frequency.values().items():
             self.frequency.warn_of_aliasing("relax", name, value.tolist())
-        if config.domain.form == "log":
-            _warn_of_jumps(self.frequency, filter_frequency["rotation"] if sees_relative else 1.0, self.net)
+        if is_log:
+            _warn_of_jumps(self.frequency, frequencies["rotation"] if sees_relative else 1.0, self.net)
 
     def _new_net(self) -> KernelNet:
         """Return a newly drawn kernel net for the coordinates of this kernel."""
         columns = self.filter_points.columns, self.domain_points.columns
-        build: Callable[..., KernelNet] = self._options[0]
-        net = build(*map(len, columns), self._options[1])
+        build: Callable[..., KernelNet] = self.options.net
+        net = build(*map(len, columns), self.options.hidden_size)
         if self.config.domain.form == "log":
             net.make_periodic(*([n for n, name in enumerate(names) if name == "rotation"] for names in columns))
         return net
@@ -90,7 +92,7 @@ class SteeredKernel(Kernel):
     def values_at_a_pixel(self) -> int:
         """Return the numbers that one pixel takes while its bank is made, features and bank."""
         window, taps = self.filter_points.window, self.filter_points.taps
-        features = taps.shape[0] * taps.shape[1] * len(window) * (self._options[1] + 1)
+        features = taps.shape[0] * taps.shape[1] * len(window) * (self.options.hidden_size + 1)
         return features + self.config.out_type.size * self.config.in_type.size * len(window)
 
     def energies(
@@ -141,7 +143,10 @@ class SteeredKernel(Kernel):
                 "initial_softness must be above 0 with kernel=ContinuousKernel(), where the same weights make the "
                 "strict part; relax={'rotation': 0.0} starts strict"
             )
-        frequency = self._frequency_at_start()
+        # A layer that may become soft later starts alike, with the default ω′ in place of 0.
+        own = {name: value.tolist() for name, value in self.frequency.values().items()}
+        frequencies = {name: [value or DEFAULT_FREQUENCY for value in values] for name, values in own.items()}
+        frequency = DomainFrequency(frequencies, axes=self.config.domain.dimension)
 
         def features(net: KernelNet, averaged: Sequence[str]) -> Tensor:
             positions = None
@@ -149,26 +154,21 @@ class SteeredKernel(Kernel):
                 positions = self.domain_points.pixels(self.config.domain.reference_size)
             return self.features(net, frequency, averaged, positions)
 
-        with in_double_precision(self, self.filter_points.taps.dtype):
-            wanted = softness if self.relaxed_subgroups else None
-            start_weights(self.steered_average, self.net, self._new_net, features, wanted)
+        dtype, wanted = self.filter_points.taps.dtype, softness if self.relaxed_subgroups else None
+        self.double()  # so that no rounding is scaled up to a kernel
+        start_weights(self.steered_average, self.net, self._new_net, features, wanted)
+        self.to(dtype)
         bank = self._banks(self.features(self.net, frequency)).squeeze(0)
         scale = gain(bank, self.feature_maps(), self.config.out_type.representations, self.config.in_type.gspace)
         for pair in self.steered_average.block_pairs:
             pair.weights.div_(scale)
-
-    def _frequency_at_start(self) -> DomainFrequency:
-        """Return ω′ with the default in place of 0: a layer that may become soft later starts alike."""
-        own = {name: value.tolist() for name, value in self.frequency.values().items()}
-        start = {name: [value or DEFAULT_FREQUENCY for value in values] for name, values in own.items()}
-        return DomainFrequency(start, axes=self.config.domain.dimension)
 
     def feature_maps(self) -> SyntheticMaps:
         """Return feature maps like those behind strict continuous layers of the same options."""
         fields, gspace = self.config.in_type.representations, self.config.in_type.gspace
         few = FieldType(gspace, few_of(fields))
         config = replace(self.config, in_type=few, out_type=few, relax={}, learn_relaxation=False, basis_arguments={})
-        strict = SteeredKernel(config, *self._options)
+        strict = SteeredKernel(config, replace(self.options, sampling="grid"))
         strict.to(self.filter_points.taps)
 
         def draw_bank() -> Tensor:
@@ -201,7 +201,7 @@ class SteeredKernel(Kernel):
     @property
     def is_random(self) -> bool:  # type: ignore[override]
         """Whether a forward in this mode draws the samples of the group."""
-        return self.sampling == "always random" or (self.sampling == "random" and self.training)
+        return self.options.sampling == "always random" or (self.options.sampling == "random" and self.training)
 
     def turn(self, angle: float) -> None:
         """Sample the group at the elements g r, with the rotation r by an angle beside each g of the grid."""
@@ -220,10 +220,7 @@ class SteeredKernel(Kernel):
         return self
 
     def weight_groups(self) -> list[WeightGroup]:
-        """Return a learned ω′ of each subgroup, else the weights through which the domain coordinates enter.
-
-        Those of a net without a weight for each coordinate belong to all subgroups together.
-        """
+        """Return a learned ω′ of each subgroup, else the weights through which the domain coordinates enter."""
         if self.frequency.learn:
             own = dict(self.frequency.named_parameters())
             return [WeightGroup(frozenset({name}), [(value, torch.arange(len(value)))]) for name, value in own.items()]
@@ -244,37 +241,17 @@ class SteeredKernel(Kernel):
 
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""
-        config = self.config
-        net, hidden_size, filter_frequency, support = self._options
+        config, options = self.config, self.options
         return {
             **super().describe(),
             "strict kernel": "continuous",
             "samples": config.domain.samples if config.domain.gspace.fibergroup.continuous else None,
-            "kernel net": [net.state_name or net.__name__, hidden_size],
+            "kernel net": [options.net.state_name or options.net.__name__, options.hidden_size],
             "dilation": config.dilation,
-            "support": support,
-            "filter frequency": filter_frequency,
-            "rotation coordinates": self._rotation_coordinates(),
+            "support": options.support,
+            "filter frequency": options.frequencies(config.kernel_size),
+            "rotation coordinates": config.domain.form,
         }
-
-    def _rotation_coordinates(self) -> str:
-        """Return the form of the coordinates in words; earlier versions told the elements of a kept coset apart."""
-        domain = self.config.domain
-        known = np.unique(domain.elements(["rotation"]).round(6), axis=0)
-        is_of_cosets = domain.kept.axis is None and len(known) < len(domain.sample.rotations)
-        return f"{domain.form}, of cosets" if is_of_cosets and "rotation" in self.relaxed_subgroups else domain.form
-
-
-def _limits(config: KernelConfig) -> dict[str, Limit]:
-    """Return the largest ω′ of each subgroup that the samples resolve."""
-    is_log, limits = config.domain.form == "log", {}
-    resolved = config.domain.resolved_frequency()
-    rotations = round(resolved * (2 if is_log else 4 * math.pi), 6)
-    # Any function of two rotations is resolved.
-    if rotations > 2:
-        formula = "N/2" if is_log else "N/4π, above which features hold harmonics over N/2,"
-        limits["rotation"] = Limit(resolved, f"{formula} for N = {rotations:g} rotations in a turn")
-    return limits
 
 
 def _warn_of_jumps(frequency: DomainFrequency, of_relative: float, net: KernelNet) -> None:
@@ -300,3 +277,87 @@ def _warn_ignored(arguments: Mapping[str, Any]) -> None:
             f"{', '.join(given)}: ignored, because these only shape the basis of escnn's R2Conv; a layer without "
             f"kernel=ContinuousKernel() uses them"
         )
+
+
+@dataclass(frozen=True)
+class ContinuousKernel:
+    r"""The paper's form of a kernel, as the ``kernel`` of a layer: one continuous κ for the strict and the soft part.
+
+    .. math::
+        K(d; x) = \operatorname{mean}_g \rho_{\mathrm{out}}(g)\,
+            \kappa(g^{-1}d;\, \omega' \odot a(g, x))\, \rho_{\mathrm{in}}(g)^{-1}
+
+    The number of its weights does not depend on the size of the group or of the kernel. The layer has no weights of
+    ``R2Conv``: states of ``R2Conv`` do not load, and escnn's arguments that shape its basis are ignored.
+
+    Args:
+        net: the class of the kernel net, called as ``net(filter_dimension, domain_dimension, hidden_size)``:
+            :class:`~escnn_relaxed.continuous.FourierKernel`, :class:`~escnn_relaxed.continuous.SirenKernel` or another
+            subclass of :class:`~escnn_relaxed.continuous.KernelNet`.
+        hidden_size: J, the number of hidden values of the kernel net. Default: 32, the paper's.
+        filter_frequency: ω of ``"position"``, ``"rotation"``, ``"reflection"``, or one number for the position.
+            Default: 0.12 for each pixel of the radius k/2. With 0.05 kernels turn as well off the pixel grid as those
+            of ``R2Conv``, and train less well.
+        rotation_coordinates: ``"circle"``: a rotation is (cos θ, sin θ), which is smooth and may learn its ω′.
+            ``"log"``: it is its angle over 2π, the paper's form, where ω of the relative rotation is 1 by default. A
+            ``FourierKernel`` is then smooth on the circle at whole numbers alone; a warning says where it is not. A
+            ``SirenKernel``, whose weights W are learned, jumps at half a turn. The paper's text fixes W at whole
+            numbers, and its table of parameters counts W as learned.
+        support: ``"smooth"``: a disk whose edge falls over one pixel. ``"disk"``: the paper's hard disk.
+        sampling: the elements by which SO(2) or O(2) is sampled. ``"grid"``: N equal steps. ``"random"``: the grid
+            turned by an angle that each forward of training draws, as in the paper. ``"always random"``: in evaluation
+            too, as in the authors' code. Regular fields of C_N are then samples of SO(2), so all layers of a network
+            must turn alike: call :func:`~escnn_relaxed.continuous.draw_samples` before each forward, as
+            :class:`~escnn_relaxed.models.RelaxedResNet` does.
+
+    Raises:
+        TypeError: for an argument of the wrong type.
+        ValueError: for a value that has no meaning.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
+        >>> from escnn_relaxed.continuous import SirenKernel
+        >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
+        >>> kernel = ContinuousKernel(net=SirenKernel, hidden_size=16)
+        >>> layer = RelaxedR2Conv(image, image, 5, relax={"translation": 0.5}, kernel=kernel)
+    """
+
+    net: type[KernelNet] = FourierKernel
+    hidden_size: int = 32
+    filter_frequency: Mapping[str, float] | float | None = None
+    rotation_coordinates: str = "circle"
+    support: str = "smooth"
+    sampling: str = "grid"
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.net, type) and issubclass(self.net, KernelNet)):
+            raise TypeError(f"net must be a subclass of escnn_relaxed.continuous.KernelNet, got {self.net!r}")
+        check_integer("hidden_size", self.hidden_size, 1)
+        check_choice("rotation_coordinates", self.rotation_coordinates, ("circle", "log"))
+        check_choice("support", self.support, ("smooth", "disk"))
+        check_choice("sampling", self.sampling, ("grid", "random", "always random"))
+        _given_frequencies(self.filter_frequency)
+
+    def __call__(self, config: KernelConfig) -> SteeredKernel:
+        """Return a kernel with these options, which is not started. A layer calls this with its own configuration."""
+        return SteeredKernel(config, self)
+
+    def frequencies(self, kernel_size: int) -> dict[str, float]:
+        """Return ω of each filter coordinate, for kernels of k taps along each axis."""
+        position = _BANDWIDTH_PER_PIXEL * kernel_size / 2
+        relative = _RELATIVE_IN_LOG if self.rotation_coordinates == "log" else _RELATIVE
+        return {"position": position, **relative, **_given_frequencies(self.filter_frequency)}
+
+
+def _given_frequencies(value: Any) -> dict[str, float]:
+    """Return the frequencies that are given, by the name of their coordinate."""
+    if value is None:
+        return {}
+    given = value if isinstance(value, Mapping) else {"position": value}
+    known = ["position", *_RELATIVE]
+    for name in given:
+        if name not in known:
+            raise ValueError(f"filter_frequency: unknown coordinate {name!r}; known are {known}")
+    words = "filter_frequency: the frequency of"
+    return {name: check_not_negative(f"{words} {name!r}", number) for name, number in given.items()}

@@ -1,11 +1,8 @@
 """Kernel nets: coordinates → hidden values φ of the continuous kernel κ. They know no groups.
 
-κ is linear in φ, and the output weights belong to the pair of field types that they serve
-(:mod:`escnn_relaxed.continuous.steering`). A kernel net gives J hidden values at each pair of a filter point and
-a domain point. Coordinates are already scaled by their frequencies, ω ⊙ α and ω′ ⊙ a.
-
-Shapes: coordinates have their dimension last; hidden values have J first. Filter and domain coordinates have
-the same number of leading dimensions, which broadcast against each other.
+A kernel net gives J hidden values at each pair of a filter point and a domain point, whose coordinates are scaled by
+their frequencies, ω ⊙ α and ω′ ⊙ a. Coordinates have their dimension last, hidden values have J first. Filter and
+domain coordinates have the same number of leading dimensions, which broadcast against each other.
 """
 
 from __future__ import annotations
@@ -162,9 +159,8 @@ class FourierKernel(KernelNet):
 class SirenKernel(KernelNet):
     """Sine layers on the concatenated coordinates, d → J → J, all trained: the paper's 3-layer SIREN.
 
-    In log coordinates of rotations it jumps at half a turn, since its weights are no whole numbers.
-
-    The parameter counts of the paper come from this net (docs/how-to/reproduce.md).
+    In log coordinates of rotations it jumps at half a turn, since its weights are no whole numbers. The parameter
+    counts of the paper come from this net (docs/how-to/reproduce.md).
 
     Args:
         filter_dimension: number of filter coordinates.

@@ -27,15 +27,11 @@ def draw_samples(network: nn.Module) -> None:
     Example:
         >>> from escnn import gspaces, nn
         >>> from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
-        >>> gspace = gspaces.rot2dOnR2(4)
-        >>> image, hidden = (
-        ...     gspace.type(fields) for fields in (gspace.trivial_repr, gspace.regular_repr)
-        ... )
+        >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
         >>> kernel = ContinuousKernel(sampling="random")
-        >>> lifting = RelaxedR2Conv(image, hidden, 5, kernel=kernel)
-        >>> network = nn.SequentialModule(lifting, RelaxedR2Conv(hidden, hidden, 5, kernel=kernel))
-        >>> draw_samples(network)
-        >>> lifting.kernel.angle == network[1].kernel.angle != 0
+        >>> layers = [RelaxedR2Conv(fields, fields, 5, kernel=kernel) for _ in range(2)]
+        >>> draw_samples(nn.SequentialModule(*layers))
+        >>> layers[0].kernel.angle == layers[1].kernel.angle != 0
         True
     """
     kernels = [module for module in network.modules() if isinstance(module, Kernel) and module.is_random]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..checks import SUBGROUPS
 from ..group.elements import sample_group
+from ..on_escnn.sampled_basis import in_float32_and_main_memory
 from .nets import KernelNet
 from .steering import SteeredAverage
 
@@ -78,16 +79,13 @@ def synthetic_maps(
 
 def spread(fields: Sequence[Representation]) -> Tensor:
     """Return the channel among those of :func:`few_of` that stands for each channel of all fields, (C,)."""
-    few = few_of(fields)
-    starts: dict[Representation, int] = {}
-    for number, field in enumerate(few):
-        starts.setdefault(field, sum(other.size for other in few[:number]))
-    seen: dict[Representation, int] = {}
+    kinds = list(dict.fromkeys(fields))
+    starts = np.cumsum([0, *(_COPIES * kind.size for kind in kinds)])
+    seen: Counter[Representation] = Counter()
     channels: list[int] = []
     for field in fields:
-        number = seen.get(field, 0)
-        seen[field] = number + 1
-        start = starts[field] + number % _COPIES * field.size
+        start = starts[kinds.index(field)] + seen[field] % _COPIES * field.size
+        seen[field] += 1
         channels.extend(range(start, start + field.size))
     return torch.tensor(channels)
 
@@ -114,16 +112,11 @@ def rectified(maps: Tensor, fields: Sequence[Representation], gspace: GSpace) ->
             continue
         if field not in matrices:
             matrices[field] = _group_samples(field, gspace)
-        outputs.append(_rectified_field(part, matrices[field]))
+        if (samples := matrices[field]) is not None:
+            forward, backward = (matrix.to(part) for matrix in samples)
+            part = torch.einsum("cg,bg...->bc...", backward, torch.einsum("gc,bc...->bg...", forward, part).relu())
+        outputs.append(part)
     return torch.cat(outputs, dim=1)
-
-
-def _rectified_field(part: Tensor, samples: tuple[Tensor, Tensor] | None) -> Tensor:
-    if samples is None:
-        return part
-    forward, backward = (matrix.to(part) for matrix in samples)
-    values = torch.einsum("gc,bc...->bg...", forward, part).relu()
-    return torch.einsum("cg,bg...->bc...", backward, values)
 
 
 def _group_samples(field: Representation, gspace: GSpace) -> tuple[Tensor, Tensor] | None:
@@ -147,19 +140,8 @@ def _group_samples(field: Representation, gspace: GSpace) -> tuple[Tensor, Tenso
 # Makes the features (J + 1, M, P, R, T) of a net, as means over some subgroups.
 Features = Callable[[KernelNet, Sequence[str]], Tensor]
 
-
 # With domain weights above this, the kernel would change faster over the group than ω′ says.
 _MOST_SCALE = 3.0
-
-
-@contextlib.contextmanager
-def in_double_precision(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Put a module into float64 for a ``with`` block, so that no rounding is scaled up to a kernel."""
-    module.double()
-    try:
-        yield
-    finally:
-        module.to(dtype)
 
 
 def start_weights(
@@ -170,44 +152,24 @@ def start_weights(
     softness: float | None,
 ) -> None:
     """Fix the softness at the start and the units of the weights of a continuous kernel, and draw the weights."""
-    ranks = average.count_directions(features(_reference_net(new_net), ()))
-    if softness is not None and net.domain_weight is not None:
-        _soften(average, net, net.domain_weight, features, ranks, softness)
-    average.initialize(features(net, ()), ranks)
-
-
-def _reference_net(new_net: Callable[[], KernelNet]) -> KernelNet:
-    """Return a net on which directions are counted: the same for every seed and default dtype of torch."""
-    default = torch.get_default_dtype()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), in_float32_and_main_memory():
         torch.manual_seed(0)
-        torch.set_default_dtype(torch.float32)
-        try:
-            return new_net().double()
-        finally:
-            torch.set_default_dtype(default)
-
-
-def _soften(
-    average: SteeredAverage,
-    net: KernelNet,
-    domain_weight: nn.Parameter,
-    features: Features,
-    ranks: list[int | None],
-    wanted: float,
-) -> None:
-    """Scale the domain weights of the kernel net until the expected softness is the wanted one."""
-    # Small domain weights start a layer nearly strict while ω′ keeps its meaning (docs/results/soft-part.md).
-    scale = 0.1
-    domain_weight.mul_(scale)
-    for _ in range(6):
-        softness = _expected_softness(average, features(net, ()), features(net, SUBGROUPS), ranks)
-        if softness < _TINY:
-            return
-        # Softness grows as the square of small weights.
-        step = min(max(math.sqrt(wanted / softness), 0.1), 10.0, _MOST_SCALE / scale)
-        domain_weight.mul_(step)
-        scale *= step
+        # Directions are counted on the same net for every seed and default dtype of torch.
+        reference = new_net().double()
+    ranks = average.count_directions(features(reference, ()))
+    if softness is not None and net.domain_weight is not None:
+        # Small domain weights start a layer nearly strict while ω′ keeps its meaning (docs/results/soft-part.md).
+        scale = 0.1
+        net.domain_weight.mul_(scale)
+        for _ in range(6):
+            expected = _expected_softness(average, features(net, ()), features(net, SUBGROUPS), ranks)
+            if expected < _TINY:
+                break
+            # Softness grows as the square of small weights.
+            step = min(max(math.sqrt(softness / expected), 0.1), 10.0, _MOST_SCALE / scale)
+            net.domain_weight.mul_(step)
+            scale *= step
+    average.initialize(features(net, ()), ranks)
 
 
 def _expected_softness(average: SteeredAverage, features: Tensor, mean: Tensor, ranks: list[int | None]) -> float:

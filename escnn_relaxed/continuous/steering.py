@@ -18,12 +18,11 @@ import math
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..group.elements import GroupSample
 from ..group.exact_constants import ExactConstants, RowOrder
-from ..group.fields import Block, FieldStructure
+from ..group.fields import Block, FieldStructure, pair_rows
 
 # Optimisers change every weight by about the same amount in each step. With features of unequal size that would be a
 # different step for each direction of the kernel, and layers with a right start would still learn slowly. So weights
@@ -38,12 +37,6 @@ _LEAST = 0.3
 _ROUNDING = 1e-6
 # Energies, or lengths, that differ by less than this part are equal up to rounding.
 _SAME = 1e-8
-
-
-def count_directions(steered: Tensor) -> int:
-    """Return the number of directions of features (P, |A|, |B|, T) above a tenth of the largest."""
-    size = torch.linalg.svdvals(steered.double().flatten(1))
-    return int((size > max(_SMALLEST * float(size[0]), _ROUNDING)).sum())
 
 
 def weight_units(steered: Tensor, entries: int, rank: int | None, unsteered: float = 0.0) -> Tensor:
@@ -197,7 +190,10 @@ class BlockPair(nn.Module):
 
     def count_directions(self, features: Tensor) -> int | None:
         """Return the number of directions that the average over the group leaves; None without one."""
-        return count_directions(self.steering(features).flatten(3)) if self.steering.is_average else None
+        if not self.steering.is_average:
+            return None
+        size = torch.linalg.svdvals(self.steering(features).double().flatten(1))
+        return int((size > max(_SMALLEST * float(size[0]), _ROUNDING)).sum())
 
     def units_of(self, features: Tensor, rank: int | None) -> Tensor:
         """Return the units for the given features, of the ``rank`` largest directions."""
@@ -208,25 +204,21 @@ class BlockPair(nn.Module):
 class SteeredAverage(ExactConstants):
     """The map from features to the filter bank between two lists of fields, linear in the features."""
 
-    in_basis_inverse: Tensor
-    out_basis: Tensor
+    # Changes of basis, where the fields are other than permutations and irreps.
+    in_basis_inverse: Tensor | None = None
+    out_basis: Tensor | None = None
 
     def __init__(self, in_structure: FieldStructure, out_structure: FieldStructure, sample: GroupSample) -> None:
         super().__init__()
-        blocks = [zip(structure.blocks, structure.counts, strict=True) for structure in (out_structure, in_structure)]
+        sides = [zip(structure.blocks, structure.channels, strict=True) for structure in (out_structure, in_structure)]
+        pairs = list(itertools.product(*sides))
         self.pairs = nn.ModuleList(
-            BlockPair(PairSteering(in_block, out_block, sample), (out_count, in_count))
-            for (out_block, out_count), (in_block, in_count) in itertools.product(*blocks)
+            BlockPair(PairSteering(in_block, out_block, sample), (len(outs), len(ins)))
+            for (out_block, outs), (in_block, ins) in pairs
         )
         self.size = out_structure.size, in_structure.size
         self._in_blocks = len(in_structure.blocks)
-        self.order = RowOrder(_row_numbers(in_structure, out_structure))
-        # The channels of a single kind of fields follow each other.
-        self._is_in_order = all(
-            len(structure.blocks) == 1 and np.array_equal(structure.channels, np.arange(structure.size))
-            for structure in (in_structure, out_structure)
-        )
-        self._has_basis = {"out": out_structure.basis is not None, "in": in_structure.basis_inverse is not None}
+        self.order = RowOrder(pair_rows([(outs, ins) for (_, outs), (_, ins) in pairs], self.size))
         if out_structure.basis is not None:
             self.set_constant("out_basis", out_structure.basis)
         if in_structure.basis_inverse is not None:
@@ -240,16 +232,15 @@ class SteeredAverage(ExactConstants):
     def forward(self, features: Tensor) -> Tensor:
         """Return filter banks (P, C_out, C_in, T) of features (J + 1, M, P, R, T)."""
         products = [pair(features) for pair in self.block_pairs]
-        if self._is_in_order:
+        if len(products) == 1:
             # (P, o, i, A, B, T) → (P, o·A, i·B, T)
             banks = products[0].transpose(2, 3).flatten(3, 4).flatten(1, 2)
         else:
-            banks = self.order(torch.cat([product.flatten(1, 4) for product in products], dim=1)).unflatten(
-                1, self.size
-            )
-        if self._has_basis["out"]:
+            rows = torch.cat([product.flatten(1, 4) for product in products], dim=1)
+            banks = self.order(rows).unflatten(1, self.size)
+        if self.out_basis is not None:
             banks = torch.einsum("oc,pcin->poin", self.out_basis, banks)
-        if self._has_basis["in"]:
+        if self.in_basis_inverse is not None:
             banks = torch.einsum("pocn,ci->poin", banks, self.in_basis_inverse)
         return banks
 
@@ -272,18 +263,3 @@ class SteeredAverage(ExactConstants):
         rows = [number // self._in_blocks for number in range(len(units))]
         totals = [sum(fan_in for fan_in, other in zip(fan_ins, rows, strict=True) if other == row) for row in rows]
         return [2 / max(total, 1) for total in totals]
-
-
-def _row_numbers(in_structure: FieldStructure, out_structure: FieldStructure) -> NDArray[np.int64]:
-    """Return the row of each pair of channels, output first, among the rows (o, i, a, b) of the pairs of blocks."""
-    rows, columns = out_structure.block_ranges(), in_structure.block_ranges()
-    numbers = np.zeros((out_structure.size, in_structure.size), dtype=np.int64)
-    start = 0
-    for row, column in itertools.product(range(len(rows)), range(len(columns))):
-        counts = out_structure.counts[row], in_structure.counts[column]
-        sizes = out_structure.blocks[row].size, in_structure.blocks[column].size
-        of_pair = start + np.arange(math.prod(counts + sizes)).reshape(*counts, *sizes).transpose(0, 2, 1, 3)
-        place = rows[row], columns[column]
-        numbers[place] = of_pair.reshape(numbers[place].shape)
-        start += of_pair.size
-    return numbers[np.ix_(out_structure.channels, in_structure.channels)].ravel()

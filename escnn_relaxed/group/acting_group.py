@@ -1,8 +1,7 @@
 """Groups without a base space: the action by which their elements are rotations and reflections of the plane or space.
 
-Features of a linear map have no positions that a group could move. But a soft map must know which elements are near
-each other. So each element gets the matrix by which it acts where its group usually acts. Nothing is built of escnn's
-gspaces, since these would add irreps to the one group that all layers share.
+A soft map must know which elements are near each other, also where features have no positions. Nothing is built of
+escnn's gspaces, since these would add irreps to the one group that all layers share.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from ..checks import FIBER_SUBGROUPS
 from .elements import GroupSample, principal_angle, relative_elements, sample_group
 from .exact_constants import ExactConstants
 from .kept import KeptGroup
-from .means import mean_matrix, translates
+from .means import mean_matrix
 
 if TYPE_CHECKING:
     from escnn.gspaces import GSpace
@@ -55,11 +55,36 @@ class Domain:
     @property
     def kept_subgroups(self) -> tuple[str, ...]:
         """The subgroups all of which is in the kept group."""
-        return self.kept.subgroups_of(self.sample)
+        rotations, reflection = self.kept.holds(self.sample.rotations), self.kept.holds(self.sample.reflection)
+        is_kept = {"rotation": rotations.all(), "reflection": reflection.all()}
+        return tuple(name for name in self.subgroups if is_kept[name])
 
     def translates(self, subgroups: Sequence[str]) -> NDArray[np.int64]:
-        """Return the numbers of the elements hg for each g and each h of a subgroup, (M, L)."""
-        return translates(self.sample, subgroups, self.kept)
+        """Return the numbers of the elements hg of the sample, (M, L), h in subgroups and the kept group."""
+        steps = self.sample.action @ self.sample.action[:, None].swapaxes(-1, -2)
+        group = self.kept
+        if "reflection" in subgroups and self.sample.reflected.any():
+            group = group.with_element(self.sample.reflection)
+        if "rotation" in subgroups:
+            is_held = np.linalg.det(steps) > 0
+            size = len(self.sample.rotations) * (1 + group.has_reflections)
+            is_held |= group.has_reflections
+        else:
+            is_held = group.holds(steps)
+            # No sample holds a kept group with an axis: these are the elements of the sample in Hg.
+            size = int(is_held[0].sum()) if group.axis is not None else len(group.members)
+        if (is_held.sum(1) != size).any():
+            raise ValueError(
+                f"keep must be a group whose elements map the {len(self.sample)} sampled elements to each other, got "
+                f"{self.kept}: SO(3) and O(3) are sampled by the rotations of the cube, which hold turns by 90°, 120° "
+                f"and 180°"
+            )
+        return np.nonzero(is_held)[1].reshape(len(self.sample), size)
+
+    def averages(self) -> Iterator[tuple[tuple[str, ...], NDArray[np.int64]]]:
+        """Yield each choice of subgroups of the fiber group, with the numbers of the elements hg, (M, L)."""
+        for names in ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS):
+            yield names, self.translates([name for name in names if name in self.subgroups])
 
     def elements(self, subgroups: Sequence[str]) -> Array:
         """Return the coordinates of the elements of the sample, those of the subgroups side by side, (M, D)."""
@@ -131,16 +156,20 @@ class Domain:
         return {"rotation": of_rotation, "reflection": np.asarray(reflected)[..., None] / 2}
 
 
+def averaged_name(name: str, subgroups: Sequence[str]) -> str:
+    """Return the name of a constant that is averaged over some subgroups of the fiber group."""
+    return "_".join([name, *(subgroup for subgroup in FIBER_SUBGROUPS if subgroup in subgroups)])
+
+
 class GroupMeans(ExactConstants):
     """Matrices (n, M) on the functions of M group elements, each times the mean over some subgroups."""
 
     def __init__(self, domain: Domain, **matrices: NDArray[np.float64]) -> None:
         super().__init__()
-        for names in ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS):
-            mean = mean_matrix(domain.translates([name for name in names if name in domain.subgroups]))
+        for names, numbers in domain.averages():
             for name, matrix in matrices.items():
-                self.set_constant("_".join([name, *names]), matrix @ mean)
+                self.set_constant(averaged_name(name, names), matrix @ mean_matrix(numbers))
 
     def averaged(self, name: str, subgroups: Sequence[str] = ()) -> Tensor:
         """Return a matrix for functions that are averaged over some subgroups first, (n, M)."""
-        return self.constant("_".join([name, *(subgroup for subgroup in FIBER_SUBGROUPS if subgroup in subgroups)]))
+        return self.constant(averaged_name(name, subgroups))

@@ -2,7 +2,6 @@
 
 Everything here is float64 NumPy, angles in radians. Rotations of space are sampled by the 24 of the cube, or 24·n
 closed under them.
-
 """
 
 from __future__ import annotations
@@ -20,8 +19,11 @@ if TYPE_CHECKING:
     from escnn.group import Group, GroupElement, Representation
     from escnn.gspaces import GSpace
 
+Array = NDArray[np.float64]
+
 # The number of rotations of the cube.
 CUBE = 24
+_SAME = 1e-6
 # escnn optimises its grids in float32.
 _SAME_ROTATION = 1e-2
 
@@ -72,12 +74,6 @@ def is_of_space(group: Group) -> bool:
     return isinstance(group, (SO3, O3))
 
 
-Array = NDArray[np.float64]
-
-
-_SAME = 1e-6
-
-
 @dataclass(frozen=True)
 class GroupSample:
     """A finite sample of a fiber group as arrays: M elements g = r fˢ in d dimensions."""
@@ -105,11 +101,6 @@ class GroupSample:
         return self.action.shape[-1]
 
     @property
-    def angle(self) -> Array:
-        """The angle of r for each element of the plane in radians, principal, in (−π, π], (M,)."""
-        return principal_angle(self.rotation)
-
-    @property
     def rotations(self) -> Array:
         """The rotations of the sample, (N, d, d)."""
         rotations: Array = self.rotation[self.reflected == 0]
@@ -124,10 +115,7 @@ def has_subgroup(gspace: GSpace, subgroup: str) -> bool:
 
 
 def elements_on_features(group: Group) -> list[GroupElement]:
-    """Return all elements of a finite group; of another so many that means over them are those over the group.
-
-    This holds for features of SO(2) and O(2), whose irreps have a largest frequency.
-    """
+    """Return all elements of a finite group; of SO(2) and O(2) so many that means of features are exact."""
     if not group.continuous:
         return list(group.elements)
     is_of_circle = not (is_of_space(group) or factors(group))
@@ -146,11 +134,10 @@ def _sampled(gspace: GSpace, count: int) -> GroupSample:
     action = np.stack([gspace.basespace_action(element) for element in grid]).astype(np.float64)
     reflected = (np.linalg.det(action) < 0).astype(np.int64)
     # The inversion of space commutes with all rotations. Elsewhere escnn lists f first among the elements that reflect.
-    inversion = -np.eye(action.shape[-1])
-    improper = action[reflected == 1]
-    is_inversion = np.abs(improper - inversion).max((1, 2)) < _SAME
-    first = improper[:1] if reflected.any() else np.eye(action.shape[-1])[None]
-    reflection = inversion if is_inversion.any() else first[0]
+    identity = np.eye(action.shape[-1])
+    reflection = action[reflected.argmax()] if reflected.any() else identity
+    if (np.abs(action + identity)[reflected == 1].max((1, 2)) < _SAME).any():
+        reflection = -identity
     rotation = np.where(reflected[:, None, None] == 1, action @ reflection.T, action)
     return GroupSample(tuple(grid), action, rotation, reflected, reflection)
 
@@ -189,13 +176,10 @@ def grid_symmetries(
     if gspace.dimensionality == 0:
         return [(element, [0]) for element in elements or elements_on_features(gspace.fibergroup)]
     tried = sample_group(gspace).elements if elements is None else elements
-    actions = [np.asarray(gspace.basespace_action(element), dtype=np.float64) for element in tried]
-    steered = [steered_taps(action, taps) for action in actions]
-    return [
-        (element, taps_of_element)
-        for element, taps_of_element in zip(tried, steered, strict=True)
-        if taps_of_element is not None
+    steered = [
+        (each, steered_taps(np.asarray(gspace.basespace_action(each), dtype=np.float64), taps)) for each in tried
     ]
+    return [(element, numbers) for element, numbers in steered if numbers is not None]
 
 
 def steered_taps(action: Array, taps: Array) -> list[int] | None:
@@ -208,10 +192,4 @@ def steered_taps(action: Array, taps: Array) -> list[int] | None:
     order = np.argsort(numbers)
     found = order[np.searchsorted(numbers[order], np.round((2 * taps @ action.round() + corner) @ places))]
     steered: list[int] = found.tolist()
-    return steered
-
-
-def steer(sample: GroupSample, points: Array) -> Array:
-    """g⁻¹p for each element and point: (M, d, d), (P, d) → (M, P, d)."""
-    steered: Array = np.einsum("mji,pj->mpi", sample.action, points)
     return steered

@@ -85,11 +85,6 @@ class ExactConstants(nn.Module):
         self._cast_all()
         return self
 
-    def follow(self, like: Tensor) -> None:
-        """Move the constants to the device and the precision of a tensor."""
-        self._like = torch.empty(0, dtype=like.dtype, device=like.device)
-        self._cast_all()
-
     def _cast_all(self) -> None:
         self._remembered = {}
         for name in self._masters:
@@ -110,6 +105,14 @@ def _as_constants() -> Iterator[None]:
     """Make tensors in a ``with`` block that training can use, though it is made under inference mode or a trace."""
     with torch.inference_mode(False), torch.no_grad(), untraced():
         yield
+
+
+def follow(module: nn.Module, like: Tensor) -> None:
+    """Move the constants of a module and its parts to the device and the precision of a tensor."""
+    for part in module.modules():
+        if isinstance(part, ExactConstants):
+            part._like = torch.empty(0, dtype=like.dtype, device=like.device)
+            part._cast_all()
 
 
 class RowOrder(ExactConstants):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from .elements import GroupSample
@@ -46,7 +47,7 @@ class Block:
 
     def element_means(self) -> NDArray[np.float64]:
         """Return the mean over the elements of each channel of a permutation field, one or a coset, (size, M)."""
-        members = np.equal(np.asarray(self.image), np.arange(self.size)[:, None]).astype(np.float64)
+        members = np.equal(np.asarray(self.image), np.arange(self.size)[:, None])
         means: NDArray[np.float64] = members / members.sum(axis=1, keepdims=True)
         return means
 
@@ -55,42 +56,45 @@ class FieldStructure:
     """The blocks of a list of representations and how channels are assembled from them."""
 
     def __init__(self, representations: Sequence[Representation], sample: GroupSample) -> None:
-        known: dict[str, Block] = {}
-        order: list[str] = []
-        bases: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
-        by_representation: dict[Representation, tuple[list[Block], NDArray[np.float64], NDArray[np.float64]]] = {}
-        for representation in representations:
-            if representation not in by_representation:
-                by_representation[representation] = _split(representation, sample)
-            blocks, basis, inverse = by_representation[representation]
-            bases.append((basis, inverse))
-            for block in blocks:
-                known.setdefault(block.name, block)
-                order.append(block.name)
-        self.blocks = list(known.values())
-        self.counts = [order.count(block.name) for block in self.blocks]
-        self.size = sum(block.size * count for block, count in zip(self.blocks, self.counts, strict=True))
-        # The position in block order of each channel in the basis of permutations and irreps, and the change from it.
-        self.channels = self._channel_order(order)
+        parts = {field: _split(field, sample) for field in dict.fromkeys(representations)}
+        order = [block for field in representations for block in parts[field][0]]
+        self.blocks = list({block.name: block for block in order}.values())
+        # The channels of the fields of each block in the basis of permutations and irreps, (fields, size).
+        self.channels = list(channels_by_name(order).values())
+        self.size = sum(block.size for block in order)
+        # The change from that basis.
         self.basis: NDArray[np.float64] | None = None
         self.basis_inverse: NDArray[np.float64] | None = None
-        if any(not np.array_equal(basis, np.eye(len(basis))) for basis, _ in bases):
-            self.basis = block_diagonal([basis for basis, _ in bases])
-            self.basis_inverse = block_diagonal([inverse for _, inverse in bases])
+        if any(not np.array_equal(basis, np.eye(len(basis))) for _, basis, _ in parts.values()):
+            self.basis = block_diagonal([parts[field][1] for field in representations])
+            self.basis_inverse = block_diagonal([parts[field][2] for field in representations])
 
-    def block_ranges(self) -> list[slice]:
-        """The places of the channels of all fields of each block in block order."""
-        ends = np.cumsum([block.size * count for block, count in zip(self.blocks, self.counts, strict=True)]).tolist()
-        return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
-    def _channel_order(self, order: list[str]) -> NDArray[np.int64]:
-        start = {block.name: place.start for block, place in zip(self.blocks, self.block_ranges(), strict=True)}
-        sizes = {block.name: block.size for block in self.blocks}
-        channels: list[int] = []
-        for name in order:
-            channels.extend(range(start[name], start[name] + sizes[name]))
-            start[name] += sizes[name]
-        return np.array(channels, dtype=np.int64)
+def channels_by_name(fields: Sequence[Representation] | Sequence[Block]) -> dict[str, NDArray[np.int64]]:
+    """Return the numbers of the channels of all fields of each name, (fields, size), where they stand side by side."""
+    found: dict[str, list[range]] = {}
+    start = 0
+    for field in fields:
+        found.setdefault(field.name, []).append(range(start, start + field.size))
+        start += field.size
+    return {name: np.array(ranges, dtype=np.int64) for name, ranges in found.items()}
+
+
+def pair_rows(
+    pairs: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]], shape: tuple[int, int]
+) -> NDArray[np.int64]:
+    """Return the row of each pair of channels, output first, among the rows (o, i, a, b) of pairs of kinds of fields.
+
+    The pairs are channels of the output (o, a) and of the input (i, b). The rows of channels in none of them follow.
+    """
+    rows = np.full(shape, -1, dtype=np.int64)
+    start = 0
+    for outs, ins in pairs:
+        numbers = start + np.arange(outs.size * ins.size).reshape(len(outs), len(ins), outs.shape[1], ins.shape[1])
+        rows[np.ix_(outs.ravel(), ins.ravel())] = numbers.transpose(0, 2, 1, 3).reshape(outs.size, ins.size)
+        start += numbers.size
+    rows[rows < 0] = np.arange(start, rows.size)
+    return rows.ravel()
 
 
 def _split(
@@ -98,10 +102,9 @@ def _split(
 ) -> tuple[list[Block], NDArray[np.float64], NDArray[np.float64]]:
     """Blocks of one field, its change of basis from them and the inverse."""
     identity = np.eye(representation.size)
-    if representation.size > 1 and not representation.group.continuous:
-        permutation = _permutation_block(representation, sample)
-        if permutation is not None:
-            return [permutation], identity, identity
+    is_finite = representation.size > 1 and not representation.group.continuous
+    if is_finite and (permutation := _permutation_block(representation, sample)) is not None:
+        return [permutation], identity, identity
     irreps = [representation.group.irrep(*identifier) for identifier in representation.irreps]
     blocks = [Block(f"irrep {irrep.id}", irrep.size, sample.matrices(irrep), None, irrep) for irrep in irreps]
     basis = np.asarray(representation.change_of_basis, dtype=np.float64)
@@ -127,14 +130,7 @@ def _permutation_block(representation: Representation, sample: GroupSample) -> B
 
 def block_diagonal(matrices: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Return one matrix with some square matrices along its diagonal."""
-    size = sum(len(matrix) for matrix in matrices)
-    result = np.zeros((size, size))
-    start = 0
-    for matrix in matrices:
-        end = start + len(matrix)
-        result[start:end, start:end] = matrix
-        start = end
-    return result
+    return torch.block_diag(*[torch.from_numpy(np.asarray(matrix, dtype=np.float64)) for matrix in matrices]).numpy()
 
 
 def channel_elements(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .acting_group import ActingGroup
-from .elements import GroupSample, least_samples, rotation_matrix, sample_group, sampled_elements
+from .elements import least_samples, rotation_matrix, sample_group, sampled_elements
 
 if TYPE_CHECKING:
     from escnn.group import GroupElement
@@ -57,12 +57,6 @@ class KeptGroup:
         """Return the group that this one and an element (d, d) generate."""
         return replace(self, members=_closed(np.stack([*self.members, element])))
 
-    def subgroups_of(self, sample: GroupSample) -> tuple[str, ...]:
-        """Return the names of the subgroups of a sampled group all of which is kept."""
-        has_all = {"rotation": self.holds(sample.rotations).all(), "reflection": self.holds(sample.reflection)}
-        is_there = {"rotation": len(sample.rotations) > 1, "reflection": sample.reflected.any()}
-        return tuple(name for name, is_kept in has_all.items() if is_kept and is_there[name])
-
 
 def kept_group(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
     """Return the kept group that the argument of a layer names, for a sample of so many rotations."""
@@ -103,17 +97,14 @@ def subgroup_elements(argument: str, identifier: Any, gspace: GSpace) -> tuple[l
     """Return the elements of a subgroup; of a continuous one a few, to multiply by rotations about its axis."""
     from escnn.group import GroupElement
 
-    if (
-        isinstance(identifier, (list, tuple))
-        and identifier
-        and all(isinstance(element, GroupElement) for element in identifier)
-    ):
+    is_list = isinstance(identifier, (list, tuple)) and len(identifier) > 0
+    if is_list and all(isinstance(element, GroupElement) for element in identifier):
         return _generated(argument, identifier, gspace), None
     try:
         group, include, _ = gspace.fibergroup.subgroup(identifier)
         members = sampled_elements(group, least_samples(group)) if group.continuous else group.elements
         elements = [include(element) for element in members]
-    except (AssertionError, ValueError, TypeError, IndexError, KeyError, NotImplementedError) as error:
+    except (AssertionError, ValueError, TypeError, IndexError, KeyError, ArithmeticError, NotImplementedError) as error:
         raise ValueError(
             f"{argument} must be the id of a subgroup of {gspace.fibergroup.name}, as "
             f"gspace.fibergroup.subgroup takes it, elements that generate it, or {AXIS!r} for turns about z, "

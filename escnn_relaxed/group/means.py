@@ -10,30 +10,8 @@ from escnn.group import GroupElement, Representation
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .elements import GroupSample
 from .exact_constants import ExactConstants
 from .fields import block_diagonal
-from .kept import KeptGroup
-
-
-def translates(sample: GroupSample, subgroups: Sequence[str], kept: KeptGroup) -> NDArray[np.int64]:
-    """Return the numbers of the elements hg of a sample, (M, L), h in subgroups and a kept group."""
-    steps = sample.action @ sample.action[:, None].swapaxes(-1, -2)
-    group = kept.with_element(sample.reflection) if "reflection" in subgroups and sample.reflected.any() else kept
-    if "rotation" in subgroups:
-        is_held = np.linalg.det(steps) > 0
-        size = len(sample.rotations) * (1 + group.has_reflections)
-        is_held |= group.has_reflections
-    else:
-        is_held = group.holds(steps)
-        # No sample holds a kept group with an axis: these are the elements of the sample in Hg.
-        size = int(is_held[0].sum()) if group.axis is not None else len(group.members)
-    if (is_held.sum(1) != size).any():
-        raise ValueError(
-            f"keep must be a group whose elements map the {len(sample)} sampled elements to each other, got {kept}: "
-            f"SO(3) and O(3) are sampled by the rotations of the cube, which hold turns by 90°, 120° and 180°"
-        )
-    return np.nonzero(is_held)[1].reshape(len(sample), size)
 
 
 def mean_matrix(numbers: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -58,8 +36,10 @@ class GroupAverage(ExactConstants):
     ) -> None:
         super().__init__()
         self.set_constant("steered", np.array([steered for _, steered in symmetries], dtype=np.int64))
-        self.set_constant("left", np.stack([_matrix(out_fields, element) for element, _ in symmetries]))
-        self.set_constant("right", np.stack([_matrix(in_fields, ~element) for element, _ in symmetries]))
+        left = [block_diagonal([field(element) for field in out_fields]) for element, _ in symmetries]
+        right = [block_diagonal([field(~element) for field in in_fields]) for element, _ in symmetries]
+        self.set_constant("left", np.stack(left))
+        self.set_constant("right", np.stack(right))
 
     def forward(self, kernel: Tensor) -> Tensor:
         """Return the mean of a kernel, in the same shape."""
@@ -103,8 +83,3 @@ def _mixed(matrices: Tensor) -> list[Tensor]:
     while not torch.equal(further := (reached @ reached).clamp_max(1), reached):
         reached = further
     return [row.nonzero().flatten() for row in reached.unique(dim=0)]
-
-
-def _matrix(fields: Sequence[Representation], element: GroupElement) -> NDArray[np.float64]:
-    """Return ρ(g) of all fields, (C, C)."""
-    return block_diagonal([np.asarray(field(element), dtype=np.float64) for field in fields])

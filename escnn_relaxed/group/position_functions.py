@@ -33,12 +33,7 @@ def positions_in_frames(action: Tensor, size: Sequence[int]) -> Tensor:
 def position_functions(action: Tensor, frequency: Tensor, size: Sequence[int]) -> Tensor:
     """Return the functions h of the position, (2d, M, pixels): tanh(2π ω′ a) of each coordinate a, and their squares.
 
-    Each has mean 0 over the pixels of the image, for every element.
-
-    Args:
-        action: the matrices of the elements, (M, d, d).
-        frequency: ω′ of each axis, (d,).
-        size: pixels along each axis of the image.
+    Each has mean 0 over the pixels, for every element; given ``action`` (M, d, d) and ω′ of each axis, (d,).
     """
     positions = positions_in_frames(action, size)
     frequency = frequency.view(-1, *[1] * (positions.dim() - 1))

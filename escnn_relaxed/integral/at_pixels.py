@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Protocol
 
@@ -31,25 +32,18 @@ class Banks(Protocol):
 def integrate_at_pixels(features: Tensor, banks: Banks, bias: Tensor | None, geometry: Geometry) -> Tensor:
     """Return h(x) = Σ_d K(d; x) f(x + d), or its adjoint, where K depends on the position in its input.
 
-    Filter banks are made again in the backward pass, so that memory does not grow with the image.
-
-    Args:
-        features: (batch, C_in, H, W).
-        banks: K at the pixels of the output, of an adjoint at those of the input.
-        bias: (C_out,).
-        geometry: that of the convolution.
+    Filter banks, of an adjoint at the pixels of its input, are made again in the backward pass, so that memory does not
+    grow with the image.
     """
     count = prod(geometry.domain_size(features))
     chunk = max(1, _MOST_VALUES // banks.values)
     starts = range(0, count, chunk)
-    is_adjoint = isinstance(geometry, TransposedGeometry)
-    integrate = _adjoint_chunk if is_adjoint else _chunk
-    image = features.flatten(2) if is_adjoint else geometry.pad(features).flatten(2)  # type: ignore[union-attr]
+    image = (features if isinstance(geometry, TransposedGeometry) else geometry.pad(features)).flatten(2)
     numbers = _tap_numbers(image_size(features), geometry, features.device)
-    parts = [
-        _recomputed(integrate, image, banks, start, min(start + chunk, count), numbers, geometry.groups)
-        for start in starts
-    ]
+    integrate_chunk: Callable[..., Tensor] = _chunk
+    if torch.is_grad_enabled() and not has_no_values():
+        integrate_chunk = partial(checkpoint, _chunk, use_reentrant=False, preserve_rng_state=False)
+    parts = [integrate_chunk(image, banks, start, min(start + chunk, count), numbers, geometry) for start in starts]
     if isinstance(geometry, TransposedGeometry):
         output = _placed(parts, numbers, image_size(features), geometry)
     else:
@@ -57,37 +51,21 @@ def integrate_at_pixels(features: Tensor, banks: Banks, bias: Tensor | None, geo
     return output if bias is None else output + bias.to(output.dtype).view(-1, *[1] * len(geometry.padding))
 
 
-def _recomputed(function: Callable[..., Tensor], *arguments: object) -> Tensor:
-    if torch.is_grad_enabled() and not has_no_values():
-        result: Tensor = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
-        return result
-    return function(*arguments)
+def _chunk(image: Tensor, banks: Banks, start: int, end: int, numbers: Tensor, geometry: Geometry) -> Tensor:
+    """Return the output at some pixels, (batch, C_out, pixels), of a padded image (batch, C_in, all its pixels).
 
-
-def _chunk(image: Tensor, banks: Banks, start: int, end: int, numbers: Tensor, groups: int) -> Tensor:
-    """Return the output at some pixels, (batch, C_out, pixels), of a padded image (batch, C_in, all its pixels)."""
-    read = rearrange(
-        image[:, :, numbers[start:end]], "batch (group given) pixel tap -> batch group given pixel tap", group=groups
-    )
-    made = rearrange(
-        banks(start, end).flatten(3).to(image.dtype),
-        "pixel (group out) given tap -> pixel group out given tap",
-        group=groups,
-    )
-    pattern = "batch group given pixel tap, pixel group out given tap -> batch group out pixel"
-    return einsum(read, made, pattern).flatten(1, 2)
-
-
-def _adjoint_chunk(image: Tensor, banks: Banks, start: int, end: int, numbers: Tensor, groups: int) -> Tensor:
-    """Return what some pixels of the input add to the output at each tap, (batch, C_out, pixels, taps)."""
-    read = rearrange(image[:, :, start:end], "batch (group given) pixel -> batch group given pixel", group=groups)
-    made = rearrange(
-        banks(start, end).flatten(3).to(image.dtype),
-        "pixel out (group given) tap -> pixel group out given tap",
-        group=groups,
-    )
-    pattern = "batch group given pixel, pixel group out given tap -> batch group out pixel tap"
-    return einsum(read, made, pattern).flatten(1, 2)
+    Of an adjoint it is what some pixels of the input add to the output at each tap, (batch, C_out, pixels, taps).
+    """
+    made = banks(start, end).flatten(3).to(image.dtype)
+    if isinstance(geometry, TransposedGeometry):
+        read, layout = image[:, :, start:end], "pixel out (group given) tap -> pixel group out given tap"
+        taps, output = "", "batch group out pixel tap"
+    else:
+        read, layout = image[:, :, numbers[start:end]], "pixel (group out) given tap -> pixel group out given tap"
+        taps, output = " tap", "batch group out pixel"
+    made = rearrange(made, layout, group=geometry.groups)
+    read = read.unflatten(1, (geometry.groups, -1))
+    return einsum(read, made, f"batch group given pixel{taps}, pixel group out given tap -> {output}").flatten(1, 2)
 
 
 def _placed(parts: list[Tensor], numbers: Tensor, size: tuple[int, ...], geometry: TransposedGeometry) -> Tensor:
@@ -96,28 +74,17 @@ def _placed(parts: list[Tensor], numbers: Tensor, size: tuple[int, ...], geometr
     added = torch.cat(parts, 2).flatten(2)
     output = added.new_zeros(*added.shape[:2], prod(whole)).index_add(2, numbers.flatten(), added).unflatten(2, whole)
     # What the padding cuts away before and behind; torch takes the margins of the last axis first.
-    behind = [
-        made - full + padding
-        for made, full, padding in zip(geometry.output_size(*size), whole, geometry.padding, strict=True)
-    ]
-    margins = [
-        margin
-        for before, after in zip(reversed(geometry.padding), reversed(behind), strict=True)
-        for margin in (-before, after)
-    ]
-    return functional.pad(output, margins)
+    cuts = reversed([*zip(geometry.padding, geometry.output_padding, strict=True)])
+    return functional.pad(output, [margin for padding, behind in cuts for margin in (-padding, behind - padding)])
 
 
 def _tap_numbers(size: tuple[int, ...], geometry: Geometry, device: torch.device) -> Tensor:
     """Return the number of the pixel that each tap reads in the padded image, or writes to before it is cut, (P, T)."""
     if isinstance(geometry, ConvolutionGeometry):
-        starts, whole = geometry.output_size(*size), [n + 2 * p for n, p in zip(size, geometry.padding, strict=True)]
+        whole = [n + 2 * p for n, p in zip(size, geometry.padding, strict=True)]
     else:
-        starts, whole = size, [(n - 1) * geometry.stride + geometry.extent for n in size]
-    numbers = torch.zeros(1, 1, dtype=torch.int64, device=device)
-    for pixels, total in zip(starts, whole, strict=True):
-        first = geometry.stride * torch.arange(pixels, device=device)
-        taps = geometry.dilation * torch.arange(geometry.kernel_size, device=device)
-        numbers = numbers[:, None, :, None] * total + (first[:, None] + taps)[None, :, None, :]
-        numbers = numbers.flatten(2).flatten(0, 1)
-    return numbers
+        whole = [(n - 1) * geometry.stride + geometry.extent for n in size]
+    numbers = torch.arange(prod(whole), device=device).view(*whole)
+    for axis in range(len(whole)):
+        numbers = numbers.unfold(axis, geometry.extent, geometry.stride)[..., :: geometry.dilation]
+    return numbers.flatten(len(whole)).flatten(0, -2)

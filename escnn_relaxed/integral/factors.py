@@ -28,12 +28,7 @@ def integrate(
 ) -> Tensor:
     """Return h(x) = Σ_r F_r(x) Σ_d B_r(d) f(x + d), or of an adjoint F_r(y) Σ_x B_r(y − sx) f(x) (equation (3)).
 
-    Args:
-        features: (batch, C_in, H, W).
-        weight: the banks B, see :func:`as_weight`.
-        factors: F, (R, C_out, H_out, W_out), of a transposed convolution for the outputs of one group; None for 1.
-        bias: (C_out,).
-        geometry: that of the convolution.
+    B is the weight, see :func:`as_weight`. F is (R, C_out, H_out, W_out), of an adjoint for the outputs of one group.
     """
     if factors is None:
         return integrate_stationary(features, weight, bias, geometry)
@@ -56,14 +51,7 @@ def integrate(
 class FactoredConvolution(nn.Module):
     """A convolution, or its adjoint, with factors at each pixel of the output, for images of any size.
 
-    Args:
-        weight: the banks, see :func:`as_weight`.
-        bias: (C_out,).
-        geometry: that of the convolution.
-        action: the matrices of the group elements, (M, d, d).
-        frequency: ω′ of each axis, (d,).
-        coefficients: the factors are 1 (of the first bank) and 0, plus these (R, C_out, J·M) times the functions of the
-            position.
+    The factors are 1 (of the first bank) and 0, plus coefficients (R, C_out, J·M) times the functions of the position.
     """
 
     action: Tensor

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import Self
 
 Convolutions = nn.Linear | nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d | nn.ConvTranspose3d
 
@@ -20,27 +21,36 @@ _TRANSPOSED = {
 
 
 @dataclass(frozen=True)
-class ConvolutionGeometry:
-    """The geometry of a convolution, as of ``conv2d``; ``padding`` has a number for each axis, (rows, columns)."""
+class _Shared:
+    """What a convolution and its adjoint share; ``padding`` has a number for each axis, (rows, columns)."""
 
     kernel_size: int
     padding: tuple[int, ...] = (0, 0)
-    padding_mode: str = "zeros"
     stride: int = 1
     dilation: int = 1
     groups: int = 1
 
-    @staticmethod
-    def of(convolution: nn.Module) -> ConvolutionGeometry:
-        """Return the geometry of a layer with ``R2Conv``'s attributes, whose padding may be a number."""
-        names = ("kernel_size", "padding_mode", "stride", "dilation", "groups")
-        values: dict[str, Any] = {name: getattr(convolution, name) for name in names}
-        return ConvolutionGeometry(padding=_of_axes(convolution.padding, convolution), **values)
+    @classmethod
+    def of(cls, convolution: Any) -> Self:
+        """Return the geometry of a layer with the attributes of escnn's, whose paddings may be numbers."""
+        values = {field.name: getattr(convolution, field.name) for field in fields(cls)}
+        for name in {"padding", "output_padding"} & values.keys():
+            if not isinstance(values[name], (tuple, list)):
+                values[name] = (values[name],) * convolution.in_type.gspace.dimensionality
+            values[name] = tuple(values[name])
+        return cls(**values)
 
     @property
     def extent(self) -> int:
         """Pixels that the kernel spans."""
         return self.dilation * (self.kernel_size - 1) + 1
+
+
+@dataclass(frozen=True)
+class ConvolutionGeometry(_Shared):
+    """The geometry of a convolution, as of ``conv2d``."""
+
+    padding_mode: str = "zeros"
 
     def output_size(self, *size: int) -> tuple[int, ...]:
         """Size of the output along each axis."""
@@ -64,38 +74,11 @@ class ConvolutionGeometry:
 
 
 @dataclass(frozen=True)
-class TransposedGeometry:
-    """The geometry of a transposed convolution, as of ``conv_transpose2d``; paddings have a number for each axis."""
+class TransposedGeometry(_Shared):
+    """The geometry of a transposed convolution, as of ``conv_transpose2d``."""
 
-    kernel_size: int
-    padding: tuple[int, ...] = (0, 0)
     output_padding: tuple[int, ...] = (0, 0)
-    stride: int = 1
-    dilation: int = 1
-    groups: int = 1
     padding_mode: ClassVar[str] = "zeros"
-
-    @staticmethod
-    def of(convolution: nn.Module) -> TransposedGeometry:
-        """Return the geometry of a layer with ``R2ConvTransposed``'s attributes, whose paddings may be numbers."""
-        paddings: dict[str, Any] = {
-            name: _of_axes(getattr(convolution, name), convolution) for name in ("padding", "output_padding")
-        }
-        names = ("kernel_size", "stride", "dilation", "groups")
-        values: dict[str, Any] = {name: getattr(convolution, name) for name in names}
-        return TransposedGeometry(**paddings, **values)
-
-    @property
-    def adjoint(self) -> ConvolutionGeometry:
-        """The geometry of the convolution whose adjoint this is, from the output to the input."""
-        return ConvolutionGeometry(
-            self.kernel_size, self.padding, stride=self.stride, dilation=self.dilation, groups=self.groups
-        )
-
-    @property
-    def extent(self) -> int:
-        """Pixels that the kernel spans."""
-        return self.adjoint.extent
 
     def output_size(self, *size: int) -> tuple[int, ...]:
         """Size of the output along each axis."""
@@ -112,11 +95,6 @@ class TransposedGeometry:
 Geometry = ConvolutionGeometry | TransposedGeometry
 
 
-def _of_axes(value: Any, convolution: Any) -> tuple[int, ...]:
-    """Return a number for each axis of a layer, given one number or all."""
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,) * convolution.in_type.gspace.dimensionality
-
-
 def image_size(features: Tensor) -> tuple[int, ...]:
     """Return the size of an image along each axis as integers, which a trace holds as tensors."""
     # Not `int` of the symbols of torch.export, which would hold the size for constant.
@@ -129,41 +107,25 @@ def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry)
 
     A geometry without axes makes a ``Linear``.
     """
-    like: dict[str, Any] = {"bias": bias is not None, "device": filter_bank.device, "dtype": filter_bank.dtype}
-    if not geometry.padding:
-        linear = nn.utils.skip_init(nn.Linear, filter_bank.shape[1], filter_bank.shape[0], **like)
-        return _with_weights(linear, filter_bank, bias)
-    given, made = filter_bank.shape[0], filter_bank.shape[1] * geometry.groups
     axes = len(geometry.padding)
+    given, made = filter_bank.shape[0], filter_bank.shape[1] * geometry.groups
+    arguments = asdict(geometry) if axes else {}
     kind: type[nn.Module]
-    own: dict[str, Any]
-    if isinstance(geometry, TransposedGeometry):
-        kind, channels, own = _TRANSPOSED[axes][1], (given, made), {"output_padding": geometry.output_padding}
+    if not axes:
+        kind, channels = nn.Linear, (made, given)
+    elif isinstance(geometry, TransposedGeometry):
+        kind, channels = _TRANSPOSED[axes][1], (given, made)
     else:
-        kind, channels, own = _CONVOLUTIONS[axes][1], (made, given), {"padding_mode": geometry.padding_mode}
+        kind, channels = _CONVOLUTIONS[axes][1], (made, given)
+    like = {"bias": bias is not None, "device": filter_bank.device, "dtype": filter_bank.dtype}
     # No weights are drawn, since that would change the state of the random numbers.
-    convolution = nn.utils.skip_init(
-        kind,
-        *channels,
-        geometry.kernel_size,
-        stride=geometry.stride,
-        padding=geometry.padding,
-        dilation=geometry.dilation,
-        groups=geometry.groups,
-        **like,
-        **own,
-    )
-    return _with_weights(convolution, filter_bank, bias)
-
-
-@torch.no_grad()
-def _with_weights(module: Any, weight: Tensor, bias: Tensor | None) -> Convolutions:
-    """Return a module of torch in eval mode, with these weights written into it."""
-    module.weight.copy_(weight)
-    if bias is not None:
-        module.bias.copy_(bias)
-    made: Convolutions = module.eval()
-    return made
+    module: Any = nn.utils.skip_init(kind, *channels, **arguments, **like).eval()
+    with torch.no_grad():
+        module.weight.copy_(filter_bank)
+        if bias is not None:
+            module.bias.copy_(bias)
+    convolution: Convolutions = module
+    return convolution
 
 
 def integrate_stationary(features: Tensor, filter_bank: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,13 +22,6 @@ Frequency = float | Sequence[float]
 DEFAULT_FREQUENCY = 0.25
 
 
-class Limit(NamedTuple):
-    """The largest ω′ that samples resolve, with its reason in words."""
-
-    frequency: float
-    reason: str
-
-
 class DomainFrequency(ExactConstants):
     """The ω′ of the subgroups that a kernel may be soft in: one value each, for translation one an axis (x, y).
 
@@ -40,8 +33,8 @@ class DomainFrequency(ExactConstants):
         super().__init__()
         self.learn = learn
         self.names = tuple(start)
-        # Limits above which a kernel warns of aliasing.
-        self.limits: dict[str, Limit] = {}
+        # The largest ω′ that samples resolve, above which a kernel warns of aliasing, with the reason in words.
+        self.limits: dict[str, tuple[float, str]] = {}
         self._axes = axes
         self._fixed: dict[str, tuple[float, ...]] = {}
         for name, value in start.items():
@@ -68,24 +61,17 @@ class DomainFrequency(ExactConstants):
         """Return ω′ of each subgroup by its name, of translation a value for each axis; copies where it is fixed."""
         return {name: getattr(self, name) if self.learn else self.constant(name).clone() for name in self.names}
 
-    def scale(self, columns: Sequence[str], like: Tensor) -> Tensor:
-        """Return ω′ of each coordinate of the domain, (D,), or (1,) for all."""
+    def scale(self, columns: Sequence[str], like: Tensor | None = None) -> Tensor:
+        """Return ω′ of each coordinate of the domain, (D,), or (1,) for all; without ``like`` in float64."""
+        zero = torch.zeros(1, dtype=torch.float64, device="cpu") if like is None else like.new_zeros(1)
         scales = []
         for name in dict.fromkeys(columns):
+            value, count = zero, columns.count(name)
             # A subgroup in which no weights make K soft has no ω′.
-            value = getattr(self, name).to(like) if name in self.names else like.new_zeros(1)
-            scales.append(value if len(value) == columns.count(name) else value.expand(columns.count(name)))
-        return scales[0] if len(scales) == 1 else torch.cat([like.new_zeros(0), *scales])
-
-    def exact_scale(self, columns: Sequence[str]) -> Tensor:
-        """Return a fixed ω′ of each coordinate of the domain, (D,), in double precision and in main memory."""
-        own = {name: self.exact(name) for name in self.names}
-        nothing = torch.zeros(1, dtype=torch.float64, device="cpu")
-        parts = [
-            (value := own.get(name, nothing)).expand(max(columns.count(name), len(value)))
-            for name in dict.fromkeys(columns)
-        ]
-        return torch.cat([nothing[:0], *parts])
+            if name in self.names:
+                value = self.exact(name) if like is None else getattr(self, name).to(like)
+            scales.append(value if len(value) == count else value.expand(count))
+        return scales[0] if len(scales) == 1 else torch.cat([zero[:0], *scales])
 
     def described(self) -> dict[str, list[float] | str]:
         """Return the name of each subgroup → rounded values of its ω′ for people, where this process holds them."""
@@ -121,8 +107,8 @@ class DomainFrequency(ExactConstants):
     def warn_of_aliasing(self, argument: str, name: str, values: Sequence[float]) -> None:
         """Warn once of each ω′ that the samples of the kernel do not resolve."""
         largest = max(map(abs, values))
-        if name in self.limits and largest > self.limits[name].frequency:
-            limit, reason = self.limits[name]
+        limit, reason = self.limits.get(name, (math.inf, ""))
+        if largest > limit:
             warn_once(
                 f"{argument}: the domain frequency {largest:g} of {name} is above {limit:.3g} ({reason}): it aliases, "
                 f"and a larger value makes the kernel no softer"
@@ -168,21 +154,13 @@ class DomainFrequency(ExactConstants):
 
 def starting_frequency(relax: Any, domain: Domain) -> dict[str, Frequency]:
     """Return the ω′ at the start of each subgroup that may be soft, in a fixed order."""
-    if relax is None:
-        return {}
     if isinstance(relax, str) and relax == "default":
         names = [name for name in domain.subgroups if name not in domain.kept_subgroups]
         if domain.subgroups and not names:
             raise ValueError("keep leaves nothing of rotation and reflection to be soft; relax=None is a strict layer")
         return {name: _default(name, domain) for name in names}
-    if isinstance(relax, str):
-        relax = (relax,)
-    if not isinstance(relax, (Mapping, Sequence, Set)):
-        raise TypeError(
-            f"relax must be the name of a subgroup, as relax='rotation', several names, as relax=('rotation', "
-            f"'translation'), a dict from names to domain frequencies, None or 'default', got {relax!r}"
-        )
-    for name in relax:
+    names = named_subgroups(relax)
+    for name in names:
         if name not in SUBGROUPS:
             raise ValueError(
                 f"relax: unknown subgroup {name!r}; subgroups are {list(SUBGROUPS)}, None is a strict layer"
@@ -191,10 +169,22 @@ def starting_frequency(relax: Any, domain: Domain) -> dict[str, Frequency]:
             raise ValueError(f"relax: {domain.gspace.name} has no {name} to relax, got {relax!r}")
         if name in domain.kept_subgroups:
             raise ValueError(f"relax: all of the {name} is in the group to keep, got {relax!r}")
-    given = dict(relax) if isinstance(relax, Mapping) else {name: _default(name, domain) for name in relax}
+    given = dict(relax) if isinstance(relax, Mapping) else {name: _default(name, domain) for name in names}
     for name, value in given.items():
         frequency_values("relax", name, value, domain.dimension)
     return {name: given[name] for name in ("translation", "rotation", "reflection") if name in given}
+
+
+def named_subgroups(relax: Any) -> list[str]:
+    """Return the names that the argument ``relax`` has, none of them for the default."""
+    if relax is None or (isinstance(relax, str) and relax == "default"):
+        return []
+    if not isinstance(relax, (str, Mapping, Sequence, Set)):
+        raise TypeError(
+            f"relax must be the name of a subgroup, as relax='rotation', several names, as relax=('rotation', "
+            f"'translation'), a dict from names to domain frequencies, None or 'default', got {relax!r}"
+        )
+    return [relax] if isinstance(relax, str) else list(relax)
 
 
 def _default(name: str, domain: Domain) -> float:

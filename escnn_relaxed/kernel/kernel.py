@@ -19,7 +19,7 @@ from ..group.elements import grid_symmetries
 from ..group.means import GroupAverage
 from ..group.points import tap_grid
 from .domain_frequency import DomainFrequency, Frequency
-from .softness import OrthogonalBasis, soft_share
+from .softness import OrthogonalBasis
 from .steerable_basis import SteerableBasis
 
 # Steps in which a softness is met, and the change of the soft weights that ends them.
@@ -124,10 +124,7 @@ class Kernel(nn.Module, ABC):
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> fields = gspace.type(gspace.regular_repr)
         >>> layer = RelaxedR2Conv(fields, fields, 3)
-        >>> whole, projected = (
-        ...     layer.kernel(layer.weights),
-        ...     layer.kernel(layer.weights, ("rotation",)),
-        ... )
+        >>> projected = layer.kernel(layer.weights, ("rotation",))
         >>> torch.equal(projected, layer.kernel.strict_kernel()(layer.weights))
         True
     """
@@ -182,9 +179,8 @@ class Kernel(nn.Module, ABC):
 
     def values_at_a_pixel(self) -> int:
         """Return the numbers that one pixel takes while its bank is made."""
-        return (
-            self.config.out_type.size * self.config.in_type.size * self.config.kernel_size**self.config.domain.dimension
-        )
+        config = self.config
+        return config.out_type.size * config.in_type.size * config.kernel_size**config.domain.dimension
 
     def settings(self) -> Hashable:
         """Return what K depends on beside the tensors of its state."""
@@ -246,20 +242,12 @@ class Kernel(nn.Module, ABC):
         is_there = "translation" in self.frequency.names and "translation" not in averaged
         return is_there and self.frequency.may_vary("translation")
 
-    def softness(self, weights: Tensor | None, hardened: Names, subgroups: Names, size: Size = None) -> Tensor:
-        """Return s of K, which is averaged over ``hardened`` before: the part that is not equivariant to subgroups."""
-        return soft_share(*self.energies(weights, hardened, joint(hardened, subgroups), size))
-
     def energies(
         self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None
     ) -> tuple[Tensor, Tensor]:
-        """Return ‖K − PK‖² and ‖PK‖² in the same scale, as means over the positions.
+        """Return ‖K − PK‖² and ‖PK‖² in the same scale, as means over the pixels of an output of a size.
 
-        Args:
-            weights: those of the layer.
-            hardened: subgroups over which K is averaged.
-            averaged: those over which PK is.
-            size: pixels along each axis of the output; by default the domain's reference size.
+        K is averaged over the subgroups ``hardened``, PK over ``averaged``.
         """
         kernel, projected = self(weights, hardened), self(weights, averaged)
         # A square might overflow, or vanish.
@@ -274,11 +262,6 @@ class Kernel(nn.Module, ABC):
         """Return ‖hK − K‖² for each element h, and ‖K‖², in the same scale, as means over the positions.
 
         h moves a kernel to ρ(h) K(h⁻¹d; h⁻¹x) ρ(h)⁻¹. The energy is NaN where h moves taps off their grid.
-
-        Args:
-            weights: those of the layer.
-            hardened: subgroups over which K is averaged.
-            elements: of the fiber group.
         """
         config, space = self.config, self.config.in_type.gspace
         size, is_stationary = config.domain.reference_size, not self.varies(hardened)
@@ -308,11 +291,7 @@ class Kernel(nn.Module, ABC):
 
     @torch.no_grad()
     def scale_soft_part(self, factor: float) -> None:
-        """Multiply the soft weights by a factor.
-
-        Raises:
-            ValueError: where K has none.
-        """
+        """Multiply the soft weights by a factor; a ``ValueError`` where K has none."""
         if not self._soft_entries():
             raise ValueError(f"softness cannot be set, since a {type(self).__name__} has no soft weights of its own")
         if any("parametrizations" in part._modules for part in self.modules()):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..checks import FIBER_SUBGROUPS
-from ..group.domain import Domain
+from ..group.domain import Domain, averaged_name
 from ..group.elements import GroupSample
 from ..group.exact_constants import ExactConstants, RowOrder
 from ..group.fields import channel_elements
@@ -46,18 +46,9 @@ class FieldKind(NamedTuple):
     size: int  # channels of a field
     elements: Array  # of each channel, as a mean over the sample, (size, M), or (1, M) where channels have none
 
-    @property
-    def has_elements(self) -> bool:
-        """Whether each channel belongs to an element of the group or to a coset."""
-        return len(self.elements) > 1 or self.elements.shape[1] == 1
-
 
 class Modulation(ExactConstants, ABC):
-    """The base of modulations: the kinds of fields, and weights of which each field of a kind has as many.
-
-    ``weights`` are those of the first kind of fields, (fields, number), flattened, then those of the next. There may be
-    several such lists, one after the other.
-    """
+    """The base of modulations. ``weights`` are those of each kind of fields, (fields, number), flattened; in lists."""
 
     weights: nn.Parameter
 
@@ -65,8 +56,14 @@ class Modulation(ExactConstants, ABC):
         super().__init__()
         self._lists = lists
         kinds = self._representations = list(dict.fromkeys(fields))
-        self._order = RowOrder(_places(kinds, fields))
-        self.kinds = [_kind(kind, list(fields).count(kind), sample) for kind in kinds]
+        numbers = np.repeat([kinds.index(field) for field in fields], [field.size for field in fields])
+        # The row of each channel where fields follow each other kind by kind.
+        self._order = RowOrder(np.argsort(np.argsort(numbers, kind="stable"), kind="stable"))
+        self.kinds = []
+        for kind in kinds:
+            elements, has_any = channel_elements([kind], sample)
+            own = elements if has_any.all() else elements[:1]
+            self.kinds.append(FieldKind(list(fields).count(kind), kind.size, own))
         self._counts: list[int] = []
         # The subgroup of each coordinate that the functions depend on.
         self._columns: tuple[str, ...] = ()
@@ -85,30 +82,27 @@ class Modulation(ExactConstants, ABC):
             return self._made(frequency.scale(self._columns, self._like), setting, self.constant)
 
         def build() -> list[Maps]:
-            made = self._made(frequency.exact_scale(self._columns), setting, self.exact)
+            made = self._made(frequency.scale(self._columns), setting, self.exact)
             return [tuple(part.to(self._like) for part in maps) for maps in made]
 
         return self.remembered((frequency.settings(), setting), build)
 
-    def _start(self, counts: Sequence[int]) -> None:
+    def _start(self, counts: list[int]) -> None:
         """Make the weights, given their number in a field of each kind."""
-        self._counts = list(counts)
+        self._counts = counts
         total = sum(kind.fields * count for kind, count in zip(self.kinds, counts, strict=True))
         self.weights = nn.Parameter(torch.zeros(self._lists * total))
 
     def by_kind(self) -> list[Tensor]:
         """Return the weights of each kind of fields, (fields, number); of several lists (lists, fields, number)."""
-        sizes = [kind.fields * count for kind, count in zip(self.kinds, self._counts, strict=True)]
+        shapes = [(kind.fields, count) for kind, count in zip(self.kinds, self._counts, strict=True)]
         weights = self.weights if self._lists == 1 else self.weights.view(self._lists, -1)
-        parts = weights.split(sizes, -1) if len(sizes) > 1 else (weights,)
-        return [
-            part.unflatten(-1, (kind.fields, count))
-            for part, kind, count in zip(parts, self.kinds, self._counts, strict=True)
-        ]
+        parts = weights.split([fields * count for fields, count in shapes], -1) if len(shapes) > 1 else (weights,)
+        return [part.unflatten(-1, shape) for part, shape in zip(parts, shapes, strict=True)]
 
-    def is_soft_in(self, representation: Representation) -> bool:
-        """Whether the fields of a representation have weights; elsewhere f is 0."""
-        return self._counts[self._representations.index(representation)] > 0
+    def soft_representations(self) -> list[Representation]:
+        """Return the representations whose fields have weights; elsewhere f is 0."""
+        return [kind for kind, count in zip(self._representations, self._counts, strict=True) if count]
 
     def channels(self, parts: Sequence[Tensor]) -> Tensor:
         """Return (…, C, columns) in the order of the channels, given (…, fields, rows, columns) of each kind."""
@@ -158,23 +152,24 @@ class ElementModulation(Modulation):
         self._rotations = self._columns.count("rotation")
         self.set_constant("elements", 2 * math.pi * domain.elements([*dict.fromkeys(self._columns)]))
         whole = np.full((len(sample),) * 2, 1 / len(sample))
-        for names in ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS):
-            mean = mean_matrix(domain.translates([name for name in names if name in domain.subgroups]))
-            self.set_constant(_centre(names), (mean - whole).T)
+        for names, numbers in domain.averages():
+            self.set_constant(averaged_name("centre", names), (mean_matrix(numbers) - whole).T)
         reference = torch.tensor([DEFAULT_FREQUENCY], dtype=torch.float64)
         values = self._functions(reference, (), self.exact).numpy()
         sides = _independent_sides(values, sample.action, taps)
         self._side_functions = [side.function for side in sides]
         self.set_constant("side_functions", np.array(self._side_functions, dtype=np.int64))
-        along = [_scaled(values[side.function], _along(side, sample.action, taps)) for side in sides]
-        self.set_constant("along", np.stack(along) if along else np.zeros((0, len(sample), len(taps))))
+        # ⟨g e, d/|d|⟩ⁿ / M of each side, (M, T).
+        powers = [(sample.action[:, :, axis] @ directions(taps)) ** degree / len(sample) for _, axis, degree in sides]
+        along = [_scaled(values[side.function], power) for side, power in zip(sides, powers, strict=True)]
+        self.set_constant("along", np.reshape(along, (-1, len(sample), len(taps))))
         self._kind_functions = []
         for number, kind in enumerate(self.kinds):
             of_kind = independent(values @ kind.elements.T)
             self._kind_functions.append(of_kind)
             self.set_constant(f"functions_{number}", np.array(of_kind, dtype=np.int64))
             scaled = [_scaled(values[function], kind.elements.T) for function in of_kind]
-            self.set_constant(f"rows_{number}", np.stack(scaled) if scaled else np.zeros((0, *kind.elements.T.shape)))
+            self.set_constant(f"rows_{number}", np.reshape(scaled, (-1, *kind.elements.T.shape)))
         self._start([len(of_kind) + len(sides) for of_kind in self._kind_functions])
 
     def forward(
@@ -195,12 +190,8 @@ class ElementModulation(Modulation):
             # With g for h⁻¹g in each mean, ⟨g e, h⁻¹d⟩ becomes ⟨g e, d⟩, and the functions are those at h⁻¹g.
             values = self._functions(frequency.scale(self._columns, self._like), names, self.constant)
             maps = self._maps_of(values[:, torch.from_numpy(numbers).to(values.device)], self.constant)
-        return self.channels(
-            [
-                (weights @ made).unflatten(-1, (-1, columns))
-                for weights, (made,) in zip(self.by_kind(), maps, strict=True)
-            ]
-        )
+        kinds = zip(self.by_kind(), maps, strict=True)
+        return self.channels([(weights @ made).unflatten(-1, (-1, columns)) for weights, (made,) in kinds])
 
     def _made(self, scale: Tensor, setting: tuple[Any, ...], constant: Callable[[str], Tensor]) -> list[Maps]:
         return self._maps_of(self._functions(scale, setting, constant), constant)
@@ -227,17 +218,14 @@ class ElementModulation(Modulation):
         if 0 < self._rotations < len(first):
             functions.append((first[: self._rotations, None] * first[self._rotations :]).flatten(0, 1))
         values = torch.cat(functions) if len(functions) > 1 else first
-        return values @ constant(_centre(averaged))
-
-    def function_subgroups(self) -> list[tuple[str, ...]]:
-        """Return the subgroups that each function h depends on."""
-        found: list[tuple[str, ...]] = [(name,) for name in self._columns]
-        found += [("rotation",)] * (self._rotations if self._rotations > 2 else 0)
-        return [*found, *[FIBER_SUBGROUPS] * (self._rotations * self._columns.count("reflection"))]
+        return values @ constant(averaged_name("centre", averaged))
 
     def weight_subgroups(self) -> list[tuple[str, ...]]:
         """Return the subgroups that each weight belongs to."""
-        known = self.function_subgroups()
+        # Those that each function h depends on, in the order of ``_functions``.
+        known: list[tuple[str, ...]] = [(name,) for name in self._columns]
+        known += [("rotation",)] * (self._rotations if self._rotations > 2 else 0)
+        known += [FIBER_SUBGROUPS] * (self._rotations * self._columns.count("reflection"))
         return self._lists * [
             known[function]
             for kind, functions in zip(self.kinds, self._kind_functions, strict=True)
@@ -247,17 +235,9 @@ class ElementModulation(Modulation):
 
 
 class InputModulation(ElementModulation):
-    """f of each pair of an output and an input channel, with a mean of 0 over the group.
+    """f of each pair of an output and an input channel: functions of the input channel's elements, of mean 0.
 
-    It is a sum of functions of the input channel's elements, with weights of its own for each output field. The other
-    output fields have f = 0.
-
-    Args:
-        in_fields: those of the input.
-        domain: the sampled group.
-        subgroups: those in which K is soft.
-        out_fields: those of the output.
-        numbers: the numbers of the output fields that have weights.
+    The output fields of some ``numbers`` have weights of their own, the others have f = 0.
     """
 
     rows: Tensor
@@ -291,25 +271,10 @@ class InputModulation(ElementModulation):
         return torch.cat([f, f.new_zeros(1, *f.shape[1:])]).index_select(0, self.rows)
 
 
-def _centre(names: Sequence[str]) -> str:
-    return "_".join(["centre", *(name for name in FIBER_SUBGROUPS if name in names)])
-
-
-def _kind(representation: Representation, fields: int, sample: GroupSample) -> FieldKind:
-    elements, has_any = channel_elements([representation], sample)
-    return FieldKind(fields, representation.size, elements if has_any.all() else elements[:1])
-
-
 def _scaled(function: Array, part: Array) -> Array:
     """Return a map of the values of a function (M,) to columns, (M, columns), that makes SCALE of a weight of 1."""
     scaled: Array = part * (SCALE / np.sqrt(np.square(function @ part).mean()))
     return scaled
-
-
-def _along(side: _Side, action: Array, taps: Array) -> Array:
-    """Return ⟨g e, d/|d|⟩ⁿ / M of a side, (M, T)."""
-    along: Array = (action[:, :, side.axis] @ directions(taps)) ** side.degree / len(action)
-    return along
 
 
 def independent(values: Array) -> list[int]:
@@ -348,9 +313,3 @@ def directions(taps: Array) -> Array:
     """Return d/|d| of the taps (T, d), 0 at the centre, (d, T)."""
     length = np.linalg.norm(taps, axis=-1, keepdims=True)
     return np.divide(taps, length, out=np.zeros_like(taps), where=length > 0).T
-
-
-def _places(kinds: Sequence[Representation], fields: Sequence[Representation]) -> NDArray[np.int64]:
-    """Return the row of each channel of some fields where they follow each other kind by kind."""
-    numbers = np.repeat([kinds.index(field) for field in fields], [field.size for field in fields])
-    return np.argsort(np.argsort(numbers, kind="stable"), kind="stable")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..checks import FIBER_SUBGROUPS, SUBGROUPS, check_choice, check_number
 from ..group.domain import Domain, GroupMeans
+from ..group.elements import principal_angle
 from ..group.fields import channel_elements
 from ..torch_modes import has_values
 from .kernel import KernelBuilder, KernelConfig, WeightGroup
@@ -84,8 +85,8 @@ class PartialKernel(RelaxingKernel):
             return
         whole = GroupWindow(self.config.domain, np.eye(len(self.config.domain.sample)), {}, learn=False)
         # Windows multiply, and so do 1 − s.
-        share = 1 - (1 - softness) ** (1 / len(names))
-        shares = {name: whole.narrowing_for(share, {name: 1.0}, torch.ones(1), f"in {name}") for name in names}
+        alone = 1 - (1 - softness) ** (1 / len(names))
+        shares = {name: whole.narrowing_for(alone, {name: 1.0}, torch.ones(1), f"in {name}") for name in names}
         # Cosets, and elements that move taps off their grid, make the softness another.
         energy = self.orthogonal_basis(self.strict(weights)).square().flatten(1).sum(1)
         along = {name: value / (min(shares.values()) or 1.0) for name, value in shares.items()}
@@ -105,7 +106,7 @@ class GroupWindow(GroupMeans):
 
     def __init__(self, domain: Domain, channels: NDArray[np.float64], start: Mapping[str, float], learn: bool) -> None:
         super().__init__(domain, channels=channels)
-        angle = np.abs(domain.sample.angle)
+        angle = np.abs(principal_angle(domain.sample.rotation))
         self.set_constant("distance", angle / max(angle.max(), 1e-12))
         self.set_constant("reflected", domain.sample.reflected.astype(np.float64))
         # The steps to the largest angle: w falls over one.
@@ -122,13 +123,13 @@ class GroupWindow(GroupMeans):
     def elements(self, narrowing: Mapping[str, Tensor]) -> Tensor:
         """Return w at each group element, (M,)."""
         window = torch.ones_like(self.distance)
-        # |ν| has a slope at 0 too. So a step of the optimiser below 0 narrows as well, and a strict layer can learn.
-        sizes = {name: torch.where(value < 0, -value, value) for name, value in narrowing.items()}
-        if "rotation" in sizes:
-            outside = self.distance - (1 - sizes["rotation"])
-            window = window * _within_0_and_1(1 - outside * self._steps)
-        if "reflection" in sizes:
-            window = window * _within_0_and_1(1 - sizes["reflection"] * self.reflected)
+        for name, value in narrowing.items():
+            # |ν| has a slope at 0 too, so that a step below 0 narrows as well, and a strict layer can learn.
+            size = torch.where(value < 0, -value, value)
+            outside = size * self.reflected if name == "reflection" else (self.distance - 1 + size) * self._steps
+            # Cut off at 0 and 1, with the slope there that ``clamp`` has not from torch 2.14 on.
+            values = 1 - outside
+            window = window * values.masked_fill(values > 1, 1.0).masked_fill(values < 0, 0.0)
         return window
 
     def forward(self, averaged: Sequence[str] = ()) -> Tensor:
@@ -158,11 +159,6 @@ class GroupWindow(GroupMeans):
         return high
 
 
-def _within_0_and_1(values: Tensor) -> Tensor:
-    """Return values cut off at 0 and 1. At both they keep their slope, where ``clamp`` has none from torch 2.14 on."""
-    return values.masked_fill(values > 1, 1.0).masked_fill(values < 0, 0.0)
-
-
 def check_narrowing(argument: str, name: str, value: Any) -> float:
     """Return ν of a subgroup, a number in [0, 1]."""
     narrowing = check_number(f"{argument}: the narrowing of {name!r}", value)
@@ -173,9 +169,9 @@ def check_narrowing(argument: str, name: str, value: Any) -> float:
 
 def _checked(relax: Any, available: Sequence[str]) -> dict[str, float]:
     """Return ν of each subgroup at the start."""
-    if relax is not None and not isinstance(relax, Mapping):
+    given = {} if relax is None else relax
+    if not isinstance(given, Mapping):
         raise TypeError(f"relax must be a dict from subgroup to narrowing, or None, got {relax!r}")
-    given: Mapping[Any, Any] = relax or {}
     for name, value in given.items():
         if name not in FIBER_SUBGROUPS:
             raise ValueError(f"relax: a window must be on one of {list(FIBER_SUBGROUPS)}, got {name!r}: {value!r}")

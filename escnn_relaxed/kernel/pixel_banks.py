@@ -11,15 +11,10 @@ from .kernel import Kernel, Names
 
 
 class BanksAtPixels:
-    """K at the pixels of an image: called with the numbers of the first pixel and of the last, it returns banks.
+    """K, which has no weights of the layer, at the pixels of an image, averaged over subgroups.
 
     The backward pass calls it again. It then has the parameters, the samples of the group and the ω′ of the forward,
     whatever the kernel has by then. Parameters that were changed in place are refused, as autograd refuses them.
-
-    Args:
-        kernel: K, which has no weights of the layer.
-        size: pixels along each axis of the image.
-        averaged: subgroups over which K is averaged.
     """
 
     def __init__(self, kernel: Kernel, size: tuple[int, ...], averaged: Names) -> None:

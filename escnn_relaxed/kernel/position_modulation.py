@@ -30,14 +30,8 @@ class PositionModulation(Modulation):
 
     The functions h are tanh(2π ω′ a) of each coordinate of the position in the frame of g, and their squares, which
     tell the centre from the border. The *gains* a need one filter bank, the *directions* v one more for each axis. So
-    only fields without elements of the group of their own have directions, whose gains are radial, unless all shall.
-    The weights of a field are its α, then its μ.
-
-    Args:
-        fields: those of the output.
-        domain: the sampled group.
-        taps: offsets of the taps, (T, d).
-        all_directions: give directions to all fields.
+    only fields without elements of the group of their own have directions, whose gains are radial, unless all shall
+    (``all_directions``). The weights of a field are its α, then its μ.
     """
 
     action: Tensor
@@ -58,7 +52,8 @@ class PositionModulation(Modulation):
         counts = []
         for number, kind in enumerate(self.kinds):
             gains = _scaled(*_gains(values, kind))
-            has_directions = (all_directions or not kind.has_elements) and np.abs(directions(taps)).max() > 0
+            has_elements = len(kind.elements) > 1 or len(sample) == 1
+            has_directions = (all_directions or not has_elements) and np.abs(directions(taps)).max() > 0
             ways = _scaled(*_directions(values, sample.action, directions(taps) if has_directions else None))
             self.set_constant(f"gains_{number}", gains)
             self.set_constant(f"directions_{number}", ways)
@@ -73,19 +68,14 @@ class PositionModulation(Modulation):
 
     def coefficients(self) -> Tensor:
         """Return the map from the functions of the position for all elements to the factors, (R, C_out, J·M)."""
-        return self._combined(
-            [
-                (self.constant(f"gains_{number}").flatten(1), self.constant(f"directions_{number}").flatten(1))
-                for number in range(len(self.kinds))
-            ]
-        )
+        parts = [(self.constant(f"gains_{n}"), self.constant(f"directions_{n}")) for n in range(len(self.kinds))]
+        return self._combined([(gains.flatten(1), ways.flatten(1)) for gains, ways in parts])
 
     def _combined(self, maps: Sequence[Maps]) -> Tensor:
         """Return the sums of maps (n, rows·columns) and (n, d·columns) with the weights, (R, C_out, columns)."""
         gains, ways = [], []
-        for weights, kind, number, (gain_map, way_map) in zip(
-            self.by_kind(), self.kinds, self._numbers, maps, strict=True
-        ):
+        kinds = zip(self.by_kind(), self.kinds, self._numbers, maps, strict=True)
+        for weights, kind, number, (gain_map, way_map) in kinds:
             gains.append((weights[:, :number] @ gain_map).unflatten(1, (len(kind.elements), -1)))
             if self.has_directions:
                 ways.append((weights[:, number:] @ way_map).unflatten(1, (len(self._columns), 1, -1)).transpose(0, 1))

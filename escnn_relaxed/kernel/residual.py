@@ -44,10 +44,9 @@ class ResidualKernel(RelaxingKernel):
     def _projected(self, averaged: Sequence[str]) -> Tensor:
         """Return PF."""
         name = "_".join(name for name in self.relaxed_subgroups if name in averaged)
-        if not name:
-            return self.free_weight
-        projected: Tensor = self.projections[name](self.free_weight.flatten(2))
-        return projected.view_as(self.free_weight)
+        return (
+            self.projections[name](self.free_weight.flatten(2)).view_as(self.free_weight) if name else self.free_weight
+        )
 
     def _projection(self, subgroups: tuple[str, ...]) -> nn.Module:
         """Return P: the mean where all elements map taps to taps, else the nearest kernel of ``R2Conv``'s basis."""
@@ -64,7 +63,7 @@ class ResidualKernel(RelaxingKernel):
             at = config.in_type.restrict(restriction), config.out_type.restrict(restriction), *at[2:]
         elif self.basis is not None:
             return NearestSteerable(self.basis, self.orthogonal_basis)
-        basis = SteerableBasis(*at, sampled_basis(*at, rings=None, frequencies_cutoff=None))
+        basis = SteerableBasis(*at, sampled_basis(*at))
         return NearestSteerable(basis, self.orthogonal_basis)
 
     @property

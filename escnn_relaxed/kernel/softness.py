@@ -35,10 +35,7 @@ def soft_share(soft: Tensor, strict: Tensor) -> Tensor:
 
 
 def at_least_single(kernel: _Kernel, weights: Tensor | None) -> tuple[_Kernel, Tensor | None]:
-    """Return a kernel and its weights, in half precision a copy in float32 through which gradients pass.
-
-    There K and PK, which differ little, would be equal.
-    """
+    """Return a kernel and its weights, or of half precision, where K and PK would be equal, a float32 copy of both."""
     own = [
         (path, name, value)
         for path, module in kernel.named_modules(remove_duplicate=False)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..checks import FIBER_SUBGROUPS
 from ..group.elements import has_subgroup
 from ..on_escnn.sampled_basis import check_basis_arguments, refuse_emptied_basis, sampled_basis
-from .kernel import Kernel, KernelBuilder, KernelConfig, Names, Size
+from .kernel import Kernel, KernelBuilder, KernelConfig, Names
 from .steerable_basis import SteerableBasis
 
 
@@ -38,19 +38,18 @@ class StrictKernel(Kernel):
 
     def __init__(self, config: KernelConfig, basis: SteerableBasis | None = None) -> None:
         super().__init__(config)
-        self.basis = _steerable_basis(config) if basis is None else basis
+        if basis is None:
+            at = config.in_type, config.out_type, config.kernel_size, config.dilation
+            arguments = check_basis_arguments(*at[2:], config.basis_arguments, config.domain.dimension)
+            basis = SteerableBasis(*at, sampled_basis(*at, **arguments))
+            if not basis.dimension:
+                refuse_emptied_basis(*at, **arguments)
+        self.basis = basis
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K, (C_out, C_in, k, …)."""
         kernel: Tensor = self.basis(weights)
         return kernel
-
-    def energies(
-        self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return ‖K − PK‖² = 0 and ‖PK‖²."""
-        energy = self.orthogonal_basis.energy(self(weights))
-        return energy * 0, energy
 
     def element_energies(
         self, weights: Tensor | None, hardened: Names, elements: Sequence[GroupElement]
@@ -115,18 +114,3 @@ class RelaxingKernel(Kernel):
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""
         return {**self.strict.describe(), "soft in": list(self.relaxed_subgroups), "soft part": self.way}
-
-
-def _steerable_basis(config: KernelConfig) -> SteerableBasis:
-    """Return escnn's basis for the fields and taps of a kernel; its arguments are checked."""
-    given = {**dict.fromkeys(("sigma", "frequencies_cutoff", "rings", "basis_filter")), "recompute": False}
-    if config.domain.dimension == 2:
-        given["maximum_offset"] = None
-    arguments = check_basis_arguments(
-        config.kernel_size, config.dilation, {**given, **config.basis_arguments}, config.domain.dimension
-    )
-    at = config.in_type, config.out_type, config.kernel_size, config.dilation
-    basis = SteerableBasis(*at, sampled_basis(*at, **arguments))
-    if not basis.dimension:
-        refuse_emptied_basis(*at, **arguments)
-    return basis

@@ -65,13 +65,13 @@ class TiedKernel(StrictKernel):
         if names:
             modulation = ElementModulation(fields, config.domain, names, taps)
             self.modulation = modulation if len(modulation.weights) else None
-            rigid = [number for number, field in enumerate(fields) if not modulation.is_soft_in(field)]
+            rigid = [number for number, field in enumerate(fields) if field not in modulation.soft_representations()]
             if rigid:
                 of_inputs = InputModulation(config.in_type.representations, config.domain, names, fields, rigid)
                 self.input_modulation = of_inputs if len(of_inputs.weights) else None
         if "translation" in config.relax:
             self.position_modulation = PositionModulation(fields, config.domain, taps, all_directions)
-        can_be_soft = {name for _, found in self._weight_subgroups() for subgroups in found for name in subgroups}
+        can_be_soft = {name for part in self._modulations() for names in part.weight_subgroups() for name in names}
         if can_be_soft & set(names):
             # Functions of one subgroup of the group break the others, too.
             can_be_soft |= set(names)
@@ -86,10 +86,11 @@ class TiedKernel(StrictKernel):
             # Distributed training waits for the gradient of each parameter, here 0.
             unused = (self.position_modulation.weights, *self.frequency.parameters())
             strict = strict + 0 * sum(value.sum() for value in unused)
-        if not (self.training or self._is_soft(averaged)):
-            return strict
-        for f in self._group_modulations(averaged):
-            strict = torch.addcmul(strict, strict, f.view(*f.shape[:2], *self._taps_as_axes(f, strict)))
+        # f may be other than 0, as far as is known without waiting for an accelerator.
+        if self.training or any(self.frequency.may_vary(name) for name in FIBER_SUBGROUPS if name not in averaged):
+            for f in self._group_modulations(averaged):
+                taps = strict.shape[2:] if f.shape[2] > 1 else [1] * (strict.dim() - 2)
+                strict = torch.addcmul(strict, strict, f.view(*f.shape[:2], *taps))
         return strict
 
     def _group_modulations(self, averaged: Sequence[str], numbers: NDArray[np.int64] | None = None) -> list[Tensor]:
@@ -97,16 +98,10 @@ class TiedKernel(StrictKernel):
 
         With the number of h⁻¹g for each g of the sample they are as an element h moves them.
         """
-        found = []
-        if self.modulation is not None:
-            found.append(self.modulation(self.frequency, averaged, numbers).unsqueeze(1))
+        found = [] if self.modulation is None else [self.modulation(self.frequency, averaged, numbers).unsqueeze(1)]
         if self.input_modulation is not None:
             found.append(self.input_modulation(self.frequency, averaged, numbers))
         return found
-
-    @staticmethod
-    def _taps_as_axes(f: Tensor, bank: Tensor) -> Sequence[int]:
-        return bank.shape[2:] if f.shape[2] > 1 else [1] * (bank.dim() - 2)
 
     def filters(
         self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str] = ()
@@ -120,10 +115,6 @@ class TiedKernel(StrictKernel):
             return bank.unsqueeze(0), factors
         directions = self.position_modulation.tap_directions[:, None, None]
         return bank * directions.unflatten(-1, bank.shape[2:]), factors
-
-    def _is_soft(self, averaged: Sequence[str]) -> bool:
-        """Whether f may be other than 0, as far as is known without waiting for an accelerator."""
-        return any(self.frequency.may_vary(name) for name in FIBER_SUBGROUPS if name not in averaged)
 
     def energies(
         self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None
@@ -204,11 +195,8 @@ class TiedKernel(StrictKernel):
 
     def _modulations(self) -> list[Modulation]:
         """Return f_T and those of f_G, where K has them."""
-        found: list[Modulation | None] = [self.position_modulation, self.modulation, self.input_modulation]
+        found = self.position_modulation, self.modulation, self.input_modulation
         return [modulation for modulation in found if modulation is not None]
-
-    def _weight_subgroups(self) -> list[tuple[Modulation, list[tuple[str, ...]]]]:
-        return [(modulation, modulation.weight_subgroups()) for modulation in self._modulations()]
 
     def soft_parameters(self) -> Iterator[nn.Parameter]:
         """Yield ω′ where it is learned, and the weights of f."""
@@ -219,8 +207,8 @@ class TiedKernel(StrictKernel):
     def weight_groups(self) -> list[WeightGroup]:
         """Return the weights of f by the subgroups that they depend on."""
         groups: dict[frozenset[str], list[tuple[nn.Parameter, Tensor]]] = {}
-        for modulation, subgroups in self._weight_subgroups():
-            sets = [frozenset(names) for names in subgroups]
+        for modulation in self._modulations():
+            sets = [frozenset(names) for names in modulation.weight_subgroups()]
             for names in dict.fromkeys(sets):
                 numbers = torch.tensor([number for number, own in enumerate(sets) if own == names])
                 groups.setdefault(names, []).append((modulation.weights, numbers))

@@ -19,10 +19,7 @@ from .strict import RelaxingKernel, StrictKernel
 
 
 class WeightedKernel(RelaxingKernel):
-    """K = Σ_l w_l(g′) K_l, with the kernels K_l of L strict layers.
-
-    w_l = a_l + Σ_i b_li c_i, with an orthonormal basis c of the functions of mean 0 on the group: b = 0 is strict.
-    """
+    """K = Σ_l w_l(g′) K_l, w_l = a_l + Σ_i b_li c_i, with orthonormal functions c of mean 0 on the group."""
 
     way = "weighted"
     further: Any

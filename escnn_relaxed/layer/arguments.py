@@ -13,16 +13,17 @@ from torch import Tensor
 from ..checks import check_bool, check_choice, check_integer, check_number, warn_once
 from ..group.acting_group import acting_group, no_action
 from ..group.domain import Domain
+from ..group.elements import CUBE
 from ..group.kept import kept_group
 from ..integral.geometry import ConvolutionGeometry, Geometry, TransposedGeometry
-from ..kernel.domain_frequency import Frequency, starting_frequency
+from ..kernel.domain_frequency import Frequency, named_subgroups, starting_frequency
 from ..kernel.kernel import Kernel, KernelBuilder, KernelConfig
 from ..kernel.tied import TiedKernel
 from ..torch_modes import has_no_values, is_traced
 
+# The rotations by which SO(2) and O(2) are sampled.
+_SAMPLES = 16
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
-
-
 # The base space of each kind of gspace, in words.
 _SPACES = {
     GSpace0D: "a point (escnn.gspaces.no_base_space)",
@@ -51,61 +52,41 @@ def check_field_types(in_type: Any, out_type: Any, space: type[GSpace] = GSpace2
         raise ValueError(f"in_type and out_type must share a gspace, got {in_type.gspace!r} and {out_type.gspace!r}")
 
 
-def checked_geometry(
-    in_type: FieldType,
-    out_type: FieldType,
-    kernel_size: Any,
-    padding: Any,
-    stride: Any,
-    dilation: Any,
-    padding_mode: Any,
-    groups: Any,
-) -> ConvolutionGeometry:
-    """Return the geometry that the arguments of ``R2Conv`` or ``R3Conv`` describe."""
-    axes = in_type.gspace.dimensionality
-    if isinstance(padding, str):
-        _refuse_words(
-            padding, check_integer("kernel_size", kernel_size, 1), check_integer("dilation", dilation, 1), axes
-        )
-    shared = _shared_geometry(in_type, out_type, kernel_size, padding, stride, dilation, groups)
-    return ConvolutionGeometry(padding_mode=check_choice("padding_mode", padding_mode, PADDING_MODES), **shared)
+def checked_geometry(in_type: FieldType, out_type: FieldType, padding_mode: Any, *shared: Any) -> ConvolutionGeometry:
+    """Return the geometry that arguments of ``R2Conv`` or ``R3Conv`` describe, those of :func:`_shared_arguments`."""
+    padding_mode = check_choice("padding_mode", padding_mode, PADDING_MODES)
+    return ConvolutionGeometry(padding_mode=padding_mode, **_shared_arguments(in_type, out_type, *shared))
 
 
 def checked_transposed_geometry(
-    in_type: FieldType,
-    out_type: FieldType,
-    kernel_size: Any,
-    padding: Any,
-    output_padding: Any,
-    stride: Any,
-    dilation: Any,
-    groups: Any,
+    in_type: FieldType, out_type: FieldType, output_padding: Any, *shared: Any
 ) -> TransposedGeometry:
-    """Return the geometry that the arguments of ``R2ConvTransposed`` or ``R3ConvTransposed`` describe."""
+    """Return the geometry that arguments of ``R2ConvTransposed`` or ``R3ConvTransposed`` describe."""
     behind = _padding_of_axes("output_padding", output_padding, in_type.gspace.dimensionality)
-    shared = _shared_geometry(in_type, out_type, kernel_size, padding, stride, dilation, groups)
-    geometry = TransposedGeometry(output_padding=behind, **shared)
+    geometry = TransposedGeometry(output_padding=behind, **_shared_arguments(in_type, out_type, *shared))
     limit = max(geometry.stride, geometry.dilation)
-    if max(geometry.output_padding) >= limit:
+    if max(behind) >= limit:
         raise ValueError(
             f"output_padding must be below the larger of stride and dilation, got {output_padding!r} for "
-            f"stride={stride!r}, dilation={dilation!r}: at most {limit - 1}"
+            f"stride={geometry.stride}, dilation={geometry.dilation}: at most {limit - 1}"
         )
     return geometry
 
 
-def _shared_geometry(
+def _shared_arguments(
     in_type: FieldType, out_type: FieldType, kernel_size: Any, padding: Any, stride: Any, dilation: Any, groups: Any
 ) -> dict[str, Any]:
     """Return the arguments that a convolution and its adjoint share, checked."""
     axes = in_type.gspace.dimensionality
-    return {
+    arguments = {
         "kernel_size": check_integer("kernel_size", kernel_size, 1),
-        "padding": _padding_of_axes("padding", padding, axes),
         "stride": _check_stride(stride, axes),
         "dilation": check_integer("dilation", dilation, 1),
         "groups": _check_groups(in_type, out_type, groups),
     }
+    if isinstance(padding, str):
+        _refuse_words(padding, kernel_size, dilation, axes)
+    return {**arguments, "padding": _padding_of_axes("padding", padding, axes)}
 
 
 # A number for each axis, in words.
@@ -118,7 +99,7 @@ def _refuse_words(padding: str, kernel_size: int, dilation: int, axes: int) -> N
     added = dilation * (kernel_size - 1)
     same = f"padding={added // 2} keeps" if added % 2 == 0 else "no padding, which is alike on both sides, keeps"
     raise TypeError(
-        f"padding must be an integer or {_FOR_EACH_AXIS[axes]}, got {padding!r}: padding=0 adds nothing, and with "
+        f"padding must be an integer or {_FOR_EACH_AXIS[axes]}, got {padding!r}: padding=0 is none, and with "
         f"kernel_size={kernel_size}, dilation={dilation} and stride=1 {same} the size of an image"
     )
 
@@ -200,17 +181,17 @@ def _check_image(size: tuple[int, ...], geometry: ConvolutionGeometry) -> None:
         raise ValueError(f"input must have a pixel along each axis, got an image of {_by(size)}")
     extent = geometry.extent
     for pixels, padding in zip(size, geometry.padding, strict=True):
-        most = {"reflect": pixels - 1, "circular": pixels}.get(geometry.padding_mode, padding)
-        if padding > most:
-            raise ValueError(
-                f"padding {geometry.padding} is more than padding_mode={geometry.padding_mode!r} can copy from an "
-                f"image of {_by(size)}: at most {most}"
-            )
         if pixels + 2 * padding < extent:
             padded = [pixels + 2 * padding for pixels, padding in zip(size, geometry.padding, strict=True)]
             raise ValueError(
                 f"input must not be smaller than the kernel: the padded image is {_by(padded)}, "
                 f"the kernel spans {extent}"
+            )
+        most = {"reflect": pixels - 1, "circular": pixels}.get(geometry.padding_mode, padding)
+        if padding > most:
+            raise ValueError(
+                f"padding {geometry.padding} is more than padding_mode={geometry.padding_mode!r} can copy from an "
+                f"image of {_by(size)}: at most {most}"
             )
 
 
@@ -242,15 +223,6 @@ def shown_arguments(geometry: Geometry) -> list[str]:
     return parts
 
 
-def basis_arguments(
-    sigma: Any, frequencies_cutoff: Any, rings: Any, recompute: Any, basis_filter: Any, maximum_offset: Any = None
-) -> dict[str, Any]:
-    """Return escnn's arguments that shape the steerable basis, by their names."""
-    names = "sigma", "frequencies_cutoff", "rings", "recompute", "basis_filter"
-    given = dict(zip(names, (sigma, frequencies_cutoff, rings, recompute, basis_filter), strict=True))
-    return given if maximum_offset is None else {**given, "maximum_offset": maximum_offset}
-
-
 @dataclass(frozen=True)
 class Softening:
     """The options of softness: the keyword arguments of ``RelaxedR2Conv``, which documents them."""
@@ -259,7 +231,7 @@ class Softening:
     learn_relaxation: bool = False
     keep: Any = None
     initial_softness: float | None = None
-    samples: int = 16
+    samples: int | None = None
     kernel: KernelBuilder | None = None
 
     def build(
@@ -273,15 +245,22 @@ class Softening:
         """Return a kernel between (one group of) these fields, not started."""
         check_kernel(self.kernel)
         gspace = self._acting_gspace(in_type)
-        samples = check_integer("samples", self.samples, 1)
+        in_space = gspace.dimensionality > 2
+        default = CUBE if in_space else _SAMPLES
+        samples = default if self.samples is None else check_integer("samples", self.samples, 1)
         if samples == 1 and gspace.fibergroup.continuous and self.relax is not None:
             warn_once(f"samples: 1 rotation of {gspace.name} leaves no rotation in which the layer could be soft")
         coordinates = getattr(self.kernel, "rotation_coordinates", "circle")
+        if in_space and coordinates != "circle":
+            raise ValueError(
+                f"kernel: a rotation of space has no angle that a kernel could see as a coordinate: "
+                f"rotation_coordinates must be 'circle', got {self.kernel!r}"
+            )
         domain = Domain(gspace, samples, kept_group(self.keep, gspace, samples), coordinates)
         frequency, learn = starting_frequency(self.relax, domain), check_bool("learn_relaxation", self.learn_relaxation)
         taps = in_type, out_type, kernel_size, dilation
         kernel = (self.kernel or TiedKernel)(KernelConfig(*taps, domain, frequency, learn, basis_arguments))
-        rigid = [name for name in kernel.cannot_be_soft if name in self._named()]
+        rigid = [name for name in kernel.cannot_be_soft if name in named_subgroups(self.relax)]
         if rigid:
             warn_once(
                 f"relax: the layer from {in_type} to {out_type} with kernel_size={kernel_size} cannot be soft in "
@@ -291,24 +270,18 @@ class Softening:
             )
         return kernel
 
-    def _named(self) -> tuple[Any, ...]:
-        """Return the subgroups that ``relax`` names."""
-        if isinstance(self.relax, str):
-            return () if self.relax == "default" else (self.relax,)
-        return tuple(self.relax) if isinstance(self.relax, (Mapping, Sequence, Set)) else ()
-
     def _acting_gspace(self, in_type: FieldType) -> Any:
         """Return the gspace by whose base space elements are known: of features without one that of their group."""
         gspace = in_type.gspace
         if gspace.dimensionality:
             return gspace
-        if "translation" in self._named():
+        if "translation" in named_subgroups(self.relax):
             raise ValueError(
                 f"relax: features without a base space have no translation to relax, got {self.relax!r}: name rotation "
                 f"or reflection"
             )
         found = acting_group(gspace.fibergroup)
-        if found is None and (self._named() or self.keep is not None):
+        if found is None and (named_subgroups(self.relax) or self.keep is not None):
             raise ValueError(
                 f"relax and keep must be left out for {gspace.fibergroup.name}, of which no action on the plane or on "
                 f"space is known: such a linear map is strict, got relax={self.relax!r}, keep={self.keep!r}"

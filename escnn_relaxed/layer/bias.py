@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 from escnn.nn import FieldType
 from torch import Tensor
 
 from ..group.exact_constants import ExactConstants
 from ..group.fields import block_diagonal
-
-
-def has_trivial_irrep(field_type: FieldType) -> bool:
-    """Whether a bias can be added to any channel without breaking equivariance."""
-    return any(field_type.fibergroup.irrep(*irrep).is_trivial() for irrep in field_type.irreps)
 
 
 class InvariantBias(ExactConstants):
@@ -22,16 +18,12 @@ class InvariantBias(ExactConstants):
     def __init__(self, out_type: FieldType) -> None:
         super().__init__()
         # The columns of the change of basis of all fields together are those of irreps, one after the other.
-        columns, column = [], 0
-        for name in out_type.irreps:
-            irrep = out_type.fibergroup.irrep(*name)
-            if irrep.is_trivial():
-                columns.append(column)
-            column += irrep.size
-        self.dimension = len(columns)
+        irreps = [out_type.fibergroup.irrep(*name) for name in out_type.irreps]
+        is_trivial = np.repeat([irrep.is_trivial() for irrep in irreps], [irrep.size for irrep in irreps])
+        self.dimension = int(is_trivial.sum())
         # Not FieldType.change_of_basis, which calls what newer releases of SciPy warn of.
         whole = block_diagonal([field.change_of_basis for field in out_type.representations])
-        self.set_constant("expansion", whole[:, columns])
+        self.set_constant("expansion", whole[:, is_trivial])
 
     def forward(self, values: Tensor) -> Tensor:
         """Return the bias of each channel, (C,), for the values (dimension,)."""

@@ -13,22 +13,11 @@ from ..checks import check_no_hooks, check_size
 from ..integral.factors import FactoredConvolution
 from ..integral.geometry import Geometry, TransposedGeometry, as_convolution
 from ..kernel.tied import TiedKernel
-from .arguments import check_shape
 from .relaxed_layer import RelaxedLayer
 
 
 class RelaxedConvolution(RelaxedLayer):
-    """A convolution of fields, or its adjoint, with a kernel that may be soft.
-
-    Attributes:
-        kernel_size: side of the kernel in taps.
-        stride: pixels from one output to the next; of an adjoint from one input to the next.
-        dilation: pixels from one tap to the next.
-        groups: number of blocks of fields that are convolved apart.
-        padding: pixels added on each side, or of an adjoint cut away: one number, or one for each axis.
-        padding_mode: the values of the padding.
-        output_padding: of an adjoint, the pixels added to the output behind, below and on the right.
-    """
+    """A convolution of fields, or its adjoint, with a kernel that may be soft and the attributes of ``R2Conv``."""
 
     output_padding: int | tuple[int, ...]
 
@@ -84,48 +73,12 @@ class RelaxedConvolution(RelaxedLayer):
             >>> from escnn import gspaces
             >>> from escnn_relaxed import RelaxedR2Conv
             >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
-            >>> layer = RelaxedR2Conv(image, image, 5)
-            >>> images = torch.randn(2, 1, 9, 9)
-            >>> torch.nn.functional.conv2d(images, layer.filter, layer.expanded_bias).shape
-            torch.Size([2, 1, 5, 5])
+            >>> RelaxedR2Conv(image, image, 5).filter.shape
+            torch.Size([1, 1, 5, 5])
         """
         if not self.is_stationary:
             raise AttributeError("filter: this layer is soft in translation and has several, see filter_banks")
         return self.filter_bank()
-
-    def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
-        """Return the filter bank (C_out, C_in/groups, k, k) and bias (C_out,) of a stationary layer, as ``R2Conv``.
-
-        The bias is None without trivial irreps in the output, or with ``bias=False``.
-
-        Raises:
-            RuntimeError: where K depends on the position.
-
-        Example:
-            >>> from escnn import gspaces
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
-            >>> filter_bank, bias = RelaxedR2Conv(fields, fields, 3).expand_parameters()
-            >>> filter_bank.shape, bias.shape
-            (torch.Size([4, 4, 3, 3]), torch.Size([4]))
-        """
-        return self.filter_bank(), self.expanded_bias
-
-    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the output, (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
-
-        Raises:
-            ValueError: for a shape that is not (batch, C_in, H, W), or smaller than the kernel.
-
-        Example:
-            >>> from escnn import gspaces
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
-            >>> RelaxedR2Conv(fields, fields, 3, stride=2).evaluate_output_shape((2, 4, 9, 9))
-            (2, 4, 4, 4)
-        """
-        check_shape("input_shape", tuple(input_shape), self.in_type, self.geometry)
-        return input_shape[0], self.out_type.size, *self.geometry.output_size(*input_shape[2:])
 
     @torch.no_grad()
     def export(self) -> nn.Module:
@@ -134,24 +87,16 @@ class RelaxedConvolution(RelaxedLayer):
         It shares no memory with this layer. It is a ``Conv2d`` (or ``ConvTranspose2d``) where the layer is stationary,
         otherwise a module with factors at each pixel, for images of any size.
 
-        Shape:
-            The result takes (batch, C_in, H, W) → (batch, C_out, H_out, W_out).
-
         Example:
             >>> from escnn import gspaces
             >>> from escnn_relaxed import RelaxedR2Conv
-            >>> gspace = gspaces.rot2dOnR2(4)
-            >>> image, hidden = gspace.type(gspace.trivial_repr), gspace.type(gspace.regular_repr)
-            >>> RelaxedR2Conv(image, hidden, 5, padding=2, relax={"rotation": 0.25}).export()
-            Conv2d(1, 4, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2))
+            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+            >>> RelaxedR2Conv(fields, fields, 5, padding=2).export()
+            Conv2d(4, 4, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2))
         """
         check_no_hooks(type(self).__name__, self, "remove them, and register them on the result")
         if self.is_stationary:
             return as_convolution(self.filter_bank(), self.expanded_bias, self.geometry)
-        return self._exported_factors().eval()
-
-    def _exported_factors(self) -> FactoredConvolution:
-        """Return a layer with factors at pixels on plain tensors."""
         modulation = self.kernel.position_modulation if isinstance(self.kernel, TiedKernel) else None
         if modulation is None:
             raise RuntimeError(
@@ -161,7 +106,8 @@ class RelaxedConvolution(RelaxedLayer):
         weight, _, bias = self._filters(self.kernel.config.domain.reference_size, self.hardened)
         columns = ("translation",) * len(self.geometry.padding)
         frequency = self.kernel.frequency.scale(columns, weight)
-        return FactoredConvolution(weight, bias, self.geometry, modulation.action, frequency, modulation.coefficients())
+        coefficients = modulation.coefficients()
+        return FactoredConvolution(weight, bias, self.geometry, modulation.action, frequency, coefficients).eval()
 
 
 def _number(numbers: tuple[int, ...]) -> int | tuple[int, ...]:

@@ -46,7 +46,7 @@ class EvaluationMemo:
         key = torch.is_inference_mode_enabled(), *setting
         before, result = self._known.get(key, (None, None))
         words = [_words(tensor) for tensor in state]
-        if before is None or not _are_equal(before, words):
+        if before is None or len(before) != len(words) or not all(map(torch.equal, before, words)):
             result = build(*setting)
             others = [item for item in self._known.items() if item[0] != key][1 - _KEPT :]
             self._known = {**dict(others), key: ([word.clone() for word in words], result)}
@@ -106,7 +106,3 @@ def _words(tensor: Tensor) -> Tensor:
     if tensor.numel() < _LARGE or not tensor.is_contiguous() or ends * tensor.element_size() % 8:
         return tensor
     return tensor.view(-1).view(torch.int64)
-
-
-def _are_equal(before: list[Tensor], now: list[Tensor]) -> bool:
-    return len(before) == len(now) and all([torch.equal(one, other) for one, other in zip(before, now, strict=True)])

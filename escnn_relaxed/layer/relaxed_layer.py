@@ -11,19 +11,20 @@ from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from ..checks import SUBGROUPS, check_bool, check_size, check_subgroups
+from ..checks import check_bool, check_size, check_subgroups
+from ..group.exact_constants import follow
 from ..integral.at_pixels import integrate_at_pixels
 from ..integral.factors import as_weight, integrate
 from ..integral.geometry import Geometry, image_size
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import joint
 from ..kernel.pixel_banks import BanksAtPixels
-from ..kernel.softness import at_least_single
+from ..kernel.softness import at_least_single, soft_share
 from ..on_escnn.basis_elements import BasisElements
 from ..torch_modes import full_precision
 from . import state_dict as states
-from .arguments import Softening, check_input, check_softness, shown_arguments
-from .bias import InvariantBias, has_trivial_irrep
+from .arguments import Softening, check_input, check_shape, check_softness, shown_arguments
+from .bias import InvariantBias
 from .equivariance_check import check_equivariance
 from .memo import EvaluationMemo
 
@@ -49,11 +50,11 @@ class RelaxedLayer(EquivariantModule):
         self.geometry = geometry
         self.hardened: tuple[str, ...] = ()
         self._memo = EvaluationMemo()
-        self._register_state_dict_hook(states.add_description)
-        has_bias = check_bool("bias", bias) and has_trivial_irrep(out_type)
-        self.bias_expansion = InvariantBias(out_type) if has_bias else None
-        values = None if self.bias_expansion is None else torch.zeros(self.bias_expansion.dimension)
-        self.register_parameter("bias", None if values is None else nn.Parameter(values))
+        self._register_state_dict_hook(states.complete)
+        expansion = InvariantBias(out_type)
+        has_bias = check_bool("bias", bias) and expansion.dimension > 0
+        self.bias_expansion = expansion if has_bias else None
+        self.register_parameter("bias", nn.Parameter(torch.zeros(expansion.dimension)) if has_bias else None)
         given = softening.initial_softness
         softness = None if given is None else check_softness(given)
         self.kernel = softening.build(*self.kernel_types, geometry.kernel_size, geometry.dilation, basis_arguments)
@@ -82,7 +83,7 @@ class RelaxedLayer(EquivariantModule):
         kernel, size = self.kernel, None
         if input.tensor.is_meta != kernel.frequency.elsewhere:
             # torch's recipe for ensembles calls a skeleton on the meta device with weights of others.
-            states.follow_constants(self, self.like)
+            follow(self, self.like)
         kernel.draw()
         if kernel.varies(self.hardened):
             if not kernel.is_factored:
@@ -138,14 +139,42 @@ class RelaxedLayer(EquivariantModule):
         Example:
             >>> from escnn import gspaces
             >>> from escnn_relaxed import RelaxedR2Conv
-            >>> gspace = gspaces.rot2dOnR2(4)
-            >>> image, hidden = gspace.type(gspace.trivial_repr), gspace.type(gspace.regular_repr)
-            >>> RelaxedR2Conv(image, hidden, 5).filter_bank().shape
-            torch.Size([4, 1, 5, 5])
+            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+            >>> RelaxedR2Conv(fields, fields, 5).filter_bank().shape
+            torch.Size([4, 4, 5, 5])
         """
         if not self.is_stationary:
             raise RuntimeError("filter_bank: this layer is soft in translation and has several, see filter_banks")
         return self._filters(None, self.hardened)[0]
+
+    def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
+        """Return the filter bank and the bias of each channel, (C_out,), of a stationary layer, as ``R2Conv``.
+
+        The bias is None without trivial irreps in the output, or with ``bias=False``; of a linear map the bank is its
+        matrix, (C_out, C_in).
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+            >>> filter_bank, bias = RelaxedR2Conv(fields, fields, 3).expand_parameters()
+            >>> filter_bank.shape, bias.shape
+            (torch.Size([4, 4, 3, 3]), torch.Size([4]))
+        """
+        return self.filter_bank(), self.expanded_bias
+
+    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the output, (batch, C_in, H, W) → (batch, C_out, H_out, W_out), or a ``ValueError``.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+            >>> RelaxedR2Conv(fields, fields, 3, stride=2).evaluate_output_shape((2, 4, 9, 9))
+            (2, 4, 4, 4)
+        """
+        check_shape("input_shape", tuple(input_shape), self.in_type, self.geometry)
+        return input_shape[0], self.out_type.size, *self.geometry.output_size(*input_shape[2:])
 
     @property
     def is_stationary(self) -> bool:
@@ -163,9 +192,7 @@ class RelaxedLayer(EquivariantModule):
 
     @property
     def basisexpansion(self) -> BasisElements | None:
-        """The basis of the strict part, as of ``R2Conv``; None of a continuous kernel.
-
-        It says what each of ``weights`` multiplies, for ``escnn.nn.init``, and makes a filter of them.
+        """The elements that ``weights`` multiply, as of ``R2Conv``, for ``escnn.nn.init``; None of a continuous kernel.
 
         Example:
             >>> from escnn import gspaces, nn
@@ -193,9 +220,7 @@ class RelaxedLayer(EquivariantModule):
         return self.kernel.frequency.values()
 
     def set_domain_frequency(self, **frequencies: Frequency) -> None:
-        """Set ω′ of subgroups in place; 0 for all makes the layer strict.
-
-        Nothing is set for a subgroup in which no weights of the layer could make it soft.
+        """Set ω′ of subgroups in place, where weights could make the layer soft; 0 for all makes it strict.
 
         Raises:
             TypeError: for a value that is not a number or, for translation, a pair of them.
@@ -234,8 +259,6 @@ class RelaxedLayer(EquivariantModule):
     def soft_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters that the layer has beyond those of a strict one: learned ω′ and soft weights.
 
-        :func:`~escnn_relaxed.parameter_groups` gives an optimiser those of a network.
-
         Example:
             >>> from escnn import gspaces
             >>> from escnn_relaxed import RelaxedR2Conv
@@ -248,10 +271,10 @@ class RelaxedLayer(EquivariantModule):
     def softness(self, *subgroups: str, size: int | tuple[int, ...] | None = None) -> Tensor:
         """Return the softness s = ‖K − PK‖² / (‖K − PK‖² + ‖PK‖²) in [0, 1], the part of K that is not equivariant.
 
-        It follows from the weights alone. P projects on the kernels that are equivariant to the named subgroups, or to
-        all where none is named. The norm is over taps, positions and entries, in the basis where ρ is orthogonal. √(2s)
-        is the relative equivariance error on white noise (root mean square over the subgroup, with the identity). The
-        denominator is ‖K‖² where the group maps taps to taps; rotations by 120° or 72° change it by a few per cent.
+        P projects on the kernels that are equivariant to the named subgroups, or to all where none is named. The norm
+        is over taps, positions and entries, in the basis where ρ is orthogonal. √(2s) is the relative equivariance
+        error on white noise (root mean square over the subgroup, with the identity). The denominator is ‖K‖² where the
+        group maps taps to taps; rotations by 120° or 72° change it by a few per cent.
 
         Args:
             *subgroups: any of ``"rotation"``, ``"reflection"``, ``"translation"``.
@@ -259,9 +282,6 @@ class RelaxedLayer(EquivariantModule):
 
         Returns:
             A differentiable number, NaN where a weight is not finite, and in float32 of a layer of half precision.
-
-        Raises:
-            ValueError: for another name or size.
 
         Example:
             >>> from escnn import gspaces
@@ -275,24 +295,20 @@ class RelaxedLayer(EquivariantModule):
         pixels = None if size is None else check_size("size", size, self.kernel.config.domain.dimension)
         with full_precision(self.like):
             kernel, weights = at_least_single(self.kernel, self.weights)
-            return kernel.softness(weights, self.hardened, wanted, pixels)
+            return soft_share(*kernel.energies(weights, self.hardened, joint(self.hardened, wanted), pixels))
 
     @torch.no_grad()
     def set_softness(self, softness: float) -> None:
-        """Scale the soft part until the softness is s, for instance after strict weights were set from outside.
-
-        Args:
-            softness: s in (0, 1), of all subgroups together; ``initial_softness`` for a new start.
+        """Scale the soft part until the softness of all subgroups together is s in (0, 1).
 
         Raises:
             ValueError: for another value, and where the strict part or the soft part is missing.
 
         Example:
-            >>> from escnn import gspaces, nn
+            >>> from escnn import gspaces
             >>> from escnn_relaxed import RelaxedR2Conv
             >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
-            >>> layer = RelaxedR2Conv(fields, fields, 3, initialize=False)
-            >>> nn.init.generalized_he_init(layer.weights.data, layer.basisexpansion)
+            >>> layer = RelaxedR2Conv(fields, fields, 3)
             >>> layer.set_softness(0.01)
             >>> round(layer.softness().item(), 6)
             0.01
@@ -308,15 +324,10 @@ class RelaxedLayer(EquivariantModule):
     def harden(self, *subgroups: str) -> None:
         """Replace K by PK in place: the nearest kernel that is equivariant to the named subgroups, or to all.
 
-        The layer is then exactly equivariant to them and stays so in training. A layer that loads its state dict is
-        too. Its parameters remain; :func:`~escnn_relaxed.harden_network` also drops those that are no longer needed.
+        The layer stays exactly equivariant to them in training, and so does one that loads its state dict. Its
+        parameters remain; :func:`~escnn_relaxed.harden_network` also drops those that are no longer needed.
 
-        Args:
-            *subgroups: any of ``"rotation"``, ``"reflection"``, ``"translation"``. The reflection is the one about the
-                axis that the gspace names; others follow where rotations are strict.
-
-        Raises:
-            ValueError: for a name that no subgroup has.
+        The reflection is the one about the axis that the gspace names; others follow where rotations are strict.
 
         Example:
             >>> from escnn import gspaces
@@ -329,20 +340,14 @@ class RelaxedLayer(EquivariantModule):
         """
         self.hardened = joint(self.hardened, check_subgroups(subgroups))
 
-    def drop_soft_part(self) -> None:
-        """Remove the soft part of a layer that is hardened in all, where its kernel has a strict part beside it."""
-        strict = self.kernel.strict_kernel()
-        if self.hardened == SUBGROUPS and strict is not self.kernel:
-            self.kernel, self.hardened = strict.train(self.training), ()
-
     def check_equivariance(
         self, atol: float = 0.1, rtol: float = 0.1, assertion: bool = True, verbose: bool = True, device: str = "cpu"
     ) -> list[tuple[GroupElement, float]]:
         """Check that the layer is equivariant where it is strict; arguments and result are those of ``R2Conv``.
 
-        Smooth images are turned and flipped, and volumes by the elements that map voxels to voxels. Of a soft layer the
-        elements in which it is strict are checked, and a warning names the rest:
-        :func:`~escnn_relaxed.equivariance_error` measures how soft it is. Errors beyond the tolerance are raised.
+        Images are turned and flipped, and volumes by the elements that map voxels to voxels. Errors beyond the
+        tolerance are raised. Of a soft layer the elements in which it is strict are checked, and a warning names the
+        rest; see :func:`~escnn_relaxed.equivariance_error`.
 
         Example:
             >>> from escnn import gspaces
@@ -367,16 +372,14 @@ class RelaxedLayer(EquivariantModule):
         """Return the facts that decide which function a state dict's tensors stand for; kept in its metadata."""
         return states.describe(self)
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        states.save_hardened(self, destination, prefix)
-
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *arguments: Any
     ) -> None:
         arguments[-1].extend(states.adapt(self, state_dict, prefix, local_metadata))
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
-        states.follow_assigned(self, state_dict, prefix, local_metadata)
+        own = [value for key, value in state_dict.items() if key.startswith(prefix) and value.is_floating_point()]
+        if local_metadata.get("assign_to_params_buffers") and own:
+            follow(self, own[0])  # constants of a layer that was built on the meta device are there
 
     def __repr__(self) -> str:
         # One line, as for R2Conv: the modules inside are not the user's layers.

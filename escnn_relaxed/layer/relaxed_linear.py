@@ -12,19 +12,14 @@ from escnn.nn import FieldType, Linear
 from torch import Tensor, nn
 
 from ..checks import check_choice, check_no_hooks
-from ..group.acting_group import acting_group
-from ..group.elements import CUBE
 from ..integral.geometry import ConvolutionGeometry, as_convolution
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
 from ..kernel.tied import TiedKernel
 from ..on_escnn.sampled_basis import built_on_the_cpu
-from .arguments import Softening, check_field_types, check_shape
+from .arguments import Softening, check_field_types
 from .equivariance_check import check_equivariance
 from .relaxed_layer import RelaxedLayer
-
-# The rotations by which SO(2) and O(2) are sampled.
-_SAMPLES = 16
 
 
 class RelaxedLinear(RelaxedLayer):
@@ -44,8 +39,7 @@ class RelaxedLinear(RelaxedLayer):
     ``gspace.fibergroup``, and the fields are of the same representations.
 
     Args:
-        in_type: field type of the input.
-        out_type: field type of the output, of the same group.
+        in_type, out_type: field types of the input and the output, of one group.
         basisexpansion: ``"blocks"``, the only one that ``Linear`` knows.
         bias, recompute, initialize: as in :class:`~escnn_relaxed.RelaxedR2Conv`.
         relax: the subgroups that may be soft, of ``"rotation"`` and ``"reflection"``, or a dict from them to ω′. None:
@@ -68,17 +62,13 @@ class RelaxedLinear(RelaxedLayer):
         >>> from escnn import gspaces, nn
         >>> from escnn_relaxed import RelaxedLinear, RelaxedR2Conv
         >>> gspace = gspaces.rot2dOnR2(8)
-        >>> image, maps = (
-        ...     nn.FieldType(gspace, [gspace.trivial_repr]),
-        ...     nn.FieldType(gspace, [gspace.regular_repr] * 4),
-        ... )
+        >>> image = nn.FieldType(gspace, [gspace.trivial_repr])
+        >>> maps = nn.FieldType(gspace, [gspace.regular_repr] * 4)
         >>> body = nn.SequentialModule(RelaxedR2Conv(image, maps, 5), nn.ReLU(maps))
         >>> space = gspaces.no_base_space(gspace.fibergroup)
-        >>> features, classes = (
-        ...     nn.FieldType(space, maps.representations),
-        ...     nn.FieldType(space, [space.trivial_repr] * 10),
-        ... )
-        >>> head = RelaxedLinear(features, classes, relax={"rotation": 0.25})
+        >>> features = nn.FieldType(space, maps.representations)
+        >>> classes = nn.FieldType(space, [space.trivial_repr] * 10)
+        >>> head = RelaxedLinear(features, classes, relax="rotation")
         >>> pooled = body(image(torch.randn(2, 1, 28, 28))).tensor.mean(dim=(2, 3))
         >>> head(features(pooled)).shape
         torch.Size([2, 10])
@@ -108,9 +98,6 @@ class RelaxedLinear(RelaxedLayer):
                 f"kernel must be None for a linear map, whose soft form is the default one, got {kernel!r}: build it "
                 f"with another kernel than the convolutions, or leave linear maps out of relax_network by `where`"
             )
-        if samples is None:
-            acting = acting_group(in_type.fibergroup)
-            samples = CUBE if acting is not None and acting.dimensionality > 2 else _SAMPLES
         softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
         geometry = ConvolutionGeometry(kernel_size=1, padding=())
         super().__init__(in_type, out_type, geometry, bias, {"recompute": recompute}, initialize, softening)
@@ -127,15 +114,6 @@ class RelaxedLinear(RelaxedLayer):
             torch.Size([4, 4])
         """
         return self.filter_bank()
-
-    def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
-        """Return the matrix (C_out, C_in) and the bias (C_out,), None without one, as ``Linear``."""
-        return self.filter_bank(), self.expanded_bias
-
-    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the output, (batch, C_in) → (batch, C_out)."""
-        check_shape("input_shape", tuple(input_shape), self.in_type, self.geometry)
-        return input_shape[0], self.out_type.size
 
     @torch.no_grad()
     def export(self) -> nn.Module:

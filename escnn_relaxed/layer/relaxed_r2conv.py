@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any
+from typing import Any, ClassVar
 
+from escnn.gspaces import GSpace, GSpace2D
 from escnn.nn import FieldType, R2Conv, R2ConvTransposed
 
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
 from ..on_escnn.sampled_basis import built_on_the_cpu
-from .arguments import Softening, basis_arguments, check_field_types, checked_geometry, checked_transposed_geometry
+from .arguments import Softening, check_field_types, checked_geometry, checked_transposed_geometry
 from .convolution import RelaxedConvolution
 
 
@@ -81,9 +82,7 @@ class RelaxedR2Conv(RelaxedConvolution):
         >>> gspace = gspaces.rot2dOnR2(8)
         >>> in_type = nn.FieldType(gspace, [gspace.trivial_repr])
         >>> out_type = nn.FieldType(gspace, [gspace.regular_repr] * 4)
-        >>> layer = RelaxedR2Conv(
-        ...     in_type, out_type, kernel_size=5, padding=2, relax={"rotation": 0.5}
-        ... )
+        >>> layer = RelaxedR2Conv(in_type, out_type, kernel_size=5, padding=2, relax="rotation")
         >>> layer(in_type(torch.randn(2, 1, 28, 28))).shape
         torch.Size([2, 32, 28, 28])
     """
@@ -112,12 +111,13 @@ class RelaxedR2Conv(RelaxedConvolution):
         learn_relaxation: bool = False,
         keep: str | None = None,
         initial_softness: float | None = None,
-        samples: int = 16,
+        samples: int | None = None,
         kernel: KernelBuilder | None = None,
     ) -> None:
         check_field_types(in_type, out_type)
-        geometry = checked_geometry(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups)
-        basis = basis_arguments(sigma, frequencies_cutoff, rings, recompute, basis_filter, maximum_offset)
+        geometry = checked_geometry(in_type, out_type, padding_mode, kernel_size, padding, stride, dilation, groups)
+        basis: dict[str, Any] = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings}
+        basis |= {"recompute": recompute, "basis_filter": basis_filter, "maximum_offset": maximum_offset}
         softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
         super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening)
 
@@ -126,41 +126,10 @@ class RelaxedR2Conv(RelaxedConvolution):
 R2Conv.register(RelaxedR2Conv)
 
 
-class RelaxedR2ConvTransposed(RelaxedConvolution):
-    """A transposed convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2ConvTransposed`.
+class TransposedConvolution(RelaxedConvolution):
+    """The base of transposed convolutions of the plane and of space."""
 
-    It adds K, times the pixel, to the output around each pixel of the input. Where translation is soft, K depends on
-    the position of the output; that of a ``ContinuousKernel`` depends on the position of the input, so that the layer
-    is the adjoint of a :class:`~escnn_relaxed.RelaxedR2Conv`. With ``relax=None`` the layer is ``R2ConvTransposed``,
-    and its state dicts load.
-
-    Args:
-        in_type: field type of the input.
-        out_type: field type of the output, on the same gspace.
-        kernel_size: k, odd or even.
-        padding: pixels cut away from the output on both sides, an integer or a pair (rows, columns).
-        output_padding: pixels added to the output below and on the right, less than the larger of stride and dilation.
-        stride: step in pixels of the output from one input point to the next, an integer or a pair of equal ones.
-        dilation, groups, bias: as in :class:`~escnn_relaxed.RelaxedR2Conv`, and so are all that follow.
-        sigma, frequencies_cutoff, rings, maximum_offset, recompute, basis_filter, initialize: the steerable basis.
-        relax, learn_relaxation, keep, initial_softness, samples, kernel: how soft the layer may be.
-
-    Shape:
-        GeometricTensor (batch, C_in, H, W) → (batch, C_out, H_out, W_out), with
-        H_out = (H − 1) · stride − 2 · padding + dilation · (k − 1) + output_padding + 1.
-
-    Example:
-        >>> import torch
-        >>> from escnn import gspaces, nn
-        >>> gspace = gspaces.rot2dOnR2(8)
-        >>> in_type = nn.FieldType(gspace, [gspace.regular_repr] * 2)
-        >>> out_type = nn.FieldType(gspace, [gspace.trivial_repr])
-        >>> layer = RelaxedR2ConvTransposed(
-        ...     in_type, out_type, 5, padding=2, output_padding=1, stride=2
-        ... )
-        >>> layer(in_type(torch.randn(2, 16, 7, 7))).shape
-        torch.Size([2, 1, 14, 14])
-    """
+    _space: ClassVar[type[GSpace]]
 
     @built_on_the_cpu
     def __init__(
@@ -168,9 +137,9 @@ class RelaxedR2ConvTransposed(RelaxedConvolution):
         in_type: FieldType,
         out_type: FieldType,
         kernel_size: int,
-        padding: int | tuple[int, int] = 0,
-        output_padding: int | tuple[int, int] = 0,
-        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, ...] = 0,
+        output_padding: int | tuple[int, ...] = 0,
+        stride: int | tuple[int, ...] = 1,
         dilation: int = 1,
         groups: int = 1,
         bias: bool = True,
@@ -184,18 +153,53 @@ class RelaxedR2ConvTransposed(RelaxedConvolution):
         *,
         relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None = "default",
         learn_relaxation: bool = False,
-        keep: str | None = None,
+        keep: Any = None,
         initial_softness: float | None = None,
-        samples: int = 16,
+        samples: int | None = None,
         kernel: KernelBuilder | None = None,
     ) -> None:
-        check_field_types(in_type, out_type)
+        check_field_types(in_type, out_type, self._space)
         geometry = checked_transposed_geometry(
-            in_type, out_type, kernel_size, padding, output_padding, stride, dilation, groups
+            in_type, out_type, output_padding, kernel_size, padding, stride, dilation, groups
         )
-        basis = basis_arguments(sigma, frequencies_cutoff, rings, recompute, basis_filter, maximum_offset)
+        basis: dict[str, Any] = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings}
+        basis |= {"recompute": recompute, "basis_filter": basis_filter, "maximum_offset": maximum_offset}
         softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
         super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening)
+
+
+class RelaxedR2ConvTransposed(TransposedConvolution):
+    """A transposed convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2ConvTransposed`.
+
+    It adds K, times the pixel, to the output around each pixel of the input. Where translation is soft, K depends on
+    the position of the output; that of a ``ContinuousKernel`` depends on the position of the input, so that the layer
+    is the adjoint of a :class:`~escnn_relaxed.RelaxedR2Conv`. With ``relax=None`` the layer is ``R2ConvTransposed``,
+    and its state dicts load.
+
+    Args:
+        in_type, out_type, kernel_size, dilation, groups, bias: as in :class:`~escnn_relaxed.RelaxedR2Conv`.
+        padding: pixels cut away from the output on both sides, an integer or a pair (rows, columns).
+        output_padding: pixels added to the output below and on the right, less than the larger of stride and dilation.
+        stride: step in pixels of the output from one input point to the next, an integer or a pair of equal ones.
+        sigma, frequencies_cutoff, rings, maximum_offset, recompute, basis_filter, initialize: as there.
+        relax, learn_relaxation, keep, initial_softness, samples, kernel: as there.
+
+    Shape:
+        GeometricTensor (batch, C_in, H, W) → (batch, C_out, H_out, W_out), with
+        H_out = (H − 1) · stride − 2 · padding + dilation · (k − 1) + output_padding + 1.
+
+    Example:
+        >>> import torch
+        >>> from escnn import gspaces, nn
+        >>> gspace = gspaces.rot2dOnR2(8)
+        >>> in_type = nn.FieldType(gspace, [gspace.regular_repr] * 2)
+        >>> out_type = nn.FieldType(gspace, [gspace.trivial_repr])
+        >>> layer = RelaxedR2ConvTransposed(in_type, out_type, 4, padding=1, stride=2)
+        >>> layer(in_type(torch.randn(2, 16, 7, 7))).shape
+        torch.Size([2, 1, 14, 14])
+    """
+
+    _space = GSpace2D
 
 
 # Code that asks isinstance(layer, R2ConvTransposed), as loops that draw weights do, means this layer too.

@@ -10,34 +10,22 @@ from escnn.gspaces import GSpace3D
 from escnn.nn import FieldType, R3Conv, R3ConvTransposed
 from torch import Tensor
 
-from ..checks import check_integer
-from ..group.elements import CUBE, grid_symmetries, sample_group
+from ..group.elements import grid_symmetries, sample_group
 from ..group.kept import AXIS, subgroup_elements
 from ..group.means import GroupAverage
 from ..group.points import tap_grid
-from ..integral.geometry import Geometry
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
 from ..kernel.softness import at_least_single, soft_share
-from ..on_escnn.sampled_basis import built_on_the_cpu, warn_of_heavy_basis
+from ..on_escnn.sampled_basis import built_on_the_cpu
 from ..torch_modes import full_precision
-from .arguments import Softening, basis_arguments, check_field_types, checked_geometry, checked_transposed_geometry
+from .arguments import Softening, check_field_types, checked_geometry
 from .convolution import RelaxedConvolution
+from .relaxed_r2conv import TransposedConvolution
 
 
 class VolumeConvolution(RelaxedConvolution):
     """The base of a convolution of volumes and its adjoint."""
-
-    def __init__(
-        self, in_type: FieldType, out_type: FieldType, geometry: Geometry, *others: Any, softening: Softening
-    ) -> None:
-        if getattr(softening.kernel, "rotation_coordinates", "circle") != "circle":
-            raise ValueError(
-                f"kernel: a rotation of space has no angle that a kernel could see as a coordinate: "
-                f"rotation_coordinates must be 'circle', got {softening.kernel!r}"
-            )
-        warn_of_heavy_basis(in_type, out_type, geometry.kernel_size, geometry.dilation)
-        super().__init__(in_type, out_type, geometry, *others, softening)
 
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function a state dict's tensors stand for; kept in its metadata."""
@@ -97,15 +85,12 @@ class RelaxedR3Conv(VolumeConvolution):
     its sampled elements. Regular fields are heavy in space: a warning says how much memory escnn's basis takes.
 
     Args:
-        in_type: field type of the input.
-        out_type: field type of the output, on the same gspace.
-        kernel_size: k, odd or even.
+        in_type, out_type, kernel_size, dilation, padding_mode, groups, bias: as in
+            :class:`~escnn_relaxed.RelaxedR2Conv`.
+        sigma, frequencies_cutoff, rings, recompute, basis_filter, initialize: as there, too.
+        relax, learn_relaxation, initial_softness, kernel: as there.
         padding: voxels added on both sides, an integer or a triple (planes, rows, columns).
         stride: step between output points, an integer or a triple of equal ones.
-        dilation, padding_mode, groups, bias: as in :class:`~escnn_relaxed.RelaxedR2Conv`.
-        sigma, frequencies_cutoff, rings, recompute, basis_filter, initialize: as there, too.
-        relax: the subgroups that may be soft, or a dict from them to ω′. Default: both that the group has, at 0.25.
-        learn_relaxation, initial_softness, kernel: as there.
         keep: group to which the layer stays exactly equivariant, however soft it is: ``"SO(2)"`` for all rotations
             about the axis z, the first axis of a volume, or the id of a subgroup, as ``gspace.fibergroup.subgroup``
             takes it: ``(False, 4)`` for the quarter turns about z of the octahedral group; or elements of a finite
@@ -122,9 +107,7 @@ class RelaxedR3Conv(VolumeConvolution):
         >>> gspace = gspaces.rot3dOnR3()
         >>> scalar = nn.FieldType(gspace, [gspace.trivial_repr])
         >>> hidden = nn.FieldType(gspace, [gspace.irrep(l) for l in (0, 1, 2)])
-        >>> layer = RelaxedR3Conv(
-        ...     scalar, hidden, 3, padding=1, relax={"rotation": 0.25}, keep="SO(2)"
-        ... )
+        >>> layer = RelaxedR3Conv(scalar, hidden, 3, padding=1, keep="SO(2)")
         >>> layer(scalar(torch.randn(2, 1, 8, 8, 8))).shape
         torch.Size([2, 9, 8, 8, 8])
     """
@@ -152,21 +135,22 @@ class RelaxedR3Conv(VolumeConvolution):
         learn_relaxation: bool = False,
         keep: Any = None,
         initial_softness: float | None = None,
-        samples: int = CUBE,
+        samples: int | None = None,
         kernel: KernelBuilder | None = None,
     ) -> None:
         check_field_types(in_type, out_type, GSpace3D)
-        geometry = checked_geometry(in_type, out_type, kernel_size, padding, stride, dilation, padding_mode, groups)
-        basis = basis_arguments(sigma, frequencies_cutoff, rings, recompute, basis_filter)
+        geometry = checked_geometry(in_type, out_type, padding_mode, kernel_size, padding, stride, dilation, groups)
+        basis: dict[str, Any] = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings}
+        basis |= {"recompute": recompute, "basis_filter": basis_filter}
         softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
-        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening=softening)
+        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening)
 
 
 # Code that asks isinstance(layer, R3Conv), as loops that draw weights do, means this layer too.
 R3Conv.register(RelaxedR3Conv)
 
 
-class RelaxedR3ConvTransposed(VolumeConvolution):
+class RelaxedR3ConvTransposed(VolumeConvolution, TransposedConvolution):
     """A transposed convolution of volumes that can be relaxed, in place of :class:`escnn.nn.R3ConvTransposed`.
 
     It is the adjoint of :class:`~escnn_relaxed.RelaxedR3Conv`, as
@@ -174,17 +158,14 @@ class RelaxedR3ConvTransposed(VolumeConvolution):
     ``R3ConvTransposed``, and its state dicts load.
 
     Args:
-        in_type: field type of the input.
-        out_type: field type of the output, on the same gspace.
-        kernel_size: k, odd or even.
+        in_type, out_type, kernel_size, dilation, groups, bias: as in :class:`~escnn_relaxed.RelaxedR3Conv`.
         padding: voxels cut away from the output on both sides, an integer or a triple (planes, rows, columns).
         output_padding: voxels added to the output behind, below and on the right, less than the larger of stride and
             dilation.
         stride: step in voxels of the output from one input point to the next, an integer or a triple of equal ones.
-        dilation, groups, bias: as in :class:`~escnn_relaxed.RelaxedR3Conv`, and so are all that follow but one.
-        sigma, frequencies_cutoff, rings, recompute, basis_filter, initialize: the steerable basis.
+        sigma, frequencies_cutoff, rings, recompute, basis_filter, initialize: as there.
         maximum_offset: does nothing, as in ``R3ConvTransposed``.
-        relax, learn_relaxation, keep, initial_softness, samples, kernel: how soft the layer may be.
+        relax, learn_relaxation, keep, initial_softness, samples, kernel: as there.
 
     Shape:
         GeometricTensor (batch, C_in, D, H, W) → (batch, C_out, D_out, H_out, W_out).
@@ -193,53 +174,14 @@ class RelaxedR3ConvTransposed(VolumeConvolution):
         >>> import torch
         >>> from escnn import gspaces, nn
         >>> gspace = gspaces.octaOnR3()
-        >>> scalar, hidden = (
-        ...     nn.FieldType(gspace, [gspace.trivial_repr]),
-        ...     nn.FieldType(gspace, [gspace.irrep(l) for l in (0, 1)]),
-        ... )
-        >>> layer = RelaxedR3ConvTransposed(
-        ...     hidden, scalar, 3, padding=1, output_padding=1, stride=2
-        ... )
+        >>> scalar = nn.FieldType(gspace, [gspace.trivial_repr])
+        >>> hidden = nn.FieldType(gspace, [gspace.irrep(l) for l in (0, 1)])
+        >>> layer = RelaxedR3ConvTransposed(hidden, scalar, 4, padding=1, stride=2)
         >>> layer(hidden(torch.randn(2, 4, 4, 4, 4))).shape
         torch.Size([2, 1, 8, 8, 8])
     """
 
-    @built_on_the_cpu
-    def __init__(
-        self,
-        in_type: FieldType,
-        out_type: FieldType,
-        kernel_size: int,
-        padding: int | tuple[int, int, int] = 0,
-        output_padding: int | tuple[int, int, int] = 0,
-        stride: int | tuple[int, int, int] = 1,
-        dilation: int = 1,
-        groups: int = 1,
-        bias: bool = True,
-        sigma: list[float] | float | None = None,
-        frequencies_cutoff: float | Callable[[float], int] | None = None,
-        rings: list[float] | None = None,
-        maximum_offset: int | None = None,
-        recompute: bool = False,
-        basis_filter: Callable[[dict[str, Any]], bool] | None = None,
-        initialize: bool = True,
-        *,
-        relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None = "default",
-        learn_relaxation: bool = False,
-        keep: Any = None,
-        initial_softness: float | None = None,
-        samples: int = CUBE,
-        kernel: KernelBuilder | None = None,
-    ) -> None:
-        check_field_types(in_type, out_type, GSpace3D)
-        if maximum_offset is not None:
-            check_integer("maximum_offset", maximum_offset, 0)
-        geometry = checked_transposed_geometry(
-            in_type, out_type, kernel_size, padding, output_padding, stride, dilation, groups
-        )
-        basis = basis_arguments(sigma, frequencies_cutoff, rings, recompute, basis_filter)
-        softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
-        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening=softening)
+    _space = GSpace3D
 
 
 # Code that asks isinstance(layer, R3ConvTransposed), as loops that draw weights do, means this layer too.

@@ -15,7 +15,6 @@ from escnn.nn import FieldType
 from torch import Tensor
 
 from ..checks import SUBGROUPS
-from ..group.exact_constants import ExactConstants
 from ..integral.geometry import TransposedGeometry
 
 FORMAT_VERSION = 4
@@ -43,13 +42,9 @@ def describe(layer: Any) -> dict[str, Any]:
     }
 
 
-def add_description(layer: Any, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
-    """Write the description of a layer into the metadata of its state dict: a hook."""
+def complete(layer: Any, state: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> None:
+    """Add the subgroups to which a layer is hardened to its state, and a description to the metadata: a hook."""
     metadata["layer"] = layer.describe()
-
-
-def save_hardened(layer: Any, state: dict[str, Any], prefix: str) -> None:
-    """Add the subgroups to which a layer is hardened to its state."""
     if layer.hardened:
         state[prefix + _HARDENED] = torch.tensor([name in layer.hardened for name in SUBGROUPS])
 
@@ -70,21 +65,6 @@ def adapt(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str,
         errors += adopt_basis(state, prefix, layer.kernel.basis)
         _adopt_r2conv_state(state, prefix, layer)
     return errors
-
-
-def follow_assigned(layer: Any, state: Mapping[str, Any], prefix: str, metadata: Mapping[str, Any]) -> None:
-    """Move the constants of a layer to where its parameters are, where those are now the tensors of the state."""
-    own = [value for key, value in state.items() if key.startswith(prefix) and value.is_floating_point()]
-    if metadata.get("assign_to_params_buffers") and own:
-        # A layer that was built on the meta device has its constants there.
-        follow_constants(layer, own[0])
-
-
-def follow_constants(layer: Any, like: Tensor) -> None:
-    """Move the constants of a layer to the device and the precision of a tensor."""
-    for module in layer.modules():
-        if isinstance(module, ExactConstants):
-            module.follow(like)
 
 
 def _adopt_r2conv_state(state: MutableMapping[str, Tensor], prefix: str, layer: Any) -> None:
@@ -140,31 +120,27 @@ def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: Any) -> 
     weights = state.get(f"{prefix}weights")
     if weights is None or len(weights) != basis.dimension:
         return found  # torch says so
-    converted = weights
-    for names, place, own in basis.by_pair(exact=True):
-        saved = state.get(f"{prefix}_basisexpansion.block_expansion_{_escaped(names)}.sampled_basis")
+    converted = weights.clone()
+    for names, numbers, own in basis.by_pair(exact=True):
+        # The names as escnn writes them in the names of its modules.
+        escaped = tuple(name.replace(".", "^") for name in names)
+        saved = state.get(f"{prefix}_basisexpansion.block_expansion_{escaped}.sampled_basis")
         if saved is None or saved.is_meta:
             continue
-        theirs = saved.to(own).flatten(1)
-        if saved.shape == own.shape and (theirs - own.flatten(1)).abs().max() < _SAME:
+        theirs, ours, is_alike = saved.to(own).flatten(1), own.flatten(1), saved.shape == own.shape
+        if is_alike and (theirs - ours).abs().max() < _SAME:
             continue
-        change = _change(theirs, own.flatten(1)) if saved.shape == own.shape else None
+        change = _change(theirs, ours) if is_alike else None
         if change is None:
             found.append(
                 f"the steerable basis of {prefix.rstrip('.') or 'this layer'!r} from {names[0]} to {names[1]} "
                 f"holds other kernels than the one here"
             )
-            continue
-        part = weights[place].view(-1, len(own))
-        converted = converted.clone() if converted is weights else converted
-        converted[place] = (part.to(change) @ change).flatten().to(weights)
-    state[f"{prefix}weights"] = converted
+        else:
+            part = weights[numbers].view(-1, len(own))
+            converted[numbers] = (part.to(change) @ change).flatten().to(weights)
+            state[f"{prefix}weights"] = converted
     return found
-
-
-def _escaped(names: tuple[str, str]) -> tuple[str, ...]:
-    """Return the names as escnn writes them in the names of its modules."""
-    return tuple(name.replace(".", "^") for name in names)
 
 
 def _change(theirs: Tensor, own: Tensor) -> Tensor | None:

@@ -77,7 +77,15 @@ def relax_network(
     concerned = [(name, layer) for name, layer in network.named_modules() if _can_be_relaxed(layer, softening)]
     picked = {name: layer for name, layer in concerned if where is None or where(name, layer)}
     if not picked:
-        raise ValueError(_nothing_to_relax(network, [name for name, _ in concerned]))
+        if concerned:
+            raise ValueError(f"where must pick a layer of the network, which has {[name for name, _ in concerned]}")
+        soft = [
+            name or "the network itself" for name, layer in named_relaxed_layers(network) if layer.relaxed_subgroups
+        ]
+        known = f"; these layers are soft already: {', '.join(soft)}" if soft else ""
+        raise ValueError(
+            f"network has none of {RELAXABLE} to relax, nor a layer of this package with relax=None{known}"
+        )
     for name, layer in picked.items():
         _check_plain(name or "network", layer)
     parameters = copied_parameters(picked.values(), freeze)
@@ -116,17 +124,10 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
     hardened = copy_network(network)
     for layer in relaxed_layers(hardened).values():
         layer.harden(*subgroups)
-        layer.drop_soft_part()
+        strict = layer.kernel.strict_kernel()
+        if layer.hardened == SUBGROUPS and strict is not layer.kernel:
+            layer.kernel, layer.hardened = strict.train(layer.training), ()
     return hardened
-
-
-def _nothing_to_relax(network: nn.Module, names: list[str]) -> str:
-    """Return in words why a network has no layer to relax; the names are those that ``where`` left out."""
-    if names:
-        return f"where must pick a layer of the network, which has {names}"
-    soft = [name or "the network itself" for name, layer in named_relaxed_layers(network) if layer.relaxed_subgroups]
-    known = f"; these layers are soft already: {', '.join(soft)}" if soft else ""
-    return f"network has none of {RELAXABLE} to relax, nor a layer of this package with relax=None{known}"
 
 
 def _can_be_relaxed(module: nn.Module, softening: Mapping[str, Any]) -> TypeGuard[StrictLayer]:
@@ -141,11 +142,11 @@ def _can_be_relaxed(module: nn.Module, softening: Mapping[str, Any]) -> TypeGuar
 
 def _without_translation(relax: Any) -> Any:
     """Return the argument ``relax`` for features without positions."""
+    relax = (relax,) if relax == "translation" else relax
     if isinstance(relax, Mapping):
         return {name: value for name, value in relax.items() if name != "translation"}
-    if isinstance(relax, Collection) and not isinstance(relax, str):
-        return tuple(name for name in relax if name != "translation")
-    return () if relax == "translation" else relax
+    is_of_names = isinstance(relax, Collection) and not isinstance(relax, str)
+    return tuple(name for name in relax if name != "translation") if is_of_names else relax
 
 
 def _check_plain(name: str, module: StrictLayer) -> None:
@@ -157,7 +158,10 @@ def _check_plain(name: str, module: StrictLayer) -> None:
             f"torch.nn.utils.parametrize.remove_parametrizations, or leave the layer out by `where`"
         )
     kind = next(kind for kind in get_args(StrictLayer) if isinstance(module, kind))
-    if methods := _own_methods(module, kind):
+    # Methods and properties that a subclass adds or overrides.
+    own = [item for each in type(module).__mro__ if each not in kind.__mro__ for item in vars(each).items()]
+    names = {name for name, value in own if callable(value) or hasattr(value, "__get__")}
+    if methods := sorted((names | {"forward"} & vars(module).keys()) - {"__init__"}):
         raise ValueError(
             f"{name}, a {type(module).__name__}, has methods of its own, {', '.join(methods)}, which would be lost: "
             f"put a {kind.__name__} with its state in its place, or leave it out with "
@@ -165,13 +169,6 @@ def _check_plain(name: str, module: StrictLayer) -> None:
         )
     remedy = "remove them and register them on the relaxed layer, or leave the layer out by `where`"
     check_no_hooks(name, module, remedy)
-
-
-def _own_methods(module: StrictLayer, kind: type[nn.Module]) -> list[str]:
-    """Return the names of methods and properties that a subclass adds to its kind or overrides, ``__init__`` aside."""
-    own = [item for each in type(module).__mro__ if each not in kind.__mro__ for item in vars(each).items()]
-    methods = {name for name, value in own if callable(value) or hasattr(value, "__get__")}
-    return sorted((methods | {"forward"} & vars(module).keys()) - {"__init__"})
 
 
 def _relaxed(strict: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]) -> Relaxed:

@@ -69,18 +69,15 @@ def export_network(network: nn.Module) -> nn.Module:
             return nn.Sequential(OrderedDict(parts))
         if _has_forward_of_its_own(module):
             raise NoPlainFormError
-        if isinstance(module, RelaxedLayer) or not isinstance(module, EquivariantModule):
+        is_of_escnn = isinstance(module, EquivariantModule) and not isinstance(module, RelaxedLayer)
+        if not is_of_escnn:
             refuse_hooks(*module.modules())
-            return can_be_called(module.export())
-        plain = can_be_called(plain_module(module, export))
-        # Later, since what has no plain form keeps its hooks.
-        refuse_hooks(*module.modules())
-        return plain
-
-    def can_be_called(plain: nn.Module) -> nn.Module:
+        plain = plain_module(module, export) if is_of_escnn else module.export()
         # The export() of some blocks gives the parts of their forward alone, in a ModuleDict.
         if type(plain).forward is nn.Module.forward:
             raise NoPlainFormError
+        # Later, since what has no plain form keeps its hooks.
+        refuse_hooks(*module.modules())
         return plain
 
     def refuse_hooks(*parts: nn.Module) -> None:

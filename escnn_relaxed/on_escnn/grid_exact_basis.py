@@ -57,14 +57,12 @@ def grid_exact_basis(
         values, orbits = exact.reshape(len(exact), -1), np.arange(exact[0].size)
     else:
         values = _means_over(orbits, single)
-    fingerprint = _fingerprint(values, orbits)
-    attributes = [dict(element) for element in block.get_basis_info()]
+    facts = _fingerprint(values, orbits), [dict(element) for element in block.get_basis_info()]
     if is_large:
-        found = GridExactBasis(values, None, orbits, fingerprint, attributes)
+        found = GridExactBasis(values, None, orbits, *facts)
     else:
         # In C order, so that layers share it.
-        exact = values.take(orbits, axis=1).reshape(single.shape)
-        found = GridExactBasis(exact, single, None, fingerprint, attributes)
+        found = GridExactBasis(values.take(orbits, axis=1).reshape(single.shape), single, None, *facts)
     _PREPARED[id(block)] = found
     weakref.finalize(block, _PREPARED.pop, id(block), None)
     return found

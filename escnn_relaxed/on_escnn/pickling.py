@@ -32,10 +32,7 @@ def use_scipy_svd() -> None:
 
 
 def keep_irreps() -> None:
-    """Let escnn take a continuous group as it is where no frequency is asked for, without more irreps.
-
-    There is one group of a kind. With more irreps, networks that are built from all of them would be wider.
-    """
+    """Let escnn take a continuous group as it is where no frequency is asked for, since there is one of a kind."""
     for kind in (SO2, O2, SO3, O3):
         generate = kind._generator
         if not hasattr(generate, "keeps_irreps"):
@@ -54,28 +51,23 @@ def _keeping_irreps(generate: Callable[..., Group]) -> Callable[..., Group]:
     return generated
 
 
-# escnn's value for groups without a maximum frequency of their own.
-_MAXIMUM_FREQUENCY = 6
-
-
 def register_reducers() -> None:
     """Make everything that a field type on the plane or on space consists of picklable; a copy of a group is itself."""
     for kind in (Group, GSpace0D, GSpace2D, GSpace3D):
         kind.__deepcopy__ = lambda self, memo: self
     for group in groups_dict.values():
-        copyreg.pickle(group, _reduce_group)
+        copyreg.pickle(group, lambda group: (_group, (type(group), dict(group._keys), _frequency(group, None))))
     copyreg.pickle(DirectProductGroup, _reduce_product)
-    copyreg.pickle(IrreducibleRepresentation, lambda irrep: (_irrep, (irrep.group, irrep.id)))
+    copyreg.pickle(IrreducibleRepresentation, lambda irrep: (type(irrep.group).irrep, (irrep.group, *irrep.id)))
     copyreg.pickle(Representation, _reduce_representation)
     copyreg.pickle(GroupElement, lambda element: (GroupElement, (element.value, element.group, element.param)))
     copyreg.pickle(GSpace0D, lambda gspace: (GSpace0D, (gspace.fibergroup,)))
-    copyreg.pickle(GSpace2D, _reduce_gspace)
-    copyreg.pickle(GSpace3D, _reduce_gspace_of_space)
+    # 6 is escnn's value for groups without a maximum frequency of their own.
+    copyreg.pickle(GSpace2D, lambda gspace: (GSpace2D, (gspace._sg_id, _frequency(gspace.fibergroup, 6))))
+    copyreg.pickle(
+        GSpace3D, lambda gspace: (_gspace_of_space, (gspace._sg_id, gspace.name, _frequency(gspace.fibergroup, 1)))
+    )
     copyreg.pickle(FieldType, lambda fields: (FieldType, (fields.gspace, list(fields.representations))))
-
-
-def _reduce_group(group: Group) -> tuple[Any, ...]:
-    return _group, (type(group), dict(group._keys), max(_maximum_frequencies(group), default=None))
 
 
 def _reduce_product(group: DirectProductGroup) -> tuple[Any, ...]:
@@ -92,10 +84,6 @@ def _group(kind: type[Group], keys: dict[str, Any], frequency: int | None = None
     if frequency is not None and kind._cached_group_instance is None:
         keys = {**keys, "maximum_frequency": frequency}
     return kind._generator(**keys)
-
-
-def _irrep(group: Group, identifier: tuple[Any, ...]) -> IrreducibleRepresentation:
-    return group.irrep(*identifier)
 
 
 def _reduce_representation(representation: Representation) -> tuple[Any, ...]:
@@ -122,31 +110,16 @@ def _representation(
     if known is not None and known.irreps == irreps and np.array_equal(known.change_of_basis, basis):
         return known
     # escnn refuses a name that the group knows. But its solvers draw, and may have found another basis here.
-    representation = Representation(
-        group,
-        name if known is None else f"{name}, unpickled",
-        irreps,
-        basis,
-        nonlinearities,
-        change_of_basis_inv=inverse,
-    )
+    fresh = name if known is None else f"{name}, unpickled"
+    representation = Representation(group, fresh, irreps, basis, nonlinearities, change_of_basis_inv=inverse)
     representation.name = name
     return representation
 
 
-def _reduce_gspace(gspace: GSpace2D) -> tuple[Any, ...]:
-    frequency = getattr(gspace.fibergroup, "_maximum_frequency", _MAXIMUM_FREQUENCY)
-    return GSpace2D, (gspace._sg_id, frequency)
-
-
-def _reduce_gspace_of_space(gspace: GSpace3D) -> tuple[Any, ...]:
-    return _gspace_of_space, (gspace._sg_id, gspace.name, max(_maximum_frequencies(gspace.fibergroup), default=1))
-
-
-def _maximum_frequencies(group: Group) -> list[int]:
+def _frequency(group: Group, default: int | None) -> int | None:
     """Return the highest frequency of the irreps of a continuous group, or of the factors of a product."""
     factors = [group.G1, group.G2] if isinstance(group, DirectProductGroup) else [group]
-    return [factor._maximum_frequency for factor in factors if hasattr(factor, "_maximum_frequency")]
+    return max((part._maximum_frequency for part in factors if hasattr(part, "_maximum_frequency")), default=default)
 
 
 def _gspace_of_space(identifier: tuple[Any, ...], name: str, frequency: int) -> GSpace3D:

@@ -7,7 +7,7 @@ import functools
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from escnn.nn import FieldType, Linear, R2Conv, R3Conv
 from escnn.nn.modules.conv.r3convolution import compute_basis_params
 from torch import nn
 
-from ..checks import check_bool, check_integer, check_number, warn_once
+from ..checks import check_bool, check_integer, check_not_negative, check_number, check_positive, warn_once
 
 _CONVOLUTIONS = {2: R2Conv, 3: R3Conv}
 
@@ -49,13 +49,17 @@ def sampled_basis(
 ) -> Any:
     """Return escnn's sampled basis, or None where no steerable kernel fits into the support."""
     if in_type.gspace.dimensionality == 0:
-        return _basis_on_features(in_type, out_type, basis_arguments["recompute"])
-    if kernel_size == 2 and basis_arguments["rings"] is None:
+        with as_escnn_builds():
+            basis = Linear(in_type, out_type, bias=False, initialize=False, **basis_arguments).basisexpansion
+        return basis if basis.dimension() else None
+    if kernel_size == 2 and "rings" not in basis_arguments:
         # escnn's default ring of a 2×2 kernel is the origin, where it has no tap, and its basis is empty.
         # The ring is placed at the taps, a bit inside of their distance ½√d.
         basis_arguments["rings"] = [dilation * math.sqrt(in_type.gspace.dimensionality) / 2 - 1e-6]
-        if basis_arguments["frequencies_cutoff"] is None:
-            basis_arguments["frequencies_cutoff"] = _one_frequency
+        basis_arguments.setdefault("frequencies_cutoff", _one_frequency)
+    if in_type.gspace.dimensionality == 3:
+        warn_of_heavy_basis(in_type, out_type, kernel_size, dilation)
+        basis_arguments.pop("maximum_offset", None)  # it does nothing there, and R3Conv has none
     arguments = {"dilation": dilation, "bias": False, "initialize": False, **basis_arguments}
     try:
         with as_escnn_builds():
@@ -73,20 +77,12 @@ def sampled_basis(
         ) from error
 
 
-def _basis_on_features(in_type: FieldType, out_type: FieldType, recompute: bool) -> Any:
-    """Return escnn's basis of equivariant matrices, or None where there is none but 0."""
-    with as_escnn_builds():
-        basis = Linear(in_type, out_type, bias=False, recompute=recompute, initialize=False).basisexpansion
-    return basis if basis.dimension() else None
-
-
 def refuse_emptied_basis(
     in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, **basis_arguments: Any
 ) -> None:
     """Raise a ``ValueError`` where these arguments, those of ``sampled_basis``, are the reason for an empty basis."""
-    given = shaping_arguments(basis_arguments)
-    place = in_type, out_type, kernel_size, dilation
-    if given and sampled_basis(*place, rings=None, frequencies_cutoff=None) is not None:
+    given = {name: basis_arguments[name] for name in _SHAPING if name in basis_arguments}
+    if given and sampled_basis(in_type, out_type, kernel_size, dilation) is not None:
         values = ", ".join(f"{name}={value!r}" for name, value in given.items())
         raise ValueError(
             f"{', '.join(given)} must leave an element of the basis, got {values}: it is empty for these field types"
@@ -97,35 +93,30 @@ def refuse_emptied_basis(
 _SHAPING = ("sigma", "frequencies_cutoff", "rings", "basis_filter")
 
 
-def check_basis_arguments(
-    kernel_size: int, dilation: int, arguments: Mapping[str, Any], axes: int = 2
-) -> dict[str, Any]:
-    """Return the arguments in the types that escnn takes: lists of floats, and numbers that are floats."""
-    rings = None if arguments["rings"] is None else _rings(arguments["rings"], kernel_size, dilation, axes)
-    count = math.ceil(kernel_size / 2) if rings is None else len(rings)
-    keep = arguments["basis_filter"]
-    if keep is not None and not callable(keep):
+def check_basis_arguments(kernel_size: int, dilation: int, given: Mapping[str, Any], axes: int = 2) -> dict[str, Any]:
+    """Return the arguments that are given in the types that escnn takes: lists of floats, and floats."""
+    checked = {name: value for name, value in given.items() if value is not None}
+    if "recompute" in given:
+        check_bool("recompute", given["recompute"])
+    if "rings" in checked:
+        checked["rings"] = _rings(checked["rings"], kernel_size, dilation, axes)
+    if "sigma" in checked:
+        checked["sigma"] = _sigma(checked["sigma"], len(checked.get("rings", range(math.ceil(kernel_size / 2)))))
+    if "frequencies_cutoff" in checked and not callable(checked["frequencies_cutoff"]):
+        name = "frequencies_cutoff, where it is no function of the radius,"
+        checked["frequencies_cutoff"] = check_not_negative(name, checked["frequencies_cutoff"])
+    keep = checked.get("basis_filter", callable)
+    if not callable(keep):
         raise TypeError(f"basis_filter must be a function from the attributes of an element to a bool, got {keep!r}")
-    checked = {
-        "sigma": None if arguments["sigma"] is None else _sigma(arguments["sigma"], count),
-        "frequencies_cutoff": _cutoff(arguments["frequencies_cutoff"]),
-        "rings": rings,
-        "recompute": check_bool("recompute", arguments["recompute"]),
-        "basis_filter": keep,
-    }
-    if "maximum_offset" in arguments:  # R3Conv has none
-        offset = arguments["maximum_offset"]
-        checked["maximum_offset"] = None if offset is None else check_integer("maximum_offset", offset, 0)
+    if "maximum_offset" in checked:
+        check_integer("maximum_offset", checked["maximum_offset"], 0)
     return checked
 
 
-def shaping_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that are given and can leave a basis without elements."""
-    return {name: arguments[name] for name in _SHAPING if arguments.get(name) is not None}
-
-
 def _rings(value: Any, kernel_size: int, dilation: int, axes: int) -> list[float]:
-    radii = _numbers("rings", value)
+    if not _is_sequence(value):
+        raise TypeError(f"rings must be a list of numbers, got {value!r}")
+    radii = [check_number("each of rings", radius) for radius in value]
     most = dilation * (kernel_size - 1) / 2 * math.sqrt(axes)
     if not radii:
         raise ValueError(f"rings must hold at least one radius, got {value!r}")
@@ -137,32 +128,14 @@ def _rings(value: Any, kernel_size: int, dilation: int, axes: int) -> list[float
 
 
 def _sigma(value: Any, count: int) -> list[float]:
-    widths = _numbers("sigma", value) if _is_sequence(value) else [check_number("sigma", value)] * count
+    widths = value if _is_sequence(value) else [value] * count
     if len(widths) != count:
         raise ValueError(f"sigma must be one width or one for each of the {count} rings, got {value!r}")
-    if not all(math.isfinite(width) and width > 0 for width in widths):
-        raise ValueError(f"sigma must be finite and > 0, a width in pixels, got {value!r}")
-    return widths
-
-
-def _cutoff(value: Any) -> Any:
-    """Return ``frequencies_cutoff`` as escnn takes it: a function of the radius unchanged, a number as a float."""
-    if value is None or callable(value):
-        return value
-    cutoff = check_number("frequencies_cutoff, where it is no function of the radius,", value)
-    if not math.isfinite(cutoff):
-        raise ValueError(f"frequencies_cutoff must be finite, got {value!r}")
-    return cutoff
+    return [check_positive("sigma, a width in pixels,", width) for width in widths]
 
 
 def _is_sequence(value: Any) -> bool:
     return isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str)
-
-
-def _numbers(name: str, value: Any) -> list[float]:
-    if not _is_sequence(value):
-        raise TypeError(f"{name} must be a list of numbers, got {value!r}")
-    return [check_number(f"each of {name}", number) for number in value]
 
 
 _GIGABYTE = 2**30
@@ -204,25 +177,20 @@ def basis_bytes(in_field: Representation, out_field: Representation, kernel_size
     return 4.0 * elements * entries * kernel_size**3
 
 
-_Layer = TypeVar("_Layer", bound=nn.Module)
-_Arguments = ParamSpec("_Arguments")
+_Build = TypeVar("_Build", bound=Callable[..., None])
 
 
-def built_on_the_cpu(
-    build: Callable[Concatenate[_Layer, _Arguments], None],
-) -> Callable[Concatenate[_Layer, _Arguments], None]:
+def built_on_the_cpu(build: _Build) -> _Build:
     """Return an ``__init__`` that runs on the CPU and then moves its module to the default ``torch.device``."""
 
     # escnn keeps its results for all layers of a kind on the device where the first of them is built. And so the same
     # seed draws the same weights for every device.
     @functools.wraps(build)
-    def build_and_move(layer: _Layer, /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs) -> None:
+    def build_and_move(layer: nn.Module, /, *arguments: Any, **keywords: Any) -> None:
         device = torch.get_default_device()
-        if device.type == "cpu":
-            build(layer, *arguments, **keywords)
-            return
         with torch.device("cpu"):
             build(layer, *arguments, **keywords)
-        layer.to(device)
+        if device.type != "cpu":
+            layer.to(device)
 
-    return build_and_move
+    return cast(_Build, build_and_move)

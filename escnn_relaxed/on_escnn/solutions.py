@@ -55,7 +55,9 @@ def use_canonical_solutions() -> None:
         _clebsh_gordan._find_tensor_decomposition, lambda found, *arguments, **keys: sorted(found)
     )
     irrep._restrict_irrep = _canonical(restrict, _canonical_restriction)
-    of_so3 = _canonical(so3group._clebsh_gordan_tensor_so3, _canonical_tensor_of_so3)
+    of_so3 = _canonical(
+        so3group._clebsh_gordan_tensor_so3, lambda found, *_: _as_embeddings(found, np.eye(found.shape[-1])[None])
+    )
     so3group._clebsh_gordan_tensor_so3 = o3group._clebsh_gordan_tensor_so3 = of_so3
     decompose = representation.decompose_representation_finitegroup
 
@@ -108,10 +110,6 @@ def _own_random_numbers() -> Iterator[None]:
 def _canonical_tensor(found: Array, first: Any, second: Any, third: Any, group_class: str, **keys: Any) -> Array:
     """Return Clebsch–Gordan coefficients (J, l, s, j) as canonical embeddings of j."""
     return _as_embeddings(found, groups_dict[group_class]._generator(**keys).irrep(*third).endomorphism_basis())
-
-
-def _canonical_tensor_of_so3(found: Array, first: int, second: int, third: int) -> Array:
-    return _as_embeddings(found, np.eye(found.shape[-1])[None])
 
 
 def _as_embeddings(found: Array, endomorphisms: Array) -> Array:
