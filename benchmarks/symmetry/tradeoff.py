@@ -48,6 +48,7 @@ class Kind:
 
     Attributes:
         layer: the class of its convolutions.
+        head: what stands on them.
         turned: the probability with which an image of a batch is turned by an element that is drawn.
         options: arguments of the layers.
         is_learned: whether the evidence says how soft layers are.
@@ -55,6 +56,7 @@ class Kind:
     """
 
     layer: Callable[..., nn.Module] = RelaxedR2Conv
+    head: str = "pooled"
     turned: float = 0.0
     options: dict[str, Any] = field(default_factory=dict)
     is_learned: bool = False
@@ -63,6 +65,10 @@ class Kind:
 
 KINDS: dict[str, Kind] = {
     "strict": Kind(R2Conv),
+    "strict, 30 % turned": Kind(R2Conv, turned=0.3),
+    "free head": Kind(R2Conv, "free"),
+    "free head, 10 % turned": Kind(R2Conv, "free", turned=0.1),
+    "free head, 30 % turned": Kind(R2Conv, "free", turned=0.3),
     "soft": Kind(has_curve=True),
     "evidence": Kind(is_learned=True),
     "soft, 10 % turned": Kind(turned=0.1),
@@ -74,7 +80,7 @@ KINDS: dict[str, Kind] = {
 def points(kind: Kind, data: Data, seed: int, frame: Frame, rule: Rule, pause: Path | None) -> dict[str, Any]:
     """Train a network, and return the scores of its points by what was done to it after training."""
     torch.manual_seed(seed)
-    network = frame.build(GROUP, Way(kind.layer), Setting(kind.options), frame.widths)
+    network = frame.build(GROUP, Way(kind.layer, kind.head), Setting(kind.options), frame.widths)
     elements = ELEMENTS[GROUP]
 
     def varied(batch: Split) -> Split:
