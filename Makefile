@@ -65,8 +65,9 @@ notebooks: docs-environment ## bring examples/notebooks up to date with the tuto
 package: docs-environment ## build sdist and wheel, check them, run the demo from the wheel in an environment of its own
 	scripts/package.sh "$(VENV)"
 
-gpu: environment ## the tests that need a GPU and times beside Conv2d, in 8 minutes, into OUTPUT (SMOKE=1: tiny, on a CPU)
+gpu: environment ## times beside Conv2d, into OUTPUT, and the tests that need a GPU, in 8 minutes (SMOKE=1: tiny, on a CPU)
 	$(RUN) -m benchmarks.speed.gpu --output "$(OUTPUT)" $(if $(SMOKE),--smoke) $(ARGUMENTS)
+	$(PYTEST) $(if $(SMOKE),--collect-only -q,-n 4) tests/test_devices.py tests/test_cuda_graphs.py
 
 environment: ## make the virtual environment where it is missing or old
 	@scripts/environment.sh "$(VENV)"
