@@ -12,8 +12,6 @@ from escnn.nn import FieldType
 from torch import nn
 from torch.nn import functional
 
-__all__ = ["GSPACES", "Layers", "plain_stages", "regular", "residual_stages"]
-
 GSPACES: dict[str, Callable[[], Any]] = {
     "C1": gspaces.trivialOnR2,
     "C2": lambda: gspaces.rot2dOnR2(2),
@@ -31,14 +29,7 @@ FIRST_KERNEL, KERNEL = 7, 5
 
 
 class Layers:
-    """Makes the convolutions of a body.
-
-    Args:
-        layer: class of the convolutions.
-        last: class of those in the last layer or stage.
-        restricts: whether the last layer or stage is of the trivial group.
-        is_periodic: whether opposite sides of the image are one.
-    """
+    """Makes the convolutions of a body, those of the last layer or stage by ``last``."""
 
     def __init__(
         self,
@@ -93,14 +84,7 @@ def _block(gspace: Any, width: int) -> list[nn.Module]:
 def plain_stages(
     fields: FieldType, layers: Layers, widths: tuple[int, ...], last_kernel: int | None
 ) -> list[nn.Module]:
-    """Return four convolutions, with anti-aliased pooling by 2 between them.
-
-    Args:
-        fields: of the images.
-        layers: makes the convolutions.
-        widths: fields of each.
-        last_kernel: side of the last map where the last layer sees all of it.
-    """
+    """Return four convolutions, with anti-aliased pooling by 2 between them."""
     modules: list[nn.Module] = []
     for number, width in enumerate(widths):
         is_last = number == len(widths) - 1

@@ -8,8 +8,6 @@ import torch
 from escnn import nn as enn
 from torch import Tensor, nn
 
-__all__ = ["HEADS", "FreeHead", "PlaceHead", "PooledHead", "SoftHead", "pose_functions"]
-
 # ω′ of the functions of the pose, and the root mean square of what a weight of 1 makes of them, as in RelaxedR2Conv.
 FREQUENCY, UNIT = 0.25, 0.2
 

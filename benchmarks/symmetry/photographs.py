@@ -14,8 +14,6 @@ from benchmarks.symmetry.data import SIDE, VALIDATION, Data, draw
 from benchmarks.symmetry.turns import ELEMENTS, randomly_moved, rotated
 from experiments.cifar_files import cifar_split
 
-__all__ = ["load_cifar", "load_faces", "varied_photographs"]
-
 SHIFT = 4  # pixels
 # Of 200 images of scikit-image, 100 of which are faces; the rest is for the test.
 FACES_OF_VALIDATION = 40

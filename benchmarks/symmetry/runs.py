@@ -24,8 +24,6 @@ from benchmarks.symmetry.turns import ELEMENTS, randomly_moved
 from benchmarks.symmetry.ways import WAYS, Setting, Way
 from escnn_relaxed.baselines import free_weight_penalty
 
-__all__ = ["CHOOSING_SEED", "RATES", "SEEDS", "Cell", "Place", "choose", "commit", "run", "train_missing", "versions"]
-
 SEEDS = (0, 1, 2, 3, 4)
 # The seed of the trials by which rates and settings are chosen, which no run of a table has.
 CHOOSING_SEED = 100
@@ -51,20 +49,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Place:
-    """Where runs are made.
+    """Where runs are made, and of what."""
 
-    Attributes:
-        data: folder of the data; None for scikit-learn's digits.
-        log: what is there, and where results go.
-        pause: while this file exists, no round starts.
-        tasks: by name.
-        ways: by name.
-        rule: of training.
-        rates: that are tried.
-    """
-
+    # The folder of the data; None for scikit-learn's digits.
     data: Path | None
     log: Log
+    # While this file exists, no round starts.
     pause: Path | None = None
     tasks: Mapping[str, Task] = field(default_factory=lambda: TASKS)
     ways: Mapping[str, Way] = field(default_factory=lambda: WAYS)

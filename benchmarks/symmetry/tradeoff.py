@@ -34,8 +34,6 @@ from benchmarks.symmetry.ways import Setting, Way
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.network.relaxed_layers import copy_network, relaxed_layers
 
-__all__ = ["KINDS", "SEEDS", "Kind", "points", "train_missing", "written"]
-
 SEEDS = (501, 502, 503)
 GROUP, POSE, IMAGES, RATE = "C8", "upright", 1000, 0.03
 # The factors by which the soft part of a trained network is multiplied.
@@ -44,22 +42,16 @@ FACTORS = (0.5, 0.25)
 
 @dataclass(frozen=True)
 class Kind:
-    """A network and its training.
-
-    Attributes:
-        layer: the class of its convolutions.
-        head: what stands on them.
-        turned: the probability with which an image of a batch is turned by an element that is drawn.
-        options: arguments of the layers.
-        is_learned: whether the evidence says how soft layers are.
-        has_curve: whether its soft part is scaled after training.
-    """
+    """A network and its training."""
 
     layer: Callable[..., nn.Module] = RelaxedR2Conv
     head: str = "pooled"
+    # The probability with which an image of a batch is turned by an element that is drawn.
     turned: float = 0.0
     options: dict[str, Any] = field(default_factory=dict)
+    # The evidence says how soft layers are.
     is_learned: bool = False
+    # The soft part is scaled after training.
     has_curve: bool = False
 
 
