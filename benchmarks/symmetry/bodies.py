@@ -28,6 +28,14 @@ GSPACES: dict[str, Callable[[], Any]] = {
 FIRST_KERNEL, KERNEL = 7, 5
 
 
+class Module(enn.EquivariantModule):  # type: ignore[misc]
+    """A map of fields, whose size is asked of its output."""
+
+    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the output."""
+        return tuple(self(self.in_type(torch.zeros(input_shape))).shape)
+
+
 class Layers:
     """Makes the convolutions of a body, those of the last layer or stage by ``last``."""
 
@@ -122,7 +130,7 @@ def residual_stages(
     return [*modules, _Residual(before, third, layers, is_last=True), _Residual(third, third, layers, is_last=True)]
 
 
-class _Residual(enn.EquivariantModule):  # type: ignore[misc]
+class _Residual(Module):
     """Two convolutions beside a shortcut; the first one halves the image where the fields change."""
 
     def __init__(self, in_type: FieldType, out_type: FieldType, layers: Layers, is_last: bool = False) -> None:
@@ -140,13 +148,8 @@ class _Residual(enn.EquivariantModule):  # type: ignore[misc]
         """(batch, C_in, H, W) → (batch, C_out, H/stride, W/stride)."""
         return self.activation(self.body(input) + self.shortcut(input))
 
-    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the body's output."""
-        shape: tuple[int, ...] = self.body.evaluate_output_shape(input_shape)
-        return shape
 
-
-class _TorusPooling(enn.EquivariantModule):  # type: ignore[misc]
+class _TorusPooling(Module):
     """Every other pixel of a 5×5 binomial mean, on the torus."""
 
     def __init__(self, in_type: FieldType) -> None:
@@ -159,7 +162,3 @@ class _TorusPooling(enn.EquivariantModule):  # type: ignore[misc]
         """(batch, C, H, W) → (batch, C, H/2, W/2)."""
         padded = functional.pad(input.tensor, (2, 2, 2, 2), mode="circular")
         return self.out_type(functional.conv2d(padded, self.kernel, stride=2, groups=self.in_type.size))
-
-    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return half the height and the width."""
-        return *input_shape[:2], (input_shape[2] + 1) // 2, (input_shape[3] + 1) // 2

@@ -12,7 +12,7 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from benchmarks.symmetry.bodies import GSPACES, Layers, plain_stages, residual_stages
-from benchmarks.symmetry.heads import HEADS, FreeHead, PlaceHead
+from benchmarks.symmetry.heads import HEADS
 from benchmarks.symmetry.ways import Setting, Way
 
 # Numbers of parameters that differ by less count as equal.
@@ -33,7 +33,7 @@ class Frame:
     last_kernel: int | None = None
     # What soft layers are soft in, where it is not all that the group has.
     relax: tuple[str, ...] | None = None
-    # Opposite sides of an image are one; a free head then sees each place.
+    # Opposite sides of an image are one.
     is_periodic: bool = False
 
     def build(self, group: str, way: Way, setting: Setting, widths: tuple[int, ...]) -> Classifier:
@@ -43,10 +43,9 @@ class Frame:
         layers = Layers(*way.layers(setting, self.relax), way.restricts, self.is_periodic)
         stages = (residual_stages if self.is_residual else plain_stages)(in_type, layers, widths, self.last_kernel)
         body = enn.SequentialModule(*stages)
-        head = HEADS[way.head]
-        if self.is_periodic and head is FreeHead:
-            head = PlaceHead
-        return Classifier(in_type, body, head(body.out_type, self.classes))
+        # On a torus a free head sees the place: all 4×4 pixels of the last map.
+        options = {"pixels": 16} if self.is_periodic and way.head == "free" else {}
+        return Classifier(in_type, body, HEADS[way.head](body.out_type, self.classes, **options))
 
 
 class Classifier(nn.Module):

@@ -62,6 +62,15 @@ class Place:
     rates: tuple[float, ...] = RATES
 
 
+def rule_of(way: Way, rule: Rule, rounds: tuple[int, ...]) -> Rule:
+    """Return the rule by which a way is trained for so many rounds at most.
+
+    With turned copies each epoch draws other ones, so that the loss on validation falls slowly and with more noise.
+    """
+    longer = LONGER_WITH_COPIES if way.is_turned else 1
+    return Rule(rule.factors, longer * rule.patience, tuple(longer * most for most in rounds))
+
+
 @functools.lru_cache(maxsize=4)
 def _load(load: Callable[..., Data], pose: str, images: int, seed: int, root: Path | None) -> Data:
     return load(pose, images, seed, root)
@@ -72,9 +81,6 @@ def _trained(
 ) -> tuple[nn.Module, Data, Fit]:
     """Return the network of a run, its data, and the course of its training."""
     task, way = place.tasks[cell.task], place.ways[cell.way]
-    # Each epoch draws other copies, so that the loss on validation falls slowly and with more noise.
-    longer = LONGER_WITH_COPIES if way.is_turned else 1
-    rule = Rule(place.rule.factors, longer * place.rule.patience, tuple(longer * most for most in rounds))
     data = _load(task.load, cell.pose, cell.images, cell.seed, place.data)
     widths = equal_widths(task.frame, cell.group, way)
     torch.manual_seed(cell.seed)
@@ -100,7 +106,7 @@ def _trained(
         data.train,
         data.validation,
         rate,
-        rule,
+        rule_of(way, place.rule, rounds),
         objective=task.objective,
         varied=varied if way.is_turned or task.varied is not None else None,
         penalty=None if setting.deviation is None else prior,

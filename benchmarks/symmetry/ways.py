@@ -11,6 +11,7 @@ from escnn import nn as enn
 from escnn.nn import FieldType, R2Conv
 from torch import nn
 
+from benchmarks.symmetry.bodies import Module
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv
 from escnn_relaxed.kernel import TiedKernel
@@ -20,7 +21,7 @@ OTHER_GROUP = {"C4": "D2", "C8": "D4", "D2": "C4", "D4": "C8"}
 SUBGROUP = {"C4": "C2", "C8": "C4", "D2": "D1", "D4": "C4"}
 
 
-class PlainConvolution(enn.EquivariantModule):  # type: ignore[misc]
+class PlainConvolution(Module):
     """``Conv2d`` between fields of the trivial group, whose channels have no symmetry."""
 
     def __init__(self, in_type: FieldType, out_type: FieldType, kernel_size: int, **arguments: Any) -> None:
@@ -31,15 +32,6 @@ class PlainConvolution(enn.EquivariantModule):  # type: ignore[misc]
     def forward(self, input: enn.GeometricTensor) -> enn.GeometricTensor:
         """(batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
         return self.out_type(self.convolution(input.tensor))
-
-    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the output."""
-        layer = self.convolution
-        sides = (
-            (side + 2 * layer.padding[axis] - layer.kernel_size[axis]) // layer.stride[axis] + 1
-            for axis, side in enumerate(input_shape[2:])
-        )
-        return input_shape[0], self.out_type.size, *sides
 
 
 def with_directions(in_type: FieldType, out_type: FieldType, kernel_size: int, **arguments: Any) -> RelaxedR2Conv:
