@@ -46,7 +46,7 @@ def measure(name: str, batch: int, repetitions: int, device: torch.device) -> di
     networks = [build_network(read_row(row).configuration, 10, 3).to(device) for row in (name, CNN)]
     steps = (train_step(network, images, labels) for network in networks)
     training = alternate(*steps, repetitions)
-    calls = (evaluation(network, Setting(device.type), *images.shape) for network in networks)
+    calls = (evaluation(network, Setting(), *images.shape) for network in networks)
     return {
         "train": asdict(training),
         "inference": asdict(alternate(*calls, repetitions)),

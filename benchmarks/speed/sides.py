@@ -20,20 +20,27 @@ SOFT_IN_BOTH = {"relax": {"rotation": 0.25, "translation": 0.25}}
 
 @dataclass(frozen=True)
 class Setting:
-    """The device and the settings under which everything runs."""
+    """How everything runs, on a GPU where there is one."""
 
-    device: str = "cpu"
     precision: str = "float32"
     channels_last: bool = False
     compiled: bool = False
-    backend: str = "inductor"
+    # Calls are replayed as CUDA graphs.
+    captured: bool = False
+
+    @property
+    def device(self) -> str:
+        """The name of the device."""
+        return "cuda" if torch.cuda.is_available() else "cpu"
 
     def place(self, module: nn.Module) -> Any:
         """The module on the device, in the memory format, compiled if wanted."""
         module = module.to(self.device)
         if self.channels_last:
             module = module.to(memory_format=torch.channels_last)
-        return torch.compile(module, backend=self.backend) if self.compiled else module
+        # On a CPU inductor would want a compiler.
+        backend = "inductor" if self.device == "cuda" else "eager"
+        return torch.compile(module, backend=backend) if self.compiled else module
 
     def set_precision(self) -> None:
         """Allow TF32 in products and convolutions, or not."""
