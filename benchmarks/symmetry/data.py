@@ -34,6 +34,12 @@ class Data:
     act: Callable[[Tensor, Element], Tensor] = turned
 
 
+def split_off(known: Split, held_out: int, test: Split, copied: Split) -> Data:
+    """Return data whose first images that are known are held out for validation."""
+    images, targets = known
+    return Data((images[held_out:], targets[held_out:]), (images[:held_out], targets[:held_out]), test, copied)
+
+
 def draw(count: int, seed: int) -> tuple[Tensor, torch.Generator]:
     """Return a random order of so many images, and the generator that goes on."""
     generator = torch.Generator().manual_seed(1000 + seed)
@@ -68,11 +74,5 @@ def drawn_splits(
         bundled: number of the bundled digits that are held out, which are few.
     """
     held_out = bundled if root is None else VALIDATION
-    pixels, labels = split("train", held_out + images)
-    test = split("test", tests)
-    return Data(
-        (pixels[held_out:], labels[held_out:]),
-        (pixels[:held_out], labels[:held_out]),
-        test,
-        (test[0][:copied], test[1][:copied]),
-    )
+    known, test = split("train", held_out + images), split("test", tests)
+    return split_off(known, held_out, test, (test[0][:copied], test[1][:copied]))

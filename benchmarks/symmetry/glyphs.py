@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from benchmarks.symmetry.data import VALIDATION, Data
+from benchmarks.symmetry.data import VALIDATION, Data, split_off
 from benchmarks.symmetry.turns import rotated
 
 # A letter, and the turn in degrees, counterclockwise, that makes another one of it: 9, q, p and Z.
@@ -66,11 +66,6 @@ def _rendered(letter: str, font: str, generator: np.random.Generator) -> np.ndar
 def load_glyphs(pose: str, images: int, seed: int, root: Path | None) -> Data:
     """Return rendered letters; the pose is the number of shapes whose class is their pose, as in ``"2 of 4"``."""
     posed = int(pose[0])
-    pixels, labels, _ = draw_glyphs(images + VALIDATION, posed, TRAINING_FONTS, 2 * seed)
+    *known, _ = draw_glyphs(images + VALIDATION, posed, TRAINING_FONTS, 2 * seed)
     tested, classes, is_pose = draw_glyphs(2000, posed, TEST_FONTS, 2 * seed + 1)
-    return Data(
-        (pixels[VALIDATION:], labels[VALIDATION:]),
-        (pixels[:VALIDATION], labels[:VALIDATION]),
-        (tested, classes),
-        (tested[~is_pose], classes[~is_pose]),
-    )
+    return split_off((known[0], known[1]), VALIDATION, (tested, classes), (tested[~is_pose], classes[~is_pose]))
