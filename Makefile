@@ -7,6 +7,8 @@ ARGUMENTS ?=#         passed on to the demo, to pytest, or to sphinx
 SMOKE     ?=#         1: `make docs` runs the tutorials for a few steps only, `make gpu` is tiny and needs no GPU
 OUTPUT    ?= runs/gpu# where `make gpu` writes
 
+COMMA     := ,
+
 export PYTHON
 
 RUN    := $(VENV)/bin/python
@@ -65,8 +67,11 @@ notebooks: docs-environment ## bring examples/notebooks up to date with the tuto
 package: docs-environment ## build sdist and wheel, check them, run the demo from the wheel in an environment of its own
 	scripts/package.sh "$(VENV)"
 
-gpu: environment ## the tests that need a GPU and times beside Conv2d, in 8 minutes, into OUTPUT (SMOKE=1: tiny, on a CPU)
-	$(RUN) -m benchmarks.speed.gpu --output "$(OUTPUT)" $(if $(SMOKE),--smoke) $(ARGUMENTS)
+gpu: environment ## times beside strict layers, into OUTPUT, and the tests that need a GPU, in 8 minutes (SMOKE=1: tiny, on a CPU)
+	mkdir -p "$(OUTPUT)"
+	$(RUN) -m benchmarks.speed.performance --settings all --rows "$(if $(SMOKE),C4$(COMMA) 8 ,128 channels$(COMMA) 7)" \
+		$(if $(SMOKE),--repetitions 1) $(ARGUMENTS) > "$(OUTPUT)/gpu.md"
+	$(PYTEST) $(if $(SMOKE),--collect-only -q,-n 4) tests/test_devices.py tests/test_cuda_graphs.py
 
 environment: ## make the virtual environment where it is missing or old
 	@scripts/environment.sh "$(VENV)"

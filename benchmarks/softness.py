@@ -13,8 +13,6 @@ from escnn import gspaces, nn
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv
 
-__all__ = ["by_frequency", "by_samples", "by_size"]
-
 FREQUENCIES = (0.1, 0.25, 0.5, 1.0)
 SIZES = (2, 4, 8, 16, 33)
 

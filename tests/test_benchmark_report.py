@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.shared.run_log import Log
-from benchmarks.symmetry import report, results
-from benchmarks.symmetry.results import CLASSES, grouped, rows_of
+from benchmarks.symmetry import report
+from benchmarks.symmetry.results import grouped, read, rows_of
 
 ACCURACIES = {"R2Conv": (90, 92, 91), "R2Conv, free head": (94, 95, 94), "RelaxedR2Conv": (95, 97, 95), "Conv2d": (60,)}
 HISTORY = [[1, 0.5, 80], [3, 0.4, 99]]
@@ -54,47 +54,40 @@ def test_a_log_that_was_cut_off_keeps_its_other_lines(tmp_path: Path) -> None:
 
 
 def test_gains_are_taken_seed_by_seed_over_the_better_head(log: Log) -> None:
-    ways = grouped(rows_of([log]))["digits", "C8", 1000]["upright"]
-    assert results.better_head(ways, CLASSES) == "R2Conv, free head"
-    assert results.gains(ways, "RelaxedR2Conv", "R2Conv, free head", "accuracy") == [1, 2, 1]
-    assert results.regret(ways, "RelaxedR2Conv", CLASSES) == [-1, -2, -1]
+    part = grouped(rows_of([log]))["digits", "C8", 1000, "upright"]
+    assert part.head == "R2Conv, free head"
+    assert part.gains("RelaxedR2Conv", "accuracy") == [1, 2, 1]
     # At the time at which R2Conv has ended the second round has not.
-    assert ways["Conv2d"][0]["at equal time"] == 80
+    assert part.ways["Conv2d"][0]["at equal time"] == 80
 
 
-def test_the_command_writes_the_results_the_page_and_the_figure(
-    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_writes_the_results_the_page_and_the_figure(log: Log, tmp_path: Path) -> None:
     page, table, figure = (tmp_path / name for name in ("page.md", "runs.csv", "figure.png"))
     names = report.blocks_of({})
     page.write_text("".join(f"<!-- symmetry: {name} -->\nold\n<!-- end -->\n" for name in names), encoding="utf-8")
-    files = ["--page", str(page), "--results", str(table), "--figure", str(figure)]
-    monkeypatch.setattr("sys.argv", ["report", "--log", str(log._path), *files])
-    report.main()
+    report.update([log._path], table, page, figure)
     text = page.read_text(encoding="utf-8")
-    head = "of `R2Conv, free head`"
-    upright, smoke = "digits with C8, 1,000 images, upright", "smoke with C4, level 9"
-    assert f"is ahead in {upright} (95.7 beside 94.3 % {head}; +1.3 ± 0.3, 3 seeds)" in text
-    assert f"is ahead in {upright} (95.7 beside 84.3 % {head}; +11.3 ± 0.3, 3 seeds)" in text
-    assert f"is not settled in {smoke} (error 5.0 beside 6.0 % {head}; +1.0, 1 seed)" in text
+    best = "| `RelaxedR2Conv` "
+    upright = f"95.7, 94.3 | +1.3 ± 0.3, 3 seeds, ahead {best}| 95.7, 84.3 | +11.3 ± 0.3, 3 seeds, ahead {best}|"
+    assert f"| digits with C8, 1,000 images, upright | `R2Conv, free head` | {upright}" in text
+    assert f"| smoke with C4, level 9 | `R2Conv, free head` | 5.0, 6.0 | +1.0, 1 seed, not settled {best}" in text
     assert "| `Conv2d` | 1 | 60.00 (1) | −34.00 (1) |" in text
     assert "| digits with C8, 1,000 images | 10 of " in text
     assert figure.stat().st_size > 10_000
     # The file alone gives the same page, and the trial is no run.
     assert len(table.read_text(encoding="utf-8").splitlines()) == 1 + 13
-    monkeypatch.setattr("sys.argv", ["report", *files])
-    report.main()
+    report.update([], table, page, figure)
     assert page.read_text(encoding="utf-8") == text
 
 
 def test_a_page_without_a_block_is_refused() -> None:
-    with pytest.raises(ValueError, match="no block '<!-- symmetry: says -->'"):
-        report.with_blocks("", {"says": ""})
+    with pytest.raises(ValueError, match="no block '<!-- symmetry: fields -->'"):
+        report.with_blocks("", {"fields": ""})
 
 
 @pytest.mark.skipif(not report.PAGE.exists(), reason="no docs beside the tests")
 def test_the_page_has_what_the_results_say() -> None:
     page = report.PAGE.read_text(encoding="utf-8")
-    found = report.blocks_of(grouped(results.read(report.RESULTS)))
+    found = report.blocks_of(grouped(read(report.RESULTS)))
     assert report.with_blocks(page, found) == page, "python -m benchmarks.symmetry.report"
     assert len(re.findall("<!-- symmetry: ", page)) == len(found)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from benchmark_runs import run_here
 from escnn.nn import R2Conv
 from torch import Tensor
 
@@ -21,10 +20,8 @@ from benchmarks.symmetry import __main__, glyphs, networks, parts, runs, trainin
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.digits import load_digits, load_quadrants, load_sixes_and_sevens
 from benchmarks.symmetry.evaluate import evaluate
-from benchmarks.symmetry.heads import SoftHead
 from benchmarks.symmetry.networks import Frame
 from benchmarks.symmetry.order import BLOCKS, ordered_cells
-from benchmarks.symmetry.photographs import load_faces
 from benchmarks.symmetry.runs import CHOOSING_SEED, SEEDS, Cell, Place
 from benchmarks.symmetry.tasks import TASKS
 from benchmarks.symmetry.training import Rule
@@ -177,17 +174,6 @@ def test_strict_pooled_networks_are_invariant_and_those_with_a_free_head_are_not
         assert (min(found) < 1e-4) == is_invariant
 
 
-def test_a_soft_head_is_strict_until_its_weights_are_not() -> None:
-    network = SMALL.build("D4", WAYS["R2Conv, soft head"], Setting(), SMALL.widths)
-    images, element = torch.randn(2, 1, 33, 33), turns.Element(90, True)
-    assert change(network, images, element) < 1e-4
-    assert isinstance(network.head, SoftHead)
-    # Two coordinates of rotation, one of reflection and two products.
-    assert network.head.alpha.shape == (10, 1, 5)
-    torch.nn.init.normal_(network.head.alpha)
-    assert change(network, images, element) > 1e-3
-
-
 @pytest.mark.parametrize(("task", "group"), [("digits", "C4"), ("quadrant", "T")])
 def test_the_last_stage_alone_is_soft_where_a_way_says_so(task: str, group: str) -> None:
     network = TASKS[task].frame.build(group, WAYS["RelaxedR2Conv, last stage"], Setting(), (1, 1, 1, 1))
@@ -207,11 +193,6 @@ def test_each_image_of_a_batch_is_moved_by_an_element_of_its_own() -> None:
     found = turns.randomly_moved(images, turns.ELEMENTS["D4"])
     allowed = {turns.turned(images[:1], element).flatten().tolist()[1] for element in turns.ELEMENTS["D4"]}
     assert {image.flatten().tolist()[1] for image in found} == allowed
-
-
-def test_elements_that_no_image_drew_are_left_out() -> None:
-    # Two images cannot draw all eight elements.
-    assert turns.randomly_moved(torch.rand(2, 1, 5, 5), turns.ELEMENTS["C8"]).shape == (2, 1, 5, 5)
 
 
 def test_parts_turn_about_their_own_centres() -> None:
@@ -262,20 +243,6 @@ def test_training_ends_at_the_plateau_with_the_best_weights() -> None:
     assert course.epochs == 8 * len(course.history)
 
 
-def test_training_waits_while_the_file_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "SECONDS_BETWEEN_LOOKS", 0.01)
-    pause = tmp_path / "pause"
-    pause.touch()
-    fit = functools.partial(training.fit, Fixed(), ones(64), ones(4), 0.1, Rule(rounds=(1, 1)), pause=pause)
-    thread = threading.Thread(target=fit)
-    thread.start()
-    thread.join(0.1)
-    assert thread.is_alive()
-    pause.unlink()
-    thread.join(10)
-    assert not thread.is_alive()
-
-
 def test_the_class_of_a_digit_is_its_place_or_its_pose_where_the_pose_says_so() -> None:
     quadrant, digit = (load_quadrants(pose, 40, 0, None) for pose in ("quadrant", "in a quadrant"))
     assert torch.equal(quadrant.train[0], digit.train[0])
@@ -288,49 +255,42 @@ def test_the_class_of_a_digit_is_its_place_or_its_pose_where_the_pose_says_so() 
     assert len(four.copied[0]) == 0
 
 
-def test_faces_are_drawn_anew_with_each_seed() -> None:
-    pytest.importorskip("skimage")
-    first, second = (load_faces("as they are", 100, seed, None) for seed in (0, 1))
-    assert [len(part[1]) for part in (first.train, first.validation, first.test)] == [100, 40, 60]
-    assert not torch.equal(first.test[0], second.test[0])
+def test_training_waits_while_the_file_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pause, seconds = tmp_path / "pause", []
+    pause.touch()
+
+    def sleep(some: float) -> None:
+        seconds.append(some)
+        if len(seconds) == 3:
+            pause.unlink()
+
+    monkeypatch.setattr(training.time, "sleep", sleep)
+    training.fit(Fixed(), ones(64), ones(4), 0.1, Rule(rounds=(1, 1)), pause=pause)
+    assert len(seconds) == 3
 
 
-def test_a_layer_of_ones_own_is_tried_beside_both_heads(place: Place, tmp_path: Path) -> None:
-    log = tmp_path / "own.jsonl"
-    subset = (("digits", "C4", "upright", 64),)
-    given = {"tasks": place.tasks, "rule": place.rule, "rates": (0.01,)}
-    found = evaluate(R2Conv, None, log, subset=subset, seeds=(0,), place=given)
-    assert [part["way"] for part in found["results"]] == ["R2Conv", "R2Conv, free head", "own layer"]
-    accuracies = [part["accuracy"] for part in found["results"]]
+def test_ways_with_turned_copies_train_longer() -> None:
+    plain, longer = (runs.rule_of(WAYS[way], Rule(), (8, 2)) for way in ("Conv2d", "Conv2d, turned copies"))
+    assert (plain.patience, plain.rounds) == (4, (8, 2))
+    assert (longer.patience, longer.rounds) == (12, (24, 6))
+
+
+def test_a_layer_of_ones_own_is_tried_beside_both_heads(place: Place) -> None:
+    text = evaluate(R2Conv, replace(place, rates=(0.01,)), subset=(("digits", "C4", "upright", 64),), seeds=(0,))
+    found = {line.split(" | ")[0]: line.split(" | ")[1:3] for line in text.splitlines() if line.startswith("| `")}
+    assert list(found) == ["| `R2Conv`", "| `R2Conv, free head`", "| `own layer`"]
     # It is R2Conv.
-    assert accuracies[2] == accuracies[0]
-    assert json.dumps(found)
+    assert found["| `own layer`"] == found["| `R2Conv`"]
 
 
 def test_command_asks_for_parts_of_the_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Cell] = []
     monkeypatch.setattr(__main__, "train_missing", lambda cells, place: asked.extend(cells))
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    words = ["--tasks", "digits", "--groups", "D4", "--images", "300", "--seeds", "1,2"]
-    words += ["--poses", "turned;upright", "--ways", "Conv2d;R2Conv"]
-    monkeypatch.setattr("sys.argv", ["symmetry", "--output", str(tmp_path / "log.jsonl"), *words])
-    __main__.main()
-    assert [(one.seed, one.pose, one.way) for one in asked] == [
-        (seed, pose, way) for seed in (1, 2) for pose in ("upright", "turned") for way in ("R2Conv", "Conv2d")
+    words = ["--groups", "D4", "--images", "300", "--seeds", "1,2", "--poses", "turned;upright"]
+    run_here("symmetry.__main__", "--output", str(tmp_path / "log.jsonl"), "--ways", "Conv2d;R2Conv", *words)
+    assert asked == [
+        Cell("digits", "D4", pose, 300, way, seed)
+        for seed in (1, 2)
+        for pose in ("upright", "turned")
+        for way in ("R2Conv", "Conv2d")
     ]
-    assert {(one.task, one.group, one.images) for one in asked} == {("digits", "D4", 300)}
-
-
-def test_ways_with_turned_copies_train_longer(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    rules = []
-
-    def end(*_: object, **__: object) -> None:
-        raise InterruptedError
-
-    monkeypatch.setattr(runs, "fit", lambda *arguments, **_: rules.append(arguments[4]) or end())
-    for way in ("Conv2d", "Conv2d, turned copies"):
-        with pytest.raises(InterruptedError):
-            runs._trial(cell(way), Setting(), 0.01, place)
-    plain, longer = rules
-    assert longer.patience == 3 * plain.patience
-    assert longer.rounds == tuple(3 * most for most in plain.rounds)

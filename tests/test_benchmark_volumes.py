@@ -7,7 +7,6 @@ import json
 import runpy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -71,11 +70,13 @@ def test_a_second_call_trains_nothing_and_tells_the_same(tmp_path: Path, monkeyp
     for name, value in {"TRAINING": 3, "TESTS": 1, "BATCH": 2}.items():
         monkeypatch.setattr(buoyancy, name, value)
     monkeypatch.setattr(buoyancy, "simulated", lambda flow, cache: simulated(Flow(flow.buoyancy, 4, 3, 6), cache))
-    arguments = ["--buoyancies", "0.5", "--ways", "Conv3d;strict about the axis", "--seeds", "1", "--steps", "2"]
-    arguments += ["--output", str(tmp_path), "--cache", str(tmp_path)]
+    ways = {name: buoyancy.WAYS[name] for name in ("Conv3d", "strict about the axis")}
+    monkeypatch.setattr(buoyancy, "WAYS", ways)
+    monkeypatch.setattr(buoyancy, "BUOYANCIES", (0.5,))
+    arguments = ["--seeds", "1", "--steps", "2", "--output", str(tmp_path), "--cache", str(tmp_path)]
     first = run_here("volumes.buoyancy", *arguments)
     runs = Log(tmp_path / "buoyancy.jsonl").runs
-    assert {json.loads(run)["way"] for run in runs} == {"Conv3d", "strict about the axis"}
+    assert {json.loads(run)["way"] for run in runs} == set(ways)
     assert run_here("volumes.buoyancy", *arguments).strip() in first
 
 
@@ -86,13 +87,9 @@ def test_the_evidence_is_a_way_of_buoyant_flow(monkeypatch: pytest.MonkeyPatch, 
     # Three epochs of 12 pairs.
     result = buoyancy.train(buoyancy.Run(0.5, "evidence", 9, 0), tmp_path)
     assert result.keys() >= {"error", "rollout", "softness", "hardened error", "rows", "trials, held out"}
-    assert "of 3 |" in buoyancy.report([0.5], 9, 1, _log_of(result, tmp_path))
-
-
-def _log_of(result: dict[str, Any], folder: Path) -> Log:
-    log = Log(folder / "log.jsonl")
+    log = Log(tmp_path / "log.jsonl")
     log.add(str(buoyancy.Run(0.5, "evidence", 9, 0)), result)
-    return log
+    assert "of 3 |" in buoyancy.report(9, 1, log)
 
 
 def test_networks_have_as_many_parameters() -> None:

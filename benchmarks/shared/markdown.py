@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from experiments.mean_and_error import mean_and_error
 
-__all__ = ["cell", "signed", "table"]
-
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return the lines of a table, without a line break at the end."""

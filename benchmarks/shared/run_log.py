@@ -8,8 +8,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Log"]
-
 
 class Log:
     """Finished runs by their description, kept in a file of JSON lines."""

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FIRST_ROUND", "UPDATE", "Split", "take_steps"]
-
 # Inputs and targets, for instance images (n, channels, H, W) and classes (n,).
 Split = tuple[Tensor, Tensor]
 # Epochs or rounds before the first update of the evidence, and the inputs of an update.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from benchmarks.speed.sides import Call, Setting, evaluation
 from benchmarks.speed.timing import alternate
 from escnn_relaxed.models import RelaxedResNet
 from experiments.configuration import read_row, row_names
@@ -27,12 +27,11 @@ from experiments.module import build_network
 CNN = "t2-strict"
 
 
-def train_step(network: RelaxedResNet, images: torch.Tensor, labels: torch.Tensor) -> Callable[[], object]:
+def train_step(network: RelaxedResNet, images: torch.Tensor, labels: torch.Tensor) -> Call:
     """Forward, backward and a step of Adam."""
-    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(network.train().parameters(), lr=1e-3)
 
     def step() -> None:
-        network.train()
         optimizer.zero_grad()
         functional.cross_entropy(network(images), labels).backward()
         optimizer.step()
@@ -40,26 +39,18 @@ def train_step(network: RelaxedResNet, images: torch.Tensor, labels: torch.Tenso
     return step
 
 
-def inference(network: RelaxedResNet, images: torch.Tensor) -> Callable[[], object]:
-    """Class scores in eval mode, filter banks built before."""
-
-    def call() -> None:
-        network.eval()
-        with torch.no_grad():
-            network(images)
-
-    return call
-
-
 def measure(name: str, batch: int, repetitions: int, device: torch.device) -> dict[str, Any]:
     """Ratios to the CNN of one row, and its number of parameters."""
     images = torch.randn(batch, 3, 32, 32, device=device)
     labels = torch.randint(10, (batch,), device=device)
-    network, cnn = (build_network(read_row(row).configuration, 10, 3).to(device) for row in (name, CNN))
+    networks = [build_network(read_row(row).configuration, 10, 3).to(device) for row in (name, CNN)]
+    steps = (train_step(network, images, labels) for network in networks)
+    training = alternate(*steps, repetitions)
+    calls = (evaluation(network, Setting(), *images.shape) for network in networks)
     return {
-        "train": asdict(alternate(train_step(network, images, labels), train_step(cnn, images, labels), repetitions)),
-        "inference": asdict(alternate(inference(network, images), inference(cnn, images), repetitions)),
-        "parameters": sum(parameter.numel() for parameter in network.parameters()),
+        "train": asdict(training),
+        "inference": asdict(alternate(*calls, repetitions)),
+        "parameters": sum(parameter.numel() for parameter in networks[0].parameters()),
     }
 
 

@@ -12,22 +12,6 @@ from escnn import gspaces
 from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, nn
 
-__all__ = [
-    "SOFT_IN_BOTH",
-    "SOFT_ROTATION",
-    "SOFT_TRANSLATION",
-    "Call",
-    "OnTensors",
-    "Setting",
-    "convolution",
-    "dihedral",
-    "evaluation",
-    "irreps",
-    "layer",
-    "regular",
-    "step",
-]
-
 Call = Callable[[], object]
 SOFT_ROTATION = {"relax": {"rotation": 0.25}}
 SOFT_TRANSLATION = {"relax": {"translation": 0.25}}
@@ -36,20 +20,27 @@ SOFT_IN_BOTH = {"relax": {"rotation": 0.25, "translation": 0.25}}
 
 @dataclass(frozen=True)
 class Setting:
-    """The device and the settings under which everything runs."""
+    """How everything runs, on a GPU where there is one."""
 
-    device: str = "cpu"
     precision: str = "float32"
     channels_last: bool = False
     compiled: bool = False
-    backend: str = "inductor"
+    # Calls are replayed as CUDA graphs.
+    captured: bool = False
+
+    @property
+    def device(self) -> str:
+        """The name of the device."""
+        return "cuda" if torch.cuda.is_available() else "cpu"
 
     def place(self, module: nn.Module) -> Any:
         """The module on the device, in the memory format, compiled if wanted."""
         module = module.to(self.device)
         if self.channels_last:
             module = module.to(memory_format=torch.channels_last)
-        return torch.compile(module, backend=self.backend) if self.compiled else module
+        # On a CPU inductor would want a compiler.
+        backend = "inductor" if self.device == "cuda" else "eager"
+        return torch.compile(module, backend=backend) if self.compiled else module
 
     def set_precision(self) -> None:
         """Allow TF32 in products and convolutions, or not."""
@@ -89,17 +80,15 @@ def regular(rotations: int, fields: int) -> FieldType:
     return FieldType(gspace, [gspace.regular_repr if rotations > 1 else gspace.trivial_repr] * fields)
 
 
-def dihedral(rotations: int, fields: int) -> FieldType:
-    """Regular fields of D_N."""
-    gspace = gspaces.flipRot2dOnR2(rotations)
+def regular_of(gspace: Any, fields: int) -> FieldType:
+    """Regular fields of a group."""
     return FieldType(gspace, [gspace.regular_repr] * fields)
 
 
-def irreps(fields: int, mixed: bool) -> FieldType:
-    """Irreps of SO(2) up to frequency 2, each its own field or all in one."""
+def irreps(fields: int) -> FieldType:
+    """Irreps of SO(2) up to frequency 2."""
     gspace = gspaces.rot2dOnR2(-1)
-    parts = [gspace.irrep(frequency) for frequency in range(3)]
-    return FieldType(gspace, [gspace.fibergroup.bl_regular_representation(2)] * fields if mixed else parts * fields)
+    return FieldType(gspace, [gspace.irrep(frequency) for frequency in range(3)] * fields)
 
 
 def convolution(channels: int, setting: Setting, kernel_size: int = 7) -> nn.Module:
@@ -112,9 +101,9 @@ def layer(kind: Any, fields: FieldType, setting: Setting, kernel_size: int = 7, 
     return setting.place(OnTensors(kind(fields, fields, kernel_size, padding=kernel_size // 2, **options)))
 
 
-def step(module: nn.Module, setting: Setting, batch: int, channels: int, size: int) -> Call:
+def step(module: nn.Module, setting: Setting, *shape: int) -> Call:
     """Forward and backward."""
-    images = setting.images(batch, channels, size, size)
+    images = setting.images(*shape)
     wanted = [images, *(parameter for parameter in module.parameters() if parameter.requires_grad)]
     with setting.autocast(), torch.no_grad():
         direction = torch.randn_like(module(images))
@@ -127,9 +116,9 @@ def step(module: nn.Module, setting: Setting, batch: int, channels: int, size: i
     return call
 
 
-def evaluation(module: nn.Module, setting: Setting, batch: int, channels: int, size: int) -> Call:
+def evaluation(module: nn.Module, setting: Setting, *shape: int) -> Call:
     """Forward without gradients, in eval mode."""
-    images = setting.images(batch, channels, size, size).detach()
+    images = setting.images(*shape).detach()
     module.eval()
 
     def call() -> None:

@@ -10,25 +10,17 @@ from dataclasses import dataclass
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["Ratio", "alternate", "captured", "peak_memory"]
-
 Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """Time of one side over that of another.
-
-    Attributes:
-        median: of the ratios of calls that follow each other.
-        low: their lower quartile.
-        high: their upper quartile.
-        seconds: median time of the other side.
-    """
+    """The time of one side over that of another: median and quartiles of the ratios of calls that follow each other."""
 
     median: float
     low: float
     high: float
+    # The median time of the other side.
     seconds: float
 
 

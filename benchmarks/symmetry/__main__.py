@@ -16,7 +16,17 @@ import torch
 
 from benchmarks.shared.run_log import Log
 from benchmarks.symmetry.order import ordered_cells
-from benchmarks.symmetry.runs import Cell, Place, train_missing
+from benchmarks.symmetry.runs import Place, train_missing
+
+# Option → the part of a cell that it names, and what separates values.
+OPTIONS = {
+    "tasks": ("task", ";"),
+    "groups": ("group", ","),
+    "poses": ("pose", ";"),
+    "ways": ("way", ";"),
+    "images": ("images", ","),
+    "seeds": ("seed", ","),
+}
 
 
 def main() -> None:
@@ -24,30 +34,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of the data; without, scikit-learn's digits, for a trial")
     parser.add_argument("--output", type=Path, required=True, help="the log, a file of JSON lines")
-    parser.add_argument("--tasks", help="separated by commas")
-    parser.add_argument("--groups", help="separated by commas")
-    parser.add_argument("--poses", help="separated by ;")
-    parser.add_argument("--ways", help="separated by ;")
-    parser.add_argument("--images", help="numbers of training images, separated by commas")
-    parser.add_argument("--seeds", help="separated by commas")
     parser.add_argument("--pause-file", type=Path, help="while this file exists, training waits between epochs")
+    for option, (_, separator) in OPTIONS.items():
+        parser.add_argument(f"--{option}", help=f"only these, separated by {separator}")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    place = Place(arguments.data, Log(arguments.output), arguments.pause_file)
-    train_missing([cell for cell in ordered_cells() if _is_asked_for(cell, arguments)], place)
-
-
-def _is_asked_for(cell: Cell, arguments: argparse.Namespace) -> bool:
-    """Return whether each value of a cell is among those that were named, where some were."""
-    named = (
-        (cell.task, arguments.tasks, ","),
-        (cell.group, arguments.groups, ","),
-        (cell.pose, arguments.poses, ";"),
-        (cell.way, arguments.ways, ";"),
-        (cell.images, arguments.images, ","),
-        (cell.seed, arguments.seeds, ","),
-    )
-    return all(names is None or str(value) in names.split(separator) for value, names, separator in named)
+    asked = {
+        part: getattr(arguments, option).split(separator)
+        for option, (part, separator) in OPTIONS.items()
+        if getattr(arguments, option)
+    }
+    cells = [cell for cell in ordered_cells() if all(str(getattr(cell, part)) in asked[part] for part in asked)]
+    train_missing(cells, Place(arguments.data, Log(arguments.output), arguments.pause_file))
 
 
 if __name__ == "__main__":

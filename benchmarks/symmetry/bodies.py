@@ -12,8 +12,6 @@ from escnn.nn import FieldType
 from torch import nn
 from torch.nn import functional
 
-__all__ = ["GSPACES", "Layers", "plain_stages", "regular", "residual_stages"]
-
 GSPACES: dict[str, Callable[[], Any]] = {
     "C1": gspaces.trivialOnR2,
     "C2": lambda: gspaces.rot2dOnR2(2),
@@ -30,15 +28,16 @@ GSPACES: dict[str, Callable[[], Any]] = {
 FIRST_KERNEL, KERNEL = 7, 5
 
 
-class Layers:
-    """Makes the convolutions of a body.
+class Module(enn.EquivariantModule):  # type: ignore[misc]
+    """A map of fields, whose size is asked of its output."""
 
-    Args:
-        layer: class of the convolutions.
-        last: class of those in the last layer or stage.
-        restricts: whether the last layer or stage is of the trivial group.
-        is_periodic: whether opposite sides of the image are one.
-    """
+    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the output."""
+        return tuple(self(self.in_type(torch.zeros(input_shape))).shape)
+
+
+class Layers:
+    """Makes the convolutions of a body, those of the last layer or stage by ``last``."""
 
     def __init__(
         self,
@@ -93,14 +92,7 @@ def _block(gspace: Any, width: int) -> list[nn.Module]:
 def plain_stages(
     fields: FieldType, layers: Layers, widths: tuple[int, ...], last_kernel: int | None
 ) -> list[nn.Module]:
-    """Return four convolutions, with anti-aliased pooling by 2 between them.
-
-    Args:
-        fields: of the images.
-        layers: makes the convolutions.
-        widths: fields of each.
-        last_kernel: side of the last map where the last layer sees all of it.
-    """
+    """Return four convolutions, with anti-aliased pooling by 2 between them."""
     modules: list[nn.Module] = []
     for number, width in enumerate(widths):
         is_last = number == len(widths) - 1
@@ -138,7 +130,7 @@ def residual_stages(
     return [*modules, _Residual(before, third, layers, is_last=True), _Residual(third, third, layers, is_last=True)]
 
 
-class _Residual(enn.EquivariantModule):  # type: ignore[misc]
+class _Residual(Module):
     """Two convolutions beside a shortcut; the first one halves the image where the fields change."""
 
     def __init__(self, in_type: FieldType, out_type: FieldType, layers: Layers, is_last: bool = False) -> None:
@@ -156,13 +148,8 @@ class _Residual(enn.EquivariantModule):  # type: ignore[misc]
         """(batch, C_in, H, W) → (batch, C_out, H/stride, W/stride)."""
         return self.activation(self.body(input) + self.shortcut(input))
 
-    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the body's output."""
-        shape: tuple[int, ...] = self.body.evaluate_output_shape(input_shape)
-        return shape
 
-
-class _TorusPooling(enn.EquivariantModule):  # type: ignore[misc]
+class _TorusPooling(Module):
     """Every other pixel of a 5×5 binomial mean, on the torus."""
 
     def __init__(self, in_type: FieldType) -> None:
@@ -175,7 +162,3 @@ class _TorusPooling(enn.EquivariantModule):  # type: ignore[misc]
         """(batch, C, H, W) → (batch, C, H/2, W/2)."""
         padded = functional.pad(input.tensor, (2, 2, 2, 2), mode="circular")
         return self.out_type(functional.conv2d(padded, self.kernel, stride=2, groups=self.in_type.size))
-
-    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return half the height and the width."""
-        return *input_shape[:2], (input_shape[2] + 1) // 2, (input_shape[3] + 1) // 2

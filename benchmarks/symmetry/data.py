@@ -14,8 +14,6 @@ from benchmarks.shared.training import Split
 from benchmarks.symmetry.turns import Element, turned
 from experiments.digits import bundled_digits, mnist_digits
 
-__all__ = ["BUNDLED_VALIDATION", "SIDE", "VALIDATION", "Data", "draw", "drawn_splits", "mnist"]
-
 # Images have an odd side that halves to odd sides or to 8, unless opposite sides are one: only then do strides map the
 # pixel grid to itself under turns, and a strict network is invariant.
 SIDE = 33
@@ -25,21 +23,21 @@ VALIDATION, BUNDLED_VALIDATION = 1000, 200
 
 @dataclass(frozen=True)
 class Data:
-    """The data of one seed.
-
-    Attributes:
-        train: to train on.
-        validation: by which training ends and rates are chosen.
-        test: what is tried once, at the end.
-        copied: the part of it that is tried turned, too.
-        act: inputs and an element → the inputs turned.
-    """
+    """The data of one seed."""
 
     train: Split
+    # By which training ends and rates are chosen.
     validation: Split
+    # What is tried once, at the end, and the part of it that is tried turned, too.
     test: Split
     copied: Split
     act: Callable[[Tensor, Element], Tensor] = turned
+
+
+def split_off(known: Split, held_out: int, test: Split, copied: Split) -> Data:
+    """Return data whose first images that are known are held out for validation."""
+    images, targets = known
+    return Data((images[held_out:], targets[held_out:]), (images[:held_out], targets[:held_out]), test, copied)
 
 
 def draw(count: int, seed: int) -> tuple[Tensor, torch.Generator]:
@@ -71,16 +69,10 @@ def drawn_splits(
         split: its name and a number → so many images and their classes, drawn with the seed.
         images: to train on.
         tests: number of test images.
-        root: folder of the data; None for the bundled digits, of which fewer are held out.
+        root: folder of the data; None for the bundled digits.
         copied: number of test images that are tried turned.
-        bundled: number of the bundled digits that are held out.
+        bundled: number of the bundled digits that are held out, which are few.
     """
     held_out = bundled if root is None else VALIDATION
-    pixels, labels = split("train", held_out + images)
-    test = split("test", tests)
-    return Data(
-        (pixels[held_out:], labels[held_out:]),
-        (pixels[:held_out], labels[:held_out]),
-        test,
-        (test[0][:copied], test[1][:copied]),
-    )
+    known, test = split("train", held_out + images), split("test", tests)
+    return split_off(known, held_out, test, (test[0][:copied], test[1][:copied]))

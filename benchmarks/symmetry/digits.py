@@ -14,8 +14,6 @@ from benchmarks.symmetry.data import SIDE, Data, draw, drawn_splits, mnist
 from benchmarks.symmetry.turns import rotated
 from experiments.digits import turned
 
-__all__ = ["POSES", "load_digits", "load_quadrants", "load_sixes_and_sevens"]
-
 TEST_DIGITS = 4000
 # Pose of digits → the largest angle in radians, and whether half of them are mirrored.
 POSES = {

@@ -9,9 +9,7 @@ from statistics import fmean, stdev
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
-from benchmarks.symmetry.results import CLASSES, FIELDS, Results, better_head, gains, measure_of
-
-__all__ = ["COLOURS", "draw"]
+from benchmarks.symmetry.results import Part
 
 # One colour for each way.
 COLOURS = {
@@ -33,29 +31,23 @@ COLUMNS = (
     *(("digits", "C8", 1000, pose) for pose in ("upright", "within 60°", "turned")),
 )
 # The largest gains of an axis, of the data as they are and of turned copies, in points of error or of accuracy.
-LARGEST = {FIELDS: (2.5, 6.0), CLASSES: (6.0, 60.0)}
+LARGEST = {"error": (2.5, 6.0), "accuracy": (6.0, 60.0)}
 FONT = 10
 
 
-def draw(results: Mapping[tuple[str, str, int], Results], path: Path) -> None:
+def draw(results: Mapping[tuple[str, str, int, str], Part], path: Path) -> None:
     """Draw a column for each pose: above the gains on the data as they are, below those on turned copies."""
-    columns = []
-    for task, group, images, pose in COLUMNS:
-        by_pose = results.get((task, group, images), {})
-        if pose in by_pose and better_head(by_pose[pose], measure_of(by_pose)) is not None:
-            columns.append((f"{task}, {group}\n{pose}", by_pose[pose], measure_of(by_pose)))
-    names = [way for way in COLOURS if any(way in ways for _, ways, _ in columns)]
+    parts = [results[key] for key in COLUMNS if key in results and results[key].head is not None]
+    names = [way for way in COLOURS if any(way in part.ways for part in parts)]
     size = 9.0, 2.0 + 0.44 * max(len(names), 1)
     figure, grid = pyplot.subplots(
-        2, max(len(columns), 1), figsize=size, sharey=True, layout="constrained", squeeze=False
+        2, max(len(parts), 1), figsize=size, sharey=True, layout="constrained", squeeze=False
     )
-    for (title, ways, measure), pair in zip(columns, grid.T, strict=False):
-        head = better_head(ways, measure)
-        for axes, score, largest in zip(pair, (measure.score, "turned"), LARGEST[measure], strict=True):
-            found = {way: gains(ways, way, head, score, measure.sign) for way in names if way in ways}
-            _draw_panel(axes, names, found, largest)
-        pair[0].set_title(title, fontsize=FONT + 1)
-        pair[1].set_xlabel(f"0: {head}".replace(", ", ",\n"), fontsize=FONT)
+    for part, pair in zip(parts, grid.T, strict=False):
+        for axes, score, largest in zip(pair, (part.score, "turned"), LARGEST[part.score], strict=True):
+            _draw_panel(axes, names, {way: part.gains(way, score) for way in names}, largest)
+        pair[0].set_title(f"{part.task}, {part.group}\n{part.pose}", fontsize=FONT + 1)
+        pair[1].set_xlabel(f"0: {part.head}".replace(", ", ",\n"), fontsize=FONT)
     for axes, text in zip(grid[:, 0], ("data as they are", "turned copies"), strict=True):
         axes.set_ylabel(text, fontsize=FONT + 1)
     figure.supxlabel("gain in points of accuracy, of smoke in points of error that are less", fontsize=FONT)

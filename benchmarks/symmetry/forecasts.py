@@ -26,8 +26,6 @@ from benchmarks.symmetry.turns import Element, turned
 from benchmarks.symmetry.ways import Setting, Way
 from escnn_relaxed import harden_network
 
-__all__ = ["OBJECTIVE", "POSES", "TRAINING", "ForecastFrame", "Forecaster", "fields_turned", "load_smoke", "scores"]
-
 POSES = ("level 9", "level 3", "level 0")
 # Puffs for training and for validation; the rest is for the test.
 TRAINING, VALIDATION = 5, 2
@@ -85,16 +83,12 @@ def fields_turned(fields: Tensor, element: Element) -> Tensor:
 
 @dataclass(frozen=True)
 class ForecastFrame:
-    """What smoke asks of its networks.
+    """What smoke asks of its networks: see :class:`~benchmarks.symmetry.networks.Frame`."""
 
-    Attributes:
-        widths: fields of the hidden layers of ``R2Conv``.
-        relax: what soft layers are soft in, where it is not all that the group has.
-        is_periodic: whether the left and the right side of the box are one.
-    """
-
+    # Fields of the hidden layers.
     widths: tuple[int, ...] = (6, 6, 6)
     relax: Any = None
+    # The left and the right side of the box are one.
     is_periodic: bool = False
 
     def __hash__(self) -> int:

@@ -12,10 +12,8 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from benchmarks.symmetry.data import VALIDATION, Data
+from benchmarks.symmetry.data import VALIDATION, Data, split_off
 from benchmarks.symmetry.turns import rotated
-
-__all__ = ["SHAPES", "TEST_FONTS", "TRAINING_FONTS", "draw_glyphs", "glyph_classes", "load_glyphs"]
 
 # A letter, and the turn in degrees, counterclockwise, that makes another one of it: 9, q, p and Z.
 SHAPES = (("6", 180), ("b", 180), ("d", 180), ("N", 90))
@@ -29,26 +27,12 @@ TEST_FONTS = ("DejaVuSans-BoldOblique", "DejaVuSerif-Italic", "DejaVuSansMono-Ob
 
 
 def glyph_classes(posed: int) -> list[tuple[int, ...]]:
-    """Return the classes of each shape, two of the first ``posed``, one of each of the others.
-
-    Example:
-        >>> glyph_classes(1)
-        [(0, 1), (2,), (3,), (4,)]
-    """
-    counts = [2 if number < posed else 1 for number in range(len(SHAPES))]
-    starts = [sum(counts[:number]) for number in range(len(SHAPES))]
-    return [tuple(range(start, start + count)) for start, count in zip(starts, counts, strict=True)]
+    """Return the classes of each shape, two of the first ``posed``, one of each of the others."""
+    return [(2 * shape, 2 * shape + 1) if shape < posed else (posed + shape,) for shape in range(len(SHAPES))]
 
 
 def draw_glyphs(count: int, posed: int, fonts: Sequence[str], seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return images (n, 1, 33, 33), classes (n,), and whether the class of an image is its pose (n,).
-
-    Args:
-        count: n.
-        posed: number of the shapes whose class is their pose.
-        fonts: names of those that matplotlib ships.
-        seed: of all that is drawn.
-    """
+    """Return n images (n, 1, 33, 33), classes (n,), and whether the class of an image is its pose (n,)."""
     generator = np.random.default_rng(1000 + seed)
     classes = glyph_classes(posed)
     images, labels, angles = [], [], []
@@ -82,11 +66,6 @@ def _rendered(letter: str, font: str, generator: np.random.Generator) -> np.ndar
 def load_glyphs(pose: str, images: int, seed: int, root: Path | None) -> Data:
     """Return rendered letters; the pose is the number of shapes whose class is their pose, as in ``"2 of 4"``."""
     posed = int(pose[0])
-    pixels, labels, _ = draw_glyphs(images + VALIDATION, posed, TRAINING_FONTS, 2 * seed)
+    *known, _ = draw_glyphs(images + VALIDATION, posed, TRAINING_FONTS, 2 * seed)
     tested, classes, is_pose = draw_glyphs(2000, posed, TEST_FONTS, 2 * seed + 1)
-    return Data(
-        (pixels[VALIDATION:], labels[VALIDATION:]),
-        (pixels[:VALIDATION], labels[:VALIDATION]),
-        (tested, classes),
-        (tested[~is_pose], classes[~is_pose]),
-    )
+    return split_off((known[0], known[1]), VALIDATION, (tested, classes), (tested[~is_pose], classes[~is_pose]))

@@ -8,8 +8,6 @@ import torch
 from escnn import nn as enn
 from torch import Tensor, nn
 
-__all__ = ["HEADS", "FreeHead", "PlaceHead", "PooledHead", "SoftHead", "pose_functions"]
-
 # ω′ of the functions of the pose, and the root mean square of what a weight of 1 makes of them, as in RelaxedR2Conv.
 FREQUENCY, UNIT = 0.25, 0.2
 
@@ -31,28 +29,16 @@ class PooledHead(nn.Module):
 
 
 class FreeHead(nn.Module):
-    """The mean of each channel over the image, and a linear map of all channels, which sees the pose."""
+    """A linear map of all channels, which sees the pose, of their means over the image or at each of some pixels."""
 
-    def __init__(self, in_type: enn.FieldType, classes: int) -> None:
+    def __init__(self, in_type: enn.FieldType, classes: int, pixels: int = 1) -> None:
         super().__init__()
-        self.linear = nn.Linear(in_type.size, classes)
+        self.linear, self.pixels = nn.Linear(in_type.size * pixels, classes), pixels
 
     def forward(self, features: enn.GeometricTensor) -> Tensor:
         """Return logits (batch, classes)."""
-        logits: Tensor = self.linear(features.tensor.mean(dim=(2, 3)))
-        return logits
-
-
-class PlaceHead(nn.Module):
-    """A linear map of all channels at all pixels, which sees the place."""
-
-    def __init__(self, in_type: enn.FieldType, classes: int, side: int = 4) -> None:
-        super().__init__()
-        self.linear = nn.Linear(in_type.size * side**2, classes)
-
-    def forward(self, features: enn.GeometricTensor) -> Tensor:
-        """Return logits (batch, classes)."""
-        logits: Tensor = self.linear(features.tensor.flatten(1))
+        seen = features.tensor.mean(dim=(2, 3)) if self.pixels == 1 else features.tensor.flatten(1)
+        logits: Tensor = self.linear(seen)
         return logits
 
 

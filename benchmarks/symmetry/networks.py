@@ -5,53 +5,35 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from escnn import nn as enn
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from benchmarks.symmetry.bodies import GSPACES, Layers, plain_stages, residual_stages
-from benchmarks.symmetry.heads import HEADS, FreeHead, PlaceHead
+from benchmarks.symmetry.heads import HEADS
 from benchmarks.symmetry.ways import Setting, Way
-
-__all__ = ["AnyFrame", "Classifier", "Frame", "equal_widths", "parameters"]
 
 # Numbers of parameters that differ by less count as equal.
 TOLERANCE = 0.03
 
 
-class AnyFrame(Protocol):
-    """What a task asks of its networks."""
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Fields of the layers or stages of ``R2Conv``, whose number of parameters the others have."""
-
-    def build(self, group: str, way: Way, setting: Setting, widths: tuple[int, ...]) -> nn.Module:
-        """Return the network of a way, with so many fields in each layer or stage."""
-
-
 @dataclass(frozen=True)
 class Frame:
-    """What a task asks of its classifiers.
-
-    Attributes:
-        classes: number of classes.
-        channels: of an image.
-        widths: fields of the layers or stages of ``R2Conv``, whose number of parameters the others have.
-        is_residual: whether the body is a residual network of three stages, and not of four plain layers.
-        last_kernel: side of the last map, all of which the last layer sees where the place of things matters.
-        relax: what soft layers are soft in, where it is not all that the group has.
-        is_periodic: whether opposite sides of an image are one; a free head then sees each place.
-    """
+    """What a task asks of its classifiers."""
 
     classes: int
     channels: int = 1
+    # Fields of the layers or stages of ``R2Conv``, whose number of parameters the others have.
     widths: tuple[int, ...] = (6, 6, 6, 12)
+    # A residual network of three stages, and not four plain layers.
     is_residual: bool = False
+    # The side of the last map, all of which the last layer sees where the place of things matters.
     last_kernel: int | None = None
+    # What soft layers are soft in, where it is not all that the group has.
     relax: tuple[str, ...] | None = None
+    # Opposite sides of an image are one.
     is_periodic: bool = False
 
     def build(self, group: str, way: Way, setting: Setting, widths: tuple[int, ...]) -> Classifier:
@@ -61,10 +43,9 @@ class Frame:
         layers = Layers(*way.layers(setting, self.relax), way.restricts, self.is_periodic)
         stages = (residual_stages if self.is_residual else plain_stages)(in_type, layers, widths, self.last_kernel)
         body = enn.SequentialModule(*stages)
-        head = HEADS[way.head]
-        if self.is_periodic and head is FreeHead:
-            head = PlaceHead
-        return Classifier(in_type, body, head(body.out_type, self.classes))
+        # On a torus a free head sees the place: all 4×4 pixels of the last map.
+        options = {"pixels": 16} if self.is_periodic and way.head == "free" else {}
+        return Classifier(in_type, body, HEADS[way.head](body.out_type, self.classes, **options))
 
 
 class Classifier(nn.Module):
@@ -86,14 +67,14 @@ def parameters(network: nn.Module) -> int:
 
 
 @functools.cache
-def _target(frame: AnyFrame, group: str) -> int:
+def _target(frame: Any, group: str) -> int:
     return parameters(frame.build(group, Way(), Setting(), frame.widths))
 
 
 _found: dict[tuple[Any, ...], tuple[int, ...]] = {}
 
 
-def equal_widths(frame: AnyFrame, group: str, way: Way) -> tuple[int, ...]:
+def equal_widths(frame: Any, group: str, way: Way) -> tuple[int, ...]:
     """Return the widths at which a way has as many parameters as ``R2Conv`` with a pooled head, nearly.
 
     Layers grow one field at a time in the proportions of the frame's widths, up to the step that comes nearest. Where
@@ -110,7 +91,7 @@ def equal_widths(frame: AnyFrame, group: str, way: Way) -> tuple[int, ...]:
     return _found[key]
 
 
-def _nearest(count: Callable[[tuple[int, ...]], int], frame: AnyFrame, target: int) -> tuple[int, ...]:
+def _nearest(count: Callable[[tuple[int, ...]], int], frame: Any, target: int) -> tuple[int, ...]:
     """Return the widths whose count comes nearest to the target."""
     count = functools.lru_cache(maxsize=None)(count)
     widths, below = (1,) * len(frame.widths), (1,) * len(frame.widths)

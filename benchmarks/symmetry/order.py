@@ -9,8 +9,6 @@ from benchmarks.symmetry.runs import SEEDS, Cell
 from benchmarks.symmetry.tasks import TASKS
 from benchmarks.symmetry.ways import FURTHER_WAYS, MAIN_WAYS
 
-__all__ = ["BLOCKS", "Block", "ordered_cells"]
-
 
 @dataclass(frozen=True)
 class Block:

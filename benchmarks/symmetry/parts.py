@@ -10,8 +10,6 @@ from torch import Tensor
 from benchmarks.symmetry.data import VALIDATION, Data, draw, mnist
 from benchmarks.symmetry.turns import ELEMENTS, Element, randomly_moved, turned
 
-__all__ = ["PAIRS", "draw_pairs", "load_parts", "parts_turned"]
-
 SIDE, DIGIT, TOP = 57, 28, 14
 # The first column of each part. Between them, and below, is what makes the side odd.
 COLUMNS = (0, 29)
@@ -22,11 +20,8 @@ PAIRS = CLASSES**2
 def draw_pairs(digits: tuple[Tensor, Tensor], count: int, group: str, seed: int) -> tuple[Tensor, Tensor]:
     """Return images (100·count, 1, 57, 57) and classes, so many images of each ordered pair of digits.
 
-    Args:
-        digits: images (n, 1, 28, 28) of up to 255 and their classes, drawn from with replacement.
-        count: number of images of a pair.
-        group: of the elements by which each part is moved.
-        seed: of all that is drawn.
+    Digits are images (n, 1, 28, 28) of up to 255 and their classes, drawn with replacement. Each is moved by an element
+    of the group of its own.
     """
     generator = torch.Generator().manual_seed(1000 + seed)
     pixels, labels = digits

@@ -9,12 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.shared.training import Split
-from benchmarks.symmetry.data import SIDE, VALIDATION, Data, draw
+from benchmarks.symmetry.data import SIDE, VALIDATION, Data, draw, split_off
 from benchmarks.symmetry.turns import ELEMENTS, randomly_moved, rotated
 from experiments.cifar_files import cifar_split
-
-__all__ = ["load_cifar", "load_faces", "varied_photographs"]
 
 SHIFT = 4  # pixels
 # Of 200 images of scikit-image, 100 of which are faces; the rest is for the test.
@@ -31,15 +28,10 @@ def load_cifar(pose: str, images: int, seed: int, root: Path | None) -> Data:
         order, generator = draw(len(pixels), seed)
         splits.append((pixels[order[:most]].float(), labels[order[:most]].long(), generator))
     deviation, mean = torch.std_mean(splits[0][0][VALIDATION:], dim=(0, 2, 3), keepdim=True)
-    (pixels, labels), test = (
+    known, test = (
         (_posed_photographs((some - mean) / deviation, pose, generator), classes) for some, classes, generator in splits
     )
-    return Data(
-        (pixels[VALIDATION:], labels[VALIDATION:]),
-        (pixels[:VALIDATION], labels[:VALIDATION]),
-        test,
-        (test[0][:2000], test[1][:2000]),
-    )
+    return split_off(known, VALIDATION, test, (test[0][:2000], test[1][:2000]))
 
 
 def _posed_photographs(images: Tensor, pose: str, generator: torch.Generator) -> Tensor:
@@ -75,9 +67,6 @@ def load_faces(pose: str, images: int, seed: int, root: Path | None) -> Data:
     pixels, classes = pixels[order] - pixels.mean(), classes[order]
     if pose == "moved by D2":
         pixels = randomly_moved(pixels, ELEMENTS["D2"], generator=generator)
-    known = FACES_OF_VALIDATION + images
-
-    def part(first: int, last: int | None) -> Split:
-        return pixels[first:last], classes[first:last]
-
-    return Data(part(FACES_OF_VALIDATION, known), part(0, FACES_OF_VALIDATION), part(known, None), part(known, None))
+    few = FACES_OF_VALIDATION + images
+    test = pixels[few:], classes[few:]
+    return split_off((pixels[:few], classes[:few]), FACES_OF_VALIDATION, test, test)

@@ -6,32 +6,13 @@ import csv
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from benchmarks.shared.run_log import Log
 from benchmarks.symmetry.order import BLOCKS
-
-__all__ = [
-    "CLASSES",
-    "FIELDS",
-    "HEADS",
-    "KEY",
-    "BySeed",
-    "Measure",
-    "Results",
-    "better_head",
-    "gains",
-    "grouped",
-    "measure_of",
-    "read",
-    "regret",
-    "rows_of",
-    "values",
-    "write",
-]
 
 KEY = ("task", "group", "images", "pose", "way", "seed")
 NUMBERS = (
@@ -41,37 +22,60 @@ NUMBERS = (
 )
 WORDS = ("setting", "stays soft", "commit")
 HEADS = ("R2Conv", "R2Conv, free head")
-# The strict networks among which an oracle that knows the symmetry would choose.
-STRICT = (*HEADS, "R2Conv, subgroup", "R2Conv, other group", "RestrictionModule", "Conv2d")
 Row = dict[str, Any]
-# Seed → the row of a run.
-BySeed = Mapping[int, Row]
-# Pose → way → the rows of its runs.
-Results = Mapping[str, Mapping[str, BySeed]]
 
 
-@dataclass(frozen=True)
-class Measure:
-    """The scores of a kind of task.
+@dataclass
+class Part:
+    """The runs of one task, group, number of training images and pose: by way, then by seed."""
 
-    Attributes:
-        score: that of the test data as they are; ``turned`` is that of turned copies.
-        agreement: how far outputs of turned copies are those of the data.
-        sign: 1 where more is better, −1 of errors.
-    """
+    task: str
+    group: str
+    images: int
+    pose: str
+    ways: dict[str, dict[int, Row]] = field(default_factory=dict)
 
-    score: str
-    agreement: str
-    sign: int
+    @property
+    def family(self) -> str:
+        """Words for the runs of all poses."""
+        return f"{self.task} with {self.group}" + ("" if self.is_forecast else f", {self.images:,} images")
 
+    @property
+    def is_forecast(self) -> bool:
+        """Whether the score is an error, and not an accuracy."""
+        return self.task.startswith("smoke")
 
-CLASSES, FIELDS = Measure("accuracy", "agreement", 1), Measure("error", "change", -1)
+    @property
+    def score(self) -> str:
+        """The score on the test data as they are; ``turned`` is that on turned copies."""
+        return "error" if self.is_forecast else "accuracy"
 
+    @property
+    def agreement(self) -> str:
+        """The number that says how far outputs of turned copies are those of the data."""
+        return "change" if self.is_forecast else "agreement"
 
-def measure_of(by_pose: Results) -> Measure:
-    """Return the scores that the runs of a task have."""
-    row = next(row for ways in by_pose.values() for by_seed in ways.values() for row in by_seed.values())
-    return FIELDS if "error" in row else CLASSES
+    @property
+    def head(self) -> str | None:
+        """The strict head of the better mean score, None where one of the two is missing."""
+        return self.best(self.score, HEADS) if all(self.values(head, self.score) for head in HEADS) else None
+
+    def values(self, way: str, score: str) -> list[float]:
+        """Return a score of each seed that has it."""
+        return [row[score] for row in self.ways.get(way, {}).values() if score in row]
+
+    def best(self, score: str, among: Iterable[str] | None = None) -> str | None:
+        """Return the way of the best mean, None where no way has the score."""
+        sign = -1 if self.is_forecast else 1
+        means = {way: sign * fmean(found) for way in among or self.ways if (found := self.values(way, score))}
+        return max(means, key=means.__getitem__, default=None)
+
+    def gains(self, way: str, score: str) -> list[float]:
+        """Return by how much a way is better than the better strict head, of each seed that both have."""
+        ours, theirs = self.ways.get(way, {}), self.ways.get(self.head or "", {})
+        sign = -1 if self.is_forecast else 1
+        both = [(row, theirs[seed]) for seed, row in ours.items() if score in row and score in theirs.get(seed, {})]
+        return [sign * (row[score] - other[score]) for row, other in both]
 
 
 def rows_of(logs: Iterable[Log]) -> list[Row]:
@@ -85,11 +89,11 @@ def rows_of(logs: Iterable[Log]) -> list[Row]:
     ends = defaultdict(list)
     for run, result in found:
         if run["way"] == "R2Conv":
-            ends[_place(run)].append(result["seconds"])
-    return [_row(run, result, ends.get(_place(run), ())) for run, result in found]
+            ends[_part_of(run)].append(result["seconds"])
+    return [_row(run, result, ends.get(_part_of(run), ())) for run, result in found]
 
 
-def _place(run: Mapping[str, Any]) -> tuple[Any, ...]:
+def _part_of(run: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(run[part] for part in KEY[:4])
 
 
@@ -149,41 +153,10 @@ def _typed(row: Mapping[str, str]) -> Row:
     return found | {name: row[name] for name in WORDS if row.get(name)}
 
 
-def grouped(rows: Iterable[Row]) -> dict[tuple[str, str, int], Results]:
-    """Return rows by task, group and number of images, then by pose, way and seed."""
-    found: dict[Any, Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
+def grouped(rows: Iterable[Row]) -> dict[tuple[Any, ...], Part]:
+    """Return the parts of some rows by task, group, number of images and pose."""
+    found: dict[tuple[Any, ...], Part] = {}
     for row in rows:
-        found[row["task"], row["group"], row["images"]][row["pose"]][row["way"]][row["seed"]] = row
-    return dict(found)
-
-
-def values(by_seed: BySeed, score: str) -> list[float]:
-    """Return a score of each seed that has it."""
-    return [row[score] for row in by_seed.values() if score in row]
-
-
-def better_head(ways: Mapping[str, BySeed], measure: Measure) -> str | None:
-    """Return the strict head of the better mean score, None where one of the two is missing."""
-    means = {head: values(ways.get(head, {}), measure.score) for head in HEADS}
-    if not all(means.values()):
-        return None
-    return max(HEADS, key=lambda head: measure.sign * fmean(means[head]))
-
-
-def gains(ways: Mapping[str, BySeed], way: str, other: str, score: str, sign: int = 1) -> list[float]:
-    """Return by how much a way is better than another, seed by seed, of the seeds that both have."""
-    ours, theirs = ways[way], ways[other]
-    seeds = [seed for seed in ours if seed in theirs and score in ours[seed] and score in theirs[seed]]
-    return [sign * (ours[seed][score] - theirs[seed][score]) for seed in seeds]
-
-
-def regret(ways: Mapping[str, BySeed], way: str, measure: Measure) -> list[float]:
-    """Return by how much the strict network of the best mean is better than a way, seed by seed."""
-    means = {
-        name: measure.sign * fmean(values(ways[name], measure.score))
-        for name in STRICT
-        if ways.get(name) and values(ways[name], measure.score)
-    }
-    if not means:
-        return []
-    return gains(ways, max(means, key=means.__getitem__), way, measure.score, measure.sign)
+        part = found.setdefault(_part_of(row), Part(*_part_of(row)))
+        part.ways.setdefault(row["way"], {})[row["seed"]] = row
+    return found

@@ -24,8 +24,6 @@ from benchmarks.symmetry.turns import ELEMENTS, randomly_moved
 from benchmarks.symmetry.ways import WAYS, Setting, Way
 from escnn_relaxed.baselines import free_weight_penalty
 
-__all__ = ["CHOOSING_SEED", "RATES", "SEEDS", "Cell", "Place", "choose", "commit", "run", "train_missing", "versions"]
-
 SEEDS = (0, 1, 2, 3, 4)
 # The seed of the trials by which rates and settings are chosen, which no run of a table has.
 CHOOSING_SEED = 100
@@ -51,25 +49,26 @@ class Cell:
 
 @dataclass(frozen=True)
 class Place:
-    """Where runs are made.
+    """Where runs are made, and of what."""
 
-    Attributes:
-        data: folder of the data; None for scikit-learn's digits.
-        log: what is there, and where results go.
-        pause: while this file exists, no round starts.
-        tasks: by name.
-        ways: by name.
-        rule: of training.
-        rates: that are tried.
-    """
-
+    # The folder of the data; None for scikit-learn's digits.
     data: Path | None
     log: Log
+    # While this file exists, no round starts.
     pause: Path | None = None
     tasks: Mapping[str, Task] = field(default_factory=lambda: TASKS)
     ways: Mapping[str, Way] = field(default_factory=lambda: WAYS)
     rule: Rule = field(default_factory=Rule)
     rates: tuple[float, ...] = RATES
+
+
+def rule_of(way: Way, rule: Rule, rounds: tuple[int, ...]) -> Rule:
+    """Return the rule by which a way is trained for so many rounds at most.
+
+    With turned copies each epoch draws other ones, so that the loss on validation falls slowly and with more noise.
+    """
+    longer = LONGER_WITH_COPIES if way.is_turned else 1
+    return Rule(rule.factors, longer * rule.patience, tuple(longer * most for most in rounds))
 
 
 @functools.lru_cache(maxsize=4)
@@ -82,9 +81,6 @@ def _trained(
 ) -> tuple[nn.Module, Data, Fit]:
     """Return the network of a run, its data, and the course of its training."""
     task, way = place.tasks[cell.task], place.ways[cell.way]
-    # Each epoch draws other copies, so that the loss on validation falls slowly and with more noise.
-    longer = LONGER_WITH_COPIES if way.is_turned else 1
-    rule = Rule(place.rule.factors, longer * place.rule.patience, tuple(longer * most for most in rounds))
     data = _load(task.load, cell.pose, cell.images, cell.seed, place.data)
     widths = equal_widths(task.frame, cell.group, way)
     torch.manual_seed(cell.seed)
@@ -110,7 +106,7 @@ def _trained(
         data.train,
         data.validation,
         rate,
-        rule,
+        rule_of(way, place.rule, rounds),
         objective=task.objective,
         varied=varied if way.is_turned or task.varied is not None else None,
         penalty=None if setting.deviation is None else prior,

@@ -15,8 +15,6 @@ from benchmarks.symmetry.training import loss_and_accuracy, outputs_of
 from benchmarks.symmetry.turns import Element
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
-__all__ = ["scores", "softness_of"]
-
 
 def scores(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[str, Any]:
     """Return the scores of a network; those of turned copies are of the images ``data.copied``.

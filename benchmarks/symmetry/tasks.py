@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,40 +15,30 @@ from benchmarks.symmetry import forecasts
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.digits import POSES, load_digits, load_quadrants, load_sixes_and_sevens
 from benchmarks.symmetry.glyphs import SHAPES, load_glyphs
-from benchmarks.symmetry.networks import AnyFrame, Frame
+from benchmarks.symmetry.networks import Frame
 from benchmarks.symmetry.parts import PAIRS, load_parts
 from benchmarks.symmetry.photographs import load_cifar, load_faces, varied_photographs
 from benchmarks.symmetry.scores import scores
-from benchmarks.symmetry.training import Objective
+from benchmarks.symmetry.training import CLASSES, Objective
 from benchmarks.symmetry.turns import Element
-
-__all__ = ["TASKS", "Task"]
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task.
+    """One task: its data, what its networks look like, and how they are trained and measured."""
 
-    Attributes:
-        load: pose, number of training images, seed and folder of the data → the data.
-        frame: what networks look like.
-        poses: group → the poses that are tried with it.
-        trial: the largest numbers of rounds in the two stages of a trial of a rate.
-        trial_images: number of training images of a trial.
-        varied: a batch → the batch as it is varied in training, whatever the way.
-        precision: that of the images in the convolutions while training.
-        objective: what training makes small.
-        scores: network, data and elements → what is told of the network.
-    """
-
+    # Pose, number of training images, seed and folder of the data → the data.
     load: Callable[[str, int, int, Path | None], Data]
-    frame: AnyFrame
+    frame: Any
+    # Group → the poses that are tried with it.
     poses: dict[str, tuple[str, ...]]
+    # The most rounds in the two stages of a trial of a rate, and its training images.
     trial: tuple[int, int] = (8, 2)
     trial_images: int = 1000
+    # Images as they are varied in training, whatever the way.
     varied: Callable[[Tensor], Tensor] | None = None
     precision: torch.dtype = torch.float32
-    objective: Objective = field(default_factory=Objective)
+    objective: Objective = CLASSES
     scores: Callable[[nn.Module, Data, Sequence[Element]], dict[str, Any]] = scores
 
 

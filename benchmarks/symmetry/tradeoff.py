@@ -11,13 +11,12 @@ that. A second call goes on where the first was ended.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from escnn.nn import R2Conv
 from torch import nn
 
 from benchmarks.shared.markdown import cell, table
@@ -30,11 +29,9 @@ from benchmarks.symmetry.scores import scores
 from benchmarks.symmetry.tasks import TASKS
 from benchmarks.symmetry.training import Fit, Rule, fit
 from benchmarks.symmetry.turns import ELEMENTS, randomly_moved
-from benchmarks.symmetry.ways import Setting, Way
+from benchmarks.symmetry.ways import WAYS, Setting, Way
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.network.relaxed_layers import copy_network, relaxed_layers
-
-__all__ = ["KINDS", "SEEDS", "Kind", "points", "train_missing", "written"]
 
 SEEDS = (501, 502, 503)
 GROUP, POSE, IMAGES, RATE = "C8", "upright", 1000, 0.03
@@ -44,37 +41,34 @@ FACTORS = (0.5, 0.25)
 
 @dataclass(frozen=True)
 class Kind:
-    """A network and its training.
+    """A network and its training."""
 
-    Attributes:
-        layer: the class of its convolutions.
-        turned: the probability with which an image of a batch is turned by an element that is drawn.
-        options: arguments of the layers.
-        is_learned: whether the evidence says how soft layers are.
-        has_curve: whether its soft part is scaled after training.
-    """
-
-    layer: Callable[..., nn.Module] = RelaxedR2Conv
+    way: Way = WAYS["RelaxedR2Conv"]
+    # The probability with which an image of a batch is turned by an element that is drawn.
     turned: float = 0.0
-    options: dict[str, Any] = field(default_factory=dict)
-    is_learned: bool = False
+    # The soft part is scaled after training.
     has_curve: bool = False
 
 
+STRICT, FREE = WAYS["R2Conv"], WAYS["R2Conv, free head"]
 KINDS: dict[str, Kind] = {
-    "strict": Kind(R2Conv),
+    "strict": Kind(STRICT),
+    "strict, 30 % turned": Kind(STRICT, 0.3),
+    "free head": Kind(FREE),
+    "free head, 10 % turned": Kind(FREE, 0.1),
+    "free head, 30 % turned": Kind(FREE, 0.3),
     "soft": Kind(has_curve=True),
-    "evidence": Kind(is_learned=True),
+    "evidence": Kind(WAYS["RelaxedR2Conv, evidence"]),
     "soft, 10 % turned": Kind(turned=0.1),
     "soft, 30 % turned": Kind(turned=0.3),
-    'soft, keep="C4"': Kind(options={"keep": "C4"}),
+    'soft, keep="C4"': Kind(Way(RelaxedR2Conv, settings=(Setting({"keep": "C4"}),))),
 }
 
 
 def points(kind: Kind, data: Data, seed: int, frame: Frame, rule: Rule, pause: Path | None) -> dict[str, Any]:
     """Train a network, and return the scores of its points by what was done to it after training."""
     torch.manual_seed(seed)
-    network = frame.build(GROUP, Way(kind.layer), Setting(kind.options), frame.widths)
+    network = frame.build(GROUP, kind.way, kind.way.settings[0], frame.widths)
     elements = ELEMENTS[GROUP]
 
     def varied(batch: Split) -> Split:
@@ -82,7 +76,7 @@ def points(kind: Kind, data: Data, seed: int, frame: Frame, rule: Rule, pause: P
         is_turned = torch.rand(len(images), 1, 1, 1) < kind.turned
         return torch.where(is_turned, randomly_moved(images, elements[1:]), images), labels
 
-    changes = {"varied": varied if kind.turned else None, "is_learned": kind.is_learned, "pause": pause}
+    changes = {"varied": varied if kind.turned else None, "is_learned": kind.way.is_learned, "pause": pause}
     course = fit(network, data.train, data.validation, RATE, rule, **changes)
     found = {name: scores(changed, data, elements) for name, changed in _changed(network, kind, course, data)}
     return {"points": found, "seconds": course.seconds, "epochs": course.best_epoch}

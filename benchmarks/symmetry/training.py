@@ -17,8 +17,6 @@ from torch.nn import functional
 from benchmarks.shared.training import FIRST_ROUND, UPDATE, Split, take_steps
 from escnn_relaxed import SoftnessEvidence
 
-__all__ = ["Fit", "Objective", "Rule", "fit", "loss_and_accuracy", "outputs_of", "wait_while"]
-
 EVALUATION_BATCH = 100
 # The fewest steps of a round.
 FEWEST_STEPS = 15
@@ -33,53 +31,39 @@ def loss_and_accuracy(logits: Tensor, labels: Tensor) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Objective:
-    """What training makes small, and what is told of it.
-
-    Attributes:
-        loss: prediction and target → the loss.
-        measure: prediction and target → the loss on validation, and a score in percent.
-        likelihood: that of the evidence.
-        batch: number of inputs of a step.
-    """
+    """What training makes small, the likelihood of the evidence, and the number of inputs of a step."""
 
     loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
+    # Prediction and target → the loss on validation, and a score in percent.
     measure: Callable[[Tensor, Tensor], tuple[float, float]] = loss_and_accuracy
     likelihood: str = "categorical"
     batch: int = 64
 
 
+CLASSES = Objective()
+
+
 @dataclass(frozen=True)
 class Rule:
-    """When a stage of training ends, and what the stages are.
+    """When a stage of training ends, and what the stages are."""
 
-    Attributes:
-        factors: of the learning rate, one for each stage.
-        patience: rounds without a lower loss on validation after which a stage ends.
-        rounds: the largest number of rounds of each stage.
-    """
-
+    # Of the learning rate, one for each stage.
     factors: tuple[float, ...] = (1.0, 0.1)
+    # Rounds without a lower loss on validation after which a stage ends.
     patience: int = 4
+    # The most rounds of each stage.
     rounds: tuple[int, ...] = (80, 20)
 
 
 @dataclass
 class Fit:
-    """The course of one training.
-
-    Attributes:
-        loss: the lowest on validation.
-        best_epoch: epochs of training data until then.
-        epochs: epochs in all.
-        seconds: process time of training and validation.
-        history: of each round: seconds so far, loss and score on validation.
-        evidence: that of a way that learns its softness.
-    """
+    """The course of one training: the lowest loss on validation, epochs until then and in all, process time."""
 
     loss: float = math.inf
     best_epoch: float = 0.0
     epochs: float = 0.0
     seconds: float = 0.0
+    # Of each round: seconds so far, loss and score on validation.
     history: list[tuple[float, float, float]] = field(default_factory=list)
     evidence: SoftnessEvidence | None = None
 
@@ -91,7 +75,7 @@ def fit(
     rate: float,
     rule: Rule,
     *,
-    objective: Objective | None = None,
+    objective: Objective = CLASSES,
     varied: Callable[[Split], Split] | None = None,
     penalty: Callable[[], Tensor] | None = None,
     is_learned: bool = False,
@@ -109,14 +93,13 @@ def fit(
         validation: others.
         rate: learning rate of the first stage.
         rule: of the stages.
-        objective: what is made small; by default that of a classifier.
+        objective: what is made small, and what is told of it.
         varied: a batch → the batch that the network sees.
         penalty: added to the loss.
         is_learned: whether the evidence adds its penalty, which is updated after each round from the third on.
         precision: of the convolutions while training.
         pause: while this file exists, no round starts.
     """
-    objective = objective or Objective()
     count = len(train[0])
     course = Fit(evidence=SoftnessEvidence(network, count, likelihood=objective.likelihood) if is_learned else None)
     penalties = [term for term in (penalty, course.evidence and course.evidence.penalty) if term is not None]

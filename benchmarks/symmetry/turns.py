@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["ELEMENTS", "Element", "randomly_moved", "rotated", "turned"]
-
 
 class Element(NamedTuple):
     """A mirror image or not, then a turn, counterclockwise, then a shift by half of the image's rows or columns."""
@@ -37,12 +35,9 @@ ELEMENTS: dict[str, tuple[Element, ...]] = {
 
 
 def rotated(images: Tensor, angles: Tensor, side: int | None = None) -> Tensor:
-    """Return each image (n, channels, H, H) turned by its own angle in radians, counterclockwise, by interpolation.
+    """Return each image (n, channels, H, H) turned about its centre by its own angle in radians, counterclockwise.
 
-    Args:
-        images: to be turned about their centres.
-        angles: one for each image.
-        side: of the result, whose pixels are as large as before; H by default.
+    The result is interpolated, and has another side where asked, of pixels that are as large as before.
     """
     side = side or images.shape[-1]
     cosine, sine = (value * side / images.shape[-1] for value in (angles.cos(), angles.sin()))

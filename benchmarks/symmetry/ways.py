@@ -11,18 +11,17 @@ from escnn import nn as enn
 from escnn.nn import FieldType, R2Conv
 from torch import nn
 
+from benchmarks.symmetry.bodies import Module
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv
 from escnn_relaxed.kernel import TiedKernel
-
-__all__ = ["ADDED_WAYS", "FURTHER_WAYS", "MAIN_WAYS", "WAYS", "PlainConvolution", "Setting", "Way"]
 
 # For each group another one of as many elements, and the subgroup that an oracle may choose.
 OTHER_GROUP = {"C4": "D2", "C8": "D4", "D2": "C4", "D4": "C8"}
 SUBGROUP = {"C4": "C2", "C8": "C4", "D2": "D1", "D4": "C4"}
 
 
-class PlainConvolution(enn.EquivariantModule):  # type: ignore[misc]
+class PlainConvolution(Module):
     """``Conv2d`` between fields of the trivial group, whose channels have no symmetry."""
 
     def __init__(self, in_type: FieldType, out_type: FieldType, kernel_size: int, **arguments: Any) -> None:
@@ -34,15 +33,6 @@ class PlainConvolution(enn.EquivariantModule):  # type: ignore[misc]
         """(batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
         return self.out_type(self.convolution(input.tensor))
 
-    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the output."""
-        layer = self.convolution
-        sides = (
-            (side + 2 * layer.padding[axis] - layer.kernel_size[axis]) // layer.stride[axis] + 1
-            for axis, side in enumerate(input_shape[2:])
-        )
-        return input_shape[0], self.out_type.size, *sides
-
 
 def with_directions(in_type: FieldType, out_type: FieldType, kernel_size: int, **arguments: Any) -> RelaxedR2Conv:
     """Return a layer all of whose fields may change by direction where the image changes."""
@@ -52,12 +42,7 @@ def with_directions(in_type: FieldType, out_type: FieldType, kernel_size: int, *
 
 @dataclass(frozen=True)
 class Setting:
-    """What a way leaves to choose beside the learning rate.
-
-    Attributes:
-        options: arguments of the layers.
-        deviation: σ of the prior on free weights.
-    """
+    """What a way leaves to choose beside the rate: arguments of its layers, and σ of the prior on free weights."""
 
     options: dict[str, Any] = field(default_factory=dict)
     deviation: float | None = None
@@ -65,37 +50,28 @@ class Setting:
 
 @dataclass(frozen=True)
 class Way:
-    """A way to build and train a network.
-
-    Attributes:
-        layer: the class of its convolutions.
-        only_last: whether all but the last layer or stage are strict.
-        head: ``"pooled"``, ``"free"`` or ``"soft"``.
-        is_turned: whether each image of a batch is turned by an element of the group that is drawn.
-        is_learned: whether the evidence says how soft layers are.
-        restricts: whether the last layer or stage is of the trivial group, after a ``RestrictionModule``.
-        groups: the group that takes the place of the task's.
-        is_as_wide: whether layers have as many channels as those of ``R2Conv``, and not as many parameters.
-        settings: what validation chooses among; the rate is chosen with the first.
-    """
+    """A way to build and train a network."""
 
     layer: Callable[..., nn.Module] = R2Conv
+    # "pooled", "free" or "soft".
     head: str = "pooled"
+    # All but the last layer or stage are strict.
     only_last: bool = False
+    # Each image of a batch is turned by an element of the group that is drawn.
     is_turned: bool = False
+    # The evidence says how soft layers are.
     is_learned: bool = False
+    # The last layer or stage is of the trivial group, after a ``RestrictionModule``.
     restricts: bool = False
+    # The group that takes the place of the task's.
     groups: dict[str, str] = field(default_factory=dict)
+    # Layers have as many channels as those of ``R2Conv``, and not as many parameters.
     is_as_wide: bool = False
+    # What validation chooses among; the rate is chosen with the first.
     settings: tuple[Setting, ...] = (Setting(),)
 
     def layers(self, setting: Setting, relax: Any = None) -> tuple[Callable[..., nn.Module], Callable[..., nn.Module]]:
-        """Return what makes the convolutions, and what makes those of the last layer or stage.
-
-        Args:
-            setting: what was chosen.
-            relax: what soft layers are soft in; None for their default.
-        """
+        """Return what makes the convolutions, and those of the last layer or stage, soft in ``relax`` if not None."""
         options = dict(setting.options)
         if relax is not None and self.is_soft:
             options["relax"] = relax

@@ -1,6 +1,6 @@
 """Ways to predict buoyant flow in space: what softness brings where gravity breaks the symmetry of the cube.
 
-    python -m benchmarks.volumes.buoyancy [--buoyancies 0,0.5] [--seeds 2] [--steps 2000] [--report]
+    python -m benchmarks.volumes.buoyancy [--seeds 2] [--steps 2000]
 
 Networks of three 3×3×3 convolutions predict the next frame of a box of 8³ cells from this one, with as many parameters
 each within a fifth. The error is that of the velocity's and smoke's change, relative, squared; of a rollout that of the
@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -34,27 +34,22 @@ from benchmarks.volumes.flow import Flow, simulated
 from escnn_relaxed import RelaxedR3Conv, SoftnessEvidence, harden_network
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
+BUOYANCIES = (0.0, 0.125, 0.25, 0.5)
 TRAINING, TESTS, BATCH, RATE = 32, 16, 4, 1e-2
 KERNEL_SIZE = 3
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to build the layers.
-
-    Attributes:
-        layer: their class.
-        fields: of each hidden layer, channels of plain ones.
-        options: of the layers.
-        is_about_axis: take the quarter turns about the vertical axis alone for the group, in place of the cube's.
-        sees_up: give the network the unit vector along z as an input.
-        has_evidence: learn from the training data how soft.
-    """
+    """A way to build the layers."""
 
     layer: Callable[..., nn.Module]
+    # Of each hidden layer; channels of plain ones.
     fields: int
     options: dict[str, Any] = field(default_factory=dict)
+    # The quarter turns about the vertical axis alone are the group, in place of the cube's.
     is_about_axis: bool = False
+    # The unit vector along z is an input.
     sees_up: bool = False
     has_evidence: bool = False
 
@@ -71,12 +66,7 @@ WAYS = {
 
 
 class Forecaster(nn.Module):
-    """Velocity and smoke → the same at the next frame, (batch, 4, D, H, W), by their change.
-
-    Args:
-        way: of the layers.
-        films: of which sizes of states and changes are taken.
-    """
+    """Velocity and smoke → the same at the next frame, (batch, 4, D, H, W), by their change; films tell the units."""
 
     def __init__(self, way: Way, films: Tensor) -> None:
         super().__init__()
@@ -216,28 +206,25 @@ MEASURES: dict[str, Callable[[dict[str, Any]], float | None]] = {
 }
 
 
-def report(buoyancies: Sequence[float], steps: int, seeds: int, log: Log) -> str:
-    """Markdown: a table for each measure with mean ± standard error of each way at each buoyancy."""
+def report(steps: int, seeds: int, log: Log) -> str:
+    """Return a table for each measure, mean ± standard error of each way at each buoyancy, and one of the evidence."""
     found = {
         (way, value): [run for seed in range(seeds) if (run := log.runs.get(str(Run(value, way, steps, seed))))]
         for way in WAYS
-        for value in buoyancies
+        for value in BUOYANCIES
     }
     tables = []
     for name, measure in MEASURES.items():
         rows = []
         for way in WAYS:
-            runs = [found[way, value] for value in buoyancies]
+            runs = [found[way, value] for value in BUOYANCIES]
             values = [[x for run in some if (x := measure(run)) is not None] for some in runs]
             if any(values):
                 parameters = next(run["parameters"] for some in runs for run in some)
                 rows.append([way, f"{parameters:,}", *(cell(some, len(some)) for some in values)])
-        tables.append(table([name, "parameters", *(f"buoyancy {value:g}" for value in buoyancies)], rows))
-    evidence = [
-        [f"{value:g}", *_decisions(found["evidence", value])] for value in buoyancies if found["evidence", value]
-    ]
-    header = "buoyancy", "γ/n by layer", "Δ", "price", "layers that stay soft"
-    return "\n\n".join([*tables, *([table(header, evidence)] if evidence else [])])
+        tables.append(table([name, "parameters", *(f"buoyancy {value:g}" for value in BUOYANCIES)], rows))
+    evidence = [[f"{value:g}", *_decisions(runs)] for value in BUOYANCIES if (runs := found.get(("evidence", value)))]
+    return "\n\n".join([*tables, table(("buoyancy", "γ/n by layer", "Δ", "price", "layers that stay soft"), evidence)])
 
 
 def _decisions(runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -258,25 +245,19 @@ def _decisions(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 def main() -> None:
     """Train what is missing, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--buoyancies", default="0,0.125,0.25,0.5", help="separated by commas")
-    parser.add_argument("--ways", default=";".join(WAYS), help="separated by ;")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--output", type=Path, default=Path("runs/volumes"), help="folder of the log")
     parser.add_argument("--cache", type=Path, default=Path("data/flow"), help="folder of what is simulated")
-    parser.add_argument("--report", action="store_true", help="train nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     log = Log(arguments.output / "buoyancy.jsonl")
-    buoyancies = [float(value) for value in arguments.buoyancies.split(",")]
-    ways = [] if arguments.report else arguments.ways.split(";")
-    choices = ((seed, value, way) for seed in range(arguments.seeds) for value in buoyancies for way in ways)
-    for seed, value, way in choices:
+    for seed, value, way in product(range(arguments.seeds), BUOYANCIES, WAYS):
         run = Run(value, way, arguments.steps, seed)
         if str(run) not in log.runs:
             log.add(str(run), train(run, arguments.cache))
             print(f"{run}: {log.runs[str(run)]['error']:.4f}", flush=True)
-    print(report(buoyancies, arguments.steps, arguments.seeds, log))
+    print(report(arguments.steps, arguments.seeds, log))
 
 
 if __name__ == "__main__":
