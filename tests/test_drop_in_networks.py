@@ -11,9 +11,8 @@ import onnxruntime
 import pytest
 import torch
 from drop_in_networks import BASIS, NETWORKS, images
-from errors import ROUNDING, SINGLE, SINGLE_REORDERED, SLIGHTLY_BROKEN, relative_error
+from errors import ROUNDING, SINGLE, SINGLE_REORDERED, relative_error
 from escnn.nn import R2Conv, R2ConvTransposed
-from small import shake
 from small_networks import BATCH, WHAT_EXPORTERS_WARN_OF, tensors_of
 from torch import Tensor, nn
 
@@ -183,22 +182,6 @@ def test_program_of_torch_export_computes_the_same_in_torch_and_in_onnx_runtime(
     program = torch.export.export(exported, (images(name),), dynamic_shapes=({0: BATCH},)).module()
     assert relative_error(program(images(name, 5)).detach(), expected) <= SINGLE_REORDERED
     assert relative_error(answer_of_onnx_runtime(exported, name, dynamo=True), expected) <= SINGLE_REORDERED
-
-
-@EVERY_NETWORK
-def test_state_is_loaded_from_each_mode_into_each_also_that_of_escnns_network(name: str) -> None:
-    for original in (trained(name), strict(name)):
-        expected = answer(original, name)
-        for saved_in in (True, False):
-            file = io.BytesIO()
-            torch.save(original.train(saved_in).state_dict(), file)
-            for loaded_in in (True, False):
-                network = trained(name)
-                shake(network)
-                assert relative_error(answer(network, name), expected) > SLIGHTLY_BROKEN
-                file.seek(0)
-                network.train(loaded_in).load_state_dict(torch.load(file, weights_only=True))
-                assert relative_error(answer(network, name), expected) <= SINGLE_REORDERED
 
 
 @EVERY_NETWORK

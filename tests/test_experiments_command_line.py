@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -144,10 +142,6 @@ WRONG = {
 @pytest.mark.parametrize("arguments", WRONG)
 def test_a_wrong_argument_is_named_in_one_line(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("lightning")
-    assert_ends_in(arguments, WRONG[arguments], capsys)
-
-
-def assert_ends_in(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(arguments.split())
     assert stop.value.code == 2
@@ -155,31 +149,4 @@ def assert_ends_in(arguments: str, message: str, capsys: pytest.CaptureFixture[s
     assert "Traceback" not in text
     line = text.splitlines()[-1]
     assert line.startswith("python -m experiments")
-    assert message in line
-
-
-def test_files_and_packages_that_fail_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for content in ("", "[]", '{"row": "t2-strict"}', '{"row": "so3"}'):
-        (tmp_path / "result.json").write_text(content)
-        assert_ends_in(f"report {tmp_path} --output {tmp_path}/tables.md", f"{tmp_path / 'result.json'} is ", capsys)
-    assert not (tmp_path / "tables.md").exists()
-    training = pytest.importorskip("experiments.training")
-
-    def fail(*arguments: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", "events.out")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(training, "run", fail)
-        assert_ends_in("train digits-soft", "No space left on device: 'events.out'", capsys)
-    find = importlib.import_module
-
-    def without_lightning(name: str, *arguments: Any) -> Any:
-        if name.startswith("lightning"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return find(name, *arguments)
-
-    monkeypatch.setattr(importlib, "import_module", without_lightning)
-    remedy = "pip install -c constraints.txt -r experiments/requirements.txt"
-    assert_ends_in("train t2-soft", remedy, capsys)
+    assert WRONG[arguments] in line

@@ -11,7 +11,7 @@ from small import EVERY_KIND, SOFT_PARTS, build, shake
 from small_networks import EVERY_MODE
 from torch import nn
 
-from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network
+from escnn_relaxed import RelaxedR2Conv, export_network
 
 BOTH = {"rotation": 0.2, "translation": (0.2, 0.4)}
 
@@ -54,18 +54,6 @@ def test_exported_layer_computes_the_same_whatever_the_convolution(geometry: str
     for size in ((7, 7), (8, 5), (4, 13)):
         assert error_of_export(layer, exported, *size) <= ROUNDING
     assert error_of_export(layer.float(), layer.export(), 13, 12) <= SINGLE
-
-
-@pytest.mark.parametrize("make", [RelaxedR2Conv, RelaxedR2ConvTransposed])
-@pytest.mark.parametrize("pair", ["regular + regular -> regular + regular", "irreps + irreps -> irreps + irreps"])
-def test_exported_layer_with_groups_takes_images_of_any_size(pair: str, make: type[RelaxedR2Conv]) -> None:
-    """With gains alone, and with directions, whose filter banks are among the outputs of each group."""
-    place = {"groups": 2, "stride": 2, "padding": 1, "make": make, "initial_softness": 0.3}
-    layer = build(*small.types("C4", pair), relax=BOTH, **place)
-    exported = layer.export()
-    assert type(exported).__name__ == "FactoredConvolution"
-    for size in ((2, 2), (5, 4), (12, 7)):
-        assert error_of_export(layer, exported, *size) <= ROUNDING
 
 
 @pytest.mark.parametrize("soft_part", SOFT_PARTS)

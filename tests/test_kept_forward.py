@@ -11,7 +11,7 @@ from errors import SINGLE, relative_error
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
-from small_networks import BATCH, EVERY_MODE, WHAT_EXPORTERS_WARN_OF, Block, answers, settled
+from small_networks import BATCH, WHAT_EXPORTERS_WARN_OF, Block, settled
 from small_networks import layer_to_export as soft_layer
 from torch import Tensor, nn
 
@@ -43,22 +43,6 @@ class Residual(nn.Module):
 
 def residual() -> tuple[nn.Module, Tensor]:
     return settled(Residual()), torch.randn(2, NARROW.size, 9, 9)
-
-
-def test_network_is_compiled_into_one_graph() -> None:
-    torch.compiler.reset()
-    network, features = residual()
-    compiled = torch.compile(export_network(network), fullgraph=True, backend="aot_eager")
-    with torch.no_grad():
-        assert relative_error(compiled(features), in_eval(network, features)) <= SINGLE
-
-
-@EVERY_MODE
-def test_sequence_with_a_block_goes_from_tensor_to_tensor(mode: str) -> None:
-    network = settled(enn.SequentialModule(soft_layer(NARROW), Block(NARROW, NARROW), enn.GroupPooling(NARROW)))
-    exported = export_network(network.train(mode == "train"))
-    expected, found = answers(network, exported)
-    assert relative_error(found, expected) <= SINGLE
 
 
 class PlainBlock(nn.Module):

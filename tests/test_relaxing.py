@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import small
 import torch
@@ -12,52 +10,13 @@ from errors import ROUNDING, SINGLE_REORDERED, relative_error
 from escnn import gspaces, nn
 from group_average import acted, energy, subgroup_elements
 from small_networks import answer, features_of
-from torch import Tensor
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv
-from escnn_relaxed.kernel import StrictKernel, WeightGroup
-from escnn_relaxed.kernel.kernel import KernelConfig
+from escnn_relaxed.kernel import WeightGroup
 from escnn_relaxed.kernel.residual import ResidualKernel
 
 REGULAR = "regular -> regular"
-
-
-class OwnWeights(StrictKernel):
-    """A strict kernel that has weights of its own, as a continuous one."""
-
-    def __init__(self, config: KernelConfig) -> None:
-        super().__init__(config)
-        self.steerable, self.basis = self.basis, None
-        self.own = torch.nn.Parameter(torch.zeros(self.steerable.dimension))
-
-    def forward(self, weights: Tensor | None, *_: Any) -> Tensor:
-        assert weights is None
-        return self.steerable(self.own)
-
-    def start_weights(self) -> None:
-        return None
-
-    @torch.no_grad()
-    def start(self, weights: Tensor | None, softness: float) -> None:
-        self.own.copy_(self.steerable.start_weights())
-
-    def describe(self) -> dict[str, Any]:
-        return {"strict kernel": "own"}
-
-
-@EVERY_WAY
-@pytest.mark.parametrize("kernel", [None, OwnWeights])
-@pytest.mark.parametrize("softness", [0.001, 0.4])
-@pytest.mark.parametrize(
-    ("space", "pair"),
-    [("C8", REGULAR), ("C4", "trivial -> regular"), ("D4", "regular -> quotient"), ("D6", REGULAR), ("flip", REGULAR)],
-)
-def test_start_is_as_soft_as_it_is_told_on_any_field(
-    way: str, space: str, pair: str, softness: float, kernel: type[StrictKernel] | None
-) -> None:
-    layer = LAYERS[way](*small.types(space, pair), 5, initial_softness=softness, kernel=kernel)
-    assert layer.softness().item() == pytest.approx(softness, rel=1e-4)
 
 
 def soft_weights(layer: RelaxedR2Conv) -> list[torch.nn.Parameter]:

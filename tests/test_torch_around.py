@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import small
@@ -22,7 +21,7 @@ from small_networks import (
 )
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.func import functional_call, grad, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
+from torch.func import functional_call, grad, jvp, stack_module_state, vjp, vmap
 from torch.nn.utils import parametrize
 
 from escnn_relaxed import RelaxedR2Conv
@@ -94,19 +93,6 @@ def test_ensemble_of_layers_is_mapped_over_its_parameters(form: str, mode: str) 
         of_layer = torch.autograd.grad(expected, list(layer.parameters()))
         for (name, _), gradient in zip(layer.named_parameters(), of_layer, strict=True):
             assert relative_error(gradients[name][number].detach(), gradient) <= ROUNDING
-
-
-@FORWARDS
-@pytest.mark.parametrize("transform", [jacrev, jacfwd])
-@A_FEW_FORMS
-def test_jacobian_of_the_layer_is_its_matrix(
-    form: str, transform: Callable[[nn.Module], Callable[[Tensor], Tensor]]
-) -> None:
-    layer = Plain(layer_of(form))
-    features = features_of(layer.layer, batch=1)
-    product = torch.einsum("...bchw,bchw->...", transform(layer)(features), features)
-    linear = layer(features) - layer(torch.zeros_like(features))
-    assert relative_error(product.detach(), linear.detach()) <= ROUNDING
 
 
 @FORWARDS
