@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 
 import baseline_layers
 import pytest
@@ -13,7 +12,7 @@ import torch
 from errors import BROKEN, ROUNDING
 from escnn import nn as enn
 from evidence_networks import CLOSED_FORM, Classifier, entries, images
-from small import soft_regular_layer, soft_transposed_layer, volume_layer, volume_type
+from small import soft_transposed_layer, volume_layer, volume_type
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -209,31 +208,6 @@ def test_an_update_that_fails_changes_nothing(targets: Tensor) -> None:
 # The Fisher matrix.
 
 
-def exact_fisher(network: nn.Module, inputs: Tensor) -> Tensor:
-    """The Fisher matrix of all images over the soft weights, from every label of every image."""
-    total: Tensor | float = 0.0
-    for logits in network(inputs):
-        chances = logits.softmax(0).detach()
-        for label, chance in enumerate(chances):
-            loss = functional.cross_entropy(logits[None], torch.tensor([label]))
-            slopes = [torch.autograd.grad(loss, of, retain_graph=True)[0].flatten()[on] for of, on in entries(network)]
-            total = total + chance * torch.outer(torch.cat(slopes), torch.cat(slopes))
-    return total
-
-
-def test_error_of_the_sampled_fisher_matrix_falls_with_the_number_of_draws() -> None:
-    network, inputs = Classifier().eval(), images(10)
-    expected = exact_fisher(network, inputs)
-    errors = []
-    for draws in (10, 160):
-        evidence = SoftnessEvidence(network, 10_000, seed=1)
-        rows = evidence._gradients(evidence._likelihood, inputs.repeat(draws, 1, 1, 1))
-        errors.append(float((rows.mT @ rows / 1000 - expected).norm() / expected.norm()))
-    assert errors[0] < 0.5
-    # A quarter, give or take what chance does.
-    assert errors[1] < 0.4 * errors[0]
-
-
 @pytest.mark.parametrize("draws", [1, 40], ids=["fewer than weights", "more than weights"])
 def test_determined_weights_are_those_of_the_fisher_matrix(draws: int) -> None:
     network, inputs = Classifier().eval(), images(10)
@@ -308,15 +282,6 @@ def test_layer_of_every_form_learns_how_soft_and_is_strict_where_all_its_soft_we
                 parameter.view(-1)[places] = 0
     assert evidence.penalty() <= ROUNDING
     assert layer.softness() <= ROUNDING
-
-
-def test_functions_of_two_subgroups_are_apart() -> None:
-    layer = soft_regular_layer("tied", "D4", {"rotation": 0.25, "reflection": 0.25, "translation": 0.25})
-    rows = SoftnessEvidence(layer, 100).table()
-    assert {row.subgroup for row in rows} == {"rotation", "reflection", "translation", "rotation × reflection"}
-    soft_weights = layer.kernel.modulation.weights, layer.kernel.position_modulation.weights
-    assert sum(row.weights for row in rows) == sum(map(len, soft_weights))
-    assert all(math.isnan(row.determined) for row in rows)
 
 
 def test_weights_that_are_frozen_hardened_or_shared_are_left_out() -> None:

@@ -55,21 +55,6 @@ def test_layer_comes_near_a_strict_one_as_the_frequency_goes_to_zero(subgroup: s
     assert found[-1] == (0.0, pytest.approx(0, abs=ROUNDING))
 
 
-@pytest.mark.parametrize(
-    "relax",
-    [
-        {"rotation": 0.25, "translation": 0.25},
-        {"translation": (0.1, 0.4)},
-        {"translation": (0.25, 0.0)},
-        {"translation": 0.25, "rotation": 0.0},
-    ],
-    ids=str,
-)
-def test_layer_starts_as_soft_as_asked_where_one_frequency_is_zero(relax: dict[str, object]) -> None:
-    layer = RelaxedR2Conv(*REGULAR, 3, relax=relax, initial_softness=0.1)
-    assert layer.softness().item() == pytest.approx(0.1, rel=1e-3)
-
-
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
@@ -113,9 +98,6 @@ def test_softness_of_a_layer_without_weights_is_zero(form: str) -> None:
         for parameter in layer.parameters():
             parameter.zero_()
     assert layer.softness().item() == 0
-
-
-# --- hardening --------------------------------------------------------------------------------------------------------
 
 
 # --- kept groups outside of the sample --------------------------------------------------------------------------------

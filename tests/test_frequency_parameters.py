@@ -102,15 +102,6 @@ def test_weight_decay_pulls_strict_weights_alone_and_frequencies_have_their_rate
     assert [group["lr"] for group in plain.param_groups] == [1e-3] * 3
 
 
-def test_groups_without_parameters_are_left_out() -> None:
-    (group,) = parameter_groups(nn.Linear(2, 2))
-    assert list(group) == ["params"]
-    layer = soft_regular_layer()
-    soft, rest = parameter_groups(layer)
-    assert [id(parameter) for parameter in soft["params"]] == [id(layer.kernel.modulation.weights)]
-    assert len(rest["params"]) == len(list(layer.parameters())) - 1
-
-
 @pytest.mark.parametrize("way", ["tied", "continuous", *WAYS])
 def test_what_has_no_weight_decay_are_the_soft_parameters(way: str) -> None:
     layer = baseline(way, "C4", "regular -> regular") if way in WAYS else soft_regular_layer(way, learn_relaxation=True)

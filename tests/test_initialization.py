@@ -9,7 +9,7 @@ from errors import ROUNDING, SINGLE, SINGLE_REORDERED, largest_error, relative_e
 from escnn.nn import R2Conv
 from group_average import energy, kernel_of, mean_over
 from reference import Layer
-from small import EVERY_KERNEL, SOFT_PARTS, options_of
+from small import EVERY_KERNEL, options_of
 from small_networks import features_of, soft_weights
 from torch import Tensor
 
@@ -153,14 +153,6 @@ def test_step_of_an_optimiser_is_as_large_whatever_the_softness_of_the_start(sof
             weights.zero_()[number] = 1.0
             modulation = layer.filter_bank().flatten(2) / strict - 1
             assert modulation.square().mean().sqrt().item() == pytest.approx(0.2, rel=1e-4)
-
-
-def test_start_leaves_no_trace_in_the_layer() -> None:
-    """No gradient graph, and float32 as asked for."""
-    for soft_part in SOFT_PARTS:
-        layer = RelaxedR2Conv(*small.types("C4", "regular -> regular"), 3, **options_of(soft_part))
-        assert all(parameter.is_leaf and parameter.grad is None for parameter in layer.parameters())
-        assert {parameter.dtype for parameter in layer.parameters()} == {torch.float32}
 
 
 @EVERY_KERNEL

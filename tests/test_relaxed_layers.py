@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import small
-import torch
 from small import build
 from torch import nn
 
-from escnn_relaxed.network.relaxed_layers import frequency_energy, in_eval_mode, named_relaxed_layers, relaxed_layers
+from escnn_relaxed.network.relaxed_layers import in_eval_mode, named_relaxed_layers, relaxed_layers
 
 
 def layer_of(**relax: float) -> nn.Module:
@@ -23,12 +22,6 @@ def test_relaxed_layers_are_found_by_name_and_in_order() -> None:
     assert relaxed_layers(first) == {"": first}
     with pytest.raises(ValueError, match="no relaxed layer"):
         relaxed_layers(nn.Linear(2, 2))
-
-
-def test_frequency_energy_is_the_sum_of_squares() -> None:
-    layers = [layer_of(rotation=0.2, reflection=0.5), layer_of(translation=0.3), layer_of()]
-    assert frequency_energy(layers).item() == pytest.approx(0.2**2 + 0.5**2 + 2 * 0.3**2)
-    assert torch.equal(frequency_energy(layers[2:]), torch.zeros(()))
 
 
 def test_every_module_gets_its_own_mode_back_also_after_an_error() -> None:

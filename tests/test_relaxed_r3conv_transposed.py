@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from errors import SINGLE, SINGLE_REORDERED, relative_error
@@ -11,11 +9,9 @@ from escnn import nn as enn
 from escnn.nn import FieldType
 from small import shake
 from small import volume_space as gspace
-from small import volume_type as fields
 from torch import Tensor
 
 from escnn_relaxed import (
-    ContinuousKernel,
     RelaxedR3ConvTransposed,
     export_network,
 )
@@ -79,35 +75,3 @@ def test_strict_layer_is_that_of_escnn_in_values_and_gradients(place: str) -> No
     assert own.output_padding == theirs.output_padding
     # escnn's own export() drops the output padding.
     assert relative_error(export_network(theirs.eval())(inputs).detach(), outputs[1].detach()) <= SINGLE
-
-
-INTO, OUT = fields("octahedral"), fields("C4")
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: RelaxedR3ConvTransposed(INTO, OUT, 3), ValueError, "must share a gspace"),
-        (
-            lambda: RelaxedR3ConvTransposed(*types(), 3, padding=(1, 1)),
-            ValueError,
-            r"a triple \(planes, rows, columns\)",
-        ),
-        (
-            lambda: RelaxedR3ConvTransposed(*types(), 3, output_padding=(1, 1)),
-            ValueError,
-            "output_padding must be an int",
-        ),
-        (lambda: RelaxedR3ConvTransposed(*types(), 3, stride=(1, 2, 1)), ValueError, "a triple of equal ones"),
-        (lambda: RelaxedR3ConvTransposed(*types(), 3, output_padding=1), ValueError, "at most 0"),
-        (
-            lambda: RelaxedR3ConvTransposed(*types(), 3, kernel=ContinuousKernel(rotation_coordinates="log")),
-            ValueError,
-            "rotation_coordinates must be 'circle'",
-        ),
-        (lambda: build()(build().in_type(torch.zeros(1, 4, 0, 1, 1))), ValueError, "leaves a pixel of the output"),
-    ],
-)
-def test_bad_calls_say_what_is_right(call: Callable[[], object], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        call()
