@@ -29,8 +29,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 TOOLS = (
     *("test_benchmark", "test_experiments", "test_sweep"),
     *("test_docs", "test_notebooks", "test_site"),
-    "test_archives",
-    *("test_examples", "test_networks_to_copy"),
+    "test_examples",
 )
 
 

@@ -26,8 +26,6 @@ SINGLE_REORDERED = 1e-5  # sums of some hundred terms in two orders, or several 
 
 # Values that are not equal differ by this: well above 1e-3. A layer whose softness starts at 0.3 errs by about 0.5.
 BROKEN = 1e-2
-# The same of networks that are hardly trained: a hundred times what float32 may differ by.
-SLIGHTLY_BROKEN = 1e-3
 
 
 @functools.cache

@@ -23,7 +23,7 @@ REGULAR, TRIVIAL = FieldType(C4, [C4.regular_repr] * 2), FieldType(C4, [C4.trivi
 DIHEDRAL = FieldType(D4, [D4.regular_repr])
 SPACE_3D = gspaces.rot3dOnR3()
 IN_SPACE = FieldType(SPACE_3D, [SPACE_3D.trivial_repr])
-NAN, INFINITE = float("nan"), float("inf")
+NAN = float("nan")
 
 # name: (arguments that replace those of a good layer, the error, what its message must hold). That every bad value is
 # named is in ``test_bad_calls``; here, what would be right.

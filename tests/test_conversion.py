@@ -12,15 +12,16 @@ import pytest
 import small
 import torch
 from errors import ROUNDING, SINGLE, largest_error, relative_error
-from escnn import nn
-from escnn.nn import EquivariantModule, R2Conv
-from small import shake
+from escnn import gspaces, nn
+from escnn.nn import EquivariantModule, FieldType, R2Conv
+from small import build, shake
 from torch.nn.utils import parametrize
-from trained_networks import answer, network, softnesses, train_a_step
+from trained_networks import answer, convolution, network, softnesses, train_a_step
 
-from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, harden_network, relax_network
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network, harden_network, relax_network
 from escnn_relaxed.layer.arguments import SOFTENING
-from escnn_relaxed.network.relaxed_layers import Relaxed, named_relaxed_layers
+from escnn_relaxed.network import to_escnn
+from escnn_relaxed.network.relaxed_layers import Relaxed, in_eval_mode, named_relaxed_layers, relaxed_layers
 
 TO_THE_BIT = 0.0 if torch.__version__ >= "2.13" else SINGLE  # torch 2.6 sums R2Conv's filter in an order of its own
 
@@ -270,3 +271,116 @@ def test_layer_that_does_more_than_its_kernel_is_refused_or_left_as_it_is(case: 
     assert type(relaxed[1]) is type(trained[1])
     if case != "forward":  # bound to the layer that it was made for
         assert relative_error(answer(relaxed), answer(trained)) <= SINGLE
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_source_is_left_as_it_is_and_shares_nothing(mode: str) -> None:
+    trained = network().train(mode == "train")
+    before = {name: value.clone() for name, value in trained.state_dict().items()}
+    relaxed = relax_network(trained, relax=SOFT)
+    shared = {tensor.data_ptr() for tensor in [*trained.parameters(), *trained.buffers()] if tensor.numel()}
+    assert not shared & {tensor.data_ptr() for tensor in [*relaxed.parameters(), *relaxed.buffers()]}
+    assert not any(a is b or a.out_type != b.out_type for a, b in zip(trained, relaxed, strict=True))
+    train_a_step(relaxed.train())
+    after = trained.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert all(module.training == (mode == "train") for module in trained.modules())
+    kinds = [RelaxedR2Conv if type(module) is R2Conv else type(module) for module in trained]
+    assert [type(module) for module in relaxed] == kinds
+    assert kinds.count(RelaxedR2Conv) == 3
+
+
+class Holding(torch.nn.Module):
+    """One layer used twice and in a list, one that shares its weights, and an attribute beside the layers."""
+
+    def __init__(self, held: object = None) -> None:
+        super().__init__()
+        self.first = self.second = convolution("C4", "regular -> regular", padding=1)
+        self.known, self.held = [self.first], held
+        self.third = convolution("C4", "regular -> regular", padding=1)
+        self.third.weights = self.first.weights
+        self.in_type = self.first.in_type
+
+    def forward(self, features: nn.GeometricTensor) -> nn.GeometricTensor:
+        return self.third(self.second(self.first(features)))
+
+
+def test_module_that_appears_twice_stays_one_and_shared_weights_shared() -> None:
+    relaxed = relax_network(Holding(), relax=SOFT)
+    assert isinstance(relaxed.first, RelaxedR2Conv)
+    assert relaxed.first is relaxed.second is relaxed.known[0] is not relaxed.third
+    assert relaxed.third.weights is relaxed.first.weights
+
+
+@pytest.mark.filterwarnings("ignore:relax_network leaves Linear strict")
+def test_other_modules_of_escnn_do_not_hinder() -> None:
+    """In evaluation they keep tensors with a history, as R2Conv does."""
+    regular = small.field_type("C4", "regular")
+    c4 = regular.fibergroup
+    vectors = FieldType(gspaces.no_base_space(c4), [c4.regular_representation])
+    for other in (nn.R2ConvTransposed(regular, regular, 3), nn.Linear(vectors, vectors)):
+        module = torch.nn.ModuleDict({"layer": convolution("C4", "regular -> regular"), "other": other}).eval()
+        relaxed = relax_network(module, lambda name, layer: name == "layer", relax=SOFT)
+        assert isinstance(relaxed["layer"], RelaxedR2Conv)
+        assert type(harden_network(relaxed)["other"]) is type(other)
+
+
+def to_and_from_escnn(network: torch.nn.Module) -> torch.nn.Module:
+    return to_escnn(harden_network(relax_network(network, relax=SOFT)))
+
+
+@pytest.mark.filterwarnings("ignore:export_network keeps the forward:UserWarning")
+@pytest.mark.parametrize("copied", [relax_network, export_network, to_and_from_escnn])
+def test_python_modules_that_a_network_keeps_are_shared(copied: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
+    network = Holding({"escnn": [nn], "torch": torch})
+    copy = copied(network)
+    assert copy.held == network.held
+    assert copy.held["escnn"] is not network.held["escnn"]
+    assert relative_error(answer(copy), answer(network)) <= SINGLE
+
+
+def layer_of(**relax: float) -> torch.nn.Module:
+    return build(*small.types("D4", "regular -> regular"), relax=relax or None)
+
+
+def test_relaxed_layers_are_found_by_name_and_in_order() -> None:
+    first, second, third = (layer_of(rotation=0.2) for _ in range(3))
+    network = torch.nn.ModuleDict(
+        {"body": torch.nn.Sequential(first, torch.nn.ReLU(), second), "head": third, "plain": torch.nn.Linear(2, 2)}
+    )
+    assert list(named_relaxed_layers(network)) == [("body.0", first), ("body.2", second), ("head", third)]
+    assert relaxed_layers(network) == {"body.0": first, "body.2": second, "head": third}
+    assert relaxed_layers(first) == {"": first}
+    with pytest.raises(ValueError, match="no relaxed layer"):
+        relaxed_layers(torch.nn.Linear(2, 2))
+
+
+def test_every_module_gets_its_own_mode_back_also_after_an_error() -> None:
+    """A frozen block in a network that trains, with a module that trains inside."""
+    network = torch.nn.Sequential(torch.nn.Sequential(torch.nn.BatchNorm2d(2), torch.nn.ReLU()), torch.nn.ReLU())
+    network[0].eval()
+    network[0][1].train()
+    before = [module.training for module in network.modules()]
+    with in_eval_mode(network):
+        assert not any(module.training for module in network.modules())
+    assert [module.training for module in network.modules()] == before
+    with pytest.raises(RuntimeError, match="inside"), in_eval_mode(network):
+        raise RuntimeError("inside")
+    assert [module.training for module in network.modules()] == before
+
+
+def test_module_in_two_parents_gets_its_own_mode_back() -> None:
+    """A frozen encoder whose batch norm the network lists on its own, too, first and last."""
+    encoder = torch.nn.Sequential(torch.nn.Conv2d(2, 2, 1), torch.nn.BatchNorm2d(2))
+    for parts in (
+        [encoder, torch.nn.Sequential(encoder[1], torch.nn.ReLU())],
+        [torch.nn.Sequential(encoder[1], torch.nn.ReLU()), encoder],
+    ):
+        network = torch.nn.Sequential(*parts)
+        network.train()
+        encoder.eval()
+        with in_eval_mode(network):
+            pass
+        assert not encoder[1].training
+        assert network.training

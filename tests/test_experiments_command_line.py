@@ -12,8 +12,6 @@ from experiments.command_line import main
 from experiments.configuration import Configuration, changes, override, read_row, row_names
 from experiments.plans import PlannedRun, RunsFailedError, read_plan, run_all
 
-ROOT = Path(__file__).parents[1]
-
 
 def test_there_is_a_row_for_each_of_the_papers_tables(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [read_row(name) for name in row_names()]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import small
 import torch
-from errors import BROKEN, ROUNDING, SINGLE, relative_error
+from errors import BROKEN, ROUNDING, SINGLE, SINGLE_REORDERED, relative_error
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.group import InsufficientIrrepsException
@@ -18,7 +18,13 @@ from group_average import check_strict_part
 from small import shake
 from torch import Tensor
 
-from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv
+from escnn_relaxed import (
+    ContinuousKernel,
+    RelaxedR2Conv,
+    RelaxedR3Conv,
+    RelaxedR3ConvTransposed,
+    export_network,
+)
 from escnn_relaxed.on_escnn.sampled_basis import basis_bytes, warn_of_heavy_basis
 
 # --- the strict part and softness -------------------------------------------------------------------------------------
@@ -83,6 +89,37 @@ def test_finer_sample_of_rotations_is_closed_under_the_cube() -> None:
     assert torch.equal(layers[0].weights, layers[1].weights)
     with pytest.raises(RuntimeError, match="samples is 48, here 24"):
         layers[0].load_state_dict(layers[1].state_dict())
+
+
+# Arguments of the geometry.
+PLACES: dict[str, dict[str, object]] = {
+    "plain": {},
+    "up": {"padding": 1, "stride": 2, "output_padding": 1},
+    "uneven": {"padding": (1, 0, 2), "stride": 2, "output_padding": (0, 1, 1)},
+    "dilated": {"dilation": 2, "padding": 1},
+    "groups": {"groups": 2, "stride": 2},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_strict_transposed_layer_is_that_of_escnn_in_values_and_gradients(place: str) -> None:
+    space, groups = small.volume_space("octahedral"), int(PLACES[place].get("groups", 1))
+    types = [FieldType(space, groups * of) for of in ([space.trivial_repr, space.irrep(1)], [space.irrep(1)])]
+    theirs = enn.R3ConvTransposed(*types, 3, **PLACES[place])
+    shake(theirs)
+    own = RelaxedR3ConvTransposed(*types, 3, **PLACES[place], relax=None)
+    assert isinstance(own, enn.R3ConvTransposed)
+    own.load_state_dict(theirs.state_dict())
+    inputs = torch.randn(2, own.in_type.size, 4, 3, 2)
+    outputs = [layer(layer.in_type(inputs)).tensor for layer in (own, theirs)]
+    assert relative_error(*(of.detach() for of in outputs)) <= SINGLE
+    for output in outputs:
+        output.square().sum().backward()
+    assert relative_error(own.weights.grad, theirs.weights.grad) <= SINGLE_REORDERED
+    assert own.evaluate_output_shape(tuple(inputs.shape)) == tuple(outputs[0].shape)
+    assert own.output_padding == theirs.output_padding
+    # escnn's own export() drops the output padding.
+    assert relative_error(export_network(theirs.eval())(inputs).detach(), outputs[1].detach()) <= SINGLE
 
 
 # --- kept groups ------------------------------------------------------------------------------------------------------
