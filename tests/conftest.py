@@ -27,7 +27,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 # Files whose tests are of what stands around the package.
 TOOLS = (
-    *("test_benchmark", "test_experiments", "test_sweep"),
+    *("test_benchmark", "test_experiments"),
     *("test_docs", "test_notebooks", "test_site"),
     "test_examples",
 )

@@ -242,6 +242,18 @@ def layer_to_export(
     return RelaxedR2Conv(fields, out_type or fields, relax=relax, **arguments)
 
 
+class OnTensors(nn.Module):
+    """A module of fields from tensor to tensor."""
+
+    def __init__(self, fields: EquivariantModule) -> None:
+        super().__init__()
+        self.fields = fields
+
+    def forward(self, features: Tensor) -> Tensor:
+        found: Tensor = self.fields(self.fields.in_type(features)).tensor
+        return found
+
+
 class Block(EquivariantModule):
     """Sum of a body and a shortcut, as in escnn's ``examples/e2wrn.py``."""
 
@@ -357,28 +369,7 @@ class VoxelGrasping(nn.Module):
         return values
 
 
-class FlowStep(nn.Module):
-    """Velocities of a flow to their change, with a residual sum: vectors and scalars of O(3), periodic padding."""
-
-    def __init__(self, convolution: Any) -> None:
-        super().__init__()
-        space = volume_space("O(3)")
-        self.velocity = FieldType(space, [space.irrep(1, 1)])
-        hidden = FieldType(space, [space.irrep(0, 0), space.irrep(1, 1), space.irrep(0, 2)])
-        options = {"padding": 1, "padding_mode": "circular"}
-        self.first = convolution(self.velocity, hidden, 3, **options)
-        self.bend = enn.NormNonLinearity(hidden)
-        self.last = convolution(hidden, self.velocity, 3, bias=False, **options)
-
-    def forward(self, velocity: Tensor) -> Tensor:
-        """(batch, 3, n, n, n) → the same shape."""
-        before = self.velocity(velocity)
-        after: GeometricTensor = before + self.last(self.bend(self.first(before)))
-        return after.tensor
-
-
 NETWORKS: dict[str, tuple[type[nn.Module], int]] = {
     "segmentation U-Net": (SegmentationUNet, 1),
     "voxel grasping": (VoxelGrasping, 1),
-    "flow": (FlowStep, 3),
 }

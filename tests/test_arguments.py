@@ -97,8 +97,6 @@ def layer_of(**arguments: object) -> RelaxedR2Conv:
     return RelaxedR2Conv(REGULAR, REGULAR, 3, **with_kernel(arguments))
 
 
-# --- what is accepted -------------------------------------------------------------------------------------------------
-
 # Values in the form that R2Conv takes, and the forms that we take.
 GOOD = {
     "sigma an integer": ({"sigma": 1.0}, {"sigma": 1}),
@@ -168,8 +166,6 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert layer(REGULAR(torch.randn(1, 8, 4, 4))).tensor.shape == (1, 8, 4, 4)
     assert layer.softness().item() == pytest.approx(0.125)
 
-
-# --- warnings ---------------------------------------------------------------------------------------------------------
 
 IGNORED = {
     "sigma": 0.5,

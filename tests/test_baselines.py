@@ -6,12 +6,11 @@ What they share with every other layer is in ``test_every_form`` and ``test_soft
 from __future__ import annotations
 
 import copy
-import math
 
 import pytest
 import small
 import torch
-from baseline_layers import EVERY_STRICT_KERNEL, EVERY_WAY, WAYS, baseline, members, set_group_weights, strict_bank
+from baseline_layers import EVERY_STRICT_KERNEL, EVERY_WAY, baseline, members, set_group_weights, strict_bank
 from errors import ROUNDING, SINGLE_REORDERED, largest_error, relative_error, shift_error
 from escnn import gspaces
 from escnn import nn as enn
@@ -27,14 +26,12 @@ from escnn_relaxed import (
     export_network,
     frequency_penalty,
     harden_network,
-    parameter_groups,
     relaxation_summary,
     softness_ablation,
 )
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv, ResidualR2Conv, free_weight_penalty
 from escnn_relaxed.kernel import WeightGroup
 from escnn_relaxed.kernel.residual import ResidualKernel
-from escnn_relaxed.layer.convolution import RelaxedConvolution
 
 # Symmetry and fields on which every way is defined.
 CASES = [
@@ -190,22 +187,12 @@ def test_fields_without_elements_beside_others_are_weighed_by_the_output() -> No
 
 REGULAR = "regular -> regular"
 BAD_ARGUMENTS = [
-    *((way, REGULAR, *rest) for way in WAYS for rest in (
-        ({"kernel_size": 0}, ValueError, "kernel_size must be >= 1, got 0"),
-        ({"initial_softness": 1.0}, ValueError, r"initial_softness must be in \[0, 1\), got 1.0"),
-        ({"kernel": "free"}, TypeError, "kernel must be an .*ContinuousKernel or .*Kernel, got str: 'free'"),
-        ({"frame": "image"}, TypeError, "has no argument 'frame' .='image'.*beside its own it takes .*sigma"),
-    )),
     ("weighted", "irreps -> irreps", {}, ValueError, "in_type or out_type must be of regular and quotient.*irrep"),
-    ("weighted", REGULAR, {"banks": 0}, ValueError, "banks must be >= 1, got 0"),
     ("weighted", REGULAR, {"relax": {}}, TypeError, "WeightedR2Conv has no argument 'relax'"),
-    ("partial", REGULAR, {"relax": 0.3}, TypeError, "relax must be a dict from subgroup to narrowing, or None"),
     ("partial", REGULAR, {"relax": "most"}, ValueError, "relax must be one of .'default'., got 'most'"),
     ("partial", REGULAR, {"relax": {"translation": 0.3}}, ValueError, r"\['rotation', 'reflection'\], got 'transl"),
     ("partial", REGULAR, {"relax": {"reflection": 0.3}}, ValueError, "the group has no reflection to relax"),
     ("partial", REGULAR, {"relax": {"rotation": 1.5}}, ValueError, r"'rotation' must be in \[0, 1\], got 1.5"),
-    ("partial", REGULAR, {"relax": {"rotation": math.nan}}, ValueError, r"'rotation' must be in \[0, 1\], got nan"),
-    ("partial", REGULAR, {"relax": {"rotation": "half"}}, TypeError, "'rotation' must be a number, got 'half'"),
     ("partial", REGULAR, {"initial_softness": 0.9}, ValueError, "initial_softness must be at most 0.75 in rotation"),
     ("partial", "regular -> irreps", {}, ValueError, "out_type must be of regular and quotient fields.*relax=None"),
 ]  # fmt: skip
@@ -217,44 +204,26 @@ def test_bad_arguments_are_named(way: str, pair: str, arguments: dict, error: ty
         LAYERS[way](*small.types("C4", pair), **{"kernel_size": 3, **arguments})
 
 
-RELAXED_BY = {
-    "partial": ["narrowing rotation 0.25", "narrowing rotation 0.25"],
-    "residual": ["free kernel of 36 weights", "free kernel of 144 weights"],
-    "weighted": ["weights of 4 elements, 2 kernels"] * 2,
-}
-
-
 @EVERY_WAY
-def test_networks_are_summarised_hardened_and_exported(way: str) -> None:
+def test_networks_are_measured_and_exported_and_have_no_frequency(way: str) -> None:
     first, second = baseline(way, "C4", "trivial -> regular"), baseline(way, "C4", "regular -> regular")
     modules = [first, enn.ReLU(first.out_type), second, enn.GroupPooling(second.out_type)]
-    network = enn.SequentialModule(*modules).double().eval()
-    features = features_of(first, side=5)
-    assert isinstance(first, RelaxedConvolution)
-    assert first.evaluate_output_shape((2, 1, 5, 5)) == answer(first, features).shape
-    assert repr(first).startswith(type(first).__name__)
-    if way == "partial":
-        for layer in (first, second):
-            layer.set_narrowing(rotation=0.25)
+    network, features = enn.SequentialModule(*modules).double().eval(), features_of(first, side=5)
     summary = relaxation_summary(network, data=features)
-    assert [(row.name, row.relaxed_by) for row in summary.rows] == list(zip("02", RELAXED_BY[way], strict=True))
-    assert summary.rows[0].softness["all"] == first.softness().item()
+    words = {
+        "partial": "narrowing rotation",
+        "residual": "free kernel of 36 weights",
+        "weighted": "weights of 4 elements",
+    }
+    assert summary.rows[0].relaxed_by.startswith(words[way])
     assert "ω′" not in str(summary)
     rows = softness_ablation(network, lambda net: largest_error(net, features))
     assert [row.part for row in rows] == ["nothing", "0", "2", "rotation", "everything"]
     assert rows[-1].value <= ROUNDING < 0.05 < rows[0].value
-    decayed = copy.deepcopy(network)
-    soft, rest = parameter_groups(decayed)
-    assert len(soft["params"]) + len(rest["params"]) == len(list(decayed.parameters()))
-    for parameter in soft["params"]:
-        parameter.data.zero_()
-    assert [decayed[number].softness().item() for number in (0, 2)] == [0, 0]
     with pytest.raises(ValueError, match=f"'0', a {type(first).__name__}, has no ω′"):
         frequency_penalty(network)
     hardened = harden_network(network)
-    exported = export_network(hardened)
-    assert [type(exported[number]) for number in (0, 2)] == [nn.Conv2d] * 2
-    assert relative_error(exported(features).detach(), answer(hardened, features)) < 1e-6  # escnn pools in float32
+    assert relative_error(export_network(hardened)(features).detach(), answer(hardened, features)) < 1e-6  # in float32
 
 
 def soft_weights(layer: RelaxedR2Conv) -> list[nn.Parameter]:

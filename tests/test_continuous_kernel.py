@@ -41,9 +41,6 @@ def test_layer_has_no_weights_of_r2conv_and_its_learned_frequency_says_how_soft_
     assert layer.hardened == SUBGROUPS
 
 
-# --- limits -----------------------------------------------------------------------------------------------------------
-
-
 def disk(kernel_size: int) -> Tensor:
     """1 on the taps within (k − 1)/2 of the centre, for even k within k/2: (k, k)."""
     line = torch.arange(kernel_size) - (kernel_size - 1) / 2

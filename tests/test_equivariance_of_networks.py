@@ -15,8 +15,7 @@ from small import build, soft_regular_layer
 from torch import Tensor, nn
 from trained_networks import network
 
-from escnn_relaxed import equivariance_error, prediction_agreement, relaxation_summary, softness_ablation
-from escnn_relaxed.measure import relaxation_scalars
+from escnn_relaxed import equivariance_error, prediction_agreement
 
 
 def test_a_layer_inside_is_measured_as_the_network_up_to_it() -> None:
@@ -213,30 +212,6 @@ def test_plain_images_are_measured_as_channels_of_one(padding_mode: str) -> None
     assert pair == equivariance_error(module.body, data=torch.cat([images, depth], dim=1), **options)
     assert [row.kind for row in pair.rows] == 3 * ["exact"] + ["interpolated", "exact"]
     assert max(row.error for row in pair.exact) <= ROUNDING
-
-
-class Ahead(nn.Module):
-    """Two classes: whether the bright side of an image lies ahead of an action, or behind it."""
-
-    def forward(self, images: Tensor, action: enn.GeometricTensor | Tensor) -> Tensor:
-        x, y = (action.tensor if isinstance(action, enn.GeometricTensor) else action).unbind(1)
-        steps = torch.linspace(-1, 1, SIDE, dtype=images.dtype)
-        ahead = (images[:, 0] * (x * steps - y * steps[:, None])).sum((1, 2))
-        return torch.stack([ahead, -ahead], dim=1)
-
-
-def test_other_measures_take_all_inputs() -> None:
-    images, action = drawn(40, 1, SIDE, SIDE), drawn(40, 2, 1, 1)
-    assert prediction_agreement(Ahead(), (images, VECTOR(action)), in_type=IMAGE).orbit == 1
-    rows = prediction_agreement(Ahead(), (images, action), in_type=IMAGE).rows
-    assert [row.agreement for row in rows if row.name == "rotation 180°"] == [0]
-    soft, data = Critic({"rotation": 0.3}), (images, VECTOR(action), 2.0)
-    (row,) = relaxation_summary(soft, data=data, in_type=IMAGE).rows
-    assert row.own_error > 1e-3
-    scalars = relaxation_scalars(soft, data, in_type=IMAGE)
-    assert scalars["equivariance_error/network"] == pytest.approx(max(errors(soft, data)), rel=1e-9)
-    ablation = softness_ablation(soft, lambda net: max(errors(net, data)))
-    assert ablation[-1].value <= ROUNDING
 
 
 @pytest.mark.parametrize(

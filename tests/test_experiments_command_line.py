@@ -10,7 +10,6 @@ import pytest
 
 from experiments.command_line import main
 from experiments.configuration import Configuration, changes, override, read_row, row_names
-from experiments.plans import PlannedRun, RunsFailedError, read_plan, run_all
 
 
 def test_there_is_a_row_for_each_of_the_papers_tables(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,21 +64,6 @@ def test_an_override_replaces_one_value_and_an_entry_is_merged() -> None:
         "relax: {'rotation': 1.0} → {'rotation': 2.0}",
         "epochs: 300 → 7",
     ]
-
-
-def test_a_run_of_a_plan_that_fails_is_named_and_the_rest_goes_on() -> None:
-    said: list[str] = []
-
-    def train(run: PlannedRun) -> None:
-        if run.seed == 0:
-            raise FloatingPointError("nan")
-
-    assert len({(run.row, run.configuration.digest(), run.seed) for run in read_plan("small")}) == len(
-        read_plan("small")
-    )
-    with pytest.raises(RunsFailedError, match="1 of 2 runs failed: smoke, seed 0"):
-        run_all(read_plan("smoke"), train, said.append)
-    assert said == ["1 of 2: smoke, seed 0", "smoke, seed 0 failed: FloatingPointError: nan", "2 of 2: smoke, seed 1"]
 
 
 def test_a_sweep_chooses_on_validation_and_reports_test(

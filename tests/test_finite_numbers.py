@@ -19,8 +19,6 @@ from escnn_relaxed import RelaxedR2Conv, harden_network
 REGULAR = small.types("C4", "regular -> regular")
 
 
-# --- ω′ ---------------------------------------------------------------------------------------------------------------
-
 FREQUENCIES = {
     "rotation 1e-20": {"rotation": 1e-20},
     "rotation 1e6": {"rotation": 1e6},
@@ -53,9 +51,6 @@ def test_layer_comes_near_a_strict_one_as_the_frequency_goes_to_zero(subgroup: s
         found.append((layer.softness().item(), error(layer, features)))
     assert found == sorted(found, reverse=True)
     assert found[-1] == (0.0, pytest.approx(0, abs=ROUNDING))
-
-
-# --- weights ----------------------------------------------------------------------------------------------------------
 
 
 def strict_weights(layer: nn.Module) -> list[nn.Parameter]:
@@ -100,8 +95,6 @@ def test_softness_of_a_layer_without_weights_is_zero(form: str) -> None:
     assert layer.softness().item() == 0
 
 
-# --- kept groups outside of the sample --------------------------------------------------------------------------------
-
 OUTSIDE = ((False, 3), (False, 5), (False, 8), (True, 3), (True, 5), "ico")
 
 
@@ -114,9 +107,6 @@ def test_kept_group_outside_of_the_sample_is_refused_or_right(keep: object) -> N
         cube = small.voxel_symmetries(layer.in_type.gspace)
         mean = acted(layer, layer.filter_bank().detach(), cube).mean(dim=0)
         assert relative_error(hardened, mean) <= ROUNDING
-
-
-# --- what is ignored without a word -----------------------------------------------------------------------------------
 
 
 def test_continuous_group_of_one_sample_is_warned_of() -> None:

@@ -10,8 +10,8 @@ import torch
 from errors import SINGLE, relative_error
 from escnn import gspaces
 from escnn import nn as enn
-from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
-from small_networks import BATCH, WHAT_EXPORTERS_WARN_OF, Block, settled
+from escnn.nn import FieldType, GeometricTensor, R2Conv
+from small_networks import BATCH, WHAT_EXPORTERS_WARN_OF, Block, OnTensors, settled
 from small_networks import layer_to_export as soft_layer
 from torch import Tensor, nn
 
@@ -78,15 +78,6 @@ class SequentialOfItsOwn(enn.SequentialModule):
         return features + super().forward(features)
 
 
-class Wrapped(nn.Module):
-    def __init__(self, fields: EquivariantModule) -> None:
-        super().__init__()
-        self.fields = fields
-
-    def forward(self, features: Tensor) -> Tensor:
-        return self.fields(self.fields.in_type(features)).tensor
-
-
 WITHOUT_PLAIN_FORM = {
     "Scaled": lambda: Scaled(NARROW, NARROW, 3),
     "SequentialOfItsOwn": lambda: SequentialOfItsOwn(soft_layer(NARROW)),
@@ -105,8 +96,8 @@ WITHOUT_PLAIN_FORM = {
 @pytest.mark.filterwarnings("default:export_network keeps the forward:UserWarning")
 @pytest.mark.parametrize("name", WITHOUT_PLAIN_FORM)
 def test_what_has_no_plain_form_stays_as_it_is_and_is_named(name: str) -> None:
-    network = settled(Wrapped(WITHOUT_PLAIN_FORM[name]()))
-    with pytest.warns(UserWarning, match=rf"keeps the forward of Wrapped, {name}, .*needs escnn"):
+    network = settled(OnTensors(WITHOUT_PLAIN_FORM[name]()))
+    with pytest.warns(UserWarning, match=rf"keeps the forward of OnTensors, {name}, .*needs escnn"):
         exported = export_network(network)
     features = torch.randn(2, network.fields.in_type.size, 8, 8)
     expected = in_eval(network, features)
@@ -117,7 +108,7 @@ def test_what_has_no_plain_form_stays_as_it_is_and_is_named(name: str) -> None:
     assert relative_error(in_eval(exported, features), expected) <= SINGLE
 
 
-class ByType(Wrapped):
+class ByType(OnTensors):
     """Takes tensors and GeometricTensors, which it tells apart in a way that torch's FakeTensor escapes."""
 
     def forward(self, features: Tensor | GeometricTensor) -> Tensor:
@@ -198,5 +189,5 @@ def test_network_that_returns_fields_by_name_is_exported_and_traced_by_their_ten
 
 
 def test_shape_of_an_output_is_known_without_the_module() -> None:
-    exported = export_network(Wrapped(soft_layer(NARROW, NARROW + NARROW, stride=2)))
+    exported = export_network(OnTensors(soft_layer(NARROW, NARROW + NARROW, stride=2)))
     assert exported.fields.evaluate_output_shape((2, NARROW.size, 9, 9)) == (2, 2 * NARROW.size, 5, 5)

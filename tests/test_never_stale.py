@@ -36,9 +36,6 @@ def products(layer: nn.Module, features: Tensor | None = None) -> int:
     return sum(count.operations[name] for name in PRODUCTS)
 
 
-# --- kept -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("context", CONTEXTS)
 @EVERY_LAYER
 def test_bank_is_made_once_in_evaluation(form: str, context: str) -> None:
@@ -193,9 +190,6 @@ def test_large_tensors_of_any_layout_are_compared(kind: str) -> None:
     for number in range(2):
         values.value[-1] = number
         assert [memo(values, lambda: values.value.sum().item()) for _ in range(2)] == [values.value.sum().item()] * 2
-
-
-# --- never stale ------------------------------------------------------------------------------------------------------
 
 
 # Ways in which the values of a tensor can be written; only the first raises its version counter.

@@ -37,42 +37,25 @@ def test_arguments_of_escnns_layer_come_first_in_its_order(theirs: type, ours: t
     assert [(p.name, p.default) for p in found[len(expected) :]] == keywords
 
 
-GEOMETRIES: dict[str, dict[str, object]] = {
-    "plain": {},
-    "padding": {"padding": 1},
-    "stride": {"padding": 1, "stride": 2},
-    "dilation": {"padding": 2, "dilation": 2},
-    "reflect": {"padding": 2, "padding_mode": "reflect"},
-    "replicate": {"padding": 1, "padding_mode": "replicate"},
-    "circular": {"padding": 2, "padding_mode": "circular", "stride": 3},
-    "groups": {"groups": 2, "padding": 1},
-    "no bias": {"bias": False},
-    "kernel 4": {"kernel_size": 4, "padding": 1},
-}
-TRANSPOSED: dict[str, dict[str, object]] = {
-    "plain": {},
-    "padding pair": {"padding": (1, 0)},
-    "stride": {"padding": 1, "stride": 2},
-    "output padding": {"padding": 1, "stride": 2, "output_padding": 1},
-    "dilation": {"padding": 2, "dilation": 2},
-    "groups": {"groups": 2},
-    "no bias": {"bias": False},
-    "everything": {"padding": (1, 2), "stride": 2, "output_padding": (1, 0), "dilation": 2, "groups": 2},
+# Each option by itself is beside the loops in test_against_loops.
+GEOMETRIES: dict[str, tuple[str, dict[str, object]]] = {
+    "plain": ("convolution", {}),
+    "circular": ("convolution", {"padding": 2, "padding_mode": "circular", "stride": 3, "bias": False}),
+    "reflect": ("convolution", {"kernel_size": 4, "padding": 2, "padding_mode": "reflect", "dilation": 2, "groups": 2}),
+    "transposed": ("transposed", {"bias": False}),
+    "everything": (
+        "transposed",
+        {"padding": (1, 2), "stride": 2, "output_padding": (1, 0), "dilation": 2, "groups": 2},
+    ),
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "geometry", "soft_part"),
-    [
-        *(("convolution", name, "tied") for name in GEOMETRIES),
-        *(("transposed", name, "tied") for name in TRANSPOSED),
-        *(("convolution", "circular", "continuous"), ("transposed", "everything", "continuous")),
-    ],
-)
-def test_arguments_of_the_convolution_mean_what_they_mean_in_escnns_layer(kind, geometry, soft_part: str) -> None:
+@EVERY_KERNEL
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_arguments_of_the_convolution_mean_what_they_mean_in_escnns_layer(geometry: str, soft_part: str) -> None:
     """escnn's layer with the filter bank and bias in their place gives the same answer, to the last bit."""
     types = small.types("C4", "regular + regular -> trivial + irreps + trivial + irreps")
-    arguments = {"kernel_size": 3, **(GEOMETRIES if kind == "convolution" else TRANSPOSED)[geometry]}
+    kind, arguments = GEOMETRIES[geometry][0], {"kernel_size": 3, **GEOMETRIES[geometry][1]}
     theirs, ours = KINDS[kind]
     layer = ours(*types, relax={"rotation": 0.2}, **options_of(soft_part), **arguments)
     shake(layer)
@@ -111,9 +94,6 @@ def test_bias_is_that_of_r2conv(space: str, fields: str) -> None:
     assert torch.equal(of_escnn, biases[1])
     for mode in (True, False):
         assert torch.equal(layers[0].train(mode).expanded_bias, biases[0])
-
-
-# --- its own face -----------------------------------------------------------------------------------------------------
 
 
 def test_repr_says_types_arguments_and_softness() -> None:
@@ -178,8 +158,6 @@ def test_size_of_an_output_is_checked() -> None:
             with pytest.raises(TypeError, match="size must be an integer"):
                 call(size)
 
-
-# --- inputs -----------------------------------------------------------------------------------------------------------
 
 C4, D4 = small.gspace("C4"), small.gspace("D4")
 REGULAR = FieldType(C4, [C4.regular_repr] * 2)

@@ -27,8 +27,6 @@ from escnn_relaxed import (
 )
 from escnn_relaxed.on_escnn.sampled_basis import basis_bytes, warn_of_heavy_basis
 
-# --- the strict part and softness -------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("space", ["SO(3)", "octahedral", "O(3)", "D4", "dihedral", "cone", "trivial"])
 @pytest.mark.parametrize("groups", [1, 2])
@@ -122,8 +120,6 @@ def test_strict_transposed_layer_is_that_of_escnn_in_values_and_gradients(place:
     assert relative_error(export_network(theirs.eval())(inputs).detach(), outputs[1].detach()) <= SINGLE
 
 
-# --- kept groups ------------------------------------------------------------------------------------------------------
-
 # Space, what is kept, and how many voxel symmetries that has.
 KEPT = {
     "octahedral, about the axis": ("octahedral", "SO(2)", 4),
@@ -166,8 +162,6 @@ def test_softness_in_any_subgroup_names_what_survives() -> None:
         with pytest.raises(ValueError, match=message):
             layer.softness_in(wrong)
 
-
-# --- calls ------------------------------------------------------------------------------------------------------------
 
 RADIAN = small.volume_space("SO(3)").fibergroup.element(np.array([0, 0, 1.0]), "EV")
 CALLS: dict[str, tuple[str, dict[str, Any], type[Exception], str]] = {

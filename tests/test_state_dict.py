@@ -133,9 +133,6 @@ def test_state_that_says_nothing_of_itself_loads_where_it_fits(form: str) -> Non
         built(**CONTINUOUS).load_state_dict(dict(state_of(**CONTINUOUS, hidden_size=5)))
 
 
-# --- networks and processes -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("space", ["trivial", "flip axis 0", "C4", "D4 axis 45°", "SO(2)", "O(2)"])
 def test_field_types_pickle_to_equal_ones_on_the_same_group(space: str) -> None:
     names = ["trivial", "irreps", "mixed", "mixed, sheared"]

@@ -56,9 +56,6 @@ def test_state_of_r2conv_in_any_mode_makes_the_layer_compute_what_it_did(relax, 
     assert all(weights.grad.any() for weights in soft_weights(layer))
 
 
-# --- other bases ------------------------------------------------------------------------------------------------------
-
-
 def layers(dimension: int) -> tuple[Any, Any, FieldType]:
     if dimension == 2:
         gspace = gspaces.flipRot2dOnR2(4)
@@ -117,8 +114,6 @@ def test_own_state_of_another_basis_is_refused_by_name(dimension: int) -> None:
         ours(fields, fields, 3).load_state_dict(state)
 
 
-# --- nothing is shared ------------------------------------------------------------------------------------------------
-
 CASTS: dict[str, Callable[[Any], Any]] = {
     "double": lambda layer: layer.double(),
     "half": lambda layer: layer.half(),
@@ -173,9 +168,6 @@ def test_state_that_an_r2conv_loads_reaches_no_layer(basis: str) -> None:
     for of in copies:
         for found in (answer(of, features), answer(of.double().float().train(), features)):
             assert torch.equal(found, expected) if basis == "the same" else relative_error(found, expected) <= SINGLE
-
-
-# --- escnn's R2Conv, for the table in the docs: its failures are tests too, so that their mending is noticed -------
 
 
 def test_r2conv_in_evaluation_is_stale_zero_after_loading_and_cannot_be_copied() -> None:
