@@ -152,10 +152,8 @@ def test_penalty_is_the_negative_logarithm_of_the_prior() -> None:
     [
         ("C8", "regular -> regular", True, {"banks": 1}),
         ("C8", "trivial -> regular", False, {"banks": 3}),
-        ("C4", "regular -> irreps", True, {}),
         ("C4", "irreps -> regular", False, {}),
         ("D4", "quotient -> two regular", True, {}),
-        ("D6", "trivial -> quotient", False, {}),
         ("D3", "reordered regular -> regular", True, {}),
         ("C4", "two regular -> two regular", True, {"groups": 2}),
     ],

@@ -106,7 +106,6 @@ def test_a_tensor_is_picked_of_what_a_network_returns() -> None:
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "input_size or data, one of them"),
     ({"input_size": 5, "data": torch.zeros(1, 4, 5, 5)}, "one of them; got input_size=5"),
-    ({"input_size": (5, 5, 5)}, r"input_size must be .* got \(5, 5, 5\)"),
     ({"data": torch.zeros(1, 4, 5, 5).long()}, "data must be a floating-point"),
     ({"data": torch.zeros(1, 3, 5, 5)}, r"data must be \(batch, 4, H, W\)"),
     ({"input_size": 5, "layer": "body"}, "layer must be .* got 'body'; there are"),
@@ -125,7 +124,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"input_size": 5, "angles": [0.3]}, "fields of the input are of .* which holds no rotation 17.19°"),
     ({"input_size": 5, "shifts": [1]}, "shifts must be pairs .* got 1"),
     ({"input_size": 5, "shifts": [(0, 5)]}, r"smaller than the image, \(5, 5\)"),
-    ({"input_size": 5, "shifts": [(-5, 0)]}, "shifts must be >= -4"),
     ({"input_size": 5, "elements": ()}, "nothing to measure: .* angles or shifts"),
 ]
 

@@ -131,10 +131,8 @@ def regular(space: GSpace2D, count: int = 2) -> FieldType:
 
 MODULES: dict[str, Callable[[], EquivariantModule]] = {
     "transposed": lambda: enn.R2ConvTransposed(MIXED, MIXED, 3, 1, 1, stride=2, recompute=True),
-    "transposed, no bias": lambda: enn.R2ConvTransposed(C4, C4, 3, padding=1, bias=False, recompute=True),
     "relu": lambda: enn.ReLU(MIXED),
     "elu": lambda: enn.ELU(MIXED, alpha=0.5),
-    "leaky relu": lambda: enn.LeakyReLU(MIXED),
     "identity": lambda: enn.IdentityModule(MIXED),
     "max pool": lambda: enn.PointwiseMaxPool2D(C4, 3, stride=2, padding=1),
     "max pool, ceil": lambda: enn.PointwiseMaxPool2D(C4, 2, ceil_mode=True),
@@ -160,7 +158,6 @@ MODULES: dict[str, Callable[[], EquivariantModule]] = {
     "disentangling": lambda: enn.DisentangleModule(MIXED.restrict((None, 4))),
     "reshuffling": lambda: enn.ReshuffleModule(MIXED, [2, 0, *range(3, len(MIXED)), 1]),
     "norm relu": lambda: enn.NormNonLinearity(IRREPS),
-    "norm sigmoid": lambda: enn.NormNonLinearity(IRREPS, "n_sigmoid"),
     "norm softplus, no bias": lambda: enn.NormNonLinearity(IRREPS, "n_softplus", bias=False),
     "squash": lambda: enn.NormNonLinearity(IRREPS, "squash", bias=False),
     "gates first": lambda: gated("first"),
@@ -170,7 +167,6 @@ MODULES: dict[str, Callable[[], EquivariantModule]] = {
     "gates apart, D4": lambda: two_inputs(mixed(D4)),
     "gates apart, O(2)": lambda: two_inputs(mixed(O2)),
     "gates inside": lambda: uniform(SO2),
-    "pointwise relu": lambda: enn.PointwiseNonLinearity(regular(C8)),
     "pointwise elu": lambda: enn.PointwiseNonLinearity(regular(D4), "p_elu"),
     "pointwise sigmoid": lambda: enn.PointwiseNonLinearity(regular(D4), "p_sigmoid"),
     "pointwise tanh": lambda: enn.PointwiseNonLinearity(FieldType(SO2, [SO2.trivial_repr] * 3), "p_tanh"),

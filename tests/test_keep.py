@@ -94,9 +94,6 @@ def test_layer_says_what_it_keeps_in_its_text_and_state() -> None:
 @pytest.mark.parametrize(
     ("keep", "arguments", "error", "message"),
     [
-        (4, {}, TypeError, "keep must be the name of a group, as 'C4' or 'D4', or None, got 4"),
-        ("quarter turns", {}, ValueError, "keep must be 'C' or 'D' and a number of rotations"),
-        ("C0", {}, ValueError, "keep must be 'C' or 'D'"),
         ("C3", {}, ValueError, "keep='C3' must have a number of rotations that divides 8"),
         ("D4", {}, ValueError, "keep='D4' has a reflection, which .* has not: 'C4' is without"),
         ("C8", {}, ValueError, "keep leaves nothing of rotation and reflection to be soft"),

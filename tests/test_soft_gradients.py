@@ -59,15 +59,11 @@ class Doubled(RelaxedR2Conv):
 
 # Layers whose soft weights are factors of channels, taps and pixels.
 MODULATED: dict[str, Callable[..., RelaxedLayer]] = {
-    "regular": partial(soft_layer, "C8", "two regular -> two regular"),
-    "many fields": partial(soft_layer, "C4", "trivial + regular -> irreps + regular + quotient + mixed"),
     "sheared": partial(soft_layer, "D2", "mixed, sheared -> mixed, sheared"),
     "no element of its own": partial(soft_layer, "C4", "regular -> trivial", kernel_size=5),
     "irreps": partial(soft_layer, "SO(2)", "irreps -> irreps"),
     "two subgroups": partial(soft_layer, "D4", "regular -> two regular", relax=IN_D4),
-    "one tap": partial(soft_layer, "D4", "regular -> two regular", kernel_size=1),
     "stride, dilation": partial(soft_layer, "C4", "regular -> regular", stride=2, dilation=2, padding=2),
-    "reflected border": partial(soft_layer, "C4", "regular -> regular", padding=1, padding_mode="reflect"),
     "groups": partial(soft_layer, "C4", "two regular -> two regular", groups=2, relax=EVERYWHERE),
     "gains at pixels": partial(soft_layer, "C4", "regular -> two regular", padding=1, relax=EVERYWHERE),
     "pixels alone": partial(soft_layer, "C4", "regular -> mixed", relax={"translation": 0.4}),

@@ -51,14 +51,11 @@ MISFITS: dict[str, tuple[dict[str, object], str]] = {
         "input is 2 regular, here 1 regular; output is 2 regular, here 1 regular; number of groups is 2, here 1",
     ),
     "softness": ({"relax": None}, r"soft in is \[\], here \['rotation'\], .* harden_network"),
-    "translation": ({"relax": {"translation": 0.25}}, r"soft in is \['translation'\], here \['rotation'\]"),
     "continuous": (CONTINUOUS, "strict kernel is continuous, here steerable"),
 }
 # The same of a layer with a continuous kernel.
 MISFITS_OF_KAPPA: dict[str, tuple[dict[str, object], str]] = {
     "kernel net": ({"net": SirenKernel}, r"kernel net is \['siren', 32\], here \['fourier', 32\]"),
-    "hidden size": ({"hidden_size": 5}, r"kernel net is \['fourier', 5\], here \['fourier', 32\]"),
-    "support": ({"support": "disk"}, "support is disk, here smooth"),
     "filter frequency": (
         {"filter_frequency": 0.5},
         r"filter frequency is \{'position': 0.5, .*, here \{'position': 0.18",
