@@ -30,7 +30,6 @@ from escnn_relaxed import (
     softness_ablation,
 )
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv, ResidualR2Conv, free_weight_penalty
-from escnn_relaxed.kernel import WeightGroup
 from escnn_relaxed.kernel.residual import ResidualKernel
 
 # Symmetry and fields on which every way is defined.
@@ -312,22 +311,3 @@ def test_window_that_no_narrowing_makes_so_soft_is_refused() -> None:
     types = small.types("C4", "regular -> quotient")
     with pytest.raises(ValueError, match=r"initial_softness must be at most 0.5 for these fields.*got 0.6"):
         PartialR2Conv(*types, 3, initial_softness=0.6)
-
-
-@pytest.mark.parametrize(
-    ("name", "hardened", "expected"),
-    [
-        ("rotation", ("rotation",), True),
-        ("rotation", ("reflection",), False),
-        # Functions of both go with either.
-        ("rotation × reflection", ("rotation",), True),
-        ("rotation × reflection", (), False),
-        # What relaxes both at once goes with both alone.
-        ("rotation, reflection", ("rotation",), False),
-        ("rotation, reflection", ("reflection", "rotation"), True),
-    ],
-)
-def test_soft_weights_are_gone_with_their_subgroups(name: str, hardened: tuple[str, ...], expected: bool) -> None:
-    group = WeightGroup(frozenset({"reflection", "rotation"} if " " in name else {name}), [], needs_all="," in name)
-    assert group.name == name
-    assert group.is_gone(hardened) == expected

@@ -19,7 +19,6 @@ from escnn.group import directsum
 from escnn.gspaces import GSpace2D
 from escnn.nn import EquivariantModule, FieldType
 from small_networks import BATCH, C4, IRREPS, MIXED, WHAT_EXPORTERS_WARN_OF, answers, mixed_network, settled, tensors_of
-from small_networks import layer_to_export as soft_layer
 from torch import Tensor, nn
 
 from escnn_relaxed import export_network
@@ -277,16 +276,6 @@ def test_exported_module_runs_in_onnx_runtime_for_any_batch_size(name: str, dyna
     (found,) = session.run(None, {"features": more.numpy()})
     with torch.no_grad():
         assert relative_error(torch.from_numpy(found), exported(more)) <= SINGLE_REORDERED
-
-
-def test_recipe_for_so2_is_exported_as_a_whole() -> None:
-    function = MODULES["Fourier elu"]()
-    layers = soft_layer(FieldType(SO2, [SO2.trivial_repr]), function.in_type), enn.GNormBatchNorm(function.in_type)
-    network = settled(enn.SequentialModule(*layers, function))
-    exported = export_network(network)
-    assert [type(module).__name__ for module in exported] == ["Conv2d", "Conv2d", "Sequential"]
-    expected, found = answers(network, exported)
-    assert relative_error(found, expected) <= SINGLE
 
 
 @pytest.mark.slow

@@ -45,27 +45,6 @@ def residual() -> tuple[nn.Module, Tensor]:
     return settled(Residual()), torch.randn(2, NARROW.size, 9, 9)
 
 
-class PlainBlock(nn.Module):
-    """On GeometricTensors, though no EquivariantModule."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = enn.SequentialModule(soft_layer(NARROW), enn.ELU(NARROW))
-
-    def forward(self, features: GeometricTensor) -> GeometricTensor:
-        return self.body(features) + features
-
-
-def test_sequence_of_torch_with_such_a_block_takes_what_it_took() -> None:
-    network = settled(nn.Sequential(soft_layer(NARROW), PlainBlock(), PlainBlock()))
-    exported = export_network(network)
-    features = NARROW(torch.randn(2, NARROW.size, 9, 9))
-    with torch.no_grad():
-        expected, found = network.eval()(features), exported(features)
-    assert found.type == expected.type
-    assert relative_error(found.tensor, expected.tensor) <= SINGLE
-
-
 class Scaled(R2Conv):
     """A forward that is younger than what exports the layer."""
 

@@ -16,17 +16,12 @@ from escnn_relaxed import SoftnessEvidence
 pytest.importorskip("lightning")
 
 from lightning.pytorch import Callback, Trainer
-from lightning_runs import Classifier, SaveAfterEpoch, trainer
+from lightning_runs import QUIET, Classifier, SaveAfterEpoch, trainer
 from torch.utils.data import DataLoader, TensorDataset
 
 from escnn_relaxed.learning.lightning_callbacks import LearnSoftness
 
-pytestmark = [
-    # Lightning's own: what it uses of torch, and advice on loaders and logging that is none for a few images
-    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:The number of training batches .* is smaller than the logging interval"),
-]
+pytestmark = QUIET
 
 BATCH, IMAGES, EPOCHS = 8, 24, 4
 

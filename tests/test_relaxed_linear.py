@@ -233,15 +233,6 @@ def test_bad_calls_say_what_is_right(build: Callable[[], object], error: type[Ex
         build()
 
 
-def test_named_subgroup_in_which_a_layer_cannot_be_soft_is_said() -> None:
-    circle = fields("SO(2)")
-    with pytest.warns(UserWarning, match="cannot be soft in rotation"):
-        RelaxedLinear(circle, circle, relax=("rotation",))
-    # Neither a second time, nor where nobody named it.
-    RelaxedLinear(circle, circle, relax=("rotation",))
-    RelaxedLinear(circle, circle, bias=False)
-
-
 def test_text_of_a_layer_has_no_geometry() -> None:
     layer = RelaxedLinear(*[classes("C4", 1)] * 2, relax=None, bias=False)
     text = "[C4: {irrep_0 (x1)}(1)]"
