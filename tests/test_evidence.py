@@ -176,6 +176,31 @@ def test_an_update_that_fails_changes_nothing(targets: Tensor) -> None:
 # The Fisher matrix.
 
 
+def exact_fisher(network: nn.Module, inputs: Tensor) -> Tensor:
+    """The Fisher matrix of all images over the soft weights, from every label of every image."""
+    total: Tensor | float = 0.0
+    for logits in network(inputs):
+        chances = logits.softmax(0).detach()
+        for label, chance in enumerate(chances):
+            loss = functional.cross_entropy(logits[None], torch.tensor([label]))
+            slopes = [torch.autograd.grad(loss, of, retain_graph=True)[0].flatten()[on] for of, on in entries(network)]
+            total = total + chance * torch.outer(torch.cat(slopes), torch.cat(slopes))
+    return total
+
+
+def test_error_of_the_sampled_fisher_matrix_falls_with_the_number_of_draws() -> None:
+    network, inputs = Classifier().eval(), images(10)
+    expected = exact_fisher(network, inputs)
+    errors = []
+    for draws in (10, 160):
+        evidence = SoftnessEvidence(network, 10_000, seed=1)
+        rows = evidence._gradients(evidence._likelihood, inputs.repeat(draws, 1, 1, 1))
+        errors.append(float((rows.mT @ rows / 1000 - expected).norm() / expected.norm()))
+    assert errors[0] < 0.5
+    # A quarter, give or take what chance does.
+    assert errors[1] < 0.4 * errors[0]
+
+
 @pytest.mark.parametrize("draws", [1, 40], ids=["fewer than weights", "more than weights"])
 def test_determined_weights_are_those_of_the_fisher_matrix(draws: int) -> None:
     network, inputs = Classifier().eval(), images(10)

@@ -18,9 +18,9 @@ BOTH = {"rotation": 0.2, "translation": (0.2, 0.4)}
 GEOMETRIES = {
     "plain": {},
     "replicate": {"padding": (1, 3), "padding_mode": "replicate"},
-    "circular": {"kernel_size": 4, "padding": (2, 0), "padding_mode": "circular", "dilation": 2},
+    "circular": {"kernel_size": 4, "padding": (2, 1), "padding_mode": "circular"},
     "groups": {"groups": 2, "padding": (1, 2)},
-    "no bias": {"bias": False},
+    "no bias": {"bias": False, "dilation": 2, "padding": 2},
     "kernel 1": {"kernel_size": 1},
     "all at once": {"kernel_size": 2, "padding": (1, 2), "padding_mode": "reflect", "stride": 2, "groups": 2},
 }
