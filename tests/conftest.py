@@ -27,10 +27,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 # Files whose tests are of what stands around the package.
 TOOLS = (
-    *("test_benchmark", "test_experiments", "test_sweep"),
+    *("test_benchmark", "test_experiments"),
     *("test_docs", "test_notebooks", "test_site"),
-    "test_archives",
-    *("test_examples", "test_networks_to_copy"),
+    "test_examples",
 )
 
 

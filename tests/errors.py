@@ -26,8 +26,6 @@ SINGLE_REORDERED = 1e-5  # sums of some hundred terms in two orders, or several 
 
 # Values that are not equal differ by this: well above 1e-3. A layer whose softness starts at 0.3 errs by about 0.5.
 BROKEN = 1e-2
-# The same of networks that are hardly trained: a hundred times what float32 may differ by.
-SLIGHTLY_BROKEN = 1e-3
 
 
 @functools.cache
@@ -140,13 +138,3 @@ class Waves:
         phase = 2 * math.pi * torch.einsum("hwx,bnx->bnhw", points, self.wave)
         value = torch.cos(phase[:, None] + self.phase[..., None, None])
         return torch.einsum("bcn,bcnhw->bchw", self.amplitude, value)
-
-
-@torch.no_grad()
-def error_at_centre(module: EquivariantModule, waves: Waves, element: GroupElement) -> float:
-    """‖(L g f)(0) − ρ(g) (L f)(0)‖ / ‖(L f)(0)‖."""
-    action = module.in_type.gspace.basespace_action(element)
-    turned = fiber_action(waves.sample(action), module.in_type, element)
-    answer = module(module.in_type(waves.sample(np.eye(2)))).tensor
-    found = module(module.in_type(turned)).tensor
-    return float((found - fiber_action(answer, module.out_type, element)).norm() / answer.norm())

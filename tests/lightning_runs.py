@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from escnn import nn as enn
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -13,6 +14,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 BATCHES = 3  # an epoch
+
+# Lightning's own: what it uses of torch, and advice on loaders and logging that is none for a few images.
+QUIET = [
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:The number of training batches .* is smaller than the logging interval"),
+]
 
 
 class Classifier(LightningModule):

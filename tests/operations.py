@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["CountOperations", "count_evaluation", "count_training"]
-
 # Views by another name, and memory that nothing is written to.
 NOT_LAUNCHED = {"detach", "_unsafe_view", "empty", "lift_fresh"}
 # The host reads a value, or a shape that depends on values; or Python's numbers are sent to the device as a tensor.

@@ -16,25 +16,20 @@ from escnn import gspaces
 from escnn.nn import FieldType, R2Conv
 from small import with_kernel
 
-from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR2ConvTransposed
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
 
 C4, D4 = small.gspace("C4"), small.gspace("D4")
 REGULAR, TRIVIAL = FieldType(C4, [C4.regular_repr] * 2), FieldType(C4, [C4.trivial_repr])
 DIHEDRAL = FieldType(D4, [D4.regular_repr])
 SPACE_3D = gspaces.rot3dOnR3()
 IN_SPACE = FieldType(SPACE_3D, [SPACE_3D.trivial_repr])
-NAN, INFINITE = float("nan"), float("inf")
+NAN = float("nan")
 
 # name: (arguments that replace those of a good layer, the error, what its message must hold). That every bad value is
 # named is in ``test_bad_calls``; here, what would be right.
 BAD = {
-    "in_type of another class": ({"in_type": "regular"}, TypeError, ["in_type", "'regular'", "FieldType"]),
-    "out_type a representation": ({"out_type": C4.regular_repr}, TypeError, ["out_type", "FieldType"]),
     "out_type on another gspace": ({"out_type": DIHEDRAL}, ValueError, ["in_type", "out_type", "gspace", D4.name]),
     "a gspace of space": ({"in_type": IN_SPACE, "out_type": IN_SPACE}, ValueError, ["in_type", "plane"]),
-    "kernel size 0": ({"kernel_size": 0}, ValueError, ["kernel_size", "0", ">= 1"]),
-    "kernel size 3.0": ({"kernel_size": 3.0}, TypeError, ["kernel_size", "3.0", "integer"]),
-    "negative padding": ({"padding": -1}, ValueError, ["padding", "-1", ">= 0"]),
     "padding of one": ({"padding": (1,)}, ValueError, ["padding", "(1,)", "pair"]),
     "padding the same": ({"padding": "same"}, TypeError, ["got 'same': ", "stride=1 padding=1 keeps the size"]),
     "padding the same, dilated": (
@@ -49,36 +44,22 @@ BAD = {
     ),
     "padding of valid pixels": ({"padding": "valid"}, TypeError, ["a pair (rows, columns), got 'valid': padding=0"]),
     "stride of unequal steps": ({"stride": (2, 1)}, ValueError, ["stride", "(2, 1)", "pair of equal ones"]),
-    "unknown padding mode": ({"padding_mode": "same"}, ValueError, ["padding_mode", "'same'", "circular"]),
     "groups that do not divide": ({"groups": 3}, ValueError, ["groups", "3", "2", "divide"]),
     "groups that split unequally": (
         {"in_type": FieldType(C4, [C4.regular_repr, C4.trivial_repr]), "groups": 2},
         ValueError,
         ["groups", "2", "in_type", "equal parts"],
     ),
-    "relax a number": ({"relax": 0.5}, TypeError, ["relax", "0.5", "dict"]),
     "unknown subgroup": ({"relax": {"scaling": 1.0}}, ValueError, ["relax", "'scaling'", "rotation", "translation"]),
     "subgroup the group lacks": ({"relax": {"reflection": 1.0}}, ValueError, ["relax", "reflection", C4.name]),
-    "frequency NaN": ({"relax": {"rotation": NAN}}, ValueError, ["relax", "rotation", "nan", "finite"]),
     "two frequencies of rotation": ({"relax": {"rotation": (0.1, 0.1)}}, ValueError, ["relax", "rotation", "1 value"]),
     "pair in words": ({"relax": {"translation": "12"}}, TypeError, ["relax", "translation", "'12'", "pair (x, y)"]),
-    "samples 0": ({"samples": 0}, ValueError, ["samples", "0", ">= 1"]),
-    "softness of 1": ({"initial_softness": 1.0}, ValueError, ["initial_softness", "1.0"]),
-    "softness True": ({"initial_softness": True}, TypeError, ["initial_softness", "True", "number"]),
-    "a class of kernels": ({"kernel": ContinuousKernel}, TypeError, ["kernel must be", "ContinuousKernel"]),
-    "bias None": ({"bias": None}, TypeError, ["bias", "None", "True or False"]),
 }
 # Those of escnn's basis.
 BAD_BASIS = {
-    "sigma negative": ({"sigma": -1.0}, ValueError, ["sigma", "-1.0", "> 0"]),
     "sigma of fewer rings": ({"sigma": [0.5]}, ValueError, ["sigma", "[0.5]", "2 rings"]),
     "sigma of more rings": ({"rings": [1.0], "sigma": [0.5, 0.6]}, ValueError, ["sigma", "[0.5, 0.6]", "1 rings"]),
-    "one sigma None": ({"sigma": [0.5, None]}, TypeError, ["sigma", "None", "number"]),
-    "no rings": ({"rings": []}, ValueError, ["rings", "[]", "at least one"]),
     "a ring outside": ({"rings": [0.0, 9.0]}, ValueError, ["rings", "9.0", "1.414"]),
-    "rings a number": ({"rings": 1.0}, TypeError, ["rings", "1.0", "list"]),
-    "offset in words": ({"maximum_offset": "x"}, TypeError, ["maximum_offset", "'x'", "integer"]),
-    "filter a number": ({"basis_filter": 3}, TypeError, ["basis_filter", "3", "function"]),
     "filter that keeps nothing": ({"basis_filter": lambda element: False}, ValueError, ["basis_filter", "element"]),
     "cutoff that keeps nothing": (
         {"frequencies_cutoff": lambda radius: -1.0, "rings": [1.0]},
@@ -117,15 +98,11 @@ def layer_of(**arguments: object) -> RelaxedR2Conv:
     return RelaxedR2Conv(REGULAR, REGULAR, 3, **with_kernel(arguments))
 
 
-# --- what is accepted -------------------------------------------------------------------------------------------------
-
 # Values in the form that R2Conv takes, and the forms that we take.
 GOOD = {
     "sigma an integer": ({"sigma": 1.0}, {"sigma": 1}),
-    "rings a tuple": ({"rings": [0.0, 1.0]}, {"rings": (0, 1)}),
     "rings an array": ({"rings": [0.0, 1.0]}, {"rings": np.array([0.0, 1.0])}),
     "sigma of each ring": ({"sigma": [0.5, 0.75]}, {"sigma": np.array([0.5, 0.75], dtype=np.float32)}),
-    "cutoff an integer": ({"frequencies_cutoff": 2.0}, {"frequencies_cutoff": 2}),
     "cutoff of no frequency": ({"frequencies_cutoff": 0.0}, {"frequencies_cutoff": 0}),
     "dilated rings in pixels": ({"rings": [0.0, 2.0], "dilation": 2}, {"rings": [0.0, 2.0], "dilation": 2}),
 }
@@ -152,11 +129,9 @@ def test_filter_may_keep_what_other_field_types_lack() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("rotation", 1, [1.0]),
         ("rotation", [0.25], [0.25]),
         ("rotation", Fraction(1, 4), [0.25]),
         ("rotation", torch.nn.Parameter(torch.tensor([-0.5])), [-0.5]),
-        ("rotation", np.array(0.5), [0.5]),
         ("translation", 0.5, [0.5, 0.5]),
         ("translation", (torch.tensor(0.25), np.float32(-0.5)), [0.25, -0.5]),
         ("translation", np.array([0.25, 0.5]), [0.25, 0.5]),
@@ -188,8 +163,6 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert layer(REGULAR(torch.randn(1, 8, 4, 4))).tensor.shape == (1, 8, 4, 4)
     assert layer.softness().item() == pytest.approx(0.125)
 
-
-# --- warnings ---------------------------------------------------------------------------------------------------------
 
 IGNORED = {
     "sigma": 0.5,

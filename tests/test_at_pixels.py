@@ -105,16 +105,3 @@ def test_transposed_layer_with_the_same_weights_is_the_adjoint(place: dict[str, 
     # The position matters.
     other = (answer_to(forward, f.flip(2)) * h.flip(2)).sum()
     assert abs(other.item() - products[0].item()) > 1e-2
-
-
-def test_memory_of_a_step_does_not_grow_with_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each chunk is made anew in the backward pass, and gives the gradients of one that is not."""
-    layer = build(
-        *small.types("C4", "trivial -> regular"), padding=1, relax={"translation": 0.4}, soft_part="continuous"
-    )
-    features, gradients = small.random_input(layer.in_type, 4, 4), []
-    for most in (1, 2**23):
-        monkeypatch.setattr(at_pixels, "_MOST_VALUES", most)
-        answer = layer(layer.in_type(features)).tensor
-        gradients.append(torch.autograd.grad(answer.square().sum(), list(layer.parameters())))
-    assert all(relative_error(*of) <= ROUNDING for of in zip(*gradients, strict=True) if of[1].any())

@@ -27,13 +27,11 @@ def window(elements: Elements, number: int, narrowing: dict[str, float]) -> floa
     ("space", "pair", "narrowing"),
     [
         ("C8", "trivial -> regular", {"rotation": 0.6}),
-        ("C8", "regular -> quotient", {"rotation": 0.3}),
         ("C3", "regular -> regular", {"rotation": 0.5}),
         ("C2", "regular -> regular", {"rotation": 0.5}),
         ("D4", "irreps -> two regular", {"rotation": 0.7, "reflection": 0.2}),
         ("D3", "regular -> quotient", {"rotation": 0.25, "reflection": 1.0}),
         ("flip", "regular -> reordered regular", {"reflection": 0.4}),
-        ("D4", "regular -> regular", {"reflection": 0.4}),
     ],
 )
 def test_partial_bank_is_that_of_the_loop(space: str, pair: str, narrowing: dict[str, float]) -> None:

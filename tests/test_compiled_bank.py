@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import small
 import torch
 from errors import SINGLE, relative_error
-from escnn import gspaces
-from escnn.nn import FieldType
 from small import options_of
 from torch import Tensor
 
@@ -31,10 +30,10 @@ BANKS: dict[str, tuple[dict[str, object], Callable[[RelaxedR2Conv], Tensor]]] = 
 )
 def test_filter_bank_is_one_graph(name: str) -> None:
     torch.compiler.reset()
-    gspace = gspaces.rot2dOnR2(8)
-    fields = FieldType(gspace, [gspace.regular_repr] * 2)
     arguments, bank_of = BANKS[name]
-    layer = RelaxedR2Conv(fields, fields, 3, initial_softness=0.3, bias=False, **arguments)
+    layer = RelaxedR2Conv(
+        *small.types("C8", "two regular -> two regular"), 3, initial_softness=0.3, bias=False, **arguments
+    )
     parameters = list(layer.parameters())
     compiled = torch.compile(lambda: bank_of(layer), fullgraph=True, backend="eager")
     found, expected = compiled(), bank_of(layer)
@@ -45,26 +44,12 @@ def test_filter_bank_is_one_graph(name: str) -> None:
         assert relative_error(found_gradient, gradient) <= 10 * SINGLE
 
 
-def _irreps() -> FieldType:
-    gspace = gspaces.rot2dOnR2(-1)
-    return FieldType(gspace, [gspace.trivial_repr, gspace.irrep(1), gspace.irrep(2)] * 4)
-
-
-def _regular() -> FieldType:
-    gspace = gspaces.rot2dOnR2(8)
-    return FieldType(gspace, [gspace.regular_repr] * 2)
-
-
 # Fields, and operations of the graph of a filter bank.
-OPERATIONS: dict[str, tuple[Callable[[], FieldType], int]] = {"regular": (_regular, 74), "irreps": (_irreps, 185)}
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_graph_holds_no_constants_and_no_parser_of_patterns(name: str) -> None:
+@pytest.mark.parametrize(("space", "fields", "most"), [("C8", "two regular", 74), ("SO(2)", "irreps", 185)])
+def test_graph_holds_no_constants_and_no_parser_of_patterns(space: str, fields: str, most: int) -> None:
     """Each operation is traced four times, forward and backward; einops reads its patterns anew in each trace."""
     torch.compiler.reset()
-    fields, most = OPERATIONS[name][0](), OPERATIONS[name][1]
-    layer = RelaxedR2Conv(fields, fields, 3, bias=False)
+    layer = RelaxedR2Conv(*[small.field_type(space, fields)] * 2, 3, bias=False)
     nodes: list[torch.fx.Node] = []
 
     def count(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import copy
 
 import pytest
+import small
 import torch
 from errors import SINGLE_REORDERED, relative_error
-from escnn import gspaces
-from escnn import nn as enn
-from escnn.nn import FieldType
+from small_networks import OnTensors, network_of
 from torch import Tensor, nn
 
-from benchmarks.speed.sides import OnTensors
 from escnn_relaxed import RelaxedR2Conv
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -30,13 +28,9 @@ def full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def network(soft: str) -> nn.Module:
     """Soft layers; no batch norm and no pooling of escnn's, which read numbers that they keep in tensors."""
-    gspace = gspaces.rot2dOnR2(4)
-    image, hidden = FieldType(gspace, [gspace.trivial_repr]), FieldType(gspace, [gspace.regular_repr] * 2)
-    first, second, last = (
-        RelaxedR2Conv(*pair, 3, padding=1, relax=SOFT[soft], initial_softness=0.3)
-        for pair in ((image, hidden), (hidden, hidden), (hidden, image))
-    )
-    fields = enn.SequentialModule(first, enn.ReLU(hidden), second, enn.ReLU(hidden), last)
+    pairs = ("trivial -> two regular", "two regular -> two regular", "two regular -> trivial")
+    options = {"padding": 1, "relax": SOFT[soft], "initial_softness": 0.3}
+    fields = network_of(*(RelaxedR2Conv(*small.types("C4", pair), 3, **options) for pair in pairs))
     return OnTensors(fields).cuda()
 
 

@@ -1,7 +1,4 @@
-"""Layers and tools on a GPU, or on a pretended one: nothing mixes devices, answers are the same, training waits not.
-
-Version counters are those of real devices, so that what they do not tell is tested here too.
-"""
+"""Layers and tools on a GPU, or on a pretended one: nothing mixes devices, answers are the same, training waits not."""
 
 from __future__ import annotations
 
@@ -110,31 +107,6 @@ def test_softness_hardening_and_export_are_those_of_the_cpu(layer: str, gpu: tor
         assert relative_error(there.export()(features.to(gpu)).detach().cpu(), answer(here.eval())) <= ROUNDING
     hardened = harden_network(there.eval())
     assert relative_error(answer(hardened, features.to(gpu)).cpu(), answer(harden_network(here))) <= ROUNDING
-
-
-FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
-STEPS = [*(("soft", kind) for kind in FUSED), *((layer, FUSED[0]) for layer in ("learned in translation", *WAYS))]
-
-
-@EVERY_MODE
-@pytest.mark.parametrize(("layer", "kind"), STEPS)
-@pytest.mark.usefixtures("pretended")
-def test_step_of_a_fused_optimiser_is_seen_in_evaluation(
-    layer: str, kind: type[torch.optim.Optimizer], mode: str
-) -> None:
-    """Such steps leave version counters as they are. In eval mode, as in fine-tuning, gradients tell."""
-    there = MAKE[layer]().to(DEVICE)
-    features = features_of(there)
-    versions = [parameter._version for parameter in there.parameters()]
-    before = answer(there.eval(), features)
-    optimiser = kind(there.parameters(), lr=0.05, fused=True)
-    there.train(mode == "train")
-    there(there.in_type(features)).tensor.square().mean().backward()
-    optimiser.step()
-    assert versions == [parameter._version for parameter in there.parameters()]
-    after = answer(there.eval(), features)
-    assert relative_error(after.cpu(), before.cpu()) > 1e-4
-    assert torch.equal(after, answer(copy.deepcopy(there), features))
 
 
 def network(device: torch.device | str) -> Network:

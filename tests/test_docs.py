@@ -149,9 +149,6 @@ def test_messages_that_the_page_of_questions_explains_are_those_of_the_package()
     assert not [piece for piece in pieces if piece not in joined]
 
 
-# --- the reference ----------------------------------------------------------------------------------------------------
-
-
 def public_objects() -> Iterator[tuple[str, Any]]:
     """Classes and functions that users call, by their names; methods of the layers that the reference names."""
     for module in PUBLIC_MODULES:
@@ -192,9 +189,6 @@ def test_reference_has_every_public_name_and_nothing_that_is_gone() -> None:
     for name in re.findall(r"(?:\.\. auto(?:class|function):: |\{py:\w+\}`~)(escnn_relaxed[\w.]*)", reference):
         module, _, member = name.rpartition(".")
         assert member in importlib.import_module(module).__all__, name
-
-
-# --- what was measured and drawn --------------------------------------------------------------------------------------
 
 
 def test_every_picture_page_of_results_and_log_is_in_the_table_and_its_commands_are_there() -> None:

@@ -14,11 +14,11 @@ import torch
 from errors import BROKEN, SINGLE, relative_error
 from escnn import gspaces
 from escnn import nn as enn
-from escnn.nn import R2Conv
+from escnn.nn import R2Conv, R2ConvTransposed
 from small_networks import C4, WHAT_EXPORTERS_WARN_OF
 from torch import Tensor, nn
 
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
 
 pytestmark = WHAT_EXPORTERS_WARN_OF
 D4 = gspaces.flipRot2dOnR2(4)
@@ -88,10 +88,11 @@ def test_basis_has_the_elements_of_r2conv_and_expands_weights_into_its_filter(ou
         layer.basisexpansion(torch.zeros(3))
 
 
+@pytest.mark.parametrize("layers", [(R2Conv, RelaxedR2Conv), (R2ConvTransposed, RelaxedR2ConvTransposed)])
 @pytest.mark.parametrize("initialise", [enn.init.generalized_he_init, enn.init.deltaorthonormal_init])
-def test_same_weights_are_drawn_as_of_r2conv(initialise: Callable[..., None]) -> None:
+def test_same_weights_are_drawn_as_of_r2conv(initialise: Callable[..., None], layers: tuple[type, type]) -> None:
     drawn = []
-    for convolution in (R2Conv(C4, C4, 3), RelaxedR2Conv(C4, C4, 3)):
+    for convolution in (layer(C4, C4, 3, groups=2) for layer in layers):
         torch.manual_seed(0)
         np.random.seed(0)
         initialise(convolution.weights.data, convolution.basisexpansion)

@@ -58,8 +58,6 @@ def test_layer_with_every_frequency_at_zero_is_strict(space: str, pair: str, lea
     assert shift_error(layer, features) <= ROUNDING
 
 
-# --- soft translation -------------------------------------------------------------------------------------------------
-
 # A pair of each kind for a symmetry of each kind.
 CASES = [
     ("flip", "trivial -> regular", "tied"),
@@ -93,9 +91,6 @@ def test_one_frequency_at_zero_keeps_translation_along_that_axis(axis: int) -> N
     along, across = ((0, 1), (1, 0)) if axis == 0 else ((1, 0), (0, 1))
     assert shift_error(layer, features, *along) <= ROUNDING
     assert shift_error(layer, features, *across) > BROKEN
-
-
-# --- ω′ loosens the subgroup that it names ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

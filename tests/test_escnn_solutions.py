@@ -19,8 +19,6 @@ from escnn_relaxed.on_escnn.solutions import canonical_embeddings, use_canonical
 
 # Bases go through QR and products of matrices in float64.
 ROUNDING = 1e-12
-# escnn's null spaces of matrices of float64.
-SOLVED = 1e-9
 
 
 def endomorphisms(kind: str) -> np.ndarray:

@@ -39,9 +39,6 @@ from escnn_relaxed import harden_network
 STATIONARY = [form for form in ALL if "translation" not in form]
 
 
-# --- state and copies -------------------------------------------------------------------------------------------------
-
-
 @EVERY_LAYER
 @pytest.mark.parametrize(("save", "load"), [("train", "eval"), ("eval", "train")])
 def test_any_mode_loads_the_state_of_any_mode(form: str, save: str, load: str) -> None:
@@ -86,9 +83,6 @@ def test_layer_that_loads_the_state_of_a_hardened_one_is_hardened(form: str, sub
     assert other.hardened == ()
 
 
-# --- the strict part --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("form", STATIONARY)
 @pytest.mark.parametrize("subgroups", [(), ("rotation",), ("reflection",), ("rotation", "reflection")])
 def test_strict_part_is_the_mean_over_the_group(form: str, subgroups: tuple[str, ...]) -> None:
@@ -128,9 +122,6 @@ def test_hardening_in_place_keeps_parameters_and_state(form: str) -> None:
     assert relative_error(soft, expected) > BROKEN
     assert [key for key in layer.state_dict() if key != "hardened_in"] == keys
     assert all(parameters[name] is parameter for name, parameter in layer.named_parameters())
-
-
-# --- gradients --------------------------------------------------------------------------------------------------------
 
 
 class Softness(nn.Module):
@@ -186,9 +177,6 @@ def test_every_parameter_learns(form: str) -> None:
         assert parameter.grad.isfinite().all(), name
 
 
-# --- precision --------------------------------------------------------------------------------------------------------
-
-
 @EVERY_LAYER
 def test_constants_are_exact_whatever_the_dtype_was(form: str) -> None:
     """The same state after a walk through other dtypes is the same layer."""
@@ -236,9 +224,6 @@ def test_softness_is_known_in_any_precision(form: str, dtype: torch.dtype) -> No
     assert layer.to(dtype).softness().item() == pytest.approx(exact, rel=1e-4 if dtype == torch.float32 else 0.05)
     layer.harden()
     assert layer.softness().item() == 0
-
-
-# --- plain PyTorch ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", AT_PIXELS)

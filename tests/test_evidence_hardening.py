@@ -186,15 +186,6 @@ def test_subgroups_that_the_data_determine_least_are_hardened_first() -> None:
     assert firsts == {("rotation", "rotation"), ("reflection", "reflection")}
 
 
-def test_what_was_strict_before_a_trial_that_fails_stays_so() -> None:
-    network = Squares()
-    network.layer.harden("reflection")
-    evidence, inputs, targets = updated(network, noise=1e-3)
-    (trial,) = evidence.harden(inputs, targets)
-    assert (trial.subgroup, trial.is_hardened) == ("rotation", False)
-    assert network.layer.hardened == ("reflection",)
-
-
 def test_rise_of_a_trial_is_beside_what_has_been_hardened_before() -> None:
     """So the rises of what stays strict add up to that of all of it."""
     network = Squares()

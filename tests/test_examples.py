@@ -1,16 +1,23 @@
-"""Scripts to copy: whether softness helps, and which symmetry is broken."""
+"""Scripts and networks to copy, the sweep over ω′, and what the sdist takes."""
 
 from __future__ import annotations
 
+import importlib
 import re
 import runpy
+import shutil
+import subprocess
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+from errors import SINGLE_REORDERED
 from escnn import nn
 
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import RelaxedR2Conv, harden_network
 
 pytest.importorskip("sklearn")
 
@@ -52,3 +59,83 @@ def test_letters_break_reflection_and_keep_rotation() -> None:
     trials, poses = runpy.run_path(str(EXAMPLES / "which_symmetry.py"))["ask"](seed=0, epochs=12)
     assert trials.helps == {"rotation": False, "reflection": True}
     assert poses.equal == {"rotation": True, "reflection": True}
+
+
+# Sides that halve symmetrically: multiples of 4 where a pooling takes blocks of 2 × 2, 8n + 1 where a stride does.
+SHAPES = {"UNet": (3, 16, 16), "ResNet": (3, 17, 17), "Regression": (1, 17, 17)}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_parameter_learns(name: str) -> None:
+    torch.manual_seed(0)
+    network: torch.nn.Module = getattr(pytest.importorskip("networks_to_copy"), name)(fields=2)
+    output = network(torch.randn(4, *SHAPES[name]))
+    parts = output if isinstance(output, tuple) else (output,)
+    torch.stack([(part - torch.randn(part.shape)).square().mean() for part in parts]).sum().backward()
+    without = [key for key, of in network.named_parameters() if of.grad is None or not of.grad.any()]
+    assert not without
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@torch.no_grad()
+def test_hardened_network_turns_with_its_image(name: str) -> None:
+    """By 90°: pixels turn, classes and numbers stay, vectors turn."""
+    torch.manual_seed(0)
+    network = harden_network(getattr(pytest.importorskip("networks_to_copy"), name)(fields=2)).eval()
+    images = torch.randn(4, *SHAPES[name])
+    before, after = network(images), network(images.rot90(1, (2, 3)))
+    if name == "UNet":
+        pairs = [(before.rot90(1, (2, 3)), after)]
+    elif name == "ResNet":
+        pairs = [(before, after)]
+    else:
+        # A quarter turn takes (x, y) to (−y, x).
+        vectors = torch.stack([-before[1][:, 1], before[1][:, 0]], 1)
+        pairs = [(before[0], after[0]), (vectors, after[1])]
+    for expected, found in pairs:
+        assert float((found - expected).norm() / expected.norm()) < SINGLE_REORDERED
+
+
+ROOT = Path(__file__).parents[1]
+ARCHIVES = ROOT / "scripts" / "archives.py"
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists() or shutil.which("git") is None, reason="git says what is tracked")
+def test_rules_of_the_sdist_take_every_tracked_file(tmp_path: Path) -> None:
+    """The list of what an sdist would hold is made without building it."""
+    pytest.importorskip("setuptools")
+    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    taken = (tmp_path / "escnn_relaxed.egg-info" / "SOURCES.txt").read_text(encoding="utf-8").splitlines()
+    archives = runpy.run_path(str(ARCHIVES))
+    lacking = {name for name in archives["tracked"]() if not name.startswith(archives["LEFT_OUT"])} - set(taken)
+    assert not lacking
+
+
+SWEEP = ("--images", "40", "--epochs", "1", "--workers", "1", "--frequencies", "0", "0.25")
+TRAINED = re.compile(r"^ω′ = (\S+), seed (\d)", re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_sweep_trains_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process, which has imported everything already."""
+    pytest.importorskip("optuna")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.chdir(tmp_path)
+    sweep = importlib.import_module("sweep")
+    monkeypatch.setattr(sweep, "ProcessPoolExecutor", lambda workers, **_: ThreadPoolExecutor(workers))
+    printed = []
+    for seeds in ("1", "2", "2"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sweep.main([*SWEEP, "--seeds", seeds])
+        printed.append(capsys.readouterr().out)
+    torch.set_num_threads(1)
+    trained = [set(TRAINED.findall(text)) for text in printed]
+    assert trained == [{("0", "0"), ("0.25", "0")}, {("0", "1"), ("0.25", "1")}, set()]
+    curves = [text[text.index("ω′      validation") :] for text in printed[1:]]
+    assert curves[0] == curves[1]
+    assert len(re.findall(r"± ", printed[1][printed[1].index("validation, %") :])) == 5  # two curves, the choice
+    assert (tmp_path / "runs" / "sweep.png").stat().st_size > 1000

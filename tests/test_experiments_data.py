@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import itertools
 import pickle
 import struct
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,22 +109,6 @@ def test_damaged_files_of_cifar_are_named_and_not_unpickled(tmp_path: Path, monk
     with pytest.raises(DataError, match=r"test_batch is damaged: MD5"):
         cifar_files.cifar_split(tmp_path, "cifar10", "test")
     assert not (tmp_path / "sprung").exists()
-
-
-def test_a_missing_data_set_is_downloaded_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match=r"has neither cifar-10-batches-bin nor .*-py complete.*no network; unpack"):
-        cifar_files.cifar_split(tmp_path, "cifar10", "train")
-    folder = write_binaries(tmp_path / "source", "cifar10")
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        archive.add(folder, folder.name)
-    monkeypatch.setattr(cifar_files, "fetch", lambda address: buffer.getvalue())
-    with pytest.raises(DataError, match="the download is damaged"):
-        cifar_files.cifar_split(tmp_path, "cifar10", "train")
-    data_set = replace(cifar_files.DATA_SETS["cifar10"], archive_checksum=md5(buffer.getvalue()))
-    monkeypatch.setitem(cifar_files.DATA_SETS, "cifar10", data_set)
-    images, _ = cifar_files.cifar_split(tmp_path, "cifar10", "train")
-    np.testing.assert_array_equal(images, draw("cifar10")[0])
 
 
 def write_mnist(root: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:

@@ -44,15 +44,6 @@ def cells(text: str, title: str) -> list[list[str]]:
     return [line for line in lines if line[0] == title]
 
 
-def test_a_row_has_its_mean_error_and_published_accuracy(tmp_path: Path) -> None:
-    for seed, test in enumerate((30.0, 32.0, 37.0)):
-        write(tmp_path, "se2-4-soft", seed, test)
-    title = "SE(2), 4 rotations, soft in SO(2)"
-    published = ["83.21 ± 0.03", "87.02 ± 0.22", "49.47 ± 0.41", "54.48 ± 0.27"]
-    # Mean 33; deviation √((9 + 1 + 16) / 2) = 3.606, over √3: 2.08.
-    assert cells(report(tmp_path), title) == [[title, "", *published], [title, "33.00 ± 2.08", "3", "12,345"]]
-
-
 def test_the_curve_goes_from_strict_over_the_row_to_its_overrides(tmp_path: Path) -> None:
     """The frequency is chosen by validation and reported by test."""
     write(tmp_path, "se2-4-strict-corrected", 0, 30.0)

@@ -9,7 +9,6 @@ import math
 import multiprocessing
 import os
 import signal
-import socket
 import struct
 import sys
 from collections.abc import Callable
@@ -29,7 +28,6 @@ from lightning.pytorch import LightningModule
 from escnn_relaxed import frequency_penalty
 from experiments import module, training
 from experiments.checkpoints import RunCheckpoints
-from experiments.command_line import main
 from experiments.configuration import Configuration, read_row
 from experiments.data_files import DataError
 from experiments.module import ImageClassifier, learning_rate_factor
@@ -150,33 +148,6 @@ def test_a_run_waits_writes_its_log_sees_no_test_image_and_is_not_run_twice(
     assert other["validation_accuracy"] == result["validation_accuracy"]
     monkeypatch.setattr("experiments.training.load_task", None)
     assert run("digits-soft", SMALL, 0, None, tmp_path, CPU) == json.loads(json.dumps(result))
-
-
-def one_of_two(rank: int, port: int, arguments: list[str]) -> None:
-    """The command line as one process of two, with what torchrun tells it."""
-    torch.set_num_threads(1)
-    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port, "GROUP_RANK": 0}
-    os.environ.update({name: str(value) for name, value in told.items()})
-    os.environ.update({"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "test"})
-    main(arguments)
-
-
-@pytest.mark.slow
-def test_two_devices_share_the_images_and_one_writes_the_result(tmp_path: Path, processes: Any) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    arguments = f"train digits-soft --output {tmp_path} --accelerator cpu --no-progress-bar --devices 2 --set".split()
-    arguments += ["images=64", "evaluation_images=32", "batch_size=16", "fields=[1,1]", "epochs=2"]
-    both = [processes.Process(target=one_of_two, args=(rank, port, arguments)) for rank in (0, 1)]
-    for process in both:
-        process.start()
-    for process in both:
-        process.join(timeout=100)
-        assert process.exitcode == 0
-    (path,) = tmp_path.rglob("result.json")
-    first, second = json.loads(path.read_text())["epochs"]
-    assert first["train/loss"] != second["train/loss"]
 
 
 # Checkpoints: one that is damaged, half-written or another run's costs an epoch at most, and is named.

@@ -14,11 +14,11 @@ import torch
 from errors import BROKEN, SINGLE, SINGLE_REORDERED, relative_error
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, R2Conv
-from small_networks import BATCH, C4, WHAT_EXPORTERS_WARN_OF, settled
+from small_networks import BATCH, C4, WHAT_EXPORTERS_WARN_OF, OnTensors, settled
 from small_networks import layer_to_export as soft_layer
 from torch import Tensor, nn
 
-from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network, harden_network
 
 pytestmark = WHAT_EXPORTERS_WARN_OF
 SIDE = 8
@@ -137,27 +137,10 @@ def test_older_exporter_to_onnx_takes_layers_soft_in_translation(kind: type[Rela
     assert relative_error(of_onnx_runtime(file.getvalue(), features), exported(features)) <= SINGLE_REORDERED
 
 
-class OnTensors(nn.Module):
-    """A network of GeometricTensors from tensor to tensor."""
-
-    def __init__(self, fields: EquivariantModule) -> None:
-        super().__init__()
-        self.fields = fields
-
-    def forward(self, features: Tensor) -> Tensor:
-        return self.fields(self.fields.in_type(features)).tensor
-
-
-def hardened() -> RelaxedR2Conv:
-    layer = soft_layer(C4)
-    layer.harden()
-    return layer
-
-
 LAYERS: dict[str, Callable[[], EquivariantModule]] = {
     "stationary": lambda: soft_layer(C4),
     "in translation": in_translation,
-    "hardened": hardened,
+    "hardened": lambda: harden_network(soft_layer(C4)),
 }
 
 

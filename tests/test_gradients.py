@@ -74,18 +74,3 @@ def test_gradient_of_softness_is_finite_without_a_soft_part(soft_part: str) -> N
     found = gradients(layer, softness)
     assert found
     assert all(gradient.isfinite().all() for gradient in found.values())
-
-
-@EVERY_KERNEL
-def test_softness_grows_with_the_square_of_the_frequency(soft_part: str) -> None:
-    layer = learning_layer("C4", "irreps -> regular", ROTATION, soft_part)
-
-    def softness(frequency: float) -> float:
-        layer.set_domain_frequency(rotation=frequency)
-        return layer.softness().item()
-
-    # The next order is ω′ itself, relative.
-    for frequency in (1e-5, 1e-4):
-        assert softness(2 * frequency) / softness(frequency) == pytest.approx(4, rel=100 * frequency)
-        (slope,) = torch.autograd.grad(layer.softness(), [layer.domain_frequency["rotation"]])
-        assert slope.item() == pytest.approx(2 * softness(frequency) / frequency, rel=100 * frequency)

@@ -10,8 +10,8 @@ import torch
 from errors import SINGLE, relative_error
 from escnn import gspaces
 from escnn import nn as enn
-from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
-from small_networks import BATCH, EVERY_MODE, WHAT_EXPORTERS_WARN_OF, Block, answers, settled
+from escnn.nn import FieldType, GeometricTensor, R2Conv
+from small_networks import BATCH, WHAT_EXPORTERS_WARN_OF, Block, OnTensors, settled
 from small_networks import layer_to_export as soft_layer
 from torch import Tensor, nn
 
@@ -45,43 +45,6 @@ def residual() -> tuple[nn.Module, Tensor]:
     return settled(Residual()), torch.randn(2, NARROW.size, 9, 9)
 
 
-def test_network_is_compiled_into_one_graph() -> None:
-    torch.compiler.reset()
-    network, features = residual()
-    compiled = torch.compile(export_network(network), fullgraph=True, backend="aot_eager")
-    with torch.no_grad():
-        assert relative_error(compiled(features), in_eval(network, features)) <= SINGLE
-
-
-@EVERY_MODE
-def test_sequence_with_a_block_goes_from_tensor_to_tensor(mode: str) -> None:
-    network = settled(enn.SequentialModule(soft_layer(NARROW), Block(NARROW, NARROW), enn.GroupPooling(NARROW)))
-    exported = export_network(network.train(mode == "train"))
-    expected, found = answers(network, exported)
-    assert relative_error(found, expected) <= SINGLE
-
-
-class PlainBlock(nn.Module):
-    """On GeometricTensors, though no EquivariantModule."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = enn.SequentialModule(soft_layer(NARROW), enn.ELU(NARROW))
-
-    def forward(self, features: GeometricTensor) -> GeometricTensor:
-        return self.body(features) + features
-
-
-def test_sequence_of_torch_with_such_a_block_takes_what_it_took() -> None:
-    network = settled(nn.Sequential(soft_layer(NARROW), PlainBlock(), PlainBlock()))
-    exported = export_network(network)
-    features = NARROW(torch.randn(2, NARROW.size, 9, 9))
-    with torch.no_grad():
-        expected, found = network.eval()(features), exported(features)
-    assert found.type == expected.type
-    assert relative_error(found.tensor, expected.tensor) <= SINGLE
-
-
 class Scaled(R2Conv):
     """A forward that is younger than what exports the layer."""
 
@@ -92,15 +55,6 @@ class Scaled(R2Conv):
 class SequentialOfItsOwn(enn.SequentialModule):
     def forward(self, features: GeometricTensor) -> GeometricTensor:
         return features + super().forward(features)
-
-
-class Wrapped(nn.Module):
-    def __init__(self, fields: EquivariantModule) -> None:
-        super().__init__()
-        self.fields = fields
-
-    def forward(self, features: Tensor) -> Tensor:
-        return self.fields(self.fields.in_type(features)).tensor
 
 
 WITHOUT_PLAIN_FORM = {
@@ -121,8 +75,8 @@ WITHOUT_PLAIN_FORM = {
 @pytest.mark.filterwarnings("default:export_network keeps the forward:UserWarning")
 @pytest.mark.parametrize("name", WITHOUT_PLAIN_FORM)
 def test_what_has_no_plain_form_stays_as_it_is_and_is_named(name: str) -> None:
-    network = settled(Wrapped(WITHOUT_PLAIN_FORM[name]()))
-    with pytest.warns(UserWarning, match=rf"keeps the forward of Wrapped, {name}, .*needs escnn"):
+    network = settled(OnTensors(WITHOUT_PLAIN_FORM[name]()))
+    with pytest.warns(UserWarning, match=rf"keeps the forward of OnTensors, {name}, .*needs escnn"):
         exported = export_network(network)
     features = torch.randn(2, network.fields.in_type.size, 8, 8)
     expected = in_eval(network, features)
@@ -133,7 +87,7 @@ def test_what_has_no_plain_form_stays_as_it_is_and_is_named(name: str) -> None:
     assert relative_error(in_eval(exported, features), expected) <= SINGLE
 
 
-class ByType(Wrapped):
+class ByType(OnTensors):
     """Takes tensors and GeometricTensors, which it tells apart in a way that torch's FakeTensor escapes."""
 
     def forward(self, features: Tensor | GeometricTensor) -> Tensor:
@@ -214,5 +168,5 @@ def test_network_that_returns_fields_by_name_is_exported_and_traced_by_their_ten
 
 
 def test_shape_of_an_output_is_known_without_the_module() -> None:
-    exported = export_network(Wrapped(soft_layer(NARROW, NARROW + NARROW, stride=2)))
+    exported = export_network(OnTensors(soft_layer(NARROW, NARROW + NARROW, stride=2)))
     assert exported.fields.evaluate_output_shape((2, NARROW.size, 9, 9)) == (2, 2 * NARROW.size, 5, 5)

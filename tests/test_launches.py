@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from escnn import gspaces
+from escnn.group import Representation
+from escnn.gspaces import GSpace2D
 from escnn.nn import FieldType
 from operations import CountOperations, count_evaluation, count_training
 from torch import Tensor, nn
@@ -17,66 +19,44 @@ from benchmarks.speed.sides import OnTensors
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
 from escnn_relaxed.baselines import LAYERS
 
-
-def _regular() -> FieldType:
-    gspace = gspaces.rot2dOnR2(8)
-    return FieldType(gspace, [gspace.regular_repr] * 8)
-
-
-def _irreps() -> FieldType:
-    gspace = gspaces.rot2dOnR2(-1)
-    return FieldType(gspace, [gspace.irrep(frequency) for frequency in range(3)] * 4)
-
-
-def _mixed() -> FieldType:
-    gspace = gspaces.flipRot2dOnR2(4)
-    return FieldType(
-        gspace, [gspace.regular_repr, gspace.trivial_repr, gspace.irrep(1, 1), gspace.quotient_repr((None, 2))] * 2
-    )
-
-
-def _plane() -> FieldType:
-    gspace = gspaces.trivialOnR2()
-    return FieldType(gspace, [gspace.trivial_repr] * 64)
-
-
+# A gspace and representations, and how often these come.
+FIELDS: dict[str, tuple[GSpace2D, Callable[[GSpace2D], list[Representation]], int]] = {
+    "regular": (gspaces.rot2dOnR2(8), lambda g: [g.regular_repr], 8),
+    "irreps": (gspaces.rot2dOnR2(-1), lambda g: [g.irrep(frequency) for frequency in range(3)], 4),
+    "mixed": (
+        gspaces.flipRot2dOnR2(4),
+        lambda g: [g.regular_repr, g.trivial_repr, g.irrep(1, 1), g.quotient_repr((None, 2))],
+        2,
+    ),
+    "plane": (gspaces.trivialOnR2(), lambda g: [g.trivial_repr], 64),
+}
 BOTH = {"translation": 0.25, "rotation": 0.25}
 # Fields, arguments, and the numbers of operations with torch 2.13: of a step of training, and of a call in evaluation.
-RELAXED: dict[str, tuple[Callable[[], FieldType], dict[str, Any], int, int]] = {
-    "strict": (_regular, {"relax": None}, 8, 4),
-    "soft rotation": (_regular, {}, 17, 6),
-    "soft rotation, continuous": (_regular, {"kernel": ContinuousKernel()}, 40, 25),
-    "soft rotation, learned": (_regular, {"learn_relaxation": True}, 40, 14),
-    "soft rotation, irreps of SO(2)": (_irreps, {}, 49, 21),
-    "soft rotation, mixed fields of D4": (_mixed, {}, 63, 28),
-    "strict, mixed fields of D4": (_mixed, {"relax": None}, 41, 20),
-    "soft translation": (_plane, {"relax": {"translation": 0.25}}, 18, 6),
-    "soft translation and rotation": (_regular, {"relax": BOTH}, 29, 9),
+RELAXED: dict[str, tuple[str, dict[str, Any], int, int]] = {
+    "strict": ("regular", {"relax": None}, 8, 4),
+    "soft rotation": ("regular", {}, 17, 6),
+    "soft rotation, continuous": ("regular", {"kernel": ContinuousKernel()}, 40, 25),
+    "soft rotation, learned": ("regular", {"learn_relaxation": True}, 40, 14),
+    "soft rotation, irreps of SO(2)": ("irreps", {}, 49, 21),
+    "soft rotation, mixed fields of D4": ("mixed", {}, 63, 28),
+    "strict, mixed fields of D4": ("mixed", {"relax": None}, 41, 20),
+    "soft translation": ("plane", {"relax": {"translation": 0.25}}, 18, 6),
+    "soft translation and rotation": ("regular", {"relax": BOTH}, 29, 9),
 }
-BASELINES = {"partial": (41, 19), "residual": (11, 5), "weighted": (27, 11)}
+RELAXED |= {"partial": ("regular", {}, 41, 19), "residual": ("regular", {}, 11, 5), "weighted": ("regular", {}, 27, 11)}
 # Other versions of torch count a few more.
 SLACK = 3
 
 
 def layer_of(name: str) -> nn.Module:
-    if name in BASELINES:
-        fields = _regular()
-        return OnTensors(LAYERS[name](fields, fields, 7, padding=3))
-    fields_of, arguments, *_ = RELAXED[name]
-    fields = fields_of()
-    return OnTensors(RelaxedR2Conv(fields, fields, 7, padding=3, **arguments))
+    fields, arguments, *_ = RELAXED[name]
+    gspace, representations, count = FIELDS[fields]
+    types = [FieldType(gspace, representations(gspace) * count)] * 2
+    return OnTensors(LAYERS.get(name, RelaxedR2Conv)(*types, 7, padding=3, **arguments))
 
 
-def operations_of(name: str) -> tuple[int, int]:
-    return BASELINES[name] if name in BASELINES else RELAXED[name][2:]
-
-
-def images_for(module: nn.Module, size: int = 16) -> Tensor:
-    return torch.randn(2, module.layer.in_type.size, size, size)
-
-
-def total(count: CountOperations) -> int:
-    return count.operations.total()
+def images_for(module: nn.Module) -> Tensor:
+    return torch.randn(2, module.layer.in_type.size, 16, 16)
 
 
 @pytest.fixture(autouse=True)
@@ -85,23 +65,14 @@ def on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("escnn_relaxed.torch_modes.reads_without_waiting", lambda *tensors: False)
 
 
-EVERY_LAYER = pytest.mark.parametrize("name", [*RELAXED, *BASELINES])
-
-
-@EVERY_LAYER
-def test_step_of_training_has_few_operations_and_waits_for_nothing(name: str) -> None:
+@pytest.mark.parametrize("name", RELAXED)
+def test_training_and_evaluation_have_few_operations_and_wait_for_nothing(name: str) -> None:
+    """Evaluation makes the kernel anew."""
     module = layer_of(name)
-    count = count_training(module, images_for(module))
-    assert total(count) <= operations_of(name)[0] + SLACK, count.operations
-    assert not count.waits
-
-
-@EVERY_LAYER
-def test_evaluation_makes_the_kernel_anew_and_waits_for_nothing(name: str) -> None:
-    module = layer_of(name)
-    count = count_evaluation(module, images_for(module))
-    assert total(count) <= operations_of(name)[1] + SLACK, count.operations
-    assert not count.waits
+    for count_calls, most in zip((count_training, count_evaluation), RELAXED[name][2:], strict=True):
+        count = count_calls(module, images_for(module))
+        assert count.operations.total() <= most + SLACK, count.operations
+        assert not count.waits
 
 
 def test_default_layer_is_read_in_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,12 +93,7 @@ def test_default_layer_is_read_in_few_calls(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_exported_factors_wait_for_nothing() -> None:
     module = layer_of("soft translation")
-    exported, features = module.layer.export(), images_for(module, 18)
-    assert not count_evaluation(exported, features).waits
-
-
-def test_a_plain_convolution_is_two_operations() -> None:
-    assert total(count_training(nn.Conv2d(64, 64, 7, padding=3), torch.randn(2, 64, 16, 16))) == 2
+    assert not count_evaluation(module.layer.export(), images_for(module)).waits
 
 
 def test_a_count_sees_reads_and_tensors_made_of_numbers() -> None:

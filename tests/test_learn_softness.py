@@ -16,17 +16,12 @@ from escnn_relaxed import SoftnessEvidence
 pytest.importorskip("lightning")
 
 from lightning.pytorch import Callback, Trainer
-from lightning_runs import Classifier, SaveAfterEpoch, trainer
+from lightning_runs import QUIET, Classifier, SaveAfterEpoch, trainer
 from torch.utils.data import DataLoader, TensorDataset
 
 from escnn_relaxed.learning.lightning_callbacks import LearnSoftness
 
-pytestmark = [
-    # Lightning's own: what it uses of torch, and advice on loaders and logging that is none for a few images
-    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:The number of training batches .* is smaller than the logging interval"),
-]
+pytestmark = QUIET
 
 BATCH, IMAGES, EPOCHS = 8, 24, 4
 
@@ -114,21 +109,6 @@ def test_run_resumed_inside_an_epoch_counts_all_images(epoch: int, batch: int, t
     assert other.evidence.penalty() > 0
 
 
-def test_network_may_be_hardened_within_a_run() -> None:
-    class Hardens(LearnSoftness):
-        def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-            super().on_train_epoch_end(trainer, pl_module)
-            if trainer.current_epoch == 2:
-                for layer in (pl_module.network[0], pl_module.network[3]):
-                    layer.harden()
-                self.evidence.update(data().tensors[0])
-
-    module, callback = Classifier(), Hardens()
-    trainer(callback).fit(module, loader())
-    assert module.hardened == [("rotation", "reflection", "translation")] * 2
-    assert len(callback.evidence.table()) == 0
-
-
 class OfTargets(Classifier):
     """A module whose loss is of the targets that it is given."""
 
@@ -206,16 +186,3 @@ def test_batches_without_images_are_refused() -> None:
     labels = TensorDataset(torch.zeros(12, dtype=torch.long), torch.zeros(12, dtype=torch.long))
     with pytest.raises(ValueError, match="LearnSoftness: a training batch has no floating-point tensor"):
         trainer(LearnSoftness()).fit(Classifier(), DataLoader(labels, batch_size=4))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"likelihood": "poisson"}, "likelihood must be one of"),
-        ({"first_epoch": -1}, "first_epoch must be >= 0, got -1"),
-        ({"inputs": 9}, "inputs must be >= 10, got 9"),
-    ],
-)
-def test_argument_out_of_range_is_named(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        LearnSoftness(**arguments)

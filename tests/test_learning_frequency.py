@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 import small
 import torch
-from small import SOFT_PARTS, soft_regular_layer
+from small import EVERY_KERNEL, soft_regular_layer
 
 from escnn_relaxed import RelaxedR2Conv, equivariance_error, frequency_penalty, parameter_groups
-
-EVERY_KERNEL = pytest.mark.parametrize("soft_part", SOFT_PARTS)
 
 
 def learning_layer(soft_part: str, start: float, **arguments: float) -> RelaxedR2Conv:
@@ -32,17 +30,6 @@ def learned_frequency(layer: RelaxedR2Conv, penalty: float, task: bool, steps: i
         (loss + soft_loss(layer) if task else loss).backward()
         optimiser.step()
     return abs(layer.domain_frequency["rotation"].item())
-
-
-@EVERY_KERNEL
-def test_at_zero_the_task_moves_the_frequency_and_no_soft_weight(soft_part: str) -> None:
-    layer = learning_layer(soft_part, 0.0)
-    assert layer.softness().item() == 0
-    soft_loss(layer).backward()
-    assert layer.domain_frequency["rotation"].grad.abs().item() > 1e-4
-    if soft_part == "tied":
-        # In the continuous form the output weights serve the strict part too.
-        assert layer.kernel.modulation.weights.grad.abs().max().item() < 1e-12  # sums of zeros to rounding
 
 
 @pytest.mark.slow

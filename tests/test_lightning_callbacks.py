@@ -14,16 +14,11 @@ from escnn_relaxed.measure import relaxation_scalars
 pytest.importorskip("lightning")
 
 from lightning.pytorch.loggers.logger import DummyLogger
-from lightning_runs import BATCHES, Classifier, SaveAfterEpoch, loader, trainer
+from lightning_runs import BATCHES, QUIET, Classifier, SaveAfterEpoch, loader, trainer
 
 from escnn_relaxed.learning.lightning_callbacks import LogRelaxation, _is_image, _tensors
 
-pytestmark = [
-    # Lightning's own: what it uses of torch, and advice on loaders and logging that is none for 12 images
-    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:The number of training batches .* is smaller than the logging interval"),
-]
+pytestmark = QUIET
 
 
 class Keep(DummyLogger):

@@ -174,9 +174,6 @@ def test_log_coordinates_are_smooth_on_the_circle_by_default() -> None:
     assert (values[0] - values[1]).abs().max() <= ROUNDING
 
 
-# --- banks are made again in the backward pass ------------------------------------------------------------------------
-
-
 def gradients_of(output: torch.Tensor, layer: RelaxedR2Conv) -> torch.Tensor:
     found = torch.autograd.grad(output.square().sum(), list(layer.parameters()), allow_unused=True)
     return torch.cat([value.flatten() for value in found if value is not None])
@@ -209,9 +206,6 @@ def test_parameters_that_change_before_the_backward_are_refused() -> None:
         next(layer.kernel.parameters()).mul_(1.5)
     with pytest.raises(RuntimeError, match="changed in place between the forward and the backward pass"):
         output.sum().backward()
-
-
-# --- evidence of the paper's kernel -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -256,9 +250,6 @@ def test_evidence_learns_the_weight_of_a_learned_frequency() -> None:
     frequency = layer.domain_frequency["rotation"]
     expected = precision * frequency.square().sum().item() / (2 * 64)
     assert evidence.penalty().item() == pytest.approx(min(expected, 5 * frequency.item() ** 2), rel=1e-5)
-
-
-# --- the three special cases ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("float64_default")

@@ -206,33 +206,6 @@ def test_check_equivariance_checks_what_is_strict(name: str) -> None:
             assert len(soft.check_equivariance(verbose=False)) == 1
 
 
-HEAD_CLASSES = 4
-
-
-def head(relax: object = "default") -> tuple[enn.Linear | RelaxedLinear, FieldType]:
-    of = GROUPS["C4"]()
-    many = FieldType(gspaces.no_base_space(of), [of.regular_representation] * 3)
-    return RelaxedLinear(many, classes("C4", HEAD_CLASSES), relax=relax).double(), many
-
-
-def test_head_lies_between_pooling_and_a_free_layer() -> None:
-    """Hardened it is a linear layer on means over the group; soft it tells apart what these cannot."""
-    layer, many = head()
-    shake(layer)
-    inputs = features(layer)
-    with torch.no_grad():
-        pooled = inputs.unflatten(1, (-1, 4)).mean(-1)
-        hardened = harden_network(layer)
-        weight = hardened.matrix.unflatten(1, (-1, 4))
-        assert relative_error(weight, weight[..., :1].expand_as(weight)) <= ROUNDING
-        expected = pooled @ (4 * weight[..., 0]).mT + hardened.expanded_bias
-        assert relative_error(hardened(many(inputs)).tensor, expected) <= ROUNDING
-        free = layer.matrix.unflatten(1, (-1, 4))
-        assert (free - free.mean(-1, keepdim=True)).norm() > BROKEN * free.norm()
-    # Its soft weights: two functions of the rotation for each field of the input and each class.
-    assert [of.numel() for of in layer.soft_parameters()] == [2 * 3 * HEAD_CLASSES]
-
-
 D4, C4 = fields("D4"), fields("C4")
 IMAGE = FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
 
@@ -242,15 +215,11 @@ IMAGE = FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
     [
         (lambda: RelaxedLinear(D4, D4, relax=("translation",)), ValueError, "no translation to relax"),
         (lambda: RelaxedLinear(C4, C4, relax=("reflection",)), ValueError, "C4 has no reflection to relax"),
-        (lambda: RelaxedLinear(D4, C4), ValueError, "must share a gspace"),
         (lambda: RelaxedLinear(IMAGE, IMAGE), ValueError, "no_base_space"),
-        (lambda: RelaxedR2Conv(D4, D4, 3), ValueError, "the plane"),
         (lambda: RelaxedLinear(D4, D4, kernel=ContinuousKernel()), ValueError, "kernel must be None for a linear map"),
-        (lambda: RelaxedLinear(D4, D4, basisexpansion="dense"), ValueError, "basisexpansion must be one of"),
         (lambda: RelaxedLinear(*[fields("Klein")] * 2, relax=("rotation",)), ValueError, "no action on the plane"),
         (lambda: RelaxedLinear(*[fields("SO(3)")] * 2, samples=5), ValueError, "multiple of 24"),
         (lambda: RelaxedLinear(*[fields("SO(2)")] * 2, keep=-1), ValueError, "keep must be a finite subgroup"),
-        (lambda: RelaxedLinear(D4, D4, True, "blocks", 1), TypeError, "recompute must be True or False"),
         (lambda: RelaxedLinear(D4, D4)(D4(torch.zeros(2, D4.size, dtype=torch.int64))), TypeError, "floating-point"),
         (
             lambda: RelaxedLinear(D4, D4).evaluate_output_shape((2, 3)),
@@ -262,15 +231,6 @@ IMAGE = FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
 def test_bad_calls_say_what_is_right(build: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         build()
-
-
-def test_named_subgroup_in_which_a_layer_cannot_be_soft_is_said() -> None:
-    circle = fields("SO(2)")
-    with pytest.warns(UserWarning, match="cannot be soft in rotation"):
-        RelaxedLinear(circle, circle, relax=("rotation",))
-    # Neither a second time, nor where nobody named it.
-    RelaxedLinear(circle, circle, relax=("rotation",))
-    RelaxedLinear(circle, circle, bias=False)
 
 
 def test_text_of_a_layer_has_no_geometry() -> None:

@@ -8,15 +8,12 @@ import pytest
 import small
 import torch
 from errors import ROUNDING, answer_to, relative_error
-from escnn.nn import FieldType, GeometricTensor, R2Conv, R2ConvTransposed, init
+from escnn.nn import FieldType, GeometricTensor, R2Conv, R2ConvTransposed
 from escnn.nn.modules.equivariant_module import EquivariantModule
 from reference import Layer
 from small import EVERY_KERNEL, options_of, shake, soft_layer
-from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
-from escnn_relaxed.baselines import LAYERS
-from escnn_relaxed.layer.convolution import RelaxedConvolution
 
 KINDS: dict[str, tuple[type[EquivariantModule], type[Layer]]] = {
     "convolution": (R2Conv, RelaxedR2Conv),
@@ -40,42 +37,25 @@ def test_arguments_of_escnns_layer_come_first_in_its_order(theirs: type, ours: t
     assert [(p.name, p.default) for p in found[len(expected) :]] == keywords
 
 
-GEOMETRIES: dict[str, dict[str, object]] = {
-    "plain": {},
-    "padding": {"padding": 1},
-    "stride": {"padding": 1, "stride": 2},
-    "dilation": {"padding": 2, "dilation": 2},
-    "reflect": {"padding": 2, "padding_mode": "reflect"},
-    "replicate": {"padding": 1, "padding_mode": "replicate"},
-    "circular": {"padding": 2, "padding_mode": "circular", "stride": 3},
-    "groups": {"groups": 2, "padding": 1},
-    "no bias": {"bias": False},
-    "kernel 4": {"kernel_size": 4, "padding": 1},
-}
-TRANSPOSED: dict[str, dict[str, object]] = {
-    "plain": {},
-    "padding pair": {"padding": (1, 0)},
-    "stride": {"padding": 1, "stride": 2},
-    "output padding": {"padding": 1, "stride": 2, "output_padding": 1},
-    "dilation": {"padding": 2, "dilation": 2},
-    "groups": {"groups": 2},
-    "no bias": {"bias": False},
-    "everything": {"padding": (1, 2), "stride": 2, "output_padding": (1, 0), "dilation": 2, "groups": 2},
+# Each option by itself is beside the loops in test_against_loops.
+GEOMETRIES: dict[str, tuple[str, dict[str, object]]] = {
+    "plain": ("convolution", {}),
+    "circular": ("convolution", {"padding": 2, "padding_mode": "circular", "stride": 3, "bias": False}),
+    "reflect": ("convolution", {"kernel_size": 4, "padding": 2, "padding_mode": "reflect", "dilation": 2, "groups": 2}),
+    "transposed": ("transposed", {"bias": False}),
+    "everything": (
+        "transposed",
+        {"padding": (1, 2), "stride": 2, "output_padding": (1, 0), "dilation": 2, "groups": 2},
+    ),
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "geometry", "soft_part"),
-    [
-        *(("convolution", name, "tied") for name in GEOMETRIES),
-        *(("transposed", name, "tied") for name in TRANSPOSED),
-        *(("convolution", "circular", "continuous"), ("transposed", "everything", "continuous")),
-    ],
-)
-def test_arguments_of_the_convolution_mean_what_they_mean_in_escnns_layer(kind, geometry, soft_part: str) -> None:
+@EVERY_KERNEL
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_arguments_of_the_convolution_mean_what_they_mean_in_escnns_layer(geometry: str, soft_part: str) -> None:
     """escnn's layer with the filter bank and bias in their place gives the same answer, to the last bit."""
     types = small.types("C4", "regular + regular -> trivial + irreps + trivial + irreps")
-    arguments = {"kernel_size": 3, **(GEOMETRIES if kind == "convolution" else TRANSPOSED)[geometry]}
+    kind, arguments = GEOMETRIES[geometry][0], {"kernel_size": 3, **GEOMETRIES[geometry][1]}
     theirs, ours = KINDS[kind]
     layer = ours(*types, relax={"rotation": 0.2}, **options_of(soft_part), **arguments)
     shake(layer)
@@ -116,22 +96,6 @@ def test_bias_is_that_of_r2conv(space: str, fields: str) -> None:
         assert torch.equal(layers[0].train(mode).expanded_bias, biases[0])
 
 
-@EVERY_CLASS
-@pytest.mark.parametrize("groups", [1, 2])
-def test_weights_are_drawn_by_escnns_rule(groups: int, theirs: type, ours: type) -> None:
-    types = small.types("D4", "regular + trivial + regular + trivial -> irreps + quotient + irreps + quotient")
-    drawn = []
-    for make in (theirs, ours):
-        layer = make(*types, 3, groups=groups)
-        torch.manual_seed(0)
-        init.generalized_he_init(layer.weights.data, layer.basisexpansion)
-        drawn.append(layer.weights.detach())
-    assert torch.equal(*drawn)
-
-
-# --- its own face -----------------------------------------------------------------------------------------------------
-
-
 def test_repr_says_types_arguments_and_softness() -> None:
     in_type, out_type = small_types()
     text = repr(RelaxedR2Conv(in_type, out_type, 3, padding=(1, 2), bias=False, relax={"rotation": 0.25}))
@@ -150,24 +114,6 @@ def test_default_softens_rotation_and_reflection_where_the_group_has_them() -> N
         assert set(layer.domain_frequency) == set(small.subgroups(space, 1.0))
         assert all((value > 0).all() for value in layer.domain_frequency.values())
         assert layer.is_stationary
-
-
-def test_domain_frequency_is_a_parameter_only_where_it_is_learned() -> None:
-    relax = {"translation": (0.1, 0.2), "rotation": 0.2}
-    for learn in (False, True):
-        layer = RelaxedR2Conv(*small_types(), 3, relax=relax, learn_relaxation=learn)
-        found = {name: value.tolist() for name, value in layer.domain_frequency.items()}
-        assert found == {"translation": pytest.approx([0.1, 0.2]), "rotation": pytest.approx([0.2])}
-        parameters = {id(parameter) for parameter in layer.parameters()}
-        assert all((id(value) in parameters) == learn for value in layer.domain_frequency.values())
-        assert len([name for name in layer.state_dict() if "kernel.frequency" in name]) == 2
-        # An optimiser that holds it must go on to change it; a copy of a setting changes nothing.
-        before = layer.domain_frequency["rotation"]
-        layer.set_domain_frequency(rotation=0.1)
-        assert (layer.domain_frequency["rotation"] is before) == learn
-        if not learn:
-            before.fill_(0.7)
-            assert layer.domain_frequency["rotation"].item() == pytest.approx(0.1)
 
 
 def test_layer_has_one_filter_bank_or_one_at_each_pixel() -> None:
@@ -212,8 +158,6 @@ def test_size_of_an_output_is_checked() -> None:
             with pytest.raises(TypeError, match="size must be an integer"):
                 call(size)
 
-
-# --- inputs -----------------------------------------------------------------------------------------------------------
 
 C4, D4 = small.gspace("C4"), small.gspace("D4")
 REGULAR = FieldType(C4, [C4.regular_repr] * 2)
@@ -279,17 +223,3 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     ):
         up(input_of(2, 4))
     assert up(input_of(3, 3)).tensor.shape[2:] == (1, 1)
-
-
-def test_every_layer_takes_vmap_over_images() -> None:
-    for make in (*LAYERS.values(), RelaxedR2ConvTransposed):
-        layer = make(*small.types("C4", "regular -> regular"), 3).double()
-        many = torch.randn(3, 2, 4, 5, 5, dtype=torch.float64)
-        with torch.no_grad():
-
-            def evaluated(image: Tensor, layer: RelaxedConvolution = layer) -> Tensor:
-                return layer(layer.in_type(image)).tensor
-
-            assert (
-                relative_error(torch.vmap(evaluated)(many), torch.stack([evaluated(one) for one in many])) <= ROUNDING
-            )

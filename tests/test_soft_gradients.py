@@ -59,15 +59,11 @@ class Doubled(RelaxedR2Conv):
 
 # Layers whose soft weights are factors of channels, taps and pixels.
 MODULATED: dict[str, Callable[..., RelaxedLayer]] = {
-    "regular": partial(soft_layer, "C8", "two regular -> two regular"),
-    "many fields": partial(soft_layer, "C4", "trivial + regular -> irreps + regular + quotient + mixed"),
     "sheared": partial(soft_layer, "D2", "mixed, sheared -> mixed, sheared"),
     "no element of its own": partial(soft_layer, "C4", "regular -> trivial", kernel_size=5),
     "irreps": partial(soft_layer, "SO(2)", "irreps -> irreps"),
     "two subgroups": partial(soft_layer, "D4", "regular -> two regular", relax=IN_D4),
-    "one tap": partial(soft_layer, "D4", "regular -> two regular", kernel_size=1),
     "stride, dilation": partial(soft_layer, "C4", "regular -> regular", stride=2, dilation=2, padding=2),
-    "reflected border": partial(soft_layer, "C4", "regular -> regular", padding=1, padding_mode="reflect"),
     "groups": partial(soft_layer, "C4", "two regular -> two regular", groups=2, relax=EVERYWHERE),
     "gains at pixels": partial(soft_layer, "C4", "regular -> two regular", padding=1, relax=EVERYWHERE),
     "pixels alone": partial(soft_layer, "C4", "regular -> mixed", relax={"translation": 0.4}),
@@ -187,32 +183,22 @@ def test_no_input_has_a_filter_bank_of_its_own(relax: dict[str, object]) -> None
 # Networks.
 
 
-class Classifier(nn.Module):
-    """Two soft layers, batch norm between them, and a linear one."""
+class OfFrames(nn.Module):
+    """A network that sees several frames of each input as a batch of them, and calls its layer twice."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second = soft_regular_layer(), soft_regular_layer()
-        fields = self.first.out_type
+        self.layer = soft_regular_layer()
+        fields = self.layer.out_type
         # What is done in place behind a layer must not reach what is noted of it.
         self.norm, self.relu = enn.InnerBatchNorm(fields).double(), enn.ReLU(fields, inplace=True)
         self.head = nn.Linear(fields.size, 3).double()
 
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.relu(self.first(self.first.in_type(images)))
-        features = self.relu(self.second(self.norm(features)))
-        return self.head(features.tensor.mean((2, 3)))
-
-
-class OfFrames(nn.Module):
-    """A network that sees several frames of each input as a batch of them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.of_frame = Classifier()
-
-    def forward(self, frames: Tensor) -> Tensor:
-        return self.of_frame(frames.flatten(0, 1)).unflatten(0, frames.shape[:2]).mean(1)
+    def forward(self, frames: Tensor, scale: Tensor, weights: Tensor, is_doubled: bool) -> Tensor:
+        features = self.relu(self.layer(self.layer.in_type(frames.flatten(0, 1))))
+        features = self.relu(self.layer(self.norm(features))).tensor.mean((2, 3))
+        answers = torch.einsum("bfc,f->bc", self.head(features).unflatten(0, frames.shape[:2]), weights)
+        return answers * scale * (2 if is_doubled else 1)
 
 
 class Residual(nn.Module):
@@ -231,35 +217,19 @@ class Residual(nn.Module):
         return (output * target * features.relu_()).mean((2, 3))
 
 
-class Scaled(nn.Module):
-    """A network of two arguments and an option."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.network = Classifier()
-
-    def forward(self, features: Tensor, scale: Tensor, is_doubled: bool) -> Tensor:
-        return self.network(features) * scale * (2 if is_doubled else 1)
-
-
 def images(count: int = 4) -> Tensor:
     return torch.randn(count, 4, 6, 6, dtype=torch.float64)
 
 
 def test_networks_are_taken_apart_and_left_without_hooks() -> None:
-    network = Classifier()
-    assert_as_one_by_one(network, images())
+    """Of frames, several for each input and of one, with an argument for each input, one for all, and an option."""
+    network = OfFrames()
+    for count in (3, 1):
+        scale, weights = torch.randn(count, 1, dtype=torch.float64), torch.rand(2, dtype=torch.float64)
+        assert_as_one_by_one(network, images(2 * count).unflatten(0, (count, 2)), scale, weights, True)
     assert not any(module._forward_hooks for module in network.modules())
     assert all(parameter.grad is None for parameter in network.parameters())
     assert_as_one_by_one(Residual(), images())
-    assert_as_one_by_one(OfFrames(), images(6).unflatten(0, (3, 2)))
-    assert_as_one_by_one(OfFrames(), images(2).unflatten(0, (1, 2)))
-    assert_as_one_by_one(Scaled(), images(), torch.randn(4, 1, dtype=torch.float64), True)
-
-
-def test_layer_that_is_called_twice_has_the_sum_of_both_gradients() -> None:
-    layer = soft_regular_layer()
-    assert_as_one_by_one(enn.SequentialModule(layer, enn.ReLU(layer.out_type), layer), layer.in_type(images()))
 
 
 def test_hooks_of_users_see_tensors_that_they_can_use() -> None:
@@ -279,18 +249,10 @@ def test_layers_without_gradients_say_so(context: Callable[[], AbstractContextMa
 
 
 def test_network_that_does_not_use_its_layers_is_refused() -> None:
-    network = Classifier().eval()
-    network.forward = lambda features: features.mean((2, 3)) * network.head.weight.sum()
+    network = Residual()
+    network.forward = lambda features: features.mean((2, 3)) * network.layer.bias.sum()
     with pytest.raises(ValueError, match="does not depend on the soft weights"):
         gradients(network, soft_parameters(network), (images(),), torch.ones_like)
-
-
-def test_arguments_of_another_length_are_in_each_chunk() -> None:
-    batch, weights, scale = images(4), torch.arange(3.0), torch.tensor(2.0)
-    chunks = list(input_chunks((batch, weights, scale, None), 3))
-    assert [len(chunk[0]) for chunk in chunks] == [3, 1]
-    assert torch.equal(torch.cat([chunk[0] for chunk in chunks]), batch)
-    assert all(chunk[1] is weights and chunk[2] is scale and chunk[3] is None for chunk in chunks)
 
 
 @pytest.mark.parametrize("name", drop_in_networks.NETWORKS)

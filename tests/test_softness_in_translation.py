@@ -6,13 +6,17 @@ Both are exact on a torus of every size.
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import small
 import torch
-from dense_matrix import dense_matrix, in_orthogonal_basis, mean_over_elements, mean_over_shifts
-from errors import BROKEN, ROUNDING, largest_error, relative_error, shift_error
+from errors import BROKEN, ROUNDING, largest_error, relative_error, shift_error, transform
+from escnn.group import GroupElement
+from escnn.nn import FieldType
 from group_average import energy, subgroup_elements
 from small import ROUGH, TORUS, soft_layer
 from torch import Tensor
@@ -57,6 +61,52 @@ def rough_layer(name: str, **arguments: object) -> RelaxedR2Conv:
     kappa = {**kappa, "filter_frequency": ROUGH} if kappa else {}
     arguments = {"relax": SOFT[soft], "bias": False, **TORUS, **kappa, **arguments}
     return soft_layer(space, pair, **arguments)
+
+
+@torch.no_grad()
+def dense_matrix(layer: RelaxedR2Conv, side: int) -> Tensor:
+    """Return the matrix of a layer without bias on a torus, its outputs of unit images.
+
+    Its shape is (C_out, side, side, C_in, side, side).
+    """
+    answers = layer(layer.in_type(_unit_images(layer.in_type, side))).tensor
+    return answers.movedim(0, -1).unflatten(-1, (-1, side, side))
+
+
+def mean_over_shifts(matrix: Tensor) -> Tensor:
+    """Mean over all shifts of S M S⁻¹."""
+    side = matrix.shape[-1]
+    shifts = itertools.product(range(side), range(side))
+    return sum(matrix.roll((r, c, r, c), dims=(1, 2, 4, 5)) for r, c in shifts) / side**2
+
+
+def mean_over_elements(
+    matrix: Tensor, in_type: FieldType, out_type: FieldType, elements: Sequence[GroupElement]
+) -> Tensor:
+    """Mean over elements on the grid of h M h⁻¹, about the centre of the image."""
+    flat = matrix.flatten(3).flatten(0, 2)
+    total = torch.zeros_like(flat)
+    for h in elements:
+        total += _action(out_type, h, matrix.shape[-1]) @ flat @ _action(in_type, ~h, matrix.shape[-1])
+    return (total / len(elements)).view_as(matrix)
+
+
+def in_orthogonal_basis(matrix: Tensor, in_type: FieldType, out_type: FieldType) -> Tensor:
+    """B_out⁻¹ M B_in, where B changes the basis of each field from its irreps."""
+    inverse = torch.block_diag(
+        *(torch.from_numpy(np.array(field.change_of_basis_inv)) for field in out_type.representations)
+    )
+    basis = torch.block_diag(*(torch.from_numpy(np.array(field.change_of_basis)) for field in in_type.representations))
+    return torch.einsum("oa,ahwbxy,bi->ohwixy", inverse, matrix, basis)
+
+
+def _action(field_type: FieldType, element: GroupElement, side: int) -> Tensor:
+    return transform(_unit_images(field_type, side), field_type, element).flatten(1).T
+
+
+def _unit_images(field_type: FieldType, side: int) -> Tensor:
+    count = field_type.size * side**2
+    return torch.eye(count, dtype=torch.float64).view(count, field_type.size, side, side)
 
 
 @dataclass(frozen=True)

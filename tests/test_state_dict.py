@@ -51,14 +51,11 @@ MISFITS: dict[str, tuple[dict[str, object], str]] = {
         "input is 2 regular, here 1 regular; output is 2 regular, here 1 regular; number of groups is 2, here 1",
     ),
     "softness": ({"relax": None}, r"soft in is \[\], here \['rotation'\], .* harden_network"),
-    "translation": ({"relax": {"translation": 0.25}}, r"soft in is \['translation'\], here \['rotation'\]"),
     "continuous": (CONTINUOUS, "strict kernel is continuous, here steerable"),
 }
 # The same of a layer with a continuous kernel.
 MISFITS_OF_KAPPA: dict[str, tuple[dict[str, object], str]] = {
     "kernel net": ({"net": SirenKernel}, r"kernel net is \['siren', 32\], here \['fourier', 32\]"),
-    "hidden size": ({"hidden_size": 5}, r"kernel net is \['fourier', 5\], here \['fourier', 32\]"),
-    "support": ({"support": "disk"}, "support is disk, here smooth"),
     "filter frequency": (
         {"filter_frequency": 0.5},
         r"filter frequency is \{'position': 0.5, .*, here \{'position': 0.18",
@@ -131,9 +128,6 @@ def test_state_that_says_nothing_of_itself_loads_where_it_fits(form: str) -> Non
     assert torch.equal(answer_in_eval(other), answer_in_eval(layer))
     with pytest.raises(RuntimeError, match="size mismatch for"):
         built(**CONTINUOUS).load_state_dict(dict(state_of(**CONTINUOUS, hidden_size=5)))
-
-
-# --- networks and processes -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("space", ["trivial", "flip axis 0", "C4", "D4 axis 45°", "SO(2)", "O(2)"])

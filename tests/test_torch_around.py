@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import small
@@ -14,6 +13,7 @@ from small_networks import (
     A_FEW_FORMS,
     EVERY_FORM,
     EVERY_MODE,
+    OnTensors,
     answer,
     features_of,
     layer_of,
@@ -22,24 +22,13 @@ from small_networks import (
 )
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.func import functional_call, grad, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
+from torch.func import functional_call, grad, jvp, stack_module_state, vjp, vmap
 from torch.nn.utils import parametrize
 
 from escnn_relaxed import RelaxedR2Conv
 
 # Torch's own, where it first goes forwards.
 FORWARDS = pytest.mark.filterwarnings("ignore:`torch.jit.* is deprecated:DeprecationWarning")
-
-
-class Plain(nn.Module):
-    """A layer from tensor to tensor."""
-
-    def __init__(self, layer: RelaxedR2Conv) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, features: Tensor) -> Tensor:
-        return self.layer(self.layer.in_type(features)).tensor
 
 
 @EVERY_FORM
@@ -62,7 +51,9 @@ def test_second_derivatives_are_right(kind: str) -> None:
     names = [name for name, _ in layer.named_parameters()]
 
     def of(features: Tensor, *values: Tensor) -> Tensor:
-        return functional_call(Plain(layer), {f"layer.{n}": v for n, v in zip(names, values, strict=True)}, (features,))
+        return functional_call(
+            OnTensors(layer), {f"fields.{n}": v for n, v in zip(names, values, strict=True)}, (features,)
+        )
 
     values = [value.detach().requires_grad_() for value in layer.parameters()]
     features = small.random_input(in_type, *SIZES[kind], batch=1).requires_grad_()
@@ -73,14 +64,14 @@ def test_second_derivatives_are_right(kind: str) -> None:
 @A_FEW_FORMS
 def test_ensemble_of_layers_is_mapped_over_its_parameters(form: str, mode: str) -> None:
     """``vmap`` of ``functional_call``, and of its gradient, as of any module."""
-    layers = [Plain(layer_of(form)) for _ in range(3)]
+    layers = [OnTensors(layer_of(form)) for _ in range(3)]
     for seed, layer in enumerate(layers):
         torch.manual_seed(seed)
-        train_a_step(layer.layer, torch.optim.SGD(layer.parameters(), lr=0.1 * (seed + 1)))
+        train_a_step(layer.fields, torch.optim.SGD(layer.parameters(), lr=0.1 * (seed + 1)))
         layer.train(mode == "train")
     state, constants = stack_module_state(layers)
     skeleton = copy.deepcopy(layers[0]).to("meta")
-    features = features_of(layers[0].layer)
+    features = features_of(layers[0].fields)
 
     def loss(parameters: dict[str, Tensor], constants: dict[str, Tensor], features: Tensor) -> Tensor:
         return functional_call(skeleton, (parameters, constants), (features,)).square().mean()
@@ -94,19 +85,6 @@ def test_ensemble_of_layers_is_mapped_over_its_parameters(form: str, mode: str) 
         of_layer = torch.autograd.grad(expected, list(layer.parameters()))
         for (name, _), gradient in zip(layer.named_parameters(), of_layer, strict=True):
             assert relative_error(gradients[name][number].detach(), gradient) <= ROUNDING
-
-
-@FORWARDS
-@pytest.mark.parametrize("transform", [jacrev, jacfwd])
-@A_FEW_FORMS
-def test_jacobian_of_the_layer_is_its_matrix(
-    form: str, transform: Callable[[nn.Module], Callable[[Tensor], Tensor]]
-) -> None:
-    layer = Plain(layer_of(form))
-    features = features_of(layer.layer, batch=1)
-    product = torch.einsum("...bchw,bchw->...", transform(layer)(features), features)
-    linear = layer(features) - layer(torch.zeros_like(features))
-    assert relative_error(product.detach(), linear.detach()) <= ROUNDING
 
 
 @FORWARDS
@@ -132,8 +110,8 @@ def test_dual_weights_have_a_slope_where_their_bank_is_kept() -> None:
 @A_FEW_FORMS
 def test_derivatives_go_forwards_too(form: str, mode: str) -> None:
     """The slope along a direction of all parameters and the image, against the derivatives backwards."""
-    layer = Plain(layer_of(form).train(mode == "train"))
-    features = features_of(layer.layer, batch=1)
+    layer = OnTensors(layer_of(form).train(mode == "train"))
+    features = features_of(layer.fields, batch=1)
     with torch.no_grad():
         layer(features)  # in eval mode a filter bank is kept, which has no slopes
     state = {name: value.detach() for name, value in layer.named_parameters()}
@@ -179,19 +157,6 @@ def test_parametrized_weights_are_those_that_count(form: str) -> None:
         assert module.parametrizations.weights.original.grad.any()
         parametrize.remove_parametrizations(module, "weights")
     assert layer.state_dict().keys() == doubled.state_dict().keys()
-
-
-@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
-@A_FEW_FORMS
-def test_deterministic_algorithms_are_all_that_is_needed(form: str, device: str) -> None:
-    layer = layer_of(form).to(device).eval()
-    features = features_of(layer).to(device)
-    torch.use_deterministic_algorithms(True)
-    try:
-        results = [loss_and_gradients(layer, features) for _ in range(2)]
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 @EVERY_FORM

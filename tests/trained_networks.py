@@ -5,11 +5,8 @@ from __future__ import annotations
 import small
 import torch
 from escnn import nn
-from escnn.nn import EquivariantModule, R2Conv
+from escnn.nn import R2Conv
 from small import shake
-from torch import Tensor
-
-from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 
 def convolution(space: str, pair: str, kernel_size: int = 3, **arguments: object) -> R2Conv:
@@ -33,15 +30,6 @@ def network(space: str = "C4", **arguments: object) -> nn.SequentialModule:
     )
 
 
-@torch.no_grad()
-def answer(module: EquivariantModule, side: int = 8) -> Tensor:
-    """Return the output for the same input in every call."""
-    in_type = module.in_type
-    dtype = next(module.parameters()).dtype
-    features = torch.arange(2 * in_type.size * side**2, dtype=torch.float64).mul(7).sin().view(2, -1, side, side)
-    return module(in_type(features.to(dtype))).tensor
-
-
 def train_a_step(module: torch.nn.Module, rate: float = 0.1) -> None:
     """One step of gradient descent on a target that is not equivariant."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -50,7 +38,3 @@ def train_a_step(module: torch.nn.Module, rate: float = 0.1) -> None:
     found = module(module.in_type(small.random_input(module.in_type, 8, 8, dtype=dtype))).tensor
     torch.nn.functional.mse_loss(found, torch.randn_like(found)).backward()
     optimiser.step()
-
-
-def softnesses(module: torch.nn.Module) -> list[float]:
-    return [layer.softness().item() for _, layer in named_relaxed_layers(module)]
