@@ -77,7 +77,9 @@ def test_training_and_evaluation_have_few_operations_and_wait_for_nothing(name: 
 
 def test_default_layer_is_read_in_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the package's own functions: a reader of the code follows them, and Python takes its time for each."""
-    layer = RelaxedR2Conv(_regular(), _regular(), 5, padding=2)
+    gspace, representations, count = FIELDS["regular"]
+    fields = FieldType(gspace, representations(gspace) * count)
+    layer = RelaxedR2Conv(fields, fields, 5, padding=2)
     features = layer.in_type(torch.randn(1, layer.in_type.size, 16, 16))
     layer(features)
     training = calls.count_calls(lambda: layer(features))
