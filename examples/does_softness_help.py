@@ -1,7 +1,10 @@
-"""Does softness help on my data? Train a strict network, a soft one and a soft one with the evidence, five seeds each.
+"""Does softness help on my data? Train two strict networks and two soft ones, five seeds each.
 
     python examples/does_softness_help.py                 # scikit-learn's digits, upright
     python examples/does_softness_help.py --turned 180    # the same digits, each turned by up to 180°
+
+One strict network ends in group pooling, which is blind to the pose, and one in a free head, a linear map of all
+channels, which sees it. The soft ones end in group pooling.
 
 It needs scikit-learn. For your own data copy this file and change the part between the lines.
 docs/how-to/does-softness-help.md says how to read the table.
@@ -22,7 +25,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import affine_grid, cross_entropy, grid_sample, interpolate, pad
 
-from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
+from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence, robustness_report
+from escnn_relaxed.learning import TrainingTrials, which_softness_helps
+from escnn_relaxed.measure import pose_test, symmetry_verdict
 
 Split = tuple[Tensor, Tensor]
 
@@ -45,9 +50,9 @@ def load(seed: int, turned: float) -> tuple[Split, Split]:
 
 
 class Network(torch.nn.Module):
-    """Three convolutions, ``R2Conv`` or ``RelaxedR2Conv``, group pooling, a linear layer."""
+    """Three convolutions, ``R2Conv`` or ``RelaxedR2Conv``, and group pooling or a free head."""
 
-    def __init__(self, convolution: Callable[..., nn.EquivariantModule]) -> None:
+    def __init__(self, convolution: Callable[..., nn.EquivariantModule], is_free: bool = False) -> None:
         super().__init__()
         self.image = nn.FieldType(GSPACE, [GSPACE.trivial_repr] * CHANNELS)
         hidden = nn.FieldType(GSPACE, [GSPACE.regular_repr] * 6)
@@ -57,8 +62,8 @@ class Network(torch.nn.Module):
                 layers.append(nn.PointwiseAvgPoolAntialiased(hidden, sigma=0.66, stride=2))
             layers.append(convolution(before, after, kernel_size=5, padding=2, bias=False))
             layers += [nn.InnerBatchNorm(hidden), nn.ReLU(hidden)]
-        self.features = nn.SequentialModule(*layers, nn.GroupPooling(hidden))
-        self.classifier = torch.nn.Linear(6, CLASSES)
+        self.features = nn.SequentialModule(*layers, *([] if is_free else [nn.GroupPooling(hidden)]))
+        self.classifier = torch.nn.Linear(hidden.size if is_free else len(hidden), CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the scores of the classes, (n, classes)."""
@@ -69,6 +74,15 @@ class Network(torch.nn.Module):
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+# The layer of each network, whether its head is free, whether it learns with the evidence.
+NETWORKS = {
+    "strict": (nn.R2Conv, False, False),
+    "strict, free head": (nn.R2Conv, True, False),
+    "soft": (RelaxedR2Conv, False, False),
+    "soft, with evidence": (RelaxedR2Conv, False, True),
+}
+
+
 def turned_at_random(images: Tensor, most: float) -> Tensor:
     """Return the images, each turned by an angle of up to ``most`` degrees, the same one in every call."""
     angles = (2 * torch.rand(len(images), generator=torch.Generator().manual_seed(0)) - 1) * math.radians(most)
@@ -77,7 +91,7 @@ def turned_at_random(images: Tensor, most: float) -> Tensor:
     return grid_sample(images, grid, align_corners=True)
 
 
-def train(network: Network, data: Split, epochs: int, evidence: SoftnessEvidence | None) -> None:
+def train(network: torch.nn.Module, data: Split, epochs: int, evidence: SoftnessEvidence | None = None) -> None:
     """Train with Adam, whose rate falls to 0, and with the evidence where there is one."""
     images, labels = data
     optimiser = torch.optim.Adam(network.parameters(), RATE)
@@ -94,12 +108,32 @@ def train(network: Network, data: Split, epochs: int, evidence: SoftnessEvidence
             evidence.update(images[:128])
 
 
-@torch.no_grad()
-def accuracy(network: Network, data: Split) -> float:
-    """Return the percentage of images whose class is right."""
+def accuracies(network: Network, test: Split, few: int) -> tuple[float, float]:
+    """Return the percentage of test images whose class is right, and that of a few of them after each turn."""
     network.eval()
-    classes = torch.cat([network(images).argmax(1) for images in data[0].split(256)])
-    return 100 * float((classes == data[1]).float().mean())
+    images, labels = test
+    with torch.no_grad():
+        classes = torch.cat([network(some).argmax(1) for some in images.split(256)])
+    turned = robustness_report(network, images[:few], labels[:few], in_type=network.image)
+    return 100 * float((classes == labels).float().mean()), 100 * fmean(row.accuracy for row in turned.rows)
+
+
+def trained(kind: str, seed: int, data: Split, epochs: int) -> Network:
+    """Return a network of one kind after its training."""
+    layer, is_free, learns = NETWORKS[kind]
+    torch.manual_seed(seed)
+    network = Network(layer, is_free)
+    train(network, data, epochs, SoftnessEvidence(network, observations=len(data[0])) if learns else None)
+    return network
+
+
+def ask_soft_network(network: Network, data: Split, test: Split, epochs: int) -> TrainingTrials:
+    """Return which softness a network needs, by training on with it and without it."""
+    return which_softness_helps(
+        network,
+        lambda copy: train(copy, data, epochs),
+        lambda copy: cross_entropy(copy(test[0]), test[1], reduction="none"),
+    )
 
 
 def mean_and_error(values: Sequence[float], sign: str = "") -> str:
@@ -107,32 +141,41 @@ def mean_and_error(values: Sequence[float], sign: str = "") -> str:
     return f"{fmean(values):{sign}.1f} ± {stdev(values) / len(values) ** 0.5:.1f}"
 
 
+def gain(found: dict[str, list[float]], kind: str, other: str) -> str:
+    """Return by how much one network is above another one that saw the same images."""
+    return mean_and_error([own - its for own, its in zip(found[kind], found[other], strict=True)], "+")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train all networks and print how far the soft ones are from the strict one, seed by seed."""
-    parser = argparse.ArgumentParser(description="Train a strict and two soft networks on the same data.")
+    """Train all networks, print their accuracies, then what the images and the first soft network say."""
+    parser = argparse.ArgumentParser(description="Train two strict and two soft networks on the same data.")
     parser.add_argument("--turned", type=float, default=0, help="turn each digit by up to this angle in degrees")
     parser.add_argument("--smoke", action="store_true", help="a few steps, to see that everything runs")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    count, epochs = (128, 4) if options.smoke else (TRAINING_IMAGES, EPOCHS)
+    count, epochs, few = (128, 4, 20) if options.smoke else (TRAINING_IMAGES, EPOCHS, 400)
+    splits = [
+        ((images[:count], labels[:count]), test)
+        for (images, labels), test in (load(seed, options.turned) for seed in range(SEEDS))
+    ]
     found: dict[str, list[float]] = {}
-    print(f"{'network':<21}{'test accuracy, %':<19}{'less that of strict':<22}seconds for one")
-    for kind in ("strict", "soft", "soft, with evidence"):
-        start, evidence = time.process_time(), None
-        found[kind] = []
-        for seed in range(SEEDS):
-            (images, labels), test = load(seed, options.turned)
-            torch.manual_seed(seed)
-            network = Network(nn.R2Conv if kind == "strict" else RelaxedR2Conv)
-            if "evidence" in kind:
-                evidence = SoftnessEvidence(network, observations=count)
-            train(network, (images[:count], labels[:count]), epochs, evidence)
-            found[kind].append(accuracy(network, test))
-        differences = [soft - strict for soft, strict in zip(found[kind], found["strict"], strict=True)]
-        apart = "" if kind == "strict" else mean_and_error(differences, "+")
-        print(f"{kind:<21}{mean_and_error(found[kind]):<19}{apart:<22}{(time.process_time() - start) / SEEDS:.0f}")
-        if evidence is not None:
-            print(f"\nWhat the evidence found, last seed:\n{evidence.table()}")
+    turned: dict[str, list[float]] = {}
+    print(f"{'network':<21}{'accuracy, %':<13}{'over strict':<13}{'over free head':<16}{'turned copies, %':<18}seconds")
+    for kind in NETWORKS:
+        found[kind], turned[kind], start = [], [], time.process_time()
+        for seed, (data, test) in enumerate(splits):
+            as_they_are, after = accuracies(trained(kind, seed, data, epochs), test, few)
+            found[kind].append(as_they_are)
+            turned[kind].append(after)
+        over = "" if kind == "strict" else gain(found, kind, "strict")
+        over_free = gain(found, kind, "strict, free head") if kind.startswith("soft") else ""
+        seconds = (time.process_time() - start) / SEEDS
+        cells = f"{mean_and_error(found[kind]):<13}{over:<13}{over_free:<16}{mean_and_error(turned[kind]):<18}"
+        print(f"{kind:<21}{cells}{seconds:.0f}")
+    data, test = splits[0]
+    trials = ask_soft_network(trained("soft", 0, data, epochs), data, test, epochs)
+    poses = pose_test(data[0], GSPACE)
+    print(f"\n{poses}\n\n{trials}\n\n{symmetry_verdict(poses, trials.helps)}")
 
 
 if __name__ == "__main__":
