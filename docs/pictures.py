@@ -1,4 +1,4 @@
-"""Draw the pictures of the docs that need no data and little training: python docs/pictures.py [--output docs/images]."""
+"""Draw the pictures of the docs that need no data: python docs/pictures.py [--output docs/images]."""
 
 from __future__ import annotations
 
