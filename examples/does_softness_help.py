@@ -29,21 +29,23 @@ from escnn_relaxed.learning import TrainingTrials, which_softness_helps
 from escnn_relaxed.measure import pose_test, symmetry_verdict
 
 Split = tuple[Tensor, Tensor]
+Layer = Callable[..., nn.EquivariantModule]
 
-# ------------------------------------------------- put your own here -------------------------------------------------
-# The largest group that may be right: rotations by 45° here; with reflections gspaces.flipRot2dOnR2(8).
+# ---------------------------------- put your own here ----------------------------------
+# The largest group that may be right; with reflections gspaces.flipRot2dOnR2(8).
 GSPACE = gspaces.rot2dOnR2(8)
-# The elements that map pixels to pixels, which need no interpolation: here the quarter turns.
+# The elements that map pixels to pixels, here the quarter turns.
 TURNS = GSPACE.fibergroup.elements[2::2]
 CHANNELS, CLASSES, TRAINING_IMAGES, EPOCHS, RATE, SEEDS = 1, 10, 300, 40, 1e-2, 5
 
 
 def load(seed: int, turned: float) -> tuple[Split, Split]:
-    """Return images (n, channels, H, W) and classes (n,) for training and for the test, drawn with the seed."""
+    """Return images (n, channels, H, W) and classes (n,), to train and to test."""
     data = load_digits()
     images = torch.from_numpy(data.images / 16).float()[:, None]
-    # 17 × 17 pixels, which pool to 9 × 9 and 5 × 5: odd, so that quarter turns map pixels to pixels.
-    images = turned_at_random(pad(interpolate(images, size=13, mode="bilinear", align_corners=True), [2] * 4), turned)
+    images = interpolate(images, size=13, mode="bilinear", align_corners=True)
+    # 17 × 17 pixels, which pool to 9 × 9 and 5 × 5: odd sides stay symmetric.
+    images = turned_at_random(pad(images, [2] * 4), turned)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     train, test = order[:TRAINING_IMAGES], order[TRAINING_IMAGES:]
     labels = torch.from_numpy(data.target)
@@ -51,28 +53,31 @@ def load(seed: int, turned: float) -> tuple[Split, Split]:
 
 
 class Network(torch.nn.Module):
-    """Three convolutions, ``R2Conv`` or ``RelaxedR2Conv``, and group pooling or a free head."""
+    """Three convolutions, strict or soft, and group pooling or a free head."""
 
-    def __init__(self, convolution: Callable[..., nn.EquivariantModule], is_free: bool = False) -> None:
+    def __init__(self, convolution: Layer, is_free: bool = False) -> None:
         super().__init__()
         self.image = nn.FieldType(GSPACE, [GSPACE.trivial_repr] * CHANNELS)
         hidden = nn.FieldType(GSPACE, [GSPACE.regular_repr] * 6)
         layers: list[nn.EquivariantModule] = []
         for before, after in pairwise([self.image, hidden, hidden, hidden]):
             if layers:
-                layers.append(nn.PointwiseAvgPoolAntialiased(hidden, sigma=0.66, stride=2))
-            layers.append(convolution(before, after, kernel_size=5, padding=2, bias=False))
+                layers.append(nn.PointwiseAvgPoolAntialiased(hidden, 0.66, stride=2))
+            layers.append(convolution(before, after, 5, padding=2, bias=False))
             layers += [nn.InnerBatchNorm(hidden), nn.ReLU(hidden)]
-        self.features = nn.SequentialModule(*layers, *([] if is_free else [nn.GroupPooling(hidden)]))
-        self.classifier = torch.nn.Linear(hidden.size if is_free else len(hidden), CLASSES)
+        if not is_free:
+            layers.append(nn.GroupPooling(hidden))
+        self.features = nn.SequentialModule(*layers)
+        self.classifier = torch.nn.Linear(self.features.out_type.size, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the scores of the classes, (n, classes)."""
-        scores: Tensor = self.classifier(self.features(self.image(images)).tensor.mean(dim=(2, 3)))
+        features = self.features(self.image(images)).tensor
+        scores: Tensor = self.classifier(features.mean(dim=(2, 3)))
         return scores
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------
 
 
 # The layer of each network, whether its head is free, whether it learns with the evidence.
