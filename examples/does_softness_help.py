@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean, stdev
@@ -179,7 +180,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     data, test = splits[0]
     trials = ask_soft_network(trained("soft", 0, data, epochs), data, test, epochs)
     poses = pose_test(data[0], GSPACE)
-    print(f"\n{poses}\n\n{trials}\n\n{symmetry_verdict(poses, trials.helps)}")
+    print(f"\n{poses}\n\n{trials}\n")
+    for row in symmetry_verdict(poses, trials.helps).rows:
+        print(textwrap.fill(f"{row.subgroup}: {row.text}", 88, subsequent_indent="  "))
 
 
 if __name__ == "__main__":
