@@ -1,4 +1,4 @@
-"""Draw the pictures of the docs that need no training: python docs/pictures.py [--output docs/images]."""
+"""Draw the pictures of the docs that need no data: python docs/pictures.py [--output docs/images]."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 import pictures_of_layers as layers
+import pictures_of_pages as pages
 import pictures_of_results as results
 
 PICTURES: dict[str, Callable[[], Figure]] = {
@@ -22,6 +23,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         layers.soft_translation,
         layers.softness_by_axis,
         layers.special_cases,
+        pages.upper_edges,
         results.accuracy_by_epoch,
         results.accuracy_by_frequency,
         results.which_setting,

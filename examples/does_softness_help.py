@@ -1,7 +1,10 @@
-"""Does softness help on my data? Train a strict network, a soft one and a soft one with the evidence, five seeds each.
+"""Does softness help on my data? Train two strict networks and two soft ones, five seeds each.
 
     python examples/does_softness_help.py                 # scikit-learn's digits, upright
     python examples/does_softness_help.py --turned 180    # the same digits, each turned by up to 180°
+
+One strict network ends in group pooling, which is blind to the pose, and one in a free head, a linear map of all
+channels, which sees it. The soft ones end in group pooling.
 
 It needs scikit-learn. For your own data copy this file and change the part between the lines.
 docs/how-to/does-softness-help.md says how to read the table.
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
+import textwrap
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean, stdev
@@ -22,22 +25,28 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import affine_grid, cross_entropy, grid_sample, interpolate, pad
 
-from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
+from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence, robustness_report
+from escnn_relaxed.learning import TrainingTrials, which_softness_helps
+from escnn_relaxed.measure import pose_test, symmetry_verdict
 
 Split = tuple[Tensor, Tensor]
+Layer = Callable[..., nn.EquivariantModule]
 
-# ------------------------------------------------- put your own here -------------------------------------------------
-# The largest group that may be right: rotations by 45° here; with reflections gspaces.flipRot2dOnR2(8).
+# ---------------------------------- put your own here ----------------------------------
+# The largest group that may be right; with reflections gspaces.flipRot2dOnR2(8).
 GSPACE = gspaces.rot2dOnR2(8)
+# The elements that map pixels to pixels, here the quarter turns.
+TURNS = GSPACE.fibergroup.elements[2::2]
 CHANNELS, CLASSES, TRAINING_IMAGES, EPOCHS, RATE, SEEDS = 1, 10, 300, 40, 1e-2, 5
 
 
 def load(seed: int, turned: float) -> tuple[Split, Split]:
-    """Return images (n, channels, H, W) and classes (n,) for training and for the test, drawn with the seed."""
+    """Return images (n, channels, H, W) and classes (n,), to train and to test."""
     data = load_digits()
     images = torch.from_numpy(data.images / 16).float()[:, None]
-    # 17 × 17 pixels, which pool to 9 × 9 and 5 × 5: odd, so that quarter turns map pixels to pixels.
-    images = turned_at_random(pad(interpolate(images, size=13, mode="bilinear", align_corners=True), [2] * 4), turned)
+    images = interpolate(images, size=13, mode="bilinear", align_corners=True)
+    # 17 × 17 pixels, which pool to 9 × 9 and 5 × 5: odd sides stay symmetric.
+    images = turned_at_random(pad(images, [2] * 4), turned)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     train, test = order[:TRAINING_IMAGES], order[TRAINING_IMAGES:]
     labels = torch.from_numpy(data.target)
@@ -45,28 +54,40 @@ def load(seed: int, turned: float) -> tuple[Split, Split]:
 
 
 class Network(torch.nn.Module):
-    """Three convolutions, ``R2Conv`` or ``RelaxedR2Conv``, group pooling, a linear layer."""
+    """Three convolutions, strict or soft, and group pooling or a free head."""
 
-    def __init__(self, convolution: Callable[..., nn.EquivariantModule]) -> None:
+    def __init__(self, convolution: Layer, is_free: bool = False) -> None:
         super().__init__()
         self.image = nn.FieldType(GSPACE, [GSPACE.trivial_repr] * CHANNELS)
         hidden = nn.FieldType(GSPACE, [GSPACE.regular_repr] * 6)
         layers: list[nn.EquivariantModule] = []
         for before, after in pairwise([self.image, hidden, hidden, hidden]):
             if layers:
-                layers.append(nn.PointwiseAvgPoolAntialiased(hidden, sigma=0.66, stride=2))
-            layers.append(convolution(before, after, kernel_size=5, padding=2, bias=False))
+                layers.append(nn.PointwiseAvgPoolAntialiased(hidden, 0.66, stride=2))
+            layers.append(convolution(before, after, 5, padding=2, bias=False))
             layers += [nn.InnerBatchNorm(hidden), nn.ReLU(hidden)]
-        self.features = nn.SequentialModule(*layers, nn.GroupPooling(hidden))
-        self.classifier = torch.nn.Linear(6, CLASSES)
+        if not is_free:
+            layers.append(nn.GroupPooling(hidden))
+        self.features = nn.SequentialModule(*layers)
+        self.classifier = torch.nn.Linear(self.features.out_type.size, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the scores of the classes, (n, classes)."""
-        scores: Tensor = self.classifier(self.features(self.image(images)).tensor.mean(dim=(2, 3)))
+        features = self.features(self.image(images)).tensor
+        scores: Tensor = self.classifier(features.mean(dim=(2, 3)))
         return scores
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------
+
+
+# The layer of each network, whether its head is free, whether it learns with the evidence.
+NETWORKS = {
+    "strict": (nn.R2Conv, False, False),
+    "strict, free head": (nn.R2Conv, True, False),
+    "soft": (RelaxedR2Conv, False, False),
+    "soft, with evidence": (RelaxedR2Conv, False, True),
+}
 
 
 def turned_at_random(images: Tensor, most: float) -> Tensor:
@@ -77,7 +98,7 @@ def turned_at_random(images: Tensor, most: float) -> Tensor:
     return grid_sample(images, grid, align_corners=True)
 
 
-def train(network: Network, data: Split, epochs: int, evidence: SoftnessEvidence | None) -> None:
+def train(network: torch.nn.Module, data: Split, epochs: int, evidence: SoftnessEvidence | None = None) -> None:
     """Train with Adam, whose rate falls to 0, and with the evidence where there is one."""
     images, labels = data
     optimiser = torch.optim.Adam(network.parameters(), RATE)
@@ -94,12 +115,32 @@ def train(network: Network, data: Split, epochs: int, evidence: SoftnessEvidence
             evidence.update(images[:128])
 
 
-@torch.no_grad()
-def accuracy(network: Network, data: Split) -> float:
-    """Return the percentage of images whose class is right."""
+def accuracies(network: Network, test: Split, few: int) -> tuple[float, float]:
+    """Return the percentage of test images whose class is right, and that of a few of them after each turn."""
     network.eval()
-    classes = torch.cat([network(images).argmax(1) for images in data[0].split(256)])
-    return 100 * float((classes == data[1]).float().mean())
+    images, labels = test
+    with torch.no_grad():
+        classes = torch.cat([network(some).argmax(1) for some in images.split(256)])
+    turned = robustness_report(network, images[:few], labels[:few], in_type=network.image, elements=TURNS)
+    return 100 * float((classes == labels).float().mean()), 100 * fmean(row.accuracy for row in turned.rows)
+
+
+def trained(kind: str, seed: int, data: Split, epochs: int) -> Network:
+    """Return a network of one kind after its training."""
+    layer, is_free, learns = NETWORKS[kind]
+    torch.manual_seed(seed)
+    network = Network(layer, is_free)
+    train(network, data, epochs, SoftnessEvidence(network, observations=len(data[0])) if learns else None)
+    return network
+
+
+def ask_soft_network(network: Network, data: Split, test: Split, epochs: int) -> TrainingTrials:
+    """Return which softness a network needs, by training on with it and without it."""
+    return which_softness_helps(
+        network,
+        lambda copy: train(copy, data, epochs),
+        lambda copy: cross_entropy(copy(test[0]), test[1], reduction="none"),
+    )
 
 
 def mean_and_error(values: Sequence[float], sign: str = "") -> str:
@@ -107,32 +148,41 @@ def mean_and_error(values: Sequence[float], sign: str = "") -> str:
     return f"{fmean(values):{sign}.1f} ± {stdev(values) / len(values) ** 0.5:.1f}"
 
 
+def gain(found: dict[str, list[float]], kind: str, other: str) -> str:
+    """Return by how much one network is above another one that saw the same images."""
+    return mean_and_error([own - its for own, its in zip(found[kind], found[other], strict=True)], "+")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train all networks and print how far the soft ones are from the strict one, seed by seed."""
-    parser = argparse.ArgumentParser(description="Train a strict and two soft networks on the same data.")
+    """Train all networks, print their accuracies, then what the images and the first soft network say."""
+    parser = argparse.ArgumentParser(description="Train two strict and two soft networks on the same data.")
     parser.add_argument("--turned", type=float, default=0, help="turn each digit by up to this angle in degrees")
     parser.add_argument("--smoke", action="store_true", help="a few steps, to see that everything runs")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    count, epochs = (128, 4) if options.smoke else (TRAINING_IMAGES, EPOCHS)
+    count, epochs, few = (128, 4, 20) if options.smoke else (TRAINING_IMAGES, EPOCHS, 400)
+    splits = [
+        ((images[:count], labels[:count]), test)
+        for (images, labels), test in (load(seed, options.turned) for seed in range(SEEDS))
+    ]
     found: dict[str, list[float]] = {}
-    print(f"{'network':<21}{'test accuracy, %':<19}{'less that of strict':<22}seconds for one")
-    for kind in ("strict", "soft", "soft, with evidence"):
-        start, evidence = time.process_time(), None
-        found[kind] = []
-        for seed in range(SEEDS):
-            (images, labels), test = load(seed, options.turned)
-            torch.manual_seed(seed)
-            network = Network(nn.R2Conv if kind == "strict" else RelaxedR2Conv)
-            if "evidence" in kind:
-                evidence = SoftnessEvidence(network, observations=count)
-            train(network, (images[:count], labels[:count]), epochs, evidence)
-            found[kind].append(accuracy(network, test))
-        differences = [soft - strict for soft, strict in zip(found[kind], found["strict"], strict=True)]
-        apart = "" if kind == "strict" else mean_and_error(differences, "+")
-        print(f"{kind:<21}{mean_and_error(found[kind]):<19}{apart:<22}{(time.process_time() - start) / SEEDS:.0f}")
-        if evidence is not None:
-            print(f"\nWhat the evidence found, last seed:\n{evidence.table()}")
+    turned: dict[str, list[float]] = {}
+    print(f"{'network':<21}{'accuracy, %':<13}{'over strict':<13}{'over free head':<16}turned copies, %")
+    for kind in NETWORKS:
+        found[kind], turned[kind] = [], []
+        for seed, (data, test) in enumerate(splits):
+            as_they_are, after = accuracies(trained(kind, seed, data, epochs), test, few)
+            found[kind].append(as_they_are)
+            turned[kind].append(after)
+        over = "" if kind == "strict" else gain(found, kind, "strict")
+        over_free = gain(found, kind, "strict, free head") if kind.startswith("soft") else ""
+        print(f"{kind:<21}{mean_and_error(found[kind]):<13}{over:<13}{over_free:<16}{mean_and_error(turned[kind])}")
+    data, test = splits[0]
+    trials = ask_soft_network(trained("soft", 0, data, epochs), data, test, epochs)
+    poses = pose_test(data[0], GSPACE)
+    print(f"\n{poses}\n\n{trials}\n")
+    for row in symmetry_verdict(poses, trials.helps).rows:
+        print(textwrap.fill(f"{row.subgroup}: {row.text}", 88, subsequent_indent="  "))
 
 
 if __name__ == "__main__":

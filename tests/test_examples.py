@@ -35,17 +35,19 @@ def test_script_of_softness_compares_networks_of_a_size_on_three_splits(
     script = runpy.run_path(str(copy))
     script["main"](["--smoke", "--turned", "180"])
     printed = capsys.readouterr().out
-    row = r"^(strict|soft|soft, with evidence) +\d+\.\d ± \d+\.\d( +[+-]\d+\.\d ± \d+\.\d)? +\d+$"
-    found = [(kind, bool(difference)) for kind, difference in re.findall(row, printed, re.MULTILINE)]
-    assert found == [("strict", False), ("soft", True), ("soft, with evidence", True)]
-    assert len(re.findall(r"^features\.\d +rotation ", printed, re.MULTILINE)) == 3
+    mean, gain = r" +\d+\.\d ± \d+\.\d", r" +[+-]\d+\.\d ± \d+\.\d"
+    row = rf"^(strict|strict, free head|soft|soft, with evidence){mean}((?:{gain})*){mean}$"
+    found = {kind: gains.count("±") for kind, gains in re.findall(row, printed, re.MULTILINE)}
+    assert found == {"strict": 0, "strict, free head": 1, "soft": 2, "soft, with evidence": 2}
+    assert len(re.findall(r"^rotation: (?:strict|soft)", printed, re.MULTILINE)) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["copy.py"]
     # Else the larger network might be better for its size alone.
-    strict, soft = (
-        sum(parameter.numel() for parameter in script["Network"](layer).parameters())
-        for layer in (nn.R2Conv, RelaxedR2Conv)
+    strict, soft, free = (
+        sum(parameter.numel() for parameter in script["Network"](*kind).parameters())
+        for kind in ((nn.R2Conv,), (RelaxedR2Conv,), (nn.R2Conv, True))
     )
     assert strict < soft < 1.02 * strict
+    assert soft < free < 1.07 * strict
     (upright, labels), (tests, _) = script["load"](0, 0.0)
     (turned, same), _ = script["load"](0, 180.0)
     (_, others), _ = script["load"](1, 0.0)
