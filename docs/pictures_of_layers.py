@@ -245,11 +245,12 @@ def special_cases() -> Figure:
     for hidden_size, colour, marker in ((32, "0.6", "o"), (160, "0.1", "s")):
         label = f"{hidden_size} hidden values"
         missed = missed_variance(hidden_size)
-        places = range(len(FREQUENCIES))
-        axes.plot(places, missed, color=colour, marker=marker, label=label)
-    axes.set_xticks(places, [f"{frequency:g}" for frequency in FREQUENCIES])
-    axes.set(ylim=(-0.04, 1.04))
-    axes.set_xlabel("ω′ of translation", fontsize=FONT)
+        axes.plot(FREQUENCIES, missed, color=colour, marker=marker, label=label)
+    # Logarithmic, but for 0.
+    axes.set_xscale("symlog", linthresh=FREQUENCIES[1], base=2, linscale=1)
+    axes.set_xticks(FREQUENCIES, [f"{frequency:g}" for frequency in FREQUENCIES])
+    axes.set(ylim=(-0.04, 1.04), xlim=(-0.01, 1.1 * FREQUENCIES[-1]))
+    axes.set_xlabel("ω′ of translation, logarithmic from 1/16 on", fontsize=FONT)
     axes.set_ylabel("variance missed", fontsize=FONT)
     axes.tick_params(labelsize=FONT)
     axes.legend(frameon=False, fontsize=FONT)
