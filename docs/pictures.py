@@ -22,6 +22,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         layers.soft_translation,
         layers.softness_by_axis,
         layers.special_cases,
+        layers.ways_to_relax,
         results.accuracy_by_epoch,
         results.accuracy_by_frequency,
         results.which_setting,
