@@ -1,4 +1,4 @@
-"""Draw the pictures of the docs that need no training: python docs/pictures.py [--output docs/images]."""
+"""Draw the pictures of the docs that need no data: python docs/pictures.py [--output docs/images]."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 import pictures_of_layers as layers
+import pictures_of_plots as plots
 import pictures_of_results as results
 
 PICTURES: dict[str, Callable[[], Figure]] = {
@@ -23,6 +24,11 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         layers.softness_by_axis,
         layers.special_cases,
         layers.ways_to_relax,
+        plots.ablation,
+        plots.evidence_of_layers,
+        plots.robustness,
+        plots.softness_of_layers,
+        plots.symmetry_profile,
         results.accuracy_by_epoch,
         results.accuracy_by_frequency,
         results.which_setting,
