@@ -44,7 +44,7 @@ SHARED = (
         "(batch, C_out, H, W)",
         "integral/factors.py, integral/geometry.py",
     ),
-    Stage("GeometricTensor", "of out_type", "layer/convolution.py"),
+    Stage("GeometricTensor", "of out_type", "layer/relaxed_layer.py"),
 )
 
 WIDTH, BOX, GAP, MARGIN = 620, 66, 24, 8

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 import pictures_of_layers as layers
 import pictures_of_pages as pages
+import pictures_of_plots as plots
 import pictures_of_results as results
 
 PICTURES: dict[str, Callable[[], Figure]] = {
@@ -24,6 +25,12 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         layers.softness_by_axis,
         layers.special_cases,
         pages.upper_edges,
+        layers.ways_to_relax,
+        plots.ablation,
+        plots.evidence_of_layers,
+        plots.robustness,
+        plots.softness_of_layers,
+        plots.symmetry_profile,
         results.accuracy_by_epoch,
         results.accuracy_by_frequency,
         results.which_setting,

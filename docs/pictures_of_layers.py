@@ -19,6 +19,7 @@ from escnn_relaxed import (
     RelaxedR3Conv,
     harden_network,
 )
+from escnn_relaxed.baselines import LAYERS
 from escnn_relaxed.plots import (
     plot_filters_in_space,
     plot_filters_over_rotations,
@@ -97,6 +98,47 @@ def factors_of_a_filter() -> Figure:
         line[0].set_ylabel(label, fontsize=FONT)
     for number, axes in enumerate(panels[0]):
         axes.set_title(f"{45 * number}°", fontsize=FONT)
+    return figure
+
+
+def ways_to_relax() -> Figure:
+    """The strict and the soft part of each way to relax, over the rotations of C8, from equal strict weights."""
+    gspace = gspaces.rot2dOnR2(8)
+    image = nn.FieldType(gspace, [gspace.trivial_repr])
+    field = nn.FieldType(gspace, [gspace.regular_repr])
+    figure, panels = pyplot.subplots(4, 17, figsize=(8, 2.3), layout="constrained")
+    weights = None
+    for (word, layer_class), line in zip(LAYERS.items(), panels, strict=True):
+        torch.manual_seed(3)
+        options = {"relax": ("rotation",)} if word == "relaxed" else {}
+        layer = layer_class(
+            image, field, 7, padding=3, bias=False, initial_softness=0.3, **options
+        )
+        with torch.no_grad():
+            if weights is None:
+                weights = layer.weights.clone()
+            layer.weights.copy_(weights)
+            whole = layer.filter_bank()
+            strict = harden_network(nn.SequentialModule(layer))[0].filter_bank()
+        largest = float(strict.abs().max())
+        line[8].axis("off")
+        for part, axes in (
+            (strict, line[:8]),
+            (whole - strict, line[9:]),
+        ):
+            for kernel, one in zip(part[:, 0], axes, strict=True):
+                show(one, kernel, largest)
+        line[0].set_ylabel(
+            word, fontsize=FONT, rotation=0, ha="right", va="center", labelpad=6
+        )
+    for number in range(8):
+        for axes in (panels[0, number], panels[0, number + 9]):
+            axes.set_title(f"{45 * number}°", fontsize=FONT - 3)
+    for axes, words in (
+        (panels[3, 3], "strict part PK"),
+        (panels[3, 12], "soft part K − PK"),
+    ):
+        axes.set_xlabel(words, fontsize=FONT)
     return figure
 
 
@@ -245,11 +287,12 @@ def special_cases() -> Figure:
     for hidden_size, colour, marker in ((32, "0.6", "o"), (160, "0.1", "s")):
         label = f"{hidden_size} hidden values"
         missed = missed_variance(hidden_size)
-        places = range(len(FREQUENCIES))
-        axes.plot(places, missed, color=colour, marker=marker, label=label)
-    axes.set_xticks(places, [f"{frequency:g}" for frequency in FREQUENCIES])
-    axes.set(ylim=(-0.04, 1.04))
-    axes.set_xlabel("ω′ of translation", fontsize=FONT)
+        axes.plot(FREQUENCIES, missed, color=colour, marker=marker, label=label)
+    # Logarithmic, but for 0.
+    axes.set_xscale("symlog", linthresh=FREQUENCIES[1], base=2, linscale=1)
+    axes.set_xticks(FREQUENCIES, [f"{frequency:g}" for frequency in FREQUENCIES])
+    axes.set(ylim=(-0.04, 1.04), xlim=(-0.01, 1.1 * FREQUENCIES[-1]))
+    axes.set_xlabel("ω′ of translation, logarithmic from 1/16 on", fontsize=FONT)
     axes.set_ylabel("variance missed", fontsize=FONT)
     axes.tick_params(labelsize=FONT)
     axes.legend(frameon=False, fontsize=FONT)

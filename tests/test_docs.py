@@ -106,7 +106,7 @@ def test_readme_has_code_early_and_the_output_of_the_letters() -> None:
 
 def test_equations_keep_the_numbers_that_the_code_knows_them_by() -> None:
     """A new one goes to the end of the page, or its number into every comment."""
-    labels = "operator steered-average factors fourier-features kernel-net projection softness bound hybrid"
+    labels = "operator steered-average factors tied modulation projection softness bound hybrid"
     page = text_of("concepts", "mathematics.md")
     assert re.findall(r"^:label: (\S+)$", page, re.MULTILINE)[:9] == labels.split()
 

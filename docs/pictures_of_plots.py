@@ -1,0 +1,126 @@
+"""Pictures for the reference of ``escnn_relaxed.plots``, of a network that is trained on digits for some seconds."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+from escnn import gspaces, nn
+from matplotlib.figure import Figure
+from sklearn.datasets import load_digits
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from escnn_relaxed import (
+    RelaxedR2Conv,
+    SoftnessEvidence,
+    robustness_report,
+    softness_ablation,
+)
+from escnn_relaxed.plots import (
+    plot_ablation,
+    plot_evidence,
+    plot_robustness,
+    plot_softness,
+    plot_symmetry_profile,
+)
+
+GSPACE = gspaces.flipRot2dOnR2(4)
+TRAINING, EPOCHS, BATCH, RATE = 1000, 8, 32, 0.01
+
+
+class Classifier(torch.nn.Module):
+    """Digits of 8×8 pixels, by two layers of D4 and the largest value of each field."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__()
+        self.in_type = nn.FieldType(GSPACE, [GSPACE.trivial_repr])
+        hidden = nn.FieldType(GSPACE, [GSPACE.regular_repr] * 8)
+        self.first = RelaxedR2Conv(self.in_type, hidden, 5, padding=2, **options)
+        self.activation = nn.ReLU(hidden)
+        self.second = RelaxedR2Conv(hidden, hidden, 5, padding=2, **options)
+        self.pool = nn.GroupPooling(hidden)
+        self.head = torch.nn.Linear(8, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits."""
+        features = self.activation(self.first(self.in_type(images)))
+        return self.head(self.pool(self.second(features)).tensor.amax((2, 3)))
+
+
+class Trained(NamedTuple):
+    """A network, what was learned of its softness (not of a strict one), and digits that it has not seen."""
+
+    network: Classifier
+    evidence: SoftnessEvidence | None
+    images: Tensor
+    labels: Tensor
+
+
+@functools.cache
+def trained(is_soft: bool) -> Trained:
+    """A network that is soft in rotation and reflection, or a strict one, trained on upright digits."""
+    torch.manual_seed(0)
+    digits = load_digits()
+    images = torch.tensor(digits.images).float().unsqueeze(1) / 16
+    labels = torch.tensor(digits.target)
+    network = Classifier() if is_soft else Classifier(relax=None)
+    evidence = SoftnessEvidence(network, TRAINING) if is_soft else None
+    optimiser = torch.optim.Adam(network.parameters(), RATE)
+    for epoch in range(EPOCHS):
+        for batch in torch.randperm(TRAINING).split(BATCH):
+            loss = cross_entropy(network(images[batch]), labels[batch])
+            if evidence is not None:
+                loss = loss + evidence.penalty()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        if evidence is not None and epoch >= 2:
+            evidence.update(images[:128])
+    return Trained(network.eval(), evidence, images[TRAINING:], labels[TRAINING:])
+
+
+def ablation() -> Figure:
+    """The accuracy with each part of the soft network hardened."""
+    network, _, images, labels = trained(is_soft=True)
+
+    def accuracy(candidate: torch.nn.Module) -> float:
+        right = candidate(images).argmax(1) == labels
+        return 100 * right.float().mean().item()
+
+    return plot_ablation(softness_ablation(network, accuracy)).figure
+
+
+def softness_of_layers() -> Figure:
+    """The softness of each layer of the soft network."""
+    return plot_softness(trained(is_soft=True).network).figure
+
+
+def evidence_of_layers() -> Figure:
+    """How many of its soft weights the data determine, by layer and subgroup."""
+    return plot_evidence(trained(is_soft=True).evidence.table()).figure
+
+
+def symmetry_profile() -> Figure:
+    """How far each element moves the kernels of the soft network."""
+    return plot_symmetry_profile(trained(is_soft=True).evidence.symmetry_profile())[
+        0
+    ].figure
+
+
+def robustness() -> Figure:
+    """The accuracy of the strict and of the soft network on digits that are turned or mirrored."""
+    reports = {}
+    for name in ("strict", "soft"):
+        network, _, images, labels = trained(is_soft=name == "soft")
+        reports[name] = robustness_report(network, images, labels)
+    axes = plot_robustness(reports)
+    axes.legend(
+        frameon=False,
+        fontsize=7,
+        ncols=2,
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1),
+    )
+    return axes.figure
