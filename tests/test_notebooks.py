@@ -19,7 +19,7 @@ TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("[0-9]-*.md"))
 NOTEBOOKS = ROOT / "examples" / "notebooks"
 
 # What the prose of a tutorial states as measured: decimals, powers of ten, percentages.
-STATED = r"(?<![\w.])\d+\.\d+|\b\de-\d+\b|\b\d+(?= %)"
+STATED = r"(?<![\w.])\d+\.\d+(?:e-\d+)?|\b\de-\d+\b|\b\d+(?= %)"
 NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
 # By the number of the tutorial: what is stated and not printed, and what it follows from. The numbers of a formula are
 # printed, but for these.
@@ -151,17 +151,18 @@ def test_ways_that_stay_near_the_strict_line_do_so() -> None:
 
 
 def test_softness_of_smoke_follows_the_level() -> None:
-    start = 0.001
-    (least, strict_again), (largest, hardened) = (measured(7, f"level {level}: largest softness") for level in (0, 9))
-    assert least < start < largest
-    first = {
-        (level, way): measured(7, rf"^level {level}, {way} +(?=\S+ %$)")[0]
-        for level in (0, 9)
-        for way in ("plain", "strict", "soft")
-    }
-    assert max(first[0, "strict"], first[0, "soft"]) < first[0, "plain"]
-    assert first[9, "soft"] < min(first[9, "plain"], first[9, "strict"]) < hardened
-    assert strict_again == pytest.approx(first[0, "soft"], abs=0.1)
+    """It started at 0.001. Errors are means over the seeds."""
+    hardened, softness = {}, {}
+    for level in (0, 9):
+        hardened[level], *softness[level] = measured(7, f"level {level}: hardened")
+    assert max(softness[0]) < 0.001 < min(softness[9])
+    way = ("plain", "strict", "soft")
+    symmetric, broken = (
+        {each: measured(7, rf"^level {level}, {each} +(?=.*seeds)")[0] for each in way} for level in (0, 9)
+    )
+    assert symmetric["strict"] < symmetric["soft"] < symmetric["plain"]
+    assert broken["plain"] < broken["soft"] < broken["strict"] < hardened[9]
+    assert hardened[0] == symmetric["soft"]
 
 
 def test_soft_filters_are_alike_in_the_turns_about_the_wind_alone() -> None:
