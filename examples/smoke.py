@@ -1,4 +1,4 @@
-"""Smoke that rises from four sides of a box: how soft does a network become when the sides are not alike?
+"""Smoke that is driven into a box from four sides: how soft does a network become when the sides are not alike?
 
     python examples/smoke.py    # simulates with PhiFlow (the extra smoke) and trains, in about two minutes
 
