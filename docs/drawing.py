@@ -10,7 +10,7 @@ from torch import Tensor
 from escnn_relaxed.plots.charts import COLOURS, DIVERGING
 
 FONT = 12
-STRICT, SOFT = COLOURS[0], COLOURS[1]
+STRICT, SOFT, FREE = COLOURS[0], COLOURS[1], COLOURS[5]
 
 
 def show(axes: Axes, pixels: Tensor, largest: float) -> None:

@@ -33,6 +33,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         plots.symmetry_profile,
         results.accuracy_by_epoch,
         results.accuracy_by_frequency,
+        results.tradeoff,
         results.which_setting,
     )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from drawing import FONT, SOFT, STRICT, new_figure
+from drawing import FONT, FREE, SOFT, STRICT, new_figure
 
 sys.path.append(str(Path(__file__).parents[1]))
 from experiments.results import Result, load_results
@@ -72,6 +73,61 @@ def accuracy_by_epoch() -> Figure:
     axes.set_xlabel("epoch", fontsize=FONT)
     axes.set_ylabel("accuracy, %", fontsize=FONT)
     axes.legend(frameon=False, fontsize=FONT)
+    return figure
+
+
+def tradeoff() -> Figure:
+    """Upright digits: accuracy as they are against that on turned copies, a line for each kind of network."""
+    scores: dict[str, list[dict[str, float]]] = {}
+    for line in (RESULTS / "symmetry" / "tradeoff.jsonl").read_text().splitlines():
+        run = json.loads(line)
+        kind = run["run"].rpartition(", ")[0]
+        for change, found in run["result"]["points"].items():
+            scores.setdefault(f"{kind}, {change}", []).append(found)
+
+    def point(name: str) -> tuple[float, float]:
+        return tuple(
+            mean(run[score] for run in scores[name]) for score in ("turned", "accuracy")
+        )
+
+    figure, axes = new_figure(6.4, 3.6)
+    # The name of the network, its legend, its look, and where beside and above a point its share stands.
+    families = (
+        ("strict", "strict, pooled", STRICT, "o", (0, -15)),
+        ("free head", "strict, free head", FREE, "s", (-8, -15)),
+        ("soft", "soft, pooled", SOFT, "D", (8, 7)),
+    )
+    for name, label, colour, marker, (beside, above) in families:
+        shares = {
+            words: f"{name}{share}, trained"
+            for words, share in (
+                ("none", ""),
+                ("10 %", ", 10 % turned"),
+                ("30 %", ", 30 % turned"),
+            )
+            if f"{name}{share}, trained" in scores
+        }
+        found = {words: point(key) for words, key in shares.items()}
+        axes.plot(
+            *zip(*found.values(), strict=True),
+            color=colour,
+            marker=marker,
+            label=label,
+        )
+        for words, at in found.items():
+            look = {"textcoords": "offset points", "ha": "center", "color": colour}
+            axes.annotate(words, at, (beside, above), fontsize=FONT - 2, **look)
+    for words, key in (
+        ("evidence", "evidence, trained"),
+        ('keep="C4"', 'soft, keep="C4", trained'),
+    ):
+        axes.plot(*point(key), "x", color=SOFT)
+        look = {"textcoords": "offset points", "va": "center", "color": SOFT}
+        axes.annotate(words, point(key), (7, 0), fontsize=FONT - 2, **look)
+    axes.set_xlabel("right on copies turned after training, %", fontsize=FONT)
+    axes.set_ylabel("right as they are, %", fontsize=FONT)
+    axes.set(xlim=(33, 98), ylim=(93, 98.2))
+    axes.legend(frameon=False, fontsize=FONT - 1, loc="lower left")
     return figure
 
 

@@ -1,6 +1,6 @@
 """How softness trades accuracy on images as they are for accuracy on turned ones, and ways that protect the latter.
 
-    python -m benchmarks.symmetry.tradeoff --data FOLDER --output FILE.jsonl [--pause-file PATH]
+    python -m benchmarks.symmetry.tradeoff --data FOLDER --output FILE.jsonl [--table]
 
 Digits of MNIST that are all upright, C8, 1,000 images, with the networks, the training and the scores of the benchmark
 (protocol.md). Seeds are 501, 502 and 503. The rate is 0.03, which validation chose for strict and soft layers there.
@@ -106,12 +106,12 @@ def _changed(network: nn.Module, kind: Kind, course: Fit, data: Data) -> Iterato
 def train_missing(log: Log, root: Path | None, pause: Path | None = None) -> None:
     """Make the runs that the log does not hold, seed by seed."""
     for seed in SEEDS:
-        data = TASKS["digits"].load(POSE, IMAGES, seed, root)
-        for name, kind in KINDS.items():
-            if (run := f"{name}, {seed}") not in log.runs:
-                found = points(kind, data, seed, Frame(10), Rule(), pause)
-                log.add(run, {**found, "commit": commit(), "versions": versions()})
-                print(run, {change: [of["as is"], of["turned"]] for change, of in found["points"].items()}, flush=True)
+        missing = {run: kind for name, kind in KINDS.items() if (run := f"{name}, {seed}") not in log.runs}
+        data = TASKS["digits"].load(POSE, IMAGES, seed, root) if missing else None
+        for run, kind in missing.items():
+            found = points(kind, data, seed, Frame(10), Rule(), pause)
+            log.add(run, {**found, "commit": commit(), "versions": versions()})
+            print(run, {change: [of["as is"], of["turned"]] for change, of in found["points"].items()}, flush=True)
 
 
 def written(log: Log) -> str:
@@ -131,11 +131,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of the data; without, scikit-learn's digits, for a trial")
     parser.add_argument("--output", type=Path, required=True, help="the log, a file of JSON lines")
+    parser.add_argument("--table", action="store_true", help="print the table of the log alone")
     parser.add_argument("--pause-file", type=Path, help="while this file exists, training waits between epochs")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     log = Log(arguments.output)
-    train_missing(log, arguments.data, arguments.pause_file)
+    if not arguments.table:
+        train_missing(log, arguments.data, arguments.pause_file)
     print(written(log))
 
 
