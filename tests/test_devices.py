@@ -125,7 +125,7 @@ def test_measures_of_a_network_are_those_of_the_cpu(gpu: torch.device) -> None:
         rows = equivariance_error(made, data=made.features, in_type=types[0], out_type=types[1], shifts=[(1, 2)]).rows
         summary = relaxation_summary(made, data=made.features)
         classifier = nn.Sequential(made, nn.Flatten())
-        labels = torch.zeros(len(made.features.tensor), dtype=torch.long)
+        labels = torch.zeros(len(made.features), dtype=torch.long)
         robustness = robustness_report(classifier, made.features, labels, in_type=types[0], shifts=[(1, 0)])
         results.append(
             [

@@ -224,7 +224,9 @@ def report(steps: int, seeds: int, log: Log) -> str:
                 rows.append([way, f"{parameters:,}", *(cell(some, len(some)) for some in values)])
         tables.append(table([name, "parameters", *(f"buoyancy {value:g}" for value in BUOYANCIES)], rows))
     evidence = [[f"{value:g}", *_decisions(runs)] for value in BUOYANCIES if (runs := found.get(("evidence", value)))]
-    return "\n\n".join([*tables, table(("buoyancy", "γ/n by layer", "Δ", "price", "layers that stay soft"), evidence)])
+    return "\n\n".join(
+        [*tables, table(("buoyancy", "γ/n by layer", "Δ", "Occam factor", "layers that stay soft"), evidence)]
+    )
 
 
 def _decisions(runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -232,12 +234,12 @@ def _decisions(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     by_layer = list(zip(*(run["rows"] for run in runs), strict=True))
     ratios = [fmean(row["determined"] / row["weights"] for row in rows) for rows in by_layer]
     trials = [run["trials, held out"] for run in runs]
-    rise, error, price = (fmean(some[0][key] for some in trials) for key in ("rise", "error", "price"))
+    rise, error, occam_factor = (fmean(some[0][key] for some in trials) for key in ("rise", "error", "occam_factor"))
     kept = [len(by_layer) - sum(len(trial["layers"]) for trial in some if trial["is_hardened"]) for some in trials]
     return [
         ", ".join(f"{ratio:.2f}" for ratio in ratios),
         f"{rise:,.0f} ± {error:,.0f}".replace("-", "−"),
-        f"{price:.0f}",
+        f"{occam_factor:.0f}",
         f"{', '.join(map(str, kept))} of {len(by_layer)}",
     ]
 
