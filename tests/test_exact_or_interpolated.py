@@ -114,6 +114,12 @@ def test_shifts_of_a_strict_layer(mode: str, padding: int, stride: int, pixels: 
     assert row.error <= ROUNDING if kind == "exact" else row.error > 0.1
 
 
+def test_torus_is_lost_where_one_module_pads_with_zeros() -> None:
+    """Whatever those behind it pad: 1×1 layers pad nothing."""
+    (row,) = equivariance_error(strided(conv(3, padding=1), conv(1)).double(), 8, elements=(), shifts=[(-3, 1)]).rows
+    assert (row.kind, row.error) == ("exact", pytest.approx(0, abs=ROUNDING))
+
+
 def test_interpolation_is_told_from_softness() -> None:
     """R2Conv is charged what interpolation costs and little more; a soft layer far more."""
     types = small.types("C8", "trivial -> two regular")
@@ -126,6 +132,29 @@ def test_interpolation_is_told_from_softness() -> None:
         assert row.error < 2 * row.resampling  # found: 1.1
     for row in soft_rows:
         assert row.error > 10 * row.resampling  # found: 60
+
+
+class Blur(nn.Module):
+    """Convolution with an isotropic Gaussian of 1.5 pixels: equivariant on the plane to many digits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        line = torch.arange(-7, 8, dtype=torch.float64)
+        kernel = torch.exp(-(line**2 + line[:, None] ** 2) / (2 * 1.5**2))
+        self.kernel = nn.Parameter(kernel[None, None] / kernel.sum())
+
+    def forward(self, images: Tensor) -> Tensor:
+        return nn.functional.conv2d(images, self.kernel, padding=7)
+
+
+def test_a_layer_that_is_equivariant_on_the_plane_is_within_what_interpolation_costs() -> None:
+    trivial = small.field_type("SO(2)", "trivial")
+    angles = [0.1, 0.5, 1.0, 2.0]
+    report = equivariance_error(Blur(), 33, in_type=trivial, out_type=trivial, elements=(), angles=angles)
+    assert [row.angle for row in report.rows] == pytest.approx(angles)
+    for row in report.rows:
+        assert row.kind == "interpolated"
+        assert 0 < row.error <= row.resampling < 0.02
 
 
 def test_corners_that_turn_out_of_the_image_do_not_count() -> None:
