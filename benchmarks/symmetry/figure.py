@@ -33,6 +33,8 @@ COLUMNS = (
 # The largest gains of an axis, of the data as they are and of turned copies, in points of error or of accuracy.
 LARGEST = {"error": (2.5, 6.0), "accuracy": (6.0, 60.0)}
 FONT = 10
+# Seeds without which nothing is ahead or behind.
+FEWEST_SEEDS = 3
 
 
 def draw(results: Mapping[tuple[str, str, int, str], Part], path: Path) -> None:
@@ -50,7 +52,7 @@ def draw(results: Mapping[tuple[str, str, int, str], Part], path: Path) -> None:
         pair[1].set_xlabel(f"0: {part.head}".replace(", ", ",\n"), fontsize=FONT)
     for axes, text in zip(grid[:, 0], ("data as they are", "turned copies"), strict=True):
         axes.set_ylabel(text, fontsize=FONT + 1)
-    figure.supxlabel("gain in points of accuracy, of smoke in points of error that are less", fontsize=FONT)
+    figure.supxlabel("gain in points: more accuracy on digits, less error on smoke", fontsize=FONT)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=142)
     pyplot.close(figure)
@@ -71,7 +73,7 @@ def _draw_panel(axes: Axes, names: Sequence[str], found: Mapping[str, Sequence[f
 
 
 def _point(axes: Axes, height: int, found: Sequence[float], colour: str, largest: float) -> None:
-    """Draw a mean with its standard error."""
+    """Draw a mean with its standard error, as a ring where seeds are too few for a verdict."""
     mean = fmean(found)
     if abs(mean) > largest:
         side = "left" if mean < 0 else "right"
@@ -80,4 +82,5 @@ def _point(axes: Axes, height: int, found: Sequence[float], colour: str, largest
         axes.text(edge, height, text.replace("-", "−"), ha=side, va="center", fontsize=FONT - 2, color=colour)
         return
     error = stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
-    axes.errorbar(mean, height, xerr=error, fmt="o", color=colour, markersize=5, capsize=2.5)
+    look = {"markerfacecolor": colour if len(found) >= FEWEST_SEEDS else "white"}
+    axes.errorbar(mean, height, xerr=error, fmt="o", color=colour, markersize=5, capsize=2.5, **look)

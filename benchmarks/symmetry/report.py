@@ -19,7 +19,7 @@ from statistics import fmean, median, stdev
 
 from benchmarks.shared.markdown import cell, signed, table
 from benchmarks.shared.run_log import Log
-from benchmarks.symmetry.figure import draw
+from benchmarks.symmetry.figure import FEWEST_SEEDS, draw
 from benchmarks.symmetry.order import ordered_cells
 from benchmarks.symmetry.results import KEY, Part, grouped, read, rows_of, write
 
@@ -29,8 +29,6 @@ RESULTS = ROOT / "benchmarks" / "results" / "symmetry" / "runs.csv"
 PAGE = ROOT / "docs" / "results" / "accuracy.md"
 FIGURE = ROOT / "docs" / "images" / "gains.png"
 SOFT = "RelaxedR2Conv"
-# Seeds without which nothing is ahead or behind.
-FEWEST_SEEDS = 3
 MAIN_TABLES = (("digits", "C8", 1000), ("digits", "D4", 1000))
 # Where softness sits → the way that has it there.
 PLACES = {
