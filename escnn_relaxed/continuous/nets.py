@@ -46,6 +46,7 @@ class KernelNet(nn.Module, ABC):
         ...         of_domain = 1 + domain_coordinates @ self.domain_weight
         ...         hidden = (filter_coordinates @ self.filter_weight) * of_domain
         ...         return hidden.movedim(-1, 0)
+        >>> generator = torch.manual_seed(0)
         >>> fields = FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).regular_repr])
         >>> layer = RelaxedR2Conv(fields, fields, 3, kernel=ContinuousKernel(net=BilinearKernel))
         >>> 0.001 < layer.softness().item() < 0.1
