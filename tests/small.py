@@ -348,3 +348,12 @@ def volume_errors(layer: RelaxedR3Conv, elements: list[GroupElement], size: int 
     """‖f(gx) − g f(x)‖ / ‖f(x)‖ on white noise for each element."""
     volumes = random_input(layer.in_type, size, size, size)
     return [equivariance_error(layer, volumes, element) for element in elements]
+
+
+# Arguments of transposed volumes.
+TRANSPOSED_VOLUMES: dict[str, dict[str, Any]] = {
+    "up": {"padding": 1, "stride": 2, "output_padding": 1},
+    "uneven": {"padding": (1, 0, 2), "stride": 2, "output_padding": (0, 1, 1)},
+    "dilated": {"dilation": 2, "padding": 1},
+    "groups": {"groups": 2, "stride": 2},
+}

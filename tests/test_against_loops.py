@@ -304,17 +304,9 @@ def test_volumes_soft_in_translation_equal_the_loops(space: str) -> None:
     assert layer.softness("translation").item() > 1e-3
 
 
-TRANSPOSED_VOLUMES: dict[str, dict[str, Any]] = {
-    "up": {"padding": 1, "stride": 2, "output_padding": 1},
-    "uneven": {"padding": (1, 0, 2), "stride": 2, "output_padding": (0, 1, 1)},
-    "dilated": {"dilation": 2, "padding": 1},
-    "groups": {"groups": 2, "stride": 2},
-}
-
-
-@pytest.mark.parametrize("place", TRANSPOSED_VOLUMES)
+@pytest.mark.parametrize("place", small.TRANSPOSED_VOLUMES)
 def test_transposed_volumes_equal_the_loops(place: str) -> None:
-    arguments = TRANSPOSED_VOLUMES[place]
+    arguments = small.TRANSPOSED_VOLUMES[place]
     part = small.volume_type("C4" if place == "groups" else "mirror")
     fields = FieldType(part.gspace, part.representations * int(arguments.get("groups", 1)))
     layer, oracle = volumes_and_loops(fields, place=arguments, in_translation=True, make=RelaxedR3ConvTransposed)

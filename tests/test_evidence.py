@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import math
 
+import baseline_layers
 import pytest
 import small
+import small_networks
 import torch
 from errors import BROKEN, ROUNDING
 from escnn import nn as enn
 from evidence_networks import CLOSED_FORM, Classifier, entries, images
+from small import soft_regular_layer, soft_transposed_layer, volume_layer, volume_type
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -263,3 +267,70 @@ def test_weights_that_are_frozen_hardened_or_shared_are_left_out() -> None:
     network.first.kernel.modulation.weights.requires_grad_(False)
     with pytest.raises(ValueError, match="network has no soft weights that learn"):
         SoftnessEvidence(network, 100)
+
+
+LAYERS = {
+    **{form: (lambda form=form: small_networks.layer_of(form)) for form in ("soft", "learned", "soft in translation")},
+    **{
+        way: (lambda way=way: baseline_layers.baseline(way, "D4", "regular -> regular")) for way in baseline_layers.WAYS
+    },
+    "transposed": lambda: soft_transposed_layer("C4", "regular -> regular", soft_part="tied"),
+    "of volumes": lambda: volume_layer(volume_type("D4"), kernel=None),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layer_of_every_form_learns_how_soft_and_is_strict_where_all_its_soft_weights_are_0(name: str) -> None:
+    layer = LAYERS[name]()
+    inputs = layer.in_type(small_networks.features_of(layer, side=5, batch=10))
+    evidence = SoftnessEvidence(layer, 50, "gaussian")
+    evidence.update(inputs, torch.randn_like(layer(inputs).tensor))
+    rows = evidence.table()
+    names = {word for row in rows for word in row.subgroup.replace(" × ", ", ").split(", ")}
+    assert names == {*layer.relaxed_subgroups}
+    assert all(0 < row.gamma_per_weight <= 1 for row in rows)
+    assert evidence.penalty() > 0
+    with torch.no_grad():
+        for group in layer.kernel.weight_groups():
+            for parameter, places in group.entries:
+                parameter.view(-1)[places] = 0
+    assert evidence.penalty() <= ROUNDING
+    assert layer.softness() <= ROUNDING
+
+
+def test_functions_of_two_subgroups_are_apart() -> None:
+    layer = soft_regular_layer("tied", "D4", {"rotation": 0.25, "reflection": 0.25, "translation": 0.25})
+    rows = SoftnessEvidence(layer, 100).table()
+    assert {row.subgroup for row in rows} == {"rotation", "reflection", "translation", "rotation × reflection"}
+    soft_weights = layer.kernel.modulation.weights, layer.kernel.position_modulation.weights
+    assert sum(row.weights for row in rows) == sum(map(len, soft_weights))
+    assert all(math.isnan(row.determined) for row in rows)
+
+
+def test_copies_of_an_output_tell_nothing_new() -> None:
+    """What the data determine of α, the penalty and the rise of a trial are those of one output."""
+    count = 2000
+    regression = Regression(count)
+    rest = regression.targets - regression.offset
+    regression.set(torch.linalg.lstsq(regression.design, rest[:, None]).solution[:, 0])
+    targets, layer = regression.targets.view(-1, 1, 1, 1), regression.layer
+    one, several = (SoftnessEvidence(Changed(layer, times), count, "gaussian") for times in (1, 8))
+    one.update(regression.inputs, targets)
+    several.update(regression.inputs, targets.repeat(1, 8, 1, 1))
+    # Signs are drawn for each copy, so that the weight has an error of √(2 / count), and the residuals as much.
+    error = 8 / count**0.5
+    assert several.state_dict()["weight"] == pytest.approx(1 / 8, rel=error)
+    for alone, together in zip(one.table(), several.table(), strict=True):
+        assert together.determined == pytest.approx(alone.determined, rel=error)
+    assert several.penalty().item() == pytest.approx(one.penalty().item(), rel=error)
+    found = one.harden(regression.inputs, targets)
+    layer.hardened = ()
+    again = several.harden(regression.inputs, targets.repeat(1, 8, 1, 1))
+    assert [trial.rise for trial in again] == pytest.approx([trial.rise for trial in found], rel=error)
+    # A second update with the same draws finds the same noise and weight.
+    layer.hardened, found = (), []
+    for _ in range(2):
+        several._generator.manual_seed(1)
+        several.update(regression.inputs, targets.repeat(1, 8, 1, 1))
+        found.append([several.state_dict()[name] for name in ("noise", "weight")])
+    assert found[0] == found[1]

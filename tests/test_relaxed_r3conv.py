@@ -90,13 +90,7 @@ def test_finer_sample_of_rotations_is_closed_under_the_cube() -> None:
 
 
 # Arguments of the geometry.
-PLACES: dict[str, dict[str, object]] = {
-    "plain": {},
-    "up": {"padding": 1, "stride": 2, "output_padding": 1},
-    "uneven": {"padding": (1, 0, 2), "stride": 2, "output_padding": (0, 1, 1)},
-    "dilated": {"dilation": 2, "padding": 1},
-    "groups": {"groups": 2, "stride": 2},
-}
+PLACES = {"plain": {}, **small.TRANSPOSED_VOLUMES}
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -377,3 +377,16 @@ def test_errors_of_a_profile_are_those_of_the_posterior() -> None:
     # Both root mean squares have an error of 1 / √(2 count), so that their ratio has one of 0.1.
     assert [row.deviation for row in profile.rows] == pytest.approx(expected.tolist(), rel=0.4)
     assert " ± " in str(profile)
+
+
+def test_a_profile_knows_what_was_hardened_after_the_update() -> None:
+    network = Classifier().eval()
+    evidence = SoftnessEvidence(network, observations=24)
+    evidence.update(images(24))
+    network.first.harden("reflection")
+    rows = evidence.symmetry_profile(10).rows
+    assert [row.deviation > 0 for row in rows] == [row.error > 0 for row in rows]
+    assert {row.error > 0 for row in rows} == {True, False}
+    for layer in (network.first, network.second):
+        layer.harden()
+    assert {row.error for row in evidence.symmetry_profile(10).rows} == {0}

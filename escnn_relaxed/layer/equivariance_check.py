@@ -106,7 +106,7 @@ def _is_whole(value: Array) -> bool:
 
 
 class _Waves:
-    """Random waves of mean square 1 for a layer; without a base space, a vector of features."""
+    """Random waves of mean square 1 for a layer; without a base space, vectors of noise."""
 
     def __init__(self, layer: Any) -> None:
         self._layer, geometry = layer, layer.geometry
@@ -128,15 +128,16 @@ class _Waves:
         shortest = _SHORTEST[axes] * max(geometry.stride, geometry.dilation)
         lengths = shortest / torch.rand(_WAVES, generator=generator).sqrt()
         self._waves = 2 * math.pi * directions / lengths
-        self._amplitudes = torch.randn(2 * _WAVES, layer.in_type.size, generator=generator) / math.sqrt(_WAVES)
+        self._noise = torch.randn(2 * _WAVES, layer.in_type.size, generator=generator)
 
     def output(self, action: Array, element: GroupElement | None = None) -> Tensor:
         """Return the output on the CPU of f(A⁻¹p), without what lies behind on one side only."""
-        # Rows p become A⁻¹p.
-        points = _points(self._size) @ torch.from_numpy(action[: self._axes, : self._axes]).float()
-        phase = points @ self._waves
-        values = torch.cat([phase.cos(), phase.sin()], dim=-1) @ self._amplitudes
-        features = values.movedim(-1, 0).unsqueeze(0)
+        features = self._noise
+        if self._axes:
+            points = _points(self._size) @ torch.from_numpy(action).float()  # rows p become A⁻¹p
+            phase = points @ self._waves
+            values = torch.cat([phase.cos(), phase.sin()], dim=-1) @ (self._noise / math.sqrt(_WAVES))
+            features = values.movedim(-1, 0).unsqueeze(0)
         if element is not None:
             features = self._layer.in_type.transform_fibers(features, element)
         features = features.to(next(self._layer.parameters()).device)
@@ -170,4 +171,4 @@ class _Waves:
 def _points(size: Sequence[int]) -> Tensor:
     """Return the coordinates of all pixels from their centre, in pixels and escnn's order, y up."""
     positions = pixel_positions(*size) * np.array(size[::-1]) / 2
-    return torch.from_numpy(positions).float().reshape(*size, len(size))
+    return torch.from_numpy(positions).float().unflatten(0, size)

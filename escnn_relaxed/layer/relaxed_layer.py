@@ -51,10 +51,10 @@ class RelaxedLayer(EquivariantModule):
         self.hardened: tuple[str, ...] = ()
         self._memo = EvaluationMemo()
         self._register_state_dict_hook(states.complete)
-        expansion = InvariantBias(out_type)
-        has_bias = check_bool("bias", bias) and expansion.dimension > 0
-        self.bias_expansion = expansion if has_bias else None
-        self.register_parameter("bias", nn.Parameter(torch.zeros(expansion.dimension)) if has_bias else None)
+        expansion = InvariantBias(out_type) if check_bool("bias", bias) else None
+        self.bias_expansion = None if expansion is None or not expansion.dimension else expansion
+        values = None if self.bias_expansion is None else nn.Parameter(torch.zeros(self.bias_expansion.dimension))
+        self.register_parameter("bias", values)
         given = softening.initial_softness
         softness = None if given is None else check_softness(given)
         self.kernel = softening.build(*self.kernel_types, geometry.kernel_size, geometry.dilation, basis_arguments)

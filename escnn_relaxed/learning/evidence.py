@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..checks import check_integer, check_mapping, check_not_negative, check_positive
-from ..measure.symmetry_profile import SymmetryProfile
+from ..measure.symmetry_profile import SymmetryProfile, symmetry_profile
 from ..network.relaxed_layers import in_eval_mode, relaxed_layers
 from ..torch_modes import full_precision
 from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport
@@ -226,8 +226,12 @@ class SoftnessEvidence:
             RuntimeError: before the first update.
             ValueError: where no layer has a group with more than the identity.
         """
+        self._collect()
         self._check_updated("symmetry_profile")
-        return profile_with_errors(self.network, self._present(), check_integer("draws", draws, 1), self._generator)
+        draws = check_integer("draws", draws, 1)
+        if not self._groups:
+            return symmetry_profile(self.network)  # nothing is soft, so that nothing is open
+        return profile_with_errors(self.network, self._present(), draws, self._generator)
 
     @torch.no_grad()
     def harden(self, inputs: Any, targets: Tensor) -> HardeningReport:
