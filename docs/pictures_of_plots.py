@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -25,6 +27,9 @@ from escnn_relaxed.plots import (
     plot_softness,
     plot_symmetry_profile,
 )
+
+sys.path.append(str(Path(__file__).parents[1]))
+from benchmarks.shared.training import take_steps
 
 GSPACE = gspaces.flipRot2dOnR2(4)
 TRAINING, EPOCHS, BATCH, RATE = 1000, 8, 32, 0.01
@@ -68,14 +73,11 @@ def trained(is_soft: bool) -> Trained:
     network = Classifier() if is_soft else Classifier(relax=None)
     evidence = SoftnessEvidence(network, TRAINING) if is_soft else None
     optimiser = torch.optim.Adam(network.parameters(), RATE)
+    penalties = () if evidence is None else (evidence.penalty,)
     for epoch in range(EPOCHS):
-        for batch in torch.randperm(TRAINING).split(BATCH):
-            loss = cross_entropy(network(images[batch]), labels[batch])
-            if evidence is not None:
-                loss = loss + evidence.penalty()
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
+        order = torch.randperm(TRAINING).split(BATCH)
+        batches = ((images[batch], labels[batch]) for batch in order)
+        take_steps(network, batches, cross_entropy, optimiser, penalties=penalties)
         if evidence is not None and epoch >= 2:
             evidence.update(images[:128])
     return Trained(network.eval(), evidence, images[TRAINING:], labels[TRAINING:])
