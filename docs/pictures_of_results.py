@@ -132,7 +132,7 @@ def tradeoff() -> Figure:
 
 
 def which_setting() -> Figure:
-    """What one knows of the data, and the setting for it; the first row that fits decides."""
+    """What one knows of the data, and the setting for it."""
     figure, axes = new_figure(4.6, 6.8)
     rows = (
         ("any pose, the same label", "R2Conv(…)"),

@@ -67,10 +67,11 @@ def test_the_command_writes_the_results_the_page_and_the_figure(log: Log, tmp_pa
     page.write_text("".join(f"<!-- symmetry: {name} -->\nold\n<!-- end -->\n" for name in names), encoding="utf-8")
     report.update([log._path], table, page, figure)
     text = page.read_text(encoding="utf-8")
-    best = "| `RelaxedR2Conv` "
-    upright = f"95.7, 94.3 | +1.3 ± 0.3, 3 seeds, ahead {best}| 95.7, 84.3 | +11.3 ± 0.3, 3 seeds, ahead {best}|"
-    assert f"| digits with C8, 1,000 images, upright | `R2Conv, free head` | {upright}" in text
-    assert f"| smoke with C4, level 9 | `R2Conv, free head` | 5.0, 6.0 | +1.0, 1 seed, not settled {best}" in text
+    head = "beside `R2Conv, free head`"
+    upright = f"91.0 | 94.3 | 95.7 | +1.3 ± 0.3, 3 seeds, ahead, {head} | 91.0 | 84.3 | 95.7"
+    assert f"| digits with C8, 1,000 images, upright | {upright} |" in text
+    smoke = f"7.0 | 6.0 | 5.0 | +1.0, 1 seed, not settled, {head} | 14.0 | 12.0 | 10.0"
+    assert f"| smoke with C4, level 9 | {smoke} |" in text
     assert "| `Conv2d` | 1 | 60.00 (1) | −34.00 (1) |" in text
     assert "| digits with C8, 1,000 images | 10 of " in text
     assert figure.stat().st_size > 10_000

@@ -135,6 +135,12 @@ def test_every_room_is_on_the_page_of_the_architecture_and_no_other_file_is_name
     paths = re.findall(rf"`((?:{folders})/\w+(?:\.py)?)`", page)
     assert paths
     assert not [path for path in paths if not (package / path.removesuffix(".py")).with_suffix(".py").exists()]
+    tables = re.findall(r"^\*\*`(\w+)/`\*\*[^|]*\n\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert len(tables) >= 9
+    for folder, table in tables:
+        named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+        files = [path.stem for path in (package / folder).glob("*.py") if path.stem != "__init__"]
+        assert sorted(named) == sorted(files)
 
 
 def test_messages_that_a_page_explains_are_those_of_the_package() -> None:

@@ -75,7 +75,7 @@ def _draw_panel(axes: Axes, names: Sequence[str], found: Mapping[str, Sequence[f
 def _point(axes: Axes, height: int, found: Sequence[float], colour: str, largest: float) -> None:
     """Draw a mean with its standard error, as a ring where seeds are too few for a verdict."""
     mean = fmean(found)
-    if abs(mean) > largest:
+    if abs(mean) > 0.98 * largest:  # a dot there would be cut
         side = "left" if mean < 0 else "right"
         text = f"◂ {mean:.0f}" if mean < 0 else f"{mean:.0f} ▸"
         edge = largest if mean > 0 else -largest

@@ -21,7 +21,7 @@ from benchmarks.shared.markdown import cell, signed, table
 from benchmarks.shared.run_log import Log
 from benchmarks.symmetry.figure import FEWEST_SEEDS, draw
 from benchmarks.symmetry.order import ordered_cells
-from benchmarks.symmetry.results import KEY, Part, grouped, read, rows_of, write
+from benchmarks.symmetry.results import HEADS, KEY, Part, grouped, read, rows_of, write
 
 Results = Mapping[tuple[str, str, int, str], Part]
 ROOT = Path(__file__).parents[2]
@@ -72,24 +72,21 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _verdicts(parts: Sequence[Part]) -> str:
-    """Return a row for each main pose: the soft network beside the better strict head, and the best way of all."""
-    rows = []
+    """Return a row for each main pose: both strict heads and the soft network, its gain, and all on turned copies."""
+    rows, ways = [], (*HEADS, SOFT)
     for part in parts:
         is_main = part.is_forecast or (part.task, part.group, part.images) in MAIN_TABLES
         if is_main and part.head is not None and SOFT in part.ways:
-            row = [f"{part.family}, {part.pose}", f"`{part.head}`"]
-            for score in (part.score, "turned"):
-                row += [_both(part, score), _verdict(part.gains(SOFT, score)), f"`{part.best(score)}`"]
-            rows.append(row)
-    after = (f"`{SOFT}`, the head", "gain", "best of all")
-    header = ("data", "better strict head", *after, *(f"turned: {name}" for name in after))
-    return _table(header, rows)
+            means = [[_mean(part, way, score) for way in ways] for score in (part.score, "turned")]
+            gain = f"{_verdict(part.gains(SOFT, part.score))}, beside `{part.head}`"
+            rows.append([f"{part.family}, {part.pose}", *means[0], gain, *means[1]])
+    names = [f"`{way}`" for way in ways]
+    return _table(("data", *names, "gain over the better head", *(f"turned: {name}" for name in names)), rows)
 
 
-def _both(part: Part, score: str) -> str:
-    """Return the means of the soft network and of the better strict head."""
-    found = [part.values(way, score) for way in (SOFT, part.head or "")]
-    return ", ".join(f"{fmean(values):.1f}" for values in found) if all(found) else "–"
+def _mean(part: Part, way: str, score: str) -> str:
+    found = part.values(way, score)
+    return f"{fmean(found):.1f}" if found else "–"
 
 
 def _verdict(found: Sequence[float]) -> str:

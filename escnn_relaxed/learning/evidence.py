@@ -75,7 +75,7 @@ class SoftnessEvidence:
         likelihood: ``"categorical"`` for logits (batch, classes, …), ``"binary"`` for logits of any shape, or
             ``"gaussian"`` for a regression.
         seed: of the draws from the prediction.
-        prior_weights: n₀, how many weights the prior of δ counts for; 0 is MacKay's update, whose δ has no bound.
+        prior_weights: n₀, how many weights the prior of δ counts for; 0 is MacKay's update, whose δ grows to its bound.
         prior_deviation: σ₀ of a weight where the data say nothing. A weight of 1 changes a kernel by about a fifth.
 
     Raises:

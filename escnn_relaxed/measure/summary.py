@@ -1,4 +1,4 @@
-"""The softness of a network: a table of its layers, of volumes by axes, and the loss without it (equation (6))."""
+"""The softness of a network: a table of its layers, of volumes by axes, and the loss without it (equation (7))."""
 
 from __future__ import annotations
 
