@@ -44,9 +44,10 @@ class ResidualKernel(RelaxingKernel):
     def _projected(self, averaged: Sequence[str]) -> Tensor:
         """Return PF."""
         name = "_".join(name for name in self.relaxed_subgroups if name in averaged)
-        return (
-            self.projections[name](self.free_weight.flatten(2)).view_as(self.free_weight) if name else self.free_weight
-        )
+        if not name:
+            return self.free_weight
+        projected: Tensor = self.projections[name](self.free_weight.flatten(2))
+        return projected.view_as(self.free_weight)
 
     def _projection(self, subgroups: tuple[str, ...]) -> nn.Module:
         """Return P: the mean where all elements map taps to taps, else the nearest kernel of ``R2Conv``'s basis."""
