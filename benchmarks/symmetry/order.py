@@ -44,6 +44,7 @@ OF_FIELDS = (
 )
 OF_TRANSLATION = ("R2Conv", "RelaxedR2Conv", "RelaxedR2Conv, evidence")
 OF_PLACES = ("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "RelaxedR2Conv, directions", "RelaxedR2Conv, evidence")
+OF_FEW_IMAGES = ("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "RelaxedR2Conv, evidence")
 OF_IRREPS = tuple(way for way in MAIN if way != "R2Conv, soft head")
 BLOCKS = (
     Block("digits", "C8", 1000, MAIN),
@@ -55,6 +56,7 @@ BLOCKS = (
     Block("glyphs", "C4", 500, OF_GLYPHS),
     Block("digits", "C8", 1000, FURTHER),
     Block("digits", "C4", 1000, MAIN, THREE),
+    Block("digits", "C8", 100, OF_FEW_IMAGES),
     Block("digits", "C8", 100, MAIN, THREE),
     Block("digits", "C8", 3000, MAIN, THREE),
     Block("digits", "D4", 1000, FURTHER),
