@@ -1,7 +1,7 @@
 """How often the data's broken symmetries are found, where the answer is known: two ways to decide.
 
     python -m benchmarks.symmetry.discovery --data FOLDER --output FILE.jsonl [--cases ramp] [--images 1000]
-    python -m benchmarks.symmetry.discovery --output FILE.jsonl --table
+    python -m benchmarks.symmetry.discovery --output FILE.jsonl --table [--training-images]
 
 A network that is soft in rotation and reflection is trained with ``SoftnessEvidence`` for 12 epochs. Then
 ``SoftnessEvidence.harden`` decides at once, and ``which_softness_helps`` by training on for 4 epochs. Both see 500
@@ -9,7 +9,8 @@ images that were held out. Seeds, named before the first run: 401 to 405. What w
 seeds below 100. Some of these runs called a rise of the loss by 1e-5 certain, of networks that were right in every
 image, so ``which_softness_helps`` asks for odds of 20 to 1 since, too. On digits chance in the training hid what
 softness gains, so the rate falls to 0 in the further epochs. Seeds of that, named before: 406 to 410. Cases that were
-added later have seeds 411 to 415, also named before any run of theirs.
+added later have seeds 411 to 415, also named before any run of theirs. With ``--training-images`` both ways decide by
+images that the network was trained on, in place of those that were held out.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from escnn_relaxed.checks import FIBER_SUBGROUPS
 from escnn_relaxed.learning import which_softness_helps
 
 SEEDS, LATER_SEEDS = (406, 407, 408, 409, 410), (411, 412, 413, 414, 415)
-IMAGES, HELD_OUT = (300, 1000), 500
+IMAGES, HELD_OUT = (300, 1000, 3000), 500
 SIDE, BATCH, EPOCHS, FURTHER, RATE = 17, 32, 12, 4, 0.01
 ROTATION, REFLECTION, BOTH = ("rotation",), ("reflection",), ("rotation", "reflection")
 Draw = Callable[[int, torch.Generator, Path | None], Split]
@@ -263,8 +264,8 @@ def train(network: nn.Module, split: Split, epochs: int, evidence: SoftnessEvide
             evidence.update(images[torch.randperm(len(images))[:UPDATE]])
 
 
-def discover(name: str, images: int, seed: int, root: Path | None) -> dict[str, Any]:
-    """Return what both ways find in one case, and the seconds that each took."""
+def discover(name: str, images: int, seed: int, root: Path | None, by_training: bool = False) -> dict[str, Any]:
+    """Return what both ways find in one case by held-out or by training images, and the seconds that each took."""
     case, generator = CASES[name], torch.Generator().manual_seed(1000 + seed)
     drawn, classes = case.draw(images + HELD_OUT, generator, root)
     few = len(drawn) - images
@@ -272,26 +273,27 @@ def discover(name: str, images: int, seed: int, root: Path | None) -> dict[str, 
     torch.manual_seed(seed)
     network = Network(case.group, int(classes.max()) + 1)
     evidence = SoftnessEvidence(network, images)
+    deciding = (trained[0][:HELD_OUT], trained[1][:HELD_OUT]) if by_training else held_out
     start = time.process_time()
     train(network, trained, EPOCHS, evidence)
     end = time.process_time()
 
     def losses(copy: nn.Module) -> Tensor:
-        return functional.cross_entropy(copy(held_out[0]), held_out[1], reduction="none")
+        return functional.cross_entropy(copy(deciding[0]), deciding[1], reduction="none")
 
     trials = which_softness_helps(network, lambda copy: train(copy, trained, FURTHER), losses, seed=seed)
     last = time.process_time()
     network.eval()
     accuracy = 100 * (network(held_out[0]).argmax(1) == held_out[1]).double().mean().item()
-    report = evidence.harden(*held_out)
-    at_once = {trial.subgroup: not trial.is_hardened for trial in report if len(trial.layers) > 1}
+    report = [trial for trial in evidence.harden(*deciding) if len(trial.layers) > 1]
     return {
         "training on": trials.helps,
-        "at once": at_once,
-        "trials": [asdict(row) for row in trials.rows],
-        "report": [asdict(trial) for trial in report if len(trial.layers) > 1],
+        "at once": {trial.subgroup: not trial.is_hardened for trial in report},
+        # Rises of the loss, with their errors; of a way that decides at once beside what is needed.
+        "trials": [[row.subgroup, list(row.hardened), round(row.rise, 5), round(row.error, 5)] for row in trials.rows],
+        "report": [[row.subgroup, *(round(v, 2) for v in (row.needed, row.rise, row.error))] for row in report],
         "accuracy": accuracy,
-        "seconds": {"training": end - start, "training on": last - end},
+        "seconds": {"training": round(end - start, 2), "training on": round(last - end, 2)},
         "commit": commit(),
     }
 
@@ -301,12 +303,13 @@ def is_right(case: Case, found: Mapping[str, bool]) -> dict[str, bool]:
     return {name: found.get(name, False) == (name in case.broken) for name in case.subgroups}
 
 
-def summary(log: Log) -> str:
+def summary(log: Log, by_training: bool) -> str:
     """Return the Markdown table of a log: right answers of all, for each case, way and number of images."""
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for run, result in log.runs.items():
         values = json.loads(run)
-        found.setdefault((values["case"], values["images"]), []).append(result)
+        if values.get("by training images", False) == by_training:
+            found.setdefault((values["case"], values["images"]), []).append(result)
     rows = []
     for (name, images), results in found.items():
         cells = []
@@ -327,18 +330,20 @@ def main() -> None:
     parser.add_argument("--cases", default="", help="only cases whose name holds one of these, separated by ;")
     parser.add_argument("--images", help="separated by commas; by default those of the case, as the seeds")
     parser.add_argument("--seeds", help="separated by commas")
+    parser.add_argument("--training-images", action="store_true", help="decide by images that were trained on")
     parser.add_argument("--table", action="store_true", help="print the table of the log")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     log = Log(arguments.output)
     if arguments.table:
-        print(summary(log))
+        print(summary(log, arguments.training_images))
         return
     for seed, images, name in sorted(_asked_for(arguments), key=lambda run: run[:2]):
-        run = json.dumps({"case": name, "images": images, "seed": seed})
+        by_training = {"by training images": True} if arguments.training_images else {}
+        run = json.dumps({"case": name, "images": images, "seed": seed, **by_training})
         if run not in log.runs:
             try:
-                result = discover(name, images, seed, arguments.data)
+                result = discover(name, images, seed, arguments.data, arguments.training_images)
             except ModuleNotFoundError as error:
                 print(f"{name} is left out, because {error.name} is not installed", flush=True)
                 continue
