@@ -104,60 +104,6 @@ class EquivarianceReport(Report):
         return plain_table(["transformation", "kind", "error", "resampling alone"], lines)
 
 
-@dataclass(frozen=True)
-class AblationRow:
-    """The value of a network with one part hardened.
-
-    Attributes:
-        part: the part that was hardened: a layer, a subgroup, ``"everything"`` or ``"nothing"``.
-        kind: ``"layer"``, ``"subgroup"`` or ``"network"``.
-        value: what ``evaluate`` gave.
-        change: value less that of the whole network.
-        softness: s of that part; the largest where it has several layers.
-
-    Example:
-        >>> row = AblationRow("features.0", "layer", value=52.5, change=-47.0, softness=0.01)
-        >>> f"without the softness of {row.part}: {row.change} points"
-        'without the softness of features.0: -47.0 points'
-    """
-
-    part: str
-    kind: str
-    value: float
-    change: float
-    softness: float
-
-
-class AblationReport(tuple[AblationRow, ...], Report):
-    """A tuple of a row for each part that was hardened: nothing, layers, subgroups, everything; its text is a table.
-
-    Example:
-        >>> whole = AblationRow("nothing", "network", 99.5, 0.0, 0.01)
-        >>> report = AblationReport((whole, AblationRow("features.0", "layer", 52.5, -47.0, 0.01)))
-        >>> print(report)
-        hardened          value   change  softness
-        nothing           99.50             0.0100
-        features.0        52.50   -47.00    0.0100
-        >>> len(report), report[-1].part, [row.change for row in report]
-        (2, 'features.0', [0.0, -47.0])
-    """
-
-    __slots__ = ()
-
-    @property
-    def rows(self) -> tuple[AblationRow, ...]:
-        """The rows, as of other reports."""
-        return tuple(self)
-
-    def __str__(self) -> str:
-        width = max(14, *(len(part) + 2 for part in ("hardened", *(row.part for row in self))))
-        lines = [f"{'hardened':<{width}} {'value':>8} {'change':>8} {'softness':>9}"]
-        for row in self:
-            change = "" if row.part == "nothing" else f"{row.change:+.2f}"
-            lines.append(f"{row.part:<{width}} {row.value:>8.2f} {change:>8} {row.softness:>9.4f}")
-        return "\n".join(lines)
-
-
 def plain_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Return columns of equal width as text, a row for each of ``lines``; cells may be of several lines."""
     rows = [[cell.split("\n") for cell in line] for line in (header, *lines)]
