@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Report:
@@ -21,6 +21,10 @@ class Report:
     __slots__ = ()
 
     rows: Any
+    _header: ClassVar[tuple[str, ...]]  # of the columns that ``cells()`` of a row fills
+
+    def __str__(self) -> str:
+        return plain_table(self._header, [row.cells() for row in self.rows])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as numbers and texts in dicts and lists: ``"rows"``, and what it has beside them."""
@@ -62,6 +66,11 @@ class ErrorRow:
     error: float
     resampling: float
 
+    def cells(self) -> tuple[str, ...]:
+        """Return the row as text."""
+        resampling = f"{self.resampling:.2g}" if self.resampling > 0 else ""
+        return self.name, self.kind, f"{self.error:.2g}", resampling
+
 
 @dataclass(frozen=True)
 class EquivarianceReport(Report):
@@ -85,6 +94,7 @@ class EquivarianceReport(Report):
 
     layer: str
     rows: tuple[ErrorRow, ...]
+    _header = ("transformation", "kind", "error", "resampling alone")
 
     @property
     def exact(self) -> tuple[ErrorRow, ...]:
@@ -95,13 +105,6 @@ class EquivarianceReport(Report):
     def interpolated(self) -> tuple[ErrorRow, ...]:
         """The other rows, strided ones too, to be read beside ``resampling``."""
         return tuple(row for row in self.rows if row.kind != "exact")
-
-    def __str__(self) -> str:
-        lines = [
-            [row.name, row.kind, f"{row.error:.2g}", f"{row.resampling:.2g}" if row.resampling > 0 else ""]
-            for row in self.rows
-        ]
-        return plain_table(["transformation", "kind", "error", "resampling alone"], lines)
 
 
 def plain_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
