@@ -26,7 +26,6 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         layers.special_cases,
         pages.upper_edges,
         layers.ways_to_relax,
-        plots.ablation,
         plots.evidence_of_layers,
         plots.robustness,
         plots.softness_of_layers,

@@ -14,14 +14,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from escnn_relaxed import (
-    RelaxedR2Conv,
-    SoftnessEvidence,
-    robustness_report,
-    softness_ablation,
-)
+from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence, robustness_report
 from escnn_relaxed.plots import (
-    plot_ablation,
     plot_evidence,
     plot_robustness,
     plot_softness,
@@ -81,17 +75,6 @@ def trained(is_soft: bool) -> Trained:
         if evidence is not None and epoch >= 2:
             evidence.update(images[:128])
     return Trained(network.eval(), evidence, images[TRAINING:], labels[TRAINING:])
-
-
-def ablation() -> Figure:
-    """The accuracy with each part of the soft network hardened."""
-    network, _, images, labels = trained(is_soft=True)
-
-    def accuracy(candidate: torch.nn.Module) -> float:
-        right = candidate(images).argmax(1) == labels
-        return 100 * right.float().mean().item()
-
-    return plot_ablation(softness_ablation(network, accuracy)).figure
 
 
 def softness_of_layers() -> Figure:

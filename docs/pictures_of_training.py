@@ -26,7 +26,7 @@ from benchmarks.symmetry.digits import load_digits
 from benchmarks.symmetry.networks import Frame
 from benchmarks.symmetry.ways import Setting, Way
 from escnn_relaxed import RelaxedR2Conv, equivariance_error, parameter_groups
-from escnn_relaxed.measure import RelaxationMonitor
+from escnn_relaxed.measure import relaxation_scalars
 from escnn_relaxed.plots import (
     plot_domain_frequency,
     plot_equivariance_error,
@@ -53,12 +53,13 @@ def train(
     steps = epochs * (len(images) // BATCH)
     optimiser = torch.optim.Adam(parameter_groups(network, RATE), lr=RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-    monitor = None if name == "strict" else RelaxationMonitor(network)
+    history: dict[str, list[tuple[int, float]]] = {}
 
     def batches() -> Iterator[Split]:
         for step in range(steps):
-            if monitor is not None and step % EVERY == 0:
-                monitor.record(step + 1)
+            if name != "strict" and step % EVERY == 0:
+                for tag, value in relaxation_scalars(network).items():
+                    history.setdefault(tag, []).append((step + 1, value))
             chosen = torch.randint(len(images), (BATCH,))
             yield images[chosen], labels[chosen]
 
@@ -69,7 +70,7 @@ def train(
         optimiser,
         after_step=schedule.step,
     )
-    return network.eval(), {} if monitor is None else monitor.history
+    return network.eval(), history
 
 
 def main() -> None:

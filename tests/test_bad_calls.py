@@ -23,7 +23,7 @@ from torch import nn
 
 import escnn_relaxed
 from escnn_relaxed import baselines, learning, measure, plots
-from escnn_relaxed.measure import AblationRow, EquivarianceReport, ErrorRow
+from escnn_relaxed.measure import EquivarianceReport, ErrorRow
 
 mpl.use("Agg")
 
@@ -31,7 +31,6 @@ FIELDS = small.field_type("C4", "regular")
 TRIVIAL = small.field_type("C4", "trivial")
 NETWORK = network_of(soft_regular_layer(), soft_regular_layer(learn_relaxation=True)).eval()
 PLACE = {"in_type": FIELDS, "out_type": FIELDS, "kernel_size": 3}
-ROWS = [AblationRow("nothing", "network", 99.0, 0.0, 0.1), AblationRow("0", "layer", 98.0, -1.0, 0.1)]
 REPORT = EquivarianceReport("", (ErrorRow("rotation 90°", "rotation", 1.5, "exact", 0.1, 0.0),))
 
 TURN = measure.RobustnessRow("rotation 90°", "rotation", 1.5, "exact", 0.5, 0.5, 0.1, 1.0)
@@ -77,7 +76,6 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     },
     measure.equivariance_error: {"module": NETWORK, "data": images()},
     measure.relaxation_summary: {"network": NETWORK, "data": images()},
-    measure.softness_ablation: {"network": NETWORK, "evaluate": lambda network: 1.0},
     measure.softness_by_axis: {"network": escnn_relaxed.RelaxedR3Conv(VOLUMES, VOLUMES, 3)},
     measure.symmetry_profile: {"network": NETWORK},
     measure.robustness_report: {
@@ -92,8 +90,6 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
         "helps": {"rotation": True},
     },
     measure.relaxation_scalars: {"network": NETWORK, "data": images()},
-    measure.RelaxationMonitor: {"network": NETWORK},
-    plots.plot_ablation: {"rows": ROWS},
     plots.plot_domain_frequency: {"history": {"domain_frequency/first/rotation": [(0, 0.25), (10, 0.2)]}},
     plots.plot_evidence: {"rows": [learning.EvidenceRow("conv", "rotation", 20, 3.0, 0.002, 50.0)]},
     plots.plot_equivariance_error: {"reports": REPORT},
@@ -104,14 +100,10 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     plots.plot_softness: {"network": NETWORK},
     plots.plot_softness_by_axis: {"networks": escnn_relaxed.RelaxedR3Conv(VOLUMES, VOLUMES, 3)},
     plots.plot_symmetry_profile: {"profiles": measure.symmetry_profile(NETWORK)},
-    # Methods that take values.
-    measure.RelaxationMonitor(NETWORK).record: {"step": 1},
 }
 
 # Classes of results, which this package fills and not users.
 RESULTS = (
-    "AblationReport",
-    "AblationRow",
     "AxisSoftness",
     "EquivarianceReport",
     "ErrorRow",
@@ -163,7 +155,7 @@ BAD: dict[str, Any] = {
 
 
 # Functions of the user's, whose errors are their own.
-CALLED = {("relax_network", "where"), ("softness_ablation", "evaluate")}
+CALLED = {("relax_network", "where")}
 CALLED |= {("which_softness_helps", name) for name in ("train", "losses")}
 for _layer in ("RelaxedR2Conv", "RelaxedR2ConvTransposed", "RelaxedR3Conv", "RelaxedR3ConvTransposed"):
     CALLED |= {(_layer, "basis_filter"), (_layer, "frequencies_cutoff"), (_layer, "kernel")}
@@ -224,6 +216,4 @@ def test_everything_public_is_called() -> None:
         for name in module.__all__
     }
     called = {names(function) for function in GOOD}
-    assert {name for name, value in public.items() if callable(value)} == called.union(RESULTS) - {
-        name for name in called if "." in name
-    }
+    assert {name for name, value in public.items() if callable(value)} == called.union(RESULTS)

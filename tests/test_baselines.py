@@ -27,7 +27,6 @@ from escnn_relaxed import (
     frequency_penalty,
     harden_network,
     relaxation_summary,
-    softness_ablation,
 )
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv, ResidualR2Conv, free_weight_penalty
 from escnn_relaxed.kernel.residual import ResidualKernel
@@ -214,12 +213,10 @@ def test_networks_are_measured_and_exported_and_have_no_frequency(way: str) -> N
     }
     assert summary.rows[0].relaxed_by.startswith(words[way])
     assert "ω′" not in str(summary)
-    rows = softness_ablation(network, lambda net: largest_error(net, features))
-    assert [row.part for row in rows] == ["nothing", "0", "2", "rotation", "everything"]
-    assert rows[-1].value <= ROUNDING < 0.05 < rows[0].value
     with pytest.raises(ValueError, match=f"'0', a {type(first).__name__}, has no ω′"):
         frequency_penalty(network)
     hardened = harden_network(network)
+    assert largest_error(hardened, features) <= ROUNDING < 0.05 < largest_error(network, features)
     assert relative_error(export_network(hardened)(features).detach(), answer(hardened, features)) < 1e-6  # in float32
 
 

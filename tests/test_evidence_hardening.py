@@ -22,8 +22,6 @@ from escnn_relaxed.baselines import ResidualR2Conv
 from escnn_relaxed.learning import EvidenceRow, EvidenceTable, HardeningReport, HardeningTrial
 from escnn_relaxed.learning.posterior import posterior
 from escnn_relaxed.measure import (
-    AblationReport,
-    AblationRow,
     EquivarianceReport,
     ErrorRow,
     LayerSummary,
@@ -295,7 +293,6 @@ REPORTS = {
     "evidence": EvidenceTable(ROWS),
     "hardening": HardeningReport(TRIALS),
     "errors": EquivarianceReport("<layer>", (ErrorRow("rotation 90°", "rotation", 1.57, "exact", 0.5, 0.0),)),
-    "ablation": AblationReport((AblationRow("nothing", "network", 1.0, 0.0, 0.01),)),
     "summary": RelaxationSummary((LayerSummary("conv", "1 -> 1", {}, {"all": 0.0}),), {"R2Conv": ("1",)}),
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import small
 import torch
@@ -10,7 +12,7 @@ from escnn import nn
 from escnn.nn import EquivariantModule
 from group_average import subgroup_elements
 from small import EVERY_KERNEL, TORUS, soft_layer
-from small_networks import answer, features_of
+from small_networks import Network, answer, features_of
 
 from escnn_relaxed import RelaxedR2Conv, harden_network
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
@@ -97,6 +99,25 @@ def test_hardened_network_stays_strict_in_training(subgroups: tuple[str, ...], s
         # Layers that are still soft have gone on learning.
         assert softnesses(module) != before
         assert min(softnesses(module)) > 1e-3
+
+
+def test_network_with_gradients_modes_and_a_hardened_layer_is_left_as_it_was() -> None:
+    made = Network()
+    made.plain.eval()
+    made.body[3].harden("translation")
+    made(made.features).square().mean().backward()
+    state, modes = copy.deepcopy(made.state_dict()), [module.training for module in made.modules()]
+    gradients = [copy.deepcopy(parameter.grad) for parameter in made.parameters()]
+    hardened = harden_network(made)
+    for parameter in hardened.train().parameters():
+        parameter.grad = torch.ones_like(parameter)
+    torch.optim.SGD(hardened.parameters(), lr=1.0).step()
+    assert made.state_dict().keys() == state.keys()
+    assert all(torch.equal(value, state[name]) for name, value in made.state_dict().items())
+    assert [module.training for module in made.modules()] == modes
+    assert (made.first.hardened, made.body[3].hardened) == ((), ("translation",))
+    for parameter, gradient in zip(made.parameters(), gradients, strict=True):
+        assert parameter.grad is gradient or torch.equal(parameter.grad, gradient)
 
 
 def layer_soft_in_everything(soft_part: str, **arguments: object) -> RelaxedR2Conv:

@@ -18,16 +18,11 @@ from small import ROUGH, build, soft_regular_layer, volume_space
 from trained_networks import convolution
 
 from escnn_relaxed.group.rotation_axes import rotation_axes
-from escnn_relaxed.measure import AblationRow, EquivarianceReport, ErrorRow, softness_by_axis
+from escnn_relaxed.measure import EquivarianceReport, ErrorRow, softness_by_axis
 
 mpl.use("Agg")
 from escnn_relaxed import plots
 
-ROWS = [
-    AblationRow("nothing", "network", 96.0, 0.0, 0.1),
-    AblationRow("first", "layer", 49.5, -46.5, 0.1),
-    AblationRow("rotation", "subgroup", 50.5, -45.5, 0.1),
-]
 HISTORY = {
     "softness/first": [(0, 0.1), (10, 0.2)],
     "domain_frequency/body.first/rotation": [(0, 0.25), (10, 0.2)],
@@ -55,15 +50,13 @@ def bars(axes: mpl.axes.Axes) -> dict[str, float]:
     return dict(zip(ticks(axes.get_xticklabels()), [bar.get_height() for bar in axes.patches], strict=True))
 
 
-def test_bars_have_the_numbers_of_parts_and_layers() -> None:
+def test_bars_have_the_softness_of_layers_in_the_axes_that_are_given() -> None:
     figure, given = mpl.pyplot.subplots()
-    axes = plots.plot_ablation(ROWS, axes=given)
+    network = torch.nn.Sequential(soft_regular_layer(), soft_regular_layer(relax={"rotation": 0.3}))
+    axes = plots.plot_softness(network, axes=given)
     assert axes is given
     assert mpl.pyplot.get_fignums() == [figure.number]
-    assert bars(axes) == {"first": 49.5, "rotation": 50.5}
-    assert set(axes.lines[0].get_ydata()) == {96.0}
-    network = torch.nn.Sequential(soft_regular_layer(), soft_regular_layer(relax={"rotation": 0.3}))
-    assert bars(plots.plot_softness(network)) == {str(i): layer.softness().item() for i, layer in enumerate(network)}
+    assert bars(axes) == {str(i): layer.softness().item() for i, layer in enumerate(network)}
 
 
 def test_frequencies_have_a_line_a_layer_and_subgroup() -> None:
@@ -256,8 +249,7 @@ def test_marks_have_the_softness_of_their_axes() -> None:
 
 
 BAD: list[tuple[Callable[..., object], tuple[object, ...], str]] = [
-    (plots.plot_ablation, (ROWS[:1],), "hardened part"),
-    (plots.plot_ablation, ([96.0],), "rows must be the report of softness_ablation"),
+    (plots.plot_evidence, ([96.0],), "rows must be the table of SoftnessEvidence"),
     (plots.plot_softness, (torch.nn.Sequential(),), "network has no relaxed layer"),
     (plots.plot_domain_frequency, ({"softness/first": [(0, 0.1)]},), "history must have tags domain_frequency"),
     (plots.plot_equivariance_error, (report(range(90, 180, 90), "translation"),), "no rotation or reflection"),

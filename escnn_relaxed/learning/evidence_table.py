@@ -154,11 +154,9 @@ class HardeningReport(tuple[HardeningTrial, ...], Report):
         rotation  2 layers  40         31.5          14.0          31.0      351.0 ± 20.0  soft
     """
 
+    _header = ("subgroup", "where", "weights n", "determined γ", "Occam factor", "needed Δ", "found Δ", "result")
+
     @property
     def rows(self) -> tuple[HardeningTrial, ...]:
         """The rows, as of other reports: subgroups in all layers, and those that stay soft in each layer alone."""
         return tuple(self)
-
-    def __str__(self) -> str:
-        header = ("subgroup", "where", "weights n", "determined γ", "Occam factor", "needed Δ", "found Δ", "result")
-        return plain_table(header, [trial.cells() for trial in self])

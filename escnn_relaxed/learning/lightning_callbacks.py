@@ -14,7 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ..checks import check_choice, check_integer, check_not_negative, check_positive
-from ..measure.monitoring import RelaxationMonitor
+from ..measure.monitoring import relaxation_scalars
 from ..network.relaxed_layers import in_eval_mode
 from .evidence import FEWEST_INPUTS, SoftnessEvidence
 from .likelihoods import LIKELIHOODS, likelihood_of
@@ -189,25 +189,33 @@ class LogRelaxation(Callback):
     def __init__(self, measure: bool = True) -> None:
         super().__init__()
         self._measure = measure
-        self._monitor: RelaxationMonitor | None = None
+        self._has_started = False
+        self._images: Tensor | None = None
         self.history: dict[str, list[tuple[int, float]]] = {}
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Take images from the first batch, and log ω′, softness and error at the start."""
-        if self._monitor is not None:
+        if self._has_started:
             return
-        images = next((tensor[:32] for tensor in _tensors(batch) if _is_image(tensor)), None) if self._measure else None
-        self._monitor = RelaxationMonitor(pl_module, images)
-        self._monitor.history = self.history
+        self._has_started = True
+        if self._measure:
+            self._images = next((tensor[:32] for tensor in _tensors(batch) if _is_image(tensor)), None)
         if not self.history:
-            scalars = self._monitor.record(trainer.global_step)
+            scalars = self._record(trainer, pl_module)
             for logger in trainer.loggers:
                 logger.log_metrics(scalars, trainer.global_step)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the present ω′, softness and error."""
-        if self._monitor is not None:
-            pl_module.log_dict(self._monitor.record(trainer.global_step))
+        if self._has_started:
+            pl_module.log_dict(self._record(trainer, pl_module))
+
+    def _record(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, float]:
+        """Take the numbers of now, keep them, and return them."""
+        scalars = relaxation_scalars(pl_module, self._images)
+        for tag, value in scalars.items():
+            self.history.setdefault(tag, []).append((trainer.global_step, value))
+        return scalars
 
     def state_dict(self) -> dict[str, Any]:
         """Return the history, for checkpoints."""

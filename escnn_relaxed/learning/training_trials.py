@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..checks import SUBGROUPS, check_callable, check_integer, check_module, check_positive, check_subgroups
 from ..kernel.kernel import joint
-from ..measure.reports import Report, plain_table
+from ..measure.reports import Report
 from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers
 from .soft_gradients import joined_over_processes
 
@@ -69,15 +69,12 @@ class TrainingTrials(Report):
     rows: tuple[TrainingTrial, ...]
     trainings: int
     network: nn.Module = field(repr=False)
+    _header = ("softness in", "beside strict", "held-out loss rises by", "verdict")
 
     @property
     def helps(self) -> dict[str, bool]:
         """Whether softness in each subgroup helps: what was found last of it."""
         return {row.subgroup: row.helps for row in self.rows}
-
-    def __str__(self) -> str:
-        header = ("softness in", "beside strict", "held-out loss rises by", "verdict")
-        return plain_table(header, [row.cells() for row in self.rows])
 
 
 def which_softness_helps(

@@ -1,27 +1,24 @@
-"""Measures of softness: the equivariance error of a network, its loss when hardened, tables and logs.
+"""Measures of softness: the equivariance error of a network, its accuracy on turned images, tables and logs.
 
 A wrong argument raises a ``TypeError`` or a ``ValueError`` that names it.
 """
 
 from .equivariance import equivariance_error
-from .monitoring import RelaxationMonitor, relaxation_scalars
+from .monitoring import relaxation_scalars
 from .poses import PoseReport, PoseRow, pose_test
-from .reports import AblationReport, AblationRow, EquivarianceReport, ErrorRow
+from .reports import EquivarianceReport, ErrorRow
 from .robustness import RobustnessOfSubgroup, RobustnessReport, RobustnessRow, robustness_report
 from .summary import (
     AxisSoftness,
     LayerSummary,
     RelaxationSummary,
     relaxation_summary,
-    softness_ablation,
     softness_by_axis,
 )
 from .symmetry_profile import ProfileRow, SymmetryProfile, symmetry_profile
 from .symmetry_verdict import SymmetryVerdict, VerdictRow, symmetry_verdict
 
 __all__ = [
-    "AblationReport",
-    "AblationRow",
     "AxisSoftness",
     "EquivarianceReport",
     "ErrorRow",
@@ -29,7 +26,6 @@ __all__ = [
     "PoseReport",
     "PoseRow",
     "ProfileRow",
-    "RelaxationMonitor",
     "RelaxationSummary",
     "RobustnessOfSubgroup",
     "RobustnessReport",
@@ -42,7 +38,6 @@ __all__ = [
     "relaxation_scalars",
     "relaxation_summary",
     "robustness_report",
-    "softness_ablation",
     "softness_by_axis",
     "symmetry_profile",
     "symmetry_verdict",

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from escnn.nn import FieldType
 from torch import nn
 
-from ..checks import check_integer
 from ..network.relaxed_layers import frequency_energy, relaxed_layers
 from .equivariance import largest_exact_errors
 from .measured_network import Data, Shifts
@@ -55,43 +52,3 @@ def relaxation_scalars(
         for name, error in largest_exact_errors(network, data, names, in_type, shifts).items():
             scalars[f"equivariance_error/{name or 'network'}"] = error
     return scalars
-
-
-class RelaxationMonitor:
-    """Keeps :func:`relaxation_scalars` over training, for :func:`~escnn_relaxed.plots.plot_domain_frequency`.
-
-    Args:
-        network: any module with relaxed layers.
-        data: a batch to measure the error on; not measured without.
-        in_type: fields of the input, where the network does not say.
-        shifts: in pixels, to measure beside the group elements.
-
-    Attributes:
-        history: tag → a pair (step, value) for each :meth:`record`.
-
-    Example:
-        >>> from escnn import gspaces, nn
-        >>> from escnn_relaxed import RelaxedR2Conv
-        >>> gspace = gspaces.rot2dOnR2(4)
-        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> monitor = RelaxationMonitor(nn.SequentialModule(RelaxedR2Conv(fields, fields, 3)))
-        >>> for step in (0, 10):
-        ...     _ = monitor.record(step)
-        >>> monitor.history["domain_frequency/0/rotation"]
-        [(0, 0.25), (10, 0.25)]
-    """
-
-    def __init__(
-        self, network: nn.Module, data: Data = None, in_type: FieldType | None = None, shifts: Shifts = ()
-    ) -> None:
-        relaxed_layers(network)
-        self._scalars = partial(relaxation_scalars, network, data, in_type, shifts)
-        self.history: dict[str, list[tuple[int, float]]] = {}
-
-    def record(self, step: int) -> dict[str, float]:
-        """Take the numbers of now at a step from 0 on, keep them, and return them."""
-        check_integer("step", step, 0)
-        scalars = self._scalars()
-        for tag, value in scalars.items():
-            self.history.setdefault(tag, []).append((step, value))
-        return scalars

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from ..checks import FIBER_SUBGROUPS, check_integer, check_positive
 from .isometry import Isometry, PixelGrid, isometries_of, moved, turn_or_flip
-from .reports import Report, plain_table
+from .reports import Report
 
 # Training of one classifier: pairs of a batch, steps and learning rate.
 _BATCH, _STEPS, _RATE = 32, 400, 3e-3
@@ -60,14 +60,12 @@ class PoseReport(Report):
     """
 
     rows: tuple[PoseRow, ...]
+    _header = ("subgroup", "told from copies", "poses")
 
     @property
     def equal(self) -> dict[str, bool]:
         """Whether the poses are equal, by subgroup."""
         return {row.subgroup: row.equal for row in self.rows}
-
-    def __str__(self) -> str:
-        return plain_table(("subgroup", "told from copies", "poses"), [row.cells() for row in self.rows])
 
 
 def pose_test(images: Tensor, gspace: GSpace, *, errors: float = 3.0, seed: int = 0) -> PoseReport:

@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Report:
@@ -21,6 +21,10 @@ class Report:
     __slots__ = ()
 
     rows: Any
+    _header: ClassVar[tuple[str, ...]]  # of the columns that ``cells()`` of a row fills
+
+    def __str__(self) -> str:
+        return plain_table(self._header, [row.cells() for row in self.rows])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as numbers and texts in dicts and lists: ``"rows"``, and what it has beside them."""
@@ -62,6 +66,11 @@ class ErrorRow:
     error: float
     resampling: float
 
+    def cells(self) -> tuple[str, ...]:
+        """Return the row as text."""
+        resampling = f"{self.resampling:.2g}" if self.resampling > 0 else ""
+        return self.name, self.kind, f"{self.error:.2g}", resampling
+
 
 @dataclass(frozen=True)
 class EquivarianceReport(Report):
@@ -85,6 +94,7 @@ class EquivarianceReport(Report):
 
     layer: str
     rows: tuple[ErrorRow, ...]
+    _header = ("transformation", "kind", "error", "resampling alone")
 
     @property
     def exact(self) -> tuple[ErrorRow, ...]:
@@ -95,67 +105,6 @@ class EquivarianceReport(Report):
     def interpolated(self) -> tuple[ErrorRow, ...]:
         """The other rows, strided ones too, to be read beside ``resampling``."""
         return tuple(row for row in self.rows if row.kind != "exact")
-
-    def __str__(self) -> str:
-        lines = [
-            [row.name, row.kind, f"{row.error:.2g}", f"{row.resampling:.2g}" if row.resampling > 0 else ""]
-            for row in self.rows
-        ]
-        return plain_table(["transformation", "kind", "error", "resampling alone"], lines)
-
-
-@dataclass(frozen=True)
-class AblationRow:
-    """The value of a network with one part hardened.
-
-    Attributes:
-        part: the part that was hardened: a layer, a subgroup, ``"everything"`` or ``"nothing"``.
-        kind: ``"layer"``, ``"subgroup"`` or ``"network"``.
-        value: what ``evaluate`` gave.
-        change: value less that of the whole network.
-        softness: s of that part; the largest where it has several layers.
-
-    Example:
-        >>> row = AblationRow("features.0", "layer", value=52.5, change=-47.0, softness=0.01)
-        >>> f"without the softness of {row.part}: {row.change} points"
-        'without the softness of features.0: -47.0 points'
-    """
-
-    part: str
-    kind: str
-    value: float
-    change: float
-    softness: float
-
-
-class AblationReport(tuple[AblationRow, ...], Report):
-    """A tuple of a row for each part that was hardened: nothing, layers, subgroups, everything; its text is a table.
-
-    Example:
-        >>> whole = AblationRow("nothing", "network", 99.5, 0.0, 0.01)
-        >>> report = AblationReport((whole, AblationRow("features.0", "layer", 52.5, -47.0, 0.01)))
-        >>> print(report)
-        hardened          value   change  softness
-        nothing           99.50             0.0100
-        features.0        52.50   -47.00    0.0100
-        >>> len(report), report[-1].part, [row.change for row in report]
-        (2, 'features.0', [0.0, -47.0])
-    """
-
-    __slots__ = ()
-
-    @property
-    def rows(self) -> tuple[AblationRow, ...]:
-        """The rows, as of other reports."""
-        return tuple(self)
-
-    def __str__(self) -> str:
-        width = max(14, *(len(part) + 2 for part in ("hardened", *(row.part for row in self))))
-        lines = [f"{'hardened':<{width}} {'value':>8} {'change':>8} {'softness':>9}"]
-        for row in self:
-            change = "" if row.part == "nothing" else f"{row.change:+.2f}"
-            lines.append(f"{row.part:<{width}} {row.value:>8.2f} {change:>8} {row.softness:>9.4f}")
-        return "\n".join(lines)
 
 
 def plain_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

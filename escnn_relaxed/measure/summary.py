@@ -1,25 +1,25 @@
-"""The softness of a network: a table of its layers, of volumes by axes, and the loss without it (equation (7))."""
+"""The softness of a network: a table of its layers, and of volumes by axes (equation (7))."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 from escnn.nn import FieldType, GeometricTensor
 from torch import nn
 
-from ..checks import SUBGROUPS, check_callable, check_module
+from ..checks import check_module
 from ..group.elements import elements_on_features
 from ..group.rotation_axes import axis_in_words, rotation_axes
 from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.relaxed_r3conv import VolumeConvolution
 from ..layer.state_dict import describe_fields
-from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers, strict_layers
+from ..network.relaxed_layers import in_eval_mode, relaxed_layers, strict_layers
 from .equivariance import largest_exact_errors
 from .measured_network import Data, MeasuredNetwork
-from .reports import AblationReport, AblationRow, Report, plain_table
+from .reports import Report, plain_table
 
 
 @dataclass(frozen=True)
@@ -261,59 +261,3 @@ def softness_by_axis(network: nn.Module) -> tuple[AxisSoftness, ...]:
             key, softness = (axis.direction, axis.fold), layer.softness_in([axis.element]).item()
             largest[key] = max(largest.get(key, 0.0), softness)
     return tuple(AxisSoftness(*key, softness) for key, softness in largest.items())
-
-
-def softness_ablation(network: nn.Module, evaluate: Callable[[nn.Module], float]) -> AblationReport:
-    """Evaluate a network with each of its parts replaced by its strict part PK.
-
-    The loss without softness shows whether it is needed. The report, whose text is a table, has rows for nothing
-    hardened, each layer that is soft, each subgroup that is soft somewhere, and everything.
-
-    Args:
-        network: any module that can be copied; it is not changed.
-        evaluate: from a network to a number, its test accuracy for instance. For each row it gets a copy in eval mode
-            with the row's part hardened, and is called without gradients.
-
-    Example:
-        >>> from escnn import gspaces, nn
-        >>> from escnn_relaxed import RelaxedR2Conv
-        >>> gspace = gspaces.rot2dOnR2(4)
-        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> network = nn.SequentialModule(*(RelaxedR2Conv(fields, fields, 3) for _ in range(2)))
-        >>> print(softness_ablation(network, lambda net: 10000 * net[0].softness().item()))
-        hardened          value   change  softness
-        nothing           10.00             0.0010
-        0                  0.00   -10.00    0.0010
-        1                 10.00    +0.00    0.0010
-        rotation           0.00   -10.00    0.0010
-        everything         0.00   -10.00    0.0010
-    """
-    layers = relaxed_layers(network)
-    check_callable("evaluate", evaluate)
-    soft = [name for name, layer in layers.items() if layer.softness() > 0]
-    subgroups = [subgroup for subgroup in SUBGROUPS if any(layers[name].softness(subgroup) > 0 for name in soft)]
-    # The name of a part, its kind, the names of its layers, and the subgroups in which they are hardened.
-    parts: list[tuple[str, str, list[str], tuple[str, ...]]] = [
-        ("nothing", "network", [], ()),
-        *((name, "layer", [name], SUBGROUPS) for name in soft),
-        *((subgroup, "subgroup", list(layers), (subgroup,)) for subgroup in subgroups),
-        ("everything", "network", list(layers), SUBGROUPS),
-    ]
-    rows: list[AblationRow] = []
-    for part, kind, members, averaged in parts:
-        value, softness = _evaluated_without(network, members, averaged, evaluate)
-        rows.append(AblationRow(part, kind, value, value - rows[0].value if rows else 0.0, softness))
-    return AblationReport(rows)
-
-
-@torch.no_grad()
-def _evaluated_without(
-    network: nn.Module, members: Sequence[str], subgroups: tuple[str, ...], evaluate: Callable[[nn.Module], float]
-) -> tuple[float, float]:
-    """Return the value of a copy with some layers hardened, and their largest softness before (of all for none)."""
-    copied = copy_network(network).eval()
-    layers = relaxed_layers(copied)
-    softness = max(float(layers[name].softness(*subgroups)) for name in members or layers)
-    for name in members:
-        layers[name].harden(*subgroups)
-    return float(evaluate(copied)), softness

@@ -5,7 +5,6 @@ argument raises a ``TypeError`` or a ``ValueError`` that names it.
 """
 
 from .charts import (
-    plot_ablation,
     plot_domain_frequency,
     plot_equivariance_error,
     plot_evidence,
@@ -16,7 +15,6 @@ from .space import plot_filters_in_space, plot_softness_by_axis
 from .symmetry import plot_robustness, plot_symmetry_profile
 
 __all__ = [
-    "plot_ablation",
     "plot_domain_frequency",
     "plot_equivariance_error",
     "plot_evidence",

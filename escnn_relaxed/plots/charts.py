@@ -1,4 +1,4 @@
-"""The style of all pictures, and charts of softness, of the loss without it, of ω′, of evidence and of errors."""
+"""The style of all pictures, and charts of softness, of ω′, of evidence and of errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 
 from ..checks import check_mapping, check_sequence
 from ..learning import EvidenceRow
-from ..measure.reports import AblationRow, EquivarianceReport, ErrorRow
+from ..measure.reports import EquivarianceReport, ErrorRow
 from ..network.relaxed_layers import relaxed_layers
 
 # The width of one of two columns, in inches.
@@ -63,39 +63,11 @@ def without_frame(axes: Axes) -> Axes:
     return axes
 
 
-# A colour for each kind of part, distinct in grey too.
-_KINDS = {"network": "0.45", "layer": COLOURS[0], "subgroup": COLOURS[4]}
 _TAG = "domain_frequency/"
 _LINES = {"rotation": "-", "reflection": "--", "translation_x": ":", "translation_y": "-."}
 # The largest step of a sweep over angles, 30° and some rounding.
 _SWEEP = math.radians(30.1)
 _RESAMPLING = "resampling alone"
-
-
-def plot_ablation(rows: Sequence[AblationRow], quantity: str = "accuracy, %", axes: Axes | None = None) -> Axes:
-    """A bar for each part that was hardened, and a line where the whole network stands.
-
-    Args:
-        rows: the report of :func:`~escnn_relaxed.softness_ablation`, or some of its rows.
-        quantity: what the numbers are.
-        axes: where to draw, a new figure by default.
-
-    Example:
-        >>> from escnn_relaxed.measure import AblationRow
-        >>> row = AblationRow("conv", "layer", 52.0, -47.0, 0.01)
-        >>> [bar.get_height() for bar in plot_ablation([row]).patches]
-        [52.0]
-    """
-    _check_rows(rows, AblationRow, "report of softness_ablation")
-    parts = [row for row in rows if row.part != "nothing"]
-    if not parts:
-        raise ValueError(f"rows must have a hardened part beside 'nothing', got {list(rows)}")
-    axes = _bars(axes, [row.part for row in parts], [row.value for row in parts], [_KINDS[row.kind] for row in parts])
-    for row in rows:
-        if row.part == "nothing":
-            axes.axhline(row.value, color="black", linewidth=1, linestyle="--", label="nothing hardened")
-            axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize=FONT - 1)
-    return labelled(axes, "hardened", quantity)
 
 
 def plot_softness(network: nn.Module, axes: Axes | None = None) -> Axes:
@@ -115,23 +87,13 @@ def plot_softness(network: nn.Module, axes: Axes | None = None) -> Axes:
         [0.05]
     """
     layers = relaxed_layers(network)
-    axes = _bars(axes, list(layers), [layer.softness().item() for layer in layers.values()], _KINDS["layer"])
+    # Wider than a column where bars would not have room.
+    axes = new_axes(axes, 2.6, max(WIDTH, 0.9 + 0.4 * len(layers)))
+    axes.bar(range(len(layers)), [layer.softness().item() for layer in layers.values()], color=COLOURS[0])
+    axes.set_xticks(range(len(layers)), list(layers), rotation=30, ha="right")
     axes.set_yscale("symlog", linthresh=1e-6)
     axes.set_ylim(0, 1)
     return labelled(axes, "layer", "softness s")
-
-
-def _check_rows(rows: Any, kind: type, source: str) -> None:
-    if not all(isinstance(row, kind) for row in check_sequence("rows", rows, kind.__name__)):
-        raise TypeError(f"rows must be the {source}, or {kind.__name__}s of it, got {rows!r}")
-
-
-def _bars(axes: Axes | None, names: list[str], heights: list[float], colours: list[str] | str) -> Axes:
-    """Draw a bar for each name, in a picture that is wider than a column where bars would not have room."""
-    axes = new_axes(axes, 2.6, max(WIDTH, 0.9 + 0.4 * len(names)))
-    axes.bar(range(len(names)), heights, color=colours)
-    axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
-    return axes
 
 
 def plot_evidence(rows: Sequence[EvidenceRow], axes: Axes | None = None) -> Axes:
@@ -146,7 +108,8 @@ def plot_evidence(rows: Sequence[EvidenceRow], axes: Axes | None = None) -> Axes
         >>> [bar.get_height() for bar in plot_evidence(rows).patches]
         [0.15]
     """
-    _check_rows(rows, EvidenceRow, "table of SoftnessEvidence")
+    if not all(isinstance(row, EvidenceRow) for row in check_sequence("rows", rows, "EvidenceRow")):
+        raise TypeError(f"rows must be the table of SoftnessEvidence, or EvidenceRows of it, got {rows!r}")
     if not len(rows):
         raise ValueError("rows must have one or more, got none: the network is strict")
     layers, subgroups = (list(dict.fromkeys(names)) for names in ([r.layer for r in rows], [r.subgroup for r in rows]))
@@ -167,8 +130,8 @@ def plot_domain_frequency(history: Mapping[str, Sequence[tuple[int, float]]], ax
     """ω′ of each layer over training: a colour a layer, dark to light with depth, a line style a subgroup.
 
     Args:
-        history: that of a :class:`~escnn_relaxed.measure.RelaxationMonitor` or the Lightning callback
-            ``LogRelaxation``: tag → pairs (step, value), of which ``domain_frequency/<layer>/<subgroup>`` are drawn.
+        history: of :func:`~escnn_relaxed.measure.relaxation_scalars` over training, tag → pairs (step, value), of which
+            ``domain_frequency/<layer>/<subgroup>`` are drawn. The Lightning callback ``LogRelaxation`` keeps it.
         axes: where to draw, a new figure by default.
 
     Example:
