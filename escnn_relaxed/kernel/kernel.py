@@ -335,4 +335,5 @@ class Kernel(nn.Module, ABC):
 
 def joint(*names: Sequence[str]) -> tuple[str, ...]:
     """Return the subgroups that are named anywhere, in a fixed order."""
-    return tuple(name for name in SUBGROUPS if any(name in part for part in names))
+    named = set[str]().union(*names)
+    return tuple([name for name in SUBGROUPS if name in named])

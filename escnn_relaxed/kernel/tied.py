@@ -123,7 +123,9 @@ class TiedKernel(StrictKernel):
         of_entries = self._squared_entries(weights)
         nothing = of_entries.new_zeros(1, 1, 1)
         # No channel has both, so that their product is their sum.
-        whole, kept = (sum(self._group_modulations(names), nothing) for names in (hardened, averaged))
+        whole = sum(self._group_modulations(hardened), nothing)
+        is_mean = set(averaged) >= set(FIBER_SUBGROUPS)  # over the whole group, which is 0
+        kept = torch.zeros_like(whole) if is_mean else sum(self._group_modulations(averaged), nothing)
         moments = self._moments(hardened, nothing, size)
         scale = 1 / torch.maximum(whole.detach().abs().amax(), moments.detach().amax().sqrt()).clamp_min(1)
         whole, kept, moments, one = whole * scale, kept * scale, moments * scale**2, scale**2

@@ -72,10 +72,13 @@ class _TensorPlaces:
             self._children += [(part._modules, name, child) for name, child in part._modules.items()]
             constants = part.constant_names() if isinstance(part, ExactConstants) else ()
             parts: tuple[dict[str, Any], ...] = (part._parameters, part._buffers, part.__dict__)
-            for values in parts:
-                # Weights may be plain tensors, which another network makes.
-                names = [name for name, value in values.items() if isinstance(value, Tensor) and name not in constants]
-                self._places += [(values, name) for name in names]
+            # Weights may be plain tensors, which another network makes.
+            self._places += [
+                (values, name)
+                for values in parts
+                for name, value in values.items()
+                if isinstance(value, Tensor) and name not in constants
+            ]
             self._dictionaries += [*parts, part._modules]
         self._sizes = [len(values) for values in self._dictionaries]
 
