@@ -184,7 +184,7 @@ class Kernel(nn.Module, ABC):
 
     def settings(self) -> Hashable:
         """Return what K depends on beside the tensors of its state."""
-        return self.frequency.settings()
+        return self.frequency.settings
 
     def restore(self, settings: Any) -> None:
         """Take what :meth:`settings` returned; only kernels that are made at every pixel need it."""

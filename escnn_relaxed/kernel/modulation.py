@@ -78,13 +78,13 @@ class Modulation(ExactConstants, ABC):
     def _maps(self, frequency: DomainFrequency, setting: tuple[Any, ...]) -> list[Maps]:
         """Return the functions of each kind of fields; where ω′ is fixed they are made once for a setting."""
         if frequency.learn or has_no_values():
-            return self._made(frequency.scale(self._columns, self._like), setting, self.constant)
+            return self._made(frequency.scale(self._columns, self.like), setting, self.constant)
 
         def build() -> list[Maps]:
             made = self._made(frequency.scale(self._columns), setting, self.exact)
-            return [tuple(part.to(self._like) for part in maps) for maps in made]
+            return [tuple(part.to(self.like) for part in maps) for maps in made]
 
-        return self.remembered((frequency.settings(), setting), build)
+        return self.remembered((frequency.settings, setting), build)
 
     def _start(self, counts: list[int]) -> None:
         """Make the weights, given their number in a field of each kind."""
@@ -183,7 +183,7 @@ class ElementModulation(Modulation):
             maps = self._maps(frequency, tuple(averaged))
         else:
             # With g for h⁻¹g in each mean, ⟨g e, h⁻¹d⟩ becomes ⟨g e, d⟩, and the functions are those at h⁻¹g.
-            values = self._functions(frequency.scale(self._columns, self._like), averaged, self.constant)
+            values = self._functions(frequency.scale(self._columns, self.like), averaged, self.constant)
             maps = self._maps_of(values[:, torch.from_numpy(numbers).to(values.device)], self.constant)
         parts = []
         for weights, kind, (made,) in zip(self.by_kind(), self.kinds, maps, strict=True):

@@ -87,7 +87,7 @@ class TiedKernel(StrictKernel):
             unused = (self.position_modulation.weights, *self.frequency.parameters())
             strict = strict + 0 * sum(value.sum() for value in unused)
         # f may be other than 0, as far as is known without waiting for an accelerator.
-        if self.training or any(self.frequency.may_vary(name) for name in FIBER_SUBGROUPS if name not in averaged):
+        if self.training or any([self.frequency.may_vary(name) for name in FIBER_SUBGROUPS if name not in averaged]):
             for f in self._group_modulations(averaged):
                 taps = strict.shape[2:] if f.shape[2] > 1 else [1] * (strict.dim() - 2)
                 strict = torch.addcmul(strict, strict, f.view(*f.shape[:2], *taps))

@@ -81,7 +81,7 @@ class RelaxedLayer(EquivariantModule):
         """
         check_input(input, self.in_type, self.geometry)
         kernel, size = self.kernel, None
-        if input.tensor.is_meta != kernel.frequency.elsewhere:
+        if input.tensor.is_meta != kernel.frequency.like.is_meta:
             # torch's recipe for ensembles calls a skeleton on the meta device with weights of others.
             follow(self, self.like)
         if kernel.is_random:
