@@ -62,7 +62,9 @@ class _TensorPlaces:
 
     def __init__(self, module: nn.Module) -> None:
         parts = [*module.modules()]
-        constants = {part: part.constant_names() for part in parts if isinstance(part, ExactConstants)}
+        constants: dict[nn.Module, frozenset[str]] = {
+            part: part.constant_names() for part in parts if isinstance(part, ExactConstants)
+        }
         # What makes parametrized weights may have settings that are no tensors.
         self._is_parametrized = any(["parametrizations" in part._modules for part in parts])
         self._children = [(part._modules, name, child) for part in parts for name, child in part._modules.items()]
