@@ -75,22 +75,25 @@ def test_training_and_evaluation_have_few_operations_and_wait_for_nothing(name: 
         assert not count.waits
 
 
-def test_default_layer_is_read_in_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the package's own functions: a reader of the code follows them, and Python takes its time for each."""
-    gspace, representations, count = FIELDS["regular"]
-    fields = FieldType(gspace, representations(gspace) * count)
-    layer = RelaxedR2Conv(fields, fields, 5, padding=2)
-    features = layer.in_type(torch.randn(1, layer.in_type.size, 16, 16))
-    layer(features)
-    training = calls.count_calls(lambda: layer(features))
-    assert training.count <= 36
-    assert training.depth <= 7
+# The most calls of the package's own functions, and the most that are within each other, with Python 3.11.
+MOST_CALLS = {
+    "training forward": (22, 7),
+    "softness()": (23, 6),
+    "forward in evaluation": (22, 5),
+    "export()": (32, 8),
+    "update of the evidence of two layers": (506, 13),
+}
+
+
+def test_what_is_called_most_is_read_in_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader of the code follows them, and Python takes its time for each."""
     # In evaluation on the CPU, where the filter bank is kept.
     monkeypatch.undo()
-    layer.eval()
-    with torch.no_grad():
-        layer(features)
-        assert calls.count_calls(lambda: layer(features)).count <= 30
+    found = calls.counts()
+    assert found.keys() == MOST_CALLS.keys()
+    for name, (count, depth) in MOST_CALLS.items():
+        assert found[name].count <= count, name
+        assert found[name].depth <= depth, name
 
 
 def test_exported_factors_wait_for_nothing() -> None:

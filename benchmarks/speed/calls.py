@@ -1,4 +1,9 @@
-"""The calls of this package's functions within a call: how many, and how deep. A reader of the code follows them."""
+"""The calls of this package's functions within a call: how many, and how deep. A reader of the code follows them.
+
+    python -m benchmarks.speed.calls
+
+Comprehensions count before Python 3.12, which has none of their own any more.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+import torch
+from escnn import gspaces
+from escnn.nn import FieldType, SequentialModule
+
 import escnn_relaxed
+from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 
 PACKAGE = str(Path(escnn_relaxed.__file__).parent)
 
@@ -38,3 +48,35 @@ def count_calls(call: Callable[[], Any]) -> Calls:
     finally:
         sys.setprofile(before)
     return Calls(count, deepest)
+
+
+def counts() -> dict[str, Calls]:
+    """Return the calls of what users do most with a default layer, each for the second time, and of an update."""
+    gspace = gspaces.rot2dOnR2(8)
+    image, fields = (FieldType(gspace, [field] * 8) for field in (gspace.trivial_repr, gspace.regular_repr))
+    layer = RelaxedR2Conv(fields, fields, 5, padding=2)
+    features = fields(torch.randn(1, fields.size, 16, 16))
+    evidence = SoftnessEvidence(SequentialModule(RelaxedR2Conv(image, fields, 5), RelaxedR2Conv(fields, image, 5)), 100)
+    images = image(torch.randn(10, image.size, 9, 9))
+
+    def second(call: Callable[[], Any]) -> Calls:
+        call()
+        return count_calls(call)
+
+    found = {"training forward": second(lambda: layer(features)), "softness()": second(layer.softness)}
+    layer.eval()
+    with torch.no_grad():
+        found["forward in evaluation"] = second(lambda: layer(features))
+    update = second(lambda: evidence.update(images))
+    return {**found, "export()": second(layer.export), "update of the evidence of two layers": update}
+
+
+def main() -> None:
+    """Print a table."""
+    print("| call | calls | depth |\n|---|---|---|")
+    for name, found in counts().items():
+        print(f"| {name} | {found.count} | {found.depth} |")
+
+
+if __name__ == "__main__":
+    main()

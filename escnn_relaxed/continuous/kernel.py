@@ -182,7 +182,7 @@ class SteeredKernel(Kernel):
 
     def settings(self) -> tuple[tuple[tuple[str, tuple[float, ...]], ...], float]:
         """Return what K depends on beside the tensors of its state: a fixed ω′, and the rotation of the samples."""
-        return self.frequency.settings(), self.angle
+        return self.frequency.settings, self.angle
 
     def restore(self, settings: tuple[tuple[tuple[str, tuple[float, ...]], ...], float]) -> None:
         """Take what :meth:`settings` returned."""

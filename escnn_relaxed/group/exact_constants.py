@@ -30,7 +30,7 @@ class ExactConstants(nn.Module):
         super().__init__()
         self._masters: dict[str, Tensor] = {}
         self._singles: dict[str, Tensor] = {}
-        self._like = torch.empty(0)  # of the dtype and on the device of the constants
+        self.like = torch.empty(0)  # of the dtype and on the device of the constants
         self._remembered: dict[Hashable, Any] = {}
 
     def set_constant(self, name: str, value: NDArray[Any] | Tensor, single: NDArray[Any] | None = None) -> None:
@@ -52,7 +52,7 @@ class ExactConstants(nn.Module):
 
     def constant_names(self) -> frozenset[str]:
         """Return the names of the attributes that are constants."""
-        return frozenset((*self._masters, "_like"))
+        return frozenset((*self._masters, "like"))
 
     def remembered(self, key: Hashable, build: Callable[[], _Result]) -> _Result:
         """Return the result of ``build``, tensors that follow from constants and a setting; the last few are kept."""
@@ -65,23 +65,18 @@ class ExactConstants(nn.Module):
         found: _Result = self._remembered[key]
         return found
 
-    @property
-    def elsewhere(self) -> bool:
-        """Whether the constants are on the meta device, without values."""
-        return self._like.is_meta
-
     def _cast(self, name: str) -> Tensor:
         with _as_constants():
             source = self._masters[name]
             if not source.is_floating_point():
-                return source.to(self._like.device, copy=True)
-            if self._like.dtype != torch.float64:
+                return source.to(self.like.device, copy=True)
+            if self.like.dtype != torch.float64:
                 source = self._singles.get(name, source)
-            return source.to(self._like, copy=True)
+            return source.to(self.like, copy=True)
 
     def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> ExactConstants:
         super()._apply(fn, recurse)
-        self._like = fn(self._like)
+        self.like = fn(self.like)
         self._cast_all()
         return self
 
@@ -111,7 +106,7 @@ def follow(module: nn.Module, like: Tensor) -> None:
     """Move the constants of a module and its parts to the device and the precision of a tensor."""
     for part in module.modules():
         if isinstance(part, ExactConstants):
-            part._like = torch.empty(0, dtype=like.dtype, device=like.device)
+            part.like = torch.empty(0, dtype=like.dtype, device=like.device)
             part._cast_all()
 
 

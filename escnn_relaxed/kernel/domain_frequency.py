@@ -25,8 +25,8 @@ DEFAULT_FREQUENCY = 0.25
 class DomainFrequency(ExactConstants):
     """The ω′ of the subgroups that a kernel may be soft in: one value each, for translation one an axis (x, y).
 
-    A learned ω′ is a parameter. A fixed one is a setting, so what depends on it alone is a constant
-    (:meth:`settings`); only :meth:`set` and the loading of a state change it.
+    A learned ω′ is a parameter. A fixed one is a setting, so what depends on it alone is a constant, which is
+    remembered by ``settings``; only :meth:`set` and the loading of a state change it.
     """
 
     def __init__(self, start: Mapping[str, Frequency], learn: bool = False, axes: int = 2) -> None:
@@ -37,6 +37,7 @@ class DomainFrequency(ExactConstants):
         self.limits: dict[str, tuple[float, str]] = {}
         self._axes = axes
         self._fixed: dict[str, tuple[float, ...]] = {}
+        self.settings: tuple[tuple[str, tuple[float, ...]], ...] = ()  # the fixed values
         for name, value in start.items():
             values = frequency_values("relax", name, value, axes)
             if learn:
@@ -46,14 +47,11 @@ class DomainFrequency(ExactConstants):
 
     def _fix(self, name: str, values: Sequence[float]) -> None:
         self._fixed[name] = tuple(values)
+        self.settings = tuple(self._fixed.items())
         self.set_constant(name, np.array(values, dtype=np.float64))
 
-    def settings(self) -> tuple[tuple[str, tuple[float, ...]], ...]:
-        """Return the fixed values, which what is made of them is remembered by."""
-        return tuple(self._fixed.items())
-
     def restore(self, settings: tuple[tuple[str, tuple[float, ...]], ...]) -> None:
-        """Take the fixed values that :meth:`settings` returned."""
+        """Take the fixed values that ``settings`` were."""
         for name, values in settings:
             self._fix(name, values)
 
@@ -130,7 +128,7 @@ class DomainFrequency(ExactConstants):
 
     def may_vary(self, *names: str) -> bool:
         """Whether the kernel may depend on any of these subgroups; yes where ω′ is learned."""
-        return any(name in self.names and (self.learn or any(self._fixed[name])) for name in names or self.names)
+        return any([name in self.names and (self.learn or any(self._fixed[name])) for name in names or self.names])
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)

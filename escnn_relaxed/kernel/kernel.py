@@ -184,7 +184,7 @@ class Kernel(nn.Module, ABC):
 
     def settings(self) -> Hashable:
         """Return what K depends on beside the tensors of its state."""
-        return self.frequency.settings()
+        return self.frequency.settings
 
     def restore(self, settings: Any) -> None:
         """Take what :meth:`settings` returned; only kernels that are made at every pixel need it."""
@@ -335,4 +335,5 @@ class Kernel(nn.Module, ABC):
 
 def joint(*names: Sequence[str]) -> tuple[str, ...]:
     """Return the subgroups that are named anywhere, in a fixed order."""
-    return tuple(name for name in SUBGROUPS if any(name in part for part in names))
+    named = set[str]().union(*names)
+    return tuple([name for name in SUBGROUPS if name in named])

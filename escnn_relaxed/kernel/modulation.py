@@ -64,7 +64,6 @@ class Modulation(ExactConstants, ABC):
             elements, has_any = channel_elements([kind], sample)
             own = elements if has_any.all() else elements[:1]
             self.kinds.append(FieldKind(list(fields).count(kind), kind.size, own))
-        self._counts: list[int] = []
         # The subgroup of each coordinate that the functions depend on.
         self._columns: tuple[str, ...] = ()
 
@@ -79,37 +78,33 @@ class Modulation(ExactConstants, ABC):
     def _maps(self, frequency: DomainFrequency, setting: tuple[Any, ...]) -> list[Maps]:
         """Return the functions of each kind of fields; where ω′ is fixed they are made once for a setting."""
         if frequency.learn or has_no_values():
-            return self._made(frequency.scale(self._columns, self._like), setting, self.constant)
+            return self._made(frequency.scale(self._columns, self.like), setting, self.constant)
 
         def build() -> list[Maps]:
             made = self._made(frequency.scale(self._columns), setting, self.exact)
-            return [tuple(part.to(self._like) for part in maps) for maps in made]
+            return [tuple(part.to(self.like) for part in maps) for maps in made]
 
-        return self.remembered((frequency.settings(), setting), build)
+        return self.remembered((frequency.settings, setting), build)
 
     def _start(self, counts: list[int]) -> None:
         """Make the weights, given their number in a field of each kind."""
-        self._counts = counts
-        total = sum(kind.fields * count for kind, count in zip(self.kinds, counts, strict=True))
-        self.weights = nn.Parameter(torch.zeros(self._lists * total))
+        self._sizes = [kind.fields * count for kind, count in zip(self.kinds, counts, strict=True)]
+        self.weights = nn.Parameter(torch.zeros(self._lists * sum(self._sizes)))
 
-    def by_kind(self) -> list[Tensor]:
-        """Return the weights of each kind of fields, (fields, number); of several lists (lists, fields, number)."""
-        shapes = [(kind.fields, count) for kind, count in zip(self.kinds, self._counts, strict=True)]
+    def by_kind(self) -> Sequence[Tensor]:
+        """Return the weights of each kind of fields, (fields·number,); of several lists (lists, fields·number)."""
         weights = self.weights if self._lists == 1 else self.weights.view(self._lists, -1)
-        parts = weights.split([fields * count for fields, count in shapes], -1) if len(shapes) > 1 else (weights,)
-        return [part.unflatten(-1, shape) for part, shape in zip(parts, shapes, strict=True)]
+        return weights.split(self._sizes, -1) if len(self._sizes) > 1 else (weights,)
 
     def soft_representations(self) -> list[Representation]:
         """Return the representations whose fields have weights; elsewhere f is 0."""
-        return [kind for kind, count in zip(self._representations, self._counts, strict=True) if count]
+        return [kind for kind, size in zip(self._representations, self._sizes, strict=True) if size]
 
     def channels(self, parts: Sequence[Tensor]) -> Tensor:
         """Return (…, C, columns) in the order of the channels, given (…, fields, rows, columns) of each kind."""
-        rows = [
-            part.expand(*part.shape[:-2], kind.size, part.shape[-1]).flatten(-3, -2)
-            for part, kind in zip(parts, self.kinds, strict=True)
-        ]
+        rows = []
+        for part, kind in zip(parts, self.kinds, strict=True):
+            rows.append(part.expand(*part.shape[:-2], kind.size, part.shape[-1]).flatten(-3, -2))
         ordered: Tensor = rows[0] if len(rows) == 1 else self._order(torch.cat(rows, -2))
         return ordered
 
@@ -163,6 +158,8 @@ class ElementModulation(Modulation):
         powers = [(sample.action[:, :, axis] @ directions(taps)) ** degree / len(sample) for _, axis, degree in sides]
         along = [_scaled(values[side.function], power) for side, power in zip(sides, powers, strict=True)]
         self.set_constant("along", np.reshape(along, (-1, len(sample), len(taps))))
+        # Those that f tells apart.
+        self._taps = len(taps) if sides else 1
         self._kind_functions = []
         for number, kind in enumerate(self.kinds):
             of_kind = independent(values @ kind.elements.T)
@@ -182,16 +179,16 @@ class ElementModulation(Modulation):
 
         With the number of h⁻¹g for each g of the sample it is f as an element h moves it, f(h⁻¹c, h⁻¹d).
         """
-        columns = self.constant("along").shape[-1] if self._side_functions else 1
-        names = tuple(name for name in FIBER_SUBGROUPS if name in averaged)
         if numbers is None:
-            maps = self._maps(frequency, names)
+            maps = self._maps(frequency, tuple(averaged))
         else:
             # With g for h⁻¹g in each mean, ⟨g e, h⁻¹d⟩ becomes ⟨g e, d⟩, and the functions are those at h⁻¹g.
-            values = self._functions(frequency.scale(self._columns, self._like), names, self.constant)
+            values = self._functions(frequency.scale(self._columns, self.like), averaged, self.constant)
             maps = self._maps_of(values[:, torch.from_numpy(numbers).to(values.device)], self.constant)
-        kinds = zip(self.by_kind(), maps, strict=True)
-        return self.channels([(weights @ made).unflatten(-1, (-1, columns)) for weights, (made,) in kinds])
+        parts = []
+        for weights, kind, (made,) in zip(self.by_kind(), self.kinds, maps, strict=True):
+            parts.append((weights.unflatten(-1, (kind.fields, -1)) @ made).unflatten(-1, (-1, self._taps)))
+        return self.channels(parts)
 
     def _made(self, scale: Tensor, setting: tuple[Any, ...], constant: Callable[[str], Tensor]) -> list[Maps]:
         return self._maps_of(self._functions(scale, setting, constant), constant)

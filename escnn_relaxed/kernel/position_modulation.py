@@ -75,7 +75,8 @@ class PositionModulation(Modulation):
         """Return the sums of maps (n, rows·columns) and (n, d·columns) with the weights, (R, C_out, columns)."""
         gains, ways = [], []
         kinds = zip(self.by_kind(), self.kinds, self._numbers, maps, strict=True)
-        for weights, kind, number, (gain_map, way_map) in kinds:
+        for of_kind, kind, number, (gain_map, way_map) in kinds:
+            weights = of_kind.unflatten(-1, (kind.fields, -1))
             gains.append((weights[:, :number] @ gain_map).unflatten(1, (len(kind.elements), -1)))
             if self.has_directions:
                 ways.append((weights[:, number:] @ way_map).unflatten(1, (len(self._columns), 1, -1)).transpose(0, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _Kernel = TypeVar("_Kernel", bound=nn.Module)
 
+_HALF = frozenset({torch.float16, torch.bfloat16})
 # Below this many units in the last place √s is rounding. In bfloat16 that alone would be a percent of the energy.
 _ROUNDING = 16
 _MOST_ROUNDING = 5e-3
@@ -43,7 +45,7 @@ def at_least_single(kernel: _Kernel, weights: Tensor | None) -> tuple[_Kernel, T
         if isinstance(value, Tensor)
     ]
     tensors = [value for _, _, value in own] + ([] if weights is None else [weights])
-    if not any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors):
+    if _HALF.isdisjoint(map(attrgetter("dtype"), tensors)):
         return kernel, weights
     single = copy.deepcopy(kernel, {id(value): value for value in tensors})
     for path, name, value in own:

@@ -87,7 +87,7 @@ class TiedKernel(StrictKernel):
             unused = (self.position_modulation.weights, *self.frequency.parameters())
             strict = strict + 0 * sum(value.sum() for value in unused)
         # f may be other than 0, as far as is known without waiting for an accelerator.
-        if self.training or any(self.frequency.may_vary(name) for name in FIBER_SUBGROUPS if name not in averaged):
+        if self.training or any([self.frequency.may_vary(name) for name in FIBER_SUBGROUPS if name not in averaged]):
             for f in self._group_modulations(averaged):
                 taps = strict.shape[2:] if f.shape[2] > 1 else [1] * (strict.dim() - 2)
                 strict = torch.addcmul(strict, strict, f.view(*f.shape[:2], *taps))
@@ -123,7 +123,9 @@ class TiedKernel(StrictKernel):
         of_entries = self._squared_entries(weights)
         nothing = of_entries.new_zeros(1, 1, 1)
         # No channel has both, so that their product is their sum.
-        whole, kept = (sum(self._group_modulations(names), nothing) for names in (hardened, averaged))
+        whole = sum(self._group_modulations(hardened), nothing)
+        is_mean = set(averaged) >= set(FIBER_SUBGROUPS)  # over the whole group, which is 0
+        kept = torch.zeros_like(whole) if is_mean else sum(self._group_modulations(averaged), nothing)
         moments = self._moments(hardened, nothing, size)
         scale = 1 / torch.maximum(whole.detach().abs().amax(), moments.detach().amax().sqrt()).clamp_min(1)
         whole, kept, moments, one = whole * scale, kept * scale, moments * scale**2, scale**2

@@ -19,7 +19,7 @@ from ..integral.geometry import ConvolutionGeometry, Geometry, TransposedGeometr
 from ..kernel.domain_frequency import Frequency, named_subgroups, starting_frequency
 from ..kernel.kernel import Kernel, KernelBuilder, KernelConfig
 from ..kernel.tied import TiedKernel
-from ..torch_modes import has_no_values, is_traced
+from ..torch_modes import has_no_values
 
 # The rotations by which SO(2) and O(2) are sampled.
 _SAMPLES = 16
@@ -149,14 +149,14 @@ def check_on_fields(input: Any, in_type: FieldType) -> None:
 
 def check_input(input: Any, in_type: FieldType, geometry: Geometry) -> None:
     """Raise unless this is a floating-point GeometricTensor of the layer's input type, not smaller than the kernel."""
-    check_on_fields(input, in_type)
-    if input.type != in_type:
+    if not isinstance(input, GeometricTensor) or input.type != in_type:
+        check_on_fields(input, in_type)
         raise TypeError(f"input must be of type {in_type}, got {input.type}")
     tensor = input.tensor
     if not tensor.is_floating_point():
         raise TypeError(f"input must be a real floating-point tensor, got {tensor.dtype}")
     # Under a trace sizes are tensors, and comparing them would make constants of them.
-    if has_no_values() or not is_traced():
+    if not isinstance(tensor.shape[0], Tensor):
         check_shape("input", tuple(tensor.shape), in_type, geometry)
 
 

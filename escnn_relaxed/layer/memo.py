@@ -61,23 +61,26 @@ class _TensorPlaces:
     """Where the tensors are that what a module computes may depend on, so that a call need not look for them."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._places: list[tuple[dict[str, Any], str]] = []
-        self._dictionaries: list[dict[str, Any]] = []
-        self._children: list[tuple[dict[str, Any], str, Any]] = []
-        self._compared: list[Tensor] = []
+        parts = [*module.modules()]
+        constants: dict[nn.Module, frozenset[str]] = {
+            part: part.constant_names() for part in parts if isinstance(part, ExactConstants)
+        }
         # What makes parametrized weights may have settings that are no tensors.
-        self._is_parametrized = False
-        for part in module.modules():
-            self._is_parametrized |= "parametrizations" in part._modules
-            self._children += [(part._modules, name, child) for name, child in part._modules.items()]
-            constants = part.constant_names() if isinstance(part, ExactConstants) else ()
-            parts: tuple[dict[str, Any], ...] = (part._parameters, part._buffers, part.__dict__)
-            for values in parts:
-                # Weights may be plain tensors, which another network makes.
-                names = [name for name, value in values.items() if isinstance(value, Tensor) and name not in constants]
-                self._places += [(values, name) for name in names]
-            self._dictionaries += [*parts, part._modules]
-        self._sizes = [len(values) for values in self._dictionaries]
+        self._is_parametrized = any(["parametrizations" in part._modules for part in parts])
+        self._children = [(part._modules, name, child) for part in parts for name, child in part._modules.items()]
+        # Weights may be plain tensors, which another network makes.
+        self._places: list[tuple[Any, str]] = [
+            (values, name)
+            for part in parts
+            for values in (part._parameters, part._buffers, vars(part))
+            for name, value in values.items()
+            if isinstance(value, Tensor) and name not in constants.get(part, ())
+        ]
+        self._dictionaries: list[Any] = [
+            values for part in parts for values in (part._parameters, part._buffers, vars(part), part._modules)
+        ]
+        self._sizes = [*map(len, self._dictionaries)]
+        self._compared: list[Tensor] = []
 
     def are_those_of_now(self) -> bool:
         """Whether the module has the same parts and attributes still."""

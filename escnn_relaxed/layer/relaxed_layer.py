@@ -81,10 +81,11 @@ class RelaxedLayer(EquivariantModule):
         """
         check_input(input, self.in_type, self.geometry)
         kernel, size = self.kernel, None
-        if input.tensor.is_meta != kernel.frequency.elsewhere:
+        if input.tensor.is_meta != kernel.frequency.like.is_meta:
             # torch's recipe for ensembles calls a skeleton on the meta device with weights of others.
             follow(self, self.like)
-        kernel.draw()
+        if kernel.is_random:
+            kernel.draw()
         if kernel.varies(self.hardened):
             if not kernel.is_factored:
                 banks = BanksAtPixels(kernel, self.geometry.domain_size(input.tensor), self.hardened)
@@ -106,17 +107,14 @@ class RelaxedLayer(EquivariantModule):
                 banks, factors = self.kernel(self.weights, hardened), None
             else:
                 banks, factors = self.kernel.filters(self.weights, size, hardened)
-            return as_weight(banks, self.geometry, factors is not None), factors, self._expanded_bias()
-
-    def _expanded_bias(self) -> Tensor | None:
-        """Return the bias of each channel in the precision that is set."""
-        return None if self.bias_expansion is None else self.bias_expansion(self.bias)
+            bias = None if self.bias_expansion is None else self.bias_expansion(self.bias)
+            return as_weight(banks, self.geometry, factors is not None), factors, bias
 
     @property
     def expanded_bias(self) -> Tensor | None:
         """The bias of each channel, (C_out,), as in ``R2Conv``; None without trivial irreps or with ``bias=False``."""
         with full_precision(self.like):
-            return self._expanded_bias()
+            return None if self.bias_expansion is None else self.bias_expansion(self.bias)
 
     @property
     def like(self) -> Tensor:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from escnn.nn import GeometricTensor, SequentialModule
@@ -16,19 +18,20 @@ from ..network.relaxed_layers import relaxed_layers
 from .layer_gradients import LayerCall, layer_gradients
 
 
-class SoftGroup(NamedTuple):
+@dataclass(frozen=True)
+class SoftGroup:
     """The soft weights of a layer that learn, of some subgroups."""
 
     layer: str  # the first that has them
     weights: WeightGroup
     layers: list[str]  # all that share them
 
-    @property
+    @cached_property
     def key(self) -> str:
         """A name among all groups."""
         return f"{self.layer}/{self.weights.name}"
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number n of weights."""
         return sum(len(places) for _, places in self.weights.entries)
@@ -116,7 +119,7 @@ def gradients(
     # One pass through the network gives the gradients of the layers' outputs. Those of the parameters of each layer
     # then follow input by input from that layer alone.
     count = count_inputs(arguments)
-    wanted = {id(parameter) for parameter in parameters}
+    wanted = set(map(id, parameters))
     calls: list[LayerCall] = []
 
     def note(layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> GeometricTensor:
@@ -128,7 +131,7 @@ def gradients(
     layers = [
         module
         for module in network.modules()
-        if isinstance(module, RelaxedLayer) and any(id(parameter) in wanted for parameter in module.parameters())
+        if isinstance(module, RelaxedLayer) and not wanted.isdisjoint(map(id, module.parameters()))
     ]
     handles = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
     try:
