@@ -124,7 +124,7 @@ def check_module(name: str, value: Any) -> nn.Module:
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether hooks are registered on a module itself."""
-    return any(getattr(module, kind) for kind in _HOOKS)
+    return any(map(vars(module).get, _HOOKS))
 
 
 def check_no_hooks(name: str, module: nn.Module, remedy: str) -> None:

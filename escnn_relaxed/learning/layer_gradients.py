@@ -41,7 +41,7 @@ def layer_gradients(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter]
         own: the parameters by their names in the layer.
         count: number of inputs.
     """
-    if any(has_hooks(module) for module in call.layer.modules()):
+    if any(map(has_hooks, call.layer.modules())):
         # Tensors of a map must not get into the hands of users.
         return _one_by_one(call, slope, own, count)
     if _has_large_banks(call, count) and _is_modulated(call.layer, own):
