@@ -153,13 +153,11 @@ def which_softness_helps(
     check_integer("seed", seed, 0)
     rows: list[TrainingTrial] = []
     hardened: tuple[str, ...] = ()
-    trainings = 1
     kept, before = _trained(network, hardened, train, losses, seed)
     while left:
         found = {}
         for name in left:
             found[name] = _trained(network, joint(hardened, (name,)), train, losses, seed)
-            trainings += 1
             rises = joined_over_processes(found[name][1] - before)
             rise, error = float(rises.mean()), float(rises.std(correction=0)) / len(rises) ** 0.5
             helps = rise > max(errors * error, math.log(odds) / len(rises))
@@ -170,7 +168,7 @@ def which_softness_helps(
         left.remove(row.subgroup)
         hardened = joint(hardened, (row.subgroup,))
         kept, before = found[row.subgroup]
-    return TrainingTrials(tuple(rows), trainings, kept)
+    return TrainingTrials(tuple(rows), 1 + len(rows), kept)
 
 
 def _trained(
