@@ -21,7 +21,7 @@ from ..torch_modes import full_precision
 from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport
 from .hardening import harden_by_trials
 from .likelihoods import Likelihood
-from .posterior import Hyperprior, Learned, fisher_rows, fixed_point, posterior, posterior_draws
+from .posterior import Learned, fisher_rows, fixed_point, posterior, posterior_draws
 from .soft_gradients import (
     count_inputs,
     gradients,
@@ -116,10 +116,10 @@ class SoftnessEvidence:
         self.observations = check_integer("observations", observations, 1)
         self._likelihood = Likelihood(likelihood)
         self._generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
-        self._hyperprior = Hyperprior(
-            check_not_negative("prior_weights", prior_weights), check_positive("prior_deviation", prior_deviation)
-        )
+        self._prior_weights = check_not_negative("prior_weights", prior_weights)
+        self._prior_deviation = check_positive("prior_deviation", prior_deviation)
         self._learned: dict[str, Learned] = {}
+        self._factors = torch.zeros(0)  # of each α² in the penalty
         self._collect()
         if not self._groups:
             raise ValueError("network has no soft weights that learn: its layers are strict, hardened or frozen")
@@ -170,8 +170,8 @@ class SoftnessEvidence:
         squares = [float(part.square().sum()) for part in self._weights().detach().cpu().double().split(sizes)]
         parts = zip(self._present(), squares, rows.split(sizes, 1), strict=True)
         found = [replace(known, square=square, rows=columns) for known, square, columns in parts]
-        keys = [group.key for group in self._groups]
-        self._learned |= zip(keys, fixed_point(found, self._hyperprior), strict=True)
+        learned = fixed_point(found, self._prior_weights, self._prior_deviation)
+        self._learned |= {group.key: of for group, of in zip(self._groups, learned, strict=True)}
         self._likelihood = likelihood
         self._set_factors()
 
