@@ -181,8 +181,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     trials = ask_soft_network(trained("soft", 0, data, epochs), data, test, epochs)
     poses = pose_test(data[0], GSPACE)
     print(f"\n{poses}\n\n{trials}\n")
-    for row in symmetry_verdict(poses, trials.helps).rows:
-        print(textwrap.fill(f"{row.subgroup}: {row.text}", 88, subsequent_indent="  "))
+    for subgroup, verdict in symmetry_verdict(poses, trials.helps).items():
+        print(textwrap.fill(f"{subgroup}: {verdict}", 88, subsequent_indent="  "))
 
 
 if __name__ == "__main__":

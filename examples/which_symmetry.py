@@ -105,7 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     trials, poses = ask(options.seed, epochs=12)
-    print(f"{trials}\n\n{symmetry_verdict(poses, trials.helps)}")
+    print(f"{trials}\n\n{poses}\n")
+    for subgroup, verdict in symmetry_verdict(poses, trials.helps).items():
+        print(f"{subgroup}: {verdict}")
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ RESULTS = (
     "ErrorRow",
 )
 RESULTS += ("EvidenceRow", "EvidenceTable", "HardeningReport", "HardeningTrial", "LayerSummary", "RelaxationSummary")
-RESULTS += ("TrainingTrial", "TrainingTrials", "PoseReport", "PoseRow", "SymmetryVerdict", "VerdictRow")
+RESULTS += ("TrainingTrial", "TrainingTrials", "PoseReport", "PoseRow")
 RESULTS += ("ProfileRow", "SymmetryProfile", "RobustnessOfSubgroup", "RobustnessReport", "RobustnessRow")
 
 BAD: dict[str, Any] = {

@@ -16,7 +16,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
-from escnn_relaxed.learning.likelihoods import Likelihood, likelihood_of
+from escnn_relaxed.learning.likelihoods import Likelihood
 
 
 def test_modes_statistics_and_random_numbers_are_left_as_they_were() -> None:
@@ -240,35 +240,6 @@ def test_noise_is_the_mean_square_of_the_residuals_and_never_0(noise: float) -> 
     assert likelihood.noise > 0
     assert likelihood.losses(output, targets).isfinite().all()
     assert likelihood.direction(output, torch.Generator()).isfinite().all()
-
-
-_CHANCES = torch.rand(12, 3, generator=torch.Generator().manual_seed(0)).softmax(1)
-_NUMBERS = torch.arange(12)
-
-
-@pytest.mark.parametrize(
-    ("targets", "output", "likelihood"),
-    [
-        (_NUMBERS % 3, (3,), "categorical"),
-        ((_NUMBERS % 3).view(3, 2, 2), (3, 2, 2), "categorical"),
-        ((_NUMBERS % 3).where(_NUMBERS > 2, -100), (3,), "categorical"),
-        (_NUMBERS, (3,), None),
-        (_NUMBERS, (1,), None),
-        (_NUMBERS[:, None], (1,), "gaussian"),
-        ((_NUMBERS % 2)[:, None], (1,), "binary"),
-        ((_CHANCES > 0.3).float(), (3,), "binary"),
-        (functional.one_hot(_NUMBERS % 3).float(), (3,), None),
-        (functional.one_hot(_NUMBERS % 3), (3,), None),
-        (_CHANCES, (3,), None),
-        (_CHANCES[:, :1], (1,), None),
-        (_CHANCES * 4, (3,), "gaussian"),
-        (_NUMBERS % 2 > 0, (), "binary"),
-    ],
-)
-def test_targets_are_of_one_likelihood_or_leave_a_doubt(
-    targets: Tensor, output: tuple[int, ...], likelihood: str | None
-) -> None:
-    assert likelihood_of(targets, output) == likelihood
 
 
 # Bad input.

@@ -1,4 +1,4 @@
-"""The Lightning callback that learns how soft, of which the user gives nothing, against a plain loop."""
+"""The Lightning callback that learns how soft, against a plain loop."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def plain_loop(
             evidence.penalty().backward()
             optimiser.step()
         if epoch >= 2:
-            evidence.update(data().tensors[0][:inputs])
+            evidence.update(data().tensors[0][:inputs], targets if likelihood == "gaussian" else None)
     return evidence
 
 
 @pytest.mark.parametrize(("accumulate", "inputs"), [(1, 128), (1, 12), (3, 128)])
 def test_callback_is_a_plain_loop_with_an_update_after_each_epoch(accumulate: int, inputs: int) -> None:
-    module, callback = Classifier(), LearnSoftness(inputs=inputs)
+    module, callback = Classifier(), LearnSoftness("categorical", inputs=inputs)
     run = trainer(callback, accumulate_grad_batches=accumulate)
     run.fit(module, loader())
     expected = Classifier()
@@ -80,9 +80,9 @@ def test_callback_is_a_plain_loop_with_an_update_after_each_epoch(accumulate: in
 
 def test_run_resumed_from_a_checkpoint_ends_as_the_run_that_went_on(tmp_path: Path) -> None:
     path = tmp_path / "middle.ckpt"
-    module, callback = Classifier(), LearnSoftness()
+    module, callback = Classifier(), LearnSoftness("categorical")
     trainer(callback, SaveAfterEpoch(path, 2)).fit(module, loader())
-    resumed, other = Classifier(), LearnSoftness()
+    resumed, other = Classifier(), LearnSoftness("categorical")
     trainer(other).fit(resumed, loader(), ckpt_path=path)
     for name, value in module.state_dict().items():
         assert torch.allclose(resumed.state_dict()[name], value, rtol=ROUNDING, atol=ROUNDING), name
@@ -101,8 +101,8 @@ def test_run_resumed_inside_an_epoch_counts_all_images(epoch: int, batch: int, t
             if (trainer.current_epoch, batch_idx) == (epoch, batch):
                 trainer.save_checkpoint(path)
 
-    trainer(LearnSoftness(), Save()).fit(Classifier(), loader())
-    other = LearnSoftness()
+    trainer(LearnSoftness("categorical"), Save()).fit(Classifier(), loader())
+    other = LearnSoftness("categorical")
     trainer(other).fit(Classifier(), loader(), ckpt_path=path)
     assert other.evidence is not None
     assert other.evidence.observations == IMAGES
@@ -135,7 +135,7 @@ def test_two_processes_are_a_plain_loop_over_the_images_of_both(monkeypatch: pyt
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     targets = torch.randint(0, 2, (IMAGES, 1)).double()
     module, expected = OneLogit(), OneLogit()
-    run = trainer(LearnSoftness(), devices=2, strategy="ddp_spawn")
+    run = trainer(LearnSoftness("binary"), devices=2, strategy="ddp_spawn")
     # A step takes all images, since Lightning shuffles them before it parts them.
     run.fit(module, DataLoader(data(targets), batch_size=IMAGES // 2))
     evidence = plain_loop(expected, IMAGES // BATCH, likelihood="binary", targets=targets)
@@ -147,42 +147,58 @@ def test_two_processes_are_a_plain_loop_over_the_images_of_both(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("targets", "loss", "likelihood"),
+    ("likelihood", "targets", "loss"),
     [
-        (torch.randint(0, 2, (IMAGES,)), nn.CrossEntropyLoss(), "categorical"),
-        (torch.randint(0, 2, (IMAGES, 2)).double(), nn.BCEWithLogitsLoss(), "binary"),
-        (torch.randn(IMAGES, 2, dtype=torch.float64), nn.MSELoss(), "gaussian"),
+        ("binary", torch.randint(0, 2, (IMAGES, 2)).double(), nn.BCEWithLogitsLoss()),
+        ("gaussian", torch.randn(IMAGES, 2, dtype=torch.float64), nn.MSELoss()),
     ],
 )
-def test_targets_say_the_likelihood(targets: Tensor, loss: nn.Module, likelihood: str) -> None:
-    callback, given = LearnSoftness(), LearnSoftness("gaussian")
-    trainer(callback).fit(OfTargets(loss), loader(targets))
+def test_other_likelihoods_are_a_plain_loop_too(likelihood: str, targets: Tensor, loss: nn.Module) -> None:
+    """An update of a regression takes the targets of its images."""
+    module, expected, callback = OfTargets(loss), OfTargets(loss), LearnSoftness(likelihood)
+    trainer(callback).fit(module, loader(targets))
+    evidence = plain_loop(expected, likelihood=likelihood, targets=targets)
+    for name, value in expected.state_dict().items():
+        assert torch.allclose(module.state_dict()[name], value, rtol=ROUNDING, atol=ROUNDING), name
+    assert callback.evidence is not None
     assert callback.evidence.likelihood == likelihood
-    assert callback.evidence.penalty() > 0
-    if likelihood == "binary":  # 0 and 1 may be numbers, too
-        trainer(given).fit(OfTargets(nn.MSELoss()), loader(targets))
-        assert given.evidence.likelihood == "gaussian"
+    rows, wanted = callback.evidence.table(), evidence.table()
+    assert [row.determined for row in rows] == pytest.approx([row.determined for row in wanted], rel=1e-9)
 
 
-@pytest.mark.parametrize("inputs", [10, 128])
-def test_targets_that_fit_several_likelihoods_are_asked_about(inputs: int) -> None:
-    """Also before the epoch has ended."""
-    targets = nn.functional.one_hot(torch.arange(IMAGES) % 2).double()
-    with pytest.raises(ValueError, match=r"likelihood must be given.* \(\d+, 2\) with values from 0 to 1"):
-        trainer(LearnSoftness(inputs=inputs)).fit(OfTargets(nn.CrossEntropyLoss()), loader(targets))
+def test_a_regression_without_targets_is_refused() -> None:
+    class Alone(Classifier):
+        def loss(self, batch: list[Tensor]) -> Tensor:
+            return self(batch[0]).square().mean()
+
+    with pytest.raises(ValueError, match="targets must be given where likelihood='gaussian'"):
+        trainer(LearnSoftness("gaussian")).fit(Alone(), DataLoader(TensorDataset(data().tensors[0]), batch_size=BATCH))
 
 
-def test_error_after_a_guess_says_so() -> None:
-    class Broken(OfTargets):
-        def forward(self, features: Tensor) -> Tensor:
-            output = super().forward(features)
-            return output if self.training or len(features) == 1 else output[:, :1]
+def test_another_likelihood_than_in_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "middle.ckpt"
+    trainer(LearnSoftness("categorical"), SaveAfterEpoch(path, 2)).fit(Classifier(), loader())
+    with pytest.raises(ValueError, match="likelihood must be 'categorical', as in the checkpoint, got 'binary'"):
+        trainer(LearnSoftness("binary")).fit(Classifier(), loader(), ckpt_path=path)
 
-    with pytest.raises(ValueError, match=r"shape of the outputs.*LearnSoftness took likelihood='gaussian'"):
-        trainer(LearnSoftness()).fit(Broken(nn.MSELoss()), loader(torch.randn(IMAGES, 2, dtype=torch.float64)))
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"likelihood": "poisson"}, "likelihood must be one of"),
+        ({"likelihood": None}, "likelihood must be one of"),
+        ({"first_epoch": -1}, "first_epoch must be >= 0"),
+        ({"inputs": 9}, "inputs must be >= 10"),
+        ({"prior_weights": -1.0}, "prior_weights must be"),
+        ({"prior_deviation": 0.0}, "prior_deviation must be"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LearnSoftness(**{"likelihood": "categorical", **arguments})
 
 
 def test_batches_without_images_are_refused() -> None:
     labels = TensorDataset(torch.zeros(12, dtype=torch.long), torch.zeros(12, dtype=torch.long))
     with pytest.raises(ValueError, match="LearnSoftness: a training batch has no floating-point tensor"):
-        trainer(LearnSoftness()).fit(Classifier(), DataLoader(labels, batch_size=4))
+        trainer(LearnSoftness("categorical")).fit(Classifier(), DataLoader(labels, batch_size=4))

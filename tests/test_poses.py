@@ -116,8 +116,8 @@ def test_bad_arguments_are_named(arguments: tuple[object, ...], error: type[Exce
 def test_verdicts_say_which_kind_of_breaking_it_is() -> None:
     def verdict(equal: bool, helps: bool) -> str:
         found = PoseReport((PoseRow("rotation", 0.5 if equal else 1.0, 0.01, equal),))
-        (row,) = symmetry_verdict(found, {"rotation": helps, "reflection": True}).rows
-        return row.text
+        (text,) = symmetry_verdict(found, {"rotation": helps, "reflection": True}).values()
+        return text
 
     texts = {(equal, helps): verdict(equal, helps) for equal in (True, False) for helps in (True, False)}
     assert len(set(texts.values())) == 4
@@ -128,3 +128,5 @@ def test_verdicts_say_which_kind_of_breaking_it_is() -> None:
         symmetry_verdict(found, {"reflection": True})
     with pytest.raises(TypeError, match="poses must be"):
         symmetry_verdict({"rotation": True}, {"rotation": True})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="helps must say True or False"):
+        symmetry_verdict(found, {"rotation": 0.3})  # type: ignore[dict-item]

@@ -16,13 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..checks import check_integer, check_mapping, check_not_negative, check_positive
 from ..measure.symmetry_profile import SymmetryProfile, symmetry_profile
-from ..network.relaxed_layers import in_eval_mode, relaxed_layers
+from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers
 from ..torch_modes import full_precision
 from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport
 from .hardening import harden_by_trials
 from .likelihoods import Likelihood
-from .posterior import Hyperprior, Learned, fisher_rows, fixed_point, posterior
-from .profile_errors import profile_with_errors
+from .posterior import Learned, fisher_rows, fixed_point, posterior, posterior_draws
 from .soft_gradients import (
     count_inputs,
     gradients,
@@ -117,9 +116,8 @@ class SoftnessEvidence:
         self.observations = check_integer("observations", observations, 1)
         self._likelihood = Likelihood(likelihood)
         self._generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
-        self._hyperprior = Hyperprior(
-            check_not_negative("prior_weights", prior_weights), check_positive("prior_deviation", prior_deviation)
-        )
+        self._prior_weights = check_not_negative("prior_weights", prior_weights)
+        self._prior_deviation = check_positive("prior_deviation", prior_deviation)
         self._learned: dict[str, Learned] = {}
         self._factors = torch.zeros(0)  # of each α² in the penalty
         self._collect()
@@ -170,27 +168,22 @@ class SoftnessEvidence:
             rows = self._fisher(likelihood, inputs, targets)
         sizes = [group.size for group in self._groups]
         squares = [float(part.square().sum()) for part in self._weights().detach().cpu().double().split(sizes)]
-        found = [
-            replace(known, square=square, rows=columns)
-            for known, square, columns in zip(self._present(), squares, rows.split(sizes, 1), strict=True)
-        ]
-        self._learned |= {
-            group.key: learned
-            for group, learned in zip(self._groups, fixed_point(found, self._hyperprior), strict=True)
-        }
+        parts = zip(self._present(), squares, rows.split(sizes, 1), strict=True)
+        found = [replace(known, square=square, rows=columns) for known, square, columns in parts]
+        learned = fixed_point(found, self._prior_weights, self._prior_deviation)
+        self._learned |= {group.key: of for group, of in zip(self._groups, learned, strict=True)}
         self._likelihood = likelihood
         self._set_factors()
 
+    @torch.no_grad()
     def table(self) -> EvidenceTable:
         """Return what the data determine of each layer's softness in each subgroup; its text is a table."""
         layers = relaxed_layers(self.network)
         rows = []
-        for group in self._groups:
-            with torch.no_grad():
-                softness = float(layers[group.layer].softness(*group.weights.subgroups))
-            learned = self._learned[group.key]
-            numbers = learned.determined, softness, learned.precision
-            rows.append(EvidenceRow(group.layer, group.weights.name, group.size, *numbers))
+        for group, learned in zip(self._groups, self._present(), strict=True):
+            softness = float(layers[group.layer].softness(*group.weights.subgroups))
+            numbers = group.size, learned.determined, softness, learned.precision
+            rows.append(EvidenceRow(group.layer, group.weights.name, *numbers))
         return EvidenceTable(tuple(rows))
 
     @torch.no_grad()
@@ -212,6 +205,7 @@ class SoftnessEvidence:
         weight = self._likelihood.weight
         return -self.observations * mean / weight - posterior(self._present(), 1 / weight)[1]
 
+    @torch.no_grad()
     def symmetry_profile(self, draws: int = 100) -> SymmetryProfile:
         """Return how far each element of the group moves the kernels, with the error that the data leave.
 
@@ -231,7 +225,19 @@ class SoftnessEvidence:
         draws = check_integer("draws", draws, 1)
         if not self._groups:
             return symmetry_profile(self.network)  # nothing is soft, so that nothing is open
-        return profile_with_errors(self.network, self._present(), draws, self._generator)
+        profile, drawn = symmetry_profile(self.network), copy_network(self.network)
+        entries = [entry for group in soft_groups(drawn) for entry in group.weights.entries]
+        start = [parameter.view(-1)[places] for parameter, places in entries]
+        errors = torch.tensor([row.error for row in profile.rows], dtype=torch.float64)
+        squares = torch.zeros_like(errors)
+        for change in posterior_draws(self._present(), draws, self._generator):
+            parts = change.split([len(values) for values in start])
+            for (parameter, places), values, part in zip(entries, start, parts, strict=True):
+                parameter.view(-1)[places] = values + part.to(values)
+            squares += (errors.new_tensor([row.error for row in symmetry_profile(drawn).rows]) - errors).square()
+        deviations = (squares / draws).sqrt().tolist()
+        rows = (replace(row, deviation=each) for row, each in zip(profile.rows, deviations, strict=True))
+        return replace(profile, rows=tuple(rows))
 
     @torch.no_grad()
     def harden(self, inputs: Any, targets: Tensor) -> HardeningReport:

@@ -29,14 +29,37 @@ def harden_by_trials(
         losses: gives the negative log likelihood of each input.
         observations: N.
     """
-    trials: list[HardeningTrial] = []
-    before = losses()
+    layers, trials, before = relaxed_layers(network), list[HardeningTrial](), losses()
 
-    def attempt(subgroups: frozenset[str], groups: Sequence[SoftGroup]) -> None:
+    def attempt(subgroups: frozenset[str], groups: Sequence[SoftGroup]) -> bool:
+        """Harden the layers of some groups unless that costs too much, and return whether they stay strict."""
         nonlocal before
-        trial, after = _trial(network, subgroups, groups, learned, before, losses, observations)
-        trials.append(trial)
-        before = after if trial.is_hardened else before
+        names = tuple(dict.fromkeys(name for group in groups for name in group.layers))
+        known = {name: layers[name].hardened for name in names}
+        gone = [group.key for group in groups]
+        whole = {group.key: learned[group.key] for group in soft_groups(network)}
+        rest = [of for key, of in whole.items() if key not in gone]
+        occam_factor = posterior(list(whole.values()))[1] - posterior(rest)[1]
+        needed, is_kept = _COUNTED_ON * occam_factor + ODDS, False
+        try:
+            for name in names:
+                layers[name].harden(*subgroups)
+            after = losses()
+            rise, error = (observations * value for value in mean_over_processes(after - before))
+            is_kept = rise - error <= needed
+        finally:
+            if not is_kept:
+                for name, hardened in known.items():
+                    layers[name].hardened = hardened
+        before = after if is_kept else before
+        size, determined = sum(group.size for group in groups), sum(learned[key].determined for key in gone)
+        said = ", ".join(joint(tuple(subgroups)))
+        trials.append(HardeningTrial(said, names, size, determined, occam_factor, needed, rise, error, is_kept))
+        return is_kept
+
+    def going(subgroups: frozenset[str]) -> list[SoftGroup]:
+        """Return the groups that go where all layers become strict in some subgroups."""
+        return [group for group in soft_groups(network) if group.weights.is_gone(tuple(subgroups))]
 
     def gamma_per_weight(groups: Sequence[SoftGroup]) -> float:
         """Return γ/n of some groups together."""
@@ -45,52 +68,13 @@ def harden_by_trials(
     # Layers can be made strict in each of these alone, some in several subgroups together.
     weights = [group.weights for group in soft_groups(network)]
     choices = dict.fromkeys(of.subgroups for of in weights if of.needs_all or len(of.subgroups) == 1)
-    for subgroups in sorted(choices, key=lambda choice: gamma_per_weight(_going(network, choice))):
-        going = _going(network, subgroups)
-        if not going:
-            continue  # all of them have gone with several subgroups together
-        attempt(subgroups, going)
-        names = dict.fromkeys(group.layer for group in going)
-        if not trials[-1].is_hardened and len(names) > 1:
-            for groups in sorted(
-                ([group for group in going if group.layer == name] for name in names), key=gamma_per_weight
-            ):
-                attempt(subgroups, groups)
+    for subgroups in sorted(choices, key=lambda choice: gamma_per_weight(going(choice))):
+        groups = going(subgroups)
+        # There are none where all of them have gone with several subgroups together.
+        if not groups or attempt(subgroups, groups):
+            continue
+        names = dict.fromkeys(group.layer for group in groups)
+        parts = [[group for group in groups if group.layer == name] for name in names]
+        for part in sorted(parts, key=gamma_per_weight) if len(parts) > 1 else ():
+            attempt(subgroups, part)
     return HardeningReport(tuple(trials))
-
-
-def _going(network: nn.Module, subgroups: frozenset[str]) -> list[SoftGroup]:
-    """Return the groups that go where all layers become strict in some subgroups."""
-    return [group for group in soft_groups(network) if group.weights.is_gone(tuple(subgroups))]
-
-
-def _trial(
-    network: nn.Module,
-    subgroups: frozenset[str],
-    groups: Sequence[SoftGroup],
-    learned: Mapping[str, Learned],
-    before: Tensor,
-    losses: Callable[[], Tensor],
-    observations: int,
-) -> tuple[HardeningTrial, Tensor]:
-    """Harden the layers of some groups, and make them soft again if that costs too much; return the losses with it."""
-    names = tuple(dict.fromkeys(name for group in groups for name in group.layers))
-    layers = [relaxed_layers(network)[name] for name in names]
-    gone, soft = {group.key for group in groups}, [group.key for group in soft_groups(network)]
-    whole, rest = ([learned[key] for key in soft if key not in out] for out in (set(), gone))
-    occam_factor = posterior(whole)[1] - posterior(rest)[1]
-    needed = _COUNTED_ON * occam_factor + ODDS
-    known, is_kept = [layer.hardened for layer in layers], False
-    try:
-        for layer in layers:
-            layer.harden(*subgroups)
-        after = losses()
-        rise, error = (observations * value for value in mean_over_processes(after - before))
-        is_kept = rise - error <= needed
-    finally:
-        if not is_kept:
-            for layer, hardened in zip(layers, known, strict=True):
-                layer.hardened = hardened
-    size, determined = sum(group.size for group in groups), sum(learned[key].determined for key in gone)
-    name = ", ".join(joint(tuple(subgroups)))
-    return HardeningTrial(name, names, size, determined, occam_factor, needed, rise, error, is_kept), after

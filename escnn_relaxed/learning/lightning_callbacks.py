@@ -7,6 +7,7 @@ unscaled and reduced over processes; the loss that the module logs is its own. O
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,10 +16,8 @@ from torch import Tensor
 
 from ..checks import check_choice, check_integer, check_not_negative, check_positive
 from ..measure.monitoring import relaxation_scalars
-from ..network.relaxed_layers import in_eval_mode
 from .evidence import FEWEST_INPUTS, SoftnessEvidence
-from .likelihoods import LIKELIHOODS, likelihood_of
-from .soft_gradients import plain
+from .likelihoods import LIKELIHOODS
 
 __all__ = ["LearnSoftness", "LogRelaxation"]
 
@@ -27,15 +26,12 @@ class LearnSoftness(Callback):
     """Learns how soft each layer should be: :class:`~escnn_relaxed.SoftnessEvidence` over a Lightning run.
 
     It takes its images from the training batches: the first floating-point tensor (batch, C, H, W), or of volumes
-    (batch, C, D, H, W), which the module's ``forward`` has to take. The loss has to be the mean of torch's function for
-    the likelihood. The share γ/n of the weights that the data determine is logged as ``determined/<layer>/<subgroup>``
-    at the end of each epoch.
+    (batch, C, D, H, W), which the module's ``forward`` has to take. The tensor that follows it has the targets, which
+    only a regression needs. The loss has to be the mean of torch's function for the likelihood. The share γ/n of the
+    weights that the data determine is logged as ``determined/<layer>/<subgroup>`` at the end of each epoch.
 
     Args:
-        likelihood: ``"categorical"``, ``"binary"`` or ``"gaussian"``. By default the targets say it, the tensor that
-            follows the images in a batch: whole numbers below the number of classes, one for each pixel of the output;
-            0 and 1 in the shape of the output; or other numbers in that shape. An error asks for the likelihood where
-            targets fit several: one-hot vectors, probabilities, and other numbers from 0 to 1.
+        likelihood: ``"categorical"``, ``"binary"`` or ``"gaussian"``, as of :class:`~escnn_relaxed.SoftnessEvidence`.
         first_epoch: number of the epoch after which the first update is, counted from 0.
         inputs: number of images of an update.
         prior_weights: n₀ of :class:`~escnn_relaxed.SoftnessEvidence`.
@@ -50,14 +46,13 @@ class LearnSoftness(Callback):
 
     Example:
         >>> from lightning.pytorch import Trainer
-        >>> trainer = Trainer(
-        ...     max_epochs=30, callbacks=[LearnSoftness()], logger=False, accelerator="cpu"
-        ... )
+        >>> learned = LearnSoftness("categorical")
+        >>> trainer = Trainer(max_epochs=30, callbacks=[learned], logger=False, accelerator="cpu")
     """
 
     def __init__(
         self,
-        likelihood: str | None = None,
+        likelihood: str,
         first_epoch: int = 2,
         inputs: int = 128,
         *,
@@ -65,106 +60,80 @@ class LearnSoftness(Callback):
         prior_deviation: float = 0.5,
     ) -> None:
         super().__init__()
-        self._prior_weights = check_not_negative("prior_weights", prior_weights)
-        self._prior_deviation = check_positive("prior_deviation", prior_deviation)
-        self._likelihood = None if likelihood is None else check_choice("likelihood", likelihood, LIKELIHOODS)
+        self._likelihood = check_choice("likelihood", likelihood, LIKELIHOODS)
         self._first_epoch = check_integer("first_epoch", first_epoch, 0)
-        self._wanted = check_integer("inputs", inputs, 10)
-        self._restored: dict[str, Any] | None = None
-        self._images: list[Tensor] = []
-        self._targets: list[Tensor] = []
+        self._wanted = check_integer("inputs", inputs, FEWEST_INPUTS)
+        self._new_evidence = partial(
+            SoftnessEvidence,
+            likelihood=likelihood,
+            prior_weights=check_not_negative("prior_weights", prior_weights),
+            prior_deviation=check_positive("prior_deviation", prior_deviation),
+        )
+        self._restored: dict[str, Any] = {}
+        # Images of this epoch, also those before a run was resumed inside it.
         self._count = 0
-        # Images of the present epoch before a run was resumed inside it.
-        self._before = 0
-        self._guessed: str | None = None
+        # Images of some batches, and their targets where an update needs them.
+        self._batches: list[list[Tensor]] = []
         self.evidence: SoftnessEvidence | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Continue with the state of a checkpoint if one was loaded."""
-        self.evidence = self._guessed = None
-        state = dict(self._restored or {})
-        self._before = state.pop("images", 0)
+        state, self.evidence = dict(self._restored), None
+        self._count = state.pop("images", 0)
         if state:
-            self.evidence = self._evidence(pl_module, state.pop("observations"), state.pop("likelihood"))
+            likelihood = state.pop("likelihood")
+            if likelihood != self._likelihood:
+                raise ValueError(f"likelihood must be {likelihood!r}, as in the checkpoint, got {self._likelihood!r}")
+            self.evidence = self._new_evidence(pl_module, state.pop("observations"))
             self.evidence.load_state_dict(state)
-
-    def _evidence(self, module: LightningModule, observations: int, likelihood: str) -> SoftnessEvidence:
-        """Return the evidence of a module with the priors that were given."""
-        priors = {"prior_weights": self._prior_weights, "prior_deviation": self._prior_deviation}
-        return SoftnessEvidence(module, observations, likelihood, 0, **priors)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget the images of the last epoch."""
-        self._images, self._targets, self._count = [], [], 0
+        self._batches = []
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Count the images of the epoch, and keep some of them with their targets."""
         tensors = list(_tensors(batch))
-        place = next((number for number, tensor in enumerate(tensors) if _is_image(tensor)), None)
-        if place is None:
+        first = next((number for number, tensor in enumerate(tensors) if _is_image(tensor)), None)
+        if first is None:
             raise ValueError("LearnSoftness: a training batch has no floating-point tensor (batch, C, H, W)")
-        if not self._images:
-            self._count = self._before = self._before if batch_idx else 0
-        if self._count - self._before < self._wanted:
-            self._images.append(tensors[place].detach())
-            self._targets += [tensor.detach() for tensor in tensors[place + 1 : place + 2]]
-            if self._count - self._before + len(tensors[place]) >= self._wanted:
-                # An error now is better than at the end of an epoch.
-                self._name(pl_module)
-        self._count += len(tensors[place])
+        if sum(len(images) for images, *_ in self._batches) < self._wanted:
+            number = 2 if self._likelihood == "gaussian" else 1
+            self._batches.append([tensor.detach() for tensor in tensors[first : first + number]])
+        self._count = len(tensors[first]) + (self._count if batch_idx else 0)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Update the precisions, and log γ/n."""
-        if not self._images:
+        if not self._batches:
             return  # a run that was resumed after the last batch
         if self.evidence is None:
-            observations = self._count * trainer.world_size
-            self.evidence = self._evidence(pl_module, observations, self._name(pl_module))
-        images, targets = self._kept()
-        is_enough = len(images) >= FEWEST_INPUTS or not self._before
+            self.evidence = self._new_evidence(pl_module, self._count * trainer.world_size)
+        inputs = [torch.cat(parts)[: self._wanted] for parts in zip(*self._batches, strict=False)]
+        # Fewer may be left of an epoch inside which a run was resumed.
+        is_enough = len(inputs[0]) >= min(FEWEST_INPUTS, self._count)
         if trainer.current_epoch >= self._first_epoch and is_enough:
-            try:
-                self.evidence.update(images, targets)
-            except (TypeError, ValueError) as error:
-                if self._guessed is None:
-                    raise
-                hint = f"LearnSoftness took likelihood={self._guessed!r} from the targets: give it if it is another"
-                raise ValueError(f"{error} ({hint})") from error
+            self.evidence.update(*inputs)
             table = self.evidence.table()
             pl_module.log_dict({f"determined/{row.layer}/{row.subgroup}": row.gamma_per_weight for row in table})
-        self._before = 0
-
-    def _kept(self) -> tuple[Tensor, Tensor | None]:
-        """Return the images of an update, and their targets."""
-        targets = torch.cat(self._targets)[: self._wanted] if self._targets else None
-        return torch.cat(self._images)[: self._wanted], targets
-
-    def _name(self, pl_module: LightningModule) -> str:
-        """Return the likelihood that was given, or else is guessed from the kept images and targets."""
-        known = self._likelihood or (self._guessed if self.evidence is None else self.evidence.likelihood)
-        if known is None:
-            known = self._guessed = _guessed(pl_module, *self._kept())
-        return known
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         """Add the gradient of the penalty."""
-        penalty = torch.zeros(()) if self.evidence is None else self.evidence.penalty()
-        if penalty.requires_grad:
+        if self.evidence is not None and (penalty := self.evidence.penalty()).requires_grad:
             penalty.backward()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was learned, for checkpoints."""
-        evidence = self.evidence
-        if evidence is None:
-            return {**(self._restored or {}), "images": self._count}
-        given = {"observations": evidence.observations, "likelihood": evidence.likelihood}
-        return {"images": self._count, **given, **evidence.state_dict()}
+        learned = self._restored
+        if self.evidence is not None:
+            given = {"observations": self.evidence.observations, "likelihood": self._likelihood}
+            learned = {**given, **self.evidence.state_dict()}
+        return {**learned, "images": self._count}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Keep the state of a checkpoint for the start of training."""
-        self._restored = dict(state_dict) or None
+        self._restored = dict(state_dict)
 
 
 class LogRelaxation(Callback):
@@ -224,24 +193,6 @@ class LogRelaxation(Callback):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue the history of a checkpoint."""
         self.history = state_dict["history"]
-
-
-@torch.no_grad()
-def _guessed(network: LightningModule, images: Tensor, targets: Tensor | None) -> str:
-    """Return the only likelihood that targets fit, by the shape of the network's output."""
-    if targets is None:
-        raise ValueError("LearnSoftness: likelihood must be given where nothing follows the images in a batch")
-    with in_eval_mode(network):
-        output = plain(network(images[:1]), "network: its output")
-    likelihood = likelihood_of(targets, tuple(output.shape[1:]))
-    if likelihood is None:
-        values = f"values from {targets.min().item():g} to {targets.max().item():g}" if targets.numel() else "no values"
-        raise ValueError(
-            f"LearnSoftness: likelihood must be given, one of {list(LIKELIHOODS)}: targets of shape "
-            f"{tuple(targets.shape)} with {values} do not say it beside outputs of shape "
-            f"{(len(targets), *output.shape[1:])}"
-        )
-    return likelihood
 
 
 def _is_image(tensor: Tensor) -> bool:

@@ -16,25 +16,6 @@ _UNIT_NOISE = 1 / (2 * math.pi)
 LIKELIHOODS = "categorical", "binary", "gaussian"
 
 
-# What ``cross_entropy`` leaves out.
-_IGNORED = -100
-
-
-def likelihood_of(targets: Tensor, output: tuple[int, ...]) -> str | None:
-    """Return the only likelihood that targets (batch, …) fit beside outputs of a shape; None where there is a doubt."""
-    is_whole = not targets.is_floating_point()
-    classes = output[0] if output else 1
-    if targets.shape[1:] != output:
-        is_class = is_whole and targets.shape[1:] == output[1:] and classes > 1
-        counted = ((targets >= 0) & (targets < classes)) | (targets == _IGNORED)
-        return "categorical" if is_class and counted.all() else None
-    if ((targets < 0) | (targets > 1)).any():
-        return "gaussian"
-    is_distribution = classes > 1 and torch.allclose(targets.double().sum(1), targets.new_ones(()).double(), atol=1e-3)
-    is_choice = not is_distribution and ((targets == 0) | (targets == 1)).all()
-    return "binary" if is_choice else None
-
-
 class Likelihood:
     """One of the likelihoods that torch's losses are of.
 

@@ -20,24 +20,6 @@ _NOTHING = 1e-300
 
 
 @dataclass(frozen=True)
-class Hyperprior:
-    """The prior of each δ, a gamma distribution: as if ``weights`` more weights of that deviation had been seen.
-
-    Attributes:
-        weights: n₀; 0 gives MacKay's update.
-        deviation: σ₀ of a soft weight where the data say nothing.
-    """
-
-    weights: float = 1.0
-    deviation: float = 0.5
-
-    def precision(self, determined: float, square: float) -> float:
-        """Return δ = (γ + n₀) / (‖α‖² + n₀σ₀²), within its bounds."""
-        ratio = (determined + self.weights) / max(square + self.weights * self.deviation**2, _NOTHING)
-        return min(max(ratio, LEAST_PRECISION), MOST_PRECISION)
-
-
-@dataclass(frozen=True)
 class Learned:
     """What an update finds of a group of soft weights α."""
 
@@ -55,15 +37,21 @@ def fisher_rows(gradients: Tensor, observations: int) -> Tensor:
     return torch.linalg.qr(rows, mode="r")[1] if len(rows) > rows.shape[1] else rows
 
 
-def fixed_point(groups: Sequence[Learned], hyperprior: Hyperprior) -> list[Learned]:
-    """Return groups with the δ and γ of some steps of the fixed point, from the δ that they have."""
+def fixed_point(groups: Sequence[Learned], prior_weights: float, prior_deviation: float) -> list[Learned]:
+    """Return groups with the δ and γ of some steps of the fixed point, from the δ that they have.
+
+    Args:
+        groups: those of all weights that are soft.
+        prior_weights: n₀. The prior of each δ is a gamma distribution, as if so many more weights had been seen.
+        prior_deviation: σ₀, their size.
+    """
     groups = [replace(group, precision=max(group.precision, LEAST_PRECISION)) for group in groups]
     for _ in range(_STEPS):
-        determined = posterior(groups)[0]
-        groups = [
-            replace(group, precision=hyperprior.precision(gamma, group.square))
-            for gamma, group in zip(determined, groups, strict=True)
-        ]
+        found = []
+        for gamma, group in zip(posterior(groups)[0], groups, strict=True):
+            ratio = (gamma + prior_weights) / max(group.square + prior_weights * prior_deviation**2, _NOTHING)
+            found.append(replace(group, precision=min(max(ratio, LEAST_PRECISION), MOST_PRECISION)))
+        groups = found
     return [replace(group, determined=g) for group, g in zip(groups, posterior(groups)[0], strict=True)]
 
 

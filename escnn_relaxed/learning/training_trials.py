@@ -148,16 +148,31 @@ def which_softness_helps(
     if not check_positive("odds", odds) > 1:
         raise ValueError(f"odds must be above 1, as 20 for 20 to 1, got {odds!r}")
     check_integer("seed", seed, 0)
+    devices = {parameter.device for parameter in network.parameters() if parameter.device.type == "cuda"}
+
+    def trained(hardened: tuple[str, ...]) -> tuple[nn.Module, Tensor]:
+        """Return a copy that is strict in some subgroups and was trained on, and its losses."""
+        copy = copy_network(network)
+        for layer in relaxed_layers(copy).values() if hardened else ():
+            layer.harden(*hardened)
+        with torch.random.fork_rng(devices=list(devices)):
+            torch.manual_seed(seed)
+            train(copy)
+        with in_eval_mode(copy), torch.no_grad():
+            found = losses(copy)
+        if not isinstance(found, Tensor) or found.dim() != 1 or len(found) < 2:
+            raise TypeError(f"losses must return a tensor with the loss of each of two inputs or more, got {found!r}")
+        if not found.isfinite().all():
+            raise ValueError("losses must be finite: training on may have diverged, try a lower learning rate")
+        return copy, found.detach().double().cpu()
+
     rows: list[TrainingTrial] = []
     hardened: tuple[str, ...] = ()
-    trainings = 1
-    kept, before = _trained(network, hardened, train, losses, seed)
+    kept, before = trained(hardened)
     while left:
-        found = {}
-        for name in left:
-            found[name] = _trained(network, joint(hardened, (name,)), train, losses, seed)
-            trainings += 1
-            rises = joined_over_processes(found[name][1] - before)
+        found = {name: trained(joint(hardened, (name,))) for name in left}
+        for name, (_, after) in found.items():
+            rises = joined_over_processes(after - before)
             rise, error = float(rises.mean()), float(rises.std(correction=0)) / len(rises) ** 0.5
             helps = rise > max(errors * error, math.log(odds) / len(rises))
             rows.append(TrainingTrial(name, hardened, rise, error, helps))
@@ -167,29 +182,4 @@ def which_softness_helps(
         left.remove(row.subgroup)
         hardened = joint(hardened, (row.subgroup,))
         kept, before = found[row.subgroup]
-    return TrainingTrials(tuple(rows), trainings, kept)
-
-
-def _trained(
-    network: nn.Module,
-    hardened: tuple[str, ...],
-    train: Callable[[nn.Module], object],
-    losses: Callable[[nn.Module], Tensor],
-    seed: int,
-) -> tuple[nn.Module, Tensor]:
-    """Return a copy that is strict in some subgroups and was trained on, and its losses."""
-    copy = copy_network(network)
-    for layer in relaxed_layers(copy).values():
-        if hardened:
-            layer.harden(*hardened)
-    devices = {parameter.device for parameter in network.parameters() if parameter.device.type == "cuda"}
-    with torch.random.fork_rng(devices=list(devices)):
-        torch.manual_seed(seed)
-        train(copy)
-    with in_eval_mode(copy), torch.no_grad():
-        found = losses(copy)
-    if not isinstance(found, Tensor) or found.dim() != 1 or len(found) < 2:
-        raise TypeError(f"losses must return a tensor with the loss of each of two inputs or more, got {found!r}")
-    if not found.isfinite().all():
-        raise ValueError("losses must be finite: training on may have diverged, try a lower learning rate")
-    return copy, found.detach().double().cpu()
+    return TrainingTrials(tuple(rows), 1 + len(rows), kept)

@@ -5,7 +5,7 @@ A wrong argument raises a ``TypeError`` or a ``ValueError`` that names it.
 
 from .equivariance import equivariance_error
 from .monitoring import relaxation_scalars
-from .poses import PoseReport, PoseRow, pose_test
+from .poses import PoseReport, PoseRow, pose_test, symmetry_verdict
 from .reports import EquivarianceReport, ErrorRow
 from .robustness import RobustnessOfSubgroup, RobustnessReport, RobustnessRow, robustness_report
 from .summary import (
@@ -16,7 +16,6 @@ from .summary import (
     softness_by_axis,
 )
 from .symmetry_profile import ProfileRow, SymmetryProfile, symmetry_profile
-from .symmetry_verdict import SymmetryVerdict, VerdictRow, symmetry_verdict
 
 __all__ = [
     "AxisSoftness",
@@ -31,8 +30,6 @@ __all__ = [
     "RobustnessReport",
     "RobustnessRow",
     "SymmetryProfile",
-    "SymmetryVerdict",
-    "VerdictRow",
     "equivariance_error",
     "pose_test",
     "relaxation_scalars",

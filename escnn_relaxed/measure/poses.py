@@ -1,9 +1,10 @@
-"""Whether the poses of images are equal, by a classifier that tells images from turned ones."""
+"""Whether the poses of images are equal, by a classifier that tells images from turned ones, and what follows."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,13 +12,20 @@ from escnn.gspaces import GSpace, GSpace2D, GSpace3D
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..checks import FIBER_SUBGROUPS, check_integer, check_positive
+from ..checks import FIBER_SUBGROUPS, check_integer, check_mapping, check_positive
 from .isometry import Isometry, PixelGrid, isometries_of, moved, turn_or_flip
 from .reports import Report
 
 # Training of one classifier: pairs of a batch, steps and learning rate.
 _BATCH, _STEPS, _RATE = 32, 400, 3e-3
 _FEWEST = 40
+# Whether poses are equal and whether softness helps → what follows.
+_VERDICTS = {
+    (True, False): "strict is right",
+    (True, True): "soft: the labels need it",
+    (False, False): "strict costs nothing",
+    (False, True): "soft is better on images like these; these data cannot say whether turned images keep their labels",
+}
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,40 @@ def pose_test(images: Tensor, gspace: GSpace, *, errors: float = 3.0, seed: int 
             error = math.sqrt(max(part * (1 - part), 1 / count) / count)
             rows.append(PoseRow(name, part, error, part - errors * error <= 1 / 2))
     return PoseReport(tuple(rows))
+
+
+def symmetry_verdict(poses: PoseReport, helps: Mapping[str, bool]) -> dict[str, str]:
+    """Return in words what equal or unequal poses, and softness that helps or is not needed, mean for each subgroup.
+
+    A symmetry can be broken in two ways. The labels may need it: sixes and turned sixes are two classes. Or only the
+    poses are unequal: digits that are upright in every image. A soft network may use the second and then fails on
+    turned images. No data of one pose can tell the two apart, and the verdict says so.
+
+    Args:
+        poses: what :func:`pose_test` found.
+        helps: subgroup → whether softness helps, as :func:`~escnn_relaxed.learning.which_softness_helps` finds.
+
+    Returns:
+        Subgroup → verdict, of the subgroups that both know.
+
+    Raises:
+        TypeError: for arguments of another type.
+        ValueError: where no subgroup is in both.
+
+    Example:
+        >>> poses = PoseReport((PoseRow("rotation", 0.5, 0.01, True),))
+        >>> symmetry_verdict(poses, {"rotation": True})
+        {'rotation': 'soft: the labels need it'}
+    """
+    if not isinstance(poses, PoseReport):
+        raise TypeError(f"poses must be what pose_test returned, got {type(poses).__name__}: {poses!r}")
+    known = check_mapping("helps", helps, "what which_softness_helps(…).helps gave")
+    if not all(isinstance(value, bool) for value in known.values()):
+        raise TypeError(f"helps must say True or False of each subgroup, got {helps!r}")
+    found = {name: _VERDICTS[equal, known[name]] for name, equal in poses.equal.items() if name in known}
+    if not found:
+        raise ValueError(f"helps must have one of the subgroups {list(poses.equal)}, got {list(known)}")
+    return found
 
 
 def _exact_elements(gspace: GSpace) -> dict[str, list[Isometry]]:
