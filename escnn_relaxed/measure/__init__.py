@@ -8,21 +8,13 @@ from .monitoring import RelaxationMonitor, relaxation_scalars
 from .poses import PoseReport, PoseRow, pose_test
 from .reports import AblationReport, AblationRow, EquivarianceReport, ErrorRow
 from .robustness import RobustnessOfSubgroup, RobustnessReport, RobustnessRow, robustness_report
-from .summary import (
-    AxisSoftness,
-    LayerSummary,
-    RelaxationSummary,
-    relaxation_summary,
-    softness_ablation,
-    softness_by_axis,
-)
+from .summary import LayerSummary, RelaxationSummary, relaxation_summary, softness_ablation
 from .symmetry_profile import ProfileRow, SymmetryProfile, symmetry_profile
 from .symmetry_verdict import SymmetryVerdict, VerdictRow, symmetry_verdict
 
 __all__ = [
     "AblationReport",
     "AblationRow",
-    "AxisSoftness",
     "EquivarianceReport",
     "ErrorRow",
     "LayerSummary",
@@ -43,7 +35,6 @@ __all__ = [
     "relaxation_summary",
     "robustness_report",
     "softness_ablation",
-    "softness_by_axis",
     "symmetry_profile",
     "symmetry_verdict",
 ]
