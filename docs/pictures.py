@@ -18,12 +18,11 @@ PICTURES: dict[str, Callable[[], Figure]] = {
     picture.__name__: picture
     for picture in (
         layers.factors_of_a_filter,
-        layers.filters_in_space,
         layers.filters_over_rotations,
         layers.parts_of_a_kernel,
         layers.soft_translation,
-        layers.softness_by_axis,
         layers.special_cases,
+        layers.symmetry_profile_in_space,
         pages.upper_edges,
         layers.ways_to_relax,
         plots.evidence_of_layers,

@@ -20,10 +20,10 @@ from escnn_relaxed import (
     harden_network,
 )
 from escnn_relaxed.baselines import LAYERS
+from escnn_relaxed.measure import symmetry_profile
 from escnn_relaxed.plots import (
-    plot_filters_in_space,
     plot_filters_over_rotations,
-    plot_softness_by_axis,
+    plot_symmetry_profile,
 )
 
 # The picture of the paper's special cases.
@@ -189,7 +189,7 @@ def soft_translation() -> Figure:
     return figure
 
 
-def layer_of_volumes(initial_softness: float, keep: str | None) -> RelaxedR3Conv:
+def layer_of_volumes(keep: str | None) -> RelaxedR3Conv:
     """A layer from a density to one regular field of the rotations of the cube."""
     torch.manual_seed(0)
     gspace = gspaces.octaOnR3()
@@ -198,26 +198,17 @@ def layer_of_volumes(initial_softness: float, keep: str | None) -> RelaxedR3Conv
         nn.FieldType(gspace, [gspace.regular_repr]),
         3,
         keep=keep,
-        initial_softness=initial_softness,
+        initial_softness=0.1,
     )
 
 
-def filters_in_space() -> Figure:
-    """Filters of a strict layer, of a soft one, and of one that keeps the turns about z, each turned back."""
-    soft = layer_of_volumes(0.3, keep=None)
-    strict = harden_network(nn.SequentialModule(soft))[0]
-    kept = layer_of_volumes(0.3, keep="SO(2)")
-    layers = {"strict": strict, "soft": soft, 'keep="SO(2)"': kept}
-    return plot_filters_in_space(layers).figure
-
-
-def softness_by_axis() -> Figure:
-    """The softness about each axis of a soft layer, and of one that keeps the turns about z."""
-    layers = {
-        "soft": layer_of_volumes(0.1, keep=None),
-        'soft, keep="SO(2)"': layer_of_volumes(0.1, keep="SO(2)"),
+def symmetry_profile_in_space() -> Figure:
+    """How far each rotation of the cube moves a soft layer, and one that keeps the turns about z."""
+    profiles = {
+        "soft": symmetry_profile(layer_of_volumes(keep=None)),
+        'soft, keep="SO(2)"': symmetry_profile(layer_of_volumes(keep="SO(2)")),
     }
-    return plot_softness_by_axis(layers).figure
+    return plot_symmetry_profile(profiles)[0].figure
 
 
 def layer_of_positions(size: int, frequency: float, **options: object) -> RelaxedR2Conv:

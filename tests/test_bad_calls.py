@@ -16,7 +16,7 @@ import small
 import torch
 from escnn import gspaces
 from escnn import nn as enn
-from escnn.nn import FieldType, R2Conv, R3Conv
+from escnn.nn import FieldType, R2Conv
 from small import soft_regular_layer
 from small_networks import network_of
 from torch import nn
@@ -48,7 +48,6 @@ class Classes(nn.Module):
 
 FEATURES = gspaces.no_base_space(gspaces.rot2dOnR2(4).fibergroup).type(gspaces.rot2dOnR2(4).regular_repr)
 VOLUMES = FieldType(gspaces.rot2dOnR3(4), [gspaces.rot2dOnR3(4).trivial_repr])
-REGULAR_VOLUMES = FieldType(VOLUMES.gspace, [VOLUMES.gspace.regular_repr])
 
 # Good arguments of everything public that takes some; the parameters that are not named have good defaults.
 GOOD: dict[Callable[..., Any], dict[str, Any]] = {
@@ -76,7 +75,6 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     },
     measure.equivariance_error: {"module": NETWORK, "data": images()},
     measure.relaxation_summary: {"network": NETWORK, "data": images()},
-    measure.softness_by_axis: {"network": escnn_relaxed.RelaxedR3Conv(VOLUMES, VOLUMES, 3)},
     measure.symmetry_profile: {"network": NETWORK},
     measure.robustness_report: {
         "classifier": Classes(),
@@ -95,19 +93,13 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     plots.plot_equivariance_error: {"reports": REPORT},
     plots.plot_filter_over_positions: {"layer": soft_regular_layer(), "size": 7, "positions": 2},
     plots.plot_filters_over_rotations: {"layers": soft_regular_layer()},
-    plots.plot_filters_in_space: {"layers": R3Conv(VOLUMES, REGULAR_VOLUMES, 3)},
     plots.plot_robustness: {"reports": ROBUSTNESS},
     plots.plot_softness: {"network": NETWORK},
-    plots.plot_softness_by_axis: {"networks": escnn_relaxed.RelaxedR3Conv(VOLUMES, VOLUMES, 3)},
     plots.plot_symmetry_profile: {"profiles": measure.symmetry_profile(NETWORK)},
 }
 
 # Classes of results, which this package fills and not users.
-RESULTS = (
-    "AxisSoftness",
-    "EquivarianceReport",
-    "ErrorRow",
-)
+RESULTS = ("EquivarianceReport", "ErrorRow")
 RESULTS += ("EvidenceRow", "EvidenceTable", "HardeningReport", "HardeningTrial", "LayerSummary", "RelaxationSummary")
 RESULTS += ("TrainingTrial", "TrainingTrials", "PoseReport", "PoseRow")
 RESULTS += ("ProfileRow", "SymmetryProfile", "RobustnessOfSubgroup", "RobustnessReport", "RobustnessRow")

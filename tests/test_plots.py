@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -12,13 +11,10 @@ import pytest
 import small
 import torch
 from errors import on_grid_elements, transform
-from escnn import nn
-from matplotlib.collections import EllipseCollection, PathCollection
-from small import ROUGH, build, soft_regular_layer, volume_space
+from small import ROUGH, build, soft_regular_layer
 from trained_networks import convolution
 
-from escnn_relaxed.group.rotation_axes import rotation_axes
-from escnn_relaxed.measure import EquivarianceReport, ErrorRow, softness_by_axis
+from escnn_relaxed.measure import EquivarianceReport, ErrorRow
 
 mpl.use("Agg")
 from escnn_relaxed import plots
@@ -29,8 +25,7 @@ HISTORY = {
     "domain_frequency/body.second/rotation": [(0, 0.25), (10, 0.3), (20, 0.4)],
     "domain_frequency/body.second/translation_x": [(0, 0.5), (10, 0.6)],
 }
-CUBE = volume_space("octahedral")
-DENSITY, REGULAR = (nn.FieldType(CUBE, [field]) for field in (CUBE.trivial_repr, CUBE.regular_repr))
+CUBE = small.volume_type("octahedral")
 
 
 @pytest.fixture(autouse=True)
@@ -168,86 +163,6 @@ def test_filters_over_positions_are_what_the_layer_multiplies_with(
     assert not np.allclose(found[0], found[3])
 
 
-def soft_volume(kernel_size: int = 3) -> torch.nn.Module:
-    torch.manual_seed(0)
-    return small.volume_layer(DENSITY, kernel_size, REGULAR, initial_softness=0.3)
-
-
-def parts(axes: mpl.axes.Axes, kind: type) -> list[Any]:
-    return [part for part in axes.collections if isinstance(part, kind)]
-
-
-def values(part: mpl.collections.Collection) -> np.ndarray:
-    return np.asarray(part.get_array())
-
-
-@pytest.mark.parametrize("kernel_size", [3, 4])
-def test_filters_in_space_are_those_of_the_bank_turned_back(kernel_size: int) -> None:
-    volume, strict = soft_volume(kernel_size), nn.R3Conv(DENSITY, REGULAR, kernel_size)
-    axes = plots.plot_filters_in_space({"soft": volume, "strict": strict})
-    assert ticks(axes.get_yticklabels()) == ["soft", "strict"]
-    balls = parts(axes, EllipseCollection)
-    turns = [axis.element for axis in rotation_axes(CUBE)[:4]]
-    columns = [values(part) for part in balls[: 1 + len(turns)]]
-    bank, elements = volume.filter_bank().detach(), CUBE.fibergroup.elements
-    identity = bank[elements.index(CUBE.fibergroup.identity), 0].flatten().numpy()
-    # The order in which taps are drawn, found from their values.
-    order = [int(np.argmin(np.abs(identity - value))) for value in columns[0]]
-    assert sorted(order) == list(range(kernel_size**3))
-    for drawn, turn in zip(columns[1:], turns, strict=True):
-        turned_back = transform(bank[None, [elements.index(turn)], 0], DENSITY, ~turn).flatten()
-        assert drawn == pytest.approx(turned_back[order].numpy(), abs=1e-12)
-        assert not np.allclose(drawn, columns[0], atol=0.01)
-    for part in balls[2 + len(turns) :]:
-        assert values(part) == pytest.approx(values(balls[1 + len(turns)]), abs=1e-5)  # float32
-
-
-@pytest.mark.parametrize(("plane", "row", "column"), [(0, 1, 1), (1, 1, 2), (1, 2, 1)])
-def test_z_is_up_and_y_to_the_right_and_x_to_the_front(
-    plane: int, row: int, column: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A kernel with one tap that is not 0: above, in front, and at −y, which is on the left."""
-    bank = torch.zeros(24, 1, 3, 3, 3)
-    bank[:, :, plane, row, column] = 1
-    volume = nn.R3Conv(DENSITY, REGULAR, 3)
-    monkeypatch.setattr(volume, "expand_parameters", lambda: (bank, None))
-    part = parts(plots.plot_filters_in_space(volume), EllipseCollection)[0]
-    number = int(np.argmax(values(part)))
-    right, up = part.get_offsets()[number] - part.get_offsets().mean(0)
-    if plane == 0:
-        assert abs(right) < 1e-9 < up
-    elif column == 2:
-        assert number > 13, "taps in front are drawn last"
-        assert up < 0
-    else:
-        assert right < 0
-        assert abs(up) < -right
-
-
-def test_marks_have_the_softness_of_their_axes() -> None:
-    torch.manual_seed(0)
-    fields = nn.FieldType(CUBE, [CUBE.irrep(1)])
-    networks = {name: small.volume_layer(fields, keep=keep) for name, keep in {"soft": None, "kept": "SO(2)"}.items()}
-    axes = plots.plot_softness_by_axis(networks)
-    marks = parts(axes, PathCollection)
-    for number, network in enumerate(networks.values()):
-        rows, some = softness_by_axis(network), marks[3 * number : 3 * number + 3]
-        assert np.concatenate([values(part) for part in some]) == pytest.approx([row.softness for row in rows])
-        places = np.concatenate([part.get_offsets() for part in some]) - [axes.get_xticks()[number], 0]
-        assert (np.hypot(*places.T) < 1).all()
-        # Marks do not hide each other.
-        distances = np.linalg.norm(places[:, None] - places, axis=-1) + 9 * np.eye(len(places))
-        assert distances.min() > 0.2
-    assert {part.norm.vmax for part in marks} == {max(values(part).max() for part in marks)}
-    assert {part.norm.vmin for part in marks} == {0}
-    assert ticks(axes.get_xticklabels()) == ["soft", "kept"]
-    # The third row is z. It is the highest mark of a sphere, and white where it is kept.
-    assert marks[3].get_offsets()[2][1] == max(places[:, 1])
-    assert values(marks[3])[2] == pytest.approx(0, abs=1e-20)
-    assert marks[3].to_rgba(values(marks[3])[2]) == pytest.approx(mpl.colormaps["Oranges"](0.0))
-    assert not parts(plots.plot_softness_by_axis(small.volume_layer(small.volume_type("inversion"))), PathCollection)
-
-
 BAD: list[tuple[Callable[..., object], tuple[object, ...], str]] = [
     (plots.plot_evidence, ([96.0],), "rows must be the table of SoftnessEvidence"),
     (plots.plot_softness, (torch.nn.Sequential(),), "network has no relaxed layer"),
@@ -263,8 +178,7 @@ BAD: list[tuple[Callable[..., object], tuple[object, ...], str]] = [
     (plots.plot_filters_over_rotations, ({},), "layers must have one to draw"),
     (plots.plot_filter_over_positions, (soft_regular_layer(), 5, 4), "out_channel must be below 4"),
     (plots.plot_filter_over_positions, (soft_regular_layer(), 2), "size must be at least 3"),
-    (plots.plot_filters_in_space, (torch.nn.Conv3d(1, 1, 3),), "layers must be RelaxedR3Conv.*got Conv3d"),
-    (plots.plot_softness_by_axis, (torch.nn.Identity(),), "networks must have layers RelaxedR3Conv"),
+    (plots.plot_filters_over_rotations, (small.volume_layer(CUBE),), "layers must be RelaxedR2Conv.*got RelaxedR3Conv"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -109,14 +110,59 @@ def test_mirrors_are_triangles_and_turns_of_space_are_not_joined() -> None:
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["soft", "soft, reflections"]
 
 
-SPACE = SymmetryProfile(RECTANGLE.rows, dimension=3)
+SPACE = SymmetryProfile(
+    (
+        ProfileRow("conv", "rotation 90° about x", "rotation", QUARTER, 0.4, 0.1),
+        ProfileRow("conv", "rotation 90° about z", "rotation", QUARTER, 0.0),
+        ProfileRow("conv", "inversion", "reflection", 0.0, 0.05, 0.2),
+    ),
+    dimension=3,
+)
+
+
+def test_elements_of_space_have_bars_beside_their_names() -> None:
+    (axes,) = plots.plot_symmetry_profile(SPACE)
+    assert [label.get_text() for label in axes.get_yticklabels()] == [row.name for row in SPACE.rows]
+    assert axes.get_ylim()[0] > axes.get_ylim()[1], "the first is on top"
+    middles = [bar.get_y() + bar.get_height() / 2 for bar in axes.patches]
+    assert (middles, [bar.get_width() for bar in axes.patches]) == (pytest.approx([0, 1, 2]), [0.4, 0.0, 0.05])
+    assert marks(axes, "white") == [(0, 1)]
+    errors = [segment.tolist() for lines in axes.collections for segment in lines.get_segments()]
+    assert errors == [pytest.approx(np.array(ends)) for ends in ([[0.3, 0], [0.5, 0]], [[0, 2], [0.25, 2]])]
+    (legend,) = axes.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["broken", "kept"]
+
+
+def test_bars_of_several_profiles_are_below_each_other_and_names_do_not_meet() -> None:
+    names = [f"rotation 120° about (1, −1, {number})" for number in range(23)]
+    rows = tuple(ProfileRow("conv", name, "rotation", 1.0, 0.1 + number) for number, name in enumerate(names))
+    profiles = {label: SymmetryProfile(rows, dimension=3) for label in ("one", "two", "three")}
+    (axes,) = plots.plot_symmetry_profile({**profiles, "other": SymmetryProfile(rows[:1], dimension=3)})
+    ends = sorted((bar.get_y(), bar.get_y() + bar.get_height()) for bar in axes.patches)
+    assert len(ends) == 3 * 23 + 1
+    assert all(first[1] <= second[0] + 1e-9 for first, second in itertools.pairwise(ends))
+    assert len({bar.get_facecolor() for bar in axes.patches}) == 4
+    axes.figure.canvas.draw()
+    boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
+    assert all(upper.y0 > lower.y1 for upper, lower in itertools.pairwise(boxes))
+    assert min(box.x0 for box in boxes) >= 0
+
+
+def test_bars_go_into_axes_that_are_given() -> None:
+    _, given = mpl.pyplot.subplots()
+    assert plots.plot_symmetry_profile(SPACE, [given]) == (given,)
+
+
 SHIFTS = RobustnessReport(0.9, 100, (row(0, 0.5, subgroup="translation"),))
 
 
 @pytest.mark.parametrize(
     ("draw", "error", "text"),
     [
-        (lambda: plots.plot_symmetry_profile(SPACE), ValueError, "plot_softness_by_axis"),
+        (lambda: plots.plot_symmetry_profile({"a": RECTANGLE, "b": SPACE}), ValueError, "all of the plane or all of"),
+        (lambda: plots.plot_symmetry_profile(SymmetryProfile(())), ValueError, "whose layers know the same elements"),
+        (lambda: plots.plot_symmetry_profile(SPACE, []), TypeError, "axes must be one for profiles of space"),
+        (lambda: plots.plot_symmetry_profile(SPACE, [mpl.pyplot.axes(polar=True)]), TypeError, "and not polar, got"),
         (lambda: plots.plot_symmetry_profile({"a": 1}), TypeError, "profiles: 'a' must be of symmetry_profile"),
         (lambda: plots.plot_symmetry_profile({}), ValueError, "profiles must have one"),
         (lambda: plots.plot_symmetry_profile(RECTANGLE, [mpl.pyplot.gca()]), TypeError, "axes must be 2 polar axes"),

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from escnn_relaxed import (
     ContinuousKernel,
+    RelaxedLinear,
     RelaxedR2Conv,
     RelaxedR3Conv,
     RelaxedR3ConvTransposed,
@@ -133,26 +134,19 @@ def test_kept_group_is_exact_and_nothing_else(space: str, keep: Any, count: int)
     assert min((error for error in errors if error > ROUNDING), default=0) > BROKEN
 
 
-def test_softness_in_any_subgroup_names_what_survives() -> None:
-    fields = small.volume_type("octahedral")
-    layer = small.volume_layer(fields, keep=(False, 4), initial_softness=0.3)
-    group = fields.fibergroup
-    half_turn = [e for e in group.elements if np.isclose(fields.gspace.basespace_action(e)[2, 2], -1)][:1]
-    assert max(layer.softness_in((False, order)).item() for order in (2, 4)) <= 1e-20
-    assert min(layer.softness_in(of).item() for of in ((False, 3), half_turn)) > BROKEN
-    assert layer.softness_in(group.elements).item() == pytest.approx(layer.softness().item())
-    gradients = torch.autograd.grad(layer.softness_in((False, 3)), list(layer.soft_parameters()))
-    assert all(gradient.any() for gradient in gradients)
-    with pytest.raises(ValueError, match="subgroup must map voxels to voxels"):
-        small.volume_layer(small.volume_type("icosahedral")).softness_in((False, 5))
-    for wrong, message in (
-        ("nonsense", r"subgroup must be the id of a subgroup of Octahedral.*got 'nonsense'"),
-        ("SO(2)", r"subgroup must be finite, got 'SO\(2\)'"),
-        ([], r"subgroup must be the id of a subgroup of Octahedral.*got \[\]"),
-        ([small.volume_space("C4").fibergroup.identity], "subgroup must be elements of Octahedral"),
+def test_description_has_the_samples_of_soft_layers_of_continuous_groups_alone() -> None:
+    """The number is that of states that were saved before."""
+    fields = small.volume_type("SO(3)")
+    of_rotations = FieldType(gspaces.no_base_space(fields.fibergroup), [fields.fibergroup.irrep(1)])
+    saved = {"fingerprint of the samples": [5.878598]}
+    for make in (RelaxedR3Conv, RelaxedR3ConvTransposed):
+        assert saved.items() <= make(fields, fields, 3).describe().items()
+    for other in (
+        RelaxedR3Conv(fields, fields, 3, relax=None),
+        small.volume_layer(small.volume_type("octahedral")),
+        RelaxedLinear(of_rotations, of_rotations),
     ):
-        with pytest.raises(ValueError, match=message):
-            layer.softness_in(wrong)
+        assert not saved.keys() & other.describe().keys()
 
 
 RADIAN = small.volume_space("SO(3)").fibergroup.element(np.array([0, 0, 1.0]), "EV")

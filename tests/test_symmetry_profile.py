@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import small
 import torch
-from errors import BROKEN, ROUNDING
+from errors import BROKEN, ROUNDING, transform
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import FieldType
@@ -69,6 +69,49 @@ def test_profile_is_that_of_a_kernel_that_is_moved_by_hand(space: str, form: str
         assert found[f"rotation {90 * turns}°"] == pytest.approx(moved_by_hand(layer, turns), rel=1e-6)  # escnn's ρ
     knows_every_element = form == "tied" or space == "C4"
     assert ("rotation 45°" in found) == (knows_every_element and space == "C8")
+
+
+@pytest.mark.parametrize("space", ["octahedral", "SO(3)", "C4", "full octahedral"])
+def test_profile_in_space_is_that_of_a_kernel_that_is_moved_by_hand(space: str) -> None:
+    layer = small.volume_layer(small.volume_type(space), initial_softness=0.3)
+    found = {row.name: row.error for row in symmetry_profile(layer).rows}
+    kernel, expected = layer.filter_bank().detach(), {}
+    for element in small.voxel_symmetries(layer.space)[1:]:
+        inverse = torch.from_numpy(np.asarray(layer.in_type.representation(~element))).double()
+        moved = torch.einsum("boxyz,bc->ocxyz", transform(kernel.transpose(0, 1), layer.out_type, element), inverse)
+        expected[turn_or_flip(layer.space, element).name] = float((moved - kernel).norm() / kernel.norm())
+    assert found == pytest.approx(expected, rel=1e-5)  # escnn's matrices of SO(3) and its subgroups
+    assert min(found.values()) > BROKEN
+
+
+TURNS_ABOUT_Z = ("rotation 90° about z", "rotation 180° about z", "rotation 270° about z")
+KEPT_IN_SPACE: dict[str, tuple[str, object, tuple[str, ...]]] = {
+    "octahedral, axis": ("octahedral", "SO(2)", TURNS_ABOUT_Z),
+    "octahedral, C4": ("octahedral", (False, 4), TURNS_ABOUT_Z),
+    "SO(3), axis": ("SO(3)", "SO(2)", TURNS_ABOUT_Z),
+    "O(3), cone": (
+        "O(3)",
+        ("cone", -1),
+        (*TURNS_ABOUT_Z, *(f"reflection along {axis}" for axis in ("x", "y", "(1, 1, 0)", "(1, −1, 0)"))),
+    ),
+}
+
+
+@pytest.mark.parametrize(("space", "keep", "kept"), KEPT_IN_SPACE.values(), ids=KEPT_IN_SPACE)
+def test_kept_elements_of_space_are_those_of_the_kept_group(space: str, keep: object, kept: tuple[str, ...]) -> None:
+    fields = small.volume_type(space)
+    layer = small.volume_layer(fields, keep=keep, initial_softness=0.3)
+    assert symmetry_profile(layer).kept() == kept
+    network = enn.SequentialModule(layer, small.volume_layer(fields))
+    assert symmetry_profile(network).kept() == ()
+
+
+def test_elements_of_space_stand_by_their_axes() -> None:
+    names = [row.name for row in symmetry_profile(small.volume_layer(small.volume_type("octahedral"))).rows]
+    assert names[:9] == [f"rotation {angle}° about {axis}" for axis in "xyz" for angle in (90, 180, 270)]
+    diagonals = "(1, 1, 1)", "(1, 1, −1)", "(1, −1, 1)", "(1, −1, −1)"
+    assert names[9:17] == [f"rotation {angle}° about {axis}" for axis in diagonals for angle in (120, 240)]
+    assert {name.partition(" about ")[0] for name in names[17:]} == {"rotation 180°"}
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def kept_group(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
         if (np.abs(sample_group(gspace).rotations @ axis - axis).max(-1) < _SAME).sum() < 2:
             raise ValueError(f"keep={keep!r} needs rotations about the axis z, which {gspace.name} has not")
         return KeptGroup(AXIS, np.eye(3)[None], axis)
-    elements, axis_of = subgroup_elements("keep", keep, gspace)
+    elements, axis_of = _subgroup_elements(keep, gspace)
     return KeptGroup(str(keep), _actions(elements, gspace), axis_of)
 
 
@@ -93,27 +93,27 @@ def _kept_in_plane(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
     return kept.with_element(sample.reflection) if has_flip else kept
 
 
-def subgroup_elements(argument: str, identifier: Any, gspace: GSpace) -> tuple[list[GroupElement], Array | None]:
+def _subgroup_elements(keep: Any, gspace: GSpace) -> tuple[list[GroupElement], Array | None]:
     """Return the elements of a subgroup; of a continuous one a few, to multiply by rotations about its axis."""
     from escnn.group import GroupElement
 
-    is_list = isinstance(identifier, (list, tuple)) and len(identifier) > 0
-    if is_list and all(isinstance(element, GroupElement) for element in identifier):
-        return _generated(argument, identifier, gspace), None
+    is_list = isinstance(keep, (list, tuple)) and len(keep) > 0
+    if is_list and all(isinstance(element, GroupElement) for element in keep):
+        return _generated(keep, gspace), None
     try:
-        group, include, _ = gspace.fibergroup.subgroup(identifier)
+        group, include, _ = gspace.fibergroup.subgroup(keep)
         members = sampled_elements(group, least_samples(group)) if group.continuous else group.elements
         elements = [include(element) for element in members]
     except (AssertionError, ValueError, TypeError, IndexError, KeyError, ArithmeticError, NotImplementedError) as error:
         raise ValueError(
-            f"{argument} must be the id of a subgroup of {gspace.fibergroup.name}, as "
+            f"keep must be the id of a subgroup of {gspace.fibergroup.name}, as "
             f"gspace.fibergroup.subgroup takes it, elements that generate it, or {AXIS!r} for turns about z, "
-            f"got {identifier!r}"
+            f"got {keep!r}"
         ) from error
     if not group.continuous:
         return elements, None
     if gspace.dimensionality == 2:
-        raise ValueError(f"{argument} must be a finite subgroup of {gspace.fibergroup.name}, got {identifier!r}")
+        raise ValueError(f"keep must be a finite subgroup of {gspace.fibergroup.name}, got {keep!r}")
     matrices = _actions(elements, gspace)
     # Rotations that are not half turns are about the axis of a group that has one.
     is_turn = (np.linalg.det(matrices) > 0) & (np.trace(matrices, axis1=1, axis2=2) > -1 + _SAME)
@@ -132,16 +132,16 @@ def _actions(elements: Sequence[GroupElement], gspace: GSpace) -> Array:
     return np.stack([gspace.basespace_action(element) for element in elements]).astype(np.float64)
 
 
-def _generated(argument: str, generators: Sequence[GroupElement], gspace: GSpace) -> list[GroupElement]:
+def _generated(generators: Sequence[GroupElement], gspace: GSpace) -> list[GroupElement]:
     """Return all products of some elements."""
     group = gspace.fibergroup
     if any(element.group != group for element in generators):
-        raise ValueError(f"{argument} must be elements of {group.name}, got {generators!r}")
+        raise ValueError(f"keep must be elements of {group.name}, got {generators!r}")
     known = [group.identity]
     for element in known:
         known += [product for generator in generators if (product := generator @ element) not in known]
         if len(known) > _LARGEST:
-            raise ValueError(f"{argument} must generate a finite group, got {generators!r}")
+            raise ValueError(f"keep must generate a finite group, got {generators!r}")
     return known
 
 

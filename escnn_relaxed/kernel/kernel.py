@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from escnn.group import GroupElement
 from escnn.nn import FieldType
@@ -324,13 +325,19 @@ class Kernel(nn.Module, ABC):
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""
         config = self.config
-        is_continuous, is_soft_in = config.domain.gspace.fibergroup.continuous, list(self.relaxed_subgroups)
-        return {
+        is_soft_in = list(self.relaxed_subgroups)
+        is_sampled = config.domain.gspace.fibergroup.continuous and bool(is_soft_in)
+        facts: dict[str, Any] = {
             "strict kernel": "steerable",
             "soft in": is_soft_in,
             "keeps": str(config.domain.kept),
-            "samples": config.domain.samples if is_continuous and is_soft_in else None,
+            "samples": config.domain.samples if is_sampled else None,
         }
+        if is_sampled and config.in_type.gspace.dimensionality == 3:
+            # escnn optimises its finer grids of rotations on each machine anew.
+            values = config.domain.sample.action.ravel()
+            facts["fingerprint of the samples"] = [round(float(values @ np.cos(np.arange(values.size))), 6)]
+        return facts
 
 
 def joint(*names: Sequence[str]) -> tuple[str, ...]:

@@ -5,77 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-import numpy as np
 from escnn.gspaces import GSpace3D
 from escnn.nn import FieldType, R3Conv, R3ConvTransposed
-from torch import Tensor
 
-from ..group.elements import grid_symmetries, sample_group
-from ..group.kept import AXIS, subgroup_elements
-from ..group.means import GroupAverage
-from ..group.points import tap_grid
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
-from ..kernel.softness import at_least_single, soft_share
 from ..on_escnn.sampled_basis import built_on_the_cpu
-from ..torch_modes import full_precision
 from .arguments import Softening, check_field_types, checked_geometry
 from .convolution import RelaxedConvolution
 from .relaxed_r2conv import TransposedConvolution
 
 
-class VolumeConvolution(RelaxedConvolution):
-    """The base of a convolution of volumes and its adjoint."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return the facts that decide which function a state dict's tensors stand for; kept in its metadata."""
-        facts = super().describe()
-        if self.relaxed_subgroups and self.space.fibergroup.continuous:
-            # escnn optimises its finer grids on each machine anew.
-            values = sample_group(self.space, self.kernel.config.domain.samples).action.ravel()
-            facts["fingerprint of the samples"] = [round(float(values @ np.cos(np.arange(values.size))), 6)]
-        return facts
-
-    def softness_in(self, subgroup: Any) -> Tensor:
-        """Return the softness in a subgroup by its id: the part of K that is not equivariant to its elements.
-
-        A report can name by it what survives: where s is not 0, a subgroup of softness 0 is kept.
-
-        Args:
-            subgroup: an id as ``gspace.fibergroup.subgroup`` takes it, or elements of a finite group that generate it.
-                Its elements must map voxels to voxels.
-
-        Raises:
-            ValueError: for what is no id of a subgroup, or one with an element that moves voxels off their grid.
-
-        Example:
-            >>> from escnn import gspaces, nn
-            >>> gspace = gspaces.rot2dOnR3(4)
-            >>> fields = nn.FieldType(gspace, [gspace.irrep(1)])
-            >>> layer = RelaxedR3Conv(fields, fields, 3, keep=2, initial_softness=0.1)
-            >>> half_turns, quarter_turns = layer.softness_in(2), layer.softness_in(4)
-            >>> round(half_turns.item(), 4), round(quarter_turns.item(), 4)
-            (0.0, 0.1)
-        """
-        elements, axis = ([], AXIS) if subgroup == AXIS else subgroup_elements("subgroup", subgroup, self.space)
-        if axis is not None:
-            raise ValueError(f"subgroup must be finite, got {subgroup!r}: all of it moves voxels off their grid")
-        taps = tap_grid(self.kernel_size, self.dilation, 3)
-        symmetries = grid_symmetries(self.space, taps, elements)
-        if len(symmetries) < len(elements):
-            moved = next(other for other in elements if other not in [element for element, _ in symmetries])
-            raise ValueError(f"subgroup must map voxels to voxels, got one with the element {moved}")
-        in_type, out_type = self.kernel_types
-        average = GroupAverage(in_type.representations, out_type.representations, symmetries)
-        with full_precision(self.like):
-            whole, weights = at_least_single(self.kernel, self.weights)
-            kernel = whole(weights, self.hardened).flatten(2)
-            mean = average.to(kernel)(kernel)
-            energy = whole.orthogonal_basis.energy
-            return soft_share(energy(kernel - mean), energy(mean))
-
-
-class RelaxedR3Conv(VolumeConvolution):
+class RelaxedR3Conv(RelaxedConvolution):
     """A convolution of volumes whose equivariance can be relaxed, in place of :class:`escnn.nn.R3Conv`.
 
     It is :class:`~escnn_relaxed.RelaxedR2Conv` in three dimensions. With
@@ -150,7 +91,7 @@ class RelaxedR3Conv(VolumeConvolution):
 R3Conv.register(RelaxedR3Conv)
 
 
-class RelaxedR3ConvTransposed(VolumeConvolution, TransposedConvolution):
+class RelaxedR3ConvTransposed(TransposedConvolution):
     """A transposed convolution of volumes that can be relaxed, in place of :class:`escnn.nn.R3ConvTransposed`.
 
     It is the adjoint of :class:`~escnn_relaxed.RelaxedR3Conv`, as

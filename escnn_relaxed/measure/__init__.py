@@ -8,17 +8,10 @@ from .monitoring import relaxation_scalars
 from .poses import PoseReport, PoseRow, pose_test, symmetry_verdict
 from .reports import EquivarianceReport, ErrorRow
 from .robustness import RobustnessOfSubgroup, RobustnessReport, RobustnessRow, robustness_report
-from .summary import (
-    AxisSoftness,
-    LayerSummary,
-    RelaxationSummary,
-    relaxation_summary,
-    softness_by_axis,
-)
+from .summary import LayerSummary, RelaxationSummary, relaxation_summary
 from .symmetry_profile import ProfileRow, SymmetryProfile, symmetry_profile
 
 __all__ = [
-    "AxisSoftness",
     "EquivarianceReport",
     "ErrorRow",
     "LayerSummary",
@@ -35,7 +28,6 @@ __all__ = [
     "relaxation_scalars",
     "relaxation_summary",
     "robustness_report",
-    "softness_by_axis",
     "symmetry_profile",
     "symmetry_verdict",
 ]

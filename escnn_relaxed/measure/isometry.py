@@ -22,7 +22,7 @@ from torch import Tensor
 from ..checks import check_sequence
 from ..group.elements import least_samples, rotation_matrix, sample_group
 from ..group.points import image_axes
-from ..group.rotation_axes import axis_and_angle, axis_in_words, element_with_action
+from ..group.rotations import axis_and_angle, axis_in_words, element_with_action
 
 Array = NDArray[np.float64]
 
@@ -47,6 +47,11 @@ class Isometry:
     def angle(self) -> float:
         """α in [0, 2π): A turns by α, a reflection after y → −y, or in space after the inversion."""
         return _turn(self.matrix)[0]
+
+    @property
+    def axis(self) -> Array:
+        """The axis of this turn, (3,), 0 where there is none."""
+        return _turn(self.matrix)[1]
 
     @property
     def keeps_axes(self) -> bool:

@@ -1,4 +1,4 @@
-"""The softness of a network: a table of its layers, and of volumes by axes (equation (7))."""
+"""The softness of a network: a table of its layers (equation (7))."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import torch
 from escnn.nn import FieldType, GeometricTensor
 from torch import nn
 
-from ..checks import check_module
 from ..group.elements import elements_on_features
-from ..group.rotation_axes import axis_in_words, rotation_axes
 from ..layer.relaxed_layer import RelaxedLayer
-from ..layer.relaxed_r3conv import VolumeConvolution
 from ..layer.state_dict import describe_fields
 from ..network.relaxed_layers import in_eval_mode, relaxed_layers, strict_layers
 from .equivariance import largest_exact_errors
@@ -205,59 +202,3 @@ _COLUMNS: dict[str, Callable[[LayerSummary], str]] = {
     "own error": lambda row: "" if row.own_error is None else f"{row.own_error:.2g}",
     "error so far": lambda row: "" if row.error is None else f"{row.error:.2g}",
 }
-
-
-@dataclass(frozen=True)
-class AxisSoftness:
-    """The softness of the softest layer in the rotations about an axis.
-
-    Attributes:
-        axis: a vector of length 1, (x, y, z); z is the first axis of a volume.
-        fold: n; the rotations are those by multiples of 360°/n.
-        softness: s, from 0 to 1.
-
-    Example:
-        >>> row = AxisSoftness((0.0, 0.0, 1.0), fold=4, softness=0.02)
-        >>> row.name
-        'z'
-    """
-
-    axis: tuple[float, float, float]
-    fold: int
-    softness: float
-
-    @property
-    def name(self) -> str:
-        """``"x"``, ``"y"`` or ``"z"``, or the components as integers."""
-        return axis_in_words(self.axis)
-
-
-@torch.no_grad()
-def softness_by_axis(network: nn.Module) -> tuple[AxisSoftness, ...]:
-    """Return the softness of a network of volumes in the rotations about each axis; an axis of softness 0 is kept.
-
-    It is the largest :meth:`~escnn_relaxed.RelaxedR3Conv.softness_in` of all layers in the rotations about the axis
-    that map voxels to voxels. The octahedral group, SO(3) and O(3) have 13 axes, of quarter, third and half turns. Axes
-    without such a rotation, as that of C3, are left out.
-
-    Args:
-        network: any module with layers ``RelaxedR3Conv`` or ``RelaxedR3ConvTransposed``.
-
-    Example:
-        >>> from escnn import gspaces, nn
-        >>> from escnn_relaxed import RelaxedR3Conv
-        >>> gspace = gspaces.rot3dOnR3()
-        >>> fields = nn.FieldType(gspace, [gspace.irrep(0), gspace.irrep(1)])
-        >>> layer = RelaxedR3Conv(fields, fields, 3, keep="SO(2)", initial_softness=0.1)
-        >>> [row.name for row in softness_by_axis(layer) if row.softness < 1e-6]
-        ['z']
-    """
-    layers = [module for module in check_module("network", network).modules() if isinstance(module, VolumeConvolution)]
-    if not layers:
-        raise ValueError("network has no layer RelaxedR3Conv: softness by axis is that of volumes")
-    largest: dict[tuple[tuple[float, float, float], int], float] = {}
-    for layer in layers:
-        for axis in rotation_axes(layer.space):
-            key, softness = (axis.direction, axis.fold), layer.softness_in([axis.element]).item()
-            largest[key] = max(largest.get(key, 0.0), softness)
-    return tuple(AxisSoftness(*key, softness) for key, softness in largest.items())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from escnn.group import GroupElement
@@ -63,7 +64,7 @@ class SymmetryProfile(Report):
     The table has a line for each element and the layer that it moves most.
 
     Attributes:
-        rows: layer by layer, in the order of the network.
+        rows: layer by layer, in the order of the network; turns of space stand by their axes.
         dimension: of the plane, 2, or of space, 3.
 
     Example:
@@ -149,26 +150,43 @@ def symmetry_profile(network: nn.Module) -> SymmetryProfile:
     rows: list[ProfileRow] = []
     layers = relaxed_layers(network)
     for name, layer in layers.items():
-        elements = _elements(layer)
-        for isometry, error in zip(_isometries(layer, elements), _errors(layer, elements), strict=True):
+        moves = _moves(layer)
+        errors = _errors(layer, [move.element for move in moves])
+        for move, error in zip(moves, errors, strict=True):
             if error == error:
-                rows.append(ProfileRow(name, isometry.name, isometry.subgroup, isometry.angle, error))
+                how = move.isometry
+                rows.append(ProfileRow(name, how.name, how.subgroup, how.angle, error))
     if not rows:
         raise ValueError("network must have a relaxed layer whose group has more than the identity")
     return SymmetryProfile(tuple(rows), max(layer.kernel.config.domain.dimension for layer in layers.values()))
 
 
-def _elements(layer: RelaxedLayer) -> list[GroupElement]:
-    """Return the elements of the group of a layer but the identity, those of a continuous one that are sampled."""
+class _Move(NamedTuple):
+    """An element, and the isometry by which it acts."""
+
+    element: GroupElement
+    isometry: Isometry
+
+    @property
+    def axis(self) -> tuple[bool, tuple[float, ...]]:
+        """Whether it reflects, and the axis of its turn."""
+        return self.isometry.subgroup == "reflection", tuple((-self.isometry.axis).round(6).tolist())
+
+
+def _moves(layer: RelaxedLayer) -> list[_Move]:
+    """Return the elements of a group but the identity, of a continuous one the samples; those of space by axes."""
     domain, group = layer.kernel.config.domain, layer.space.fibergroup
     if domain.gspace.fibergroup != group:
         return []  # no action of the group is known, and the layer is strict
     elements = domain.sample.elements if group.continuous else elements_on_features(group)
-    return [element for element in elements if element != group.identity]
-
-
-def _isometries(layer: RelaxedLayer, elements: Sequence[GroupElement]) -> list[Isometry]:
-    return [turn_or_flip(layer.kernel.config.domain.gspace, element) for element in elements]
+    moves = [_Move(element, turn_or_flip(domain.gspace, element)) for element in elements if element != group.identity]
+    if domain.dimension == 2:
+        return moves
+    finest: dict[Hashable, float] = {}
+    for move in moves:
+        finest[move.axis] = min(finest.get(move.axis, math.inf), round(move.isometry.angle, 6))
+    # Axes of the finest turns come first.
+    return sorted(moves, key=lambda move: (move.axis[0], finest[move.axis], move.axis, move.isometry.angle))
 
 
 def _errors(layer: RelaxedLayer, elements: Sequence[GroupElement]) -> list[float]:

@@ -11,7 +11,6 @@ from .charts import (
     plot_softness,
 )
 from .filters import plot_filter_over_positions, plot_filters_over_rotations
-from .space import plot_filters_in_space, plot_softness_by_axis
 from .symmetry import plot_robustness, plot_symmetry_profile
 
 __all__ = [
@@ -19,10 +18,8 @@ __all__ = [
     "plot_equivariance_error",
     "plot_evidence",
     "plot_filter_over_positions",
-    "plot_filters_in_space",
     "plot_filters_over_rotations",
     "plot_robustness",
     "plot_softness",
-    "plot_softness_by_axis",
     "plot_symmetry_profile",
 ]

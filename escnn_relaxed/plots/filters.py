@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from escnn.gspaces import GSpace
-from escnn.nn import EquivariantModule, FieldType, R2Conv, R3Conv
+from escnn.nn import EquivariantModule, FieldType, R2Conv
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle
 from numpy.typing import NDArray
@@ -51,7 +50,14 @@ def plot_filters_over_rotations(
         >>> len(plot_filters_over_rotations({"strict": nn.R2Conv(image, regular, 5)}).images)
         4
     """
-    gspace, rows = filters_over_group(layers, 2, out_field, in_field)
+    named = by_label("layers", layers)
+    for layer in named.values():
+        _check_layer("layers", layer)
+    gspaces = {layer.out_type.gspace for layer in named.values()}
+    if len(gspaces) > 1:
+        raise ValueError(f"layers must be of one group, got {sorted(map(str, gspaces))}")
+    gspace = gspaces.pop()
+    rows = {label: _over_group(layer, out_field, in_field) for label, layer in named.items()}
     columns = gspace.fibergroup.order()
     axes = new_axes(axes, 0.1 + 0.86 * WIDTH / columns * (len(rows) + 1))
     for row, filters in enumerate(rows.values()):
@@ -98,7 +104,7 @@ def plot_filter_over_positions(
         >>> len(plot_filter_over_positions(layer, 24, positions=3).images)
         9
     """
-    _check_layer("layer", layer, 2)
+    _check_layer("layer", layer)
     _check_below("out_channel", out_channel, layer.out_type.size, "channels")
     _check_below("in_channel", in_channel, layer.in_type.size, "channels")
     check_integer("positions", positions, 1)
@@ -122,21 +128,8 @@ def plot_filter_over_positions(
     return without_frame(labelled(axes, "column of the image, pixels", "row of the image, pixels"))
 
 
-def filters_over_group(
-    layers: Any, dimension: int, out_field: int, in_field: int
-) -> tuple[GSpace, dict[str, NDArray[np.float64]]]:
-    """Return the gspace of layers, checked, and by their labels the filters of its group's elements, (N, k, …)."""
-    named = by_label("layers", layers)
-    for layer in named.values():
-        _check_layer("layers", layer, dimension)
-    gspaces = {layer.out_type.gspace for layer in named.values()}
-    if len(gspaces) > 1:
-        raise ValueError(f"layers must be of one group, got {sorted(map(str, gspaces))}")
-    return gspaces.pop(), {label: _over_group(layer, out_field, in_field) for label, layer in named.items()}
-
-
 def _over_group(layer: EquivariantModule, out_field: int, in_field: int) -> NDArray[np.float64]:
-    """Return the filter of each element: from the input to its channel of a regular field, (N, k, …)."""
+    """Return the filter of each element: from the input to its channel of a regular field, (N, k, k)."""
     if not getattr(layer, "is_stationary", True):
         raise ValueError("layers: one is soft in translation and has a filter per position: plot_filter_over_positions")
     outputs = _channels("out_field", layer.out_type, out_field, "a regular field of a finite group")
@@ -157,12 +150,11 @@ def _channels(name: str, field_type: FieldType, number: Any, kind: str) -> NDArr
     return sum(before.size for before in field_type.representations[:number]) + np.arange(field.size)
 
 
-def _check_layer(name: str, layer: Any, dimension: int) -> None:
-    is_one = isinstance(layer, (RelaxedConvolution, R2Conv, R3Conv))
+def _check_layer(name: str, layer: Any) -> None:
+    is_one = isinstance(layer, (RelaxedConvolution, R2Conv))
     is_one = is_one and not isinstance(getattr(layer, "geometry", None), TransposedGeometry)
-    if not is_one or layer.in_type.gspace.dimensionality != dimension:
-        kind = f"R{dimension}Conv"
-        raise TypeError(f"{name} must be Relaxed{kind}, another relaxed layer, or {kind}, got {layer!r}")
+    if not is_one or layer.in_type.gspace.dimensionality != 2:
+        raise TypeError(f"{name} must be RelaxedR2Conv, another relaxed layer of the plane, or R2Conv, got {layer!r}")
 
 
 def _check_below(name: str, number: Any, count: int, things: str) -> None:

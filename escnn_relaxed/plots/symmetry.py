@@ -19,22 +19,26 @@ from .charts import COLOURS, FONT, WIDTH, by_label, labelled, new_axes
 
 # Sticks of several profiles stand this far apart, in radians, and their marks of what is kept by this part of a radius.
 _BESIDE, _OUTSIDE = math.radians(4), 0.07
+# In inches: the height of an element of space, and of a bar where there are many profiles.
+_ROW, _LEAST_BAR = 0.15, 0.07
 _PANELS = {"rotation": "rotations", "reflection": "mirrors"}
 
 
 def plot_symmetry_profile(
     profiles: SymmetryProfile | Mapping[str, SymmetryProfile], axes: Sequence[Axes] | None = None
 ) -> tuple[Axes, ...]:
-    """A stick for each element of a group of the plane, as long as it moves the kernels; open circles are kept.
+    """A stick or bar for each element of a group, as long as it moves the kernels; open circles are kept.
 
-    Rotations stand in the direction of their angle. Mirrors are beside them, each as its mirror line, a stick to both
-    sides. Nothing is drawn between elements. The identity is left out. Of each element the layer is drawn that it moves
-    most. A broad bar at the end of a stick is its error, where the profile is that of the evidence.
+    In the plane rotations stand in the direction of their angle. Mirrors are beside them, each as its mirror line, a
+    stick to both sides. In space each element has a bar beside its name. The identity is left out. Of each element the
+    layer is drawn that it moves most. Where the profile is that of the evidence, a broad end of a stick is its error,
+    or a thin line at the end of a bar.
 
     Args:
-        profiles: of :func:`~escnn_relaxed.measure.symmetry_profile`, of networks of the plane; several by label.
-        axes: polar axes to draw in, one for the rotations if there are some and one for the mirrors if there are some;
-            new ones by default.
+        profiles: of :func:`~escnn_relaxed.measure.symmetry_profile`, all of the plane or all of space; several by
+            label.
+        axes: of the plane polar axes to draw in, one for the rotations if there are some and one for the mirrors if
+            there are some; of space one that is not polar. New ones by default.
 
     Returns:
         The axes.
@@ -53,11 +57,18 @@ def plot_symmetry_profile(
     for label, profile in named.items():
         if not isinstance(profile, SymmetryProfile):
             raise TypeError(f"profiles: {label!r} must be of symmetry_profile, got {profile!r}")
-        if profile.dimension != 2 or not profile.network:
-            raise ValueError(
-                f"profiles: {label!r} must be of a network of the plane whose layers know the same elements; "
-                f"plot_softness_by_axis draws those of space"
-            )
+        if not profile.network:
+            raise ValueError(f"profiles: {label!r} must be of a network whose layers know the same elements")
+    dimensions = {profile.dimension for profile in named.values()}
+    if len(dimensions) > 1:
+        raise ValueError("profiles must be all of the plane or all of space, got some of each")
+    drawn = _draw_in_plane(named, axes) if dimensions == {2} else [_draw_in_space(named, axes)]
+    handles, texts = drawn[0].get_legend_handles_labels()
+    drawn[0].figure.legend(handles, texts, loc="outside lower center", ncols=4, fontsize=FONT - 1, frameon=False)
+    return tuple(drawn)
+
+
+def _draw_in_plane(named: Mapping[str, SymmetryProfile], axes: Sequence[Axes] | None) -> list[Axes]:
     panels = [kind for kind in _PANELS if any(row.subgroup == kind for one in named.values() for row in one.network)]
     drawn = _polar_axes(axes, len(panels))
     limit = 1.15 * (max(_outermost(row) for profile in named.values() for row in profile.network) or 1.0)
@@ -69,9 +80,7 @@ def plot_symmetry_profile(
             _draw_sticks(one, rows, colour, names, shift, limit * (1 - number * _OUTSIDE))
         _finish(one, [angle for p in named.values() for row in p.network for angle in _angles(row, kind)], limit)
         one.set_title(_PANELS[kind], fontsize=FONT)
-    handles, texts = drawn[0].get_legend_handles_labels()
-    drawn[0].figure.legend(handles, texts, loc="outside lower center", ncols=4, fontsize=FONT - 1, frameon=False)
-    return tuple(drawn)
+    return drawn
 
 
 def _outermost(row: ProfileRow) -> float:
@@ -135,6 +144,42 @@ def _finish(axes: Axes, angles: Sequence[float], limit: float) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(3, prune="both"))
     axes.tick_params(labelsize=FONT - 1)
     axes.grid(alpha=0.4)
+
+
+def _draw_in_space(named: Mapping[str, SymmetryProfile], axes: Sequence[Axes] | None) -> Axes:
+    """Draw a bar for each element, those of several profiles below each other."""
+    given = [None] if axes is None else list(check_sequence("axes", axes, "axes"))
+    if len(given) != 1 or isinstance(given[0], PolarAxes):
+        raise TypeError(f"axes must be one for profiles of space, and not polar, got {given!r}")
+    names = list(dict.fromkeys(row.name for profile in named.values() for row in profile.network))
+    one = new_axes(given[0], 0.8 + len(names) * max(_ROW, _LEAST_BAR * len(named)), 1.5 * WIDTH)
+    height = 0.8 / len(named)
+    for number, ((label, profile), colour) in enumerate(zip(named.items(), cycle(COLOURS), strict=False)):
+        shift = height * (number - (len(named) - 1) / 2)
+        rows = {names.index(row.name) + shift: row for row in profile.network}
+        _draw_bars(one, rows, height, colour, _labels(label, profile))
+    one.set_yticks(range(len(names)), names, fontsize=FONT - 1)
+    one.set(ylim=(len(names) - 0.4, -0.6), xlim=(0, None))
+    one.set_xlabel("moves the kernels by ‖hK − K‖ / ‖K‖", fontsize=FONT)
+    one.spines["left"].set_visible(False)
+    one.tick_params(axis="y", length=0)
+    return one
+
+
+def _draw_bars(
+    axes: Axes, rows: Mapping[float, ProfileRow], height: float, colour: str, labels: tuple[str, str]
+) -> None:
+    """Draw the bars of elements at their places, with an open circle for each that is kept."""
+    axes.barh(list(rows), [row.error for row in rows.values()], height, color=colour)
+    axes.plot([], [], "s", color=colour, label=labels[0] or None)
+    for y, row in rows.items():
+        if row.deviation > 0:
+            ends = [[min(row.error, row.deviation)], [row.deviation]]
+            axes.errorbar(row.error, y, xerr=ends, fmt="none", ecolor="0.2", elinewidth=0.8, capsize=1.5)
+    kept = [y for y, row in rows.items() if row.error <= 0]
+    if kept:
+        look: dict[str, Any] = {"markersize": 4, "color": colour, "markerfacecolor": "white"}
+        axes.plot([0] * len(kept), kept, "o", clip_on=False, label=labels[1], **look)
 
 
 def plot_robustness(reports: RobustnessReport | Mapping[str, RobustnessReport], axes: Axes | None = None) -> Axes:

@@ -1,10 +1,8 @@
-"""Rotations: their axes and names, those that turn the voxel grid onto itself, and elements that act by a matrix."""
+"""Rotations of space as axes, angles and words, and the element of a group that acts by a matrix."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,23 +19,9 @@ Array = NDArray[np.float64]
 _SAME = 1e-6
 
 
-@dataclass(frozen=True)
-class RotationAxis:
-    """An axis and the least rotation about it that maps voxels to voxels."""
-
-    direction: tuple[float, float, float]  # of length 1, (x, y, z)
-    fold: int  # n, where the rotation is by 360°/n
-    element: GroupElement  # the rotation, counter-clockwise seen from the tip of the direction
-
-    @property
-    def name(self) -> str:
-        """``"x"``, ``"y"`` or ``"z"``, or the components as integers."""
-        return axis_in_words(self.direction)
-
-
-def axis_in_words(axis: Sequence[float] | Array) -> str:
+def axis_in_words(axis: Array) -> str:
     """Return x, y or z, or else the components of an axis, the largest of them 1 or −1."""
-    scaled = np.asarray(axis) / np.abs(axis).max()
+    scaled = axis / np.abs(axis).max()
     named = [name for name, component in zip("xyz", scaled, strict=True) if abs(component) > _SAME]
     if len(named) == 1:
         return named[0]
@@ -59,23 +43,6 @@ def axis_and_angle(rotation: Array) -> tuple[Array, float]:
     axis = axis * np.sign(axis[np.argmax(np.abs(axis) > _SAME)])
     angle = math.atan2(np.array([skew[2, 1], skew[0, 2], skew[1, 0]]) @ axis / 2, cosine) % (2 * math.pi)
     return axis, 0.0 if min(angle, 2 * math.pi - angle) < _SAME else angle
-
-
-def rotation_axes(gspace: GSpace) -> list[RotationAxis]:
-    """Return the axes of a gspace of space, those of the finest rotations first; of a continuous one, of its sample."""
-    sample = sample_group(gspace)
-    least: dict[tuple[int, ...], tuple[float, RotationAxis]] = {}
-    for element, action in zip(sample.elements, sample.action, strict=True):
-        is_on_voxels = np.allclose(action, action.round(), rtol=0, atol=_SAME)
-        if not is_on_voxels or np.linalg.det(action) < 0 or np.allclose(action, np.eye(3), rtol=0, atol=_SAME):
-            continue
-        direction, angle = axis_and_angle(action.round())
-        key = tuple(np.round(2 * direction).astype(int).tolist())
-        if key not in least or angle < least[key][0]:
-            x, y, z = direction.tolist()
-            least[key] = angle, RotationAxis((x, y, z), round(2 * math.pi / angle), element)
-    axes = [axis for _, axis in least.values()]
-    return sorted(axes, key=lambda axis: (-axis.fold, [-round(value, 6) for value in axis.direction]))
 
 
 def element_with_action(gspace: GSpace, action: Array) -> GroupElement | None:
