@@ -38,7 +38,7 @@ class Block:
 
     def turned(self, angle: float) -> NDArray[np.float64]:
         """Return ρ(g r) of an irrep of a continuous group of the plane for each element, (M, size, size)."""
-        if self.irrep is None or not self.irrep.group.continuous:
+        if not angle or self.irrep is None or not self.irrep.group.continuous:
             return self.matrices
         group = self.irrep.group
         rotation = group.element((0, angle) if group.order() == -1 and group.name == "O(2)" else angle, "radians")
