@@ -298,6 +298,15 @@ def answers(module: EquivariantModule, exported: nn.Module, side: int = 9) -> tu
         return expected.tensor if isinstance(expected, GeometricTensor) else expected, exported(features)
 
 
+def of_onnx_runtime(file: io.BytesIO, features: Tensor) -> Tensor:
+    """The answer of a model in a file."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {session.get_inputs()[0].name: features.numpy()})
+    return torch.from_numpy(found)
+
+
 def mixed_network() -> enn.SequentialModule:
     """R2Conv and relaxed layers in any order, nested, one soft in translation."""
     return enn.SequentialModule(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import small
 import torch
-from errors import BROKEN, ROUNDING, relative_error
+from errors import BROKEN, ROUNDING, SINGLE, answer_to, relative_error
 from escnn import gspaces
 from escnn.group import GroupElement
 from escnn.gspaces import GSpace
@@ -178,6 +178,15 @@ def test_every_option_equals_the_loops(option: str, soft_part: str, kind: str) -
     space = "C4" if kind == "stationary" else "C2"
     layer, oracle = layer_and_loops(space, "regular + regular -> irreps + irreps", kind, soft_part, **arguments)
     assert compare(layer, oracle, *size) <= ROUNDING
+    if soft_part == "tied" or kind == "stationary":
+        exported = layer.eval().export()
+        is_factored = kind == "in translation" and option != "strict"
+        assert type(exported).__name__ == ("FactoredConvolution" if is_factored else "Conv2d")
+        for height, width in (size, (7, 8), (13, 5)):
+            features = small.random_input(layer.in_type, height, width)
+            assert relative_error(exported(features).detach(), answer_to(layer, features)) <= ROUNDING
+        single = layer.float()
+        assert relative_error(single.export()(features.float()).detach(), answer_to(single, features.float())) <= SINGLE
 
 
 @pytest.mark.parametrize("space", ["C6", "C8", "D3"])

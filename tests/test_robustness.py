@@ -85,11 +85,17 @@ def test_mirrors_and_shifts_are_subgroups_of_their_own() -> None:
 
 
 def test_numbers_are_those_of_the_network_written_out() -> None:
-    """In float64, on images that are not square to chunks; against rot90 and flip, and the sibling reports."""
+    """In float64, in chunks that do not fit; against rot90 and flip, and the sibling reports."""
     network = Network().double()
     network(torch.randn(64, 1, 6, 6, dtype=torch.float64))
     images, labels = torch.randn(23, 1, 6, 6, dtype=torch.float64), torch.randint(3, (23,))
-    report = robustness_report(network, images, labels, batch_size=10)
+    whole = robustness_report(network, images, labels, angles=[0.3])
+    for batch_size in (1, 10, 23, 100):
+        report = robustness_report(network, images, labels, angles=[0.3], batch_size=batch_size)
+        assert report.accuracy == whole.accuracy
+        for row, other in zip(report.rows, whole.rows, strict=True):
+            assert row.error == pytest.approx(other.error, rel=ROUNDING)
+            assert (row.accuracy, row.agreement, row.resampling) == (other.accuracy, other.agreement, other.resampling)
     rows = {row.name: row for row in report.rows}
     network.eval()
     with torch.no_grad():
@@ -101,25 +107,8 @@ def test_numbers_are_those_of_the_network_written_out() -> None:
             assert row.agreement == (after.argmax(1) == before.argmax(1)).double().mean().item()
             assert row.error == pytest.approx(float((after - before).norm() / before.norm()), rel=ROUNDING)
         assert report.accuracy == (before.argmax(1) == labels).double().mean().item()
-    assert [row.error for row in report.rows] == pytest.approx(
-        [row.error for row in equivariance_error(network, data=images).rows], rel=ROUNDING
-    )
-
-
-@pytest.mark.parametrize("batch_size", [1, 4, 7, 100])
-def test_chunks_change_nothing(batch_size: int) -> None:
-    network = Network().double()
-    images, labels = torch.randn(7, 1, 5, 5, dtype=torch.float64), torch.randint(3, (7,))
-    whole = robustness_report(network, images, labels, angles=[0.3])
-    chunked = robustness_report(network, images, labels, angles=[0.3], batch_size=batch_size)
-    assert chunked.accuracy == whole.accuracy
-    for row, expected in zip(chunked.rows, whole.rows, strict=True):
-        assert row.error == pytest.approx(expected.error, rel=ROUNDING)
-        assert (row.accuracy, row.agreement, row.resampling) == (
-            expected.accuracy,
-            expected.agreement,
-            expected.resampling,
-        )
+    of_sibling = equivariance_error(network, data=images, angles=[0.3]).rows
+    assert [row.error for row in report.rows] == pytest.approx([row.error for row in of_sibling], rel=ROUNDING)
 
 
 class Threshold(nn.Module):
