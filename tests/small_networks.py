@@ -15,17 +15,7 @@ import pytest
 import torch
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
-from small import (
-    build,
-    field_type,
-    gspace,
-    random_input,
-    shake,
-    soft_regular_layer,
-    types,
-    volume_layer,
-    volume_type,
-)
+from small import build, field_type, gspace, random_input, shake, soft_regular_layer, types, volume_layer, volume_type
 from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3ConvTransposed

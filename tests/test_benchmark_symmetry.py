@@ -131,8 +131,7 @@ def test_seeds_of_tables_are_not_that_of_choices() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("task", "group", "count"),
-    [("digits", "C8", 12_970), ("quadrant", "T", 6_922), ("smoke", "C4", 3_565)],
+    ("task", "group", "count"), [("digits", "C8", 12_970), ("quadrant", "T", 6_922), ("smoke", "C4", 3_565)]
 )
 def test_networks_of_a_table_have_as_many_parameters(task: str, group: str, count: int) -> None:
     frame = TASKS[task].frame

@@ -44,10 +44,7 @@ TRANSPOSED: dict[str, dict[str, object]] = {
     "pairs": {"padding": (1, 0), "stride": (2, 2), "output_padding": (0, 1), "groups": 2},
     "rings and sigma": {"rings": [0.0, 1.0], "sigma": [0.4, 0.5]},
 }
-TYPES = {
-    "C4": "regular + regular -> irreps + irreps",
-    "D4": "irreps + irreps -> regular + regular",
-}
+TYPES = {"C4": "regular + regular -> irreps + irreps", "D4": "irreps + irreps -> regular + regular"}
 STRICT, STRICT_TRANSPOSED = (partial(layer, relax=None) for layer in (RelaxedR2Conv, RelaxedR2ConvTransposed))
 CASES = [(R2Conv, form, arguments) for form, arguments in FORMS.items()]
 CASES += [(STRICT, form, FORMS[form]) for form in ("reflect", "groups", "rings and sigma")]

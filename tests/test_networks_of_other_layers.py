@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import small
@@ -14,6 +15,7 @@ from escnn.nn import FieldType
 from small import shake
 from small_networks import WHAT_EXPORTERS_WARN_OF
 from torch import Tensor, nn
+from trained_networks import convolution
 
 from escnn_relaxed import (
     RelaxedLinear,
@@ -33,18 +35,15 @@ from escnn_relaxed.network import to_escnn
 pytestmark = WHAT_EXPORTERS_WARN_OF
 
 
-def up(pair: str = "regular -> regular", **arguments: object) -> enn.R2ConvTransposed:
-    """A trained layer: weights and bias away from their start."""
-    arguments = {"padding": 1, "stride": 2, "output_padding": 1, **arguments}
-    layer = enn.R2ConvTransposed(*small.types("C4", pair), 3, **arguments)
-    shake(layer)
-    return layer
+up = partial(convolution, "C4", make=enn.R2ConvTransposed, padding=1, stride=2, output_padding=1)
 
 
 def down_and_up() -> enn.SequentialModule:
     in_type, fields = small.types("C4", "trivial -> regular")
     down = enn.R2Conv(in_type, fields, 3, padding=1, stride=2)
-    return enn.SequentialModule(down, enn.ReLU(fields), up(), enn.InnerBatchNorm(fields), up("regular -> trivial"))
+    return enn.SequentialModule(
+        down, enn.ReLU(fields), up("regular -> regular"), enn.InnerBatchNorm(fields), up("regular -> trivial")
+    )
 
 
 def in_space() -> enn.SequentialModule:

@@ -33,8 +33,7 @@ class Network(nn.Module):
         super().__init__()
         hidden = enn.FieldType(D4, [D4.regular_repr] * 2)
         self.body = enn.SequentialModule(
-            RelaxedR2Conv(MIRRORED, hidden, 3, padding=1, initial_softness=0.3),
-            enn.InnerBatchNorm(hidden),
+            RelaxedR2Conv(MIRRORED, hidden, 3, padding=1, initial_softness=0.3), enn.InnerBatchNorm(hidden)
         )
         self.head = nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 3))
 
