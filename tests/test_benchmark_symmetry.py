@@ -254,20 +254,6 @@ def test_the_class_of_a_digit_is_its_place_or_its_pose_where_the_pose_says_so() 
     assert len(four.copied[0]) == 0
 
 
-def test_training_waits_while_the_file_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pause, seconds = tmp_path / "pause", []
-    pause.touch()
-
-    def sleep(some: float) -> None:
-        seconds.append(some)
-        if len(seconds) == 3:
-            pause.unlink()
-
-    monkeypatch.setattr(training.time, "sleep", sleep)
-    training.fit(Fixed(), ones(64), ones(4), 0.1, Rule(rounds=(1, 1)), pause=pause)
-    assert len(seconds) == 3
-
-
 def test_ways_with_turned_copies_train_longer() -> None:
     plain, longer = (runs.rule_of(WAYS[way], Rule(), (8, 2)) for way in ("Conv2d", "Conv2d, turned copies"))
     assert (plain.patience, plain.rounds) == (4, (8, 2))
