@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import io
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -158,6 +160,20 @@ COPIES = {
 def tensors_of(module: nn.Module) -> list[Tensor]:
     """Every tensor that a module holds, whether or not it is state."""
     return [tensor for tensor in [*module.parameters(), *module.buffers()] if tensor.numel()]
+
+
+@contextlib.contextmanager
+def left_alone(module: nn.Module, but: str = "nothing") -> Iterator[None]:
+    """Within the block the state, all modes, the hooks and torch's generator stay as they are."""
+    before = {name: value.clone() for name, value in module.state_dict().items() if but not in name}
+    modes, drawn = [each.training for each in module.modules()], torch.get_rng_state()
+    yield
+    after = {name: value for name, value in module.state_dict().items() if but not in name}
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert [each.training for each in module.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
 
 
 def soft_weights(layer: RelaxedR2Conv) -> list[Tensor]:

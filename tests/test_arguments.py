@@ -88,26 +88,6 @@ def layer_of(**arguments: object) -> RelaxedR2Conv:
     return RelaxedR2Conv(REGULAR, REGULAR, 3, **with_kernel(arguments))
 
 
-# Values in the form that R2Conv takes, and the forms that we take.
-GOOD = {
-    "sigma an integer": ({"sigma": 1.0}, {"sigma": 1}),
-    "rings an array": ({"rings": [0.0, 1.0]}, {"rings": np.array([0.0, 1.0])}),
-    "sigma of each ring": ({"sigma": [0.5, 0.75]}, {"sigma": np.array([0.5, 0.75], dtype=np.float32)}),
-    "cutoff of no frequency": ({"frequencies_cutoff": 0.0}, {"frequencies_cutoff": 0}),
-    "dilated rings in pixels": ({"rings": [0.0, 2.0], "dilation": 2}, {"rings": [0.0, 2.0], "dilation": 2}),
-}
-
-
-@pytest.mark.parametrize("case", GOOD)
-def test_numbers_and_sequences_of_any_kind_mean_the_same(case: str) -> None:
-    theirs, ours = GOOD[case]
-    convolution, layer = R2Conv(REGULAR, REGULAR, 3, **theirs), layer_of(**ours)
-    layer.load_state_dict(convolution.state_dict())
-    with torch.no_grad():
-        expected = convolution.expand_parameters()[0]
-        assert torch.allclose(layer.basisexpansion(layer.weights).view_as(expected), expected, atol=1e-6)
-
-
 def test_filter_may_keep_what_other_field_types_lack() -> None:
     """Elements of frequency 1 lead from trivial fields to regular ones, not to trivial ones."""
     keep = {"basis_filter": lambda element: element["irrep:frequency"] == 1}

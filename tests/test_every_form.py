@@ -26,6 +26,7 @@ from small_networks import (
     answer_in_eval,
     features_of,
     layer_of,
+    left_alone,
     loss_and_gradients,
     tensors_of,
     through_a_file,
@@ -237,11 +238,8 @@ def test_kernel_at_every_pixel_is_not_exported(form: str) -> None:
 def test_exported_layer_gives_the_same_numbers_and_leaves_the_layer_alone(form: str, mode: str) -> None:
     layer = layer_of(form).train(mode == "train")
     features, expected = features_of(layer), answer_in_eval(layer)
-    random, state = torch.random.get_rng_state(), copy.deepcopy(layer.state_dict())
-    exported = layer.export()
-    assert torch.equal(torch.random.get_rng_state(), random)
-    assert all(torch.equal(value, state[name]) for name, value in layer.state_dict().items())
-    assert {module.training for module in layer.modules()} == {mode == "train"}
+    with left_alone(layer):
+        exported = layer.export()
     assert not exported.training
     assert not {of.data_ptr() for of in tensors_of(layer)} & {of.data_ptr() for of in tensors_of(exported)}
     found = exported(features).detach()
