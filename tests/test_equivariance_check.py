@@ -78,12 +78,7 @@ def test_layer_passes_wherever_taps_and_pixels_meet(geometry: str) -> None:
 
 SOFT = {
     "rotation": ("C8", {"relax": {"rotation": 0.25}}, "rotation", ["0[2pi/8]"]),
-    "kept turns": (
-        "C8",
-        {"relax": {"rotation": 0.25}, "keep": "C4"},
-        "rotation",
-        [f"{n}[2pi/8]" for n in (0, 2, 4, 6)],
-    ),
+    "kept": ("C8", {"relax": {"rotation": 0.25}, "keep": "C4"}, "rotation", [f"{n}[2pi/8]" for n in (0, 2, 4, 6)]),
     "at zero": ("C4", {"relax": {"rotation": 0.0}}, None, [f"{n}[2pi/4]" for n in range(4)]),
     "reflection": ("D4", {"relax": {"reflection": 0.25}}, "reflection", [f"(+, {n}[2pi/4])" for n in range(4)]),
     "both": ("D4", {"relax": {"rotation": 0.25, "reflection": 0.25}}, "rotation, reflection", ["(+, 0[2pi/4])"]),

@@ -43,10 +43,7 @@ GEOMETRIES: dict[str, tuple[str, dict[str, object]]] = {
     "circular": ("convolution", {"padding": 2, "padding_mode": "circular", "stride": 3, "bias": False}),
     "reflect": ("convolution", {"kernel_size": 4, "padding": 2, "padding_mode": "reflect", "dilation": 2, "groups": 2}),
     "transposed": ("transposed", {"bias": False}),
-    "everything": (
-        "transposed",
-        {"padding": (1, 2), "stride": 2, "output_padding": (1, 0), "dilation": 2, "groups": 2},
-    ),
+    "all": ("transposed", {"padding": (1, 2), "stride": 2, "output_padding": (1, 0), "dilation": 2, "groups": 2}),
 }
 
 

@@ -56,11 +56,8 @@ def test_turns_are_wrong_where_the_class_turns_with_the_image() -> None:
     report = robustness_report(Side(), images, labels, in_type=IMAGE)
     assert report.accuracy == 3 / 4
     assert report.images == 4
-    assert [(row.name, row.accuracy, row.agreement) for row in report.rows] == [
-        ("rotation 90°", 0, 0),
-        ("rotation 180°", 1 / 4, 0),
-        ("rotation 270°", 0, 0),
-    ]
+    rows = [(row.name, row.accuracy, row.agreement) for row in report.rows]
+    assert rows == [("rotation 90°", 0, 0), ("rotation 180°", 1 / 4, 0), ("rotation 270°", 0, 0)]
     (rotation,) = report.subgroups
     assert (rotation.subgroup, rotation.transformations, rotation.agreement) == ("rotation", 3, 0)
     assert rotation.accuracy == pytest.approx(1 / 12)
@@ -71,13 +68,10 @@ def test_turns_are_wrong_where_the_class_turns_with_the_image() -> None:
 def test_mirrors_and_shifts_are_subgroups_of_their_own() -> None:
     """A mirror leaves top and bottom, and exchanges the others; a shift by a row takes the right side nowhere."""
     images, labels = bright_sides(0, 1), torch.tensor([0, 1])
-    report = robustness_report(
-        Side(), images, labels, in_type=MIRRORED, elements=[D4.fibergroup.reflection], shifts=[(1, 0)]
-    )
-    assert [(part.subgroup, part.accuracy) for part in report.subgroups] == [
-        ("reflection", 1 / 2),
-        ("translation", 1 / 2),
-    ]
+    moved = {"elements": [D4.fibergroup.reflection], "shifts": [(1, 0)]}
+    report = robustness_report(Side(), images, labels, in_type=MIRRORED, **moved)
+    found = [(part.subgroup, part.accuracy) for part in report.subgroups]
+    assert found == [("reflection", 1 / 2), ("translation", 1 / 2)]
     text = str(report).splitlines()
     assert [line.split(",")[0].split("  ")[0] for line in text[1:]] == ["as they are", "reflection", "translation"]
     assert "100.0 ± 0.0" in text[1]
