@@ -1,6 +1,6 @@
 """The forms that a layer can have, and small networks.
 
-``FORMS`` are those of ``RelaxedR2Conv``, ``ALL`` beside them the other ways to relax, transposed layers and volumes.
+``FORMS`` are those of ``RelaxedR2Conv``; ``ALL`` has the other ways to relax, transposed layers, volumes and linear maps.
 """
 
 from __future__ import annotations
