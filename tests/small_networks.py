@@ -1,6 +1,6 @@
 """The forms that a layer can have, and small networks.
 
-``FORMS`` are those of ``RelaxedR2Conv``; ``ALL`` has the other ways to relax, transposed layers, volumes and linear maps.
+``FORMS`` are those of ``RelaxedR2Conv``; ``ALL`` has the other ways, transposed layers, volumes and linear maps too.
 """
 
 from __future__ import annotations
