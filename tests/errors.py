@@ -60,6 +60,8 @@ def fiber_action(features: Tensor, field_type: FieldType, element: GroupElement)
 
 def transform(features: Tensor, field_type: FieldType, element: GroupElement) -> Tensor:
     """(g f)(x) = ρ(g) f(g⁻¹x) about the centre of the image; a quarter turn swaps two of its sides."""
+    if features.dim() == 2:
+        return fiber_action(features, field_type, element)
     size = np.array(features.shape[2:])
     # Of (x, y, z): y and z are against the rows and the planes, which come first.
     signs = np.diag([1] + [-1] * (len(size) - 1))

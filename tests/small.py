@@ -52,6 +52,13 @@ def subgroups(space: str, value: float) -> dict[str, float]:
     return {name: value for name, present in names.items() if present}
 
 
+def kept_elements(space: GSpace2D, keep: str) -> list[GroupElement]:
+    """The elements of a subgroup that is named as ``"C4"`` or ``"D2"``."""
+    count, has_flips = int(keep[1:]), keep.startswith("D")
+    values = [(flip, 2 * np.pi * turn / count) for flip in range(1 + has_flips) for turn in range(count)]
+    return [space.fibergroup.element(of if space.flips_order else of[1], param="radians") for of in values]
+
+
 # --- field types: strings of fields, of which a gspace has some -------------------------------------------------------
 
 

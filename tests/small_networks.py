@@ -1,34 +1,27 @@
 """The forms that a layer can have, and small networks.
 
-``FORMS`` are those of ``RelaxedR2Conv``, ``ALL`` beside them the other ways to relax, transposed layers and volumes.
+``FORMS`` are those of ``RelaxedR2Conv``; ``ALL`` has the other ways, transposed layers, volumes and linear maps too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import io
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from escnn import nn as enn
+from escnn.gspaces import no_base_space
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
-from small import (
-    build,
-    field_type,
-    gspace,
-    random_input,
-    shake,
-    soft_regular_layer,
-    types,
-    volume_layer,
-    volume_type,
-)
+from small import build, field_type, gspace, random_input, shake, soft_regular_layer, types, volume_layer, volume_type
 from torch import Tensor, nn
 
-from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3ConvTransposed
+from escnn_relaxed import RelaxedLinear, RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3ConvTransposed
 from escnn_relaxed.baselines import LAYERS
 from escnn_relaxed.continuous import SirenKernel
 
@@ -63,6 +56,7 @@ OTHERS: dict[str, tuple[str, str, dict[str, object]]] = {
     "transposed, in translation": (*_C4, {"relax": _EVERYWHERE, **_TRANSPOSED}),
     "volumes": ("cone 4", "", {}),
     "volumes, transposed": ("cone 4", "", {"make": RelaxedR3ConvTransposed, "stride": 2}),
+    "linear": ("D4", "regular + trivial -> mixed, sheared + regular", {}),
 }
 ALL = FORMS | OTHERS
 SOFT_IN_TRANSLATION = tuple(form for form in FORMS if "translation" in form)
@@ -84,8 +78,11 @@ def _built(form: str, seed: int) -> EquivariantModule:
     space, pair, arguments = ALL[form]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        if "volumes" in form or form in LAYERS:
-            if "volumes" in form:
+        if "volumes" in form or form in (*LAYERS, "linear"):
+            if form == "linear":
+                vectors = [FieldType(no_base_space(of.fibergroup), of.representations) for of in types(space, pair)]
+                layer = RelaxedLinear(*vectors, initial_softness=0.3).double()
+            elif "volumes" in form:
                 layer = volume_layer(volume_type(space), padding=1, initial_softness=0.3, **arguments)
             else:
                 layer = arguments["make"](*types(space, pair), 3, padding=1, initial_softness=0.2).double()
@@ -168,6 +165,20 @@ COPIES = {
 def tensors_of(module: nn.Module) -> list[Tensor]:
     """Every tensor that a module holds, whether or not it is state."""
     return [tensor for tensor in [*module.parameters(), *module.buffers()] if tensor.numel()]
+
+
+@contextlib.contextmanager
+def left_alone(module: nn.Module, but: str = "nothing") -> Iterator[None]:
+    """Within the block the state, all modes, the hooks and torch's generator stay as they are."""
+    before = {name: value.clone() for name, value in module.state_dict().items() if but not in name}
+    modes, drawn = [each.training for each in module.modules()], torch.get_rng_state()
+    yield
+    after = {name: value for name, value in module.state_dict().items() if but not in name}
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert [each.training for each in module.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
 
 
 def soft_weights(layer: RelaxedR2Conv) -> list[Tensor]:
@@ -296,6 +307,15 @@ def answers(module: EquivariantModule, exported: nn.Module, side: int = 9) -> tu
         expected = module.eval()(module.in_type(features))
         module.train(mode)
         return expected.tensor if isinstance(expected, GeometricTensor) else expected, exported(features)
+
+
+def of_onnx_runtime(file: io.BytesIO, features: Tensor) -> Tensor:
+    """The answer of a model in a file."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {session.get_inputs()[0].name: features.numpy()})
+    return torch.from_numpy(found)
 
 
 def mixed_network() -> enn.SequentialModule:

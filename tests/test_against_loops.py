@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import small
 import torch
-from errors import BROKEN, ROUNDING, relative_error
+from errors import BROKEN, ROUNDING, SINGLE, answer_to, relative_error
 from escnn import gspaces
 from escnn.group import GroupElement
 from escnn.gspaces import GSpace
@@ -54,28 +54,23 @@ def layer_and_loops(
     arguments = {"relax": dict.fromkeys(names, start), "samples": 4, "initial_softness": 0.3, **arguments}
     if soft_part == "continuous":
         arguments = {"hidden_size": 3, "filter_frequency": ROUGH, **arguments}
-    kept = {} if keep is None else {"keep": keep}
     if all_directions:
         arguments["kernel"] = functools.partial(TiedKernel, all_directions=True)
-    layer = build(*small.types(space, pair), soft_part=soft_part, **kept, **arguments)
+    layer = build(
+        *small.types(space, pair), soft_part=soft_part, **({} if keep is None else {"keep": keep}), **arguments
+    )
     names = [name for name in layer.domain_frequency if arguments["relax"] is not None]
     layer.set_domain_frequency(**{name: FREQUENCIES[name] for name in names})
     form = arguments.get("rotation_coordinates", "circle")
-    elements = Elements(layer.in_type.gspace, arguments["samples"], **kept_elements(layer, keep), form=form)
+    elements = Elements(layer.in_type.gspace, arguments["samples"], **kept(layer, keep), form=form)
     if soft_part == "tied":
         return layer, Oracle(layer, TiedKappa(layer, elements, all_directions), elements)
     shape = {name: arguments[name] for name in OF_KAPPA if name in arguments}
     return layer, Oracle(layer, ContinuousKappa(layer, elements, **shape), elements)
 
 
-def kept_elements(layer: Layer, keep: str | None) -> dict[str, Any]:
-    if keep is None:
-        return {}
-    space, count = layer.in_type.gspace, int(keep[1:])
-    angles = [2 * math.pi * turn / count for turn in range(count)]
-    flips = range(2 if keep.startswith("D") else 1)
-    values = [(flip, angle) if space.flips_order else angle for flip in flips for angle in angles]
-    return {"kept": [space.fibergroup.element(value, param="radians") for value in values], "fold": count}
+def kept(layer: Layer, keep: str | None) -> dict[str, Any]:
+    return {} if keep is None else {"kept": small.kept_elements(layer.in_type.gspace, keep), "fold": int(keep[1:])}
 
 
 def compare(layer: Layer, oracle: Oracle, *size: int) -> float:
@@ -178,6 +173,15 @@ def test_every_option_equals_the_loops(option: str, soft_part: str, kind: str) -
     space = "C4" if kind == "stationary" else "C2"
     layer, oracle = layer_and_loops(space, "regular + regular -> irreps + irreps", kind, soft_part, **arguments)
     assert compare(layer, oracle, *size) <= ROUNDING
+    if soft_part == "tied" or kind == "stationary":
+        exported = layer.eval().export()
+        is_factored = kind == "in translation" and option != "strict"
+        assert type(exported).__name__ == ("FactoredConvolution" if is_factored else "Conv2d")
+        for height, width in (size, (7, 8), (13, 5)):
+            features = small.random_input(layer.in_type, height, width)
+            assert relative_error(exported(features).detach(), answer_to(layer, features)) <= ROUNDING
+        single = layer.float()
+        assert relative_error(single.export()(features.float()).detach(), answer_to(single, features.float())) <= SINGLE
 
 
 @pytest.mark.parametrize("space", ["C6", "C8", "D3"])

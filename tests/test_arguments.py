@@ -20,57 +20,49 @@ from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
 
 C4, D4 = small.gspace("C4"), small.gspace("D4")
 REGULAR, TRIVIAL = FieldType(C4, [C4.regular_repr] * 2), FieldType(C4, [C4.trivial_repr])
+UNEQUAL = FieldType(C4, [C4.regular_repr, C4.trivial_repr])
 DIHEDRAL = FieldType(D4, [D4.regular_repr])
 SPACE_3D = gspaces.rot3dOnR3()
 IN_SPACE = FieldType(SPACE_3D, [SPACE_3D.trivial_repr])
 NAN = float("nan")
 
-# name: (arguments that replace those of a good layer, the error, what its message must hold). That every bad value is
+# name: (arguments that replace those of a good layer, the error, a pattern of its message). That every bad value is
 # named is in ``test_bad_calls``; here, what would be right.
 BAD = {
-    "out_type on another gspace": ({"out_type": DIHEDRAL}, ValueError, ["in_type", "out_type", "gspace", D4.name]),
-    "a gspace of space": ({"in_type": IN_SPACE, "out_type": IN_SPACE}, ValueError, ["in_type", "plane"]),
-    "padding of one": ({"padding": (1,)}, ValueError, ["padding", "(1,)", "pair"]),
-    "padding the same": ({"padding": "same"}, TypeError, ["got 'same': ", "stride=1 padding=1 keeps the size"]),
-    "padding the same, dilated": (
-        {"padding": "same", "kernel_size": 5, "dilation": 3},
-        TypeError,
-        ["kernel_size=5, dilation=3 and stride=1 padding=6 keeps the size"],
-    ),
+    "out_type on another gspace": ({"out_type": DIHEDRAL}, ValueError, "in_type.*out_type.*gspace.*D4"),
+    "a gspace of space": ({"in_type": IN_SPACE, "out_type": IN_SPACE}, ValueError, "in_type.*plane"),
+    "padding of one": ({"padding": (1,)}, ValueError, r"padding.*pair.*\(1,\)"),
     "padding the same, even": (
         {"padding": "same", "kernel_size": 4},
         TypeError,
-        ["got 'same'", "no padding, which is alike on both sides, keeps the size"],
+        "got 'same'.*no padding, which is alike",
     ),
-    "padding of valid pixels": ({"padding": "valid"}, TypeError, ["a pair (rows, columns), got 'valid': padding=0"]),
-    "stride of unequal steps": ({"stride": (2, 1)}, ValueError, ["stride", "(2, 1)", "pair of equal ones"]),
-    "groups that do not divide": ({"groups": 3}, ValueError, ["groups", "3", "2", "divide"]),
+    "padding of valid pixels": ({"padding": "valid"}, TypeError, r"a pair \(rows, columns\), got 'valid': padding=0"),
+    "stride of unequal steps": ({"stride": (2, 1)}, ValueError, r"stride.*pair of equal ones.*\(2, 1\)"),
+    "groups that do not divide": ({"groups": 3}, ValueError, "groups must divide.*got 3 for 2"),
     "groups that split unequally": (
-        {"in_type": FieldType(C4, [C4.regular_repr, C4.trivial_repr]), "groups": 2},
+        {"in_type": UNEQUAL, "groups": 2},
         ValueError,
-        ["groups", "2", "in_type", "equal parts"],
+        "groups=2 must split in_type.*equal parts",
     ),
-    "unknown subgroup": ({"relax": {"scaling": 1.0}}, ValueError, ["relax", "'scaling'", "rotation", "translation"]),
-    "subgroup the group lacks": ({"relax": {"reflection": 1.0}}, ValueError, ["relax", "reflection", C4.name]),
-    "two frequencies of rotation": ({"relax": {"rotation": (0.1, 0.1)}}, ValueError, ["relax", "rotation", "1 value"]),
-    "pair in words": ({"relax": {"translation": "12"}}, TypeError, ["relax", "translation", "'12'", "pair (x, y)"]),
+    "unknown subgroup": ({"relax": {"scaling": 1.0}}, ValueError, "relax.*'scaling'.*rotation.*translation"),
+    "subgroup the group lacks": ({"relax": {"reflection": 1.0}}, ValueError, "relax.*C4.*no reflection"),
+    "two frequencies of rotation": ({"relax": {"rotation": (0.1, 0.1)}}, ValueError, "relax.*rotation.*1 value"),
+    "pair in words": ({"relax": {"translation": "12"}}, TypeError, r"relax.*translation.*pair \(x, y\).*'12'"),
 }
 # Those of escnn's basis.
+NOTHING = {"frequencies_cutoff": lambda radius: -1.0, "rings": [1.0]}
 BAD_BASIS = {
-    "sigma of fewer rings": ({"sigma": [0.5]}, ValueError, ["sigma", "[0.5]", "2 rings"]),
-    "sigma of more rings": ({"rings": [1.0], "sigma": [0.5, 0.6]}, ValueError, ["sigma", "[0.5, 0.6]", "1 rings"]),
-    "a ring outside": ({"rings": [0.0, 9.0]}, ValueError, ["rings", "9.0", "1.414"]),
-    "filter that keeps nothing": ({"basis_filter": lambda element: False}, ValueError, ["basis_filter", "element"]),
-    "cutoff that keeps nothing": (
-        {"frequencies_cutoff": lambda radius: -1.0, "rings": [1.0]},
-        ValueError,
-        ["frequencies_cutoff=<function", "rings=[1.0]", "empty"],
-    ),
-    "cutoff below 0": ({"frequencies_cutoff": -0.5}, ValueError, ["frequencies_cutoff", "-0.5", ">= 0"]),
-}  # fmt: skip
+    "sigma of fewer rings": ({"sigma": [0.5]}, ValueError, r"sigma.*2 rings.*\[0.5\]"),
+    "sigma of more rings": ({"rings": [1.0], "sigma": [0.5, 0.6]}, ValueError, r"sigma.*1 rings.*\[0.5, 0.6\]"),
+    "a ring outside": ({"rings": [0.0, 9.0]}, ValueError, "rings.*1.414.*9.0"),
+    "filter that keeps nothing": ({"basis_filter": lambda element: False}, ValueError, "basis_filter.*element"),
+    "cutoff that keeps nothing": (NOTHING, ValueError, r"frequencies_cutoff=<function.*rings=\[1.0\]: it is empty"),
+    "cutoff below 0": ({"frequencies_cutoff": -0.5}, ValueError, "frequencies_cutoff.*>= 0.*-0.5"),
+}
 BAD_TRANSPOSED = {
-    "output padding": ({"output_padding": 1}, ValueError, ["got 1 for stride=1, dilation=1: at most 0"]),
-    "three paddings": ({"padding": (1, 1, 1)}, ValueError, ["padding", "pair", "(1, 1, 1)"]),
+    "output padding": ({"output_padding": 1}, ValueError, "got 1 for stride=1, dilation=1: at most 0"),
+    "three paddings": ({"padding": (1, 1, 1)}, ValueError, r"padding.*pair.*\(1, 1, 1\)"),
 }
 
 
@@ -78,44 +70,22 @@ BAD_TRANSPOSED = {
 def test_bad_argument_raises_an_error_that_says_so(case: str) -> None:
     name = case.removeprefix("transposed, ")
     make = RelaxedR2Conv if name == case else RelaxedR2ConvTransposed
-    arguments, error, words = ((BAD | BAD_BASIS) if name == case else BAD_TRANSPOSED)[name]
-    good = {"in_type": REGULAR, "out_type": REGULAR, "kernel_size": 3}
-    with pytest.raises(error) as raised:
-        make(**{**good, **arguments})
-    assert all(word in str(raised.value) for word in words), raised.value
+    arguments, error, message = ((BAD | BAD_BASIS) if name == case else BAD_TRANSPOSED)[name]
+    with pytest.raises(error, match=message):
+        make(**{"in_type": REGULAR, "out_type": REGULAR, "kernel_size": 3, **arguments})
 
 
 @pytest.mark.parametrize(("kernel_size", "dilation"), [(1, 1), (3, 1), (5, 3), (4, 2)])
 def test_padding_that_the_error_names_keeps_the_size(kernel_size: int, dilation: int) -> None:
-    with pytest.raises(TypeError) as raised:
+    with pytest.raises(TypeError, match="got 'same': ") as raised:
         RelaxedR2Conv(REGULAR, REGULAR, kernel_size, padding="same", dilation=dilation)
-    (named,) = re.findall(r"padding=(\d+) keeps", str(raised.value))
+    (named,) = re.findall(r"stride=1 padding=(\d+) keeps the size", str(raised.value))
     layer = RelaxedR2Conv(REGULAR, REGULAR, kernel_size, padding=int(named), dilation=dilation, relax=None)
     assert layer.evaluate_output_shape((1, 8, 20, 21)) == (1, 8, 20, 21)
 
 
 def layer_of(**arguments: object) -> RelaxedR2Conv:
     return RelaxedR2Conv(REGULAR, REGULAR, 3, **with_kernel(arguments))
-
-
-# Values in the form that R2Conv takes, and the forms that we take.
-GOOD = {
-    "sigma an integer": ({"sigma": 1.0}, {"sigma": 1}),
-    "rings an array": ({"rings": [0.0, 1.0]}, {"rings": np.array([0.0, 1.0])}),
-    "sigma of each ring": ({"sigma": [0.5, 0.75]}, {"sigma": np.array([0.5, 0.75], dtype=np.float32)}),
-    "cutoff of no frequency": ({"frequencies_cutoff": 0.0}, {"frequencies_cutoff": 0}),
-    "dilated rings in pixels": ({"rings": [0.0, 2.0], "dilation": 2}, {"rings": [0.0, 2.0], "dilation": 2}),
-}
-
-
-@pytest.mark.parametrize("case", GOOD)
-def test_numbers_and_sequences_of_any_kind_mean_the_same(case: str) -> None:
-    theirs, ours = GOOD[case]
-    convolution, layer = R2Conv(REGULAR, REGULAR, 3, **theirs), layer_of(**ours)
-    layer.load_state_dict(convolution.state_dict())
-    with torch.no_grad():
-        expected = convolution.expand_parameters()[0]
-        assert torch.allclose(layer.basisexpansion(layer.weights).view_as(expected), expected, atol=1e-6)
 
 
 def test_filter_may_keep_what_other_field_types_lack() -> None:

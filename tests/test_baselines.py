@@ -275,15 +275,6 @@ def test_state_of_r2conv_makes_the_layer_compute_what_it_computed(way: str, spac
     assert all(parameter.grad.any() for parameter in soft_weights(layer))
 
 
-@EVERY_WAY
-def test_state_of_another_way_is_refused(way: str) -> None:
-    layer = baseline(way, "C4", REGULAR)
-    others = {name: kind(layer.in_type, layer.out_type, 3) for name, kind in LAYERS.items() if name != way}
-    for other in others.values():
-        with pytest.raises(RuntimeError, match=f"does not fit: soft part is {way}, here "):
-            other.load_state_dict(layer.state_dict())
-
-
 def test_kernel_is_one_of_relaxed_r2conv_too() -> None:
     fields = small.types("C4", REGULAR)
     layer = RelaxedR2Conv(*fields, 3, kernel=ResidualKernel)

@@ -131,8 +131,7 @@ def test_seeds_of_tables_are_not_that_of_choices() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("task", "group", "count"),
-    [("digits", "C8", 12_970), ("quadrant", "T", 6_922), ("smoke", "C4", 3_565)],
+    ("task", "group", "count"), [("digits", "C8", 12_970), ("quadrant", "T", 6_922), ("smoke", "C4", 3_565)]
 )
 def test_networks_of_a_table_have_as_many_parameters(task: str, group: str, count: int) -> None:
     frame = TASKS[task].frame
@@ -253,20 +252,6 @@ def test_the_class_of_a_digit_is_its_place_or_its_pose_where_the_pose_says_so() 
     assert set(four.test[1].tolist()) == {0, 1, 2, 3}
     assert torch.equal(four.test[1] // 2 * 2, two.test[1])
     assert len(four.copied[0]) == 0
-
-
-def test_training_waits_while_the_file_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pause, seconds = tmp_path / "pause", []
-    pause.touch()
-
-    def sleep(some: float) -> None:
-        seconds.append(some)
-        if len(seconds) == 3:
-            pause.unlink()
-
-    monkeypatch.setattr(training.time, "sleep", sleep)
-    training.fit(Fixed(), ones(64), ones(4), 0.1, Rule(rounds=(1, 1)), pause=pause)
-    assert len(seconds) == 3
 
 
 def test_ways_with_turned_copies_train_longer() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import small
@@ -15,6 +16,7 @@ from small_networks import EVERY_MODE, FORMS, Network, answer, features_of, laye
 from torch import Tensor, nn
 
 from escnn_relaxed import (
+    RelaxedR2Conv,
     equivariance_error,
     frequency_penalty,
     harden_network,
@@ -171,14 +173,24 @@ def test_layer_built_on_the_default_device_is_the_one_built_on_the_cpu(name: str
         assert all(torch.equal(state[name], value) for name, value in layers[0].state_dict().items())
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_layer_built_on_the_meta_device_takes_a_state_later(name: str) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", [*LAYERS, "continuous"])
+def test_layer_built_on_the_meta_device_takes_a_state_later(name: str, dtype: torch.dtype) -> None:
     types = small.types("C4", "two regular -> regular")
-    layer = LAYERS[name](*types, 3, padding=1)
-    with torch.device("meta"):
-        empty = LAYERS[name](*types, 3, padding=1)
-    assert all(parameter.is_meta for parameter in empty.parameters())
-    assert type(empty).__name__ in repr(empty)
-    empty.to_empty(device="cpu").load_state_dict(layer.state_dict())
+    make = partial(
+        LAYERS.get(name, RelaxedR2Conv), *types, 3, padding=1, **small.options_of("tied" if name in LAYERS else name)
+    )
+    layer = make().to(dtype).eval()
     features = types[0](features_of(layer))
-    assert torch.equal(empty(features).tensor, layer(features).tensor)
+    for device in ("meta", "cpu"):
+        with torch.device(device):
+            empty = make().eval()
+        assert all(parameter.device.type == device for parameter in empty.parameters())
+        assert type(empty).__name__ in repr(empty)
+        empty.load_state_dict(layer.state_dict(), assign=True)
+        assert torch.equal(empty(features).tensor, layer(features).tensor)
+        assert empty.softness() == layer.softness()
+    with torch.device("meta"):
+        filled = make().eval()
+    filled.to_empty(device="cpu").to(dtype).load_state_dict(layer.state_dict())
+    assert torch.equal(filled(features).tensor, layer(features).tensor)

@@ -61,33 +61,27 @@ def test_sign_of_a_frequency_does_not_make_it_resolved() -> None:
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    ("space", "form", "expected"),
+    ("space", "options", "expected"),
     [
-        ("C8", "circle", 0.25),
-        ("C8", "log", 1.0),
+        ("C8", {"kernel": ContinuousKernel(hidden_size=2)}, 0.25),
+        ("C8", {"kernel": ContinuousKernel(hidden_size=2, rotation_coordinates="log")}, 1.0),
         # As large as two and three samples resolve: N/4π.
-        ("C2", "circle", 2 / (4 * math.pi)),
-        ("C3", "circle", 3 / (4 * math.pi)),
+        ("C2", {"kernel": ContinuousKernel(hidden_size=2)}, 2 / (4 * math.pi)),
+        ("C3", {"kernel": ContinuousKernel(hidden_size=2)}, 3 / (4 * math.pi)),
+        # Rotations of space, and cosets of what is kept: two of each.
+        ("half turns of space", {}, 2 / (4 * math.pi)),
+        ("C8", {"keep": "C4"}, 2 / (4 * math.pi)),
     ],
 )
 def test_default_frequency_is_a_quarter_or_1_in_logarithms_where_samples_resolve_it(
-    space: str, form: str, expected: float
+    space: str, options: dict, expected: float
 ) -> None:
-    kernel = ContinuousKernel(hidden_size=2, rotation_coordinates=form)
-    layer = RelaxedR2Conv(*small.types(space, "regular -> regular"), 3, kernel=kernel)
-    assert layer.domain_frequency["rotation"].item() == pytest.approx(expected, rel=1e-6)  # float32
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize(("space", "keep"), [("half turns of space", None), ("C8", "C4")])
-def test_default_frequency_counts_rotations_of_space_and_cosets_of_what_is_kept(space: str, keep: str | None) -> None:
-    """Two of each, which resolve 2/4π."""
-    if space == "C8":
-        layer = RelaxedR2Conv(*small.types(space, "trivial -> regular"), 3, keep=keep)
+    if space in small.GSPACES:
+        layer = RelaxedR2Conv(*small.types(space, "regular -> regular"), 3, **options)
     else:
         gspace = gspaces.rot2dOnR3(2)
         layer = RelaxedR3Conv(gspace.type(gspace.trivial_repr), gspace.type(gspace.regular_repr), 3)
-    assert layer.domain_frequency["rotation"].item() == pytest.approx(2 / (4 * math.pi), rel=1e-6)  # float32
+    assert layer.domain_frequency["rotation"].item() == pytest.approx(expected, rel=1e-6)  # float32
 
 
 def test_subgroups_are_named_by_all_that_can_be_read_twice() -> None:

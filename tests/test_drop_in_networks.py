@@ -7,13 +7,12 @@ import functools
 import io
 import pickle
 
-import onnxruntime
 import pytest
 import torch
 from drop_in_networks import BASIS, NETWORKS, images
 from errors import ROUNDING, SINGLE, SINGLE_REORDERED, relative_error
 from escnn.nn import R2Conv, R2ConvTransposed
-from small_networks import WHAT_EXPORTERS_WARN_OF, tensors_of
+from small_networks import WHAT_EXPORTERS_WARN_OF, of_onnx_runtime, tensors_of
 from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network, harden_network, relax_network
@@ -148,9 +147,7 @@ def answer_of_onnx_runtime(network: nn.Module, name: str) -> Tensor:
     """On another batch size than the one exported with."""
     file, axes = io.BytesIO(), {"images": {0: "batch"}}
     torch.onnx.export(network, (images(name),), file, dynamo=False, input_names=["images"], dynamic_axes=axes)
-    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"images": images(name, 5).numpy()})
-    return torch.from_numpy(found)
+    return of_onnx_runtime(file, images(name, 5))
 
 
 @EVERY_NETWORK

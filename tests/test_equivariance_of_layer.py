@@ -11,10 +11,13 @@ from errors import (
     largest_error,
     on_grid_elements,
     reflections,
+    relative_error,
     rotations,
     shift_error,
 )
 from small import TORUS, build, soft_layer
+
+from escnn_relaxed import harden_network
 
 
 @pytest.mark.parametrize(
@@ -52,10 +55,14 @@ def test_layer_with_every_frequency_at_zero_is_strict(space: str, pair: str, lea
     assert largest_error(layer, features) <= ROUNDING
     layer.set_domain_frequency(**dict.fromkeys(names, 0.2))
     assert largest_error(layer, features) > BROKEN
+    assert layer.softness().item() > 1e-3
     layer.set_domain_frequency(**names)
     assert layer.is_stationary != learn
+    assert layer.softness().item() <= 1e-15
     assert largest_error(layer, features) <= ROUNDING
     assert shift_error(layer, features) <= ROUNDING
+    layer.harden("translation")  # a learned ω′ might be soft in it
+    assert relative_error(harden_network(layer).filter_bank().detach(), layer.filter_bank().detach()) <= ROUNDING
 
 
 # A pair of each kind for a symmetry of each kind.
@@ -100,19 +107,29 @@ def test_one_frequency_at_zero_keeps_translation_along_that_axis(axis: int) -> N
         ("C8", "quotient -> induced", "continuous"),
         ("D4", "mixed, sheared -> regular", "tied"),
         ("D4", "regular -> trivial", "continuous"),
+        ("D4", "regular -> regular", "tied"),
+        ("flip", "regular -> irreps", "continuous"),
         ("O(2)", "band-limited -> irreps", "continuous"),
     ],
 )
 def test_soft_subgroup_is_broken_and_no_other_than_must_be(space: str, pair: str, soft_part: str) -> None:
-    for name, elements, others in (("rotation", rotations, None), ("reflection", reflections, rotations)):
+    for name, elements, others in (("rotation", rotations, "reflection"), ("reflection", reflections, "rotation")):
         if name in small.subgroups(space, 0.3):
             layer = soft_layer(space, pair, relax={name: 0.2}, soft_part=soft_part, **TORUS)
             features = small.random_input(layer.in_type, 5, 5)
             assert min(equivariance_error(layer, features, g) for g in elements(layer.in_type.gspace)) > BROKEN
             assert shift_error(layer, features) <= ROUNDING
-            assert others is None or largest_error(layer, features, others) <= ROUNDING
             # Reflections are no normal subgroup: all but one of them hold a rotation.
+            is_exact = name == "reflection" or space not in small.WITH_REFLECTION
+            if name == "reflection" and rotations(layer.in_type.gspace):
+                assert largest_error(layer, features, rotations) <= ROUNDING
             assert name == "reflection" or largest_error(layer, features) > BROKEN
+            assert layer.softness(name).item() == pytest.approx(layer.softness().item(), rel=ROUNDING)
+            assert layer.softness() > 1e-3
+            for exact in (others, "translation") if is_exact else ("translation",):
+                assert layer.softness(exact).item() <= 1e-15
+                bank = harden_network(layer, (exact,)).filter_bank().detach()
+                assert relative_error(bank, layer.filter_bank().detach()) <= ROUNDING
 
 
 @pytest.mark.filterwarnings("ignore:rotation_coordinates='log'")

@@ -12,6 +12,7 @@ from errors import ROUNDING
 from escnn import gspaces
 from escnn import nn as enn
 from small import build, soft_regular_layer
+from small_networks import left_alone
 from torch import Tensor, nn
 from trained_networks import network
 
@@ -52,18 +53,10 @@ def test_measuring_changes_nothing() -> None:
     whole = network("C4")
     whole.train()
     whole[1].eval()
-    before = {name: value.clone() for name, value in whole.state_dict().items()}
-    modes = [module.training for module in whole.modules()]
-    drawn = torch.get_rng_state()
-    with pytest.raises(ValueError, match=r"nothing says which fields .*out_type=.*layer="):
-        equivariance_error(Plain(whole), 8, angles=[0.3], shifts=[(1, 1)])
-    equivariance_error(whole, 8, angles=[], shifts=[(1, 1)])
-    assert torch.equal(torch.get_rng_state(), drawn)
-    assert [module.training for module in whole.modules()] == modes
-    after = whole.state_dict()
-    assert after.keys() == before.keys()
-    assert all(torch.equal(after[name], value) for name, value in before.items())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in whole.modules())
+    with left_alone(whole):
+        with pytest.raises(ValueError, match=r"nothing says which fields .*out_type=.*layer="):
+            equivariance_error(Plain(whole), 8, angles=[0.3], shifts=[(1, 1)])
+        equivariance_error(whole, 8, angles=[], shifts=[(1, 1)])
 
 
 @pytest.mark.usefixtures("float64_default")
@@ -99,43 +92,6 @@ def test_a_tensor_is_picked_of_what_a_network_returns() -> None:
     images, labels = torch.randn(4, 1, 5, 5), torch.zeros(4, dtype=torch.long)
     report = robustness_report(Pair(), images, labels, in_type=trivial, output=lambda answer: answer[0].mean((2, 3)))
     assert [row.agreement for row in report.rows] == [1, 1, 1]
-
-
-# Arguments beside a layer of C4, or a module in its place and a size; functions make what they stand for of the layer.
-BAD: list[tuple[dict[str, Any], str]] = [
-    ({}, "input_size or data, one of them"),
-    ({"input_size": 5, "data": torch.zeros(1, 4, 5, 5)}, "one of them; got input_size=5"),
-    ({"data": torch.zeros(1, 4, 5, 5).long()}, "data must be a floating-point"),
-    ({"data": torch.zeros(1, 3, 5, 5)}, r"data must be \(batch, 4, H, W\)"),
-    ({"input_size": 5, "layer": "body"}, "layer must be .* got 'body'; there are"),
-    ({"module": Plain, "input_size": 5, "layer": "unused"}, "layer: 'unused' is not called"),
-    ({"module": Plain, "input_size": 5}, "out_type: the output is a plain"),
-    (
-        {"module": Pair(), "input_size": 5, "in_type": lambda layer: layer.in_type},
-        "'' returns a tuple: pick a tensor of it by",
-    ),
-    (
-        {"module": Table(), "input_size": 5, "in_type": lambda layer: layer.in_type},
-        "'' returns a dict: pick a tensor of it by",
-    ),
-    ({"input_size": 5, "output": lambda layer: lambda answer: ""}, "output: .* output gives a str$"),
-    ({"input_size": 5, "elements": [small.gspace("C8").fibergroup.element(1)]}, "elements must be of C4"),
-    ({"input_size": 5, "angles": [0.3]}, "fields of the input are of .* which holds no rotation 17.19°"),
-    ({"input_size": 5, "shifts": [1]}, "shifts must be pairs .* got 1"),
-    ({"input_size": 5, "shifts": [(0, 5)]}, r"smaller than the image, \(5, 5\)"),
-    ({"input_size": 5, "elements": ()}, "nothing to measure: .* angles or shifts"),
-]
-
-
-@pytest.mark.parametrize(("given", "message"), BAD)
-def test_bad_arguments_are_named(given: dict[str, Any], message: str) -> None:
-    layer = soft_regular_layer()
-    arguments = {
-        name: value(layer) if callable(value) and not isinstance(value, nn.Module) else value
-        for name, value in given.items()
-    }
-    with pytest.raises((TypeError, ValueError), match=message):
-        equivariance_error(**{"module": layer, **arguments})
 
 
 # Several inputs: images turn, fields beside them turn with them, the rest stays.
@@ -211,17 +167,39 @@ def test_plain_images_are_measured_as_channels_of_one(padding_mode: str) -> None
     assert max(row.error for row in pair.exact) <= ROUNDING
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ((), "data must be a floating-point tensor or GeometricTensor, got tuple"),
-        ((2.0, drawn(1, 1, SIDE, SIDE)), "data must be a floating-point tensor or GeometricTensor, got float"),
-        (
-            (drawn(1, 1, SIDE, SIDE), VECTOR(drawn(1, 2, 3, 3))),
-            r"data\[1\] must have \(7, 7\) pixels as data\[0\] has, or",
-        ),
-    ],
-)
-def test_inputs_that_cannot_be_turned_are_named(data: tuple[object, ...], message: str) -> None:
+# Arguments beside a layer of C4, or a module in its place and a size.
+OF_LAYER = small.field_type("C4", "regular")
+DIFFERENT_SIZES = (drawn(1, 1, SIDE, SIDE), VECTOR(drawn(1, 2, 3, 3)))
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({}, "input_size or data, one of them"),
+    ({"input_size": 5, "data": torch.zeros(1, 4, 5, 5)}, "one of them; got input_size=5"),
+    ({"data": torch.zeros(1, 4, 5, 5).long()}, "data must be a floating-point"),
+    ({"data": torch.zeros(1, 3, 5, 5)}, r"data must be \(batch, 4, H, W\)"),
+    ({"input_size": 5, "layer": "body"}, "layer must be .* got 'body'; there are"),
+    ({"module": Plain, "input_size": 5, "layer": "unused"}, "layer: 'unused' is not called"),
+    ({"module": Plain, "input_size": 5}, "out_type: the output is a plain"),
+    ({"module": Pair(), "input_size": 5, "in_type": OF_LAYER}, "'' returns a tuple: pick a tensor of it by"),
+    ({"module": Table(), "input_size": 5, "in_type": OF_LAYER}, "'' returns a dict: pick a tensor of it by"),
+    ({"input_size": 5, "output": lambda answer: ""}, "output: .* output gives a str$"),
+    ({"input_size": 5, "elements": [small.gspace("C8").fibergroup.element(1)]}, "elements must be of C4"),
+    ({"input_size": 5, "angles": [0.3]}, "fields of the input are of .* which holds no rotation 17.19°"),
+    ({"input_size": 5, "shifts": [1]}, "shifts must be pairs .* got 1"),
+    ({"input_size": 5, "shifts": [(0, 5)]}, r"smaller than the image, \(5, 5\)"),
+    ({"input_size": 5, "elements": ()}, "nothing to measure: .* angles or shifts"),
+    ({"module": Critic(), "data": (), "in_type": IMAGE}, "data must be a floating-point tensor.*, got tuple"),
+    ({"module": Critic(), "data": (2.0, drawn(1, 1, 7, 7)), "in_type": IMAGE}, "data must be .*, got float"),
+    (
+        {"module": Critic(), "data": DIFFERENT_SIZES, "in_type": IMAGE},
+        r"data\[1\] must have \(7, 7\) .* data\[0\] has, or",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), BAD)
+def test_bad_arguments_are_named(given: dict[str, Any], message: str) -> None:
+    module = given.get("module", nn.Identity)
+    layer = soft_regular_layer()
+    if "module" not in given or module is Plain:
+        module = Plain(layer) if module is Plain else layer
     with pytest.raises((TypeError, ValueError), match=message):
-        equivariance_error(Critic(), data=data, in_type=IMAGE)
+        equivariance_error(**{**given, "module": module})

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import small
 import torch
-from errors import ROUNDING, SINGLE, on_grid_elements
+from errors import BROKEN, ROUNDING, SINGLE, on_grid_elements
 from errors import equivariance_error as error_written_out
 from escnn import nn as enn
 from small import TORUS, build
 from torch import Tensor, nn
 from trained_networks import convolution
 
-from escnn_relaxed import RelaxedR2Conv, equivariance_error
+from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, equivariance_error
 
 Module = Callable[[enn.FieldType], nn.Module]
 
@@ -77,6 +78,27 @@ def test_exact_is_what_a_strict_network_does_without_error(name: str) -> None:
     assert fits or [row.name for row in report.exact] == ["reflection along 45°"]
 
 
+# The same of volumes: a module, a size that its stride fits, and one that it does not.
+OF_VOLUMES: dict[str, tuple[Module, int, int | None]] = {
+    "relaxed": (lambda f: RelaxedR3Conv(f, f, 3, padding=1, stride=2, relax=None), 7, 8),
+    "maximum": (of_escnn(enn.PointwiseMaxPool3D, 2), 8, 7),
+    "blurred maximum": (of_escnn(enn.PointwiseMaxPoolAntialiased3D, 3, 2, 1), 7, 8),
+    "blurred mean": (of_escnn(enn.PointwiseAvgPoolAntialiased3D, 0.66, 2), 7, 8),
+    "transposed": (lambda f: enn.R3ConvTransposed(f, f, 3, padding=1, stride=2), 5, None),
+}
+
+
+@pytest.mark.parametrize("name", OF_VOLUMES)
+def test_exact_in_space_is_what_a_strict_module_does_without_error(name: str) -> None:
+    make, *sizes = OF_VOLUMES[name]
+    for kind, side in zip(("exact", "strided"), sizes, strict=True):
+        if side is not None:
+            rows = equivariance_error(make(small.volume_type("C4")), (5, side, side)).rows
+            assert [row.kind for row in rows] == 3 * [kind]
+            errors = [row.error for row in rows]
+            assert max(errors) <= SINGLE if kind == "exact" else min(errors) > BROKEN
+
+
 def test_an_output_without_space_knows_of_strides_inside() -> None:
     class Pooled(nn.Module):
         def __init__(self) -> None:
@@ -95,22 +117,28 @@ def test_an_output_without_space_knows_of_strides_inside() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "padding", "stride", "pixels", "kind"),
+    ("mode", "padding", "stride", "size", "pixels", "kind"),
     [
-        ("circular", 1, 1, (3, 1), "exact"),
-        ("circular", 1, 2, (2, -4), "exact"),
-        ("circular", 1, 2, (2, 1), "strided"),
-        ("zeros", 1, 1, (-3, 1), "exact"),
-        ("zeros", 1, 2, (2, 4), "exact"),
-        ("zeros", 0, 1, (3, -1), "exact"),
-        ("zeros", 0, 2, (0, 1), "strided"),
+        ("circular", 1, 1, 8, (3, 1), "exact"),
+        ("circular", 1, 2, 8, (2, -4), "exact"),
+        ("circular", 1, 2, 8, (2, 1), "strided"),
+        ("zeros", 1, 1, 8, (-3, 1), "exact"),
+        ("zeros", 1, 2, 8, (2, 4), "exact"),
+        ("zeros", 0, 1, 8, (3, -1), "exact"),
+        ("zeros", 0, 2, 8, (0, 1), "strided"),
+        ("circular", 1, 1, 5, (1, -2, 3), "exact"),
+        ("zeros", 1, 1, (5, 6, 7), (-1, 2, 0), "exact"),
+        ("zeros", 0, 1, 6, (0, 0, 2), "exact"),
+        ("zeros", 1, 2, 8, (2, 0, -2), "exact"),
+        ("zeros", 1, 2, 8, (1, 0, 0), "strided"),
     ],
 )
-def test_shifts_of_a_strict_layer(mode: str, padding: int, stride: int, pixels: tuple[int, int], kind: str) -> None:
-    fields = small.field_type("C4", "regular")
-    layer = build(fields, fields, relax=None, padding_mode=mode, padding=padding, stride=stride)
-    (row,) = equivariance_error(layer, 8, elements=(), shifts=[pixels]).rows
-    assert (row.kind, row.subgroup, row.name) == (kind, "translation", f"shift {pixels[0]}, {pixels[1]}")
+def test_shifts_of_a_strict_layer(mode: str, padding: int, stride: int, size: Any, pixels: Any, kind: str) -> None:
+    fields = small.field_type("C4", "regular") if len(pixels) == 2 else small.volume_type("octahedral")
+    make = RelaxedR2Conv if len(pixels) == 2 else RelaxedR3Conv
+    layer = build(fields, fields, make=make, relax=None, padding_mode=mode, padding=padding, stride=stride)
+    (row,) = equivariance_error(layer, size, elements=(), shifts=[pixels]).rows
+    assert (row.kind, row.subgroup, row.name) == (kind, "translation", "shift " + ", ".join(map(str, pixels)))
     assert row.error <= ROUNDING if kind == "exact" else row.error > 0.1
 
 

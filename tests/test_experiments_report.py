@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from experiments.configuration import override, read_row
 from experiments.report import report
@@ -14,15 +12,7 @@ from experiments.report import report
 SCALE = ["epochs=6", "images=1500", "evaluation_images=2000"]
 
 
-def write(
-    folder: Path,
-    name: str,
-    seed: int,
-    test: float,
-    *overrides: str,
-    validation: float | None = None,
-    layers: Mapping[str, float] = MappingProxyType({"features.0/rotation": 0.5}),
-) -> None:
+def write(folder: Path, name: str, seed: int, test: float, *overrides: str, validation: float | None = None) -> None:
     configuration = override(read_row(name).configuration, [*SCALE, *overrides])
     path = folder / name / configuration.digest() / f"seed-{seed}" / "result.json"
     path.parent.mkdir(parents=True)
@@ -34,7 +24,7 @@ def write(
         "images": {"train": 1500, "validation": 2000, "test": 2000},
         "validation_accuracy": test - 1 if validation is None else validation,
         "test_accuracy": test,
-        "epochs": [{"epoch": 1}, {"epoch": 2, **{f"domain_frequency/network.{key}": layers[key] for key in layers}}],
+        "epochs": [{"epoch": 1}, {"epoch": 2, "domain_frequency/network.features.0/rotation": 0.5}],
     }
     path.write_text(json.dumps(content))
 
@@ -61,14 +51,6 @@ def test_the_curve_goes_from_strict_over_the_row_to_its_overrides(tmp_path: Path
     ]
     assert [line[1] for line in cells(before, "SE(2), 4 rotations, soft in SO(2)")[1:]] == ["40.00"]
     assert chosen[1:] == ["0.5", "50.00"]
-
-
-def test_learned_frequencies_are_those_of_the_last_epoch_by_layer(tmp_path: Path) -> None:
-    layers = {"features.0/translation": 0.1, "features.3/translation_x": -0.5, "features.3/translation_y": 0.3}
-    write(tmp_path, "t2-learned-1", 0, 30.0, layers=layers)
-    write(tmp_path, "t2-learned-1", 1, 30.0, layers={name: 3 * size for name, size in layers.items()})
-    text = report(tmp_path)
-    assert cells(text[text.index("Learned ω′") :], "T(2), ω′ learned, λ = 1")[0][1:] == ["0.20", "0.80"]
 
 
 def test_runtimes_are_ratios_beside_the_papers_with_text_before_and_after(tmp_path: Path) -> None:

@@ -208,8 +208,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(
 
 
 @pytest.mark.parametrize(
-    ("width", "run", "message"),
-    [(3, "other", "is a checkpoint of another run"), (4, RUN, "is not a checkpoint of")],
+    ("width", "run", "message"), [(3, "other", "is a checkpoint of another run"), (4, RUN, "is not a checkpoint of")]
 )
 def test_what_is_another_runs_is_named_and_left_alone(tmp_path: Path, width: int, run: str, message: str) -> None:
     path = tmp_path / "last.ckpt"

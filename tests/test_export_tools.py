@@ -7,14 +7,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import onnxruntime
 import pytest
 import small
 import torch
 from errors import BROKEN, SINGLE, SINGLE_REORDERED, relative_error
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, R2Conv
-from small_networks import BATCH, C4, WHAT_EXPORTERS_WARN_OF, OnTensors, settled
+from small_networks import BATCH, C4, WHAT_EXPORTERS_WARN_OF, OnTensors, of_onnx_runtime, settled
 from small_networks import layer_to_export as soft_layer
 from torch import Tensor, nn
 
@@ -83,12 +82,6 @@ def test_exported_convolution_is_compiled_into_code() -> None:
     assert_same_gradients(exported, torch.compile(exported, fullgraph=True), images())
 
 
-def of_onnx_runtime(file: bytes, features: Tensor) -> Tensor:
-    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {session.get_inputs()[0].name: features.numpy()})
-    return torch.from_numpy(found)
-
-
 SIDES = [(8, 8), (5, 9), (12, 7), (6, 6)]
 
 
@@ -103,7 +96,7 @@ def test_onnx_runtime_computes_the_same_for_images_of_any_size() -> None:
     program.save(file)
     for size in SIDES:
         features = small.random_input(C4, *size, dtype=torch.float32)
-        assert relative_error(of_onnx_runtime(file.getvalue(), features), exported(features)) <= SINGLE_REORDERED
+        assert relative_error(of_onnx_runtime(file, features), exported(features)) <= SINGLE_REORDERED
 
 
 @pytest.mark.slow
@@ -134,7 +127,7 @@ def test_older_exporter_to_onnx_takes_layers_soft_in_translation(kind: type[Rela
     layer = kind(C4, C4, 3, padding=1, relax={"translation": 0.25}, initial_softness=0.3)
     exported, features, file = layer.export(), torch.randn(1, C4.size, 7, 6), io.BytesIO()
     torch.onnx.export(exported, (features,), file, dynamo=False)
-    assert relative_error(of_onnx_runtime(file.getvalue(), features), exported(features)) <= SINGLE_REORDERED
+    assert relative_error(of_onnx_runtime(file, features), exported(features)) <= SINGLE_REORDERED
 
 
 LAYERS: dict[str, Callable[[], EquivariantModule]] = {

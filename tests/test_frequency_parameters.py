@@ -87,11 +87,8 @@ def test_weight_decay_pulls_strict_weights_alone_and_frequencies_have_their_rate
     assert soft == {id(parameter) for parameter in groups[1]["params"]}
     before = [parameter.detach().clone() for parameter in network.parameters()]
     optimiser = torch.optim.SGD(groups, lr=0.25, weight_decay=0.2)
-    assert [(group["lr"], group["weight_decay"]) for group in optimiser.param_groups] == [
-        (0.5, 0.0),
-        (0.25, 0.0),
-        (0.25, 0.2),
-    ]
+    found = [(group["lr"], group["weight_decay"]) for group in optimiser.param_groups]
+    assert found == [(0.5, 0.0), (0.25, 0.0), (0.25, 0.2)]
     for parameter in network.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimiser.step()

@@ -6,8 +6,6 @@ import pytest
 import small
 import torch
 from errors import ROUNDING, largest_error
-from escnn import nn as enn
-from escnn.group import GroupElement
 from reference import Layer
 from small import EVERY_KERNEL, options_of
 
@@ -37,16 +35,8 @@ def layer_that_keeps(
 
 def error_in(layer: Layer, keep: str, size: int = 9) -> float:
     """The largest error of the elements of a group that map the pixel grid to itself."""
-    group, count = layer.in_type.gspace.fibergroup, int(keep[1:])
-    angles = [2 * torch.pi * turn / count for turn in range(count)]
-    flips = range(1 + keep.startswith("D"))
-
-    def elements(space: enn.FieldType) -> list[GroupElement]:
-        has_flips = layer.in_type.gspace.flips_order
-        values = [(flip, angle) if has_flips else angle for flip in flips for angle in angles]
-        return [group.element(value, param="radians") for value in values]
-
-    return largest_error(layer, small.random_input(layer.in_type, size, size), elements)
+    features = small.random_input(layer.in_type, size, size)
+    return largest_error(layer, features, lambda space: small.kept_elements(space, keep))
 
 
 @EVERY_KERNEL

@@ -145,18 +145,10 @@ def test_random_samples_are_of_continuous_groups_or_of_regular_fields() -> None:
         ContinuousKernel(sampling="often")
 
 
-@pytest.mark.parametrize(
-    ("relax", "options", "message"),
-    [
-        ({"rotation": 0.3}, LOG, "jumps where the angle does"),
-        ({"rotation": 1.0}, {**LOG, "filter_frequency": {"rotation": 0.5}}, "jumps where the angle does"),
-    ],
-)
-def test_frequencies_that_are_no_whole_numbers_jump_in_log_coordinates(
-    relax: dict, options: dict, message: str
-) -> None:
-    with pytest.warns(UserWarning, match=message):
-        layer_between(HIDDEN, HIDDEN, relax=relax, **options)
+@pytest.mark.parametrize(("frequency", "filtered"), [(0.3, {}), (1.0, {"filter_frequency": {"rotation": 0.5}})])
+def test_frequencies_that_are_no_whole_numbers_jump_in_log_coordinates(frequency: float, filtered: dict) -> None:
+    with pytest.warns(UserWarning, match="jumps where the angle does"):
+        layer_between(HIDDEN, HIDDEN, relax={"rotation": frequency}, **LOG, **filtered)
 
 
 def test_a_learned_frequency_leaves_the_whole_numbers() -> None:

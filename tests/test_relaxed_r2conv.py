@@ -43,10 +43,7 @@ GEOMETRIES: dict[str, tuple[str, dict[str, object]]] = {
     "circular": ("convolution", {"padding": 2, "padding_mode": "circular", "stride": 3, "bias": False}),
     "reflect": ("convolution", {"kernel_size": 4, "padding": 2, "padding_mode": "reflect", "dilation": 2, "groups": 2}),
     "transposed": ("transposed", {"bias": False}),
-    "everything": (
-        "transposed",
-        {"padding": (1, 2), "stride": 2, "output_padding": (1, 0), "dilation": 2, "groups": 2},
-    ),
+    "all": ("transposed", {"padding": (1, 2), "stride": 2, "output_padding": (1, 0), "dilation": 2, "groups": 2}),
 }
 
 
@@ -162,32 +159,23 @@ def test_size_of_an_output_is_checked() -> None:
 C4, D4 = small.gspace("C4"), small.gspace("D4")
 REGULAR = FieldType(C4, [C4.regular_repr] * 2)
 BAD_INPUT = {
-    "a tensor": (lambda: torch.randn(1, 8, 5, 5), TypeError, ["input", "GeometricTensor", "Tensor"]),
-    "None": (lambda: None, TypeError, ["input", "GeometricTensor", "None"]),
-    "another type": (
-        lambda: FieldType(C4, [C4.regular_repr])(torch.randn(1, 4, 5, 5)),
-        TypeError,
-        ["input", "type", "regular"],
-    ),
-    "another gspace": (
-        lambda: FieldType(D4, [D4.regular_repr])(torch.randn(1, 8, 5, 5)),
-        TypeError,
-        ["input", "type", D4.name],
-    ),
-    "integers": (lambda: REGULAR(torch.ones(1, 8, 5, 5, dtype=torch.int64)), TypeError, ["input", "int64", "floating"]),
-    "complex": (lambda: REGULAR(torch.ones(1, 8, 5, 5, dtype=torch.complex64)), TypeError, ["complex64", "real"]),
-    "a low image": (lambda: REGULAR(torch.randn(1, 8, 2, 5)), ValueError, ["input", "2x5", "3", "smaller"]),
-    "a narrow image": (lambda: REGULAR(torch.randn(1, 8, 5, 2)), ValueError, ["input", "5x2", "3", "smaller"]),
+    "a tensor": (lambda: torch.randn(1, 8, 5, 5), TypeError, "input.*GeometricTensor.*Tensor"),
+    "None": (lambda: None, TypeError, "input.*GeometricTensor.*None"),
+    "another type": (lambda: C4.type(C4.regular_repr)(torch.randn(1, 4, 5, 5)), TypeError, "input.*type.*regular"),
+    "another gspace": (lambda: D4.type(D4.regular_repr)(torch.randn(1, 8, 5, 5)), TypeError, "input.*type.*D4"),
+    "integers": (lambda: REGULAR(torch.ones(1, 8, 5, 5, dtype=torch.int64)), TypeError, "input.*floating.*int64"),
+    "complex": (lambda: REGULAR(torch.ones(1, 8, 5, 5, dtype=torch.complex64)), TypeError, "real.*complex64"),
+    "a low image": (lambda: REGULAR(torch.randn(1, 8, 2, 5)), ValueError, "input must not be smaller.*2x5.*3"),
+    "a narrow image": (lambda: REGULAR(torch.randn(1, 8, 5, 2)), ValueError, "input must not be smaller.*5x2.*3"),
 }
 
 
 @pytest.mark.parametrize("relax", [None, {"translation": 0.2}], ids=["stationary", "soft in translation"])
 @pytest.mark.parametrize("case", BAD_INPUT)
 def test_bad_input_raises_an_error_that_says_so(case: str, relax: dict[str, float] | None) -> None:
-    make, error, words = BAD_INPUT[case]
-    with pytest.raises(error) as raised:
+    make, error, message = BAD_INPUT[case]
+    with pytest.raises(error, match=message):
         RelaxedR2Conv(REGULAR, REGULAR, 3, relax=relax)(make())
-    assert all(word in str(raised.value) for word in words), raised.value
 
 
 def input_of(*size: int) -> GeometricTensor:

@@ -11,6 +11,7 @@ import torch
 from errors import ROUNDING
 from escnn import gspaces
 from escnn import nn as enn
+from small_networks import left_alone
 from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv, equivariance_error, robustness_report
@@ -33,8 +34,7 @@ class Network(nn.Module):
         super().__init__()
         hidden = enn.FieldType(D4, [D4.regular_repr] * 2)
         self.body = enn.SequentialModule(
-            RelaxedR2Conv(MIRRORED, hidden, 3, padding=1, initial_softness=0.3),
-            enn.InnerBatchNorm(hidden),
+            RelaxedR2Conv(MIRRORED, hidden, 3, padding=1, initial_softness=0.3), enn.InnerBatchNorm(hidden)
         )
         self.head = nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 3))
 
@@ -56,11 +56,8 @@ def test_turns_are_wrong_where_the_class_turns_with_the_image() -> None:
     report = robustness_report(Side(), images, labels, in_type=IMAGE)
     assert report.accuracy == 3 / 4
     assert report.images == 4
-    assert [(row.name, row.accuracy, row.agreement) for row in report.rows] == [
-        ("rotation 90°", 0, 0),
-        ("rotation 180°", 1 / 4, 0),
-        ("rotation 270°", 0, 0),
-    ]
+    rows = [(row.name, row.accuracy, row.agreement) for row in report.rows]
+    assert rows == [("rotation 90°", 0, 0), ("rotation 180°", 1 / 4, 0), ("rotation 270°", 0, 0)]
     (rotation,) = report.subgroups
     assert (rotation.subgroup, rotation.transformations, rotation.agreement) == ("rotation", 3, 0)
     assert rotation.accuracy == pytest.approx(1 / 12)
@@ -71,13 +68,10 @@ def test_turns_are_wrong_where_the_class_turns_with_the_image() -> None:
 def test_mirrors_and_shifts_are_subgroups_of_their_own() -> None:
     """A mirror leaves top and bottom, and exchanges the others; a shift by a row takes the right side nowhere."""
     images, labels = bright_sides(0, 1), torch.tensor([0, 1])
-    report = robustness_report(
-        Side(), images, labels, in_type=MIRRORED, elements=[D4.fibergroup.reflection], shifts=[(1, 0)]
-    )
-    assert [(part.subgroup, part.accuracy) for part in report.subgroups] == [
-        ("reflection", 1 / 2),
-        ("translation", 1 / 2),
-    ]
+    moved = {"elements": [D4.fibergroup.reflection], "shifts": [(1, 0)]}
+    report = robustness_report(Side(), images, labels, in_type=MIRRORED, **moved)
+    found = [(part.subgroup, part.accuracy) for part in report.subgroups]
+    assert found == [("reflection", 1 / 2), ("translation", 1 / 2)]
     text = str(report).splitlines()
     assert [line.split(",")[0].split("  ")[0] for line in text[1:]] == ["as they are", "reflection", "translation"]
     assert "100.0 ± 0.0" in text[1]
@@ -85,11 +79,17 @@ def test_mirrors_and_shifts_are_subgroups_of_their_own() -> None:
 
 
 def test_numbers_are_those_of_the_network_written_out() -> None:
-    """In float64, on images that are not square to chunks; against rot90 and flip, and the sibling reports."""
+    """In float64, in chunks that do not fit; against rot90 and flip, and the sibling reports."""
     network = Network().double()
     network(torch.randn(64, 1, 6, 6, dtype=torch.float64))
     images, labels = torch.randn(23, 1, 6, 6, dtype=torch.float64), torch.randint(3, (23,))
-    report = robustness_report(network, images, labels, batch_size=10)
+    whole = robustness_report(network, images, labels, angles=[0.3])
+    for batch_size in (1, 10, 23, 100):
+        report = robustness_report(network, images, labels, angles=[0.3], batch_size=batch_size)
+        assert report.accuracy == whole.accuracy
+        for row, other in zip(report.rows, whole.rows, strict=True):
+            assert row.error == pytest.approx(other.error, rel=ROUNDING)
+            assert (row.accuracy, row.agreement, row.resampling) == (other.accuracy, other.agreement, other.resampling)
     rows = {row.name: row for row in report.rows}
     network.eval()
     with torch.no_grad():
@@ -101,25 +101,8 @@ def test_numbers_are_those_of_the_network_written_out() -> None:
             assert row.agreement == (after.argmax(1) == before.argmax(1)).double().mean().item()
             assert row.error == pytest.approx(float((after - before).norm() / before.norm()), rel=ROUNDING)
         assert report.accuracy == (before.argmax(1) == labels).double().mean().item()
-    assert [row.error for row in report.rows] == pytest.approx(
-        [row.error for row in equivariance_error(network, data=images).rows], rel=ROUNDING
-    )
-
-
-@pytest.mark.parametrize("batch_size", [1, 4, 7, 100])
-def test_chunks_change_nothing(batch_size: int) -> None:
-    network = Network().double()
-    images, labels = torch.randn(7, 1, 5, 5, dtype=torch.float64), torch.randint(3, (7,))
-    whole = robustness_report(network, images, labels, angles=[0.3])
-    chunked = robustness_report(network, images, labels, angles=[0.3], batch_size=batch_size)
-    assert chunked.accuracy == whole.accuracy
-    for row, expected in zip(chunked.rows, whole.rows, strict=True):
-        assert row.error == pytest.approx(expected.error, rel=ROUNDING)
-        assert (row.accuracy, row.agreement, row.resampling) == (
-            expected.accuracy,
-            expected.agreement,
-            expected.resampling,
-        )
+    of_sibling = equivariance_error(network, data=images, angles=[0.3]).rows
+    assert [row.error for row in report.rows] == pytest.approx([row.error for row in of_sibling], rel=ROUNDING)
 
 
 class Threshold(nn.Module):
@@ -164,10 +147,9 @@ def test_strides_that_do_not_fit_are_told() -> None:
 def test_modes_come_back_and_strict_networks_lose_nothing() -> None:
     network = Network()
     network.body[1].eval()
-    modes = [module.training for module in network.modules()]
     images, labels = torch.randn(6, 1, 5, 5), torch.tensor([0, 1, 2, 0, 1, 2])
-    assert robustness_report(network, images, labels).rows[0].error > 0.001
-    assert [module.training for module in network.modules()] == modes
+    with left_alone(network):
+        assert robustness_report(network, images, labels).rows[0].error > 0.001
     network.body[0].harden()
     report = robustness_report(network, images, labels)
     assert all(row.error < 1e-4 for row in report.rows)  # float32, through batch norm and a mean

@@ -44,7 +44,21 @@ def cases() -> list[tuple[str, str, str, int]]:
     return chosen
 
 
-CASES = cases()
+OPTIONS: list[tuple[str, dict[str, object]]] = [
+    ("tied", {"groups": 2}),
+    ("tied", {"groups": 2, "kernel_size": 4}),
+    ("continuous", {"groups": 2}),
+    ("tied", {"kernel_size": 1}),
+    ("tied", {"kernel_size": 2}),
+    ("tied", {"kernel_size": 5}),
+    ("tied", {"dilation": 2}),
+    ("tied", {"learn_relaxation": True}),
+    ("continuous", {"kernel_size": 5, "support": "disk"}),
+    ("continuous", {"net": SirenKernel}),
+    ("continuous", {"rotation_coordinates": "log"}),
+]
+KINDS = "regular + last irrep + regular + last irrep -> last irrep + regular + last irrep + regular"
+CASES = [*((*case, {}) for case in cases()), *(("D2", KINDS, form, 3, options) for form, options in OPTIONS)]
 
 
 def rough_layer(
@@ -68,10 +82,13 @@ def test_every_element_is_averaged_over() -> None:
     assert [len(subgroup_elements(d4, names)) for names in (["rotation"], ["reflection"])] == [4, 2]
 
 
-@pytest.mark.parametrize(("space", "pair", "form", "kernel_size"), CASES)
-def test_hardened_layer_is_the_mean_over_the_group(space: str, pair: str, form: str, kernel_size: int) -> None:
+@pytest.mark.filterwarnings("ignore:rotation_coordinates='log'")
+@pytest.mark.parametrize(("space", "pair", "form", "kernel_size", "options"), CASES)
+def test_hardened_layer_is_the_mean_over_the_group(
+    space: str, pair: str, form: str, kernel_size: int, options: dict
+) -> None:
     """Over the whole group; over rotations, and over {1, f}, where both are soft."""
-    layer = rough_layer(space, pair, form, kernel_size)
+    layer = rough_layer(space, pair, form, **{"kernel_size": kernel_size, **options})
     softness = check_strict_part(layer)
     # Layers that may be soft are soft enough for the claims about them to fail.
     assert softness == 0 if space == "trivial" else 1e-3 < softness < 1
@@ -123,65 +140,9 @@ def test_one_subgroup_after_the_other_is_both(form: str, first: str) -> None:
     assert both.softness().item() <= ROUNDING
 
 
-@EVERY_KERNEL
-@pytest.mark.parametrize(
-    ("space", "pair", "soft", "exact"),
-    [
-        ("C4", "regular -> irreps", "rotation", "reflection"),
-        ("flip", "regular -> irreps", "reflection", "rotation"),
-        ("D4", "regular -> regular", "reflection", "rotation"),
-    ],
-)
-def test_softness_in_a_subgroup_that_is_exact_is_zero(space, pair, soft, exact, soft_part: str) -> None:
-    layer = rough_layer(space, pair, soft_part, relax={soft: SOFT[soft]}).requires_grad_(False)
-    assert layer.softness(exact).item() <= 1e-15
-    assert layer.softness("translation").item() <= 1e-15
-    assert layer.softness(soft).item() == pytest.approx(layer.softness().item(), rel=ROUNDING)
-    assert layer.softness().item() > 1e-3
-    assert relative_error(harden_network(layer, (exact,)).filter_bank(), layer.filter_bank()) <= ROUNDING
-
-
 def test_soft_rotation_alone_is_soft_in_reflections_too() -> None:
     """Reflections with another axis hold a rotation; {1, f} sees a(fg) ≠ a(g) as well."""
     assert check_strict_part(rough_layer("D4", "regular -> irreps", relax={"rotation": 0.3}), "reflection") > 1e-3
-
-
-OPTIONS: dict[str, tuple[str, dict[str, object]]] = {
-    "groups": ("tied", {"groups": 2}),
-    "groups of an even kernel": ("tied", {"groups": 2, "kernel_size": 4}),
-    "continuous groups": ("continuous", {"groups": 2}),
-    "kernel 1": ("tied", {"kernel_size": 1}),
-    "kernel 2": ("tied", {"kernel_size": 2}),
-    "kernel 5": ("tied", {"kernel_size": 5}),
-    "dilation": ("tied", {"dilation": 2}),
-    "learned": ("tied", {"learn_relaxation": True}),
-    "hard disk": ("continuous", {"kernel_size": 5, "support": "disk"}),
-    "siren": ("continuous", {"net": SirenKernel}),
-    "log coordinates": ("continuous", {"rotation_coordinates": "log"}),
-}
-
-
-@pytest.mark.filterwarnings("ignore:rotation_coordinates='log'")
-@pytest.mark.parametrize("option", OPTIONS)
-def test_strict_part_is_the_mean_whatever_the_kernel(option: str) -> None:
-    soft_part, arguments = OPTIONS[option]
-    pair = "regular + last irrep + regular + last irrep -> last irrep + regular + last irrep + regular"
-    layer = rough_layer("D2", pair, soft_part, **arguments)
-    assert check_strict_part(layer) > 1e-3
-    for subgroup in ("rotation", "reflection"):
-        check_strict_part(layer, subgroup)
-
-
-@torch.no_grad()
-@EVERY_KERNEL
-@pytest.mark.parametrize("learn", [False, True], ids=["fixed", "learned"])
-@pytest.mark.parametrize(("space", "pair"), [("C4", "two regular -> irreps"), ("D4", "mixed, sheared -> regular")])
-def test_layer_at_zero_is_its_own_strict_part(space: str, pair: str, learn: bool, soft_part: str) -> None:
-    layer = rough_layer(space, pair, soft_part, learn_relaxation=learn)
-    assert layer.softness().item() > 1e-3
-    layer.set_domain_frequency(**small.subgroups(space, 0.0))
-    assert layer.softness().item() <= 1e-15
-    assert relative_error(harden_network(layer).filter_bank(), layer.filter_bank()) <= ROUNDING
 
 
 @torch.no_grad()

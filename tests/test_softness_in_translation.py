@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import small
 import torch
@@ -91,15 +90,6 @@ def mean_over_elements(
     return (total / len(elements)).view_as(matrix)
 
 
-def in_orthogonal_basis(matrix: Tensor, in_type: FieldType, out_type: FieldType) -> Tensor:
-    """B_out⁻¹ M B_in, where B changes the basis of each field from its irreps."""
-    inverse = torch.block_diag(
-        *(torch.from_numpy(np.array(field.change_of_basis_inv)) for field in out_type.representations)
-    )
-    basis = torch.block_diag(*(torch.from_numpy(np.array(field.change_of_basis)) for field in in_type.representations))
-    return torch.einsum("oa,ahwbxy,bi->ohwixy", inverse, matrix, basis)
-
-
 def _action(field_type: FieldType, element: GroupElement, side: int) -> Tensor:
     return transform(_unit_images(field_type, side), field_type, element).flatten(1).T
 
@@ -118,8 +108,8 @@ class Case:
     means: dict[tuple[str, ...], Tensor]
 
     def energy(self, matrix: Tensor) -> float:
-        """‖M‖² where the representations are orthogonal."""
-        return float(in_orthogonal_basis(matrix, self.layer.in_type, self.layer.out_type).square().sum())
+        """‖M‖² where the representations are orthogonal: that of a kernel with as many taps."""
+        return float(energy(self.layer, matrix.movedim(3, 1).flatten(2, 4)))
 
     def softness(self, *names: str) -> float:
         """The part of the energy that a mean leaves out."""

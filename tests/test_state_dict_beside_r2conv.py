@@ -16,6 +16,7 @@ from escnn.nn import FieldType, R2Conv, R2ConvTransposed, R3Conv
 from reference import Layer
 from small import shake
 from small_networks import EVERY_MODE, answer, features_of, soft_weights, tensors_of
+from trained_networks import convolution
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3Conv, relax_network
 
@@ -25,11 +26,8 @@ EVERY_RELAXED = pytest.mark.parametrize("relax", RELAXED.values(), ids=RELAXED)
 KINDS = {"convolution": (R2Conv, RelaxedR2Conv), "transposed": (R2ConvTransposed, RelaxedR2ConvTransposed)}
 
 
-def r2conv(kernel_size: int = 3, make: type = R2Conv, **arguments: object) -> R2Conv:
-    """A trained layer: weights and bias away from their start."""
-    layer = make(*small.types(*C4), kernel_size, padding=1, **arguments)
-    shake(layer)
-    return layer
+def r2conv(**arguments: object) -> R2Conv:
+    return convolution(*C4, padding=1, **arguments)
 
 
 def relaxed(relax: dict | None, kernel_size: int = 3, make: type[Layer] = RelaxedR2Conv, **arguments: object) -> Layer:

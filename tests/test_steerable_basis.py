@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import small
 import torch
@@ -46,6 +47,18 @@ SHAPES: dict[str, dict[str, object]] = {
     "cutoff function": {"kernel_size": 5, "frequencies_cutoff": lambda radius: 2 * radius},
     "basis filter": {"kernel_size": 5, "basis_filter": lambda attributes: attributes["radius"] > 0.5},
     "no bias": {"kernel_size": 3, "bias": False},
+    "cutoff of no frequency": {"kernel_size": 3, "frequencies_cutoff": 0.0},
+    "dilated rings in pixels": {"kernel_size": 3, "rings": [0.0, 2.0], "dilation": 2},
+    "width of all": {"kernel_size": 3, "sigma": 1.0},
+    "rings": {"kernel_size": 3, "rings": [0.0, 1.0]},
+    "width of each": {"kernel_size": 3, "sigma": [0.5, 0.75]},
+}
+# Numbers and sequences of any kind mean the same.
+OF_OUR_OWN: dict[str, dict[str, object]] = {
+    "cutoff of no frequency": {"frequencies_cutoff": 0},
+    "width of all": {"sigma": 1},
+    "rings": {"rings": np.array([0.0, 1.0])},
+    "width of each": {"sigma": np.array([0.5, 0.75], dtype=np.float32)},
 }
 
 
@@ -59,11 +72,13 @@ def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return way
 
 
-def check_weight_for_weight(in_type: FieldType, out_type: FieldType, **arguments: object) -> None:
+def check_weight_for_weight(
+    in_type: FieldType, out_type: FieldType, own: dict[str, object] | None = None, **arguments: object
+) -> None:
     """Equal weights are equal layers, values and gradients."""
     convolution, layer = (
         R2Conv(in_type, out_type, **arguments),
-        RelaxedR2Conv(in_type, out_type, relax=None, **arguments),
+        RelaxedR2Conv(in_type, out_type, relax=None, **{**arguments, **(own or {})}),
     )
     shake(convolution)
     shapes = [{name: of.shape for name, of in module.named_parameters()} for module in (convolution, layer)]
@@ -87,7 +102,7 @@ def test_strict_layer_is_r2conv_weight_for_weight(space: str, pair: str) -> None
 @pytest.mark.parametrize("space", ["C4", "O(2)"])
 def test_arguments_of_the_basis_mean_what_they_mean_in_r2conv(space: str, shape: str) -> None:
     pair = "irreps + irreps -> trivial + last irrep + trivial + last irrep"
-    check_weight_for_weight(*small.types(space, pair), **SHAPES[shape])
+    check_weight_for_weight(*small.types(space, pair), OF_OUR_OWN.get(shape, {}), **SHAPES[shape])
 
 
 @pytest.mark.usefixtures("kept")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import small
@@ -59,24 +60,25 @@ def test_what_is_missed_least_becomes_strict_first(
     assert any(found.network is copy for copy in trained)
 
 
-@pytest.mark.parametrize(("rise", "errors", "helps"), [(0.29, 3.0, False), (0.31, 3.0, True), (0.21, 2.0, True)])
-def test_a_rise_helps_where_it_is_above_a_few_errors(rise: float, errors: float, helps: bool) -> None:
-    losses = losses_of({NOTHING: 1, ROTATION: 1 + rise}, spread=1.0)
-    found = which_softness_helps(network(), lambda copy: None, losses, subgroups=("rotation",), errors=errors)
-    (row,) = found.rows
-    assert (row.rise, row.error) == pytest.approx((rise, 0.1), rel=1e-5)  # single precision
-    assert row.helps == helps
-    assert str(found).splitlines()[1].split()[0] == "rotation"
-
-
 @pytest.mark.parametrize(
-    ("rise", "odds", "helps"), [(0.02, 20.0, False), (0.04, 20.0, True), (0.04, 100.0, False), (0.02, 2.0, True)]
+    ("rise", "spread", "options", "helps"),
+    [
+        # Above a few errors, of 0.1 each.
+        *[(0.29, 1.0, {"errors": 3.0}, False), (0.31, 1.0, {"errors": 3.0}, True), (0.21, 1.0, {"errors": 2.0}, True)],
+        # Certain and small: a hundred inputs have to make softness 20 times as likely, 0.03 each.
+        *[(0.02, 0.01, {"odds": 20.0}, False), (0.04, 0.01, {"odds": 20.0}, True)],
+        *[(0.04, 0.01, {"odds": 100.0}, False), (0.02, 0.01, {"odds": 2.0}, True)],
+    ],
 )
-def test_a_rise_that_is_certain_and_small_does_not_help(rise: float, odds: float, helps: bool) -> None:
-    """A hundred inputs have to make softness 20 times as likely: 0.03 each."""
-    losses = losses_of({NOTHING: 1, ROTATION: 1 + rise}, spread=0.01)
-    found = which_softness_helps(network(), lambda copy: None, losses, subgroups=("rotation",), odds=odds)
-    assert found.helps == {"rotation": helps}
+def test_a_rise_helps_where_it_is_above_a_few_errors_and_large(
+    rise: float, spread: float, options: dict[str, float], helps: bool
+) -> None:
+    losses = losses_of({NOTHING: 1, ROTATION: 1 + rise}, spread)
+    found = which_softness_helps(network(), lambda copy: None, losses, subgroups=("rotation",), **options)
+    (row,) = found.rows
+    assert (row.rise, row.error) == pytest.approx((rise, spread / 10), rel=1e-4)  # single precision
+    assert found.helps == {"rotation": helps} == {"rotation": row.helps}
+    assert str(found).splitlines()[1].split()[0] == "rotation"
 
 
 def test_trainings_are_alike_and_leave_the_network_and_the_generator() -> None:
@@ -104,24 +106,20 @@ def test_trainings_are_alike_and_leave_the_network_and_the_generator() -> None:
     torch.testing.assert_close(weights, before["weights"] + 1)
 
 
-def test_bad_arguments_are_named() -> None:
-    losses = losses_of({NOTHING: 1.0})
-    strict = RelaxedR2Conv(*[small.field_type("C4", "trivial")] * 2, 3, relax=None)
-    for call, error, text in (
-        (lambda: which_softness_helps(strict, print, losses), ValueError, "network must be soft"),
-        (lambda: which_softness_helps(network(), print, lambda copy: 1.0), TypeError, "losses must return a tensor"),
-        (
-            lambda: which_softness_helps(network(), print, lambda copy: torch.tensor([1.0, torch.nan])),
-            ValueError,
-            "finite",
-        ),
-        (
-            lambda: which_softness_helps(network(), print, losses, subgroups=("turn",)),
-            ValueError,
-            "subgroups must be of",
-        ),
-        (lambda: which_softness_helps(network(), print, losses, errors=0), ValueError, "errors must be"),
-        (lambda: which_softness_helps(network(), print, losses, odds=1), ValueError, "odds must be above 1"),
-    ):
-        with pytest.raises(error, match=text):
-            call()
+STRICT = RelaxedR2Conv(*[small.field_type("C4", "trivial")] * 2, 3, relax=None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"network": STRICT}, ValueError, "network must be soft"),
+        ({"losses": lambda copy: 1.0}, TypeError, "losses must return a tensor"),
+        ({"losses": lambda copy: torch.tensor([1.0, torch.nan])}, ValueError, "finite"),
+        ({"subgroups": ("turn",)}, ValueError, "subgroups must be of"),
+        ({"errors": 0}, ValueError, "errors must be"),
+        ({"odds": 1}, ValueError, "odds must be above 1"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        which_softness_helps(**{"network": network(), "train": print, "losses": losses_of({NOTHING: 1.0}), **arguments})

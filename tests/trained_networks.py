@@ -9,9 +9,9 @@ from escnn.nn import R2Conv
 from small import shake
 
 
-def convolution(space: str, pair: str, kernel_size: int = 3, **arguments: object) -> R2Conv:
+def convolution(space: str, pair: str, kernel_size: int = 3, make: type = R2Conv, **arguments: object) -> R2Conv:
     """A trained layer: weights and bias away from their start."""
-    layer = R2Conv(*small.types(space, pair), kernel_size, **arguments)
+    layer = make(*small.types(space, pair), kernel_size, **arguments)
     shake(layer)
     return layer
 
