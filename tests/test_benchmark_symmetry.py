@@ -117,7 +117,6 @@ def test_what_the_evidence_hardens_is_told_beside_the_scores_before(place: Place
     assert all(softness > 0 for softness in found["softness"])
     hardened = [softness == 0 for softness in found["softness, hardened"]]
     assert all(hardened) == found["evidence"][0]["is_hardened"]
-    assert "turned, hardened" in found
 
 
 def test_seeds_of_tables_are_not_that_of_choices() -> None:

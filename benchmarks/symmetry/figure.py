@@ -38,8 +38,8 @@ FEWEST_SEEDS = 3
 
 
 def draw(results: Mapping[tuple[str, str, int, str], Part], path: Path) -> None:
-    """Draw a column for each pose: above the gains on the data as they are, below those on turned copies."""
-    parts = [results[key] for key in COLUMNS if key in results and results[key].head is not None]
+    """Draw a column for each pose: above gains on the data as they are, below on turned copies, each over a head."""
+    parts = [results[key] for key in COLUMNS if key in results and results[key].head(results[key].score)]
     names = [way for way in COLOURS if any(way in part.ways for part in parts)]
     size = 9.0, 2.0 + 0.44 * max(len(names), 1)
     figure, grid = pyplot.subplots(
@@ -48,8 +48,8 @@ def draw(results: Mapping[tuple[str, str, int, str], Part], path: Path) -> None:
     for part, pair in zip(parts, grid.T, strict=False):
         for axes, score, largest in zip(pair, (part.score, "turned"), LARGEST[part.score], strict=True):
             _draw_panel(axes, names, {way: part.gains(way, score) for way in names}, largest)
+            axes.set_xlabel(f"0: {part.head(score)}", fontsize=FONT)
         pair[0].set_title(f"{part.task}, {part.group}\n{part.pose}", fontsize=FONT + 1)
-        pair[1].set_xlabel(f"0: {part.head}".replace(", ", ",\n"), fontsize=FONT)
     for axes, text in zip(grid[:, 0], ("data as they are", "turned copies"), strict=True):
         axes.set_ylabel(text, fontsize=FONT + 1)
     figure.supxlabel("gain in points: more accuracy on digits, less error on smoke", fontsize=FONT)

@@ -146,8 +146,8 @@ def _state(group: str) -> FieldType:
 def scores(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[str, Any]:
     """Return errors in percent of the velocities: of the next frame, ten frames ahead, and of turned films.
 
-    ``turned`` is the mean error of the next frame over films and next frames that are turned by the elements, the
-    identity among them. ``change`` is how much the predicted change of a turned state differs from the turned predicted
+    ``turned`` is the mean error of the next frame over films and next frames that are turned by the elements but
+    the identity. ``change`` is how much the predicted change of a turned state differs from the turned predicted
     change, in percent: 0 of a strict network. ``hardened`` is the error of the nearest strict network.
     """
     films, step = data.test
@@ -164,8 +164,8 @@ def scores(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[
     found = {
         "error": errors[0],
         "rollout": _rollout(network, films, step),
-        "turned": fmean(errors),
-        "worst": max(errors),
+        "turned": fmean(errors[1:]),
+        "worst": max(errors[1:]),
         "change": fmean(differences),
     }
     soft = softness_of(network)

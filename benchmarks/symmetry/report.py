@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median, stdev
 
+from scipy.stats import t
+
 from benchmarks.shared.markdown import cell, signed, table
 from benchmarks.shared.run_log import Log
 from benchmarks.symmetry.figure import FEWEST_SEEDS, draw
@@ -76,9 +78,9 @@ def _verdicts(parts: Sequence[Part]) -> str:
     rows, ways = [], (*HEADS, SOFT)
     for part in parts:
         is_main = part.is_forecast or (part.task, part.group, part.images) in MAIN_TABLES
-        if is_main and part.head is not None and SOFT in part.ways:
+        if is_main and (head := part.head(part.score)) and SOFT in part.ways:
             means = [[_mean(part, way, score) for way in ways] for score in (part.score, "turned")]
-            gain = f"{_verdict(part.gains(SOFT, part.score))}, beside `{part.head}`"
+            gain = f"{_verdict(part.gains(SOFT, part.score))}, beside `{head}`"
             rows.append([f"{part.family}, {part.pose}", *means[0], gain, *means[1]])
     names = [f"`{way}`" for way in ways]
     return _table(("data", *names, "gain over the better head", *(f"turned: {name}" for name in names)), rows)
@@ -90,12 +92,13 @@ def _mean(part: Part, way: str, score: str) -> str:
 
 
 def _verdict(found: Sequence[float]) -> str:
-    """Return a mean gain, and whether it is ahead of 0 by more than two standard errors, behind it, or neither."""
+    """Return a mean gain, and whether its interval of 95 %, by Student's t, is above 0, below it, or holds it."""
     if not found:
         return "–"
     error = stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
     gain = signed(f"{fmean(found):.1f}") + (f" ± {error:.1f}" if len(found) > 1 else "")
-    word = "level" if abs(fmean(found)) <= 2 * error else ("ahead" if fmean(found) > 0 else "behind")
+    reach = t.ppf(0.975, len(found) - 1) * error if len(found) > 1 else 0.0
+    word = "level" if abs(fmean(found)) <= reach else ("ahead" if fmean(found) > 0 else "behind")
     return f"{gain}, {len(found)} seed{'s' * (len(found) > 1)}, {word if len(found) >= FEWEST_SEEDS else 'not settled'}"
 
 
@@ -135,7 +138,7 @@ def _places(parts: Sequence[Part]) -> str:
     rows = [
         [f"{part.family}, {part.pose}", *(signed(cell(part.gains(way, part.score), 0)) for way in PLACES.values())]
         for part in parts
-        if part.head is not None and sum(way in part.ways for way in PLACES.values()) > 1
+        if part.head(part.score) and sum(way in part.ways for way in PLACES.values()) > 1
     ]
     return _table(["gain over the better strict head", *PLACES], rows)
 
@@ -156,7 +159,7 @@ def _full(part: Part, seeds: int) -> str:
     for way, by_seed in part.ways.items():
         first = next(iter(by_seed.values()))
         averaged = [row["averaged"] - row["as is"] for row in by_seed.values() if "averaged" in row]
-        gained = [] if way == part.head else part.gains(way, part.score)
+        gained = [] if way == part.head(part.score) else part.gains(way, part.score)
         scores = {name: part.values(way, name) for name in (part.score, "turned", part.agreement, "worst")}
         score, *more = (cell(found, seeds) for found in scores.values())
         rows.append(

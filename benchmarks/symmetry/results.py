@@ -17,7 +17,7 @@ from benchmarks.symmetry.order import BLOCKS
 KEY = ("task", "group", "images", "pose", "way", "seed")
 NUMBERS = (
     *("accuracy", "as is", "turned", "worst", "agreement", "averaged", "error", "rollout", "change", "hardened"),
-    *("accuracy, hardened", "turned, hardened", "at equal time", "validation", "parameters", "seconds", "epochs"),
+    *("accuracy, hardened", "at equal time", "validation", "parameters", "seconds", "epochs"),
     *("all epochs", "rate", "trials", "softness"),
 )
 WORDS = ("setting", "stays soft", "commit")
@@ -55,10 +55,9 @@ class Part:
         """The number that says how far outputs of turned copies are those of the data."""
         return "change" if self.is_forecast else "agreement"
 
-    @property
-    def head(self) -> str | None:
-        """The strict head of the better mean score, None where one of the two is missing."""
-        return self.best(self.score, HEADS) if all(self.values(head, self.score) for head in HEADS) else None
+    def head(self, score: str) -> str | None:
+        """Return the strict head of the better mean of a score, None where one of the two is missing."""
+        return self.best(score, HEADS) if all(self.values(head, score) for head in HEADS) else None
 
     def values(self, way: str, score: str) -> list[float]:
         """Return a score of each seed that has it."""
@@ -71,8 +70,8 @@ class Part:
         return max(means, key=means.__getitem__, default=None)
 
     def gains(self, way: str, score: str) -> list[float]:
-        """Return by how much a way is better than the better strict head, of each seed that both have."""
-        ours, theirs = self.ways.get(way, {}), self.ways.get(self.head or "", {})
+        """Return by how much a way is better than the strict head that is better in this, of each seed of both."""
+        ours, theirs = self.ways.get(way, {}), self.ways.get(self.head(score) or "", {})
         sign = -1 if self.is_forecast else 1
         both = [(row, theirs[seed]) for seed, row in ours.items() if score in row and score in theirs.get(seed, {})]
         return [sign * (row[score] - other[score]) for row, other in both]

@@ -19,10 +19,10 @@ from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 def scores(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[str, Any]:
     """Return the scores of a network; those of turned copies are of the images ``data.copied``.
 
-    ``accuracy`` and ``loss`` are of all test images as they are. Copies by the elements of the group, the identity
-    among them, give ``turned`` and ``worst``, the mean and the lowest accuracy over elements; ``agreement``, how often
-    the class of a turned copy is that of the image; ``averaged``, the accuracy of the mean probability over copies, and
-    ``as is`` that of the same images without. ``softness`` is that of each soft layer.
+    ``accuracy`` and ``loss`` are of all test images as they are. Copies by the elements of the group but the
+    identity give ``turned`` and ``worst``, the mean and the lowest accuracy over elements; ``agreement``, how often the
+    class of a turned copy is that of the image; ``averaged``, the accuracy of the mean probability over copies and the
+    images themselves, and ``as is`` that of the same images alone. ``softness`` is that of each soft layer.
     """
     loss, accuracy = loss_and_accuracy(outputs_of(network, data.test[0]), data.test[1])
     found = {"accuracy": accuracy, "loss": loss}
@@ -46,8 +46,8 @@ def _copies(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict
     averaged = functional.softmax(logits, -1).mean(0)
     return {
         "as is": accuracies[0],
-        "turned": fmean(accuracies),
-        "worst": min(accuracies),
+        "turned": fmean(accuracies[1:]),
+        "worst": min(accuracies[1:]),
         "agreement": 100 * (predicted[1:] == predicted[:1]).double().mean().item(),
         "averaged": 100 * (averaged.argmax(-1) == labels).double().mean().item(),
     }
