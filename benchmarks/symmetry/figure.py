@@ -49,7 +49,7 @@ def draw(results: Mapping[tuple[str, str, int, str], Part], path: Path) -> None:
         for axes, score, largest in zip(pair, (part.score, "turned"), LARGEST[part.score], strict=True):
             _draw_panel(axes, names, {way: part.gains(way, score) for way in names}, largest)
             axes.set_xlabel(f"0: {part.head(score)}", fontsize=FONT)
-        pair[0].set_title(f"{part.task}, {part.group}\n{part.pose}", fontsize=FONT + 1)
+        pair[0].set_title(f"{part.task}, {part.group}\n{part.title}", fontsize=FONT + 1)
     for axes, text in zip(grid[:, 0], ("data as they are", "turned copies"), strict=True):
         axes.set_ylabel(text, fontsize=FONT + 1)
     figure.supxlabel("gain in points: more accuracy on digits, less error on smoke", fontsize=FONT)

@@ -74,21 +74,24 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _verdicts(parts: Sequence[Part]) -> str:
-    """Return a row for each main pose: both strict heads and the soft network, its gain, and all on turned copies."""
+    """Return two tables of the main poses, of data as they are and of turned copies: scores, gains of soft layers."""
+    return "\n\n".join(_verdict_table(parts, name) for name in ("as they are", "turned copies"))
+
+
+def _verdict_table(parts: Sequence[Part], name: str) -> str:
     rows, ways = [], (*HEADS, SOFT)
     for part in parts:
         is_main = part.is_forecast or (part.task, part.group, part.images) in MAIN_TABLES
-        if is_main and (head := part.head(part.score)) and SOFT in part.ways:
-            means = [[_mean(part, way, score) for way in ways] for score in (part.score, "turned")]
-            gain = f"{_verdict(part.gains(SOFT, part.score))}, beside `{head}`"
-            rows.append([f"{part.family}, {part.pose}", *means[0], gain, *means[1]])
-    names = [f"`{way}`" for way in ways]
-    return _table(("data", *names, "gain over the better head", *(f"turned: {name}" for name in names)), rows)
+        score = part.score if name == "as they are" else "turned"
+        if is_main and part.head(score) and SOFT in part.ways:
+            gain = f"{_verdict(part.gains(SOFT, score))}, beside `{part.head(score)}`"
+            rows.append([f"{part.family}, {part.title}", *(_mean(part, way, score) for way in ways), gain])
+    return _table((name, *(f"`{way}`" for way in ways), "gain over the better strict head"), rows)
 
 
 def _mean(part: Part, way: str, score: str) -> str:
     found = part.values(way, score)
-    return f"{fmean(found):.1f}" if found else "–"
+    return f"{fmean(found):.{2 if part.is_forecast else 1}f}" if found else "–"
 
 
 def _verdict(found: Sequence[float]) -> str:
@@ -111,7 +114,7 @@ def _fields(parts: Sequence[Part]) -> str:
                 scores = (part.values(way, name) for name in ("error", "rollout", "turned", "change"))
                 parameters = f"{next(iter(by_seed.values()))['parameters']:,.0f}"
                 cells = (cell(found, _most_seeds(some)) for found in scores)
-                rows.append([f"{part.task}, {part.pose}", f"`{way}`", parameters, *cells])
+                rows.append([f"{part.task}, {part.title}", f"`{way}`", parameters, *cells])
     header = ("task", "way", "parameters", "next frame, %", "ten frames, %", "turned films, %", "change, %")
     return _table(header, rows)
 
@@ -123,7 +126,7 @@ def _classes(parts: Sequence[Part]) -> str:
         some = [part for part in parts if (part.task, part.group, part.images) == (task, group, images)]
         rows = [[f"`{way}`", *(_three(part, way) for part in some)] for way in _ways(some)]
         if rows:
-            found.append(table([f"{group}, {images:,} images", *(part.pose for part in some)], rows))
+            found.append(table([f"{group}, {images:,} images", *(part.title for part in some)], rows))
     return "\n\n".join(found) or "Nothing has been run."
 
 
@@ -136,7 +139,7 @@ def _three(part: Part, way: str) -> str:
 def _places(parts: Sequence[Part]) -> str:
     """Return gains by where softness sits, of each pose for which two places are known."""
     rows = [
-        [f"{part.family}, {part.pose}", *(signed(cell(part.gains(way, part.score), 0)) for way in PLACES.values())]
+        [f"{part.family}, {part.title}", *(signed(cell(part.gains(way, part.score), 0)) for way in PLACES.values())]
         for part in parts
         if part.head(part.score) and sum(way in part.ways for way in PLACES.values()) > 1
     ]
@@ -148,7 +151,7 @@ def tables(parts: Sequence[Part]) -> dict[str, str]:
     found = {}
     for name, some in _families(parts).items():
         seeds = _most_seeds(some)
-        texts = (f"*{part.pose}*, seeds: {seeds} or as the brackets say\n\n{_full(part, seeds)}" for part in some)
+        texts = (f"*{part.title}*, seeds: {seeds} or as the brackets say\n\n{_full(part, seeds)}" for part in some)
         found[name] = "\n\n".join(texts)
     return found
 

@@ -41,6 +41,11 @@ class Part:
         return f"{self.task} with {self.group}" + ("" if self.is_forecast else f", {self.images:,} images")
 
     @property
+    def title(self) -> str:
+        """The pose in words, that cannot be taken for copies that are turned later."""
+        return "any angle" if self.pose == "turned" else self.pose
+
+    @property
     def is_forecast(self) -> bool:
         """Whether the score is an error, and not an accuracy."""
         return self.task.startswith("smoke")
