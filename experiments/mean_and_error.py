@@ -21,7 +21,7 @@ def mean_and_error(values: Sequence[float]) -> str:
 
 
 def values_or_mean(values: Sequence[float]) -> str:
-    """Return the values if there are two, because the error of two says little; of other numbers :func:`mean_and_error`.
+    """Return two values as they are, because their error says little, and of other numbers :func:`mean_and_error`.
 
     Example:
         >>> values_or_mean([61.2, 61.2])
