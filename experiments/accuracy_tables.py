@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from .configuration import Configuration, read_row, row_names
 from .markdown import markdown_table
-from .mean_and_error import mean_and_error
+from .mean_and_error import values_or_mean
 from .results import Result
 
 __all__ = ["accuracy_table", "chosen_table", "curve_table", "learned_table", "published_table"]
@@ -21,7 +21,7 @@ def accuracy_table(results: Sequence[Result]) -> str:
     lines = []
     for title in dict.fromkeys(result.title for result in results):
         same = [result for result in results if result.title == title]
-        accuracy = mean_and_error([result.test for result in same])
+        accuracy = values_or_mean([result.test for result in same])
         lines.append([title, accuracy, str(len(same)), f"{same[0].parameters:,}"])
     return markdown_table(("row", "test, %", "seeds", "parameters"), lines)
 
@@ -31,7 +31,7 @@ def curve_table(results: Sequence[Result]) -> str:
     lines = []
     for title, curve in _curves(results).items():
         for frequencies, same in curve.items():
-            accuracies = (mean_and_error([getattr(of, split) for of in same]) for split in ("test", "validation"))
+            accuracies = (values_or_mean([getattr(of, split) for of in same]) for split in ("test", "validation"))
             lines.append([title, _in_words(frequencies), *accuracies, str(len(same))])
     return markdown_table(("row", "ω′", "test, %", "validation, %", "seeds"), lines) if lines else ""
 
@@ -41,7 +41,7 @@ def chosen_table(results: Sequence[Result]) -> str:
     lines = []
     for title, curve in _curves(results).items():
         best = max(curve, key=lambda of: statistics.fmean(result.validation for result in curve[of]))
-        lines.append([title, _in_words(best), mean_and_error([result.test for result in curve[best]])])
+        lines.append([title, _in_words(best), values_or_mean([result.test for result in curve[best]])])
     return markdown_table(("row", "ω′", "test, %"), lines) if lines else ""
 
 
