@@ -133,16 +133,25 @@ def tradeoff() -> Figure:
 
 def which_setting() -> Figure:
     """What one knows of the data, and the setting for it."""
-    figure, axes = new_figure(4.6, 6.8)
+    figure, axes = new_figure(4.6, 7.8)
     rows = (
         ("any pose, the same label", "R2Conv(…)"),
-        ("upright, but turned later", "R2Conv(…), or\nturned copies"),
+        ("upright, but turned later", "R2Conv(…), or soft\nand turned copies"),
         ("upright, one class each", "R2Conv(…) and\na free head"),
-        ("a field, or parts that turn", "RelaxedR2Conv(…)"),
+        ("a turn changes the label", "RelaxedR2Conv(…),\nor a free head"),
+        ("the output is a field", "RelaxedR2Conv(…), or\na free last layer"),
         ("mirror images differ", 'relax="reflection"'),
         ("I do not know", "pose_test and\nwhich_softness_helps"),
     )
-    icons = (_turned, _turned_later, _upright, _parts, _mirrored, _unknown)
+    icons = (
+        _turned,
+        _turned_later,
+        _upright,
+        _relabelled,
+        _field,
+        _mirrored,
+        _unknown,
+    )
     for number, ((words, code), icon) in enumerate(zip(rows, icons, strict=True)):
         y = 1.1 * (len(rows) - 1 - number)
         icon(axes, y)
@@ -161,7 +170,7 @@ def which_setting() -> Figure:
         )
         style = {"arrowstyle": "->", "color": "0.3"}
         axes.annotate("", (1.36, y - 0.2), (1.05, y - 0.2), arrowprops=style)
-    axes.set(xlim=(-0.1, 4.3), ylim=(-0.5, 6.0), aspect="equal")
+    axes.set(xlim=(-0.1, 4.3), ylim=(-0.5, 7.1), aspect="equal")
     axes.axis("off")
     return figure
 
@@ -181,13 +190,13 @@ def _word(
 
 def _upright(axes: Axes, y: float) -> None:
     _frame(axes, y)
-    _word(axes, 0.42, y, "6", 28)
+    _word(axes, 0.42, y, "4", 28)
 
 
 def _turned(axes: Axes, y: float) -> None:
     _frame(axes, y)
     for x, up, angle in ((0.22, 0.18, 40), (0.6, 0.14, 200), (0.36, -0.2, 120)):
-        _word(axes, x, y + up, "6", 16, angle)
+        _word(axes, x, y + up, "4", 16, angle)
 
 
 def _mirrored(axes: Axes, y: float) -> None:
@@ -199,14 +208,23 @@ def _mirrored(axes: Axes, y: float) -> None:
 
 def _turned_later(axes: Axes, y: float) -> None:
     """An upright digit, an arrow, a turned one."""
+    _becomes(axes, y, "4", 120)
+
+
+def _relabelled(axes: Axes, y: float) -> None:
+    """A six, an arrow, and the nine that it becomes."""
+    _becomes(axes, y, "6", 180)
+
+
+def _becomes(axes: Axes, y: float, word: str, turned: float) -> None:
     _frame(axes, y)
-    _word(axes, 0.18, y, "6", 22)
+    _word(axes, 0.18, y, word, 22)
     style = {"arrowstyle": "->", "color": "0.3"}
     axes.annotate("", (0.53, y), (0.31, y), arrowprops=style)
-    _word(axes, 0.66, y, "6", 22, 120)
+    _word(axes, 0.66, y, word, 22, turned)
 
 
-def _parts(axes: Axes, y: float) -> None:
+def _field(axes: Axes, y: float) -> None:
     """A field of arrows, each with its own direction."""
     _frame(axes, y)
     style = {"arrowstyle": "-|>", "color": SOFT, "linewidth": 1.5}
