@@ -311,14 +311,14 @@ def summary(log: Log, by_training: bool) -> str:
         if values.get("by training images", False) == by_training:
             found.setdefault((values["case"], values["images"]), []).append(result)
     rows = []
-    for (name, images), results in found.items():
+    for (name, images), results in sorted(found.items(), key=lambda item: (list(CASES).index(item[0][0]), item[0][1])):
         cells = []
         for way in ("at once", "training on"):
             answers = [is_right(CASES[name], result[way]) for result in results]
             right = {part: f"{sum(answer[part] for answer in answers)} of {len(answers)}" for part in answers[0]}
             cells += [right.get(part, "–") for part in FIBER_SUBGROUPS]
         rows.append([name, ", ".join(CASES[name].broken) or "none", f"{images:,}", *cells])
-    heads = [f"{way}: {part}" for way in ("at once", "training on") for part in FIBER_SUBGROUPS]
+    heads = [f"{way}: {part}" for way in ("at once", "trained further") for part in FIBER_SUBGROUPS]
     return table(["case", "broken", "images", *heads], rows)
 
 
