@@ -57,7 +57,7 @@ BLOCKS = (
     Block("digits", "C8", 1000, FURTHER),
     Block("digits", "C4", 1000, MAIN, THREE),
     Block("digits", "C8", 100, OF_FEW_IMAGES),
-    Block("digits", "C8", 100, MAIN, THREE),
+    Block("digits", "C8", 100, tuple(way for way in MAIN if way not in OF_FEW_IMAGES), THREE),
     Block("digits", "C8", 3000, MAIN, THREE),
     Block("digits", "D4", 1000, FURTHER),
     Block("ddmnist", "D4", 10_000, OF_PARTS, THREE, ("parts D4", "parts D1")),
