@@ -63,12 +63,12 @@ def test_the_command_writes_the_results_the_page_and_the_figure(log: Log, tmp_pa
     assert grouped(rows_of([log]))["digits", "C8", 1000, "upright"].ways["Conv2d"][0]["at equal time"] == 80
     head = "beside `R2Conv, free head`"
     # Student's t of three seeds asks for 4.3 standard errors.
-    upright = f"91.0 | 94.3 | 95.7 | +1.3 ± 0.3, 3 seeds, level, {head}"
+    upright = f"91.0 | 94.3 | 95.7 | +1.33 ± 0.33, 3 seeds, level, {head}"
     assert f"| digits with C8, 1,000 images, upright | {upright} |" in text
     # On turned copies the pooled head is the better one.
-    turned = "91.0 | 84.3 | 95.7 | +4.7 ± 0.3, 3 seeds, ahead, beside `R2Conv`"
+    turned = "91.0 | 84.3 | 95.7 | +4.67 ± 0.33, 3 seeds, ahead, beside `R2Conv`"
     assert f"| digits with C8, 1,000 images, upright | {turned} |" in text
-    smoke = "7.00 | 6.00 | 5.00 | +1.0, 1 seed, not settled", "14.00 | 12.00 | 10.00 | +2.0, 1 seed, not settled"
+    smoke = "7.00 | 6.00 | 5.00 | +1.00, 1 seed, not settled", "14.00 | 12.00 | 10.00 | +2.00, 1 seed, not settled"
     assert all(f"| smoke with C4, level 9 | {row}, {head} |" in text for row in smoke)
     assert "| `Conv2d` | 1 | 60.00 (1) | −34.00 (1) |" in text
     assert "| digits with C8, 1,000 images | 10 of " in text

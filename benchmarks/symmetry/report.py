@@ -99,7 +99,7 @@ def _verdict(found: Sequence[float]) -> str:
     if not found:
         return "–"
     error = stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
-    gain = signed(f"{fmean(found):.1f}") + (f" ± {error:.1f}" if len(found) > 1 else "")
+    gain = signed(f"{fmean(found):.2f}") + (f" ± {error:.2f}" if len(found) > 1 else "")
     reach = t.ppf(0.975, len(found) - 1) * error if len(found) > 1 else 0.0
     word = "level" if abs(fmean(found)) <= reach else ("ahead" if fmean(found) > 0 else "behind")
     return f"{gain}, {len(found)} seed{'s' * (len(found) > 1)}, {word if len(found) >= FEWEST_SEEDS else 'not settled'}"
