@@ -27,7 +27,7 @@ class RelaxedLinear(RelaxedLayer):
 
     The matrix is W = W_strict ⊙ (1 + f). Of an output channel that belongs to a group element, f is that of
     :class:`~escnn_relaxed.RelaxedR2Conv`. Of other fields, as the trivial ones of class scores, f is a function of the
-    input channel's element. Such a head lies between group pooling before a linear layer, where it is strict, and a
+    input channel's element. Such a head lies between a linear map of each field's mean, where it is strict, and a
     linear layer on all channels. With ``relax=None`` the layer is ``Linear``, and its state dicts load.
 
     Features have no positions, so the field types are on ``escnn.gspaces.no_base_space(group)``. Elements are known by
