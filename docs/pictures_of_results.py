@@ -126,7 +126,7 @@ def tradeoff() -> Figure:
         axes.annotate(words, point(key), (7, 0), fontsize=FONT - 2, **look)
     axes.set_xlabel("right on copies turned after training, %", fontsize=FONT)
     axes.set_ylabel("right as they are, %", fontsize=FONT)
-    axes.set(xlim=(33, 98), ylim=(93, 98.2))
+    axes.set(xlim=(22, 98), ylim=(93, 98.2))
     axes.legend(frameon=False, fontsize=FONT - 1, loc="lower left")
     return figure
 
