@@ -254,7 +254,7 @@ def test_the_class_of_a_digit_is_its_place_or_its_pose_where_the_pose_says_so() 
 
 
 def test_ways_with_turned_copies_train_longer() -> None:
-    plain, longer = (runs.rule_of(WAYS[way], Rule(), (8, 2)) for way in ("Conv2d", "Conv2d, turned copies"))
+    plain, longer = (runs.rule_of(WAYS[way].is_turned, Rule(), (8, 2)) for way in ("Conv2d", "Conv2d, turned copies"))
     assert (plain.patience, plain.rounds) == (4, (8, 2))
     assert (longer.patience, longer.rounds) == (12, (24, 6))
 

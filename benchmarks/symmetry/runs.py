@@ -62,12 +62,12 @@ class Place:
     rates: tuple[float, ...] = RATES
 
 
-def rule_of(way: Way, rule: Rule, rounds: tuple[int, ...]) -> Rule:
-    """Return the rule by which a way is trained for so many rounds at most.
+def rule_of(is_turned: bool, rule: Rule, rounds: tuple[int, ...]) -> Rule:
+    """Return the rule of a training for so many rounds at most, with turned copies or without.
 
     With turned copies each epoch draws other ones, so that the loss on validation falls slowly and with more noise.
     """
-    longer = LONGER_WITH_COPIES if way.is_turned else 1
+    longer = LONGER_WITH_COPIES if is_turned else 1
     return Rule(rule.factors, longer * rule.patience, tuple(longer * most for most in rounds))
 
 
@@ -106,7 +106,7 @@ def _trained(
         data.train,
         data.validation,
         rate,
-        rule_of(way, place.rule, rounds),
+        rule_of(way.is_turned, place.rule, rounds),
         objective=task.objective,
         varied=varied if way.is_turned or task.varied is not None else None,
         penalty=None if setting.deviation is None else prior,

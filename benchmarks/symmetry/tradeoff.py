@@ -25,7 +25,7 @@ from benchmarks.shared.run_log import Log
 from benchmarks.shared.training import Split
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.networks import Frame
-from benchmarks.symmetry.runs import LONGER_WITH_COPIES, commit, versions
+from benchmarks.symmetry.runs import commit, rule_of, versions
 from benchmarks.symmetry.scores import scores
 from benchmarks.symmetry.tasks import TASKS
 from benchmarks.symmetry.training import Fit, Rule, fit
@@ -50,11 +50,6 @@ class Kind:
     # The soft part is scaled after training.
     has_curve: bool = False
     rate: float = 0.03
-
-    def rule(self, rule: Rule) -> Rule:
-        """Return the rule of its training: longer where images of a batch are turned."""
-        longer = LONGER_WITH_COPIES if self.turned else 1
-        return Rule(rule.factors, longer * rule.patience, tuple(longer * most for most in rule.rounds))
 
 
 STRICT, FREE = WAYS["R2Conv"], WAYS["R2Conv, free head"]
@@ -85,7 +80,8 @@ def points(kind: Kind, data: Data, seed: int, frame: Frame, rule: Rule, pause: P
         return torch.where(is_turned, randomly_moved(images, elements[1:]), images), labels
 
     changes = {"varied": varied if kind.turned else None, "is_learned": kind.way.is_learned, "pause": pause}
-    course = fit(network, data.train, data.validation, kind.rate, kind.rule(rule), **changes)
+    rule = rule_of(bool(kind.turned), rule, rule.rounds)
+    course = fit(network, data.train, data.validation, kind.rate, rule, **changes)
     found = {name: scores(changed, data, elements) for name, changed in _changed(network, kind, course, data)}
     return {"points": found, "seconds": course.seconds, "epochs": course.best_epoch}
 
