@@ -23,6 +23,7 @@ from benchmarks.symmetry.evaluate import evaluate
 from benchmarks.symmetry.networks import Frame
 from benchmarks.symmetry.order import BLOCKS, ordered_cells
 from benchmarks.symmetry.runs import CHOOSING_SEED, SEEDS, Cell, Place
+from benchmarks.symmetry.scores import scores
 from benchmarks.symmetry.tasks import TASKS
 from benchmarks.symmetry.training import Rule
 from benchmarks.symmetry.ways import MAIN_WAYS, WAYS, Setting, Way
@@ -184,6 +185,23 @@ def test_turns_by_interpolation_go_the_way_of_exact_ones() -> None:
     images = torch.rand(2, 1, 33, 33)
     by_interpolation = turns.rotated(images, torch.full((2,), math.pi / 2))
     torch.testing.assert_close(by_interpolation, turns.turned(images, turns.Element(90)), atol=1e-5, rtol=0)
+
+
+class BrightestPixel(torch.nn.Module):
+    """The class of an image is its brightest pixel."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return 10 * images.flatten(1)
+
+
+def test_scores_of_turned_copies_leave_the_identity_out() -> None:
+    # The centre stays where it is under all turns, a corner under none.
+    images, labels = torch.zeros(2, 1, 3, 3), torch.tensor([4, 0])
+    images.flatten(1)[[0, 1], labels] = 1.0
+    pair = images, labels
+    found = scores(BrightestPixel(), Data(pair, pair, pair, pair), turns.ELEMENTS["C4"])
+    named = {name: found[name] for name in ("accuracy", "as is", "turned", "worst", "agreement")}
+    assert named == {"accuracy": 100, "as is": 100, "turned": 50, "worst": 50, "agreement": 50}
 
 
 def test_each_image_of_a_batch_is_moved_by_an_element_of_its_own() -> None:

@@ -54,6 +54,16 @@ def test_hardened_layer_is_exact_under_all_voxel_symmetries(space: str) -> None:
     assert max(small.volume_errors(layer, elements)) <= ROUNDING
 
 
+@pytest.mark.parametrize("space", ["SO(3)", "O(3)"])
+def test_continuous_kernel_between_irreps_of_all_rotations_hardens(space: str) -> None:
+    layer = small.volume_layer(small.volume_type(space), initial_softness=0.3, kernel=ContinuousKernel(hidden_size=6))
+    shake(layer)
+    elements = small.voxel_symmetries(layer.in_type.gspace)
+    assert max(small.volume_errors(layer, elements)) > BROKEN
+    layer.harden()
+    assert max(small.volume_errors(layer, elements)) <= ROUNDING
+
+
 # Groups all of whose elements, or all that are sampled, map voxels to voxels.
 ON_THE_GRID = ["octahedral", "full octahedral", "SO(3)", "C4", "D4", "cone 4", "full cylinder 2", "inversion", "mirror"]
 
