@@ -135,7 +135,7 @@ def trained(kind: str, seed: int, data: Split, epochs: int) -> Network:
 
 
 def ask_soft_network(network: Network, data: Split, test: Split, epochs: int) -> TrainingTrials:
-    """Return which softness a network needs, by training on with it and without it."""
+    """Return which softness a network needs, by training further with it and without it."""
     return which_softness_helps(
         network,
         lambda copy: train(copy, data, epochs),

@@ -1,4 +1,4 @@
-"""Which softness helps, by training on: the order of trials, equal trainings, what is copied, errors."""
+"""Which softness helps, by training further: the order of trials, equal trainings, what is copied, errors."""
 
 from __future__ import annotations
 

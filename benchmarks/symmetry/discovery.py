@@ -4,7 +4,7 @@
     python -m benchmarks.symmetry.discovery --output FILE.jsonl --table [--training-images]
 
 A network that is soft in rotation and reflection is trained with ``SoftnessEvidence`` for 12 epochs. Then
-``SoftnessEvidence.harden`` decides at once, and ``which_softness_helps`` by training on for 4 epochs. Both see 500
+``SoftnessEvidence.harden`` decides at once, and ``which_softness_helps`` by training further for 4 epochs. Both see 500
 images that were held out. Seeds, named before the first run: 401 to 405. What was tried out while this was written had
 seeds below 100. Some of these runs called a rise of the loss by 1e-5 certain, of networks that were right in every
 image, so ``which_softness_helps`` asks for odds of 20 to 1 since, too. On digits chance in the training hid what

@@ -1,4 +1,4 @@
-"""Which softness helps, by training on: networks with and without a subgroup's softness are compared after training."""
+"""Which softness helps: networks with and without a subgroup's softness are trained further, and compared."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TrainingTrials(Report):
     Attributes:
         rows: the comparisons in their order.
         trainings: how many networks were trained.
-        network: a copy of the network that is strict in all that needs no softness, and was trained on.
+        network: a copy of the network that is strict in all that needs no softness and was trained further.
 
     Example:
         >>> trial = TrainingTrial("rotation", (), 0.31, 0.02, True)
@@ -87,10 +87,10 @@ def which_softness_helps(
     odds: float = 20.0,
     seed: int = 0,
 ) -> TrainingTrials:
-    """Find the subgroups in which softness helps, by training on with it and without it.
+    """Find the subgroups in which softness helps, by training further with it and without it.
 
     A network counts on the softness that it has, so hardening costs something even in a symmetry that the data keep.
-    Training mends that. Copies of the network are trained on alike, from the same seed: one as it is, and for each
+    Training mends that. Copies of the network are trained further alike, from the same seed: one as it is, and for each
     subgroup one that is strict in it. Softness helps where the loss on held-out inputs is higher without it, by three
     standard errors, and by odds of 20 to 1 for all of these inputs together, since a rise may be certain and yet be
     nothing. The subgroup that is missed least becomes strict if it does not help, and the others are tried again beside
@@ -151,7 +151,7 @@ def which_softness_helps(
     devices = {parameter.device for parameter in network.parameters() if parameter.device.type == "cuda"}
 
     def trained(hardened: tuple[str, ...]) -> tuple[nn.Module, Tensor]:
-        """Return a copy that is strict in some subgroups and was trained on, and its losses."""
+        """Return a copy that is strict in some subgroups and was trained further, and its losses."""
         copy = copy_network(network)
         for layer in relaxed_layers(copy).values() if hardened else ():
             layer.harden(*hardened)
@@ -163,7 +163,7 @@ def which_softness_helps(
         if not isinstance(found, Tensor) or found.dim() != 1 or len(found) < 2:
             raise TypeError(f"losses must return a tensor with the loss of each of two inputs or more, got {found!r}")
         if not found.isfinite().all():
-            raise ValueError("losses must be finite: training on may have diverged, try a lower learning rate")
+            raise ValueError("losses must be finite: the further training may have diverged, try a lower learning rate")
         return copy, found.detach().double().cpu()
 
     rows: list[TrainingTrial] = []
