@@ -62,9 +62,9 @@ class RelaxedR2Conv(RelaxedConvolution):
             0.0 too where the task asks for it.
         keep: group to which the layer stays exactly equivariant, however soft it is: ``"C4"`` for quarter turns,
             ``"D4"`` with the reflection too. Its number of rotations divides the layer's. Default: no such group.
-        initial_softness: part of the kernel's energy that depends on the domain at the start; 0 for a soft part that
-            starts at 0 and learns. A layer of ω′ below about 0.13 starts less soft. Default: 0.001; 0.01 for a
-            continuous kernel, which starts near the value: at 0.08 to 0.12 for 0.1.
+        initial_softness: part of the kernel's energy that depends on the domain at the start. With 0 the soft weights
+            start at 0 and learn from there. A layer of ω′ below about 0.13 starts less soft. Default: 0.001. For a
+            continuous kernel it is 0.01, and the start is near the value: with 0.1 it is 0.08 to 0.12.
         samples: number N of rotations by which a continuous group is sampled. Default: 16.
         kernel: the form of the kernel. ``ContinuousKernel(…)`` is the paper's. A subclass of
             :class:`~escnn_relaxed.kernel.Kernel` is one of your own. Default: the form above.
