@@ -85,19 +85,27 @@ def tradeoff() -> Figure:
         for change, found in run["result"]["points"].items():
             scores.setdefault(f"{kind}, {change}", []).append(found)
 
-    def point(name: str) -> tuple[float, float]:
-        return tuple(
-            mean(run[score] for run in scores[name]) for score in ("turned", "accuracy")
-        )
+    def point(name: str) -> list[tuple[float, float]]:
+        """Return mean and standard error, of turned copies and of images as they are."""
+        values = [
+            [run[score] for run in scores[name]] for score in ("turned", "accuracy")
+        ]
+        return [(mean(part), stdev(part) / len(part) ** 0.5) for part in values]
 
     figure, axes = new_figure(6.4, 3.6)
-    # The name of the network, its legend, its look, and where beside and above a point its share stands.
+    # The name of the network, its legend, its look, and where beside and above its points their shares stand.
     families = (
-        ("strict", "strict, pooled", STRICT, "o", (0, -15)),
-        ("free head", "strict, free head", FREE, "s", (-8, -15)),
-        ("soft", "soft, pooled", SOFT, "D", (8, 7)),
+        ("strict", "strict, pooled", STRICT, "o", ((0, -16), (16, -14), (0, 9))),
+        (
+            "free head",
+            "strict, free head",
+            FREE,
+            "s",
+            ((22, -16), (-16, -16), (-20, -4)),
+        ),
+        ("soft", "soft, pooled", SOFT, "D", ((0, 9), (8, 10), (20, 0))),
     )
-    for name, label, colour, marker, (beside, above) in families:
+    for name, label, colour, marker, offsets in families:
         shares = {
             words: f"{name}{share}, trained"
             for words, share in (
@@ -108,22 +116,29 @@ def tradeoff() -> Figure:
             if f"{name}{share}, trained" in scores
         }
         found = {words: point(key) for words, key in shares.items()}
-        axes.plot(
-            *zip(*found.values(), strict=True),
+        turned, as_they_are = zip(*found.values(), strict=True)
+        axes.errorbar(
+            *([value for value, _ in part] for part in (turned, as_they_are)),
+            *([error for _, error in part] for part in (as_they_are, turned)),
             color=colour,
             marker=marker,
+            markersize=5,
+            elinewidth=1,
             label=label,
         )
-        for words, at in found.items():
-            look = {"textcoords": "offset points", "ha": "center", "color": colour}
-            axes.annotate(words, at, (beside, above), fontsize=FONT - 2, **look)
+        look = {"textcoords": "offset points", "ha": "center", "color": colour}
+        for (words, ((x, _), (y, _))), offset in zip(
+            found.items(), offsets, strict=True
+        ):
+            axes.annotate(words, (x, y), offset, fontsize=FONT - 2, **look)
     for words, key in (
         ("evidence", "evidence, trained"),
         ('keep="C4"', 'soft, keep="C4", trained'),
     ):
-        axes.plot(*point(key), "x", color=SOFT)
+        (x, _), (y, _) = point(key)
+        axes.plot(x, y, "x", color=SOFT)
         look = {"textcoords": "offset points", "va": "center", "color": SOFT}
-        axes.annotate(words, point(key), (7, 0), fontsize=FONT - 2, **look)
+        axes.annotate(words, (x, y), (7, 0), fontsize=FONT - 2, **look)
     axes.set_xlabel("right on copies turned after training, %", fontsize=FONT)
     axes.set_ylabel("right as they are, %", fontsize=FONT)
     axes.set(xlim=(22, 98), ylim=(93, 98.2))
