@@ -19,17 +19,17 @@ class RelaxedR2Conv(RelaxedConvolution):
     r"""A planar convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2Conv`.
 
     .. math::
-        K(d; x) = K_{\mathrm{strict}}(d) \odot \bigl(1 + f(c, d; x)\bigr)
+        K(d; x) = K_{\mathrm{strict}}(d) \odot \bigl(1 + f_G(c, d)\bigr) \odot \bigl(1 + f_T(c, d; x)\bigr)
 
-    K_strict is a kernel in ``R2Conv``'s own basis, with its weights. The modulation f depends on the absolute group
-    element of the output channel c and on the position x. It has a few weights for each output field, and its mean
-    over the group and the positions is 0. With ``relax=None`` the layer is ``R2Conv``, and state dicts of
+    K_strict is a kernel in ``R2Conv``'s own basis, with its weights. The modulation f_G depends on the absolute
+    group element of the output channel c, and f_T on the position x. Each has a few weights for each output field, and
+    its mean over the group or the positions is 0. With ``relax=None`` the layer is ``R2Conv``, and state dicts of
     ``R2Conv`` load.
 
     The domain frequency ω′ of a subgroup says how steeply f may change over it: 0 is strict equivariance. The
-    kernel is one of van der Ouderaa, Romero and van der Wilk (NeurIPS 2022), section "Non-stationary Integral
-    Operator", in which the strict and the soft part have the same weights. ``kernel=ContinuousKernel(…)`` is the
-    paper's form, one continuous kernel for both parts.
+    kernel has the idea of van der Ouderaa, Romero and van der Wilk (NeurIPS 2022), section "Non-stationary Integral
+    Operator", in another form: a strict kernel and a factor. ``kernel=ContinuousKernel(…)`` is the paper's form, one
+    continuous kernel for both parts.
 
     Arguments up to ``initialize`` are those of ``R2Conv``, in its order and with its meaning. Those that shape
     escnn's own basis (``sigma`` … ``basis_filter``) are ignored, with a warning, by a continuous kernel.
