@@ -252,6 +252,35 @@ def test_precisions_stay_at_their_prior_where_the_data_say_nothing() -> None:
     assert [row.precision for row in rows] == pytest.approx([3 / (square + 0.12) for square in squares])
 
 
+def test_decay_is_the_step_of_plain_sgd_on_the_penalty_and_adam_does_not_speed_it_up() -> None:
+    """Where the loss has no slope, Adam takes α to 0 by the penalty alone, and decay leaves it nearly as it is."""
+    network = Classifier()
+    networks = [network, copy.deepcopy(network), copy.deepcopy(network)]
+    evidences, inputs = [SoftnessEvidence(network, 1000) for network in networks], images(20)
+    for evidence in evidences:
+        evidence.update(inputs)
+    before = torch.cat([of.detach().flatten()[on] for of, on in entries(networks[0])])
+
+    evidences[0].penalty().backward()
+    torch.optim.SGD(networks[0].parameters(), 0.1).step()
+    evidences[1].decay(0.1)
+    stepped, decayed = (
+        torch.cat([of.detach().flatten()[on] for of, on in entries(network)]) for network in networks[:2]
+    )
+    assert (stepped - decayed).norm() < ROUNDING * before.norm()
+    assert 0 < (decayed - before).norm() < 0.01 * before.norm()
+
+    adam = torch.optim.Adam(networks[2].parameters(), 0.1)
+    for _ in range(20):
+        adam.zero_grad()
+        evidences[2].penalty().backward()
+        adam.step()
+    lost = torch.cat([of.detach().flatten()[on] for of, on in entries(networks[2])])
+    assert lost.norm() < 0.5 * before.norm()
+    with pytest.raises(ValueError, match=r"learning_rate must be finite and >= 0, got -0\.1"):
+        evidences[1].decay(-0.1)
+
+
 def test_weights_that_are_frozen_hardened_or_shared_are_left_out() -> None:
     network = Classifier()
     every = [(row.layer, row.subgroup) for row in SoftnessEvidence(network, 100).table()]

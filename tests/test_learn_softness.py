@@ -43,6 +43,7 @@ def plain_loop(
     inputs: int = 128,
     likelihood: str = "categorical",
     targets: Tensor | None = None,
+    decoupled: bool = False,
 ) -> SoftnessEvidence:
     """The penalty once in a step, however many batches it takes, and an update after each epoch from the third on."""
     optimiser, evidence = module.configure_optimizers(), SoftnessEvidence(module, IMAGES, likelihood)
@@ -53,20 +54,27 @@ def plain_loop(
             optimiser.zero_grad()
             for batch in chunk:
                 (module.loss(batch) / accumulate).backward()
-            evidence.penalty().backward()
+            if decoupled:
+                evidence.decay(optimiser.param_groups[0]["lr"])
+            else:
+                evidence.penalty().backward()
             optimiser.step()
         if epoch >= 2:
             evidence.update(data().tensors[0][:inputs], targets if likelihood == "gaussian" else None)
     return evidence
 
 
-@pytest.mark.parametrize(("accumulate", "inputs"), [(1, 128), (1, 12), (3, 128)])
-def test_callback_is_a_plain_loop_with_an_update_after_each_epoch(accumulate: int, inputs: int) -> None:
-    module, callback = Classifier(), LearnSoftness("categorical", inputs=inputs)
+@pytest.mark.parametrize(
+    ("accumulate", "inputs", "decoupled"), [(1, 128, False), (1, 12, False), (3, 128, False), (3, 128, True)]
+)
+def test_callback_is_a_plain_loop_with_an_update_after_each_epoch(
+    accumulate: int, inputs: int, decoupled: bool
+) -> None:
+    module, callback = Classifier(), LearnSoftness("categorical", inputs=inputs, decoupled=decoupled)
     run = trainer(callback, accumulate_grad_batches=accumulate)
     run.fit(module, loader())
     expected = Classifier()
-    evidence = plain_loop(expected, accumulate, inputs)
+    evidence = plain_loop(expected, accumulate, inputs, decoupled=decoupled)
     for name, value in expected.state_dict().items():
         assert torch.allclose(module.state_dict()[name], value, rtol=ROUNDING, atol=ROUNDING), name
     assert callback.evidence is not None

@@ -45,6 +45,7 @@ OF_FIELDS = (
 OF_TRANSLATION = ("R2Conv", "RelaxedR2Conv", "RelaxedR2Conv, evidence")
 OF_PLACES = ("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "RelaxedR2Conv, directions", "RelaxedR2Conv, evidence")
 OF_FEW_IMAGES = ("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "RelaxedR2Conv, evidence")
+DECOUPLED = ("RelaxedR2Conv, decoupled evidence",)
 OF_IRREPS = tuple(way for way in MAIN if way != "R2Conv, soft head")
 BLOCKS = (
     Block("digits", "C8", 1000, MAIN),
@@ -72,6 +73,7 @@ BLOCKS = (
     Block("faces", "D1", 100, MAIN),
     Block("faces", "D2", 100, MAIN),
     *(Block("digits", group, 1000, ("RelaxedR2Conv, last stage",)) for group in ("C8", "D4")),
+    *(Block("digits", "C8", images, DECOUPLED) for images in (100, 300, 1000)),
 )
 
 

@@ -111,6 +111,7 @@ def _trained(
         varied=varied if way.is_turned or task.varied is not None else None,
         penalty=None if setting.deviation is None else prior,
         is_learned=way.is_learned,
+        is_decoupled=way.is_decoupled,
         precision=task.precision,
         pause=place.pause,
     )

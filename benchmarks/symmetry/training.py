@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -79,6 +80,7 @@ def fit(
     varied: Callable[[Split], Split] | None = None,
     penalty: Callable[[], Tensor] | None = None,
     is_learned: bool = False,
+    is_decoupled: bool = False,
     precision: torch.dtype = torch.float32,
     pause: Path | None = None,
 ) -> Fit:
@@ -97,23 +99,34 @@ def fit(
         varied: a batch → the batch that the network sees.
         penalty: added to the loss.
         is_learned: whether the evidence adds its penalty, which is updated after each round from the third on.
+        is_decoupled: whether soft weights decay beside the steps in place of that penalty.
         precision: of the convolutions while training.
         pause: while this file exists, no round starts.
     """
     count = len(train[0])
     course = Fit(evidence=SoftnessEvidence(network, count, likelihood=objective.likelihood) if is_learned else None)
-    penalties = [term for term in (penalty, course.evidence and course.evidence.penalty) if term is not None]
+    evidence = course.evidence
+    penalties = [term for term in (penalty, None if is_decoupled else evidence and evidence.penalty) if term]
     best, epochs = _state(network), math.ceil(FEWEST_STEPS / max(count // objective.batch, 1))
     for factor, most in zip(rule.factors, rule.rounds, strict=True):
         _restore(network, best)
         optimiser = torch.optim.Adam(network.parameters(), lr=rate * factor)
+        decay = functools.partial(evidence.decay, rate * factor) if evidence is not None and is_decoupled else None
         without_gain = 0
         for _ in range(most):
             wait_while(pause)
             start = time.process_time()
             for _ in range(epochs):
                 batches = _batches(train, objective.batch, varied)
-                take_steps(network, batches, objective.loss, optimiser, penalties=penalties, precision=precision)
+                take_steps(
+                    network,
+                    batches,
+                    objective.loss,
+                    optimiser,
+                    penalties=penalties,
+                    precision=precision,
+                    after_step=decay,
+                )
             if course.evidence is not None and len(course.history) >= FIRST_ROUND:
                 _update(course.evidence, train, objective)
             loss, score = objective.measure(outputs_of(network, validation[0]), validation[1])

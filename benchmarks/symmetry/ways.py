@@ -61,6 +61,8 @@ class Way:
     is_turned: bool = False
     # The evidence says how soft layers are.
     is_learned: bool = False
+    # Its prior shrinks the weights beside the steps of the optimiser, and is no part of the loss.
+    is_decoupled: bool = False
     # The last layer or stage is of the trivial group, after a ``RestrictionModule``.
     restricts: bool = False
     # The group that takes the place of the task's.
@@ -116,6 +118,7 @@ FURTHER_WAYS: dict[str, Way] = {
 # Named later, at the end of the protocol.
 ADDED_WAYS: dict[str, Way] = {
     "RelaxedR2Conv, last stage": Way(RelaxedR2Conv, only_last=True),
+    "RelaxedR2Conv, decoupled evidence": Way(RelaxedR2Conv, is_learned=True, is_decoupled=True),
     # Of soft translation alone.
     "RelaxedR2Conv, directions": Way(with_directions),
 }

@@ -142,6 +142,44 @@ class SoftnessEvidence:
         self._factors = self._factors.to(alpha)
         return (self._factors * alpha.square()).sum()
 
+    @torch.no_grad()
+    def decay(self, learning_rate: float) -> None:
+        """Shrink the soft weights by their prior, α ← (1 − rate · δ/N) α, in place of :meth:`penalty` in the loss.
+
+        This is decoupled weight decay (Loshchilov and Hutter 2019), to be called beside each step of the optimiser.
+        With plain SGD it does what the penalty does. Adam divides a slope by its usual size. Where few inputs are
+        fitted perfectly the loss has no slope left, so Adam follows the penalty alone, at its full rate however small
+        the penalty is, and softness that helps is lost. Decay stays as slow as δ/N says.
+
+        Args:
+            learning_rate: that of the step, in the units of the penalty.
+
+        Raises:
+            TypeError: for another type than a number.
+            ValueError: for a number below 0.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> gspace = gspaces.rot2dOnR2(4)
+            >>> image = gspace.type(gspace.trivial_repr)
+            >>> layer = RelaxedR2Conv(image, image, 5)
+            >>> evidence = SoftnessEvidence(layer, observations=100, likelihood="binary")
+            >>> evidence.update(image(torch.randn(100, 1, 5, 5)))
+            >>> before = layer.softness()
+            >>> evidence.decay(0.1)
+            >>> bool(0 < layer.softness() < before)
+            True
+        """
+        rate = check_not_negative("learning_rate", learning_rate)
+        if not self._is_current():
+            self._collect()
+        entries = [entry for group in self._groups for entry in group.weights.entries]
+        parts = self._factors.split([len(places) for _, places in entries])
+        for (parameter, places), factors in zip(entries, parts, strict=True):
+            kept = (1 - 2 * rate * factors.to(parameter)).clamp_min(0)
+            parameter.view(-1)[places.to(parameter.device)] *= kept
+
     def update(self, inputs: Any, targets: Tensor | None = None) -> None:
         """Learn δ anew from some inputs of the training data; 128 are enough.
 

@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ..checks import check_choice, check_integer, check_not_negative, check_positive
+from ..checks import check_bool, check_choice, check_integer, check_not_negative, check_positive
 from ..measure.monitoring import relaxation_scalars
 from .evidence import FEWEST_INPUTS, SoftnessEvidence
 from .likelihoods import LIKELIHOODS
@@ -36,6 +36,8 @@ class LearnSoftness(Callback):
         inputs: number of images of an update.
         prior_weights: n₀ of :class:`~escnn_relaxed.SoftnessEvidence`.
         prior_deviation: its σ₀.
+        decoupled: whether soft weights shrink by :meth:`~escnn_relaxed.SoftnessEvidence.decay`, for few images, and not
+            by the penalty.
 
     Attributes:
         evidence: that of the run, from the end of its first epoch on, for ``evidence.table()`` and ``evidence.harden``.
@@ -58,8 +60,10 @@ class LearnSoftness(Callback):
         *,
         prior_weights: float = 1.0,
         prior_deviation: float = 0.5,
+        decoupled: bool = False,
     ) -> None:
         super().__init__()
+        self._decoupled = check_bool("decoupled", decoupled)
         self._likelihood = check_choice("likelihood", likelihood, LIKELIHOODS)
         self._first_epoch = check_integer("first_epoch", first_epoch, 0)
         self._wanted = check_integer("inputs", inputs, FEWEST_INPUTS)
@@ -119,8 +123,12 @@ class LearnSoftness(Callback):
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Add the gradient of the penalty."""
-        if self.evidence is not None and (penalty := self.evidence.penalty()).requires_grad:
+        """Add the gradient of the penalty, or let the soft weights decay."""
+        if self.evidence is None:
+            return
+        if self._decoupled:
+            self.evidence.decay(optimizer.param_groups[0]["lr"])
+        elif (penalty := self.evidence.penalty()).requires_grad:
             penalty.backward()
 
     def state_dict(self) -> dict[str, Any]:
