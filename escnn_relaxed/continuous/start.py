@@ -179,7 +179,7 @@ def _expected_softness(average: SteeredAverage, features: Tensor, mean: Tensor, 
     soft = total = 0.0
     for pair, unit, variance in zip(average.block_pairs, units, average.weight_variances(units), strict=True):
         energy = math.prod(pair.counts) * variance
-        steered, strict = pair.steering(features), pair.steering(mean)
+        steered, strict = pair.steered(features), pair.steered(mean)
         total += energy * float((unit @ steered.flatten(1)).square().sum())
         soft += energy * float((unit @ (steered - strict).flatten(1)).square().sum())
     return soft / total if total else 0.0

@@ -28,6 +28,7 @@ class ExactConstants(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.constants = {"like"}  # the names of all attributes that are constants
         self._masters: dict[str, Tensor] = {}
         self._singles: dict[str, Tensor] = {}
         self.like = torch.empty(0)  # of the dtype and on the device of the constants
@@ -36,6 +37,7 @@ class ExactConstants(nn.Module):
     def set_constant(self, name: str, value: NDArray[Any] | Tensor, single: NDArray[Any] | None = None) -> None:
         """Add or replace a constant; ``single`` are other values for dtypes below float64."""
         self._masters[name] = value if isinstance(value, Tensor) else torch.from_numpy(np.ascontiguousarray(value))
+        self.constants.add(name)
         self._singles.pop(name, None)
         if single is not None:
             self._singles[name] = torch.from_numpy(np.ascontiguousarray(single))
@@ -49,10 +51,6 @@ class ExactConstants(nn.Module):
         """Return the constant ``name`` in the dtype and on the device of the module."""
         value: Tensor = getattr(self, name)
         return value
-
-    def constant_names(self) -> frozenset[str]:
-        """Return the names of the attributes that are constants."""
-        return frozenset((*self._masters, "like"))
 
     def remembered(self, key: Hashable, build: Callable[[], _Result]) -> _Result:
         """Return the result of ``build``, tensors that follow from constants and a setting; the last few are kept."""
@@ -108,19 +106,3 @@ def follow(module: nn.Module, like: Tensor) -> None:
         if isinstance(part, ExactConstants):
             part.like = torch.empty(0, dtype=like.dtype, device=like.device)
             part._cast_all()
-
-
-class RowOrder(ExactConstants):
-    """A permutation of rows of taps, (…, rows, T), given the number of the row that goes to each place."""
-
-    order: Tensor
-    inverse: Tensor
-
-    def __init__(self, order: NDArray[np.int64]) -> None:
-        super().__init__()
-        self.set_constant("order", order)
-        self.set_constant("inverse", np.argsort(order))
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return the rows in the new order: (…, rows, T) → the same shape."""
-        return rows.index_select(-2, self.order)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..checks import SUBGROUPS
 from ..group.domain import Domain
 from ..group.elements import grid_symmetries
-from ..group.means import GroupAverage
+from ..group.fields import GroupAverage
 from ..group.points import tap_grid
 from .domain_frequency import DomainFrequency, Frequency
 from .softness import OrthogonalBasis
@@ -189,9 +189,6 @@ class Kernel(nn.Module, ABC):
 
     def restore(self, settings: Any) -> None:
         """Take what :meth:`settings` returned; only kernels that are made at every pixel need it."""
-
-    def draw(self, angle: float | None = None) -> None:
-        """Draw the samples of the group where they are random, or take those that are drawn for a whole network."""
 
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..group.elements import grid_symmetries
 from ..group.exact_constants import ExactConstants
-from ..group.means import GroupAverage
+from ..group.fields import GroupAverage
 from ..group.points import tap_grid
 from ..on_escnn.sampled_basis import sampled_basis
 from .kernel import KernelBuilder, KernelConfig, WeightGroup
@@ -115,7 +115,7 @@ class NearestSteerable(ExactConstants):
         """Return the nearest kernel of the basis."""
         rows = self.orthogonal.adjoint(self.orthogonal(kernel)).flatten(2).flatten(0, 1)
         # Pair after pair of representations, as the basis has them.
-        rows = rows.index_select(0, self.basis.order.inverse)
+        rows = rows.index_select(0, self.basis.order.argsort())
         weights, first = [kernel.new_zeros(0)], 0
         for number, (_, columns, elements) in enumerate(self.basis.by_pair()):
             count = (columns.stop - columns.start) // len(elements)

@@ -38,21 +38,15 @@ def soft_share(soft: Tensor, strict: Tensor) -> Tensor:
 
 def at_least_single(kernel: _Kernel, weights: Tensor | None) -> tuple[_Kernel, Tensor | None]:
     """Return a kernel and its weights, or of half precision, where K and PK would be equal, a float32 copy of both."""
-    own = [
-        (path, name, value)
-        for path, module in kernel.named_modules(remove_duplicate=False)
-        for name, value in (*module._parameters.items(), *vars(module).items())
-        if isinstance(value, Tensor)
-    ]
-    tensors = [value for _, _, value in own] + ([] if weights is None else [weights])
+    tensors = [] if weights is None else [weights]
+    for part in kernel.modules():
+        own = (*part._parameters.values(), *part._buffers.values(), *vars(part).values())
+        tensors += [value for value in own if isinstance(value, Tensor)]
     if _HALF.isdisjoint(map(attrgetter("dtype"), tensors)):
         return kernel, weights
-    single = copy.deepcopy(kernel, {id(value): value for value in tensors})
-    for path, name, value in own:
-        module = single.get_submodule(path)
-        delattr(module, name)
-        setattr(module, name, value.float())
-    return single.float(), None if weights is None else weights.float()
+    # The copy holds tensors that gradients flow through.
+    singles = {id(value): value.float() if value.is_floating_point() else value for value in tensors}
+    return copy.deepcopy(kernel, dict(singles)), None if weights is None else singles[id(weights)]
 
 
 class OrthogonalBasis(ExactConstants):

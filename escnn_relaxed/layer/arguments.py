@@ -11,9 +11,8 @@ from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor
 
 from ..checks import check_bool, check_choice, check_integer, check_number, warn_once
-from ..group.acting_group import acting_group, no_action
 from ..group.domain import Domain
-from ..group.elements import CUBE
+from ..group.elements import CUBE, acting_group, no_action
 from ..group.kept import kept_group
 from ..integral.geometry import ConvolutionGeometry, Geometry, TransposedGeometry
 from ..kernel.domain_frequency import Frequency, named_subgroups, starting_frequency
@@ -78,35 +77,28 @@ def _shared_arguments(
 ) -> dict[str, Any]:
     """Return the arguments that a convolution and its adjoint share, checked."""
     axes = in_type.gspace.dimensionality
-    arguments = {
+    return {
         "kernel_size": check_integer("kernel_size", kernel_size, 1),
         "stride": _check_stride(stride, axes),
         "dilation": check_integer("dilation", dilation, 1),
         "groups": _check_groups(in_type, out_type, groups),
+        "padding": _padding_of_axes("padding", padding, axes),
     }
-    if isinstance(padding, str):
-        _refuse_words(padding, kernel_size, dilation, axes)
-    return {**arguments, "padding": _padding_of_axes("padding", padding, axes)}
 
 
-# A number for each axis, in words.
+# Numbers for the axes, in words.
 _FOR_EACH_AXIS = {2: "a pair (rows, columns)", 3: "a triple (planes, rows, columns)"}
 _EQUAL_ONES = {2: "a pair of equal ones", 3: "a triple of equal ones"}
-
-
-def _refuse_words(padding: str, kernel_size: int, dilation: int, axes: int) -> None:
-    """Raise an error that names the numbers that stand for the words of ``torch.nn.Conv2d``."""
-    added = dilation * (kernel_size - 1)
-    same = f"padding={added // 2} keeps" if added % 2 == 0 else "no padding, which is alike on both sides, keeps"
-    raise TypeError(
-        f"padding must be an integer or {_FOR_EACH_AXIS[axes]}, got {padding!r}: padding=0 is none, and with "
-        f"kernel_size={kernel_size}, dilation={dilation} and stride=1 {same} the size of an image"
-    )
 
 
 def _padding_of_axes(name: str, padding: Any, axes: int) -> tuple[int, ...]:
     """Return a number for each axis, given as an int or as these numbers."""
     numbers = padding if isinstance(padding, (tuple, list)) else (padding,) * axes
+    if isinstance(padding, str):
+        raise TypeError(
+            f"{name} must be an integer or {_FOR_EACH_AXIS[axes]}, got {padding!r}: 0 is none, and half of "
+            f"dilation * (kernel_size - 1) keeps the size of an image where stride is 1"
+        )
     if len(numbers) != axes:
         raise ValueError(f"{name} must be an integer or {_FOR_EACH_AXIS[axes]}, got {padding!r}")
     return tuple(check_integer(name, number, 0) for number in numbers)
@@ -167,42 +159,21 @@ def check_shape(name: str, shape: tuple[int, ...], in_type: FieldType, geometry:
         sides = ", ".join(["", *"DHW"[3 - axes :]])
         raise ValueError(f"{name} must be (batch, {in_type.size}{sides}), got {shape}")
     size = shape[2:]
-    if not size:
-        return
-    if isinstance(geometry, TransposedGeometry):
-        _check_output(size, geometry)
-    else:
-        _check_image(size, geometry)
-
-
-def _check_image(size: tuple[int, ...], geometry: ConvolutionGeometry) -> None:
-    """Raise a ``ValueError`` for an image that the padding mode cannot pad or that is smaller than the kernel."""
-    if min(size) < 1:
-        raise ValueError(f"input must have a pixel along each axis, got an image of {_by(size)}")
-    extent = geometry.extent
-    for pixels, padding in zip(size, geometry.padding, strict=True):
-        if pixels + 2 * padding < extent:
-            padded = [pixels + 2 * padding for pixels, padding in zip(size, geometry.padding, strict=True)]
-            raise ValueError(
-                f"input must not be smaller than the kernel: the padded image is {_by(padded)}, "
-                f"the kernel spans {extent}"
-            )
-        most = {"reflect": pixels - 1, "circular": pixels}.get(geometry.padding_mode, padding)
-        if padding > most:
-            raise ValueError(
-                f"padding {geometry.padding} is more than padding_mode={geometry.padding_mode!r} can copy from an "
-                f"image of {_by(size)}: at most {most}"
-            )
-
-
-def _check_output(size: tuple[int, ...], geometry: TransposedGeometry) -> None:
-    """Raise a ``ValueError`` for an image of whose output the padding leaves nothing."""
     output = geometry.output_size(*size)
-    if min(*size, *output) < 1:
+    if min((*size, *output), default=1) < 1:
         raise ValueError(
-            f"input must be so large that the padding {geometry.padding} leaves a pixel of the output, got an image of "
-            f"{_by(size)} for an output of {_by(output)}"
+            f"input must not be smaller than the kernel, and padding must leave a pixel of the output: got an image of "
+            f"{_by(size)} for an output of {_by(output)}, where the kernel spans {geometry.extent} and padding is "
+            f"{geometry.padding}"
         )
+    if geometry.padding_mode in ("reflect", "circular"):
+        for pixels, padding in zip(size, geometry.padding, strict=True):
+            most = pixels - (geometry.padding_mode == "reflect")
+            if padding > most:
+                raise ValueError(
+                    f"padding {geometry.padding} is more than padding_mode={geometry.padding_mode!r} can copy from an "
+                    f"image of {_by(size)}: at most {most}"
+                )
 
 
 def _by(size: Sequence[int]) -> str:

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from ..checks import FIBER_SUBGROUPS, check_number
 from ..group.elements import sample_group
-from ..group.points import pixel_positions
+from ..group.points import centred_grid
 from ..integral.geometry import TransposedGeometry
 from ..on_escnn.sampled_basis import in_float32_and_main_memory
 
@@ -170,5 +170,4 @@ class _Waves:
 
 def _points(size: Sequence[int]) -> Tensor:
     """Return the coordinates of all pixels from their centre, in pixels and escnn's order, y up."""
-    positions = pixel_positions(*size) * np.array(size[::-1]) / 2
-    return torch.from_numpy(positions).float().unflatten(0, size)
+    return torch.from_numpy(centred_grid(size)).float().unflatten(0, size)
