@@ -31,7 +31,11 @@ BAD = {
     "out_type on another gspace": ({"out_type": DIHEDRAL}, ValueError, "in_type.*out_type.*gspace.*D4"),
     "a gspace of space": ({"in_type": IN_SPACE, "out_type": IN_SPACE}, ValueError, "in_type.*plane"),
     "padding of one": ({"padding": (1,)}, ValueError, r"padding.*pair.*\(1,\)"),
-    "padding in a word": ({"padding": "same"}, TypeError, r"a pair \(rows, columns\), got 'same': 0 is none.*half of"),
+    "padding in a word": (
+        {"padding": "same"},
+        TypeError,
+        r"a pair \(rows, columns\), got 'same'.*half of",
+    ),
     "stride of unequal steps": ({"stride": (2, 1)}, ValueError, r"stride.*pair of equal ones.*\(2, 1\)"),
     "groups that do not divide": ({"groups": 3}, ValueError, "groups must divide.*got 3 for 2"),
     "groups that split unequally": (

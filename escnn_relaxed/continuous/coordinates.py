@@ -45,7 +45,7 @@ class FilterPoints(ExactConstants):
             window = support_window(grid, radius - (config.dilation / 2 if config.kernel_size % 2 else 0), 0)
         self.set_constant("window", window)
         sample = config.domain.sample
-        names = config.domain.subgroups if sees_relative else ()
+        names = config.domain.sample.subgroups if sees_relative else ()
         relative = [values[:, :, None] for values in config.domain.relative_coordinates(names)]
         parts = {
             "position": np.einsum("mji,pj->mpi", sample.action, grid / radius)[:, None],

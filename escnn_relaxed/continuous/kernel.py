@@ -18,14 +18,11 @@ from ..kernel.domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 from ..kernel.kernel import Kernel, KernelConfig, Names, Size, WeightGroup
 from .coordinates import DomainPoints, FilterPoints
 from .nets import FourierKernel, KernelNet
-from .start import SyntheticMaps, few_of, gain, spread, start_weights, synthetic_maps
+from .start import few_of, gain, start_weights
 from .steering import SteeredAverage, sees_relative_element
 
 # Values of features and filter banks that are made at a time.
 _MOST_VALUES = 2**23
-# The number of layers after which synthetic feature maps are as smooth as those inside a deep network; found by the
-# variance through ten layers.
-_LAYERS = 6
 # ω of the relative element. In log coordinates a kernel is smooth on the circle at whole numbers.
 _RELATIVE = {"rotation": 0.3, "reflection": 1.0}
 _RELATIVE_IN_LOG = {"rotation": 1.0, "reflection": 1.0}
@@ -163,14 +160,14 @@ class SteeredKernel(Kernel):
         start_weights(self.steered_average, self.net, self._new_net, features, wanted)
         self.to(dtype)
         bank = self._banks(self.features(self.net, frequency)).squeeze(0)
-        scale = gain(bank, self.feature_maps(), self.config.out_type.representations, self.config.in_type.gspace)
+        scale = self._gain(bank)
         for pair in self.steered_average.block_pairs:
             pair.weights.div_(scale)
 
-    def feature_maps(self) -> SyntheticMaps:
-        """Return feature maps like those behind strict continuous layers of the same options."""
+    def _gain(self, bank: Tensor) -> float:
+        """Return the gain of a bank on feature maps like those behind strict continuous layers of the same options."""
         fields, gspace = self.config.in_type.representations, self.config.in_type.gspace
-        few = FieldType(gspace, few_of(fields))
+        few = FieldType(gspace, few_of(fields)[0])
         config = replace(self.config, in_type=few, out_type=few, relax={}, learn_relaxation=False, basis_arguments={})
         strict = SteeredKernel(config, replace(self.options, sampling="grid"))
         strict.to(self.filter_points.taps)
@@ -181,8 +178,7 @@ class SteeredKernel(Kernel):
             average.initialize(features, average.count_directions(features))
             return strict(None)
 
-        maps = synthetic_maps(few.representations, self.config.kernel_size, gspace, draw_bank, _LAYERS)
-        return SyntheticMaps(maps, spread(fields))
+        return gain(bank, fields, self.config.out_type.representations, gspace, draw_bank)
 
     def settings(self) -> Hashable:
         """Return what K depends on beside the tensors of its state: a fixed ω′, and the rotation of the samples."""

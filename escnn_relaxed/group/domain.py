@@ -45,17 +45,11 @@ class Domain:
         return self.sample.dimension
 
     @property
-    def subgroups(self) -> tuple[str, ...]:
-        """The subgroups of the fiber group that have more than the identity."""
-        has = {"rotation": len(self.sample.rotations) > 1, "reflection": self.sample.reflected.any()}
-        return tuple(name for name in FIBER_SUBGROUPS if has[name])
-
-    @property
     def kept_subgroups(self) -> tuple[str, ...]:
         """The subgroups all of which is in the kept group."""
         rotations, reflection = self.kept.holds(self.sample.rotations), self.kept.holds(self.sample.reflection)
         is_kept = {"rotation": rotations.all(), "reflection": reflection.all()}
-        return tuple(name for name in self.subgroups if is_kept[name])
+        return tuple(name for name in self.sample.subgroups if is_kept[name])
 
     def translates(self, subgroups: Sequence[str]) -> NDArray[np.int64]:
         """Return the numbers of the elements hg of the sample, (M, L), h in subgroups and the kept group."""

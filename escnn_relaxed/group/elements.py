@@ -31,6 +31,8 @@ from escnn.group import (
 from escnn.gspaces import GSpace
 from numpy.typing import NDArray
 
+from ..checks import FIBER_SUBGROUPS
+
 Array = NDArray[np.float64]
 
 # The number of rotations of the cube.
@@ -117,12 +119,11 @@ class GroupSample:
         rotations: Array = self.rotation[self.reflected == 0]
         return rotations
 
-
-def has_subgroup(gspace: GSpace, subgroup: str) -> bool:
-    """Whether a fiber group contains more than the identity of ``subgroup``, rotation or reflection."""
-    sample = sample_group(gspace)
-    count = int((sample.reflected == 0).sum())
-    return count > 1 if subgroup == "rotation" else count < len(sample)
+    @property
+    def subgroups(self) -> tuple[str, ...]:
+        """The subgroups of the fiber group that have more than the identity."""
+        has = {"rotation": len(self.rotations) > 1, "reflection": self.reflected.any()}
+        return tuple(name for name in FIBER_SUBGROUPS if has[name])
 
 
 def elements_on_features(group: Group) -> list[GroupElement]:
@@ -223,11 +224,6 @@ def acting_group(group: Group) -> ActingGroup | None:
     if isinstance(group, (SO3, O3, Octahedral, Icosahedral)) or (factors(group) and group.name in _FULL):
         return ActingGroup(group, 3)
     return None
-
-
-def no_action() -> ActingGroup:
-    """Return the group of the identity alone, in place of a group of which no action is known."""
-    return ActingGroup(CyclicGroup._generator(1), 2)
 
 
 def _matrix(group: Any, element: GroupElement) -> Array:

@@ -135,8 +135,8 @@ class DomainFrequency(ExactConstants):
 def starting_frequency(relax: Any, domain: Domain) -> dict[str, Frequency]:
     """Return the ω′ at the start of each subgroup that may be soft, in a fixed order."""
     if isinstance(relax, str) and relax == "default":
-        names = [name for name in domain.subgroups if name not in domain.kept_subgroups]
-        if domain.subgroups and not names:
+        names = [name for name in domain.sample.subgroups if name not in domain.kept_subgroups]
+        if domain.sample.subgroups and not names:
             raise ValueError("keep leaves nothing of rotation and reflection to be soft; relax=None is a strict layer")
         return {name: _default(name, domain) for name in names}
     names = named_subgroups(relax)
@@ -145,7 +145,7 @@ def starting_frequency(relax: Any, domain: Domain) -> dict[str, Frequency]:
             raise ValueError(
                 f"relax: unknown subgroup {name!r}; subgroups are {list(SUBGROUPS)}, None is a strict layer"
             )
-        if name not in (*domain.subgroups, "translation"):
+        if name not in (*domain.sample.subgroups, "translation"):
             raise ValueError(f"relax: {domain.gspace.name} has no {name} to relax, got {relax!r}")
         if name in domain.kept_subgroups:
             raise ValueError(f"relax: all of the {name} is in the group to keep, got {relax!r}")

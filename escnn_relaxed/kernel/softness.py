@@ -40,8 +40,9 @@ def at_least_single(kernel: _Kernel, weights: Tensor | None) -> tuple[_Kernel, T
     """Return a kernel and its weights, or of half precision, where K and PK would be equal, a float32 copy of both."""
     tensors = [] if weights is None else [weights]
     for part in kernel.modules():
-        own = (*part._parameters.values(), *part._buffers.values(), *vars(part).values())
-        tensors += [value for value in own if isinstance(value, Tensor)]
+        for value in (*part._parameters.values(), *part._buffers.values(), *vars(part).values()):
+            if isinstance(value, Tensor):
+                tensors.append(value)
     if _HALF.isdisjoint(map(attrgetter("dtype"), tensors)):
         return kernel, weights
     # The copy holds tensors that gradients flow through.
