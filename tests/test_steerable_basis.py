@@ -22,8 +22,8 @@ from escnn_relaxed.baselines import ResidualR2Conv
 from escnn_relaxed.group.elements import grid_symmetries
 from escnn_relaxed.group.fields import GroupAverage
 from escnn_relaxed.group.points import tap_grid
+from escnn_relaxed.kernel import grid_exact_basis
 from escnn_relaxed.network import to_escnn
-from escnn_relaxed.on_escnn import grid_exact_basis
 
 CASES = [
     ("trivial", "trivial -> trivial"),

@@ -1,14 +1,18 @@
-"""Constants that stay exact: float64 masters, cast to the device and dtype of their module.
+"""What a layer remembers: constants that stay exact, and in evaluation its filters.
 
 Coordinates and representation matrices are known to float64. Values that were cast to float32 and back with
-``.double()`` would not be; here every cast starts from the master again. The casts are plain tensors and no buffers,
-so nothing averages, loads or saves them.
+``.double()`` would not be; here every cast starts from the float64 master again. The casts are plain tensors and no
+buffers, so nothing averages, loads or saves them.
+
+Filter banks are kept in evaluation on the CPU while all tensors of the state have the same values. Version counters
+would miss writes through ``.data``, NumPy or fused optimisers. On an accelerator a comparison would wait, so filter
+banks are made anew there; an export has them for good.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,11 +20,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..torch_modes import untraced
+from .. import torch_modes
+from ..torch_modes import has_no_values, has_tangents, has_values, is_traced, untraced
 
 _Result = TypeVar("_Result")
 # Images of so many sizes may alternate before something is made anew.
 _MOST_REMEMBERED = 16
+# Filter banks are large: those of the last two sizes of image are kept.
+_KEPT = 2
+# Larger tensors are compared in words of eight bytes, which takes half as long as single numbers.
+_LARGE = 2**12
 
 
 class ExactConstants(nn.Module):
@@ -106,3 +115,59 @@ def follow(module: nn.Module, like: Tensor) -> None:
         if isinstance(part, ExactConstants):
             part.like = torch.empty(0, dtype=like.dtype, device=like.device)
             part._cast_all()
+
+
+class EvaluationMemo:
+    """The last results of a module, returned again in evaluation while the values of its state are the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[list[Tensor], Any]] = {}
+
+    def __call__(self, module: nn.Module, build: Callable[..., _Result], *setting: Hashable) -> _Result:
+        """Return the result of ``build(*setting)``, which depends on the state of a module and on the setting alone."""
+        if has_no_values() or has_tangents():
+            return build(*setting)
+        if is_traced():
+            # A trace in evaluation holds the result as a constant, as a trace of R2Conv holds its filter.
+            with untraced(), torch.no_grad():
+                return self(module, build, *setting)
+        parts = tuple(module.modules())
+        state = _comparable_tensors(parts)
+        if state is None or (torch.is_grad_enabled() and any([tensor.requires_grad for tensor in state])):
+            return build(*setting)
+        # The module itself is left out, since it would hold itself.
+        key = torch.is_inference_mode_enabled(), *parts[1:], *setting
+        before, result = self._known.get(key, (None, None))
+        words = [_words(tensor) for tensor in state]
+        if before is None or len(before) != len(words) or not all(map(torch.equal, before, words)):
+            result = build(*setting)
+            others = [item for item in self._known.items() if item[0] != key][1 - _KEPT :]
+            self._known = {**dict(others), key: ([word.clone() for word in words], result)}
+        return result  # type: ignore[return-value]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy of a layer starts without results.
+        return EvaluationMemo, ()
+
+
+def _comparable_tensors(parts: Sequence[nn.Module]) -> list[Tensor] | None:
+    """Return the tensors of modules; None where something else makes them anew, or reading them would wait."""
+    found: list[Tensor] = []
+    for part in parts:
+        if "parametrizations" in part._modules:
+            return None  # what makes weights may have settings that are no tensors
+        constants = part.constants if isinstance(part, ExactConstants) else ()
+        # Weights may be plain tensors, which another network makes.
+        for values in (part._parameters, part._buffers, part.__dict__):
+            for name, value in values.items():
+                if isinstance(value, Tensor) and name not in constants:
+                    found.append(value)
+    return found if has_values(*found) and torch_modes.reads_without_waiting(*found) else None
+
+
+def _words(tensor: Tensor) -> Tensor:
+    # Slices of a vector of all parameters may begin or end within a word.
+    ends = tensor.storage_offset() | tensor.numel()
+    if tensor.numel() < _LARGE or not tensor.is_contiguous() or ends * tensor.element_size() % 8:
+        return tensor
+    return tensor.view(-1).view(torch.int64)

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from ..group.elements import grid_symmetries
 from ..group.exact_constants import ExactConstants
-from ..group.fields import GroupAverage
+from ..group.fields import GroupAverage, OrthogonalBasis
 from ..group.points import tap_grid
 from ..on_escnn.sampled_basis import sampled_basis
 from .kernel import KernelBuilder, KernelConfig, WeightGroup
-from .softness import OrthogonalBasis
 from .steerable_basis import SteerableBasis, field_named
 from .strict import RelaxingKernel, StrictKernel
 

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from ..group.elements import grid_symmetries
 from ..group.exact_constants import ExactConstants
-from ..group.fields import GroupAverage, channels_by_name, pair_rows
+from ..group.fields import channels_by_name, pair_rows
 from ..group.points import tap_grid
-from ..on_escnn.grid_exact_basis import grid_exact_basis
+from .grid_exact_basis import grid_exact_basis
 
 
 class _Pair(NamedTuple):
@@ -59,7 +59,7 @@ class SteerableBasis(ExactConstants):
         for number, names in enumerate(() if expansion is None else expansion._representations_pairs):
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
             fields = field_named(names[0], in_type), field_named(names[1], out_type)
-            basis = grid_exact_basis(block, expansion.points, *fields, symmetries, _averaged)
+            basis = grid_exact_basis(block, expansion.points, *fields, symmetries)
             weights, sizes = slice(*expansion._weights_ranges[names]), (fields[1].size, fields[0].size)
             self.pairs.append(_Pair(names, outs[names[1]], ins[names[0]], weights, basis.attributes, sizes))
             self.set_constant(f"basis_{number}", basis.values, single=basis.single)
@@ -176,17 +176,6 @@ def _fields_by_name(field_type: FieldType) -> dict[str, list[tuple[int, int]]]:
         places.setdefault(field.name, []).append((position, irreps))
         irreps += len(field.irreps)
     return places
-
-
-def _averaged(
-    basis: NDArray[np.float64], in_field: Representation, out_field: Representation, symmetries: Any
-) -> NDArray[np.float64]:
-    """Return the mean of a basis (B, |A|, |B|, taps) over elements that map taps to taps."""
-    if not symmetries:
-        return np.zeros_like(basis)
-    average = GroupAverage([in_field], [out_field], symmetries)
-    mean: NDArray[np.float64] = average.by_blocks(torch.from_numpy(basis)).numpy()
-    return mean
 
 
 def field_named(name: str, field_type: FieldType) -> Representation:

@@ -12,20 +12,18 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from ..checks import check_bool, check_size, check_subgroups
-from ..group.exact_constants import follow
+from ..group.exact_constants import EvaluationMemo, follow
 from ..group.fields import InvariantBias
 from ..integral.at_pixels import BanksAtPixels, integrate_at_pixels
 from ..integral.factors import as_weight, integrate
 from ..integral.geometry import Geometry, image_size
 from ..kernel.domain_frequency import Frequency
-from ..kernel.kernel import joint
-from ..kernel.softness import at_least_single, soft_share
+from ..kernel.kernel import at_least_single, joint, soft_share
 from ..kernel.steerable_basis import BasisElements
 from ..torch_modes import full_precision
 from . import state_dict as states
 from .arguments import Softening, check_input, check_shape, check_softness, shown_arguments
 from .equivariance_check import check_equivariance
-from .memo import EvaluationMemo
 
 
 class RelaxedLayer(EquivariantModule):
