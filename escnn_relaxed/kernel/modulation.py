@@ -77,8 +77,8 @@ class Modulation(ExactConstants, ABC):
         """Return the functions of each kind of fields at ω′, (number of weights, columns), made of constants."""
 
     @abstractmethod
-    def _combined(self, maps: Sequence[Maps]) -> Tensor:
-        """Return the sums of the functions of each kind of fields with the weights."""
+    def _combined(self, maps: Sequence[Maps], weights: Sequence[Tensor]) -> list[Tensor]:
+        """Return the sums of functions with the weights of each kind, (…, fields, rows, columns)."""
 
     def forward(self, frequency: DomainFrequency, setting: tuple[Any, ...]) -> Tensor:
         """Return the sums of functions with weights; where ω′ is fixed the functions are made once for a setting."""
@@ -86,7 +86,7 @@ class Modulation(ExactConstants, ABC):
             maps = self._made(frequency.scale(self._columns, self.like), setting, self.constant)
         else:
             maps = self.remembered((frequency.settings, setting), partial(self._made_exactly, frequency, setting))
-        return self._combined(maps)
+        return self.channels(self._combined(maps, self.by_kind()))
 
     def _made_exactly(self, frequency: DomainFrequency, setting: tuple[Any, ...]) -> list[Maps]:
         made = self._made(frequency.scale(self._columns), setting, self.exact)
@@ -177,18 +177,18 @@ class ElementModulation(Modulation):
             self.set_constant(f"rows_{number}", np.reshape(scaled, (-1, *kind.elements.T.shape)))
         self._start([len(of_kind) + len(sides) for of_kind in self._kind_functions])
 
-    def _combined(self, maps: Sequence[Maps]) -> Tensor:
-        """Return f, (C, T), or (C, 1) where it is the same at all taps; of several lists (lists, C, T)."""
+    def _combined(self, maps: Sequence[Maps], weights: Sequence[Tensor]) -> list[Tensor]:
         parts = []
-        for weights, (made,) in zip(self.by_kind(), maps, strict=True):
-            parts.append((weights @ made).unflatten(-1, (-1, self._taps)))
-        return self.channels(parts)
+        for of_kind, (made,) in zip(weights, maps, strict=True):
+            parts.append((of_kind @ made).unflatten(-1, (-1, self._taps)))
+        return parts
 
     def moved(self, frequency: DomainFrequency, averaged: Sequence[str], numbers: NDArray[np.int64]) -> Tensor:
         """Return f as an element h moves it, f(h⁻¹c, h⁻¹d), given the number of h⁻¹g for each g of the sample."""
         # With g for h⁻¹g in each mean, ⟨g e, h⁻¹d⟩ becomes ⟨g e, d⟩, and the functions are those at h⁻¹g.
         values = self._functions(frequency.scale(self._columns, self.like), averaged, self.constant)
-        return self._combined(self._maps_of(values[:, torch.from_numpy(numbers).to(values.device)], self.constant))
+        maps = self._maps_of(values[:, torch.from_numpy(numbers).to(values.device)], self.constant)
+        return self.channels(self._combined(maps, self.by_kind()))
 
     def _made(self, scale: Tensor, setting: tuple[Any, ...], constant: Callable[[str], Tensor]) -> list[Maps]:
         return self._maps_of(self._functions(scale, setting, constant), constant)
@@ -254,9 +254,9 @@ class InputModulation(ElementModulation):
         self.set_constant("rows", np.repeat(lists, sizes).astype(np.int64))
         self._is_plain = lists == list(range(len(out_fields))) and set(sizes) == {1}
 
-    def _combined(self, maps: Sequence[Maps]) -> Tensor:
+    def channels(self, parts: Sequence[Tensor]) -> Tensor:
         """Return f, (C_out, C_in, 1)."""
-        f = super()._combined(maps)
+        f = super().channels(parts)
         f = f if f.dim() == 3 else f.unsqueeze(0)
         if self._is_plain:
             return f

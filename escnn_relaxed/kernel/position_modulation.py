@@ -69,18 +69,19 @@ class PositionModulation(Modulation):
     def coefficients(self) -> Tensor:
         """Return the map from the functions of the position for all elements to the factors, (R, C_out, J·M)."""
         parts = [(self.constant(f"gains_{n}"), self.constant(f"directions_{n}")) for n in range(len(self.kinds))]
-        return self._combined([(gains.flatten(1), ways.flatten(1)) for gains, ways in parts])
+        maps = [(gains.flatten(1), ways.flatten(1)) for gains, ways in parts]
+        return self.channels(self._combined(maps, self.by_kind()))
 
-    def _combined(self, maps: Sequence[Maps]) -> Tensor:
-        """Return the sums of maps (n, rows·columns) and (n, d·columns) with the weights, (R, C_out, columns)."""
-        gains, ways = [], []
-        kinds = zip(self.by_kind(), self.kinds, self._numbers, maps, strict=True)
-        for weights, kind, number, (gain_map, way_map) in kinds:
-            gains.append((weights[:, :number] @ gain_map).unflatten(1, (len(kind.elements), -1)))
+    def _combined(self, maps: Sequence[Maps], weights: Sequence[Tensor]) -> list[Tensor]:
+        # Maps are of gains (n, rows·columns) and of directions (n, d·columns).
+        parts = []
+        for of_kind, kind, number, (gain_map, way_map) in zip(weights, self.kinds, self._numbers, maps, strict=True):
+            part = (of_kind[:, :number] @ gain_map).unflatten(1, (len(kind.elements), -1)).unsqueeze(0)
             if self.has_directions:
-                ways.append((weights[:, number:] @ way_map).unflatten(1, (len(self._columns), 1, -1)).transpose(0, 1))
-        combined = self.channels(gains).unsqueeze(0)
-        return torch.cat([combined, self.channels(ways)]) if self.has_directions else combined
+                ways = (of_kind[:, number:] @ way_map).unflatten(1, (len(self._columns), 1, -1)).transpose(0, 1)
+                part = torch.cat([each.expand(-1, -1, kind.size, -1) for each in (part, ways)])
+            parts.append(part)
+        return parts
 
     def _made(self, scale: Tensor, setting: tuple[Any, ...], constant: Callable[[str], Tensor]) -> list[Maps]:
         # At the pixels of an image: gains (n, rows·P), directions (n, d·P).
