@@ -12,6 +12,7 @@ banks are made anew there; an export has them for good.
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -30,6 +31,8 @@ _MOST_REMEMBERED = 16
 _KEPT = 2
 # Larger tensors are compared in words of eight bytes, which takes half as long as single numbers.
 _LARGE = 2**12
+# Most attributes of a module are of these types. torch takes a microsecond to say that they are no tensors.
+_PLAIN = {bool, int, str, tuple, list, dict, set, OrderedDict, type(None)}
 
 
 class ExactConstants(nn.Module):
@@ -160,7 +163,7 @@ def _comparable_tensors(parts: Sequence[nn.Module]) -> list[Tensor] | None:
         # Weights may be plain tensors, which another network makes.
         for values in (part._parameters, part._buffers, part.__dict__):
             for name, value in values.items():
-                if isinstance(value, Tensor) and name not in constants:
+                if type(value) not in _PLAIN and isinstance(value, Tensor) and name not in constants:
                     found.append(value)
     return found if has_values(*found) and torch_modes.reads_without_waiting(*found) else None
 
